@@ -1,0 +1,98 @@
+// One engine step as plain data: what the instance machine plans, what an executor runs and gives back.
+
+/** Tokens of one page and of one rBlock. */
+export const pageTokens = 32;
+
+/** Most alternatives that can be asked for beside a sampled token. */
+export const topLogprobsMax = 20;
+
+/** Pages of one layer group. An rBlock is `pageTokens` tokens of all layers of the group: one page for each layer. */
+export interface StepGroup {
+  /** (rBlocks of the pool, layers of the group): page ids. Shared, not copied. */
+  readonly pageTable: Int32Array;
+  readonly layers: number;
+  /** rBlock ids of all sequences of the step, one sequence after another. */
+  readonly blocks: Int32Array;
+  /** (sequences): where a sequence's ids begin in `blocks`. */
+  readonly blockStart: Int32Array;
+  /** (sequences): absolute index (position / pageTokens) of a sequence's first listed block; larger than 0 where a window has left blocks behind. */
+  readonly firstBlock: Int32Array;
+}
+
+/*
+ * Sampling of one row: the same tokens on every backend. Arithmetic in float64 on the float32 logits; a NaN logit counts as -infinity.
+ * 1. Log-probabilities: x - max - ln(sum of exp(x - max) in id order). Alternatives by logit, then by lower id. With a target: report it, stop here.
+ * 2. For each seen token: x = x > 0 ? x / repetition : x * repetition; then x -= frequency * count + (count > 0 ? presence : 0).
+ * 3. For each bias: x += bias. Temperature 0: the largest x wins, the lowest id among equals. All x -infinity: id 0.
+ * 4. Else w = exp((x - largest x) / temperature). topK 0 or at least the vocabulary is off; topP 1 or more is off.
+ *    Both off: candidates are all ids in id order. Else candidates are ordered by x descending, then id ascending: the first topK if on; then, if
+ *    topP is on, the shortest prefix (at least one) whose running sum reaches topP * W, where W sums w over all ids in id order if topK is off, else over the
+ *    first topK in candidate order. Then candidates with w < minP are dropped (the best has w = 1).
+ * 5. u = draw(seed, tokenIndex); the token is the first candidate whose running sum of w exceeds u * (sum of w in candidate order), else the last.
+ * draw: Philox4x32-10 (Salmon et al. 2011; multipliers 0xD2511F53, 0xCD9E8D57, Weyl 0x9E3779B9, 0xBB67AE85), key = (seed[0], seed[1]),
+ * counter = (tokenIndex, 0, 0, 0); u = (first word * 2^21 + floor(second word / 2^11)) * 2^-53.
+ */
+/**
+ * Per-row sampling parameters; every array has one entry for each row of `logitRows`, ragged lists have one more offset than rows.
+ *
+ * Order, the same in every backend:
+ * 1. Log-probabilities and alternatives come from the raw logits (equal logits: lowest id first).
+ * 2. Repetition penalty on every seen token (l > 0 ? l / r : l * r), then frequency (l -= f * count) and presence
+ *    (l -= p if count > 0), then bias (l += b).
+ * 3. Temperature 0: the highest logit, lowest id among equals.
+ * 4. Else p = exp((l - max) / temperature). Ranked by (l descending, id ascending), kept are: the first topK (if 0 < topK); of those
+ *    the shortest prefix whose mass reaches topP of their mass (if topP < 1), never empty; of those p >= minP (p of the best is 1).
+ * 5. Kept tokens in ascending id: the first whose running mass exceeds u times the kept mass, u = counterUniform(seed, tokenIndex)
+ *    of `util/counter-random.ts`.
+ * A row with a NaN or a non-finite maximum, before or after step 2, fails alone.
+ */
+export interface StepSampling {
+  /** 0 is greedy. */
+  readonly temperature: Float32Array;
+  readonly topP: Float32Array;
+  /** 0 is off. */
+  readonly topK: Int32Array;
+  readonly minP: Float32Array;
+  /** (rows, 2): seed as two 32-bit halves. */
+  readonly seed: Uint32Array;
+  /** Index of the sampled token in its output: randomness is a pure function of (seed, tokenIndex). */
+  readonly tokenIndex: Uint32Array;
+  readonly repetitionPenalty: Float32Array;
+  readonly frequencyPenalty: Float32Array;
+  readonly presencePenalty: Float32Array;
+  /** Tokens seen by a row and how often each stands in its output (0: only in the prompt). */
+  readonly seenStart: Int32Array;
+  readonly seenTokens: Int32Array;
+  readonly seenCounts: Int32Array;
+  readonly biasStart: Int32Array;
+  readonly biasTokens: Int32Array;
+  readonly biasValues: Float32Array;
+  /** How many alternatives to report, 0..topLogprobsMax. */
+  readonly topLogprobs: Int32Array;
+  /** 1: the row samples nothing and reports the log-probability of `target` (prompt log-probabilities). */
+  readonly hasTarget: Uint8Array;
+  readonly target: Int32Array;
+}
+
+export interface Step {
+  /** (tokens) ids, and absolute positions, of all sequences, ragged. */
+  readonly tokens: Int32Array;
+  readonly positions: Int32Array;
+  /** (sequences + 1): first row of each sequence. Rows of a sequence are consecutive positions. */
+  readonly rowStart: Int32Array;
+  readonly groups: readonly StepGroup[];
+  /** Rows that need logits, ascending. */
+  readonly logitRows: Int32Array;
+  readonly sampling: StepSampling;
+}
+
+/** One entry for each row of `logitRows`. Log-probabilities are before temperature, penalties and bias. */
+export interface StepResult {
+  readonly tokens: Int32Array;
+  readonly logprobs: Float32Array;
+  /** (rows, topLogprobsMax), best first; entries past the row's `topLogprobs` are meaningless. */
+  readonly topTokens: Int32Array;
+  readonly topLogprobs: Float32Array;
+  /** 1: the row's logits held NaN or no finite maximum; its other entries are meaningless. */
+  readonly failed: Uint8Array;
+}
