@@ -19,19 +19,6 @@ export interface StepGroup {
   readonly firstBlock: Int32Array;
 }
 
-/*
- * Sampling of one row: the same tokens on every backend. Arithmetic in float64 on the float32 logits; a NaN logit counts as -infinity.
- * 1. Log-probabilities: x - max - ln(sum of exp(x - max) in id order). Alternatives by logit, then by lower id. With a target: report it, stop here.
- * 2. For each seen token: x = x > 0 ? x / repetition : x * repetition; then x -= frequency * count + (count > 0 ? presence : 0).
- * 3. For each bias: x += bias. Temperature 0: the largest x wins, the lowest id among equals. All x -infinity: id 0.
- * 4. Else w = exp((x - largest x) / temperature). topK 0 or at least the vocabulary is off; topP 1 or more is off.
- *    Both off: candidates are all ids in id order. Else candidates are ordered by x descending, then id ascending: the first topK if on; then, if
- *    topP is on, the shortest prefix (at least one) whose running sum reaches topP * W, where W sums w over all ids in id order if topK is off, else over the
- *    first topK in candidate order. Then candidates with w < minP are dropped (the best has w = 1).
- * 5. u = draw(seed, tokenIndex); the token is the first candidate whose running sum of w exceeds u * (sum of w in candidate order), else the last.
- * draw: Philox4x32-10 (Salmon et al. 2011; multipliers 0xD2511F53, 0xCD9E8D57, Weyl 0x9E3779B9, 0xBB67AE85), key = (seed[0], seed[1]),
- * counter = (tokenIndex, 0, 0, 0); u = (first word * 2^21 + floor(second word / 2^11)) * 2^-53.
- */
 /**
  * Per-row sampling parameters; every array has one entry for each row of `logitRows`, ragged lists have one more offset than rows.
  *
