@@ -1,0 +1,119 @@
+// The symbolic graph of a model as plain data: nodes in order over tensors that are each written once.
+import type { RopeSpec } from './rope.ts';
+import type { HeadShape, LayerRef } from './program.ts';
+
+export type TensorId = number;
+
+/** One row for each token of the step, or for each row that needs logits. */
+export interface TensorSpec {
+  readonly rows: 'token' | 'logit';
+  readonly columns: number;
+}
+
+/** A stored matrix (rows, columns) = (out, in) by its checkpoint name, with the bias that belongs to its outputs. */
+export interface WeightRef {
+  readonly name: string;
+  readonly rows: number;
+  readonly columns: number;
+  readonly bias: string | undefined;
+}
+
+export type Node =
+  | { readonly kind: 'embed'; readonly weight: WeightRef; readonly scale: number; readonly out: TensorId }
+  /** With `sum`: sum = x + residual, out = rmsNorm(sum) * gain. Without: out = rmsNorm(x) * gain. */
+  | {
+      readonly kind: 'norm';
+      readonly x: TensorId;
+      readonly add: { readonly residual: TensorId; readonly sum: TensorId } | undefined;
+      readonly gain: string;
+      readonly eps: number;
+      readonly out: TensorId;
+    }
+  /** Outputs of the segments follow one another. */
+  | { readonly kind: 'linear'; readonly x: TensorId; readonly segments: readonly WeightRef[]; readonly out: TensorId }
+  /** `x` side by side: gate | up. */
+  | { readonly kind: 'glu'; readonly activation: 'silu'; readonly x: readonly TensorId[]; readonly out: TensorId }
+  /** left is the residual stream, where there is one. */
+  | { readonly kind: 'add'; readonly left: TensorId; readonly right: TensorId; readonly out: TensorId }
+  /** `x` side by side: q | k | v. Writes K and V of every row to the pages, so every token row goes through it. */
+  | ({
+      readonly kind: 'attention';
+      readonly layer: LayerRef;
+      readonly rope: RopeSpec | undefined;
+      readonly qNorm: string | undefined;
+      readonly kNorm: string | undefined;
+      readonly eps: number;
+      readonly scale: number;
+      readonly x: readonly TensorId[];
+      readonly out: TensorId;
+    } & HeadShape)
+  /** Token rows that need logits, compacted. */
+  | { readonly kind: 'gather'; readonly x: TensorId; readonly out: TensorId };
+
+export interface Graph {
+  readonly tensors: readonly TensorSpec[];
+  readonly nodes: readonly Node[];
+  readonly logits: TensorId;
+}
+
+export type NodeKind = Node['kind'];
+
+/** Tensors that a node reads. */
+export function nodeInputs(node: Node): readonly TensorId[] {
+  switch (node.kind) {
+    case 'embed':
+      return [];
+    case 'norm':
+      return node.add === undefined ? [node.x] : [node.x, node.add.residual];
+    case 'linear':
+    case 'gather':
+      return [node.x];
+    case 'glu':
+    case 'attention':
+      return node.x;
+    case 'add':
+      return [node.left, node.right];
+  }
+}
+
+/** Tensors that a node writes. */
+export function nodeOutputs(node: Node): readonly TensorId[] {
+  return node.kind === 'norm' && node.add !== undefined ? [node.out, node.add.sum] : [node.out];
+}
+
+/** The same node with its input tensors renamed. */
+export function withInputs(node: Node, rename: (tensor: TensorId) => TensorId): Node {
+  switch (node.kind) {
+    case 'embed':
+      return node;
+    case 'norm':
+      return {
+        ...node,
+        x: rename(node.x),
+        add: node.add === undefined ? undefined : { ...node.add, residual: rename(node.add.residual) },
+      };
+    case 'linear':
+    case 'gather':
+      return { ...node, x: rename(node.x) };
+    case 'glu':
+    case 'attention':
+      return { ...node, x: node.x.map(rename) };
+    case 'add':
+      return { ...node, left: rename(node.left), right: rename(node.right) };
+  }
+}
+
+/** Indices of the nodes that read each tensor, in order. */
+export function readersOf(graph: Graph): readonly (readonly number[])[] {
+  const readers: number[][] = graph.tensors.map(() => []);
+  graph.nodes.forEach((node, index) => {
+    for (const tensor of nodeInputs(node)) readers[tensor]?.push(index);
+  });
+  return readers;
+}
+
+export function tensorSpec(graph: Graph, tensor: TensorId): TensorSpec {
+  const spec = graph.tensors[tensor];
+  if (spec === undefined) throw new RangeError(`Cannot read tensor: no such id in the graph: ${tensor}`);
+  return spec;
+}

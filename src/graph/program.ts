@@ -1,0 +1,108 @@
+// What a backend executes: a flat list of ops over preplanned buffers, as plain data.
+
+/** How the input rows of a linear layer are rounded before the product: the input form. */
+export type InputForm = 'f32' | 'bf16' | 'int8';
+
+/** What K, V, the query and the softmax weights P are rounded to. */
+export type KvType = 'bf16' | 'f32';
+
+export type BufferId = number;
+/** Index into the linear layers that the loader packed for this program. */
+export type LinearId = number;
+/** Index into the float32 vectors (norm gains, biases, rope tables) of this program. */
+export type VectorId = number;
+
+/**
+ * A buffer holds one row for each token of the step, or for each row that needs logits.
+ * `f32`: plain float32. `input`: rows rounded to `form`, in the layout the backend's linear kernels want (opaque).
+ * `query`: rows rounded to the KV type, heads outermost inside a row (opaque).
+ */
+export type BufferSpec = {
+  readonly rows: 'token' | 'logit';
+  readonly columns: number;
+} & ({ readonly kind: 'f32' } | { readonly kind: 'input'; readonly form: InputForm } | { readonly kind: 'query' });
+
+/** Which layer's pages an op touches: `index` is the layer's place inside its layer group. */
+export interface LayerRef {
+  readonly group: number;
+  readonly index: number;
+}
+
+export interface HeadShape {
+  readonly heads: number;
+  readonly kvHeads: number;
+  readonly headDim: number;
+}
+
+export type Op =
+  /** out[t] = table[token[t]] (x scale) */
+  | { readonly kind: 'embed'; readonly table: LinearId; readonly scale: number; readonly out: BufferId }
+  /** With `residual`: residual += x in place, then out = rmsNorm(residual) * gain. Without: out = rmsNorm(x) * gain. */
+  | {
+      readonly kind: 'norm';
+      readonly x: BufferId;
+      readonly residual: BufferId | undefined;
+      readonly gain: VectorId;
+      readonly eps: number;
+      readonly out: BufferId;
+    }
+  /** out (f32) = x (input) times the transposed weight, plus bias */
+  | {
+      readonly kind: 'linear';
+      readonly weight: LinearId;
+      readonly bias: VectorId | undefined;
+      readonly x: BufferId;
+      readonly out: BufferId;
+    }
+  /** x is (tokens, 2 n): gate | up. out = activation(gate) * up */
+  | { readonly kind: 'glu'; readonly activation: 'silu'; readonly x: BufferId; readonly out: BufferId }
+  /** Rounds f32 rows to the kind of `out`. */
+  | { readonly kind: 'convert'; readonly x: BufferId; readonly out: BufferId }
+  /**
+   * x is (tokens, (heads + 2 kvHeads) headDim): q | k | v in f32. Per head: optional rms norm of q and k, rotation of
+   * the first `rotaryDim` dimensions (rotate-half) by the table row of the token's position, K and V written to
+   * the token's slot in its page, q to `out` (query).
+   * The rope table is (positions, rotaryDim): cos of rotaryDim/2 angles, then sin of them.
+   */
+  | ({
+      readonly kind: 'qkv';
+      readonly layer: LayerRef;
+      readonly rope: VectorId | undefined;
+      readonly rotaryDim: number;
+      readonly qNorm: VectorId | undefined;
+      readonly kNorm: VectorId | undefined;
+      readonly eps: number;
+      readonly x: BufferId;
+      readonly out: BufferId;
+    } & HeadShape)
+  /**
+   * Causal attention of each row over its sequence's keys 0..position. `out` is `f32` or `input` and holds the
+   * normalised result; with `stats`, `out` is f32 and unnormalised (sum of p v), and the running max m (of the scaled scores) and the sum
+   * l go to two f32 buffers of `heads` columns.
+   */
+  | ({
+      readonly kind: 'attention';
+      readonly layer: LayerRef;
+      readonly scale: number;
+      readonly q: BufferId;
+      readonly stats: { readonly max: BufferId; readonly sum: BufferId } | undefined;
+      readonly out: BufferId;
+    } & HeadShape)
+  /** ScaleReduce: merges partials (o, m, l) given in order, by the aligned binary tree, and normalises (Infinite-LLM, DistAttention). */
+  | {
+      readonly kind: 'merge';
+      readonly parts: readonly { readonly o: BufferId; readonly max: BufferId; readonly sum: BufferId }[];
+      readonly heads: number;
+      readonly headDim: number;
+      readonly out: BufferId;
+    }
+  /** Token rows that need logits, compacted (f32 to f32). */
+  | { readonly kind: 'gather'; readonly x: BufferId; readonly out: BufferId };
+
+export interface Program {
+  readonly buffers: readonly BufferSpec[];
+  readonly ops: readonly Op[];
+  /** f32 buffer of `logit` rows and vocabulary columns; sampling reads it. */
+  readonly logits: BufferId | undefined;
+  readonly kvType: KvType;
+}

@@ -1,0 +1,8 @@
+// Qwen2 and 2.5: Llama with biases on q, k and v (the configuration says so for every Qwen2).
+import type { Graph } from '../graph/graph.ts';
+import type { ModelConfig } from '../util/model-config.ts';
+import { llama } from './llama.ts';
+
+export function qwen2(config: ModelConfig): Graph {
+  return llama({ ...config, attentionBias: true, attentionOutputBias: false, mlpBias: false });
+}
