@@ -1,0 +1,51 @@
+// Token ids to text as they arrive, never splitting a character.
+
+import type { Tokenizer } from './tokenizer.ts';
+import { Utf8Decoder } from './utf8.ts';
+
+export interface DetokenizerOptions {
+  /** Leave special tokens out of the text. Default true. */
+  readonly skipSpecial?: boolean;
+  /** The first token begins a text, so a SentencePiece space prefix is dropped. False for a continuation of a prompt. Default true. */
+  readonly atStart?: boolean;
+}
+
+const spaceByte = 0x20;
+
+/** Incremental detokeniser of one sequence. What `push` and the last `flush` return is, joined, the text of the whole sequence. */
+export class Detokenizer {
+  readonly #tokenizer: Tokenizer;
+  readonly #skipSpecial: boolean;
+  readonly #decoder = new Utf8Decoder();
+  #dropSpace: boolean;
+
+  constructor(tokenizer: Tokenizer, options: DetokenizerOptions = {}) {
+    this.#tokenizer = tokenizer;
+    this.#skipSpecial = options.skipSpecial ?? true;
+    this.#dropSpace = tokenizer.addsSpacePrefix && (options.atStart ?? true);
+  }
+
+  /** Text that is certain with this token: '' while a character is incomplete; bytes that can be no character give U+FFFD. */
+  push(id: number): string {
+    let bytes = this.#skipSpecial ? this.#tokenizer.decodeBytes(id) : this.#tokenizer.tokenBytes(id);
+    if (this.#dropSpace && bytes.length > 0 && !this.#tokenizer.isSpecial(id)) {
+      this.#dropSpace = false;
+      if (bytes[0] === spaceByte) bytes = bytes.subarray(1);
+    }
+    return this.#decoder.push(bytes);
+  }
+
+  /** The end of the sequence: a character that stayed incomplete gives U+FFFD. */
+  flush(): string {
+    return this.#decoder.flush();
+  }
+}
+
+/** Text of a whole sequence. */
+export function decodeTokens(tokenizer: Tokenizer, ids: Iterable<number>, options: DetokenizerOptions = {}): string {
+  const detokenizer = new Detokenizer(tokenizer, options);
+  const parts: string[] = [];
+  for (const id of ids) parts.push(detokenizer.push(id));
+  parts.push(detokenizer.flush());
+  return parts.join('');
+}

@@ -1,0 +1,176 @@
+// Tokenizers of Hugging Face directories (tokenizer.json), through the library of the same people.
+
+import { Tokenizer as LibraryTokenizer } from '@huggingface/tokenizers';
+import { byteLevelBytes } from './byte-level.ts';
+import type { EncodeOptions, Tokenizer } from './tokenizer.ts';
+import { encodeUtf8, toWellFormed } from './utf8.ts';
+
+interface AddedToken {
+  readonly id: number;
+  readonly content: string;
+  readonly special?: boolean;
+}
+
+type Json = Readonly<Record<string, unknown>>;
+
+/** Parsed files of a model directory. */
+export interface HuggingFaceTokenizerFiles {
+  /** tokenizer.json */
+  readonly tokenizer: unknown;
+  /** tokenizer_config.json */
+  readonly config?: unknown;
+  /** special_tokens_map.json */
+  readonly specialTokensMap?: unknown;
+}
+
+/** Builds the tokenizer; throws `Cannot build tokenizer: ...` on files of an unknown or broken form. */
+export function createHuggingFaceTokenizer(files: HuggingFaceTokenizerFiles): Tokenizer {
+  if (!isObject(files.tokenizer)) throw new Error('Cannot build tokenizer: tokenizer.json is not an object');
+  const config = isObject(files.config) ? files.config : {};
+  const specialMap = isObject(files.specialTokensMap) ? files.specialTokensMap : {};
+  try {
+    return new HuggingFaceTokenizer(files.tokenizer, config, specialMap);
+  } catch (error) {
+    const reason = error instanceof Error ? error.message : String(error);
+    throw reason.startsWith('Cannot ') ? error : new Error(`Cannot build tokenizer: tokenizer.json: ${reason}`);
+  }
+}
+
+class HuggingFaceTokenizer implements Tokenizer {
+  readonly vocabSize: number;
+  readonly bosId: number | undefined;
+  readonly eosIds: readonly number[];
+  readonly specialIds: ReadonlySet<number>;
+  readonly addsSpacePrefix: boolean;
+  readonly #json: Json;
+  readonly #config: Json;
+  readonly #library: LibraryTokenizer;
+  /** Knows no special tokens in a text; built when first asked for. */
+  #blind: LibraryTokenizer | undefined;
+  readonly #added: ReadonlyMap<number, AddedToken>;
+  readonly #bytesOf: (token: string) => Uint8Array;
+  readonly #bytes: (Uint8Array | undefined)[] = [];
+
+  constructor(json: Json, config: Json, specialMap: Json) {
+    this.#json = json;
+    this.#config = config;
+    const added = addedTokens(json);
+    this.#library = new LibraryTokenizer(json, config);
+    this.#added = new Map(added.map((token) => [token.id, token]));
+    const idOf = (key: string) => {
+      const text = tokenText(config[key]) ?? tokenText(specialMap[key]);
+      return text === undefined ? undefined : this.#library.token_to_id(text);
+    };
+    const eosId = idOf('eos_token');
+    this.bosId = idOf('bos_token');
+    this.eosIds = eosId === undefined ? [] : [eosId];
+    const special = added.filter((token) => token.special === true).map((token) => token.id);
+    this.specialIds = new Set([...special, ...[this.bosId, eosId].filter((id) => id !== undefined)]);
+    this.vocabSize = 1 + [...this.#library.get_vocab().values()].reduce((most, id) => Math.max(most, id), -1);
+    const steps = decoderSteps(json['decoder']);
+    this.addsSpacePrefix = steps.some(stripsSpace);
+    this.#bytesOf = bytesReader(steps);
+  }
+
+  encode(text: string, options: EncodeOptions = {}): number[] {
+    const { addSpecial = true, parseSpecial = true } = options;
+    const wellFormed = toWellFormed(text);
+    if (parseSpecial) return this.#library.encode(wellFormed, { add_special_tokens: addSpecial }).ids;
+    const plain = this.#withoutSpecial().encode(wellFormed, { add_special_tokens: false }).ids;
+    return addSpecial ? this.#frame(plain) : plain;
+  }
+
+  decodeBytes(id: number): Uint8Array {
+    return this.isSpecial(id) ? noBytes : this.tokenBytes(id);
+  }
+
+  tokenBytes(id: number): Uint8Array {
+    const known = this.#bytes[id];
+    if (known !== undefined) return known;
+    const added = this.#added.get(id);
+    const token = added?.content ?? this.#library.id_to_token(id);
+    if (token === undefined) return noBytes;
+    const bytes = added !== undefined || this.isSpecial(id) ? encodeUtf8(token) : this.#bytesOf(token);
+    this.#bytes[id] = bytes;
+    return bytes;
+  }
+
+  isSpecial(id: number): boolean {
+    return this.specialIds.has(id);
+  }
+
+  #withoutSpecial(): LibraryTokenizer {
+    const visible = addedTokens(this.#json).filter((token) => token.special !== true);
+    this.#blind ??= new LibraryTokenizer({ ...this.#json, added_tokens: visible }, this.#config);
+    return this.#blind;
+  }
+
+  // What the post-processor puts around a text is seen by encoding one with it and without.
+  #frame(ids: readonly number[]): number[] {
+    const bare = this.#library.encode('a', { add_special_tokens: false }).ids;
+    const framed = this.#library.encode('a', { add_special_tokens: true }).ids;
+    const extra = framed.length - bare.length;
+    let before = 0;
+    while (before < extra && bare.some((id, i) => framed[before + i] !== id)) before++;
+    return [...framed.slice(0, before), ...ids, ...framed.slice(before + bare.length)];
+  }
+}
+
+const noBytes = new Uint8Array(0);
+
+const isObject = (value: unknown): value is Json => typeof value === 'object' && value !== null && !Array.isArray(value);
+
+function addedTokens(json: Json): readonly AddedToken[] {
+  const list: unknown = json['added_tokens'] ?? [];
+  if (!Array.isArray(list)) throw new Error('added_tokens is not a list');
+  return list.map((token: unknown, index) => {
+    if (!isAddedToken(token)) throw new Error(`added_tokens[${index}] lacks id or content`);
+    return token;
+  });
+}
+
+function isAddedToken(value: unknown): value is AddedToken {
+  return isObject(value) && Number.isInteger(value['id']) && typeof value['content'] === 'string';
+}
+
+/** A special token is written as its text, or as an object that holds it. */
+function tokenText(value: unknown): string | undefined {
+  const text = isObject(value) ? value['content'] : value;
+  return typeof text === 'string' ? text : undefined;
+}
+
+/** The decoder as a flat list of steps. */
+function decoderSteps(decoder: unknown): readonly Json[] {
+  if (!isObject(decoder)) return [];
+  if (decoder['type'] !== 'Sequence') return [decoder];
+  const steps: unknown = decoder['decoders'];
+  return Array.isArray(steps) ? steps.flatMap(decoderSteps) : [];
+}
+
+function stripsSpace(step: Json): boolean {
+  if (step['type'] === 'Strip') return step['content'] === ' ' && Number(step['start']) > 0;
+  return step['type'] === 'Metaspace' && step['prepend_scheme'] !== 'never' && step['add_prefix_space'] !== false;
+}
+
+// How one token is spelled. The library decodes whole sequences to text only, which loses the bytes of broken characters.
+function bytesReader(steps: readonly Json[]): (token: string) => Uint8Array {
+  const types = steps.map((step) => step['type']);
+  if (types.includes('ByteLevel')) return byteLevelBytes;
+  const unknown = types.find((type) => !['ByteFallback', 'Metaspace', 'Replace', 'Fuse', 'Strip'].includes(String(type)));
+  if (unknown !== undefined) throw new Error(`Cannot build tokenizer: unknown decoder: '${String(unknown)}'`);
+  const withBytes = types.includes('ByteFallback');
+  const replaced = steps.flatMap(replacement);
+  return (token) => {
+    const byte = withBytes ? /^<0x([0-9A-Fa-f]{2})>$/.exec(token)?.[1] : undefined;
+    if (byte !== undefined) return Uint8Array.of(Number.parseInt(byte, 16));
+    return encodeUtf8(replaced.reduce((text, [from, to]) => text.replaceAll(from, to), token));
+  };
+}
+
+function replacement(step: Json): (readonly [string, string])[] {
+  if (step['type'] === 'Metaspace') return [[tokenText(step['replacement']) ?? '\u2581', ' ']];
+  if (step['type'] !== 'Replace') return [];
+  const pattern = isObject(step['pattern']) ? step['pattern']['String'] : undefined;
+  const content = step['content'];
+  return typeof pattern === 'string' && typeof content === 'string' ? [[pattern, content]] : [];
+}

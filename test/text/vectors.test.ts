@@ -1,0 +1,54 @@
+// GGUF tokenizers against recorded ids.
+
+import { readFileSync } from 'node:fs';
+import { describe, expect, test } from 'vitest';
+import { decodeTokens } from '../../src/text/detokenizer.ts';
+import { createGgufTokenizer } from '../../src/text/gguf-tokenizer.ts';
+import { hasShared, readGgufTokenizer, sharedModels } from './models.ts';
+
+/** A text with the ids it must give, no special tokens added. */
+interface Vector {
+  readonly text: string;
+  readonly ids: readonly number[];
+}
+
+function readVectors(stem: string): Vector[] {
+  const texts = readFileSync(`${stem}.inp`, 'utf8').split('\n__ggml_vocab_test__\n');
+  const lines = readFileSync(`${stem}.out`, 'utf8').split('\n');
+  // Every text is followed by the separator, so nothing stands behind the last.
+  expect(texts.pop()).toBe('');
+  return texts.map((text, i) => ({ text, ids: (lines[i] ?? '').split(' ').filter(Boolean).map(Number) }));
+}
+
+describe.skipIf(!hasShared)('recorded ids (needs ../shared/models)', () => {
+  test.each(['gpt-2', 'llama-bpe', 'llama-spm'])('%s vocabulary', (name) => {
+    const stem = `${sharedModels}/vocabs/ggml-vocab-${name}.gguf`;
+    const tokenizer = createGgufTokenizer(readGgufTokenizer(stem));
+    const vectors = readVectors(stem);
+    expect(vectors.length).toBe(46);
+    for (const { text, ids } of vectors) {
+      expect(tokenizer.encode(text, { addSpecial: false, parseSpecial: false }), JSON.stringify(text)).toEqual(ids);
+      expect(decodeTokens(tokenizer, ids)).toBe(text);
+    }
+  });
+
+  test('SmolLM2', () => {
+    const folder = `${sharedModels}/SmolLM2-135M-Instruct`;
+    const tokenizer = createGgufTokenizer(readGgufTokenizer(`${folder}/SmolLM2-135M-Instruct.Q4_1.gguf`));
+    const vectors: Vector[] = JSON.parse(readFileSync(`${folder}/tokenizer-vectors.json`, 'utf8'));
+    expect(vectors.length).toBe(57);
+    for (const { text, ids } of vectors) {
+      expect(tokenizer.encode(text), JSON.stringify(text)).toEqual(ids);
+    }
+  });
+
+  test('SmolLM2 reads the prompts of its goldens', () => {
+    const folder = `${sharedModels}/SmolLM2-135M-Instruct`;
+    const tokenizer = createGgufTokenizer(readGgufTokenizer(`${folder}/SmolLM2-135M-Instruct.Q4_1.gguf`));
+    const golden: { cases: { text: string; prompt: number[] }[] } = JSON.parse(
+      readFileSync(`${folder}/golden.json`, 'utf8'),
+    );
+    expect(golden.cases.length).toBeGreaterThan(0);
+    for (const { text, prompt } of golden.cases) expect(tokenizer.encode(text)).toEqual(prompt);
+  });
+});
