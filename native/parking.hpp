@@ -1,0 +1,49 @@
+// Sleeping until a 32-bit word changes: a futex on Linux, a mutex and a condition variable elsewhere.
+#pragma once
+#include <atomic>
+#include <cstdint>
+
+#if defined(__linux__)
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <climits>
+#else
+#include <condition_variable>
+#include <mutex>
+#endif
+
+namespace kvasir {
+
+/** A word that threads wait on. Waking costs a system call, so wakers should know that someone sleeps. */
+class ParkingWord {
+ public:
+  std::atomic<uint32_t> value{0};
+
+#if defined(__linux__)
+  /** Returns at once when the word no longer holds `expected`; may also return for no reason. */
+  void park(uint32_t expected) { syscall(SYS_futex, word(), FUTEX_WAIT_PRIVATE, expected, nullptr, nullptr, 0); }
+  /** Call after the word changed. */
+  void wake_all() { syscall(SYS_futex, word(), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0); }
+
+ private:
+  static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t), "a futex is a plain 32-bit word");
+  uint32_t* word() { return reinterpret_cast<uint32_t*>(&value); }
+#else
+  void park(uint32_t expected) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [&] { return value.load(std::memory_order_acquire) != expected; });
+  }
+  void wake_all() {
+    { std::lock_guard<std::mutex> lock(mutex_); }
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+#endif
+};
+
+}  // namespace kvasir
