@@ -1,0 +1,43 @@
+// The one table of rooms: what each may import besides `util`, and whether it may see Node.
+// To add a room: add a line here and run `node scripts/write-tsconfigs.mjs`.
+
+/**
+ * `imports` names rooms, or single files of a room as `room/file`. `pure` rooms compile without Node's types.
+ * @type {Readonly<Record<string, { imports: readonly string[], pure: boolean }>>}
+ */
+export const rooms = {
+  util: { imports: [], pure: true },
+  policy: { imports: [], pure: true },
+  cluster: { imports: ['policy'], pure: true },
+  trace: { imports: ['policy'], pure: true },
+  sim: { imports: ['cluster', 'trace'], pure: true },
+  text: { imports: [], pure: true },
+  graph: { imports: [], pure: true },
+  models: { imports: ['graph'], pure: true },
+  weights: { imports: [], pure: false },
+  kernel: { imports: ['graph'], pure: false },
+  engine: { imports: ['graph', 'models', 'weights', 'kernel', 'text'], pure: false },
+  live: { imports: ['cluster', 'engine'], pure: false },
+  gateway: { imports: ['cluster/ports', 'text'], pure: false },
+  bench: { imports: everyRoomBut('bench', 'cli'), pure: false },
+  cli: { imports: everyRoomBut('cli'), pure: false },
+};
+
+/** Rooms that a composition root sees: all but those named. */
+function everyRoomBut(...excluded) {
+  const all = ['policy', 'cluster', 'trace', 'sim', 'text', 'graph', 'models', 'weights', 'kernel', 'engine', 'live'];
+  return [...all, 'gateway', 'bench'].filter((room) => !excluded.includes(room));
+}
+
+/** The rooms whose projects `room` references, `util` first; only those that `exists` accepts. */
+export function referencesOf(room, exists) {
+  const wanted = room === 'util' ? [] : ['util', ...rooms[room].imports.map((target) => target.split('/')[0])];
+  return wanted.filter(exists);
+}
+
+/** True when a file of room `from` may import `target`, a path below `src/` without its extension. */
+export function mayImport(from, target) {
+  const to = target.split('/')[0];
+  if (to === from || to === 'util') return true;
+  return rooms[from].imports.some((allowed) => allowed === to || allowed === target);
+}
