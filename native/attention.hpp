@@ -1,0 +1,74 @@
+// Attention over paged KV: writing K and V, causal attention with its softmax statistics, merging of partials.
+// Order (part of the form): keys are split at absolute multiples of 512 into ranges; inside a range the running max is updated page by
+// page (32 keys) and P is rounded to the KV type; the partials (o, m, l) of ranges merge in a binary tree aligned at absolute
+// positions. So bits depend on (query, keys, ISA) alone: not on batch, chunking, threads or tiles.
+#pragma once
+#include "threads.hpp"
+#include "types.hpp"
+
+namespace kvasir {
+
+/** Pages of one pool: each holds 32 tokens of one layer's K and V for all its KV heads; KV head outermost inside a page. */
+struct KvLayout {
+  KvType type;
+  int kv_heads;
+  int head_dim;
+  size_t page_bytes() const;
+};
+
+/** One sequence of a step: rows [row, row + rows) of the batch are its tokens at positions start .. start + rows - 1. */
+struct AttentionSequence {
+  int row;
+  int rows;
+  int start;
+  const int32_t* blocks;      // rBlock ids from absolute block first_block on
+  int first_block;
+};
+
+struct AttentionArgs {
+  Isa isa;
+  KvLayout layout;
+  uint8_t* pool;              // base of the pages
+  const int32_t* page_table;  // (rBlocks, layers): page ids
+  int layers;
+  int layer;                  // place of the layer in its group
+  int heads;
+  float scale;
+  const AttentionSequence* sequences;
+  int sequence_count;
+  int tokens;                 // rows of the batch
+
+  uint8_t* page(const AttentionSequence& s, int block) const {
+    int32_t rblock = s.blocks[block - s.first_block];
+    return pool + layout.page_bytes() * static_cast<size_t>(page_table[static_cast<size_t>(rblock) * layers + layer]);
+  }
+};
+
+/** Bytes of a query buffer: `tokens` rows of heads x head_dim, rounded to the KV type, in the layout the kernels want. */
+size_t query_bytes(Isa isa, KvType type, int heads, int head_dim, int tokens);
+/** Rounds one row of q (heads, head_dim) into a query buffer. */
+void write_query_row(Isa isa, KvType type, int heads, int head_dim, void* buffer, int token, const float* q);
+void read_query_row(Isa isa, KvType type, int heads, int head_dim, const void* buffer, int token, float* out);
+/** Writes K and V of one token (kv_heads, head_dim) into slot `slot` (0..31) of a page. Different slots of a page may be written at once by different threads. */
+void write_kv(Isa isa, const KvLayout& layout, uint8_t* page, int slot, const float* k, const float* v);
+/** Canonical float32 content of a page: (2, kv_heads, 32, head_dim), K first. */
+void read_page(Isa isa, const KvLayout& layout, const uint8_t* page, float* out);
+void write_page(Isa isa, const KvLayout& layout, uint8_t* page, const float* values);
+
+/** Bytes of scratch for a step (partials of ranges and per-thread tiles); planned once for the largest step. */
+size_t attention_scratch_bytes(Isa isa, const KvLayout& layout, int heads, int threads, int tokens_max, int context_max);
+/**
+ * out (tokens, heads x head_dim) float32: normalised, or with `max` and `sum` (tokens, heads) given, unnormalised beside its statistics.
+ * Keys stop at each row's position: stale bytes past it never meet a product.
+ */
+void run_attention(ThreadPool& pool, const AttentionArgs& args, const void* query, float* out, float* max, float* sum, void* scratch);
+
+struct Partial {
+  const float* o;    // (tokens, heads, head_dim), unnormalised
+  const float* max;  // (tokens, heads)
+  const float* sum;
+};
+/** ScaleReduce: merges partials in the aligned binary tree (pairs of neighbours first) and normalises. An empty partial has sum 0 and max -infinity. */
+void merge_partials(ThreadPool& pool, const Partial* parts, int count, int tokens, int heads, int head_dim, float* out);
+
+}  // namespace kvasir

@@ -1,0 +1,86 @@
+// The outside world as the machines and the gateway see it: requests in, events out.
+
+/** Unique in its process; appears in every log line and error about the request. */
+export type RequestId = string;
+
+export interface SamplingParams {
+  /** 0 is greedy. */
+  readonly temperature: number;
+  readonly topP: number;
+  /** 0 is off. */
+  readonly topK: number;
+  readonly minP: number;
+  readonly repetitionPenalty: number;
+  readonly frequencyPenalty: number;
+  readonly presencePenalty: number;
+  readonly logitBias: readonly (readonly [tokenId: number, bias: number])[];
+  /** Two unsigned 32-bit halves; drawn by the gateway where the client gave none. */
+  readonly seed: readonly [number, number];
+  /** Alternatives to report beside each token, 0..20; undefined: no log-probabilities at all. */
+  readonly topLogprobs: number | undefined;
+  /** Log-probabilities of the prompt's own tokens too (completions with echo). */
+  readonly promptLogprobs: boolean;
+}
+
+export interface GenerationRequest {
+  readonly id: RequestId;
+  /** At least one token id. */
+  readonly prompt: Int32Array;
+  /** Prompt plus this never exceeds the context. 0: only score the prompt. */
+  readonly maxTokens: number;
+  readonly sampling: SamplingParams;
+  /** Token ids that end the output (end-of-sequence ids unless ignored, and the client's own). The stop token is reported, and is the last. */
+  readonly stopTokenIds: readonly number[];
+  /** Larger runs first; 0 is the default. */
+  readonly priority: number;
+  /** Requests of different salts share no prefix. */
+  readonly salt: string;
+}
+
+/** Log-probabilities of `tokens.length` tokens, `width` alternatives each, best first. */
+export interface TokenLogprobs {
+  readonly logprobs: Float32Array;
+  readonly width: number;
+  readonly topTokens: Int32Array;
+  readonly topLogprobs: Float32Array;
+}
+
+export type FailureCode = 'KV_OVERLOADED' | 'CONTEXT_TOO_LONG' | 'SHUTTING_DOWN' | 'ENGINE_FAILED';
+
+export type GenerationEvent =
+  /** The queue took the request: the first event unless it is refused. */
+  | { readonly kind: 'accepted' }
+  /** Prefill began; `cachedTokens` of the prompt came from the prefix cache. */
+  | { readonly kind: 'started'; readonly cachedTokens: number }
+  /** Log-probabilities of prompt tokens 1.. in order (the first token has none); may come in several pieces before the first output token. */
+  | { readonly kind: 'prompt-logprobs'; readonly logprobs: TokenLogprobs }
+  | { readonly kind: 'tokens'; readonly tokens: Int32Array; readonly logprobs: TokenLogprobs | undefined }
+  | { readonly kind: 'finished'; readonly reason: 'stop' | 'length' }
+  | { readonly kind: 'failed'; readonly code: FailureCode; readonly message: string; readonly retryAfterMs: number | undefined };
+
+/** Counters and gauges of an instance, for /metrics, /ready and dashboards. */
+export interface InstanceSnapshot {
+  readonly ready: boolean;
+  readonly waiting: number;
+  readonly running: number;
+  readonly pages: { readonly total: number; readonly used: number; readonly cached: number; readonly free: number };
+  readonly promptTokens: number;
+  readonly cachedTokens: number;
+  readonly computedPromptTokens: number;
+  readonly generatedTokens: number;
+  readonly preemptions: number;
+  readonly steps: number;
+  readonly stepMsTotal: number;
+  readonly evictedBlocks: number;
+}
+
+/** What serves requests: one instance, or later a pool of them behind a conductor. */
+export interface InferencePort {
+  /** `sink` hears `accepted` or `failed` at once, before submit returns, then the rest in order; `finished` or `failed` is last and comes exactly once unless the request is cancelled. */
+  submit(request: GenerationRequest, sink: (event: GenerationEvent) => void): void;
+  /** Frees everything the request holds; its sink hears nothing more. Unknown ids are ignored. */
+  cancel(id: RequestId): void;
+  snapshot(): InstanceSnapshot;
+  /** Refuses new requests (SHUTTING_DOWN) and resolves when those accepted have ended. */
+  drain(): Promise<void>;
+}

@@ -1,0 +1,126 @@
+// The HTTP routes: OpenAI's endpoints, health, metrics; every answer carries a request id, every error OpenAI's shape.
+import { randomUUID } from 'node:crypto';
+import { type Context, Hono } from 'hono';
+import { bodyLimit } from 'hono/body-limit';
+import { cors } from 'hono/cors';
+import type { Logger } from 'pino';
+import type { InferencePort } from '../cluster/ports.ts';
+import { ApiKeys } from './auth.ts';
+import { chatCompletions } from './chat.ts';
+import { completions } from './completions.ts';
+import { checkModel, type EndpointContext } from './endpoint.ts';
+import { ApiError, toApiError } from './errors.ts';
+import { GatewayMetrics } from './metrics.ts';
+import type { Encode } from './prompt.ts';
+import type { ServedModel } from './served-model.ts';
+
+export interface GatewayOptions {
+  readonly model: ServedModel;
+  readonly port: InferencePort;
+  readonly encode: Encode;
+  readonly logger: Logger;
+  readonly apiKeys: readonly string[];
+  /** Origins that browsers may call from; empty: CORS is off. */
+  readonly corsOrigins: readonly string[];
+  readonly bodyBytesMax: number;
+  readonly streamBufferBytesMax: number;
+}
+
+interface Env {
+  Variables: { requestId: string };
+}
+
+type Endpoint = (json: unknown, context: EndpointContext, call: { requestId: string; signal: AbortSignal }) => Promise<Response>;
+
+export function createApp(options: GatewayOptions): Hono<Env> {
+  const { model, port, logger } = options;
+  const metrics = new GatewayMetrics(port);
+  const context: EndpointContext = { ...options, metrics };
+  const app = new Hono<Env>();
+  app.use(observe(logger, metrics));
+  if (options.corsOrigins.length > 0) app.use(cors({ origin: [...options.corsOrigins] }));
+  const keys = new ApiKeys(options.apiKeys);
+  for (const path of ['/v1/*', '/api/*', '/metrics']) {
+    app.use(path, async (c, next) => {
+      keys.check(c.req.header('authorization'));
+      await next();
+    });
+  }
+  app.use('/v1/*', bodyLimit({ maxSize: options.bodyBytesMax, onError: () => refuseBody(options.bodyBytesMax) }));
+  addInfoRoutes(app, model, port, metrics);
+  const post = (path: string, endpoint: Endpoint): void => {
+    app.post(path, async (c) => endpoint(await readJson(c), context, { requestId: c.get('requestId'), signal: c.req.raw.signal }));
+    app.all(path, (c) => {
+      throw new ApiError(405, `Cannot ${c.req.method} ${path}: use POST`, { code: 'method_not_allowed' });
+    });
+  };
+  post('/v1/chat/completions', chatCompletions);
+  post('/v1/completions', completions);
+  app.notFound((c) => answerError(c, new ApiError(404, `Cannot find ${c.req.method} ${c.req.path}`, { code: 'unknown_url' }), logger));
+  app.onError((error, c) => answerError(c, error, logger));
+  return app;
+}
+
+function addInfoRoutes(app: Hono<Env>, model: ServedModel, port: InferencePort, metrics: GatewayMetrics): void {
+  const card = {
+    id: model.id,
+    object: 'model',
+    created: model.createdS,
+    owned_by: 'kvasir',
+    max_model_len: model.contextTokens,
+  };
+  app.get('/health', (c) => c.json({ status: 'ok' }));
+  app.get('/ready', (c) => {
+    const { ready } = port.snapshot();
+    return c.json({ status: ready ? 'ready' : 'not ready' }, ready ? 200 : 503);
+  });
+  app.get('/metrics', async () => {
+    const { contentType, text } = await metrics.render();
+    return new Response(text, { headers: { 'content-type': contentType } });
+  });
+  app.get('/v1/models', (c) => c.json({ object: 'list', data: [card] }));
+  // Ids may hold slashes, as hub ids do.
+  app.get('/v1/models/:id{.+}', (c) => {
+    checkModel(c.req.param('id'), model);
+    return c.json(card);
+  });
+}
+
+/** Request id, one log line an answer, response counts. */
+function observe(logger: Logger, metrics: GatewayMetrics) {
+  return async (c: Context<Env>, next: () => Promise<void>): Promise<void> => {
+    const requestId = `req-${randomUUID().replaceAll('-', '')}`;
+    c.set('requestId', requestId);
+    const startMs = performance.now();
+    await next();
+    c.header('x-request-id', requestId);
+    const { status } = c.res;
+    metrics.response(c.req.routePath, status);
+    const line = { requestId, method: c.req.method, path: c.req.path, status, ms: Math.round(performance.now() - startMs) };
+    if (c.req.path.startsWith('/v1/')) logger.info(line, 'request');
+    else logger.debug(line, 'request');
+  };
+}
+
+function answerError(c: Context<Env>, error: unknown, logger: Logger): Response {
+  const apiError = toApiError(error);
+  const requestId = c.get('requestId');
+  if (apiError.status >= 500) logger.error({ requestId, err: error }, 'request failed');
+  const headers = new Headers({ 'content-type': 'application/json', 'x-request-id': requestId });
+  if (apiError.retryAfterMs !== undefined) headers.set('retry-after', String(Math.max(1, Math.ceil(apiError.retryAfterMs / 1000))));
+  if (apiError.status === 401) headers.set('www-authenticate', 'Bearer');
+  return new Response(JSON.stringify(apiError.body()), { status: apiError.status, headers });
+}
+
+function refuseBody(bytesMax: number): Response {
+  throw new ApiError(413, `Cannot read request: the body is larger than ${bytesMax} bytes`, { code: 'body_too_large' });
+}
+
+async function readJson(c: Context<Env>): Promise<unknown> {
+  const text = await c.req.text();
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw new ApiError(400, `Cannot read request: the body is not valid JSON: ${text.length} characters`, { code: 'invalid_json' });
+  }
+}

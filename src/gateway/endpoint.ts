@@ -1,0 +1,128 @@
+// What both generating endpoints share: their surroundings, the choices of a request, streams and usage.
+import { randomUUID } from 'node:crypto';
+import type { InferencePort } from '../cluster/ports.ts';
+import { ChoiceOutput } from './choice-output.ts';
+import { ApiError, toApiError } from './errors.ts';
+import type { GatewayMetrics } from './metrics.ts';
+import { choiceSeed, type LogprobRequest, samplingParams, stopStrings, stopTokenIds } from './params.ts';
+import type { Encode } from './prompt.ts';
+import { type Choice, type ChoiceHandler, RunningChoices, type Usage } from './run-choices.ts';
+import type { SharedBody } from './schema.ts';
+import type { ServedModel } from './served-model.ts';
+import { SseStream } from './sse.ts';
+
+export interface EndpointContext {
+  readonly model: ServedModel;
+  readonly port: InferencePort;
+  readonly metrics: GatewayMetrics;
+  readonly encode: Encode;
+  /** Bytes of a stream that may wait for a slow client before it is cancelled. */
+  readonly streamBufferBytesMax: number;
+}
+
+/** One HTTP request to an endpoint. */
+export interface EndpointCall {
+  readonly requestId: string;
+  /** Aborted when the client closes the connection. */
+  readonly signal: AbortSignal;
+}
+
+export interface PlannedPrompt {
+  readonly tokens: Int32Array;
+  readonly maxTokens: number;
+}
+
+/** n choices of each prompt, numbered prompt by prompt. */
+export function planChoices(
+  prompts: readonly PlannedPrompt[],
+  body: SharedBody,
+  logprobs: LogprobRequest,
+  context: EndpointContext,
+  call: EndpointCall,
+): Choice[] {
+  const n = body.n ?? 1;
+  const sampling = samplingParams(body, context.model, logprobs);
+  const stops = stopStrings(body);
+  const stopIds = stopTokenIds(body, context.model);
+  return prompts.flatMap(({ tokens, maxTokens }, p) =>
+    Array.from({ length: n }, (_, i): Choice => {
+      const index = p * n + i;
+      return {
+        index,
+        output: new ChoiceOutput(context.model.tokenizer, stops),
+        request: {
+          id: `${call.requestId}-${index}`,
+          prompt: tokens,
+          maxTokens,
+          sampling: { ...sampling, seed: choiceSeed(body.seed, i) },
+          stopTokenIds: stopIds,
+          priority: body.priority ?? 0,
+          salt: '',
+        },
+      };
+    }),
+  );
+}
+
+/** @throws ApiError 404 */
+export function checkModel(name: string, model: ServedModel): void {
+  if (name === model.id) return;
+  throw new ApiError(404, `Cannot find model '${name.slice(0, 128)}': this server serves '${model.id}'`, {
+    code: 'model_not_found',
+    param: 'model',
+  });
+}
+
+/** Runs choices to their end; the client's leaving cancels them. */
+export async function runToEnd(choices: readonly Choice[], handler: ChoiceHandler, context: EndpointContext, call: EndpointCall): Promise<Usage> {
+  const running = new RunningChoices(context.port, choices, handler, context.metrics.startRequest());
+  const leave = (): void => running.cancel();
+  call.signal.addEventListener('abort', leave, { once: true });
+  if (call.signal.aborted) leave();
+  try {
+    await running.done;
+  } finally {
+    call.signal.removeEventListener('abort', leave);
+  }
+  return running.usage;
+}
+
+/** Starts choices whose progress goes to an event stream; a refusal is thrown before any status line is sent. */
+export function runStreaming(
+  choices: readonly Choice[],
+  handlerFor: (stream: SseStream) => ChoiceHandler,
+  lastChunk: (usage: Usage) => object | undefined,
+  context: EndpointContext,
+  call: EndpointCall,
+): Response {
+  let running: RunningChoices | undefined;
+  const leave = (): void => running?.cancel();
+  const stream = new SseStream({ bufferBytesMax: context.streamBufferBytesMax, onGone: leave });
+  running = new RunningChoices(context.port, choices, handlerFor(stream), context.metrics.startRequest());
+  call.signal.addEventListener('abort', leave, { once: true });
+  const { usage } = running;
+  running.done.then(
+    () => {
+      const chunk = lastChunk(usage);
+      if (chunk !== undefined) stream.send(chunk);
+      stream.done();
+    },
+    (error: unknown) => stream.fail(toApiError(error).body()),
+  );
+  return new Response(stream.body, {
+    headers: { 'content-type': 'text/event-stream; charset=utf-8', 'cache-control': 'no-cache', 'x-accel-buffering': 'no' },
+  });
+}
+
+export function usageBody(usage: Usage): object {
+  return {
+    prompt_tokens: usage.promptTokens,
+    completion_tokens: usage.completionTokens,
+    total_tokens: usage.promptTokens + usage.completionTokens,
+    prompt_tokens_details: { cached_tokens: usage.cachedTokens },
+  };
+}
+
+export function newId(prefix: string): string {
+  return `${prefix}-${randomUUID().replaceAll('-', '')}`;
+}

@@ -1,0 +1,87 @@
+// Errors as clients see them: OpenAI's shape, one table from failure to status, and nothing internal.
+import type { FailureCode } from '../cluster/ports.ts';
+
+export interface ApiErrorBody {
+  readonly error: {
+    readonly message: string;
+    readonly type: string;
+    readonly param: string | null;
+    readonly code: string | null;
+  };
+}
+
+/** An answer other than success; `param` names the field at fault. */
+export class ApiError extends Error {
+  readonly status: number;
+  readonly type: string;
+  readonly code: string | undefined;
+  readonly param: string | undefined;
+  readonly retryAfterMs: number | undefined;
+
+  constructor(
+    status: number,
+    message: string,
+    details: { code?: string; param?: string | undefined; retryAfterMs?: number | undefined } = {},
+  ) {
+    super(message);
+    this.name = 'ApiError';
+    this.status = status;
+    this.type = errorType(status);
+    this.code = details.code;
+    this.param = details.param;
+    this.retryAfterMs = details.retryAfterMs;
+  }
+
+  body(): ApiErrorBody {
+    return {
+      error: { message: this.message, type: this.type, param: this.param ?? null, code: this.code ?? null },
+    };
+  }
+}
+
+/** A 400 that names the field. */
+export function badField(param: string | undefined, message: string, code = 'invalid_value'): ApiError {
+  return new ApiError(400, message, { code, param });
+}
+
+const failureStatus: Readonly<Record<FailureCode, number>> = {
+  KV_OVERLOADED: 429,
+  CONTEXT_TOO_LONG: 400,
+  SHUTTING_DOWN: 503,
+  ENGINE_FAILED: 500,
+};
+
+const failureCode: Readonly<Record<FailureCode, string>> = {
+  KV_OVERLOADED: 'kv_overloaded',
+  CONTEXT_TOO_LONG: 'context_length_exceeded',
+  SHUTTING_DOWN: 'shutting_down',
+  ENGINE_FAILED: 'engine_failed',
+};
+
+/** The answer for a request that the machines refused or lost. */
+export function fromFailure(failure: {
+  readonly code: FailureCode;
+  readonly message: string;
+  readonly retryAfterMs: number | undefined;
+}): ApiError {
+  return new ApiError(failureStatus[failure.code], failure.message, {
+    code: failureCode[failure.code],
+    retryAfterMs: failure.retryAfterMs,
+  });
+}
+
+/** Anything thrown, as an answer; what was not meant for clients becomes a plain 500. */
+export function toApiError(error: unknown): ApiError {
+  if (error instanceof ApiError) return error;
+  return new ApiError(500, 'Cannot serve request: internal error; the log has the details under this request id', {
+    code: 'internal_error',
+  });
+}
+
+function errorType(status: number): string {
+  if (status === 401) return 'authentication_error';
+  if (status === 404) return 'not_found_error';
+  if (status === 429) return 'rate_limit_error';
+  if (status < 500) return 'invalid_request_error';
+  return 'server_error';
+}

@@ -1,0 +1,112 @@
+// Prometheus metrics of the gateway and of the instance behind it.
+import { Counter, Gauge, Histogram, Registry } from 'prom-client';
+import type { InferencePort, InstanceSnapshot } from '../cluster/ports.ts';
+
+const latencySeconds = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60];
+const gapSeconds = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5];
+
+/** Gauges and counters read from the instance at scrape time: name, help, value. */
+const instanceGauges: readonly (readonly [string, string, (s: InstanceSnapshot) => number])[] = [
+  ['kvasir_requests_waiting', 'Requests accepted and not yet running', (s) => s.waiting],
+  ['kvasir_requests_running', 'Requests in the running batch', (s) => s.running],
+  ['kvasir_kv_pages_total', 'KV pages of the pool', (s) => s.pages.total],
+  ['kvasir_kv_pages_used', 'KV pages held by requests', (s) => s.pages.used],
+  ['kvasir_kv_pages_cached', 'KV pages kept as prefix cache', (s) => s.pages.cached],
+  ['kvasir_kv_pages_free', 'KV pages free', (s) => s.pages.free],
+];
+const instanceCounters: readonly (readonly [string, string, (s: InstanceSnapshot) => number])[] = [
+  ['kvasir_prompt_tokens_total', 'Prompt tokens of started requests', (s) => s.promptTokens],
+  ['kvasir_prefix_cache_hit_tokens_total', 'Prompt tokens taken from the prefix cache', (s) => s.cachedTokens],
+  ['kvasir_prompt_tokens_computed_total', 'Prompt tokens computed', (s) => s.computedPromptTokens],
+  ['kvasir_generated_tokens_total', 'Tokens generated', (s) => s.generatedTokens],
+  ['kvasir_preemptions_total', 'Requests preempted to be recomputed', (s) => s.preemptions],
+  ['kvasir_evicted_blocks_total', 'Cached blocks evicted', (s) => s.evictedBlocks],
+  ['kvasir_steps_total', 'Engine steps', (s) => s.steps],
+  ['kvasir_step_seconds_total', 'Time in engine steps', (s) => s.stepMsTotal / 1000],
+];
+
+export class GatewayMetrics {
+  readonly #registry = new Registry();
+  readonly #ttft: Histogram;
+  readonly #itl: Histogram;
+  readonly #duration: Histogram;
+  readonly #responses: Counter<'endpoint' | 'status'>;
+  readonly #cancelled: Counter;
+
+  constructor(port: InferencePort) {
+    const registers = [this.#registry];
+    this.#ttft = new Histogram({ name: 'kvasir_ttft_seconds', help: 'Time to first token', buckets: latencySeconds, registers });
+    this.#itl = new Histogram({ name: 'kvasir_itl_seconds', help: 'Gap between tokens', buckets: gapSeconds, registers });
+    this.#duration = new Histogram({ name: 'kvasir_request_seconds', help: 'Whole request', buckets: latencySeconds, registers });
+    this.#responses = new Counter({
+      name: 'kvasir_http_responses_total',
+      help: 'Answers by endpoint and status',
+      labelNames: ['endpoint', 'status'],
+      registers,
+    });
+    this.#cancelled = new Counter({ name: 'kvasir_requests_cancelled_total', help: 'Requests whose client went away', registers });
+    for (const [name, help, read] of instanceGauges) this.#pull(name, help, () => read(port.snapshot()), 'gauge');
+    for (const [name, help, read] of instanceCounters) this.#pull(name, help, () => read(port.snapshot()), 'counter');
+  }
+
+  startRequest(): RequestTimes {
+    return new RequestTimes(this.#ttft, this.#itl, this.#duration, this.#cancelled);
+  }
+
+  response(endpoint: string, status: number): void {
+    this.#responses.inc({ endpoint, status: String(status) });
+  }
+
+  async render(): Promise<{ contentType: string; text: string }> {
+    return { contentType: this.#registry.contentType, text: await this.#registry.metrics() };
+  }
+
+  #pull(name: string, help: string, read: () => number, kind: 'gauge' | 'counter'): void {
+    const registers = [this.#registry];
+    if (kind === 'gauge') {
+      new Gauge({ name, help, registers, collect() {
+        this.set(read());
+      } });
+      return;
+    }
+    new Counter({ name, help, registers, collect() {
+      this.reset();
+      this.inc(read());
+    } });
+  }
+}
+
+/** Clock of one HTTP request: TTFT of its first token, ITL of each choice's gaps. */
+export class RequestTimes {
+  readonly #ttft: Histogram;
+  readonly #itl: Histogram;
+  readonly #duration: Histogram;
+  readonly #cancelled: Counter;
+  readonly #startMs = performance.now();
+  readonly #lastMs = new Map<number, number>();
+
+  constructor(ttft: Histogram, itl: Histogram, duration: Histogram, cancelled: Counter) {
+    this.#ttft = ttft;
+    this.#itl = itl;
+    this.#duration = duration;
+    this.#cancelled = cancelled;
+  }
+
+  /** `count` tokens of a choice arrived together: one gap, then gaps of zero. */
+  tokens(choice: number, count: number): void {
+    const nowMs = performance.now();
+    const lastMs = this.#lastMs.get(choice);
+    if (lastMs === undefined) this.#ttft.observe((nowMs - this.#startMs) / 1000);
+    else this.#itl.observe((nowMs - lastMs) / 1000);
+    for (let i = 1; i < count; i++) this.#itl.observe(0);
+    this.#lastMs.set(choice, nowMs);
+  }
+
+  finished(): void {
+    this.#duration.observe((performance.now() - this.#startMs) / 1000);
+  }
+
+  cancelled(): void {
+    this.#cancelled.inc();
+  }
+}

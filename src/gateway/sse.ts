@@ -1,0 +1,66 @@
+// Server-sent events with a bound: a client that stops reading is cut off before its output piles up.
+
+const encoder = new TextEncoder();
+
+export interface SseOptions {
+  /** Bytes that may wait for a slow client. */
+  readonly bufferBytesMax: number;
+  /** The client went away, or let more than `bufferBytesMax` pile up. */
+  readonly onGone: (why: 'closed' | 'too slow') => void;
+}
+
+/** A stream of `data:` lines. Writes never block; after the client is gone they do nothing. */
+export class SseStream {
+  readonly body: ReadableStream<Uint8Array>;
+  readonly #options: SseOptions;
+  #controller: ReadableStreamDefaultController<Uint8Array> | undefined;
+
+  constructor(options: SseOptions) {
+    this.#options = options;
+    this.body = new ReadableStream<Uint8Array>(
+      {
+        start: (controller) => {
+          this.#controller = controller;
+        },
+        cancel: () => this.#gone('closed'),
+      },
+      new ByteLengthQueuingStrategy({ highWaterMark: 1 }),
+    );
+  }
+
+  send(data: object): void {
+    this.#write(`data: ${JSON.stringify(data)}\n\n`);
+  }
+
+  /** Ends the stream as clients of the OpenAI protocol expect. */
+  done(): void {
+    this.#write('data: [DONE]\n\n');
+    this.#close();
+  }
+
+  /** An error after the status line was sent: an event with OpenAI's error body, then the end. */
+  fail(error: object): void {
+    this.send(error);
+    this.#close();
+  }
+
+  #write(text: string): void {
+    const controller = this.#controller;
+    if (controller === undefined) return;
+    controller.enqueue(encoder.encode(text));
+    if (-(controller.desiredSize ?? 0) <= this.#options.bufferBytesMax) return;
+    this.#gone('too slow');
+    controller.error(new Error('client reads too slowly'));
+  }
+
+  #gone(why: 'closed' | 'too slow'): void {
+    if (this.#controller === undefined) return;
+    this.#controller = undefined;
+    this.#options.onGone(why);
+  }
+
+  #close(): void {
+    this.#controller?.close();
+    this.#controller = undefined;
+  }
+}
