@@ -1,0 +1,48 @@
+// The ops between linear layers and attention: each runs over rows, and rounds its result to the kind of its output in the same pass.
+#pragma once
+#include "buffer.hpp"
+#include "rows.hpp"
+#include "threads.hpp"
+
+namespace kvasir {
+
+/** What every op needs: threads, row kernels, and one row of scratch for each thread. */
+struct OpContext {
+  ThreadPool& pool;
+  const RowKernels& rows;
+  float* scratch;         // (threads, scratch_columns)
+  size_t scratch_columns;
+
+  float* scratch_row(int thread) const { return scratch + scratch_columns * static_cast<size_t>(thread); }
+};
+
+/** out[t] = table[token[t]] x factor */
+void run_embed(const OpContext& op, const Linear& table, const int32_t* tokens, int count, float factor, const Buffer& out);
+
+/** With `residual`: residual += x in place, then out = rmsNorm(residual) x gain. Without: out = rmsNorm(x) x gain. */
+void run_norm(const OpContext& op, const Buffer& x, const Buffer* residual, const float* gain, float eps, int rows, const Buffer& out);
+
+/** x is (rows, 2 n): gate | up. out = silu(gate) x up */
+void run_glu(const OpContext& op, const Buffer& x, int rows, const Buffer& out);
+
+/** Rounds float32 rows to the kind of `out`. */
+void run_convert(const OpContext& op, const Buffer& x, int rows, const Buffer& out);
+
+/** out[i] = x[rows[i]] */
+void run_gather(const OpContext& op, const Buffer& x, const int32_t* rows, int count, const Buffer& out);
+
+struct QkvArgs {
+  int heads;
+  int rotary_dim;
+  const float* rope;    // (positions, rotary_dim): cos of rotary_dim / 2 angles, then sin; null: no rotation
+  const float* q_norm;  // (head_dim); null: no norm
+  const float* k_norm;
+  float eps;
+  const int32_t* positions;     // (tokens)
+  const int32_t* row_sequence;  // (tokens): the sequence of a row
+};
+
+/** x is (tokens, (heads + 2 kvHeads) headDim): q | k | v. K and V go to the tokens' slots in their pages, q to `out`. */
+void run_qkv(const OpContext& op, const QkvArgs& qkv, const AttentionArgs& attention, const Buffer& x, const Buffer& out);
+
+}  // namespace kvasir

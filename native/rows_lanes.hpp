@@ -1,0 +1,226 @@
+// The row kernels, written once over vectors of kLanes floats: each rows_*.cc compiles them for its instruction set.
+// Everything is in an unnamed namespace: code compiled for one instruction set must never be linked into another's callers.
+#pragma once
+#include <cmath>
+#include <cstring>
+
+#include "rows.hpp"
+
+#pragma GCC diagnostic ignored "-Wpsabi"
+
+namespace kvasir {
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int kLanes = 16;
+#elif defined(__AVX2__)
+constexpr int kLanes = 8;
+#else
+constexpr int kLanes = 4;
+#endif
+
+typedef float Lanes __attribute__((vector_size(kLanes * sizeof(float))));
+typedef int32_t IntLanes __attribute__((vector_size(kLanes * sizeof(int32_t))));
+
+inline __attribute__((always_inline)) Lanes load(const float* p) {
+  Lanes v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+
+inline __attribute__((always_inline)) void store(float* p, Lanes v) { std::memcpy(p, &v, sizeof v); }
+
+inline __attribute__((always_inline)) Lanes all(float x) { return Lanes{} + x; }
+
+/** The last, partial vector of a row, filled up with `rest`. */
+inline Lanes load_some(const float* p, int count, float rest) {
+  Lanes v = all(rest);
+  std::memcpy(&v, p, static_cast<size_t>(count) * sizeof(float));
+  return v;
+}
+
+inline void store_some(float* p, int count, Lanes v) { std::memcpy(p, &v, static_cast<size_t>(count) * sizeof(float)); }
+
+inline float sum(Lanes v) {
+  float lanes[kLanes];
+  std::memcpy(lanes, &v, sizeof v);
+  for (int width = kLanes / 2; width > 0; width /= 2)
+    for (int i = 0; i < width; i++) lanes[i] += lanes[i + width];
+  return lanes[0];
+}
+
+inline float largest(Lanes v) {
+  float lanes[kLanes];
+  std::memcpy(lanes, &v, sizeof v);
+  for (int width = kLanes / 2; width > 0; width /= 2)
+    for (int i = 0; i < width; i++) lanes[i] = lanes[i] > lanes[i + width] ? lanes[i] : lanes[i + width];
+  return lanes[0];
+}
+
+inline bool any(IntLanes v) {
+  int64_t words[kLanes / 2];
+  std::memcpy(words, &v, sizeof v);
+  int64_t seen = 0;
+  for (int i = 0; i < kLanes / 2; i++) seen |= words[i];
+  return seen != 0;
+}
+
+inline __attribute__((always_inline)) Lanes max(Lanes a, Lanes b) { return a > b ? a : b; }
+
+/** e^x to 2 units in the last place; 0 below -87, NaN stays NaN, and x is cut at 88. */
+inline __attribute__((always_inline)) Lanes exp_lanes(Lanes x) {
+  const IntLanes vanishes = x < -87.0f;
+  x = x > 88.0f ? all(88.0f) : x;
+  const Lanes round = all(12582912.0f);  // 1.5 x 2^23: adding it leaves the nearest integer in the low bits
+  const Lanes shifted = x * 1.44269504088896341f + round;
+  const Lanes n = shifted - round;
+  const Lanes r = x - n * 0.693359375f + n * 2.12194440e-4f;  // ln 2 in two parts
+  Lanes p = all(1.9875691500e-4f);
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  const Lanes y = p * r * r + r + 1.0f;
+  const IntLanes power = ((IntLanes)shifted + (127 - 0x4b400000)) << 23;
+  return vanishes ? all(0.0f) : y * (Lanes)power;
+}
+
+void rms_norm(const float* x, float* residual, const float* gain, float eps, int n, float* out) {
+  constexpr int kSums = 4;
+  const int whole = n - n % kLanes;
+  Lanes squares[kSums] = {};
+  const float* source = residual ? residual : x;
+  if (residual) {
+    int i = 0;
+    for (; i < whole; i += kLanes) store(residual + i, load(residual + i) + load(x + i));
+    for (; i < n; i++) residual[i] += x[i];
+  }
+  int i = 0;
+  for (; i + kSums * kLanes <= n; i += kSums * kLanes)
+    for (int k = 0; k < kSums; k++) {
+      const Lanes v = load(source + i + k * kLanes);
+      squares[k] += v * v;
+    }
+  for (; i < n; i += kLanes) {
+    const Lanes v = load_some(source + i, n - i < kLanes ? n - i : kLanes, 0.0f);
+    squares[0] += v * v;
+  }
+  const float mean = sum((squares[0] + squares[1]) + (squares[2] + squares[3])) / static_cast<float>(n);
+  const float factor = 1.0f / std::sqrt(mean + eps);
+  for (i = 0; i < whole; i += kLanes) store(out + i, load(source + i) * factor * load(gain + i));
+  for (; i < n; i++) out[i] = source[i] * factor * gain[i];
+}
+
+void scale(float* x, float factor, int n) {
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes) store(x + i, load(x + i) * factor);
+  for (; i < n; i++) x[i] *= factor;
+}
+
+inline __attribute__((always_inline)) Lanes silu(Lanes x) { return x / (1.0f + exp_lanes(-x)); }
+
+void silu_glu(const float* gate, const float* up, int n, float* out) {
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes) store(out + i, silu(load(gate + i)) * load(up + i));
+  if (i < n) store_some(out + i, n - i, silu(load_some(gate + i, n - i, 0.0f)) * load_some(up + i, n - i, 0.0f));
+}
+
+void rotate_half(float* head, const float* table, int rotary_dim) {
+  const int half = rotary_dim / 2;
+  float* low = head;
+  float* high = head + half;
+  const float* cosine = table;
+  const float* sine = table + half;
+  int i = 0;
+  for (; i + kLanes <= half; i += kLanes) {
+    const Lanes a = load(low + i), b = load(high + i), c = load(cosine + i), s = load(sine + i);
+    store(low + i, a * c - b * s);
+    store(high + i, b * c + a * s);
+  }
+  for (; i < half; i++) {
+    const float a = low[i], b = high[i];
+    low[i] = a * cosine[i] - b * sine[i];
+    high[i] = b * cosine[i] + a * sine[i];
+  }
+}
+
+RowScan scan(const float* x, int n, float* block_max) {
+  constexpr float kLowest = -INFINITY;
+  Lanes row_max = all(kLowest);
+  IntLanes nan = {};
+  for (int start = 0; start < n; start += kScanBlock) {
+    const int end = start + kScanBlock < n ? start + kScanBlock : n;
+    Lanes most = all(kLowest);
+    int i = start;
+    for (; i + kLanes <= end; i += kLanes) {
+      const Lanes v = load(x + i);
+      nan |= v != v;
+      most = max(v, most);
+    }
+    if (i < end) {
+      const Lanes v = load_some(x + i, end - i, kLowest);
+      nan |= v != v;
+      most = max(v, most);
+    }
+    block_max[start / kScanBlock] = largest(most);
+    row_max = max(most, row_max);
+  }
+  return {largest(row_max), any(nan)};
+}
+
+void exp_row(const float* x, int n, float max, float factor, float* out, double* block_sum) {
+  for (int start = 0; start < n; start += kSumBlock) {
+    const int end = start + kSumBlock < n ? start + kSumBlock : n;
+    Lanes total[2] = {};
+    int i = start;
+    for (int k = 0; i + kLanes <= end; i += kLanes, k ^= 1) {
+      const Lanes e = exp_lanes((load(x + i) - max) * factor);
+      if (out) store(out + i, e);
+      total[k] += e;
+    }
+    if (i < end) {
+      const Lanes e = exp_lanes((load_some(x + i, end - i, -INFINITY) - max) * factor);
+      if (out) store_some(out + i, end - i, e);
+      total[0] += e;
+    }
+    block_sum[start / kSumBlock] = sum(total[0] + total[1]);
+  }
+}
+
+int select_at_least(const float* x, int n, float threshold, int32_t* ids) {
+  int count = 0;
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    if (!any(load(x + i) >= threshold)) continue;
+    for (int k = i; k < i + kLanes; k++)
+      if (x[k] >= threshold) ids[count++] = k;
+  }
+  for (; i < n; i++)
+    if (x[i] >= threshold) ids[count++] = i;
+  return count;
+}
+
+double mass_at_least(const float* x, int n, float threshold) {
+  double mass = 0;
+  for (int start = 0; start < n; start += kSumBlock) {
+    const int end = start + kSumBlock < n ? start + kSumBlock : n;
+    Lanes total = {};
+    int i = start;
+    for (; i + kLanes <= end; i += kLanes) {
+      const Lanes v = load(x + i);
+      total += v >= threshold ? v : Lanes{};
+    }
+    if (i < end) {
+      const Lanes v = load_some(x + i, end - i, 0.0f);
+      total += v >= threshold ? v : Lanes{};
+    }
+    mass += sum(total);
+  }
+  return mass;
+}
+
+constexpr RowKernels kRowKernels = {rms_norm, scale, silu_glu, rotate_half, scan, exp_row, select_at_least, mass_at_least};
+
+}  // namespace
+}  // namespace kvasir
