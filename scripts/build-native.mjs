@@ -1,0 +1,192 @@
+// Compiles native/**/*.cc to build/kvasir.node with the C++ compiler at hand: no Python, no node-gyp, only what changed.
+import { spawn, spawnSync } from 'node:child_process';
+import { createHash } from 'node:crypto';
+import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { availableParallelism } from 'node:os';
+import { basename, dirname, join, relative } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { root } from './root.mjs';
+
+const sourceFolder = join(root, 'native');
+const buildFolder = join(root, 'build');
+const objectFolder = join(buildFolder, 'objects');
+const addonPath = join(buildFolder, 'kvasir.node');
+const stampPath = join(buildFolder, 'kvasir.stamp');
+
+const baseFlags = ['-O3', '-std=c++17', '-fPIC', '-Wall', '-Wextra', '-fvisibility=hidden'];
+// Explicit fused multiply-adds only, so that every translation unit of a form rounds alike.
+const floatFlags = ['-ffp-contract=off', '-fno-math-errno', '-fno-trapping-math'];
+
+const avx2 = ['-mavx2', '-mfma', '-mf16c'];
+const avx512Names = ['f', 'bw', 'vl', 'dq', 'vnni', 'bf16'];
+const avx512 = [...avx512Names.map((name) => `-mavx512${name}`), ...avx2];
+
+/** Instruction-set families by file-name suffix: `linear_avx2.cc` is compiled with the flags of `avx2`. */
+const families = {
+  avx2,
+  avx512,
+  amx: ['-mamx-tile', '-mamx-int8', '-mamx-bf16', ...avx512],
+};
+
+/** Makes build/kvasir.node current; reports one line per thing done, and none when nothing is to be done. */
+export async function buildNative(report) {
+  const sources = filesUnder(sourceFolder).filter((path) => path.endsWith('.cc'));
+  if (sources.length === 0) return;
+  const compiler = findCompiler();
+  if (compiler === undefined) {
+    report('no C++ compiler found (tried $CXX, c++, g++, clang++): the TypeScript oracle computes instead, which is slow');
+    rmSync(addonPath, { force: true });
+    rmSync(stampPath, { force: true });
+    return;
+  }
+  const units = planUnits(compiler, sources);
+  const linkFlags = process.platform === 'darwin' ? ['-undefined', 'dynamic_lookup'] : ['-pthread'];
+  const stamp = hash([...units.map((unit) => unit.key), ...linkFlags]);
+  if (existsSync(addonPath) && readText(stampPath) === stamp) return;
+
+  const started = performance.now();
+  mkdirSync(objectFolder, { recursive: true });
+  const stale = units.filter((unit) => !existsSync(unit.object));
+  report(`compiling the native kernels: ${stale.length} of ${units.length} files with ${compiler.name}`);
+  await inParallel(stale, availableParallelism(), (unit) => compile(compiler, unit));
+  const linking = `${addonPath}.${process.pid}.tmp`;
+  await execute(compiler, ['-shared', '-o', linking, ...units.map((unit) => unit.object), ...linkFlags]);
+  renameSync(linking, addonPath);
+  writeFileSync(stampPath, stamp);
+  removeStaleObjects(new Set(units.map((unit) => basename(unit.object))));
+  report(`compiled the native kernels in ${((performance.now() - started) / 1000).toFixed(1)} s`);
+}
+
+/** @returns {{ command: string, prefix: string[], name: string } | undefined} the first compiler that answers */
+function findCompiler() {
+  const candidates = [process.env.CXX, 'c++', 'g++', 'clang++'].filter((name) => name !== undefined && name !== '');
+  for (const candidate of candidates) {
+    const [command, ...prefix] = candidate.split(' ').filter((part) => part !== '');
+    const answer = spawnSync(command, [...prefix, '--version'], { encoding: 'utf8' });
+    if (answer.status === 0) return { command, prefix, name: answer.stdout.split('\n')[0].trim() };
+  }
+  return undefined;
+}
+
+/** One unit per source: its flags, and a key that changes with the source, its headers, the flags or the compiler. */
+function planUnits(compiler, sources) {
+  const usable = process.arch === 'x64' ? usableFamilies(compiler) : [];
+  // Code outside a family's files asks these macros whether the family was compiled.
+  const defines = usable.map((family) => `-DKVASIR_HAVE_${family.toUpperCase()}=1`);
+  const units = [];
+  for (const source of sources) {
+    const suffix = basename(source, '.cc').split('_').at(-1);
+    const family = suffix in families ? suffix : undefined;
+    if (family !== undefined && !usable.includes(family)) continue;
+    const flags = [...baseFlags, ...floatFlags, ...defines, ...(family === undefined ? [] : families[family])];
+    const includes = usesNodeApi(source) ? nodeApiIncludes() : [];
+    const key = hash([compiler.name, process.arch, process.platform, ...textsOf(source), ...flags, ...includes]);
+    const name = relative(sourceFolder, source).replaceAll(/[/\\]/g, '.');
+    units.push({ source, flags: [...flags, ...includes], key, object: join(objectFolder, `${name}-${key}.o`) });
+  }
+  return units;
+}
+
+/** The families whose flags the compiler knows; remembered, since asking costs three compiler starts. */
+function usableFamilies(compiler) {
+  const remembered = join(buildFolder, 'families.json');
+  const key = hash([compiler.name, JSON.stringify(families)]);
+  const known = JSON.parse(readText(remembered) ?? '{}');
+  if (known.key === key) return known.usable;
+  const usable = Object.keys(families).filter((family) => {
+    const args = [...compiler.prefix, ...families[family], '-x', 'c++', '-fsyntax-only', '-'];
+    return spawnSync(compiler.command, args, { input: '#include <immintrin.h>\nint one;\n' }).status === 0;
+  });
+  mkdirSync(buildFolder, { recursive: true });
+  writeFileSync(remembered, JSON.stringify({ key, usable }));
+  return usable;
+}
+
+const usesNodeApi = (source) => /#include\s*<(napi|node_api|js_native_api)\.h>/.test(readFileSync(source, 'utf8'));
+
+function nodeApiIncludes() {
+  const require = createRequire(import.meta.url);
+  const headers = join(dirname(require.resolve('node-api-headers')), 'include');
+  const wrapper = dirname(require.resolve('node-addon-api'));
+  return ['-isystem', headers, '-isystem', wrapper, '-DNAPI_VERSION=8', '-DNAPI_CPP_EXCEPTIONS'];
+}
+
+async function compile(compiler, unit) {
+  // Written beside and renamed: an interrupted compiler leaves no object that looks finished.
+  const partial = `${unit.object}.${process.pid}.tmp`;
+  await execute(compiler, [...unit.flags, '-I', sourceFolder, '-c', unit.source, '-o', partial]);
+  renameSync(partial, unit.object);
+}
+
+/** Runs the compiler; its own output is the error message when it fails. */
+function execute(compiler, args) {
+  return new Promise((resolve, reject) => {
+    const child = spawn(compiler.command, [...compiler.prefix, ...args], { stdio: ['ignore', 'inherit', 'pipe'] });
+    let said = '';
+    child.stderr.setEncoding('utf8').on('data', (text) => {
+      said += text;
+    });
+    child.on('error', reject);
+    child.on('close', (code) => {
+      if (code !== 0) return reject(new Error(`Cannot compile the native part: ${compiler.command} exited ${code}:\n${said}`));
+      if (said !== '') process.stderr.write(said);
+      resolve();
+    });
+  });
+}
+
+/** Runs `work` over `items`, at most `width` at a time; the first failure starts no further item and is thrown. */
+async function inParallel(items, width, work) {
+  const queue = [...items];
+  const lane = async () => {
+    for (let item = queue.shift(); item !== undefined; item = queue.shift()) {
+      await work(item).catch((error) => {
+        queue.length = 0;
+        throw error;
+      });
+    }
+  };
+  await Promise.all(Array.from({ length: Math.min(width, items.length) }, lane));
+}
+
+function removeStaleObjects(wanted) {
+  for (const name of readdirSync(objectFolder)) {
+    if (name.endsWith('.o') && !wanted.has(name)) rmSync(join(objectFolder, name), { force: true });
+  }
+}
+
+function filesUnder(folder) {
+  if (!existsSync(folder)) return [];
+  const names = readdirSync(folder, { recursive: true }).map(String);
+  return names.sort().map((name) => join(folder, name));
+}
+
+/** The text of a source and of every header of ours that it includes, directly or not. */
+function textsOf(source, seen = new Map()) {
+  if (seen.has(source) || !existsSync(source)) return [...seen.values()];
+  const text = readFileSync(source, 'utf8');
+  seen.set(source, `${relative(root, source)}\n${text}`);
+  for (const [, name] of text.matchAll(/^\s*#\s*include\s*"([^"]+)"/gm)) {
+    textsOf(join(dirname(source), name), seen);
+    textsOf(join(sourceFolder, name), seen);
+  }
+  return [...seen.values()];
+}
+
+const readText = (path) => (existsSync(path) ? readFileSync(path, 'utf8') : undefined);
+
+function hash(parts) {
+  const digest = createHash('sha256');
+  for (const part of parts) digest.update(part).update('\0');
+  return digest.digest('hex').slice(0, 16);
+}
+
+if (import.meta.url === pathToFileURL(process.argv[1] ?? '').href) {
+  try {
+    await buildNative(console.log);
+  } catch (error) {
+    console.error(error.message);
+    process.exitCode = 1;
+  }
+}

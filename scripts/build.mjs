@@ -1,0 +1,10 @@
+// `npm run build`: everything that serving needs, and nothing else.
+import { prepare } from './steps.mjs';
+
+try {
+  await prepare(console.log);
+  console.log('built');
+} catch (error) {
+  console.error(error.message);
+  process.exitCode = 1;
+}

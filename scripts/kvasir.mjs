@@ -1,0 +1,25 @@
+#!/usr/bin/env node
+// The `kvasir` command: prepares what is missing (progress on stderr, so that stdout stays the command's own), then runs it.
+import { realpathSync } from 'node:fs';
+import { join } from 'node:path';
+import { fileURLToPath, pathToFileURL } from 'node:url';
+import { root } from './root.mjs';
+import { prepare } from './steps.mjs';
+
+/** Runs `kvasir ...args`; `report` gets a line per preparation step. */
+export async function runKvasir(args, report) {
+  try {
+    await prepare(report);
+  } catch (error) {
+    console.error(error.message);
+    process.exitCode = 1;
+    return;
+  }
+  const main = join(root, 'dist', 'cli', 'main.js');
+  process.argv = [process.execPath, main, ...args];
+  await import(pathToFileURL(main).href);
+}
+
+if (realpathSync(process.argv[1] ?? '') === fileURLToPath(import.meta.url)) {
+  await runKvasir(process.argv.slice(2), console.error);
+}

@@ -1,0 +1,79 @@
+// The steps between a fresh clone and a program that runs: install, compile, build. Each is quick when nothing is to be done.
+import { spawnSync } from 'node:child_process';
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { buildNative } from './build-native.mjs';
+import { root } from './root.mjs';
+
+/** Brings everything up to date; `report` gets one line per step that had to run. Throws with the tool's own message. */
+export async function prepare(report) {
+  ensureInstalled(report);
+  await buildNative(report);
+  ensureBuilt(report);
+}
+
+/** Runs `npm ci` unless node_modules already holds what package-lock.json asks for. */
+export function ensureInstalled(report) {
+  const wanted = readJson(join(root, 'package-lock.json'));
+  // An installed package has no lock file: npm has put its dependencies in place.
+  if (wanted === undefined) return;
+  const present = readJson(join(root, 'node_modules', '.package-lock.json'));
+  if (present !== undefined && holds(present, wanted)) return;
+  report('installing dependencies (npm ci)');
+  const npm = process.env.npm_execpath;
+  const args = ['ci', '--include=dev', '--ignore-scripts', '--no-audit', '--no-fund', '--loglevel=error'];
+  if (npm !== undefined && /npm-cli\.c?js$/.test(npm)) run(process.execPath, [npm, ...args]);
+  else run('npm', args);
+}
+
+function holds(present, wanted) {
+  return Object.entries(wanted.packages).every(([path, entry]) => {
+    if (path === '' || entry.optional === true) return true;
+    return present.packages[path]?.version === entry.version;
+  });
+}
+
+/** Compiles TypeScript to dist/ when a source or project file was added, changed or removed since the last time. */
+export function ensureBuilt(report) {
+  const sources = sourceTree();
+  if (sources === undefined) return;
+  const stampPath = join(root, 'dist', 'stamp.json');
+  const previous = readJson(stampPath);
+  if (previous !== undefined && JSON.stringify(previous) === JSON.stringify(sources)) return;
+  // The compiler never deletes the output of a source that is gone.
+  if (previous !== undefined && Object.keys(previous).some((path) => !(path in sources))) {
+    rmSync(join(root, 'dist'), { recursive: true, force: true });
+  }
+  report('building TypeScript (tsc -b)');
+  const projects = readdirSync(join(root, 'src')).filter((room) => existsSync(join(root, 'src', room, 'tsconfig.json')));
+  const compiler = join(root, 'node_modules', 'typescript', 'bin', 'tsc');
+  run(process.execPath, [compiler, '-b', ...projects.map((room) => join('src', room))]);
+  mkdirSync(join(root, 'dist'), { recursive: true });
+  writeFileSync(stampPath, JSON.stringify(sources));
+}
+
+/** Path to "size mtime" of every file that shapes dist/, or undefined in an installed package, which ships dist/. */
+function sourceTree() {
+  const folder = join(root, 'src');
+  if (!existsSync(folder)) return undefined;
+  const inSrc = readdirSync(folder, { recursive: true }).map((name) => join('src', `${name}`));
+  const paths = inSrc.filter((path) => path.endsWith('.ts') || path.endsWith('tsconfig.json')).sort();
+  const tree = {};
+  for (const path of [...paths, 'tsconfig.base.json', 'package-lock.json']) {
+    const { size, mtimeMs } = statSync(join(root, path));
+    tree[path] = `${size} ${mtimeMs}`;
+  }
+  return tree;
+}
+
+function run(command, args) {
+  const result = spawnSync(command, args, { cwd: root, encoding: 'utf8', stdio: ['ignore', 'pipe', 'pipe'] });
+  if (result.error !== undefined) throw new Error(`Cannot run ${command}: ${result.error.message}`);
+  if (result.status === 0) return;
+  const said = `${result.stdout}${result.stderr}`.trim();
+  throw new Error(`Cannot run ${[command, ...args].join(' ')}: exit code ${result.status ?? result.signal}:\n${said}`);
+}
+
+function readJson(path) {
+  return existsSync(path) ? JSON.parse(readFileSync(path, 'utf8')) : undefined;
+}
