@@ -1,0 +1,143 @@
+// Sequential little-endian reading of a file through a small window, every length checked against what the file still holds.
+import { isUtf8 } from 'node:buffer';
+import { ModelFileError } from './errors.ts';
+import type { RandomAccessFile } from './random-access-file.ts';
+
+const windowBytes = 1 << 18;
+
+export class ByteCursor {
+  readonly file: RandomAccessFile;
+  #window: Buffer = Buffer.alloc(0);
+  #windowStart = 0;
+  #offset: number;
+
+  constructor(file: RandomAccessFile, offset = 0) {
+    this.file = file;
+    this.#offset = offset;
+  }
+
+  get offset(): number {
+    return this.#offset;
+  }
+
+  get remaining(): number {
+    return this.file.size - this.#offset;
+  }
+
+  skip(byteLength: number, what: string): void {
+    this.#require(byteLength, what);
+    this.#offset += byteLength;
+  }
+
+  u8(what: string): number {
+    return this.#window.readUInt8(this.#take(1, what));
+  }
+
+  i8(what: string): number {
+    return this.#window.readInt8(this.#take(1, what));
+  }
+
+  u16(what: string): number {
+    return this.#window.readUInt16LE(this.#take(2, what));
+  }
+
+  i16(what: string): number {
+    return this.#window.readInt16LE(this.#take(2, what));
+  }
+
+  u32(what: string): number {
+    return this.#window.readUInt32LE(this.#take(4, what));
+  }
+
+  i32(what: string): number {
+    return this.#window.readInt32LE(this.#take(4, what));
+  }
+
+  f32(what: string): number {
+    return this.#window.readFloatLE(this.#take(4, what));
+  }
+
+  f64(what: string): number {
+    return this.#window.readDoubleLE(this.#take(8, what));
+  }
+
+  u64(what: string): bigint {
+    return this.#window.readBigUInt64LE(this.#take(8, what));
+  }
+
+  i64(what: string): bigint {
+    return this.#window.readBigInt64LE(this.#take(8, what));
+  }
+
+  /**
+   * A 64-bit count of things that take at least `itemBytes` each.
+   * @throws ModelFileError when the rest of the file cannot hold them
+   */
+  count(itemBytes: number, what: string): number {
+    const start = this.#take(8, what);
+    const low = this.#window.readUInt32LE(start);
+    const high = this.#window.readUInt32LE(start + 4);
+    const count = high * 2 ** 32 + low;
+    // Sums above 2^53 lose digits, but stay far above any file's size.
+    if (count * itemBytes > this.remaining) {
+      const claim = this.#window.readBigUInt64LE(start);
+      this.#offset -= 8;
+      const unit = itemBytes === 1 ? 'bytes' : `items of at least ${itemBytes} bytes`;
+      this.fail(`${what} claims ${claim} ${unit} where the file has ${this.remaining - 8} bytes left`);
+    }
+    return count;
+  }
+
+  /** A length-prefixed string of at most `bytesMax` bytes of valid UTF-8. */
+  string(bytesMax: number, what: string): string {
+    const start = this.#offset;
+    const byteLength = this.count(1, what);
+    if (byteLength > bytesMax) {
+      this.#offset = start;
+      this.fail(`${what} has ${byteLength} bytes, more than the ${bytesMax} allowed`);
+    }
+    const at = this.#offset;
+    this.#offset += byteLength;
+    const inWindow = at >= this.#windowStart && at + byteLength <= this.#windowStart + this.#window.byteLength;
+    const bytes = inWindow
+      ? this.#window.subarray(at - this.#windowStart, at - this.#windowStart + byteLength)
+      : this.file.read(at, byteLength);
+    const text = decodeUtf8(bytes, 0, byteLength);
+    if (text === undefined)
+      throw new ModelFileError({ file: this.file.path, offset: at, reason: `${what} is not valid UTF-8` });
+    return text;
+  }
+
+  fail(reason: string): never {
+    throw new ModelFileError({ file: this.file.path, offset: this.#offset, reason });
+  }
+
+  #require(byteLength: number, what: string): void {
+    if (byteLength > this.remaining) {
+      this.fail(
+        `${what} needs ${byteLength} bytes where the file has ${this.remaining} left: it is truncated or corrupt`,
+      );
+    }
+  }
+
+  /** Index in the window of the next `byteLength` bytes, which are consumed. */
+  #take(byteLength: number, what: string): number {
+    this.#require(byteLength, what);
+    const at = this.#offset - this.#windowStart;
+    if (at < 0 || at + byteLength > this.#window.byteLength) {
+      this.#window = this.file.read(this.#offset, Math.min(windowBytes, this.remaining));
+      this.#windowStart = this.#offset;
+    }
+    const index = this.#offset - this.#windowStart;
+    this.#offset += byteLength;
+    return index;
+  }
+}
+
+/** The text of bytes[start, end), or undefined when that is not UTF-8. */
+export function decodeUtf8(bytes: Buffer, start: number, end: number): string | undefined {
+  const text = bytes.toString('utf8', start, end);
+  // Decoding replaces what is wrong; the slow check runs only where a replacement shows.
+  if (text.includes('\ufffd') && !isUtf8(bytes.subarray(start, end))) return undefined;
+  return text;
+}

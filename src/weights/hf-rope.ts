@@ -1,0 +1,115 @@
+// Rope settings of a config.json, in both styles: rope_theta with rope_scaling, and rope_parameters.
+import { z } from 'zod';
+import type { ModelConfig, Rope, RopeScaling } from '../util/model-config.ts';
+import { ModelFileError } from './errors.ts';
+import type { RawConfig } from './hf-config.ts';
+import { validate } from './json-file.ts';
+
+const positive = z.number().positive();
+
+const ropeSchema = z.object({
+  rope_type: z.string().nullish(),
+  type: z.string().nullish(),
+  rope_theta: positive.nullish(),
+  factor: positive.nullish(),
+  low_freq_factor: positive.nullish(),
+  high_freq_factor: positive.nullish(),
+  original_max_position_embeddings: positive.nullish(),
+  partial_rotary_factor: positive.max(1).nullish(),
+});
+
+type RawRope = z.infer<typeof ropeSchema>;
+
+const byLayerTypeSchema = z.object({ full_attention: ropeSchema, sliding_attention: ropeSchema.nullish() });
+
+const knownKinds = ['default', 'linear', 'llama3'];
+const thetaDefault = 10_000;
+
+/** Rope of the full and of the sliding layers, and how much of a head it turns. */
+export function ropesOf(
+  file: string,
+  raw: RawConfig,
+  headDim: number,
+): Pick<ModelConfig, 'rope' | 'slidingRope' | 'rotaryDim'> {
+  const theta =
+    optionalNumber(file, 'rope_theta', raw.rope_theta) ??
+    optionalNumber(file, 'rotary_emb_base', raw.rotary_emb_base) ??
+    thetaDefault;
+  const { main, mainKey, sliding } = settingsOf(file, raw);
+  const share = main.partial_rotary_factor ?? raw.partial_rotary_factor ?? raw.rotary_pct ?? 1;
+  const rotaryDim = Math.floor(headDim * share);
+  const localTheta = optionalNumber(file, 'rope_local_base_freq', raw.rope_local_base_freq);
+  const slidingRope = sliding === undefined ? undefined : ropeOf(file, mainKey, sliding, theta);
+  return {
+    rope: ropeOf(file, mainKey, main, theta),
+    slidingRope:
+      slidingRope ?? (localTheta === undefined ? undefined : { theta: localTheta, scaling: { kind: 'none' } }),
+    rotaryDim,
+  };
+}
+
+function settingsOf(
+  file: string,
+  raw: RawConfig,
+): { readonly main: RawRope; readonly mainKey: string; readonly sliding: RawRope | undefined } {
+  const isObject = (value: unknown): value is object => typeof value === 'object' && value !== null;
+  if (isObject(raw.rope_parameters)) {
+    const mainKey = 'rope_parameters';
+    if ('full_attention' in raw.rope_parameters) {
+      const ropes = validate(file, byLayerTypeSchema, raw.rope_parameters, mainKey);
+      return { main: ropes.full_attention, mainKey, sliding: ropes.sliding_attention ?? undefined };
+    }
+    return { main: validate(file, ropeSchema, raw.rope_parameters, mainKey), mainKey, sliding: undefined };
+  }
+  const mainKey = 'rope_scaling';
+  const scaling = raw.rope_scaling ?? {};
+  return { main: validate(file, ropeSchema, scaling, mainKey), mainKey, sliding: undefined };
+}
+
+function ropeOf(file: string, key: string, raw: RawRope, theta: number): Rope {
+  return { theta: raw.rope_theta ?? theta, scaling: scalingOf(file, key, raw) };
+}
+
+function scalingOf(file: string, key: string, raw: RawRope): RopeScaling {
+  const kind = raw.rope_type ?? raw.type ?? 'default';
+  const need = (name: keyof RawRope): number => {
+    const value = raw[name];
+    if (typeof value === 'number') return value;
+    throw new ModelFileError({
+      file,
+      key: `${key}.${name}`,
+      reason: `the value is missing: ${kind} rope scaling needs it`,
+    });
+  };
+  switch (kind) {
+    case 'default':
+      return { kind: 'none' };
+    case 'linear':
+      return { kind: 'linear', factor: need('factor') };
+    case 'llama3': {
+      const lowFreqFactor = need('low_freq_factor');
+      const highFreqFactor = need('high_freq_factor');
+      if (highFreqFactor <= lowFreqFactor) {
+        const reason = `high_freq_factor ${highFreqFactor} is not above low_freq_factor ${lowFreqFactor}`;
+        throw new ModelFileError({ file, key: `${key}.high_freq_factor`, reason });
+      }
+      return {
+        kind,
+        factor: need('factor'),
+        lowFreqFactor,
+        highFreqFactor,
+        originalMaxPositions: need('original_max_position_embeddings'),
+      };
+    }
+    default:
+      throw new ModelFileError({
+        file,
+        key,
+        reason: `rope scaling "${kind}" is not supported: known are ${knownKinds.join(', ')}`,
+      });
+  }
+}
+
+function optionalNumber(file: string, key: string, value: unknown): number | undefined {
+  return validate(file, positive.nullish(), value, key) ?? undefined;
+}

@@ -1,0 +1,40 @@
+// Opens a model by its path, whatever it is.
+import { existsSync, readdirSync, statSync } from 'node:fs';
+import { join } from 'node:path';
+import { ModelFileError, reasonOf } from './errors.ts';
+import { GgufFiles } from './gguf.ts';
+import { HuggingFaceFiles } from './safetensors.ts';
+import type { ModelFiles } from './types.ts';
+
+/**
+ * Reads the headers of a GGUF file, a Hugging Face directory, or a directory that holds a single GGUF file.
+ * @throws ModelFileError naming file and place; nothing is left open
+ */
+export function openModel(path: string): ModelFiles {
+  if (!isDirectory(path)) {
+    if (path.endsWith('.safetensors'))
+      throw new ModelFileError({
+        file: path,
+        reason: 'give the directory of a safetensors model, not one of its files',
+      });
+    return new GgufFiles(path);
+  }
+  if (existsSync(join(path, 'config.json'))) return new HuggingFaceFiles(path);
+  const ggufs = readdirSync(path).filter((name) => name.toLowerCase().endsWith('.gguf'));
+  const [only] = ggufs;
+  if (only === undefined || ggufs.length > 1) {
+    throw new ModelFileError({
+      file: path,
+      reason: `the directory has no config.json and ${ggufs.length} GGUF files: name one`,
+    });
+  }
+  return new GgufFiles(join(path, only));
+}
+
+function isDirectory(path: string): boolean {
+  try {
+    return statSync(path).isDirectory();
+  } catch (error) {
+    throw new ModelFileError({ file: path, reason: reasonOf(error) });
+  }
+}

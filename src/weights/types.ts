@@ -1,0 +1,156 @@
+// Tensors, and what an opened model offers: one face for GGUF files and Hugging Face directories.
+import type { ModelConfig } from '../util/model-config.ts';
+import { ModelFileError } from './errors.ts';
+
+export type TensorType = 'f32' | 'f16' | 'bf16' | 'q4_0' | 'q4_1' | 'q8_0';
+
+export interface TensorLayout {
+  /** Elements that are stored together; a row is a whole number of blocks. */
+  readonly blockElements: number;
+  readonly blockBytes: number;
+}
+
+/** Stored layout of each type; a further quantisation is a row here, one in `ggmlTypes` and a case in dequantise.ts. */
+export const tensorLayouts: Readonly<Record<TensorType, TensorLayout>> = {
+  f32: { blockElements: 1, blockBytes: 4 },
+  f16: { blockElements: 1, blockBytes: 2 },
+  bf16: { blockElements: 1, blockBytes: 2 },
+  q4_0: { blockElements: 32, blockBytes: 18 },
+  q4_1: { blockElements: 32, blockBytes: 20 },
+  q8_0: { blockElements: 32, blockBytes: 34 },
+};
+
+export interface TensorInfo {
+  /** Hugging Face name, also for tensors of a GGUF file. */
+  readonly name: string;
+  readonly type: TensorType;
+  /** Row-major, outermost first: (out, in) for a linear layer. */
+  readonly shape: readonly number[];
+  readonly byteLength: number;
+  /** Path of the file that holds it. */
+  readonly file: string;
+  /** Byte offset of its first stored row in that file. */
+  readonly offset: number;
+}
+
+/** A tensor whose stored type cannot be read; asking for it by name is an error that says so. */
+export interface UnsupportedTensor {
+  readonly name: string;
+  readonly typeName: string;
+  readonly shape: readonly number[];
+}
+
+export interface GenerationDefaults {
+  readonly temperature?: number;
+  readonly topP?: number;
+  readonly topK?: number;
+  readonly minP?: number;
+  readonly repetitionPenalty?: number;
+  readonly maxNewTokens?: number;
+  /** Every id that ends a generation. */
+  readonly eosIds: readonly number[];
+}
+
+/** Vocabulary and rules as a GGUF file stores them. */
+export interface GgufTokenizerData {
+  /** `tokenizer.ggml.model`: gpt2 (byte-level BPE), llama (SentencePiece style), ... */
+  readonly model: string;
+  /** Name of the pre-tokenizer. */
+  readonly pre?: string;
+  readonly tokens: readonly string[];
+  readonly tokenTypes?: Int32Array;
+  readonly scores?: Float32Array;
+  /** Two pieces with a space between, best first. */
+  readonly merges?: readonly string[];
+  readonly bosId?: number;
+  readonly eosId?: number;
+  readonly eotId?: number;
+  readonly eomId?: number;
+  readonly unkId?: number;
+  readonly padId?: number;
+  readonly addBos?: boolean;
+  readonly addEos?: boolean;
+  readonly addSpacePrefix?: boolean;
+  readonly chatTemplate?: string;
+}
+
+export type TokenizerSource =
+  | { readonly kind: 'gguf'; readonly data: GgufTokenizerData }
+  | {
+      readonly kind: 'huggingface';
+      readonly tokenizerJson: string;
+      readonly tokenizerConfig?: unknown;
+      readonly specialTokensMap?: unknown;
+      readonly chatTemplate?: string;
+    };
+
+/** An opened model. Opening reads headers only; every getter and method may throw ModelFileError. */
+export interface ModelFiles {
+  readonly path: string;
+  readonly kind: 'gguf' | 'safetensors';
+  /** Stem of the file, or name of the folder. */
+  readonly id: string;
+  /** @throws ModelFileError when the tensor exists in a type that is not supported */
+  tensor(name: string): TensorInfo | undefined;
+  /** Tensors of supported types, in file order. */
+  tensors(): Iterable<TensorInfo>;
+  unsupportedTensors(): Iterable<UnsupportedTensor>;
+  /**
+   * Stored bytes [byteStart, byteStart + byteLength) of a tensor, rows in Hugging Face order.
+   * Fills the front of `into` when given (no other allocation of that size), and returns exactly the bytes read.
+   * @throws RangeError when the range is not inside the tensor
+   */
+  read(info: TensorInfo, byteStart: number, byteLength: number, into?: Uint8Array): Uint8Array;
+  /** Parsed at first use. */
+  readonly config: ModelConfig;
+  /** undefined: the model is served for token ids only. Large: built at each use, not kept. */
+  readonly tokenizer: TokenizerSource | undefined;
+  readonly generationDefaults: GenerationDefaults;
+  close(): void;
+}
+
+/** Bytes of one row: the last dimension. */
+export function rowBytes(info: TensorInfo): number {
+  const { blockElements, blockBytes } = tensorLayouts[info.type];
+  return ((info.shape.at(-1) ?? 1) / blockElements) * blockBytes;
+}
+
+export function elementCount(shape: readonly number[]): number {
+  return shape.reduce((product, size) => product * size, 1);
+}
+
+/** What the shape takes in stored bytes, or why it takes none: an overflow, or a row that is not whole blocks. */
+export function storedBytes(type: TensorType, shape: readonly number[]): number | string {
+  const { blockElements, blockBytes } = tensorLayouts[type];
+  const columns = shape.at(-1) ?? 1;
+  if (columns % blockElements !== 0)
+    return `rows of ${columns} elements are not whole blocks of ${blockElements} (${type})`;
+  // A size of 0 must not hide an overflow of the others.
+  const product = shape.reduce((bytes, size) => bytes * Math.max(size, 1), blockBytes);
+  if (!Number.isSafeInteger(product)) return `shape [${shape.join(', ')}] overflows`;
+  return (elementCount(shape) / blockElements) * blockBytes;
+}
+
+/**
+ * The tensor of this name, if it has this shape.
+ * @throws ModelFileError naming file, tensor and offset when it is missing or shaped otherwise
+ */
+export function expectTensor(files: ModelFiles, name: string, shape: readonly number[]): TensorInfo {
+  const info = files.tensor(name);
+  if (info === undefined) {
+    throw new ModelFileError({
+      file: files.path,
+      tensor: name,
+      reason: `the tensor is missing: shape [${shape.join(', ')}] expected`,
+    });
+  }
+  if (info.shape.length !== shape.length || info.shape.some((size, axis) => size !== shape[axis])) {
+    throw new ModelFileError({
+      file: info.file,
+      tensor: name,
+      offset: info.offset,
+      reason: `shape [${info.shape.join(', ')}] where the configuration asks for [${shape.join(', ')}]`,
+    });
+  }
+  return info;
+}
