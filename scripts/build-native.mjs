@@ -35,7 +35,9 @@ export async function buildNative(report) {
   if (sources.length === 0) return;
   const compiler = findCompiler();
   if (compiler === undefined) {
-    report('no C++ compiler found (tried $CXX, c++, g++, clang++): the TypeScript oracle computes instead, which is slow');
+    report(
+      'no C++ compiler found (tried $CXX, c++, g++, clang++): the TypeScript oracle computes instead, which is slow',
+    );
     rmSync(addonPath, { force: true });
     rmSync(stampPath, { force: true });
     return;
@@ -129,7 +131,8 @@ function execute(compiler, args) {
     });
     child.on('error', reject);
     child.on('close', (code) => {
-      if (code !== 0) return reject(new Error(`Cannot compile the native part: ${compiler.command} exited ${code}:\n${said}`));
+      if (code !== 0)
+        return reject(new Error(`Cannot compile the native part: ${compiler.command} exited ${code}:\n${said}`));
       if (said !== '') process.stderr.write(said);
       resolve();
     });

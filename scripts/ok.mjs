@@ -22,7 +22,8 @@ function projectsAreCurrent() {
     const full = join(root, path);
     return !existsSync(full) || readFileSync(full, 'utf8') !== text;
   });
-  for (const [path] of stale) console.error(`${path} is not as the table of rooms says: run node scripts/write-tsconfigs.mjs`);
+  for (const [path] of stale)
+    console.error(`${path} is not as the table of rooms says: run node scripts/write-tsconfigs.mjs`);
   return stale.length === 0;
 }
 

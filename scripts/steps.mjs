@@ -45,7 +45,9 @@ export function ensureBuilt(report) {
     rmSync(join(root, 'dist'), { recursive: true, force: true });
   }
   report('building TypeScript (tsc -b)');
-  const projects = readdirSync(join(root, 'src')).filter((room) => existsSync(join(root, 'src', room, 'tsconfig.json')));
+  const projects = readdirSync(join(root, 'src')).filter((room) =>
+    existsSync(join(root, 'src', room, 'tsconfig.json')),
+  );
   const compiler = join(root, 'node_modules', 'typescript', 'bin', 'tsc');
   run(process.execPath, [compiler, '-b', ...projects.map((room) => join('src', room))]);
   mkdirSync(join(root, 'dist'), { recursive: true });
