@@ -1,0 +1,84 @@
+// The identity of a block: 128 bits, chained from what its keys and values depend on besides the tokens before them.
+import { blake2s128, digestWords } from '../../util/blake2s.ts';
+import { pageTokens } from '../../util/step.ts';
+
+/** Everything but tokens that decides the bits of a block. Two caches that differ in any of it share nothing. */
+export interface BlockRoot {
+  /** Names the weights themselves: a digest of the model's files or headers. */
+  readonly modelFingerprint: string;
+  readonly weightForm: string;
+  readonly inputForm: string;
+  readonly kvType: string;
+  /** Rope base, scaling and rotary dimensions, in any fixed spelling. */
+  readonly rope: string;
+}
+
+/** Bumped when the layout or the arithmetic of blocks changes. */
+const version = 1;
+
+/** Hashed over code units, not UTF-8 bytes: as unambiguous, and no encoder is needed. */
+function words(text: string): number[] {
+  return [text.length, ...Array.from({ length: text.length }, (_, i) => text.charCodeAt(i))];
+}
+
+/**
+ * The digest that a tenant's first blocks chain from.
+ * `key` (four words) is the deployment's: instances that exchange blocks must share it; all zero is fine on one machine.
+ */
+export function rootDigest(root: BlockRoot, salt: string, key: Uint32Array): Uint32Array {
+  const message = Int32Array.of(
+    version,
+    pageTokens,
+    ...words(root.modelFingerprint),
+    ...words(root.weightForm),
+    ...words(root.inputForm),
+    ...words(root.kvType),
+    ...words(root.rope),
+    ...words(salt),
+  );
+  const digest = new Uint32Array(digestWords);
+  blake2s128(key, 0, message, 0, message.length, digest, 0);
+  return digest;
+}
+
+/**
+ * Digests of a sequence's full blocks, extended as tokens arrive: digest i is BLAKE2s-128 of the block's token ids under digest i-1 as key.
+ * About 1.5 us for a block.
+ */
+export class HashChain {
+  readonly #root: Uint32Array;
+  #words: Uint32Array;
+  #blocks = 0;
+
+  constructor(root: Uint32Array, blocksExpected = 8) {
+    this.#root = root;
+    this.#words = new Uint32Array(Math.max(1, blocksExpected) * digestWords);
+  }
+
+  /** Full blocks hashed so far. */
+  get blocks(): number {
+    return this.#blocks;
+  }
+
+  /** (blocks, 4 words). Valid until the next `extend`. */
+  get words(): Uint32Array {
+    return this.#words;
+  }
+
+  /** Hashes every block that lies whole in the first `length` of `tokens` and is not hashed yet. */
+  extend(tokens: Int32Array, length: number): void {
+    const blocks = Math.floor(length / pageTokens);
+    if (blocks * digestWords > this.#words.length) {
+      const grown = new Uint32Array(Math.max(blocks, this.#blocks * 2) * digestWords);
+      grown.set(this.#words);
+      this.#words = grown;
+    }
+    for (let block = this.#blocks; block < blocks; block++) {
+      const key = block === 0 ? this.#root : this.#words;
+      const keyAt = block === 0 ? 0 : (block - 1) * digestWords;
+      const from = block * pageTokens;
+      blake2s128(key, keyAt, tokens, from, from + pageTokens, this.#words, block * digestWords);
+    }
+    this.#blocks = Math.max(this.#blocks, blocks);
+  }
+}

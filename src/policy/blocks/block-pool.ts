@@ -1,0 +1,137 @@
+// rBlocks of one layer group: the table from logical blocks to pages, reference counts and states.
+import type { PagePool } from './page-pool.ts';
+
+/** Index of an rBlock in its pool: a row of the page table. */
+export type BlockId = number;
+
+/** `used`: held by sequences. `cached`: held by nobody, its contents kept for reuse. */
+export type BlockState = 'free' | 'cached' | 'used';
+
+const isFree = 0;
+const isCached = 1;
+const isUsed = 2;
+const stateNames: readonly BlockState[] = ['free', 'cached', 'used'];
+
+/** An rBlock is `pageTokens` tokens of all layers of the group, one page for each layer (Infinite-LLM, section 4). */
+export class BlockPool {
+  readonly layers: number;
+  readonly total: number;
+  /** (rBlocks, layers): page ids; rows of free blocks are meaningless. Shared with every step, never moved. */
+  readonly pageTable: Int32Array;
+  readonly #pages: PagePool;
+  readonly #state: Uint8Array;
+  readonly #refs: Int32Array;
+  readonly #freeRows: Int32Array;
+  #freeRowCount: number;
+  #used = 0;
+  #cached = 0;
+
+  /** `blocks` defaults to as many as the pages could ever hold. */
+  constructor(pages: PagePool, layers: number, blocks: number = Math.floor(pages.total / layers)) {
+    this.layers = layers;
+    this.total = blocks;
+    this.pageTable = new Int32Array(blocks * layers);
+    this.#pages = pages;
+    this.#state = new Uint8Array(blocks);
+    this.#refs = new Int32Array(blocks);
+    this.#freeRows = Int32Array.from({ length: blocks }, (_, i) => blocks - 1 - i);
+    this.#freeRowCount = blocks;
+  }
+
+  get used(): number {
+    return this.#used;
+  }
+
+  get cached(): number {
+    return this.#cached;
+  }
+
+  /** Blocks that could be allocated right now: rows and pages both bound it. */
+  get free(): number {
+    return Math.min(this.#freeRowCount, Math.floor(this.#pages.free / this.layers));
+  }
+
+  state(block: BlockId): BlockState {
+    return stateNames[this.#state[block]] as BlockState;
+  }
+
+  refs(block: BlockId): number {
+    return this.#refs[block];
+  }
+
+  /** A used block with one reference; undefined when pages or rows are short. */
+  allocate(): BlockId | undefined {
+    if (this.#freeRowCount === 0) return undefined;
+    const block = this.#freeRows[this.#freeRowCount - 1];
+    if (!this.#pages.take(this.layers, this.pageTable, block * this.layers)) return undefined;
+    this.#freeRowCount--;
+    this.#state[block] = isUsed;
+    this.#refs[block] = 1;
+    this.#used++;
+    return block;
+  }
+
+  /** One more reference; a cached block becomes used. */
+  retain(block: BlockId): void {
+    if (this.#state[block] === isFree) throw this.#error('retain', block);
+    if (this.#state[block] === isCached) {
+      this.#state[block] = isUsed;
+      this.#cached--;
+      this.#used++;
+    }
+    this.#refs[block] = this.#refs[block] + 1;
+  }
+
+  /** One reference less; at none the block is kept as cached, or its pages are freed. True when it was the last. */
+  release(block: BlockId, keep: boolean): boolean {
+    if (this.#state[block] !== isUsed) throw this.#error('release', block);
+    const refs = this.#refs[block] - 1;
+    this.#refs[block] = refs;
+    if (refs > 0) return false;
+    this.#used--;
+    this.#cached++;
+    this.#state[block] = isCached;
+    if (!keep) this.drop(block);
+    return true;
+  }
+
+  /** Frees the pages of a cached block. */
+  drop(block: BlockId): void {
+    if (this.#state[block] !== isCached) throw this.#error('drop', block);
+    this.#cached--;
+    this.#state[block] = isFree;
+    this.#pages.give(this.pageTable, block * this.layers, this.layers);
+    this.#freeRows[this.#freeRowCount++] = block;
+  }
+
+  /** Throws unless free + cached + used = total and no page belongs to two blocks. */
+  check(): void {
+    const owner = new Int32Array(this.#pages.total);
+    const counts: [number, number, number] = [0, 0, 0];
+    for (let block = 0; block < this.total; block++) {
+      const state = this.#state[block] as 0 | 1 | 2;
+      counts[state]++;
+      const refs = this.refs(block);
+      if (refs > 0 !== (state === isUsed)) throw this.#error('account for', block);
+      if (state === isFree) continue;
+      for (let layer = 0; layer < this.layers; layer++) {
+        const page = this.pageTable[block * this.layers + layer];
+        if (owner[page] !== 0) {
+          throw new Error(`Block pool broken: page ${page} belongs to blocks ${owner[page] - 1} and ${block}`);
+        }
+        owner[page] = block + 1;
+      }
+    }
+    if (counts[isFree] !== this.#freeRowCount || counts[isCached] !== this.#cached || counts[isUsed] !== this.#used) {
+      throw new Error(
+        `Block pool broken: ${counts.join('/')} blocks are free/cached/used, counted ${this.#freeRowCount}/${this.#cached}/${this.#used}`,
+      );
+    }
+  }
+
+  #error(verb: string, block: BlockId): Error {
+    return new Error(
+      `Cannot ${verb} a block: it is ${this.state(block)}: block ${block} with ${this.refs(block)} references`,
+    );
+  }
+}

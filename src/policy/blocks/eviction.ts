@@ -1,0 +1,94 @@
+// Which cached block goes first: LRU, LFU and length-aware behind one order, and the queue that applies it.
+import { IndexedHeap } from '../../util/indexed-heap.ts';
+import type { BlockId } from './block-pool.ts';
+
+export type EvictionKind = 'lru' | 'lfu' | 'length-aware';
+
+/** What is known of each block's use; arrays are indexed by block. */
+export interface BlockUse {
+  /** Counts uses of the pool, not time. */
+  readonly lastUse: Float64Array;
+  readonly uses: Float64Array;
+  /** Blocks before it in its prefix, plus one. */
+  readonly depth: Int32Array;
+}
+
+/** Negative: `a` goes before `b`. */
+export type EvictionOrder = (use: BlockUse, a: BlockId, b: BlockId) => number;
+
+function difference(values: Float64Array | Int32Array, a: BlockId, b: BlockId): number {
+  return values[a] - values[b];
+}
+
+/** All three end with the deepest first, then the lowest id, so that every order is total. */
+export const evictionOrders: Readonly<Record<EvictionKind, EvictionOrder>> = {
+  lru: (use, a, b) => difference(use.lastUse, a, b) || difference(use.depth, b, a) || a - b,
+  lfu: (use, a, b) =>
+    difference(use.uses, a, b) || difference(use.lastUse, a, b) || difference(use.depth, b, a) || a - b,
+  // Mooncake's LengthAwareCache: LFU, but among equals the blocks that come later in a prompt go first.
+  'length-aware': (use, a, b) =>
+    difference(use.uses, a, b) || difference(use.depth, b, a) || difference(use.lastUse, a, b) || a - b,
+};
+
+/** The blocks that may be evicted now: cached, and no child of theirs is indexed. Every operation is O(log n). */
+export class EvictionQueue {
+  readonly #use: BlockUse;
+  readonly #heap: IndexedHeap;
+  #clock = 0;
+
+  constructor(blocks: number, kind: EvictionKind) {
+    const use = {
+      lastUse: new Float64Array(blocks),
+      uses: new Float64Array(blocks),
+      depth: new Int32Array(blocks),
+    };
+    const order = evictionOrders[kind];
+    this.#use = use;
+    this.#heap = new IndexedHeap(blocks, (a, b) => order(use, a, b) < 0);
+  }
+
+  get size(): number {
+    return this.#heap.size;
+  }
+
+  has(block: BlockId): boolean {
+    return this.#heap.has(block);
+  }
+
+  /** Blocks touched between two ticks count as used at once. */
+  tick(): void {
+    this.#clock++;
+  }
+
+  /** A block came into the cache for the first time. */
+  begin(block: BlockId, depth: number): void {
+    this.#use.depth[block] = depth;
+    this.#use.uses[block] = 1;
+    this.#use.lastUse[block] = this.#clock;
+  }
+
+  /** A sequence reuses the block. It must not be in the queue. */
+  reuse(block: BlockId): void {
+    this.#use.uses[block] = this.#use.uses[block] + 1;
+    this.#use.lastUse[block] = this.#clock;
+  }
+
+  /** A sequence lets go of the block: used until now, but not once more. It must not be in the queue. */
+  letGo(block: BlockId): void {
+    this.#use.lastUse[block] = this.#clock;
+  }
+
+  add(block: BlockId): void {
+    this.#heap.push(block);
+  }
+
+  /** Ignores a block that is not in. */
+  remove(block: BlockId): void {
+    this.#heap.remove(block);
+  }
+
+  /** Takes out the block to evict next. */
+  pop(): BlockId | undefined {
+    return this.#heap.pop();
+  }
+}

@@ -1,0 +1,59 @@
+// Free pages of one instance: pages are fungible, so a stack of ids is all there is to it.
+
+/** Hands out page ids 0..total-1. */
+export class PagePool {
+  readonly total: number;
+  readonly #stack: Int32Array;
+  readonly #taken: Uint8Array;
+  #free: number;
+
+  constructor(total: number) {
+    this.total = total;
+    // Lowest ids on top, so that a young pool fills from one end.
+    this.#stack = Int32Array.from({ length: total }, (_, i) => total - 1 - i);
+    this.#taken = new Uint8Array(total);
+    this.#free = total;
+  }
+
+  get free(): number {
+    return this.#free;
+  }
+
+  /** Takes `count` pages into `out[at..]`; false, and none taken, when fewer are free. */
+  take(count: number, out: Int32Array, at: number): boolean {
+    if (count > this.#free) return false;
+    for (let i = 0; i < count; i++) {
+      const page = this.#stack[--this.#free];
+      this.#taken[page] = 1;
+      out[at + i] = page;
+    }
+    return true;
+  }
+
+  /** Gives back `pages[at..at+count]`. Throws on a page that is free already. */
+  give(pages: Int32Array, at: number, count: number): void {
+    for (let i = 0; i < count; i++) {
+      const page = pages[at + i];
+      if (this.#taken[page] !== 1)
+        throw new Error(`Cannot free a page: it is not taken: page ${page} of ${this.total}`);
+      this.#taken[page] = 0;
+      this.#stack[this.#free++] = page;
+    }
+  }
+
+  /** Throws unless every page is either taken or on the stack once. */
+  check(): void {
+    const seen = new Uint8Array(this.total);
+    for (let i = 0; i < this.#free; i++) {
+      const page = this.#stack[i];
+      if (seen[page] === 1 || this.#taken[page] === 1) {
+        throw new Error(`Page pool broken: page ${page} is free twice or taken and free`);
+      }
+      seen[page] = 1;
+    }
+    const taken = this.#taken.reduce((sum, bit) => sum + bit, 0);
+    if (taken + this.#free !== this.total) {
+      throw new Error(`Page pool broken: ${taken} taken + ${this.#free} free is not ${this.total}`);
+    }
+  }
+}

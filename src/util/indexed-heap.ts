@@ -1,0 +1,87 @@
+// A binary heap of small integers that knows where each one stands, so that any of them can be taken out.
+
+/** Holds ids 0..capacity-1, each at most once. Push, remove and pop are O(log n). The order of an id must not change while it is in. */
+export class IndexedHeap {
+  readonly #ids: Int32Array;
+  /** (capacity): place in `ids` plus one; 0: not in the heap. */
+  readonly #place: Int32Array;
+  readonly #before: (a: number, b: number) => boolean;
+  #size = 0;
+
+  /** `before` is a strict total order over ids. */
+  constructor(capacity: number, before: (a: number, b: number) => boolean) {
+    this.#ids = new Int32Array(capacity);
+    this.#place = new Int32Array(capacity);
+    this.#before = before;
+  }
+
+  get size(): number {
+    return this.#size;
+  }
+
+  has(id: number): boolean {
+    return this.#place[id] !== 0;
+  }
+
+  peek(): number | undefined {
+    return this.#size === 0 ? undefined : this.#ids[0];
+  }
+
+  push(id: number): void {
+    if (this.has(id)) throw new Error(`Cannot push onto the heap: it is there already: id ${id}`);
+    this.#up(this.#size++, id);
+  }
+
+  /** False when it was not there. */
+  remove(id: number): boolean {
+    const place = this.#place[id] - 1;
+    if (place < 0) return false;
+    this.#place[id] = 0;
+    const moved = this.#ids[--this.#size];
+    if (moved !== id) this.#settle(place, moved);
+    return true;
+  }
+
+  pop(): number | undefined {
+    const first = this.peek();
+    if (first !== undefined) this.remove(first);
+    return first;
+  }
+
+  #settle(place: number, id: number): void {
+    const parent = (place - 1) >> 1;
+    if (place > 0 && this.#before(id, this.#ids[parent])) this.#up(place, id);
+    else this.#down(place, id);
+  }
+
+  #up(from: number, id: number): void {
+    let place = from;
+    while (place > 0) {
+      const parent = (place - 1) >> 1;
+      const above = this.#ids[parent];
+      if (!this.#before(id, above)) break;
+      this.#put(place, above);
+      place = parent;
+    }
+    this.#put(place, id);
+  }
+
+  #down(from: number, id: number): void {
+    let place = from;
+    for (;;) {
+      let child = 2 * place + 1;
+      if (child >= this.#size) break;
+      if (child + 1 < this.#size && this.#before(this.#ids[child + 1], this.#ids[child])) child++;
+      const below = this.#ids[child];
+      if (!this.#before(below, id)) break;
+      this.#put(place, below);
+      place = child;
+    }
+    this.#put(place, id);
+  }
+
+  #put(place: number, id: number): void {
+    this.#ids[place] = id;
+    this.#place[id] = place + 1;
+  }
+}
