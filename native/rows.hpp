@@ -38,8 +38,10 @@ struct RowKernels {
 const RowKernels& row_kernels(Isa isa);
 
 extern const RowKernels kPortableRowKernels;
-#if defined(__x86_64__)
+#if defined(KVASIR_HAVE_AVX2)
 extern const RowKernels kAvx2RowKernels;
+#endif
+#if defined(KVASIR_HAVE_AVX512)
 extern const RowKernels kAvx512RowKernels;
 #endif
 

@@ -6,9 +6,11 @@ namespace kvasir {
 const RowKernels kPortableRowKernels = kRowKernels;
 
 const RowKernels& row_kernels(Isa isa) {
-#if defined(__x86_64__)
+#if defined(KVASIR_HAVE_AVX512)
+  if (isa == Isa::avx512 || isa == Isa::amx) return kAvx512RowKernels;
+#endif
+#if defined(KVASIR_HAVE_AVX2)
   if (isa == Isa::avx2) return kAvx2RowKernels;
-  if (isa != Isa::portable) return kAvx512RowKernels;
 #endif
   (void)isa;
   return kPortableRowKernels;
