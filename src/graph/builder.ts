@@ -41,7 +41,9 @@ export class GraphBuilder {
     const { heads, kvHeads, headDim, rope } = options;
     const columns = qkv.reduce((sum, tensor) => sum + this.columns(tensor), 0);
     if (columns !== (heads + 2 * kvHeads) * headDim) {
-      throw new Error(`Cannot build attention: q, k and v have ${columns} columns: ${heads} + 2 x ${kvHeads} heads of ${headDim} expected`);
+      throw new Error(
+        `Cannot build attention: q, k and v have ${columns} columns: ${heads} + 2 x ${kvHeads} heads of ${headDim} expected`,
+      );
     }
     const group = options.group ?? 0;
     const index = this.#layersOfGroup[group] ?? 0;

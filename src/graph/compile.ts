@@ -13,7 +13,10 @@ export interface WantedLinear {
 
 /** A float32 vector to load: stored tensors (or zeros) end to end, or a rope table. */
 export type WantedVector =
-  | { readonly kind: 'tensors'; readonly parts: readonly { readonly name: string | undefined; readonly length: number }[] }
+  | {
+      readonly kind: 'tensors';
+      readonly parts: readonly { readonly name: string | undefined; readonly length: number }[];
+    }
   | { readonly kind: 'rope'; readonly spec: RopeSpec };
 
 export interface CompileOptions {
@@ -60,7 +63,12 @@ class Compiler {
   emit(node: Node): void {
     switch (node.kind) {
       case 'embed':
-        this.#push({ kind: 'embed', table: this.#linear([node.weight]), scale: node.scale, out: this.#define(node.out) });
+        this.#push({
+          kind: 'embed',
+          table: this.#linear([node.weight]),
+          scale: node.scale,
+          out: this.#define(node.out),
+        });
         break;
       case 'norm':
         this.#norm(node);
@@ -69,7 +77,12 @@ class Compiler {
         this.#product(node);
         break;
       case 'glu':
-        this.#push({ kind: 'glu', activation: node.activation, x: this.#single(node), out: this.#define(node.out, node.kind) });
+        this.#push({
+          kind: 'glu',
+          activation: node.activation,
+          x: this.#single(node),
+          out: this.#define(node.out, node.kind),
+        });
         break;
       case 'attention':
         this.#attention(node);
@@ -145,7 +158,8 @@ class Compiler {
 
   #hold(tensor: TensorId, storage: Storage): BufferId {
     const { rows, columns } = tensorSpec(this.#graph, tensor);
-    const spec: BufferSpec = storage === 'plain' ? { rows, columns, kind: 'f32' } : { rows, columns, kind: 'input', form: storage };
+    const spec: BufferSpec =
+      storage === 'plain' ? { rows, columns, kind: 'f32' } : { rows, columns, kind: 'input', form: storage };
     const buffer = this.#buffers.push(spec) - 1;
     const held = this.#held.get(tensor) ?? new Map<Storage, BufferId>();
     this.#held.set(tensor, held.set(storage, buffer));
@@ -154,14 +168,17 @@ class Compiler {
 
   #read(tensor: TensorId, storage: Storage = 'plain'): BufferId {
     const buffer = this.#held.get(tensor)?.get(storage);
-    if (buffer === undefined) throw new Error(`Cannot compile the graph: no buffer holds a tensor: id ${tensor}, ${storage}`);
+    if (buffer === undefined)
+      throw new Error(`Cannot compile the graph: no buffer holds a tensor: id ${tensor}, ${storage}`);
     return buffer;
   }
 
   #single(node: Node & { kind: 'glu' | 'attention' }): BufferId {
     const [x, ...more] = node.x;
     if (x === undefined || more.length > 0) {
-      throw new Error(`Cannot compile the graph: ${node.kind} reads ${node.x.length} tensors: its linears do not share their input`);
+      throw new Error(
+        `Cannot compile the graph: ${node.kind} reads ${node.x.length} tensors: its linears do not share their input`,
+      );
     }
     return this.#read(x);
   }
@@ -193,7 +210,10 @@ class Compiler {
 }
 
 /** How the readers of each tensor want it stored. */
-function wantedStorage(graph: Graph, inputForm: (segments: readonly WeightRef[]) => InputForm): ReadonlyMap<TensorId, ReadonlySet<Storage>> {
+function wantedStorage(
+  graph: Graph,
+  inputForm: (segments: readonly WeightRef[]) => InputForm,
+): ReadonlyMap<TensorId, ReadonlySet<Storage>> {
   const wanted = new Map<TensorId, Set<Storage>>();
   for (const node of graph.nodes) {
     const storage = node.kind === 'linear' ? inputForm(node.segments) : 'plain';

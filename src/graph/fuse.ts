@@ -1,5 +1,15 @@
 // Passes over a graph that make a step cheaper and change no value: fewer rows, fewer products, fewer trips through memory.
-import { type Graph, type Node, nodeInputs, nodeOutputs, readersOf, type TensorId, type TensorSpec, tensorSpec, withInputs } from './graph.ts';
+import {
+  type Graph,
+  type Node,
+  nodeInputs,
+  nodeOutputs,
+  readersOf,
+  type TensorId,
+  type TensorSpec,
+  tensorSpec,
+  withInputs,
+} from './graph.ts';
 
 export function fuse(graph: Graph): Graph {
   return fuseResidualAdds(mergeLinears(narrowToLogitRows(graph)));
@@ -48,7 +58,8 @@ export function mergeLinears(graph: Graph): Graph {
     const linears = node.x.map((x) => producer.get(x)).filter((p) => p?.kind === 'linear');
     const first = linears[0];
     const alone = node.x.every((x) => readers[x]?.length === 1);
-    if (first === undefined || linears.length !== node.x.length || !alone || linears.some((l) => l.x !== first.x)) continue;
+    if (first === undefined || linears.length !== node.x.length || !alone || linears.some((l) => l.x !== first.x))
+      continue;
     const segments = linears.flatMap((l) => l.segments);
     const columns = segments.reduce((sum, segment) => sum + segment.rows, 0);
     const out = tensors.push({ rows: tensorSpec(graph, first.out).rows, columns }) - 1;

@@ -1,6 +1,7 @@
 // The symbolic graph of a model as plain data: nodes in order over tensors that are each written once.
-import type { RopeSpec } from './rope.ts';
+
 import type { HeadShape, LayerRef } from './program.ts';
+import type { RopeSpec } from './rope.ts';
 
 export type TensorId = number;
 

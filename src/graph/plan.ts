@@ -60,7 +60,7 @@ export function planBuffers(program: Program): Program {
   const placed = (buffer: BufferId): BufferId => {
     const known = place.get(buffer);
     if (known !== undefined) return known;
-    const spec = program.buffers[buffer] as BufferSpec;
+    const spec = program.buffers[buffer];
     const id = free.get(keyOf(spec))?.pop() ?? buffers.push(spec) - 1;
     place.set(buffer, id);
     return id;
@@ -69,7 +69,7 @@ export function planBuffers(program: Program): Program {
     const renamed = renameBuffers(op, placed);
     for (const buffer of new Set([...opReads(op), ...opWrites(op)])) {
       if (lastUse.get(buffer) !== index) continue;
-      const key = keyOf(program.buffers[buffer] as BufferSpec);
+      const key = keyOf(program.buffers[buffer]);
       free.set(key, [...(free.get(key) ?? []), placed(buffer)]);
     }
     return renamed;

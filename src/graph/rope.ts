@@ -37,7 +37,7 @@ export function ropeTable(spec: RopeSpec, positions: number): Float32Array {
   for (let position = 0; position < positions; position++) {
     const row = position * spec.rotaryDim;
     for (let i = 0; i < half; i++) {
-      const angle = position * (frequencies[i] as number);
+      const angle = position * frequencies[i];
       table[row + i] = Math.cos(angle);
       table[row + half + i] = Math.sin(angle);
     }

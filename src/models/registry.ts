@@ -13,10 +13,13 @@ export const knownArchitectures: readonly string[] = Object.keys(architectures).
 export function buildGraph(config: ModelConfig): Graph {
   const build = Object.hasOwn(architectures, config.architecture) ? architectures[config.architecture] : undefined;
   if (build === undefined) {
-    throw new Error(`Cannot build the model: unknown architecture: ${config.architecture} (known: ${knownArchitectures.join(', ')})`);
+    throw new Error(
+      `Cannot build the model: unknown architecture: ${config.architecture} (known: ${knownArchitectures.join(', ')})`,
+    );
   }
   const missing = unsupported(config);
-  if (missing !== undefined) throw new Error(`Cannot build the model: not supported with ${config.architecture}: ${missing}`);
+  if (missing !== undefined)
+    throw new Error(`Cannot build the model: not supported with ${config.architecture}: ${missing}`);
   return build(config);
 }
 
@@ -24,6 +27,7 @@ export function buildGraph(config: ModelConfig): Graph {
 function unsupported(config: ModelConfig): string | undefined {
   if (config.activation !== 'silu') return `activation ${config.activation}`;
   const slides = config.layerAttention?.includes('sliding') ?? config.slidingWindow !== undefined;
-  if (slides && (config.slidingWindow ?? Infinity) < config.maxPositions) return `a sliding window of ${config.slidingWindow} tokens`;
+  if (slides && (config.slidingWindow ?? Infinity) < config.maxPositions)
+    return `a sliding window of ${config.slidingWindow} tokens`;
   return undefined;
 }

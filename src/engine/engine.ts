@@ -1,0 +1,75 @@
+// The engine: a loaded model's program over one pool of KV pages.
+import type { Backend, KvPoolHandle, ProgramHandle, StepOutcome } from '../kernel/backend.ts';
+import type { Step } from '../util/step.ts';
+import type { LoadedModel } from './load-model.ts';
+
+export interface EngineOptions {
+  readonly model: LoadedModel;
+  readonly backend: Backend;
+  /** Most tokens of a step. */
+  readonly tokensMax: number;
+  /** Most rows of a step that need logits. */
+  readonly logitRowsMax: number;
+  /** Memory of the KV pool; whole pages of it are used. */
+  readonly kvBytes: number;
+}
+
+export class Engine {
+  readonly model: LoadedModel;
+  readonly tokensMax: number;
+  readonly logitRowsMax: number;
+  /** Pages of the pool. */
+  readonly pages: number;
+  readonly #backend: Backend;
+  readonly #program: ProgramHandle;
+  readonly #pool: KvPoolHandle;
+
+  /** @throws Error when the memory given holds not even one rBlock */
+  constructor(options: EngineOptions) {
+    const { model, backend, tokensMax, logitRowsMax, kvBytes } = options;
+    const { kvHeads, headDim, type, pageBytes, groupLayers } = model.kv;
+    const pages = Math.floor(kvBytes / pageBytes);
+    const needed = groupLayers.reduce((sum, layers) => sum + layers, 0);
+    if (pages < needed) {
+      throw new Error(
+        `Cannot create the engine: ${kvBytes} bytes of KV memory hold ${pages} pages: ${needed} of ${pageBytes} bytes make one block`,
+      );
+    }
+    this.model = model;
+    this.tokensMax = tokensMax;
+    this.logitRowsMax = logitRowsMax;
+    this.pages = pages;
+    this.#backend = backend;
+    this.#pool = backend.createKvPool({ pages, kvHeads, headDim, type });
+    const { linears, vectors, context } = model;
+    const bindings = { linears, vectors, tokensMax, logitRowsMax, contextMax: context };
+    this.#program = backend.createProgram(model.compiled.program, bindings);
+  }
+
+  /** One step, synchronously. @param abort a value other than 0 ends it between two ops as `aborted` */
+  run(step: Step, abort: Int32Array): StepOutcome {
+    return this.#backend.run(this.#program, this.#pool, step, abort);
+  }
+
+  /** (rows, vocabulary) logits of the last step, in the order of its `logitRows`: a copy. */
+  readLogits(rows: number): Float32Array {
+    const { logits } = this.model.compiled.program;
+    if (logits === undefined) throw new Error('Cannot read logits: the program has none');
+    return this.#backend.readBuffer(this.#program, logits, rows);
+  }
+
+  /** Canonical content of a page: (2, kvHeads, pageTokens, headDim), K first. */
+  readPage(page: number): Float32Array {
+    return this.#backend.readPage(this.#pool, page);
+  }
+
+  writePage(page: number, values: Float32Array): void {
+    this.#backend.writePage(this.#pool, page, values);
+  }
+
+  /** Frees the program and the pool; the model's weights stay. */
+  close(): void {
+    this.#backend.freeProgram(this.#program);
+    this.#backend.freeKvPool(this.#pool);
+  }
+}

@@ -1,0 +1,145 @@
+// Loading: a model's files become packed weights and a compiled program, every tensor checked before any memory is taken.
+import { type Compiled, compile, type WantedLinear } from '../graph/compile.ts';
+import { fuse } from '../graph/fuse.ts';
+import type { InputForm, KvType } from '../graph/program.ts';
+import type { Backend, LinearHandle, VectorHandle } from '../kernel/backend.ts';
+import { buildGraph } from '../models/registry.ts';
+import type { ModelConfig } from '../util/model-config.ts';
+import { pageTokens } from '../util/step.ts';
+import { openModel } from '../weights/open-model.ts';
+import { expectTensor, type ModelFiles, type TensorType } from '../weights/types.ts';
+import { kvTypeOf, layerInputs, packedType, type WeightsForm } from './forms.ts';
+import { Packer, type Segment, vectorValues } from './pack.ts';
+
+export interface LoadOptions {
+  /** A path, which is opened and closed, or files that stay open. */
+  readonly model: string | ModelFiles;
+  readonly backend: Backend;
+  /** `native` unless given. */
+  readonly weights?: WeightsForm;
+  /** `bf16` unless given. */
+  readonly inputs?: InputForm;
+  /** Longest sequence in tokens; the model's own unless given, and never more. */
+  readonly context?: number;
+}
+
+/** Shape of the KV memory that a model needs. */
+export interface KvShape {
+  readonly type: KvType;
+  readonly kvHeads: number;
+  readonly headDim: number;
+  /** Layers of each layer group: an rBlock of the group is this many pages. */
+  readonly groupLayers: readonly number[];
+  /** Bytes of a page: `pageTokens` tokens of one layer's K and V. */
+  readonly pageBytes: number;
+}
+
+/** Packed weights and program, as plain data over handles: valid in every thread of the process until freed. */
+export interface LoadedModel {
+  readonly id: string;
+  readonly config: ModelConfig;
+  readonly weights: WeightsForm;
+  readonly inputs: InputForm;
+  readonly context: number;
+  readonly compiled: Compiled;
+  readonly linears: readonly LinearHandle[];
+  readonly vectors: readonly VectorHandle[];
+  readonly kv: KvShape;
+  /** Packed weights and vectors in memory. */
+  readonly weightsBytes: number;
+  /** Stored types of the linear layers, most bytes first. */
+  readonly packedTypes: readonly TensorType[];
+}
+
+/** @throws ModelFileError naming file, tensor and offset, or Error where the model asks for what is not supported */
+export function loadModel(options: LoadOptions): LoadedModel {
+  if (typeof options.model !== 'string') return load(options.model, options);
+  const files = openModel(options.model);
+  try {
+    return load(files, options);
+  } finally {
+    files.close();
+  }
+}
+
+function load(files: ModelFiles, options: LoadOptions): LoadedModel {
+  const { backend, weights = 'native', inputs = 'bf16' } = options;
+  const { config } = files;
+  const context = contextOf(config, options.context);
+  const graph = fuse(buildGraph(config));
+  const typeOf = (name: string): TensorType => {
+    const info = files.tensor(name);
+    return info === undefined ? 'f32' : packedType(info, weights, isVocabulary(name));
+  };
+  const compiled = compile(graph, {
+    inputForm: (names) => layerInputs(inputs, names.map(typeOf)),
+    kvType: kvTypeOf(inputs),
+  });
+  const segments = compiled.linears.map((wanted) => checkedSegments(files, wanted, weights));
+  const vectorData = compiled.vectors.map((wanted) => vectorValues(files, wanted, context));
+  const packer = new Packer(files, backend);
+  const linears = compiled.linears.map((wanted, index) => packer.linear(wanted, segments[index]));
+  const vectors = vectorData.map((values) => backend.createVector(values));
+  const linearBytes = linears.reduce((sum, linear) => sum + backend.linearBytes(linear), 0);
+  const vectorBytes = vectorData.reduce((sum, values) => sum + values.byteLength, 0);
+  return {
+    id: files.id,
+    config,
+    weights,
+    inputs,
+    context,
+    compiled,
+    linears,
+    vectors,
+    kv: kvShape(config, kvTypeOf(inputs), compiled),
+    weightsBytes: linearBytes + vectorBytes,
+    packedTypes: typesBySize(segments.flat()),
+  };
+}
+
+/** Frees the model's weights; no engine may use it any more. */
+export function freeModel(model: LoadedModel, backend: Backend): void {
+  for (const linear of model.linears) backend.freeLinear(linear);
+  for (const vector of model.vectors) backend.freeVector(vector);
+}
+
+function contextOf(config: ModelConfig, asked: number | undefined): number {
+  if (asked !== undefined && asked > config.maxPositions) {
+    throw new Error(`Cannot load the model: context ${asked} is longer than its positions: ${config.maxPositions}`);
+  }
+  return asked ?? config.maxPositions;
+}
+
+function isVocabulary(name: string): boolean {
+  return name === 'model.embed_tokens.weight' || name === 'lm_head.weight';
+}
+
+function checkedSegments(files: ModelFiles, wanted: WantedLinear, weights: WeightsForm): readonly Segment[] {
+  return wanted.segments.map(({ name, rows }) => {
+    const info = expectTensor(files, name, [rows, wanted.columns]);
+    return { info, type: packedType(info, weights, isVocabulary(name)) };
+  });
+}
+
+function typesBySize(segments: readonly Segment[]): readonly TensorType[] {
+  const elements = new Map<TensorType, number>();
+  for (const { info, type } of segments) {
+    elements.set(type, (elements.get(type) ?? 0) + info.shape[0] * info.shape[1]);
+  }
+  return [...elements].sort((a, b) => b[1] - a[1]).map(([type]) => type);
+}
+
+function kvShape(config: ModelConfig, type: KvType, compiled: Compiled): KvShape {
+  const { kvHeads, headDim } = config;
+  const groupLayers: number[] = [];
+  for (const op of compiled.program.ops) {
+    if (op.kind === 'attention') groupLayers[op.layer.group] = (groupLayers[op.layer.group] ?? 0) + 1;
+  }
+  return {
+    type,
+    kvHeads,
+    headDim,
+    groupLayers,
+    pageBytes: 2 * kvHeads * pageTokens * headDim * (type === 'f32' ? 4 : 2),
+  };
+}

@@ -1,0 +1,89 @@
+// Packing: stored rows go from the file through one reusable buffer to the backend, converted on the way if a form asks for it.
+import type { WantedLinear, WantedVector } from '../graph/compile.ts';
+import { ropeTable } from '../graph/rope.ts';
+import type { Backend, LinearHandle } from '../kernel/backend.ts';
+import { dequantise } from '../weights/dequantise.ts';
+import { quantise } from '../weights/quantise.ts';
+import {
+  expectTensor,
+  type ModelFiles,
+  rowBytes,
+  type TensorInfo,
+  type TensorType,
+  tensorLayouts,
+} from '../weights/types.ts';
+
+/** A stored matrix and the type it is packed as. */
+export interface Segment {
+  readonly info: TensorInfo;
+  readonly type: TensorType;
+}
+
+/** Bytes of a chunk of rows, before and after conversion together at most a few times this. */
+const chunkBytes = 4 * 2 ** 20;
+
+/** Reads chunks of rows of any tensor, through buffers that are made once. */
+export class Packer {
+  readonly #files: ModelFiles;
+  readonly #backend: Backend;
+  #stored = new Uint8Array(0);
+  #packed = new Uint8Array(0);
+  #values = new Float32Array(0);
+
+  constructor(files: ModelFiles, backend: Backend) {
+    this.#files = files;
+    this.#backend = backend;
+  }
+
+  linear(wanted: WantedLinear, segments: readonly Segment[]): LinearHandle {
+    const linear = this.#backend.createLinear({
+      columns: wanted.columns,
+      segments: segments.map(({ info, type }) => ({ type, rows: info.shape[0] })),
+      inputs: wanted.inputs,
+    });
+    segments.forEach((segment, index) => {
+      this.#packSegment(linear, index, segment);
+    });
+    return linear;
+  }
+
+  #packSegment(linear: LinearHandle, index: number, { info, type }: Segment): void {
+    const [rows, columns] = info.shape;
+    const stride = rowBytes(info);
+    const widest = Math.max(stride, type === info.type ? 0 : columns * 4);
+    const chunkRows = Math.max(1, Math.floor(chunkBytes / widest));
+    for (let row = 0; row < rows; row += chunkRows) {
+      const count = Math.min(chunkRows, rows - row);
+      this.#stored = atLeast(this.#stored, count * stride, Uint8Array);
+      const bytes = this.#files.read(info, row * stride, count * stride, this.#stored);
+      this.#backend.packRows(linear, index, row, count, this.#converted(bytes, info.type, type, count * columns));
+    }
+  }
+
+  #converted(bytes: Uint8Array, from: TensorType, to: TensorType, elements: number): Uint8Array {
+    if (from === to) return bytes;
+    const { blockElements, blockBytes } = tensorLayouts[to];
+    this.#values = atLeast(this.#values, elements, Float32Array);
+    this.#packed = atLeast(this.#packed, (elements / blockElements) * blockBytes, Uint8Array);
+    return quantise(to, dequantise(from, bytes, this.#values), this.#packed);
+  }
+}
+
+function atLeast<T extends { readonly length: number }>(buffer: T, length: number, make: new (length: number) => T): T {
+  return buffer.length >= length ? buffer : new make(length);
+}
+
+/** Values of a vector: stored tensors widened, zeros where a part has none, or a rope table of `context` positions. */
+export function vectorValues(files: ModelFiles, wanted: WantedVector, context: number): Float32Array {
+  if (wanted.kind === 'rope') return ropeTable(wanted.spec, context);
+  const values = new Float32Array(wanted.parts.reduce((sum, part) => sum + part.length, 0));
+  let at = 0;
+  for (const { name, length } of wanted.parts) {
+    if (name !== undefined) {
+      const info = expectTensor(files, name, [length]);
+      dequantise(info.type, files.read(info, 0, info.byteLength), values.subarray(at, at + length));
+    }
+    at += length;
+  }
+  return values;
+}

@@ -1,0 +1,76 @@
+// Steps written by hand: sequences with blocks of their own choosing and greedy sampling, for accuracy work and tests.
+import { type Step, type StepSampling, topLogprobsMax } from '../util/step.ts';
+
+export interface PlainSequence {
+  /** Tokens of this step, at positions start, start + 1, ... */
+  readonly tokens: ArrayLike<number>;
+  readonly start: number;
+  /** rBlock ids of the sequence from its first position on. */
+  readonly blocks: readonly number[];
+  /** Which rows need logits. */
+  readonly logits: 'none' | 'last' | 'all';
+}
+
+/** Page ids of rBlocks 0..blocks-1, each of consecutive pages. */
+export function plainPageTable(blocks: number, layers: number): Int32Array {
+  return Int32Array.from({ length: blocks * layers }, (_, index) => index);
+}
+
+/** One layer group; every logit row is sampled greedily and reports its best alternatives. */
+export function plainStep(sequences: readonly PlainSequence[], pageTable: Int32Array, layers: number): Step {
+  const tokens: number[] = [];
+  const positions: number[] = [];
+  const rowStart = [0];
+  const blocks: number[] = [];
+  const blockStart: number[] = [];
+  const logitRows: number[] = [];
+  for (const sequence of sequences) {
+    const count = sequence.tokens.length;
+    for (let i = 0; i < count; i++) {
+      if (sequence.logits === 'all' || (sequence.logits === 'last' && i === count - 1)) logitRows.push(tokens.length);
+      tokens.push(sequence.tokens[i]);
+      positions.push(sequence.start + i);
+    }
+    rowStart.push(tokens.length);
+    blockStart.push(blocks.length);
+    blocks.push(...sequence.blocks);
+  }
+  const group = {
+    pageTable,
+    layers,
+    blocks: Int32Array.from(blocks),
+    blockStart: Int32Array.from(blockStart),
+    firstBlock: new Int32Array(sequences.length),
+  };
+  return {
+    tokens: Int32Array.from(tokens),
+    positions: Int32Array.from(positions),
+    rowStart: Int32Array.from(rowStart),
+    groups: [group],
+    logitRows: Int32Array.from(logitRows),
+    sampling: greedySampling(logitRows.length),
+  };
+}
+
+export function greedySampling(rows: number): StepSampling {
+  return {
+    temperature: new Float32Array(rows),
+    topP: new Float32Array(rows).fill(1),
+    topK: new Int32Array(rows),
+    minP: new Float32Array(rows),
+    seed: new Uint32Array(2 * rows),
+    tokenIndex: new Uint32Array(rows),
+    repetitionPenalty: new Float32Array(rows).fill(1),
+    frequencyPenalty: new Float32Array(rows),
+    presencePenalty: new Float32Array(rows),
+    seenStart: new Int32Array(rows + 1),
+    seenTokens: new Int32Array(0),
+    seenCounts: new Int32Array(0),
+    biasStart: new Int32Array(rows + 1),
+    biasTokens: new Int32Array(0),
+    biasValues: new Float32Array(0),
+    topLogprobs: new Int32Array(rows).fill(topLogprobsMax),
+    hasTarget: new Uint8Array(rows),
+    target: new Int32Array(rows),
+  };
+}

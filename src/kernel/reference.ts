@@ -1,0 +1,265 @@
+// The oracle: every op of a program in plain TypeScript, products and sums in float64. Slow, and needs no compiler.
+import type { BufferId, Op, Program } from '../graph/program.ts';
+import type { Step } from '../util/step.ts';
+import type {
+  Backend,
+  KvPoolHandle,
+  KvPoolSpec,
+  LinearHandle,
+  LinearSpec,
+  ProgramBindings,
+  ProgramHandle,
+  StepOutcome,
+  VectorHandle,
+} from './backend.ts';
+import { mergePartials, pagesOf, ReferencePool, runAttention, runQkv } from './reference-attention.ts';
+import { createBuffer, type RowBuffer, rowOf, writeRow } from './reference-buffers.ts';
+import { ReferenceLinear } from './reference-linear.ts';
+import { runGlu, runNorm } from './reference-ops.ts';
+import { emptyResult, sampleRow } from './reference-sample.ts';
+
+/** Objects by handle. */
+class Handles<T> {
+  readonly #name: string;
+  readonly #values = new Map<number, T>();
+  #next = 1;
+
+  constructor(name: string) {
+    this.#name = name;
+  }
+
+  add(value: T): number {
+    this.#values.set(this.#next, value);
+    return this.#next++;
+  }
+
+  get(handle: number): T {
+    const value = this.#values.get(handle);
+    if (value === undefined) throw new Error(`Cannot use ${this.#name}: no such handle: ${handle}`);
+    return value;
+  }
+
+  free(handle: number): T {
+    const value = this.get(handle);
+    this.#values.delete(handle);
+    return value;
+  }
+
+  clear(): void {
+    this.#values.clear();
+  }
+}
+
+interface BoundProgram {
+  readonly program: Program;
+  readonly buffers: readonly RowBuffer[];
+  readonly linears: readonly ReferenceLinear[];
+  readonly vectors: readonly Float32Array[];
+  readonly tokensMax: number;
+  readonly logitRowsMax: number;
+}
+
+/** Everything an op needs besides itself. */
+interface Scene {
+  readonly bound: BoundProgram;
+  readonly pool: ReferencePool;
+  readonly step: Step;
+}
+
+export class ReferenceBackend implements Backend {
+  readonly isa = 'reference';
+  readonly threads = 1;
+  readonly #linears = new Handles<ReferenceLinear>('linear layer');
+  readonly #vectors = new Handles<Float32Array>('vector');
+  readonly #pools = new Handles<ReferencePool>('KV pool');
+  readonly #programs = new Handles<BoundProgram>('program');
+
+  createLinear(spec: LinearSpec): LinearHandle {
+    return this.#linears.add(new ReferenceLinear(spec));
+  }
+
+  packRows(linear: LinearHandle, segment: number, firstRow: number, rows: number, bytes: Uint8Array): void {
+    this.#linears.get(linear).pack(segment, firstRow, rows, bytes);
+  }
+
+  linearBytes(linear: LinearHandle): number {
+    return this.#linears.get(linear).bytes();
+  }
+
+  createVector(values: Float32Array): VectorHandle {
+    return this.#vectors.add(values.slice());
+  }
+
+  createKvPool(spec: KvPoolSpec): KvPoolHandle {
+    return this.#pools.add(new ReferencePool(spec));
+  }
+
+  readPage(pool: KvPoolHandle, page: number): Float32Array {
+    return this.#pools.get(pool).page(page).slice();
+  }
+
+  writePage(pool: KvPoolHandle, page: number, values: Float32Array): void {
+    this.#pools.get(pool).write(page, values);
+  }
+
+  createProgram(program: Program, bindings: ProgramBindings): ProgramHandle {
+    const { tokensMax, logitRowsMax } = bindings;
+    return this.#programs.add({
+      program,
+      buffers: program.buffers.map((spec) =>
+        createBuffer(spec, spec.rows === 'token' ? tokensMax : logitRowsMax, program.kvType),
+      ),
+      linears: bindings.linears.map((handle) => this.#linears.get(handle)),
+      vectors: bindings.vectors.map((handle) => this.#vectors.get(handle)),
+      tokensMax,
+      logitRowsMax,
+    });
+  }
+
+  run(program: ProgramHandle, pool: KvPoolHandle, step: Step, abort: Int32Array): StepOutcome {
+    const scene = { bound: this.#programs.get(program), pool: this.#pools.get(pool), step };
+    const { tokensMax, logitRowsMax } = scene.bound;
+    if (step.tokens.length > tokensMax || step.logitRows.length > logitRowsMax) {
+      const figures = `${step.tokens.length} tokens and ${step.logitRows.length} logit rows exceed ${tokensMax} and ${logitRowsMax}`;
+      throw new RangeError(`Cannot run step: it is larger than planned: ${figures}`);
+    }
+    for (const op of scene.bound.program.ops) {
+      if (Atomics.load(abort, 0) !== 0) return { kind: 'aborted' };
+      runOp(op, scene);
+    }
+    const result = emptyResult(step.logitRows.length);
+    const logits = scene.bound.program.logits;
+    if (logits !== undefined) {
+      const rows = bufferOf(scene.bound, logits);
+      for (let row = 0; row < step.logitRows.length; row++) sampleRow(rowOf(rows, row), step.sampling, row, result);
+    }
+    return { kind: 'done', result };
+  }
+
+  readBuffer(program: ProgramHandle, buffer: BufferId, rows: number): Float32Array {
+    const { values, columns } = bufferOf(this.#programs.get(program), buffer);
+    return values.slice(0, rows * columns);
+  }
+
+  writeBuffer(program: ProgramHandle, buffer: BufferId, rows: number, values: Float32Array): void {
+    const into = bufferOf(this.#programs.get(program), buffer);
+    for (let row = 0; row < rows; row++)
+      writeRow(into, row, values.subarray(row * into.columns, (row + 1) * into.columns));
+  }
+
+  freeLinear(linear: LinearHandle): void {
+    this.#linears.free(linear).free();
+  }
+
+  freeVector(vector: VectorHandle): void {
+    this.#vectors.free(vector);
+  }
+
+  freeKvPool(pool: KvPoolHandle): void {
+    this.#pools.free(pool);
+  }
+
+  freeProgram(program: ProgramHandle): void {
+    this.#programs.free(program);
+  }
+
+  close(): void {
+    for (const handles of [this.#programs, this.#pools, this.#vectors, this.#linears]) handles.clear();
+  }
+}
+
+function bufferOf(bound: BoundProgram, id: BufferId): RowBuffer {
+  const buffer = bound.buffers[id];
+  if (buffer === undefined) throw new RangeError(`Cannot use buffer: ${id} of ${bound.buffers.length}`);
+  return buffer;
+}
+
+function rowsOf(scene: Scene, id: BufferId): number {
+  return scene.bound.program.buffers[id]?.rows === 'logit' ? scene.step.logitRows.length : scene.step.tokens.length;
+}
+
+function linearOf(bound: BoundProgram, id: number): ReferenceLinear {
+  const linear = bound.linears[id];
+  if (linear === undefined) throw new RangeError(`Cannot use linear layer: ${id} of ${bound.linears.length} bound`);
+  return linear;
+}
+
+function vectorOf(bound: BoundProgram, id: number): Float32Array {
+  const vector = bound.vectors[id];
+  if (vector === undefined) throw new RangeError(`Cannot use vector: ${id} of ${bound.vectors.length} bound`);
+  return vector;
+}
+
+function runOp(op: Op, scene: Scene): void {
+  const { bound, step } = scene;
+  const buffer = (id: BufferId) => bufferOf(bound, id);
+  const vector = (id: number | undefined) => (id === undefined ? undefined : vectorOf(bound, id));
+  switch (op.kind) {
+    case 'embed':
+      runEmbed(linearOf(bound, op.table), op.scale, step.tokens, buffer(op.out));
+      break;
+    case 'norm': {
+      const residual = op.residual === undefined ? undefined : buffer(op.residual);
+      runNorm(buffer(op.x), residual, vectorOf(bound, op.gain), op.eps, buffer(op.out), rowsOf(scene, op.out));
+      break;
+    }
+    case 'linear':
+      linearOf(bound, op.weight).run(buffer(op.x), buffer(op.out), rowsOf(scene, op.out), vector(op.bias));
+      break;
+    case 'glu':
+      runGlu(buffer(op.x), buffer(op.out), rowsOf(scene, op.out));
+      break;
+    case 'convert':
+      for (let row = 0; row < rowsOf(scene, op.out); row++) writeRow(buffer(op.out), row, rowOf(buffer(op.x), row));
+      break;
+    case 'gather':
+      for (const [row, from] of step.logitRows.entries()) writeRow(buffer(op.out), row, rowOf(buffer(op.x), from));
+      break;
+    case 'qkv':
+    case 'attention':
+      runPaged(op, scene);
+      break;
+    case 'merge': {
+      const parts = op.parts.map((part) => ({ o: buffer(part.o), max: buffer(part.max), sum: buffer(part.sum) }));
+      mergePartials(parts, op.heads, op.headDim, buffer(op.out), rowsOf(scene, op.out));
+      break;
+    }
+  }
+}
+
+function runEmbed(table: ReferenceLinear, scale: number, tokens: Int32Array, out: RowBuffer): void {
+  tokens.forEach((token, row) => {
+    const values = rowOf(out, row);
+    table.readRow(token, values);
+    if (scale !== 1) for (let i = 0; i < values.length; i++) values[i] = values[i] * scale;
+  });
+}
+
+/** Ops that touch K and V pages. */
+function runPaged(op: Op & { kind: 'qkv' | 'attention' }, { bound, pool, step }: Scene): void {
+  const group = step.groups[op.layer.group];
+  if (group === undefined)
+    throw new RangeError(`Cannot run step: layer group ${op.layer.group} of ${step.groups.length} given`);
+  const pages = (sequence: number) => pagesOf(pool, group, sequence, op.layer.index);
+  const { heads, kvHeads, headDim } = op;
+  const buffer = (id: BufferId) => bufferOf(bound, id);
+  const vector = (id: number | undefined) => (id === undefined ? undefined : vectorOf(bound, id));
+  if (op.kind === 'attention') {
+    const stats = op.stats === undefined ? undefined : { max: buffer(op.stats.max), sum: buffer(op.stats.sum) };
+    runAttention(
+      { heads, kvHeads, headDim, scale: op.scale, query: buffer(op.q), out: buffer(op.out), stats },
+      step,
+      pages,
+      pool,
+    );
+    return;
+  }
+  const { rotaryDim, eps } = op;
+  const vectors = { rope: vector(op.rope), qNorm: vector(op.qNorm), kNorm: vector(op.kNorm) };
+  runQkv(
+    { heads, kvHeads, headDim, rotaryDim, eps, ...vectors, x: buffer(op.x), query: buffer(op.out) },
+    step,
+    pages,
+    pool,
+  );
+}
