@@ -2,8 +2,9 @@
 // To add a room: add a line here and run `node scripts/write-tsconfigs.mjs`.
 
 /**
- * `imports` names rooms, or single files of a room as `room/file`. `pure` rooms compile without Node's types.
- * @type {Readonly<Record<string, { imports: readonly string[], pure: boolean }>>}
+ * `imports` names rooms, or single files of a room as `room/file`. `pure` rooms compile without Node's types and may
+ * import only the packages named here.
+ * @type {Readonly<Record<string, { imports: readonly string[], pure: boolean, packages?: readonly string[] }>>}
  */
 export const rooms = {
   util: { imports: [], pure: true },
@@ -11,7 +12,7 @@ export const rooms = {
   cluster: { imports: ['policy'], pure: true },
   trace: { imports: ['policy'], pure: true },
   sim: { imports: ['cluster', 'trace'], pure: true },
-  text: { imports: [], pure: true },
+  text: { imports: [], pure: true, packages: ['@huggingface/jinja', '@huggingface/tokenizers'] },
   graph: { imports: [], pure: true },
   models: { imports: ['graph'], pure: true },
   weights: { imports: [], pure: false },

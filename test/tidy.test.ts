@@ -1,0 +1,35 @@
+// The repository keeps its own rules.
+import { existsSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { expect, it } from 'vitest';
+import { root } from '../scripts/root.mjs';
+import { expectedTsconfigs, roomsWithSources } from '../scripts/write-tsconfigs.mjs';
+import { breachesOf } from './tidy/rules.ts';
+import { readSourceTree } from './tidy/source-tree.ts';
+
+const files = readSourceTree(root);
+
+it('keeps the import rule, the purity of rooms, and sizes', () => {
+  expect(files.length).toBeGreaterThan(20);
+  expect(breachesOf(files)).toEqual([]);
+});
+
+it('has a TypeScript project for every room, as the table of rooms says', () => {
+  for (const [path, text] of expectedTsconfigs(root)) {
+    expect(existsSync(join(root, path)) && readFileSync(join(root, path), 'utf8'), path).toBe(text);
+  }
+});
+
+it('has at least one test for every room', () => {
+  const tested = (room: string) =>
+    files.some(({ path }) => path.startsWith(`test/${room}/`) && path.endsWith('.test.ts'));
+  expect(roomsWithSources(root).filter((room) => !tested(room))).toEqual([]);
+});
+
+it('pins every dependency exactly', () => {
+  const { dependencies, devDependencies } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'));
+  const loose = Object.entries({ ...dependencies, ...devDependencies }).filter(
+    ([, version]) => !/^\d/.test(`${version}`),
+  );
+  expect(loose).toEqual([]);
+});
