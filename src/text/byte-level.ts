@@ -3,8 +3,7 @@
 import { encodeUtf8 } from './utf8.ts';
 
 // Printable Latin-1 stands for itself; the other 68 bytes take the characters from U+0100 on, in order.
-const isPrintable = (byte: number) =>
-  (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
+const isPrintable = (byte: number) => (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
 
 /** (256): the character that stands for each byte. */
 export const byteChars: readonly string[] = (() => {

@@ -5,8 +5,8 @@ import type { GgufTokenizerData } from './gguf-tokenizer-data.ts';
 import { PairMerger, PairTable } from './merge.ts';
 import { PieceCache } from './piece-cache.ts';
 import { type PreTokenizer, preTokenizer, splitPieces } from './pre-tokenizers.ts';
-import type { VocabularyModel } from './vocabulary-model.ts';
 import { encodeUtf8 } from './utf8.ts';
+import type { VocabularyModel } from './vocabulary-model.ts';
 
 interface Symbols {
   /** Text -> symbol: token ids, and above them what only occurs on the way to a token. */
@@ -49,7 +49,8 @@ export class BytePairModel implements VocabularyModel {
   readonly #cache = new PieceCache();
 
   constructor(data: GgufTokenizerData) {
-    if (data.merges === undefined) throw new Error('Cannot build tokenizer: a gpt2 vocabulary needs merges: none given');
+    if (data.merges === undefined)
+      throw new Error('Cannot build tokenizer: a gpt2 vocabulary needs merges: none given');
     this.pre = preTokenizer(data.pre);
     this.#tokens = data.tokens;
     const ids = new Map(data.tokens.map((token, id) => [token, id]));

@@ -1,6 +1,6 @@
 // Renders a conversation with the model's own Jinja template.
 
-import { Template } from '@huggingface/jinja';
+import { Environment, Interpreter, Template } from '@huggingface/jinja';
 import { formatTime } from './strftime.ts';
 
 export interface TextPart {
@@ -31,29 +31,30 @@ export interface ChatInput {
 /** A conversation that cannot be rendered, with a message fit for the client. */
 export class ChatTemplateError extends Error {}
 
-/** A compiled chat template; rendering does not change it. */
+/** A model's chat template; rendering does not change it. */
 export class ChatTemplate {
   readonly source: string;
-  readonly #template: Template;
+  /** Why the template cannot be used, where it does not parse. The model serves completions all the same. */
+  readonly problem: string | undefined;
+  readonly #program: Template['parsed'] | undefined;
 
-  /** Throws ChatTemplateError where the model has no template or its template is broken. */
-  constructor(source: string | undefined) {
-    if (source === undefined || source === '') {
-      throw new ChatTemplateError('Cannot render chat: model has no chat template: use /v1/completions, or a model made for chat');
-    }
+  constructor(source: string) {
     this.source = source;
     try {
-      this.#template = new Template(source);
+      this.#program = new Template(source).parsed;
     } catch (error) {
-      throw new ChatTemplateError(`Cannot render chat: the model's chat template does not parse: ${messageOf(error)}`);
+      this.problem = `the model's chat template does not parse: ${messageOf(error)}`;
     }
   }
 
   /** The prompt text. It holds the model's special tokens, so encode it with `addSpecial: false`. Throws ChatTemplateError. */
   render(input: ChatInput): string {
-    const variables = this.#variables(input);
+    if (this.#program === undefined) throw new ChatTemplateError(`Cannot render chat: ${this.problem}`);
+    // The library's own set of globals reads the clock and cannot be changed.
+    const environment = new Environment();
+    for (const [name, value] of Object.entries(this.#variables(input))) environment.set(name, value);
     try {
-      return this.#template.render(variables);
+      return new Interpreter(environment).run(this.#program).value;
     } catch (error) {
       if (error instanceof ChatTemplateError) throw error;
       throw new ChatTemplateError(`Cannot render chat: the model's chat template failed: ${messageOf(error)}`);
@@ -64,6 +65,7 @@ export class ChatTemplate {
     const { nowMs } = input;
     const knowsDeveloper = this.source.includes('developer');
     return {
+      ...jinjaConstants,
       tools: null,
       documents: null,
       ...input.variables,
@@ -74,15 +76,17 @@ export class ChatTemplate {
       raise_exception: (reason: unknown) => {
         throw new ChatTemplateError(`Cannot render chat: the model's chat template refuses it: ${String(reason)}`);
       },
-      // Undefined hides the library's own, which reads the clock.
-      strftime_now: nowMs === undefined ? undefined : (format: string) => formatTime(nowMs, format),
+      ...(nowMs === undefined ? {} : { strftime_now: (format: string) => formatTime(nowMs, format) }),
     };
   }
 }
 
-/** Renders with a template compiled just for this call. */
-export function renderChat(template: string | undefined, input: ChatInput): string {
-  return new ChatTemplate(template).render(input);
+/** As `template.render`, with the error that a model without a template deserves. */
+export function renderChat(template: ChatTemplate | undefined, input: ChatInput): string {
+  if (template !== undefined) return template.render(input);
+  throw new ChatTemplateError(
+    'Cannot render chat: model has no chat template: use /v1/completions, or a model made for chat',
+  );
 }
 
 function plainMessage(message: ChatMessage, index: number, knowsDeveloper: boolean): Record<string, unknown> {
@@ -102,32 +106,15 @@ function plainContent(content: ChatMessage['content'], index: number): string {
     .join('\n');
 }
 
+const jinjaConstants = { true: true, True: true, false: false, False: false, none: null, None: null, range };
+
+const rangeItemsMax = 1_000_000;
+
+function range(first: number, second?: number, step = 1): number[] {
+  const [start, stop] = second === undefined || second === null ? [0, first] : [first, second];
+  const count = Math.max(0, Math.ceil((stop - start) / step));
+  if (!(count <= rangeItemsMax)) throw new Error(`range() of ${count} items: at most ${rangeItemsMax}`);
+  return Array.from({ length: count }, (_, i) => start + i * step);
+}
+
 const messageOf = (error: unknown) => (error instanceof Error ? error.message : String(error));
-
-/** Where a model directory or file may keep its chat template. */
-export interface ChatTemplateSources {
-  /** Text of `chat_template.jinja`. */
-  readonly jinjaFile?: string | undefined;
-  /** `chat_template` of tokenizer_config.json: a template, or a list of named ones. */
-  readonly tokenizerConfig?: unknown;
-  /** `tokenizer.chat_template` of a GGUF file. */
-  readonly gguf?: string | undefined;
-}
-
-/** The template to use: the file of its own before the configuration; of several named ones that called `default`. */
-export function findChatTemplate(sources: ChatTemplateSources): string | undefined {
-  const { jinjaFile, tokenizerConfig, gguf } = sources;
-  if (jinjaFile !== undefined) return jinjaFile;
-  if (typeof tokenizerConfig === 'string') return tokenizerConfig;
-  if (Array.isArray(tokenizerConfig)) {
-    const named: readonly unknown[] = tokenizerConfig;
-    const byDefault = named.filter(isNamedTemplate).find(({ name }) => name === 'default');
-    if (byDefault !== undefined) return byDefault.template;
-  }
-  return gguf;
-}
-
-function isNamedTemplate(value: unknown): value is { name: string; template: string } {
-  if (typeof value !== 'object' || value === null) return false;
-  return 'name' in value && 'template' in value && typeof value.template === 'string';
-}

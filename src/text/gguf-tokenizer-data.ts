@@ -2,7 +2,8 @@
 
 /** The `tokenizer.ggml.*` keys of a GGUF file, `model` to `add_space_prefix`. */
 export interface GgufTokenizerData {
-  readonly model: 'gpt2' | 'llama';
+  /** `gpt2` (byte-level BPE) or `llama` (SentencePiece style). */
+  readonly model: string;
   readonly pre?: string | undefined;
   readonly tokens: readonly string[];
   /** (tokens): values of `tokenType`; every token is ordinary where missing. */

@@ -33,7 +33,7 @@ export function createGgufTokenizer(data: GgufTokenizerData): Tokenizer {
 
 function checkData(data: GgufTokenizerData): void {
   if (data.model !== 'gpt2' && data.model !== 'llama') {
-    throw new Error(`Cannot build tokenizer: unknown model: '${String(data.model)}', known are gpt2, llama`);
+    throw new Error(`Cannot build tokenizer: unknown model: '${data.model}', known are gpt2, llama`);
   }
   const size = data.tokens.length;
   if (data.tokenTypes !== undefined && data.tokenTypes.length !== size) {

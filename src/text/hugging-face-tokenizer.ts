@@ -1,7 +1,8 @@
 // Tokenizers of Hugging Face directories (tokenizer.json), through the library of the same people.
 
-import { Tokenizer as LibraryTokenizer } from '@huggingface/tokenizers';
+import { Tokenizer as Library } from '@huggingface/tokenizers';
 import { byteLevelBytes } from './byte-level.ts';
+import { exactPreTokenizer } from './hugging-face-splits.ts';
 import type { EncodeOptions, Tokenizer } from './tokenizer.ts';
 import { encodeUtf8, toWellFormed } from './utf8.ts';
 
@@ -9,6 +10,14 @@ interface AddedToken {
   readonly id: number;
   readonly content: string;
   readonly special?: boolean;
+}
+
+/** What we use of the library. */
+interface LibraryTokenizer {
+  encode(text: string, options: { add_special_tokens: boolean }): { readonly ids: number[] };
+  token_to_id(token: string): number | undefined;
+  id_to_token(id: number): string | undefined;
+  get_vocab(): ReadonlyMap<string, number>;
 }
 
 type Json = Readonly<Record<string, unknown>>;
@@ -52,10 +61,10 @@ class HuggingFaceTokenizer implements Tokenizer {
   readonly #bytes: (Uint8Array | undefined)[] = [];
 
   constructor(json: Json, config: Json, specialMap: Json) {
-    this.#json = json;
+    this.#json = { ...json, pre_tokenizer: exactPreTokenizer(json.pre_tokenizer) };
     this.#config = config;
     const added = addedTokens(json);
-    this.#library = new LibraryTokenizer(json, config);
+    this.#library = new Library(this.#json, config);
     this.#added = new Map(added.map((token) => [token.id, token]));
     const idOf = (key: string) => {
       const text = tokenText(config[key]) ?? tokenText(specialMap[key]);
@@ -67,7 +76,7 @@ class HuggingFaceTokenizer implements Tokenizer {
     const special = added.filter((token) => token.special === true).map((token) => token.id);
     this.specialIds = new Set([...special, ...[this.bosId, eosId].filter((id) => id !== undefined)]);
     this.vocabSize = 1 + [...this.#library.get_vocab().values()].reduce((most, id) => Math.max(most, id), -1);
-    const steps = decoderSteps(json['decoder']);
+    const steps = decoderSteps(json.decoder);
     this.addsSpacePrefix = steps.some(stripsSpace);
     this.#bytesOf = bytesReader(steps);
   }
@@ -100,9 +109,11 @@ class HuggingFaceTokenizer implements Tokenizer {
   }
 
   #withoutSpecial(): LibraryTokenizer {
+    if (this.#blind !== undefined) return this.#blind;
     const visible = addedTokens(this.#json).filter((token) => token.special !== true);
-    this.#blind ??= new LibraryTokenizer({ ...this.#json, added_tokens: visible }, this.#config);
-    return this.#blind;
+    const blind = new Library({ ...this.#json, added_tokens: visible }, this.#config);
+    this.#blind = blind;
+    return blind;
   }
 
   // What the post-processor puts around a text is seen by encoding one with it and without.
@@ -118,10 +129,11 @@ class HuggingFaceTokenizer implements Tokenizer {
 
 const noBytes = new Uint8Array(0);
 
-const isObject = (value: unknown): value is Json => typeof value === 'object' && value !== null && !Array.isArray(value);
+const isObject = (value: unknown): value is Json =>
+  typeof value === 'object' && value !== null && !Array.isArray(value);
 
 function addedTokens(json: Json): readonly AddedToken[] {
-  const list: unknown = json['added_tokens'] ?? [];
+  const list: unknown = json.added_tokens ?? [];
   if (!Array.isArray(list)) throw new Error('added_tokens is not a list');
   return list.map((token: unknown, index) => {
     if (!isAddedToken(token)) throw new Error(`added_tokens[${index}] lacks id or content`);
@@ -130,33 +142,35 @@ function addedTokens(json: Json): readonly AddedToken[] {
 }
 
 function isAddedToken(value: unknown): value is AddedToken {
-  return isObject(value) && Number.isInteger(value['id']) && typeof value['content'] === 'string';
+  return isObject(value) && Number.isInteger(value.id) && typeof value.content === 'string';
 }
 
 /** A special token is written as its text, or as an object that holds it. */
 function tokenText(value: unknown): string | undefined {
-  const text = isObject(value) ? value['content'] : value;
+  const text = isObject(value) ? value.content : value;
   return typeof text === 'string' ? text : undefined;
 }
 
 /** The decoder as a flat list of steps. */
 function decoderSteps(decoder: unknown): readonly Json[] {
   if (!isObject(decoder)) return [];
-  if (decoder['type'] !== 'Sequence') return [decoder];
-  const steps: unknown = decoder['decoders'];
+  if (decoder.type !== 'Sequence') return [decoder];
+  const steps: unknown = decoder.decoders;
   return Array.isArray(steps) ? steps.flatMap(decoderSteps) : [];
 }
 
 function stripsSpace(step: Json): boolean {
-  if (step['type'] === 'Strip') return step['content'] === ' ' && Number(step['start']) > 0;
-  return step['type'] === 'Metaspace' && step['prepend_scheme'] !== 'never' && step['add_prefix_space'] !== false;
+  if (step.type === 'Strip') return step.content === ' ' && Number(step.start) > 0;
+  return step.type === 'Metaspace' && step.prepend_scheme !== 'never' && step.add_prefix_space !== false;
 }
 
 // How one token is spelled. The library decodes whole sequences to text only, which loses the bytes of broken characters.
 function bytesReader(steps: readonly Json[]): (token: string) => Uint8Array {
-  const types = steps.map((step) => step['type']);
+  const types = steps.map((step) => step.type);
   if (types.includes('ByteLevel')) return byteLevelBytes;
-  const unknown = types.find((type) => !['ByteFallback', 'Metaspace', 'Replace', 'Fuse', 'Strip'].includes(String(type)));
+  const unknown = types.find(
+    (type) => !['ByteFallback', 'Metaspace', 'Replace', 'Fuse', 'Strip'].includes(String(type)),
+  );
   if (unknown !== undefined) throw new Error(`Cannot build tokenizer: unknown decoder: '${String(unknown)}'`);
   const withBytes = types.includes('ByteFallback');
   const replaced = steps.flatMap(replacement);
@@ -168,9 +182,9 @@ function bytesReader(steps: readonly Json[]): (token: string) => Uint8Array {
 }
 
 function replacement(step: Json): (readonly [string, string])[] {
-  if (step['type'] === 'Metaspace') return [[tokenText(step['replacement']) ?? '\u2581', ' ']];
-  if (step['type'] !== 'Replace') return [];
-  const pattern = isObject(step['pattern']) ? step['pattern']['String'] : undefined;
-  const content = step['content'];
+  if (step.type === 'Metaspace') return [[tokenText(step.replacement) ?? '\u2581', ' ']];
+  if (step.type !== 'Replace') return [];
+  const pattern = isObject(step.pattern) ? step.pattern.String : undefined;
+  const content = step.content;
   return typeof pattern === 'string' && typeof content === 'string' ? [[pattern, content]] : [];
 }

@@ -62,7 +62,9 @@ const table: ReadonlyMap<string, PreTokenizer> = new Map([
 export function preTokenizer(name = 'default'): PreTokenizer {
   const found = table.get(name);
   if (found === undefined) {
-    throw new Error(`Cannot build tokenizer: unknown pre-tokenizer: '${name}', known are ${[...table.keys()].join(', ')}`);
+    throw new Error(
+      `Cannot build tokenizer: unknown pre-tokenizer: '${name}', known are ${[...table.keys()].join(', ')}`,
+    );
   }
   return found;
 }

@@ -26,7 +26,9 @@ function rankOf(scores: ArrayLike<number>): Map<number, number> {
 function readPairs(data: GgufTokenizerData, ids: ReadonlyMap<string, number>): Pairs {
   const { scores } = data;
   if (scores === undefined || scores.length !== data.tokens.length) {
-    throw new Error(`Cannot build tokenizer: a llama vocabulary needs a score for each token: ${scores?.length ?? 0} scores, ${data.tokens.length} tokens`);
+    throw new Error(
+      `Cannot build tokenizer: a llama vocabulary needs a score for each token: ${scores?.length ?? 0} scores, ${data.tokens.length} tokens`,
+    );
   }
   const ranks = rankOf(scores);
   const chars = new Map<number, number>();

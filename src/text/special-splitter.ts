@@ -18,7 +18,7 @@ export class SpecialSplitter {
     if (this.#pattern === undefined) return [text];
     const parts = text.split(this.#pattern);
     // With a capturing group, every second part is a separator.
-    return parts.flatMap((part, index) => {
+    return parts.flatMap<string | number>((part, index) => {
       if (index % 2 === 0) return part.length > 0 ? [part] : [];
       return [this.#ids.get(part) as number];
     });

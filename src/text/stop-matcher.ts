@@ -5,8 +5,6 @@ import { toWellFormed } from './utf8.ts';
 export interface StopResult {
   /** Text that is certainly before any stop string. */
   readonly emit: string;
-  /** Pushes that are out now and were not before: all their text is emitted, or a stop string cut it. */
-  readonly released: number;
   /** The stop string that was completed. Nothing is emitted after it. */
   readonly stopped: string | undefined;
 }
@@ -62,11 +60,6 @@ export class StopMatcher {
   #state: Node;
   #held = '';
   #emittedChars = 0;
-  /** Where the text of each push ends, in characters from the start; those before `#firstHeld` are released. */
-  readonly #ends: number[] = [];
-  #firstHeld = 0;
-  #releasedEnd = 0;
-  #pushedChars = 0;
   #stopped: string | undefined;
 
   /** Throws on an empty stop string. */
@@ -87,24 +80,20 @@ export class StopMatcher {
 
   /** Takes the text of one token (which may be empty). After a stop it is ignored. */
   push(text: string): StopResult {
-    if (this.#stopped !== undefined) return { emit: '', released: 0, stopped: this.#stopped };
+    if (this.#stopped !== undefined) return { emit: '', stopped: this.#stopped };
     for (let i = 0; i < text.length; i++) {
       this.#state = advance(this.#state, text.charCodeAt(i), this.#root);
       const { stop } = this.#state;
       if (stop === undefined) continue;
       this.#stopped = stop;
-      this.#pushedChars += i + 1;
-      this.#ends.push(this.#pushedChars);
       return this.#emit(this.#held + text.slice(0, i + 1), stop.length);
     }
-    this.#pushedChars += text.length;
-    this.#ends.push(this.#pushedChars);
     return this.#emit(this.#held + text, this.#state.depth);
   }
 
   /** The output ends here: what was held is no stop string after all. */
   flush(): StopResult {
-    if (this.#stopped !== undefined) return { emit: '', released: 0, stopped: this.#stopped };
+    if (this.#stopped !== undefined) return { emit: '', stopped: this.#stopped };
     this.#state = this.#root;
     return this.#emit(this.#held, 0);
   }
@@ -114,24 +103,6 @@ export class StopMatcher {
     const emit = text.slice(0, text.length - hold);
     this.#held = this.#stopped === undefined ? text.slice(emit.length) : '';
     this.#emittedChars += emit.length;
-    return { emit, released: this.#release(), stopped: this.#stopped };
-  }
-
-  #release(): number {
-    const out = this.#emittedChars;
-    let released = 0;
-    for (;;) {
-      const end = this.#ends[this.#firstHeld + released];
-      // The token that a stop string cuts counts as out if some of its text is.
-      if (end === undefined || !(end <= out || (this.#stopped !== undefined && this.#releasedEnd < out))) break;
-      this.#releasedEnd = end;
-      released++;
-    }
-    this.#firstHeld += released;
-    if (this.#firstHeld * 2 > this.#ends.length) {
-      this.#ends.splice(0, this.#firstHeld);
-      this.#firstHeld = 0;
-    }
-    return released;
+    return { emit, stopped: this.#stopped };
   }
 }

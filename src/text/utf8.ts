@@ -89,9 +89,11 @@ export class Utf8Decoder {
   #lead(byte: number): void {
     this.#low = 0x80;
     this.#high = 0xbf;
-    if (byte < 0x80) return this.#emit(byte);
-    if (byte < 0xc2 || byte > 0xf4) return this.#emit(replacement);
-    if (byte < 0xe0) {
+    if (byte < 0x80) {
+      this.#emit(byte);
+    } else if (byte < 0xc2 || byte > 0xf4) {
+      this.#emit(replacement);
+    } else if (byte < 0xe0) {
       this.#missing = 1;
       this.#code = byte & 31;
     } else if (byte < 0xf0) {

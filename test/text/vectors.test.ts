@@ -3,8 +3,7 @@
 import { readFileSync } from 'node:fs';
 import { describe, expect, test } from 'vitest';
 import { decodeTokens } from '../../src/text/detokenizer.ts';
-import { createGgufTokenizer } from '../../src/text/gguf-tokenizer.ts';
-import { hasShared, readGgufTokenizer, sharedModels } from './models.ts';
+import { hasShared, openText, sharedModels } from './models.ts';
 
 /** A text with the ids it must give, no special tokens added. */
 interface Vector {
@@ -23,7 +22,7 @@ function readVectors(stem: string): Vector[] {
 describe.skipIf(!hasShared)('recorded ids (needs ../shared/models)', () => {
   test.each(['gpt-2', 'llama-bpe', 'llama-spm'])('%s vocabulary', (name) => {
     const stem = `${sharedModels}/vocabs/ggml-vocab-${name}.gguf`;
-    const tokenizer = createGgufTokenizer(readGgufTokenizer(stem));
+    const { tokenizer } = openText(stem);
     const vectors = readVectors(stem);
     expect(vectors.length).toBe(46);
     for (const { text, ids } of vectors) {
@@ -34,7 +33,7 @@ describe.skipIf(!hasShared)('recorded ids (needs ../shared/models)', () => {
 
   test('SmolLM2', () => {
     const folder = `${sharedModels}/SmolLM2-135M-Instruct`;
-    const tokenizer = createGgufTokenizer(readGgufTokenizer(`${folder}/SmolLM2-135M-Instruct.Q4_1.gguf`));
+    const { tokenizer } = openText(`${folder}/SmolLM2-135M-Instruct.Q4_1.gguf`);
     const vectors: Vector[] = JSON.parse(readFileSync(`${folder}/tokenizer-vectors.json`, 'utf8'));
     expect(vectors.length).toBe(57);
     for (const { text, ids } of vectors) {
@@ -44,7 +43,7 @@ describe.skipIf(!hasShared)('recorded ids (needs ../shared/models)', () => {
 
   test('SmolLM2 reads the prompts of its goldens', () => {
     const folder = `${sharedModels}/SmolLM2-135M-Instruct`;
-    const tokenizer = createGgufTokenizer(readGgufTokenizer(`${folder}/SmolLM2-135M-Instruct.Q4_1.gguf`));
+    const { tokenizer } = openText(`${folder}/SmolLM2-135M-Instruct.Q4_1.gguf`);
     const golden: { cases: { text: string; prompt: number[] }[] } = JSON.parse(
       readFileSync(`${folder}/golden.json`, 'utf8'),
     );

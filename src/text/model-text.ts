@@ -1,0 +1,57 @@
+// The text side of a model: its tokenizer and chat template, from whatever its files carry.
+
+import { ChatTemplate } from './chat-template.ts';
+import { createGgufTokenizer } from './gguf-tokenizer.ts';
+import type { GgufTokenizerData } from './gguf-tokenizer-data.ts';
+import { createHuggingFaceTokenizer } from './hugging-face-tokenizer.ts';
+import type { Tokenizer } from './tokenizer.ts';
+import { decodeUtf8 } from './utf8.ts';
+
+/** What the model's files say about text, read but not interpreted. */
+export type TextSource =
+  | { readonly kind: 'gguf'; readonly data: GgufTokenizerData & { readonly chatTemplate?: string } }
+  | {
+      readonly kind: 'huggingface';
+      /** Text of tokenizer.json. */
+      readonly tokenizerJson: string;
+      /** Parsed tokenizer_config.json and special_tokens_map.json. */
+      readonly tokenizerConfig?: unknown;
+      readonly specialTokensMap?: unknown;
+      /** The one of the model's templates that is meant for chat. */
+      readonly chatTemplate?: string;
+    };
+
+export interface ModelText {
+  readonly tokenizer: Tokenizer;
+  readonly chatTemplate: ChatTemplate | undefined;
+  /** How the template spells the ends of a sequence. */
+  readonly bosToken: string | undefined;
+  readonly eosToken: string | undefined;
+}
+
+/** Builds both; throws `Cannot build tokenizer: ...` on a vocabulary that cannot be used. */
+export function createModelText(source: TextSource): ModelText {
+  const tokenizer = source.kind === 'gguf' ? createGgufTokenizer(source.data) : readTokenizerJson(source);
+  const template = source.kind === 'gguf' ? source.data.chatTemplate : source.chatTemplate;
+  const spell = (id: number | undefined) => (id === undefined ? undefined : decodeUtf8(tokenizer.tokenBytes(id)));
+  return {
+    tokenizer,
+    chatTemplate: template === undefined ? undefined : new ChatTemplate(template),
+    bosToken: spell(tokenizer.bosId),
+    eosToken: spell(tokenizer.eosIds[0]),
+  };
+}
+
+type HuggingFaceSource = Extract<TextSource, { kind: 'huggingface' }>;
+
+function readTokenizerJson({ tokenizerJson, tokenizerConfig, specialTokensMap }: HuggingFaceSource): Tokenizer {
+  let tokenizer: unknown;
+  try {
+    tokenizer = JSON.parse(tokenizerJson);
+  } catch (error) {
+    throw new Error(
+      `Cannot build tokenizer: tokenizer.json is not JSON: ${error instanceof Error ? error.message : ''}`,
+    );
+  }
+  return createHuggingFaceTokenizer({ tokenizer, config: tokenizerConfig, specialTokensMap });
+}
