@@ -6,6 +6,7 @@ import { createRequire } from 'node:module';
 import { availableParallelism } from 'node:os';
 import { basename, dirname, join, relative } from 'node:path';
 import { pathToFileURL } from 'node:url';
+import { filesUnder, readRecord } from './files.mjs';
 import { root } from './root.mjs';
 
 const sourceFolder = join(root, 'native');
@@ -14,7 +15,9 @@ const objectFolder = join(buildFolder, 'objects');
 const addonPath = join(buildFolder, 'kvasir.node');
 const stampPath = join(buildFolder, 'kvasir.stamp');
 
-const baseFlags = ['-O3', '-std=c++17', '-fPIC', '-Wall', '-Wextra', '-fvisibility=hidden'];
+// GCC's own AVX-512 headers start from undefined vectors on purpose, and it warns of each.
+const warnings = ['-Wall', '-Wextra', '-Wno-uninitialized', '-Wno-maybe-uninitialized'];
+const baseFlags = ['-O3', '-std=c++17', '-fPIC', '-fvisibility=hidden', ...warnings];
 // Explicit fused multiply-adds only, so that every translation unit of a form rounds alike.
 const floatFlags = ['-ffp-contract=off', '-fno-math-errno', '-fno-trapping-math'];
 
@@ -29,24 +32,35 @@ const families = {
   amx: ['-mamx-tile', '-mamx-int8', '-mamx-bf16', ...avx512],
 };
 
-/** Makes build/kvasir.node current; reports one line per thing done, and none when nothing is to be done. */
-export async function buildNative(report) {
+/**
+ * Makes build/kvasir.node current; reports one line per thing done, and none when nothing is to be done.
+ * Warnings of a compiler that succeeds go to `warn`: they concern whoever works on the kernels, not whoever starts a server.
+ */
+export async function buildNative(report, warn = () => {}) {
   const sources = filesUnder(sourceFolder).filter((path) => path.endsWith('.cc'));
   if (sources.length === 0) return;
+  const text = hash(sources.flatMap((source) => textsOf(source)));
+  const built = (existsSync(addonPath) ? readRecord(stampPath) : undefined) ?? {};
   const compiler = findCompiler();
   if (compiler === undefined) {
+    // What was compiled elsewhere from these very sources still serves, in a container without a compiler for example.
+    if (built.text === text) return;
+    rmSync(addonPath, { force: true });
     report(
       'no C++ compiler found (tried $CXX, c++, g++, clang++): the TypeScript oracle computes instead, which is slow',
     );
-    rmSync(addonPath, { force: true });
-    rmSync(stampPath, { force: true });
     return;
   }
   const units = planUnits(compiler, sources);
   const linkFlags = process.platform === 'darwin' ? ['-undefined', 'dynamic_lookup'] : ['-pthread'];
-  const stamp = hash([...units.map((unit) => unit.key), ...linkFlags]);
-  if (existsSync(addonPath) && readText(stampPath) === stamp) return;
+  const stamp = { text, units: hash([...units.map((unit) => unit.key), ...linkFlags]) };
+  if (built.text === stamp.text && built.units === stamp.units) return;
+  await makeAddon({ ...compiler, warn }, units, linkFlags, report);
+  writeFileSync(stampPath, JSON.stringify(stamp));
+}
 
+/** Compiles the units that have no object yet, links all, and puts the result in place in one move. */
+async function makeAddon(compiler, units, linkFlags, report) {
   const started = performance.now();
   mkdirSync(objectFolder, { recursive: true });
   const stale = units.filter((unit) => !existsSync(unit.object));
@@ -55,7 +69,6 @@ export async function buildNative(report) {
   const linking = `${addonPath}.${process.pid}.tmp`;
   await execute(compiler, ['-shared', '-o', linking, ...units.map((unit) => unit.object), ...linkFlags]);
   renameSync(linking, addonPath);
-  writeFileSync(stampPath, stamp);
   removeStaleObjects(new Set(units.map((unit) => basename(unit.object))));
   report(`compiled the native kernels in ${((performance.now() - started) / 1000).toFixed(1)} s`);
 }
@@ -94,8 +107,8 @@ function planUnits(compiler, sources) {
 function usableFamilies(compiler) {
   const remembered = join(buildFolder, 'families.json');
   const key = hash([compiler.name, JSON.stringify(families)]);
-  const known = JSON.parse(readText(remembered) ?? '{}');
-  if (known.key === key) return known.usable;
+  const known = readRecord(remembered);
+  if (known?.key === key) return known.usable;
   const usable = Object.keys(families).filter((family) => {
     const args = [...compiler.prefix, ...families[family], '-x', 'c++', '-fsyntax-only', '-'];
     return spawnSync(compiler.command, args, { input: '#include <immintrin.h>\nint one;\n' }).status === 0;
@@ -133,7 +146,7 @@ function execute(compiler, args) {
     child.on('close', (code) => {
       if (code !== 0)
         return reject(new Error(`Cannot compile the native part: ${compiler.command} exited ${code}:\n${said}`));
-      if (said !== '') process.stderr.write(said);
+      if (said !== '') compiler.warn(said);
       resolve();
     });
   });
@@ -159,12 +172,6 @@ function removeStaleObjects(wanted) {
   }
 }
 
-function filesUnder(folder) {
-  if (!existsSync(folder)) return [];
-  const names = readdirSync(folder, { recursive: true }).map(String);
-  return names.sort().map((name) => join(folder, name));
-}
-
 /** The text of a source and of every header of ours that it includes, directly or not. */
 function textsOf(source, seen = new Map()) {
   if (seen.has(source) || !existsSync(source)) return [...seen.values()];
@@ -177,8 +184,6 @@ function textsOf(source, seen = new Map()) {
   return [...seen.values()];
 }
 
-const readText = (path) => (existsSync(path) ? readFileSync(path, 'utf8') : undefined);
-
 function hash(parts) {
   const digest = createHash('sha256');
   for (const part of parts) digest.update(part).update('\0');
@@ -187,7 +192,7 @@ function hash(parts) {
 
 if (import.meta.url === pathToFileURL(process.argv[1] ?? '').href) {
   try {
-    await buildNative(console.log);
+    await buildNative(console.log, (text) => process.stderr.write(text));
   } catch (error) {
     console.error(error.message);
     process.exitCode = 1;

@@ -1,8 +1,9 @@
 // The steps between a fresh clone and a program that runs: install, compile, build. Each is quick when nothing is to be done.
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
-import { join } from 'node:path';
+import { join, relative } from 'node:path';
 import { buildNative } from './build-native.mjs';
+import { filesUnder, readRecord } from './files.mjs';
 import { root } from './root.mjs';
 
 /** Brings everything up to date; `report` gets one line per step that had to run. Throws with the tool's own message. */
@@ -14,10 +15,11 @@ export async function prepare(report) {
 
 /** Runs `npm ci` unless node_modules already holds what package-lock.json asks for. */
 export function ensureInstalled(report) {
-  const wanted = readJson(join(root, 'package-lock.json'));
+  const lockPath = join(root, 'package-lock.json');
   // An installed package has no lock file: npm has put its dependencies in place.
-  if (wanted === undefined) return;
-  const present = readJson(join(root, 'node_modules', '.package-lock.json'));
+  if (!existsSync(lockPath)) return;
+  const wanted = JSON.parse(readFileSync(lockPath, 'utf8'));
+  const present = readRecord(join(root, 'node_modules', '.package-lock.json'));
   if (present !== undefined && holds(present, wanted)) return;
   report('installing dependencies (npm ci)');
   const npm = process.env.npm_execpath;
@@ -38,7 +40,7 @@ export function ensureBuilt(report) {
   const sources = sourceTree();
   if (sources === undefined) return;
   const stampPath = join(root, 'dist', 'stamp.json');
-  const previous = readJson(stampPath);
+  const previous = readRecord(stampPath);
   if (previous !== undefined && JSON.stringify(previous) === JSON.stringify(sources)) return;
   // The compiler never deletes the output of a source that is gone.
   if (previous !== undefined && Object.keys(previous).some((path) => !(path in sources))) {
@@ -58,8 +60,8 @@ export function ensureBuilt(report) {
 function sourceTree() {
   const folder = join(root, 'src');
   if (!existsSync(folder)) return undefined;
-  const inSrc = readdirSync(folder, { recursive: true }).map((name) => join('src', `${name}`));
-  const paths = inSrc.filter((path) => path.endsWith('.ts') || path.endsWith('tsconfig.json')).sort();
+  const inSrc = filesUnder(folder).map((path) => relative(root, path));
+  const paths = inSrc.filter((path) => path.endsWith('.ts') || path.endsWith('tsconfig.json'));
   const tree = {};
   for (const path of [...paths, 'tsconfig.base.json', 'package-lock.json']) {
     const { size, mtimeMs } = statSync(join(root, path));
@@ -74,8 +76,4 @@ function run(command, args) {
   if (result.status === 0) return;
   const said = `${result.stdout}${result.stderr}`.trim();
   throw new Error(`Cannot run ${[command, ...args].join(' ')}: exit code ${result.status ?? result.signal}:\n${said}`);
-}
-
-function readJson(path) {
-  return existsSync(path) ? JSON.parse(readFileSync(path, 'utf8')) : undefined;
 }
