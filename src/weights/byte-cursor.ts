@@ -30,43 +30,53 @@ export class ByteCursor {
   }
 
   u8(what: string): number {
-    return this.#window.readUInt8(this.#take(1, what));
+    const at = this.#take(1, what);
+    return this.#window.readUInt8(at);
   }
 
   i8(what: string): number {
-    return this.#window.readInt8(this.#take(1, what));
+    const at = this.#take(1, what);
+    return this.#window.readInt8(at);
   }
 
   u16(what: string): number {
-    return this.#window.readUInt16LE(this.#take(2, what));
+    const at = this.#take(2, what);
+    return this.#window.readUInt16LE(at);
   }
 
   i16(what: string): number {
-    return this.#window.readInt16LE(this.#take(2, what));
+    const at = this.#take(2, what);
+    return this.#window.readInt16LE(at);
   }
 
   u32(what: string): number {
-    return this.#window.readUInt32LE(this.#take(4, what));
+    const at = this.#take(4, what);
+    return this.#window.readUInt32LE(at);
   }
 
   i32(what: string): number {
-    return this.#window.readInt32LE(this.#take(4, what));
+    const at = this.#take(4, what);
+    return this.#window.readInt32LE(at);
   }
 
   f32(what: string): number {
-    return this.#window.readFloatLE(this.#take(4, what));
+    const at = this.#take(4, what);
+    return this.#window.readFloatLE(at);
   }
 
   f64(what: string): number {
-    return this.#window.readDoubleLE(this.#take(8, what));
+    const at = this.#take(8, what);
+    return this.#window.readDoubleLE(at);
   }
 
   u64(what: string): bigint {
-    return this.#window.readBigUInt64LE(this.#take(8, what));
+    const at = this.#take(8, what);
+    return this.#window.readBigUInt64LE(at);
   }
 
   i64(what: string): bigint {
-    return this.#window.readBigInt64LE(this.#take(8, what));
+    const at = this.#take(8, what);
+    return this.#window.readBigInt64LE(at);
   }
 
   /**

@@ -1,0 +1,201 @@
+// Random models of any size in both file kinds, with the same values: for tests that need a model that nobody trained.
+import { mkdirSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { quantise } from '../../src/weights/quantise.ts';
+import type { TensorType } from '../../src/weights/types.ts';
+import { f32, type GgufTensorSpec, type GgufValue, text, u32, writeGguf, writeSafetensors } from './writers.ts';
+
+export interface RandomModelSpec {
+  readonly architecture: 'llama' | 'qwen2' | 'qwen3';
+  readonly vocabSize: number;
+  readonly hiddenSize: number;
+  readonly intermediateSize: number;
+  readonly layers: number;
+  readonly heads: number;
+  readonly kvHeads: number;
+  readonly headDim: number;
+  readonly maxPositions: number;
+  readonly tieEmbeddings: boolean;
+  readonly seed: number;
+}
+
+export const tinySpec: RandomModelSpec = {
+  architecture: 'llama',
+  vocabSize: 96,
+  hiddenSize: 64,
+  intermediateSize: 96,
+  layers: 2,
+  heads: 4,
+  kvHeads: 2,
+  headDim: 16,
+  maxPositions: 256,
+  tieEmbeddings: false,
+  seed: 1,
+};
+
+export interface RandomTensor {
+  /** Hugging Face name, and rows in its order. */
+  readonly name: string;
+  readonly shape: readonly number[];
+  readonly values: Float32Array;
+}
+
+/** Every tensor of the model: matrices small enough that activations stay near 1, gains near 1, biases near 0. */
+export function randomTensors(spec: RandomModelSpec): RandomTensor[] {
+  const random = normals(spec.seed);
+  const filled = (name: string, shape: readonly number[], mean: number, deviation: number): RandomTensor => {
+    const values = new Float32Array(shape.reduce((product, size) => product * size, 1));
+    for (let index = 0; index < values.length; index++) values[index] = mean + deviation * random();
+    return { name, shape, values };
+  };
+  const matrix = (name: string, rows: number, columns: number): RandomTensor =>
+    filled(`${name}.weight`, [rows, columns], 0, 1 / Math.sqrt(columns));
+  const gain = (name: string, size: number): RandomTensor => filled(`${name}.weight`, [size], 1, 0.1);
+  const { hiddenSize, intermediateSize, heads, kvHeads, headDim } = spec;
+  const tensors = [matrix('model.embed_tokens', spec.vocabSize, hiddenSize)];
+  for (let layer = 0; layer < spec.layers; layer++) {
+    const at = `model.layers.${layer}`;
+    const projections = [
+      ['q', heads],
+      ['k', kvHeads],
+      ['v', kvHeads],
+    ] as const;
+    tensors.push(gain(`${at}.input_layernorm`, hiddenSize));
+    for (const [which, count] of projections) {
+      tensors.push(matrix(`${at}.self_attn.${which}_proj`, count * headDim, hiddenSize));
+      if (spec.architecture === 'qwen2') {
+        tensors.push(filled(`${at}.self_attn.${which}_proj.bias`, [count * headDim], 0, 0.1));
+      }
+    }
+    if (spec.architecture === 'qwen3') {
+      tensors.push(gain(`${at}.self_attn.q_norm`, headDim), gain(`${at}.self_attn.k_norm`, headDim));
+    }
+    tensors.push(matrix(`${at}.self_attn.o_proj`, hiddenSize, heads * headDim));
+    tensors.push(gain(`${at}.post_attention_layernorm`, hiddenSize));
+    tensors.push(matrix(`${at}.mlp.gate_proj`, intermediateSize, hiddenSize));
+    tensors.push(matrix(`${at}.mlp.up_proj`, intermediateSize, hiddenSize));
+    tensors.push(matrix(`${at}.mlp.down_proj`, hiddenSize, intermediateSize));
+  }
+  tensors.push(gain('model.norm', hiddenSize));
+  if (!spec.tieEmbeddings) tensors.push(matrix('lm_head', spec.vocabSize, hiddenSize));
+  return tensors;
+}
+
+export function configJson(spec: RandomModelSpec): Record<string, unknown> {
+  return {
+    model_type: spec.architecture,
+    vocab_size: spec.vocabSize,
+    hidden_size: spec.hiddenSize,
+    intermediate_size: spec.intermediateSize,
+    num_hidden_layers: spec.layers,
+    num_attention_heads: spec.heads,
+    num_key_value_heads: spec.kvHeads,
+    head_dim: spec.headDim,
+    max_position_embeddings: spec.maxPositions,
+    rms_norm_eps: 1e-5,
+    rope_theta: 10_000,
+    hidden_act: 'silu',
+    tie_word_embeddings: spec.tieEmbeddings,
+    bos_token_id: 1,
+    eos_token_id: 2,
+  };
+}
+
+/** Writes a Hugging Face directory without a tokenizer. */
+export function writeHuggingFaceModel(folder: string, spec: RandomModelSpec, type: 'f32' | 'f16' | 'bf16'): void {
+  mkdirSync(folder, { recursive: true });
+  const tensors = randomTensors(spec).map(({ name, shape, values }) => ({
+    name,
+    shape,
+    dtype: type.toUpperCase(),
+    bytes: quantise(type, values),
+  }));
+  writeFileSync(join(folder, 'config.json'), JSON.stringify(configJson(spec)));
+  writeFileSync(join(folder, 'model.safetensors'), writeSafetensors(tensors));
+}
+
+const ggufStems: Readonly<Record<string, string>> = {
+  input_layernorm: 'attn_norm',
+  'self_attn.q_proj': 'attn_q',
+  'self_attn.k_proj': 'attn_k',
+  'self_attn.v_proj': 'attn_v',
+  'self_attn.o_proj': 'attn_output',
+  'self_attn.q_norm': 'attn_q_norm',
+  'self_attn.k_norm': 'attn_k_norm',
+  post_attention_layernorm: 'ffn_norm',
+  'mlp.gate_proj': 'ffn_gate',
+  'mlp.up_proj': 'ffn_up',
+  'mlp.down_proj': 'ffn_down',
+};
+
+/** GGUF metadata of the model, without a vocabulary. */
+export function ggufMetadata(spec: RandomModelSpec): (readonly [string, GgufValue])[] {
+  const at = spec.architecture;
+  return [
+    ['general.architecture', text(at)],
+    [`${at}.vocab_size`, u32(spec.vocabSize)],
+    [`${at}.embedding_length`, u32(spec.hiddenSize)],
+    [`${at}.feed_forward_length`, u32(spec.intermediateSize)],
+    [`${at}.block_count`, u32(spec.layers)],
+    [`${at}.attention.head_count`, u32(spec.heads)],
+    [`${at}.attention.head_count_kv`, u32(spec.kvHeads)],
+    [`${at}.attention.key_length`, u32(spec.headDim)],
+    [`${at}.attention.value_length`, u32(spec.headDim)],
+    [`${at}.context_length`, u32(spec.maxPositions)],
+    [`${at}.attention.layer_norm_rms_epsilon`, f32(1e-5)],
+    [`${at}.rope.freq_base`, f32(10_000)],
+    ['tokenizer.ggml.model', text('no_vocab')],
+  ];
+}
+
+/** The tensors as a converter would write them: GGUF names, q and k of llama reordered; vectors in f32. */
+export function ggufTensors(spec: RandomModelSpec, type: TensorType): GgufTensorSpec[] {
+  return randomTensors(spec).map(({ name, shape, values }) => {
+    const heads = name.includes('q_proj') ? spec.heads : name.includes('k_proj') ? spec.kvHeads : undefined;
+    const paired = spec.architecture === 'llama' && heads !== undefined;
+    const ordered = paired ? pairRows(values, shape[0] ?? 0, heads) : values;
+    const stored = shape.length === 1 ? 'f32' : type;
+    return { name: ggufName(name), type: stored, shape, bytes: quantise(stored, ordered) };
+  });
+}
+
+export function writeGgufModel(path: string, spec: RandomModelSpec, type: TensorType): void {
+  writeFileSync(path, writeGguf({ metadata: ggufMetadata(spec), tensors: ggufTensors(spec, type) }));
+}
+
+function ggufName(name: string): string {
+  const match = /^model\.layers\.(\d+)\.(.+)\.(weight|bias)$/.exec(name);
+  if (match !== null) return `blk.${match[1]}.${ggufStems[match[2] ?? '']}.${match[3]}`;
+  if (name === 'model.embed_tokens.weight') return 'token_embd.weight';
+  return name === 'model.norm.weight' ? 'output_norm.weight' : 'output.weight';
+}
+
+/** (heads, 2, half, columns) to (heads, half, 2, columns), as converters of llama files do. */
+function pairRows(values: Float32Array, rows: number, heads: number): Float32Array {
+  const columns = values.length / rows;
+  const headRows = rows / heads;
+  const half = headRows / 2;
+  const out = new Float32Array(values.length);
+  for (let row = 0; row < rows; row++) {
+    const inHead = row % headRows;
+    const target = row - inHead + (inHead % half) * 2 + Math.floor(inHead / half);
+    out.set(values.subarray(row * columns, (row + 1) * columns), target * columns);
+  }
+  return out;
+}
+
+/** Normal deviates from a seed: a Weyl sequence through a mixer, twelve uniforms each. */
+function normals(seed: number): () => number {
+  let state = seed >>> 0;
+  const uniform = (): number => {
+    state = (state + 0x9e3779b9) >>> 0;
+    let mixed = Math.imul(state ^ (state >>> 16), 0x85ebca6b);
+    mixed = Math.imul(mixed ^ (mixed >>> 13), 0xc2b2ae35);
+    return ((mixed ^ (mixed >>> 16)) >>> 0) / 2 ** 32;
+  };
+  return () => {
+    let sum = -6;
+    for (let index = 0; index < 12; index++) sum += uniform();
+    return sum;
+  };
+}
