@@ -30,7 +30,11 @@ interface Env {
   Variables: { requestId: string };
 }
 
-type Endpoint = (json: unknown, context: EndpointContext, call: { requestId: string; signal: AbortSignal }) => Promise<Response>;
+type Endpoint = (
+  json: unknown,
+  context: EndpointContext,
+  call: { requestId: string; signal: AbortSignal },
+) => Promise<Response>;
 
 export function createApp(options: GatewayOptions): Hono<Env> {
   const { model, port, logger } = options;
@@ -49,14 +53,18 @@ export function createApp(options: GatewayOptions): Hono<Env> {
   app.use('/v1/*', bodyLimit({ maxSize: options.bodyBytesMax, onError: () => refuseBody(options.bodyBytesMax) }));
   addInfoRoutes(app, model, port, metrics);
   const post = (path: string, endpoint: Endpoint): void => {
-    app.post(path, async (c) => endpoint(await readJson(c), context, { requestId: c.get('requestId'), signal: c.req.raw.signal }));
+    app.post(path, async (c) =>
+      endpoint(await readJson(c), context, { requestId: c.get('requestId'), signal: c.req.raw.signal }),
+    );
     app.all(path, (c) => {
       throw new ApiError(405, `Cannot ${c.req.method} ${path}: use POST`, { code: 'method_not_allowed' });
     });
   };
   post('/v1/chat/completions', chatCompletions);
   post('/v1/completions', completions);
-  app.notFound((c) => answerError(c, new ApiError(404, `Cannot find ${c.req.method} ${c.req.path}`, { code: 'unknown_url' }), logger));
+  app.notFound((c) =>
+    answerError(c, new ApiError(404, `Cannot find ${c.req.method} ${c.req.path}`, { code: 'unknown_url' }), logger),
+  );
   app.onError((error, c) => answerError(c, error, logger));
   return app;
 }
@@ -96,7 +104,13 @@ function observe(logger: Logger, metrics: GatewayMetrics) {
     c.header('x-request-id', requestId);
     const { status } = c.res;
     metrics.response(c.req.routePath, status);
-    const line = { requestId, method: c.req.method, path: c.req.path, status, ms: Math.round(performance.now() - startMs) };
+    const line = {
+      requestId,
+      method: c.req.method,
+      path: c.req.path,
+      status,
+      ms: Math.round(performance.now() - startMs),
+    };
     if (c.req.path.startsWith('/v1/')) logger.info(line, 'request');
     else logger.debug(line, 'request');
   };
@@ -107,7 +121,8 @@ function answerError(c: Context<Env>, error: unknown, logger: Logger): Response 
   const requestId = c.get('requestId');
   if (apiError.status >= 500) logger.error({ requestId, err: error }, 'request failed');
   const headers = new Headers({ 'content-type': 'application/json', 'x-request-id': requestId });
-  if (apiError.retryAfterMs !== undefined) headers.set('retry-after', String(Math.max(1, Math.ceil(apiError.retryAfterMs / 1000))));
+  if (apiError.retryAfterMs !== undefined)
+    headers.set('retry-after', String(Math.max(1, Math.ceil(apiError.retryAfterMs / 1000))));
   if (apiError.status === 401) headers.set('www-authenticate', 'Bearer');
   return new Response(JSON.stringify(apiError.body()), { status: apiError.status, headers });
 }
@@ -121,6 +136,8 @@ async function readJson(c: Context<Env>): Promise<unknown> {
   try {
     return JSON.parse(text);
   } catch {
-    throw new ApiError(400, `Cannot read request: the body is not valid JSON: ${text.length} characters`, { code: 'invalid_json' });
+    throw new ApiError(400, `Cannot read request: the body is not valid JSON: ${text.length} characters`, {
+      code: 'invalid_json',
+    });
   }
 }

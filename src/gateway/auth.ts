@@ -15,12 +15,15 @@ export class ApiKeys {
     if (this.#digests.length === 0) return;
     const key = authorization?.match(/^Bearer\s+(.+)$/i)?.[1];
     if (key === undefined) {
-      throw new ApiError(401, 'Cannot authorise: no API key: send the header Authorization: Bearer KEY', { code: 'missing_api_key' });
+      throw new ApiError(401, 'Cannot authorise: no API key: send the header Authorization: Bearer KEY', {
+        code: 'missing_api_key',
+      });
     }
     const given = digest(key);
     // Every key is compared, so that time tells nothing about which one is near.
     const matches = this.#digests.filter((known) => timingSafeEqual(known, given)).length;
-    if (matches === 0) throw new ApiError(401, 'Cannot authorise: the API key is not known', { code: 'invalid_api_key' });
+    if (matches === 0)
+      throw new ApiError(401, 'Cannot authorise: the API key is not known', { code: 'invalid_api_key' });
   }
 }
 

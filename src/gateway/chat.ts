@@ -1,6 +1,15 @@
 // POST /v1/chat/completions.
 import type { Delta, TokenEntry } from './choice-output.ts';
-import { checkModel, type EndpointCall, type EndpointContext, newId, planChoices, runStreaming, runToEnd, usageBody } from './endpoint.ts';
+import {
+  checkModel,
+  type EndpointCall,
+  type EndpointContext,
+  newId,
+  planChoices,
+  runStreaming,
+  runToEnd,
+  usageBody,
+} from './endpoint.ts';
 import { badField } from './errors.ts';
 import { parseBody } from './fields.ts';
 import type { LogprobRequest } from './params.ts';
@@ -20,7 +29,13 @@ export async function chatCompletions(json: unknown, context: EndpointContext, c
   const choices = planChoices([planned], body, logprobs, context, call);
   const shape = new ChatShape(body, context, tokens);
   if (body.stream === true) {
-    return runStreaming(choices, (stream) => shape.streamHandler(stream), (usage) => shape.usageChunk(usageBody(usage)), context, call);
+    return runStreaming(
+      choices,
+      (stream) => shape.streamHandler(stream),
+      (usage) => shape.usageChunk(usageBody(usage)),
+      context,
+      call,
+    );
   }
   const texts = choices.map(() => ({ text: '', entries: [] as TokenEntry[], finish: 'stop' as FinishReason }));
   const usage = await runToEnd(
@@ -54,14 +69,20 @@ function append(to: ChoiceText | undefined, delta: Delta): void {
 function maxTokens(body: ChatBody): number | undefined {
   const { max_tokens: a, max_completion_tokens: b } = body;
   if (a !== undefined && b !== undefined && a !== b) {
-    throw badField('max_tokens', `Cannot accept request: 'max_tokens' is ${a} and 'max_completion_tokens' is ${b}: give one of them`);
+    throw badField(
+      'max_tokens',
+      `Cannot accept request: 'max_tokens' is ${a} and 'max_completion_tokens' is ${b}: give one of them`,
+    );
   }
   return b ?? a;
 }
 
 function logprobRequest(body: ChatBody): LogprobRequest {
   if (body.top_logprobs !== undefined && body.logprobs !== true) {
-    throw badField('top_logprobs', `Cannot accept request: 'top_logprobs' is ${body.top_logprobs} but 'logprobs' is not true`);
+    throw badField(
+      'top_logprobs',
+      `Cannot accept request: 'top_logprobs' is ${body.top_logprobs} but 'logprobs' is not true`,
+    );
   }
   return { top: body.logprobs === true ? (body.top_logprobs ?? 0) : undefined, prompt: false };
 }
@@ -104,7 +125,12 @@ class ChatShape {
         if (!this.#begun.has(index)) this.#begin(stream, index);
         if (delta.text === '' && (delta.entries.length === 0 || !this.#wantsEntries())) return;
         const logprobs = this.#logprobs(delta.entries);
-        const choice = { index, delta: { content: delta.text }, ...(logprobs && { logprobs }), ...this.#ids(delta.entries) };
+        const choice = {
+          index,
+          delta: { content: delta.text },
+          ...(logprobs && { logprobs }),
+          ...this.#ids(delta.entries),
+        };
         stream.send(this.#chunk([{ ...choice, finish_reason: null }]));
       },
       finished: ({ index }: Choice, reason: FinishReason) => {
@@ -121,7 +147,10 @@ class ChatShape {
   #begin(stream: SseStream, index: number): void {
     const first = this.#begun.size === 0 ? this.#promptIds() : {};
     this.#begun.add(index);
-    stream.send({ ...this.#chunk([{ index, delta: { role: 'assistant', content: '' }, finish_reason: null }]), ...first });
+    stream.send({
+      ...this.#chunk([{ index, delta: { role: 'assistant', content: '' }, finish_reason: null }]),
+      ...first,
+    });
   }
 
   #chunk(choices: readonly object[]): object {

@@ -31,7 +31,12 @@ export class CompletionShape {
     this.#model = model;
     this.#names = new TokenNames(model.tokenizer, body.return_tokens_as_token_ids === true);
     this.wantsEntries = body.logprobs !== undefined || body.return_token_ids === true;
-    this.#head = { id: newId('cmpl'), object: 'text_completion', created: Math.floor(Date.now() / 1000), model: model.id };
+    this.#head = {
+      id: newId('cmpl'),
+      object: 'text_completion',
+      created: Math.floor(Date.now() / 1000),
+      model: model.id,
+    };
   }
 
   whole(texts: readonly CompletionText[], usage: object): object {
@@ -89,7 +94,12 @@ export class CompletionShape {
   }
 
   /** Prompt entries have no place of their own in the text: offsets are rebuilt from the spelled tokens. */
-  #logprobs(prompt: readonly TokenEntry[], promptStart: number, output: readonly TokenEntry[], outputStart: number): object | undefined {
+  #logprobs(
+    prompt: readonly TokenEntry[],
+    promptStart: number,
+    output: readonly TokenEntry[],
+    outputStart: number,
+  ): object | undefined {
     if (this.#body.logprobs === undefined) return undefined;
     let at = promptStart;
     const offsets = prompt.map(({ id }) => {

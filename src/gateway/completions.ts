@@ -2,7 +2,15 @@
 import type { TokenLogprobs } from '../cluster/ports.ts';
 import { type TokenEntry, tokenEntry } from './choice-output.ts';
 import { CompletionShape, type CompletionText } from './completion-shape.ts';
-import { checkModel, type EndpointCall, type EndpointContext, planChoices, runStreaming, runToEnd, usageBody } from './endpoint.ts';
+import {
+  checkModel,
+  type EndpointCall,
+  type EndpointContext,
+  planChoices,
+  runStreaming,
+  runToEnd,
+  usageBody,
+} from './endpoint.ts';
 import { badField } from './errors.ts';
 import { parseBody } from './fields.ts';
 import { completionPrompts, outputTokens } from './prompt.ts';
@@ -18,17 +26,31 @@ export async function completions(json: unknown, context: EndpointContext, call:
   checkModel(body.model, context.model);
   const maxTokens = body.max_tokens ?? defaultMaxTokens;
   if (maxTokens === 0 && body.echo !== true) {
-    throw badField('max_tokens', "Cannot complete: 'max_tokens' is 0 and 'echo' is not true: there is nothing to answer");
+    throw badField(
+      'max_tokens',
+      "Cannot complete: 'max_tokens' is 0 and 'echo' is not true: there is nothing to answer",
+    );
   }
   const prompts = await completionPrompts(body, context.model, context.encode);
-  const planned = prompts.map((tokens) => ({ tokens, maxTokens: outputTokens(tokens.length, maxTokens, context.model) }));
+  const planned = prompts.map((tokens) => ({
+    tokens,
+    maxTokens: outputTokens(tokens.length, maxTokens, context.model),
+  }));
   const logprobs = { top: body.logprobs, prompt: body.echo === true && body.logprobs !== undefined };
   const choices = planChoices(planned, body, logprobs, context, call);
   const shape = new CompletionShape(body, context);
   if (body.stream === true) {
-    return runStreaming(choices, (stream) => streamHandler(shape, stream), (usage) => shape.usageChunk(usageBody(usage)), context, call);
+    return runStreaming(
+      choices,
+      (stream) => streamHandler(shape, stream),
+      (usage) => shape.usageChunk(usageBody(usage)),
+      context,
+      call,
+    );
   }
-  const texts = choices.map((choice): CompletionText => ({ choice, promptEntries: [], text: '', entries: [], finish: 'length' }));
+  const texts = choices.map(
+    (choice): CompletionText => ({ choice, promptEntries: [], text: '', entries: [], finish: 'length' }),
+  );
   const usage = await runToEnd(choices, collectInto(texts), context, call);
   return Response.json(shape.whole(texts, usageBody(usage)));
 }
@@ -54,7 +76,8 @@ function collectInto(texts: readonly CompletionText[]): ChoiceHandler {
 
 /** Entries of an echoed prompt; its first token has no log-probability. */
 function addPromptEntries(entries: TokenEntry[], { request }: Choice, piece: TokenLogprobs): void {
-  if (entries.length === 0) entries.push({ id: request.prompt[0] ?? 0, start: 0, logprob: undefined, alternatives: [] });
+  if (entries.length === 0)
+    entries.push({ id: request.prompt[0] ?? 0, start: 0, logprob: undefined, alternatives: [] });
   for (let i = 0; i < piece.logprobs.length; i++) {
     entries.push(tokenEntry(request.prompt[entries.length] ?? 0, 0, piece, i));
   }
@@ -78,7 +101,8 @@ function streamHandler(shape: CompletionShape, stream: SseStream): ChoiceHandler
     promptLogprobs: (choice, piece) => addPromptEntries(entriesOf(choice.index), choice, piece),
     delta: (choice, delta) => {
       if (!begun.has(choice.index)) begin(choice);
-      if (delta.text !== '' || (delta.entries.length > 0 && shape.wantsEntries)) stream.send(shape.deltaChunk(choice, delta));
+      if (delta.text !== '' || (delta.entries.length > 0 && shape.wantsEntries))
+        stream.send(shape.deltaChunk(choice, delta));
     },
     finished: (choice, reason) => stream.send(shape.finishChunk(choice, reason)),
   };

@@ -74,7 +74,12 @@ export function checkModel(name: string, model: ServedModel): void {
 }
 
 /** Runs choices to their end; the client's leaving cancels them. */
-export async function runToEnd(choices: readonly Choice[], handler: ChoiceHandler, context: EndpointContext, call: EndpointCall): Promise<Usage> {
+export async function runToEnd(
+  choices: readonly Choice[],
+  handler: ChoiceHandler,
+  context: EndpointContext,
+  call: EndpointCall,
+): Promise<Usage> {
   const running = new RunningChoices(context.port, choices, handler, context.metrics.startRequest());
   const leave = (): void => running.cancel();
   call.signal.addEventListener('abort', leave, { once: true });
@@ -110,7 +115,11 @@ export function runStreaming(
     (error: unknown) => stream.fail(toApiError(error).body()),
   );
   return new Response(stream.body, {
-    headers: { 'content-type': 'text/event-stream; charset=utf-8', 'cache-control': 'no-cache', 'x-accel-buffering': 'no' },
+    headers: {
+      'content-type': 'text/event-stream; charset=utf-8',
+      'cache-control': 'no-cache',
+      'x-accel-buffering': 'no',
+    },
   });
 }
 

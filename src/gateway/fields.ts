@@ -83,7 +83,10 @@ function checkUnsupported(name: string, value: unknown): void {
 function describeIssue(issue: z.core.$ZodIssue | undefined, body: Record<string, unknown>): Error {
   const path = issue?.path.map(String) ?? [];
   const field = path.length > 0 ? path.join('.') : undefined;
-  const value = path.reduce<unknown>((at, key) => (typeof at === 'object' && at !== null ? Reflect.get(at, key) : undefined), body);
+  const value = path.reduce<unknown>(
+    (at, key) => (typeof at === 'object' && at !== null ? Reflect.get(at, key) : undefined),
+    body,
+  );
   const shown = value === undefined ? 'missing' : `got ${JSON.stringify(value).slice(0, 80)}`;
   return badField(field, `Cannot accept request: '${field ?? 'body'}': ${issue?.message ?? 'invalid'}: ${shown}`);
 }

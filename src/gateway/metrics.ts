@@ -35,16 +35,35 @@ export class GatewayMetrics {
 
   constructor(port: InferencePort) {
     const registers = [this.#registry];
-    this.#ttft = new Histogram({ name: 'kvasir_ttft_seconds', help: 'Time to first token', buckets: latencySeconds, registers });
-    this.#itl = new Histogram({ name: 'kvasir_itl_seconds', help: 'Gap between tokens', buckets: gapSeconds, registers });
-    this.#duration = new Histogram({ name: 'kvasir_request_seconds', help: 'Whole request', buckets: latencySeconds, registers });
+    this.#ttft = new Histogram({
+      name: 'kvasir_ttft_seconds',
+      help: 'Time to first token',
+      buckets: latencySeconds,
+      registers,
+    });
+    this.#itl = new Histogram({
+      name: 'kvasir_itl_seconds',
+      help: 'Gap between tokens',
+      buckets: gapSeconds,
+      registers,
+    });
+    this.#duration = new Histogram({
+      name: 'kvasir_request_seconds',
+      help: 'Whole request',
+      buckets: latencySeconds,
+      registers,
+    });
     this.#responses = new Counter({
       name: 'kvasir_http_responses_total',
       help: 'Answers by endpoint and status',
       labelNames: ['endpoint', 'status'],
       registers,
     });
-    this.#cancelled = new Counter({ name: 'kvasir_requests_cancelled_total', help: 'Requests whose client went away', registers });
+    this.#cancelled = new Counter({
+      name: 'kvasir_requests_cancelled_total',
+      help: 'Requests whose client went away',
+      registers,
+    });
     for (const [name, help, read] of instanceGauges) this.#pull(name, help, () => read(port.snapshot()), 'gauge');
     for (const [name, help, read] of instanceCounters) this.#pull(name, help, () => read(port.snapshot()), 'counter');
   }
@@ -64,15 +83,25 @@ export class GatewayMetrics {
   #pull(name: string, help: string, read: () => number, kind: 'gauge' | 'counter'): void {
     const registers = [this.#registry];
     if (kind === 'gauge') {
-      new Gauge({ name, help, registers, collect() {
-        this.set(read());
-      } });
+      new Gauge({
+        name,
+        help,
+        registers,
+        collect() {
+          this.set(read());
+        },
+      });
       return;
     }
-    new Counter({ name, help, registers, collect() {
-      this.reset();
-      this.inc(read());
-    } });
+    new Counter({
+      name,
+      help,
+      registers,
+      collect() {
+        this.reset();
+        this.inc(read());
+      },
+    });
   }
 }
 

@@ -12,7 +12,11 @@ export interface LogprobRequest {
   readonly prompt: boolean;
 }
 
-export function samplingParams(body: SharedBody, model: ServedModel, logprobs: LogprobRequest): Omit<SamplingParams, 'seed'> {
+export function samplingParams(
+  body: SharedBody,
+  model: ServedModel,
+  logprobs: LogprobRequest,
+): Omit<SamplingParams, 'seed'> {
   const { defaults } = model;
   return {
     temperature: body.temperature ?? defaults.temperature,
@@ -38,7 +42,10 @@ function logitBias(body: SharedBody, model: ServedModel): [number, number][] {
 /** @throws ApiError 400 naming the field, the id and the vocabulary's size */
 export function checkTokenId(id: number, field: string, model: ServedModel): void {
   if (id < model.vocabSize) return;
-  throw badField(field, `Cannot accept request: '${field}' has token id ${id}, the vocabulary has ${model.vocabSize} entries`);
+  throw badField(
+    field,
+    `Cannot accept request: '${field}' has token id ${id}, the vocabulary has ${model.vocabSize} entries`,
+  );
 }
 
 /** Seed of choice `index`: the client's, told apart by choice, or a random one. */

@@ -11,7 +11,10 @@ export type Encode = (text: string, addSpecial: boolean) => Promise<Int32Array>;
 /** @throws ApiError 400 when the model has no tokenizer or template, or its template refuses the messages */
 export async function chatPrompt(body: ChatBody, model: ServedModel, encode: Encode): Promise<Int32Array> {
   if (model.tokenizer === undefined) {
-    throw badField('messages', `Cannot chat: model '${model.id}' has no tokenizer; it takes token ids at /v1/completions`);
+    throw badField(
+      'messages',
+      `Cannot chat: model '${model.id}' has no tokenizer; it takes token ids at /v1/completions`,
+    );
   }
   if (model.chatTemplate === undefined) {
     throw badField('messages', `Cannot chat: model '${model.id}' has no chat template; use /v1/completions`);
@@ -29,12 +32,18 @@ function render(template: ChatTemplate, messages: readonly ChatMessage[], { bosT
 }
 
 /** The prompts of a completion: one, or a list. */
-export async function completionPrompts(body: CompletionBody, model: ServedModel, encode: Encode): Promise<Int32Array[]> {
+export async function completionPrompts(
+  body: CompletionBody,
+  model: ServedModel,
+  encode: Encode,
+): Promise<Int32Array[]> {
   const { prompt } = body;
   if (typeof prompt === 'string') return [await encodeText(prompt, model, encode)];
   const prompts: Int32Array[] = [];
   if (isIds(prompt)) prompts.push(idsOf(prompt, model));
-  else for (const entry of prompt) prompts.push(typeof entry === 'string' ? await encodeText(entry, model, encode) : idsOf(entry, model));
+  else
+    for (const entry of prompt)
+      prompts.push(typeof entry === 'string' ? await encodeText(entry, model, encode) : idsOf(entry, model));
   return prompts;
 }
 

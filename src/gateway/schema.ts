@@ -30,7 +30,9 @@ const shared = {
   stop_token_ids: z.array(tokenId).max(64).optional(),
   ignore_eos: z.boolean().optional(),
   stream: z.boolean().optional(),
-  stream_options: z.strictObject({ include_usage: z.boolean().optional(), include_obfuscation: z.boolean().optional() }).optional(),
+  stream_options: z
+    .strictObject({ include_usage: z.boolean().optional(), include_obfuscation: z.boolean().optional() })
+    .optional(),
   return_token_ids: z.boolean().optional(),
   return_tokens_as_token_ids: z.boolean().optional(),
   priority: z.number().int().min(-1000).max(1000).optional(),
@@ -47,7 +49,12 @@ export const chatSchema = z.object({
 
 export const completionSchema = z.object({
   ...shared,
-  prompt: z.union([z.string(), z.array(z.string()).min(1), z.array(tokenId).min(1), z.array(z.array(tokenId).min(1)).min(1)]),
+  prompt: z.union([
+    z.string(),
+    z.array(z.string()).min(1),
+    z.array(tokenId).min(1),
+    z.array(z.array(tokenId).min(1)).min(1),
+  ]),
   max_tokens: z.number().int().min(0).optional(),
   logprobs: z.number().int().min(0).max(20).optional(),
   echo: z.boolean().optional(),
