@@ -78,17 +78,21 @@ export class RunningChoices {
     if (!this.#open.has(choice.request.id)) return;
     switch (event.kind) {
       case 'accepted':
-        return;
+        break;
       case 'started':
-        return this.#started(choice, event.cachedTokens);
+        this.#started(choice, event.cachedTokens);
+        break;
       case 'prompt-logprobs':
-        return this.#handler.promptLogprobs(choice, event.logprobs);
+        this.#handler.promptLogprobs(choice, event.logprobs);
+        break;
       case 'tokens':
-        return this.#tokens(choice, event.tokens, event.logprobs);
+        this.#tokens(choice, event.tokens, event.logprobs);
+        break;
       case 'finished':
-        return this.#finish(choice, event.reason, choice.output.finish());
+        this.#finish(choice, event.reason, choice.output.finish());
+        break;
       case 'failed':
-        return this.cancel(fromFailure(event));
+        this.cancel(fromFailure(event));
     }
   }
 
