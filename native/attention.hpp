@@ -33,7 +33,7 @@ struct AttentionArgs {
   int layers;
   int layer;                  // place of the layer in its group
   int heads;
-  float scale;
+  float scale;                // of the scores, positive
   const AttentionSequence* sequences;
   int sequence_count;
   int tokens;                 // rows of the batch
@@ -55,7 +55,20 @@ void write_kv(Isa isa, const KvLayout& layout, uint8_t* page, int slot, const fl
 void read_page(Isa isa, const KvLayout& layout, const uint8_t* page, float* out);
 void write_page(Isa isa, const KvLayout& layout, uint8_t* page, const float* values);
 
-/** Bytes of scratch for a step (partials of ranges and per-thread tiles); planned once for the largest step. */
+/**
+ * How one call shares out its work: tasks are (tile of rows of a sequence, KV head, group of ranges). Tiles and groups never change bits: rows
+ * are independent, groups are aligned subtrees of ranges.
+ */
+struct AttentionSplit {
+  int tile_tokens;   // tokens of a tile at most
+  int group_ranges;  // ranges of a task at most
+  int tasks;
+  int merges;        // tasks of the second pass, which merges groups of ranges
+};
+
+AttentionSplit attention_split(const AttentionArgs& args, int threads);
+
+/** Bytes of scratch for a step (partials of ranges and per-thread tiles), 64-byte aligned; planned once for the largest step. */
 size_t attention_scratch_bytes(Isa isa, const KvLayout& layout, int heads, int threads, int tokens_max, int context_max);
 /**
  * out (tokens, heads x head_dim) float32: normalised, or with `max` and `sum` (tokens, heads) given, unnormalised beside its statistics.

@@ -1,0 +1,61 @@
+// Sixteen lanes of AVX-512 and the bf16 form over vdpbf16ps, shared by the AVX-512 and AMX families. Internal linkage, as in attention_tile.hpp.
+#pragma once
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // false alarms inside the intrinsics of g++ 12
+#endif
+#include <immintrin.h>
+
+#include "attention_tile.hpp"
+
+namespace kvasir {
+namespace {
+
+struct Avx512Lanes {
+  using Vec = __m512;
+  static constexpr int kWidth = 16;
+  static Vec zero() { return _mm512_setzero_ps(); }
+  static Vec set(float x) { return _mm512_set1_ps(x); }
+  static Vec load(const float* from) { return _mm512_loadu_ps(from); }
+  static Vec load_part(const float* from, int lanes) { return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << lanes) - 1), from); }
+  static void store(float* to, Vec v) { _mm512_storeu_ps(to, v); }
+  static Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
+  static Vec multiply(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
+  static Vec multiply_add(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+  static Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
+  static Vec round(Vec v) { return _mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+  static bool any_above(Vec v, float bound) { return _mm512_cmp_ps_mask(v, set(bound), _CMP_GT_OQ) != 0; }
+  static float largest(Vec v) { return _mm512_reduce_max_ps(v); }
+  static float sum(Vec v) { return _mm512_reduce_add_ps(v); }
+  /** p 2^n where x is not below `lowest`, else 0; a NaN stays. */
+  static Vec scale_from(Vec x, float lowest, Vec p, Vec n) {
+    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, set(lowest), _CMP_NLT_UQ), p, n);
+  }
+};
+
+/** bf16 pairs: a step adds two products to each lane (subnormals count as zero). */
+struct DotBase {
+  using Lanes = Avx512Lanes;
+  using Element = uint16_t;
+  using Left = __m512bh;
+  using Right = __m512bh;
+  static constexpr int kPack = 2, kAccumulators = 24, kWide = 4;
+  static Right load(const uint8_t* from) { return (__m512bh)_mm512_loadu_si512(from); }
+  static Right load_part(const uint8_t* from, int lanes) {
+    return (__m512bh)_mm512_maskz_loadu_epi32(static_cast<__mmask16>((1u << lanes) - 1), from);
+  }
+  static Left broadcast(const uint16_t* from) {
+    int32_t pair;
+    std::memcpy(&pair, from, 4);
+    return (__m512bh)_mm512_set1_epi32(pair);
+  }
+  static __m512 multiply_add(__m512 sum, Left a, Right b) { return _mm512_dpbf16_ps(sum, a, b); }
+  /** The sums take the rounded weights, so that o / sum is a true mean of V. */
+  static __m512 store_weights(const __m512* weights, uint16_t* out, __m512 sums) {
+    __m512bh pairs = _mm512_cvtne2ps_pbh(weights[1], weights[0]);
+    _mm512_storeu_si512(out, (__m512i)pairs);
+    return _mm512_dpbf16_ps(sums, pairs, (__m512bh)_mm512_set1_epi32(0x3f803f80));
+  }
+};
+
+}  // namespace
+}  // namespace kvasir

@@ -1,0 +1,29 @@
+// Merging of attention partials (o, m, l), row by row, and the order in which neighbours merge.
+#pragma once
+#include <cstddef>
+
+namespace kvasir {
+
+/** `rows` rows of a partial: o (rows, stride), unnormalised, with max and sum (rows). An empty row has max -infinity and sum 0. */
+struct PartialRows {
+  float* o;
+  float* max;
+  float* sum;
+};
+
+/** left = left + right, the keys of `left` lying before those of `right`. An empty side changes no bit of the other. */
+void merge_rows(const PartialRows& left, const PartialRows& right, int rows, int columns, size_t left_stride, size_t right_stride);
+
+/**
+ * The binary counter: after part `index` (0-based) was pushed, how many merges of the two topmost partials follow. Folding what is left
+ * from the top at the end gives the tree in which neighbours merge level by level, and an odd one passes up.
+ */
+inline int merges_after(int index) {
+  int merges = 0;
+  for (int parts = index + 1; parts % 2 == 0; parts /= 2) merges++;
+  return merges;
+}
+
+constexpr int kMergeLevels = 20;  // room on the stack of a tile: 2^19 ranges
+
+}  // namespace kvasir

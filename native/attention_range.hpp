@@ -1,0 +1,48 @@
+// What the driver of attention asks of an instruction set: one range of keys for one tile of query rows.
+#pragma once
+#include "types.hpp"
+
+namespace kvasir {
+
+constexpr int kRangePages = kRangeTokens / kPageTokens;
+constexpr int kPrefetchPages = 2;  // how far ahead the loops over pages prefetch
+
+/**
+ * A tile (tokens x group rows, the heads of a token side by side) against the keys of one range. In: query, o_stride and everything above.
+ * Out: o (rows, o_stride) unnormalised, max (rows) of the scaled scores, sum (rows). A row without keys here gets 0, -infinity, 0.
+ */
+struct RangeWork {
+  int head_dim;
+  int group;           // query heads that share the KV head
+  int tokens;
+  int first_position;  // of the tile's first token; tokens follow one another
+  float scale;
+  int first_key;                 // position of the first key of pages[0]
+  int page_count;                // pages that hold a key for the last token
+  const uint8_t* const* pages;   // K of this KV head, V right behind it; kPrefetchPages more may be prefetched
+  const void* query;             // (rows, head_dim): bf16 or f32, as the kernel loads it
+  int o_stride;                  // floats of a row of o: head_dim rounded up to 16
+  float* scores;                 // workspace (rows, 32)
+  void* weights;                 // workspace (rows, 32) of 4 bytes at most
+  float* lane_sums;              // workspace (rows, 16)
+  float* o;
+  float* max;
+  float* sum;
+};
+
+struct AttentionKernel {
+  /** Bytes of a query element as `run_range` wants it. */
+  int query_element_bytes;
+  /** Widens or copies `count` elements of a query buffer's row. */
+  void (*load_query)(const void* row, int count, void* out);
+  void (*run_range)(const RangeWork& work);
+};
+
+/** The kernel of a form; nullptr where the machine lacks what it needs. Families that the compiler does not know have no definition. */
+const AttentionKernel* attention_kernel_portable(KvType type);
+const AttentionKernel* attention_kernel_avx2(KvType type);
+const AttentionKernel* attention_kernel_avx512(KvType type);
+const AttentionKernel* attention_kernel_amx(KvType type);
+const AttentionKernel* attention_kernel_amx_emulated(KvType type);
+
+}  // namespace kvasir

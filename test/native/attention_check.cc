@@ -1,0 +1,400 @@
+// Checks attention of every instruction set of this machine: against a double-precision oracle, and bit for bit against itself over chunks,
+// batches, threads and ways to split the keys. Stale bytes are NaN throughout. Prints one line per failure, then "N passed, N failed".
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "attention.hpp"
+
+using namespace kvasir;
+
+namespace {
+
+int passed = 0;
+int failed = 0;
+
+void expect(bool ok, const std::string& what) {
+  (ok ? passed : failed)++;
+  if (!ok) std::printf("FAILED %s\n", what.c_str());
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), sizeof(float) * a.size()) == 0;
+}
+
+struct Shape {
+  KvType type;
+  int kv_heads;
+  int group;
+  int head_dim;
+  int heads() const { return kv_heads * group; }
+  int row() const { return heads() * head_dim; }
+};
+
+struct Family {
+  Isa isa;
+  const char* name;
+};
+
+std::string describe(const Family& family, const Shape& shape, const std::string& what) {
+  return std::string(family.name) + (shape.type == KvType::bf16 ? " bf16" : " f32") + " kv_heads " + std::to_string(shape.kv_heads) + " group " +
+         std::to_string(shape.group) + " head_dim " + std::to_string(shape.head_dim) + ": " + what;
+}
+
+/** Tokens of one sequence: q (tokens, heads, dim), k and v (tokens, kv_heads, dim). */
+struct Tokens {
+  int count;
+  std::vector<float> q, k, v;
+};
+
+Tokens random_tokens(const Shape& shape, int count, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0.0f, 1.0f);
+  Tokens tokens{count, std::vector<float>(static_cast<size_t>(count) * shape.row()), {}, {}};
+  tokens.k.resize(static_cast<size_t>(count) * shape.kv_heads * shape.head_dim);
+  tokens.v.resize(tokens.k.size());
+  for (float& x : tokens.q) x = normal(random);
+  for (float& x : tokens.k) x = normal(random);
+  for (float& x : tokens.v) x = normal(random);
+  return tokens;
+}
+
+struct Chunk {
+  int sequence;
+  int rows;
+};
+
+/** A pool of NaN bytes with shuffled pages, and sequences that grow in it. */
+class World {
+ public:
+  World(Isa isa, const Shape& shape, std::vector<Tokens> sequences, int threads)
+      : isa_(isa), shape_(shape), layout_{shape.type, shape.kv_heads, shape.head_dim}, sequences_(std::move(sequences)), pool_(threads) {
+    int blocks = 0;
+    for (const Tokens& tokens : sequences_) {
+      lengths_.push_back(0);
+      blocks_.emplace_back();
+      for (int i = 0; i * kPageTokens < tokens.count; i++) blocks_.back().push_back(blocks++);
+    }
+    for (int i = 0; i < blocks; i++) pages_.push_back((i * 7919 + 3) % blocks);
+    bytes_ = layout_.page_bytes() * blocks;
+    memory_ = static_cast<uint8_t*>(std::aligned_alloc(4096, (bytes_ + 4095) / 4096 * 4096));
+    std::memset(memory_, 0xff, bytes_);
+  }
+  ~World() { std::free(memory_); }
+  World(const World&) = delete;
+
+  /** Writes the chunk's K and V, then attends: one step. Rows of the result follow the chunks. */
+  std::vector<float> step(const std::vector<Chunk>& chunks, std::vector<float>* max = nullptr, std::vector<float>* sum = nullptr) {
+    std::vector<AttentionSequence> sequences;
+    int tokens = 0;
+    for (const Chunk& chunk : chunks) {
+      sequences.push_back({tokens, chunk.rows, lengths_[chunk.sequence], blocks_[chunk.sequence].data(), 0});
+      for (int i = 0; i < chunk.rows; i++) write_token(chunk.sequence, lengths_[chunk.sequence] + i);
+      lengths_[chunk.sequence] += chunk.rows;
+      tokens += chunk.rows;
+    }
+    std::vector<float> queries(static_cast<size_t>(tokens) * shape_.row());
+    for (size_t i = 0; i < chunks.size(); i++) {
+      const Tokens& from = sequences_[chunks[i].sequence];
+      std::memcpy(&queries[static_cast<size_t>(sequences[i].row) * shape_.row()], &from.q[static_cast<size_t>(sequences[i].start) * shape_.row()],
+                  sizeof(float) * shape_.row() * chunks[i].rows);
+    }
+    return attend(sequences, queries, tokens, max, sum);
+  }
+
+  std::vector<float> attend(const std::vector<AttentionSequence>& sequences, const std::vector<float>& queries, int tokens, std::vector<float>* max,
+                            std::vector<float>* sum) {
+    AttentionArgs args{isa_, layout_, memory_, pages_.data(), 1, 0, shape_.heads(), scale(), sequences.data(), static_cast<int>(sequences.size()), tokens};
+    std::vector<uint8_t> query(query_bytes(isa_, shape_.type, shape_.heads(), shape_.head_dim, tokens));
+    for (int i = 0; i < tokens; i++) {
+      write_query_row(isa_, shape_.type, shape_.heads(), shape_.head_dim, query.data(), i, &queries[static_cast<size_t>(i) * shape_.row()]);
+    }
+    size_t scratch_bytes = (attention_scratch_bytes(isa_, layout_, shape_.heads(), pool_.size(), tokens, 1 << 20) + 63) / 64 * 64;
+    auto* scratch = static_cast<uint8_t*>(std::aligned_alloc(64, scratch_bytes));
+    std::memset(scratch, 0xff, scratch_bytes);
+    std::vector<float> out(static_cast<size_t>(tokens) * shape_.row(), NAN);
+    if (max != nullptr) max->assign(static_cast<size_t>(tokens) * shape_.heads(), NAN);
+    if (sum != nullptr) sum->assign(static_cast<size_t>(tokens) * shape_.heads(), NAN);
+    run_attention(pool_, args, query.data(), out.data(), max ? max->data() : nullptr, sum ? sum->data() : nullptr, scratch);
+    std::free(scratch);
+    return out;
+  }
+
+  float scale() const { return 1.0f / std::sqrt(static_cast<float>(shape_.head_dim)); }
+  const std::vector<int32_t>& blocks(int sequence) const { return blocks_[sequence]; }
+  ThreadPool& pool() { return pool_; }
+
+ private:
+  void write_token(int sequence, int position) {
+    const Tokens& from = sequences_[sequence];
+    size_t offset = static_cast<size_t>(position) * shape_.kv_heads * shape_.head_dim;
+    int page = pages_[blocks_[sequence][position / kPageTokens]];
+    write_kv(isa_, layout_, memory_ + layout_.page_bytes() * page, position % kPageTokens, &from.k[offset], &from.v[offset]);
+  }
+
+  Isa isa_;
+  Shape shape_;
+  KvLayout layout_;
+  std::vector<Tokens> sequences_;
+  ThreadPool pool_;
+  std::vector<int> lengths_;
+  std::vector<std::vector<int32_t>> blocks_;
+  std::vector<int32_t> pages_;
+  size_t bytes_ = 0;
+  uint8_t* memory_ = nullptr;
+};
+
+double rounded(float x, KvType type) {
+  if (type == KvType::f32) return x;
+  uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  bits = (bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff0000u;
+  std::memcpy(&x, &bits, 4);
+  return x;
+}
+
+struct OracleRow {
+  std::vector<double> out;  // normalised
+  double max;
+  double sum;
+};
+
+OracleRow oracle(const Shape& shape, const Tokens& tokens, int position, int head, double scale) {
+  std::vector<double> scores(position + 1);
+  int kv_head = head / shape.group;
+  auto value = [&](const std::vector<float>& from, int key, int d) {
+    return rounded(from[(static_cast<size_t>(key) * shape.kv_heads + kv_head) * shape.head_dim + d], shape.type);
+  };
+  OracleRow row{std::vector<double>(shape.head_dim, 0.0), -INFINITY, 0.0};
+  for (int key = 0; key <= position; key++) {
+    double dot = 0;
+    for (int d = 0; d < shape.head_dim; d++) {
+      dot += rounded(tokens.q[static_cast<size_t>(position) * shape.row() + head * shape.head_dim + d], shape.type) * value(tokens.k, key, d);
+    }
+    scores[key] = dot * scale;
+    row.max = std::fmax(row.max, scores[key]);
+  }
+  for (int key = 0; key <= position; key++) {
+    double weight = std::exp(scores[key] - row.max);
+    row.sum += weight;
+    for (int d = 0; d < shape.head_dim; d++) row.out[d] += weight * value(tokens.v, key, d);
+  }
+  for (double& x : row.out) x /= row.sum;
+  return row;
+}
+
+double largest(const std::vector<float>& values) {
+  double best = 0;
+  for (float x : values) best = std::fmax(best, std::fabs(x));
+  return best;
+}
+
+/** Rows of one sequence, computed in chunks of `chunk`. */
+std::vector<float> run_chunks(const Family& family, const Shape& shape, const Tokens& tokens, int chunk, int threads) {
+  World world(family.isa, shape, {tokens}, threads);
+  std::vector<float> all;
+  for (int start = 0; start < tokens.count; start += chunk) {
+    std::vector<float> rows = world.step({{0, std::min(chunk, tokens.count - start)}});
+    all.insert(all.end(), rows.begin(), rows.end());
+  }
+  return all;
+}
+
+void check_against_oracle(const Family& family, const Shape& shape, const Tokens& tokens, const std::vector<float>& out, const std::string& what) {
+  double bound = (shape.type == KvType::bf16 ? 1e-3 : 2e-6) * largest(tokens.v);
+  double scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
+  double worst = 0;
+  for (int position : {0, 1, 30, 31, 32, 33, 62, tokens.count / 2, tokens.count - 2, tokens.count - 1}) {
+    if (position < 0 || position >= tokens.count) continue;
+    for (int head = 0; head < shape.heads(); head++) {
+      OracleRow row = oracle(shape, tokens, position, head, scale);
+      for (int d = 0; d < shape.head_dim; d++) {
+        double error = std::fabs(out[static_cast<size_t>(position) * shape.row() + head * shape.head_dim + d] - row.out[d]);
+        worst = std::isnan(error) ? INFINITY : std::fmax(worst, error);
+      }
+    }
+  }
+  expect(worst <= bound, describe(family, shape, what + " is off by " + std::to_string(worst / largest(tokens.v)) + " x max|V|"));
+}
+
+void check_shape(const Family& family, const Shape& shape, int count) {
+  Tokens tokens = random_tokens(shape, count, 17 * count + shape.group);
+  std::vector<float> alone = run_chunks(family, shape, tokens, 1, 1);
+  check_against_oracle(family, shape, tokens, alone, "a sequence of " + std::to_string(count));
+  for (int chunk : {7, 31, 512}) {
+    for (int threads : {1, 2, 3}) {
+      std::string what = "chunks of " + std::to_string(chunk) + " on " + std::to_string(threads) + " threads change bits";
+      expect(same_bits(run_chunks(family, shape, tokens, chunk, threads), alone), describe(family, shape, what));
+    }
+  }
+}
+
+/** Sequences of different lengths, decoding and prefilling in the same steps; one holds NaN and infinity. */
+void check_batch(const Family& family, const Shape& shape) {
+  std::vector<Tokens> sequences = {random_tokens(shape, 75, 1), random_tokens(shape, 600, 2), random_tokens(shape, 33, 3), random_tokens(shape, 40, 4)};
+  for (size_t i = 0; i < 40; i++) sequences[3].v[i * shape.kv_heads * shape.head_dim] = i % 2 ? NAN : INFINITY;
+  sequences[3].k[5] = NAN;
+  std::vector<std::vector<float>> alone, batched(sequences.size());
+  for (const Tokens& tokens : sequences) alone.push_back(run_chunks(family, shape, tokens, 1, 1));
+  World world(family.isa, shape, sequences, 2);
+  std::vector<int> done(sequences.size(), 0);
+  for (int step = 0;; step++) {
+    std::vector<Chunk> chunks;
+    for (int s = 0; s < static_cast<int>(sequences.size()); s++) {
+      int rows = std::min((step + s) % 3 == 0 ? 1 : 13 * (s + 1), sequences[s].count - done[s]);
+      if (rows > 0) chunks.push_back({s, rows});
+    }
+    if (chunks.empty()) break;
+    std::vector<float> out = world.step(chunks);
+    size_t offset = 0;
+    for (const Chunk& chunk : chunks) {
+      size_t values = static_cast<size_t>(chunk.rows) * shape.row();
+      batched[chunk.sequence].insert(batched[chunk.sequence].end(), out.begin() + offset, out.begin() + offset + values);
+      offset += values;
+      done[chunk.sequence] += chunk.rows;
+    }
+  }
+  for (size_t s = 0; s < 3; s++) expect(same_bits(batched[s], alone[s]), describe(family, shape, "a batch changes bits of sequence " + std::to_string(s)));
+  bool clean = true;
+  for (float x : batched[0]) clean = clean && std::isfinite(x);
+  expect(clean, describe(family, shape, "NaN spreads between sequences"));
+  expect(std::isnan(batched[3].back()) || std::isnan(batched[3][batched[3].size() - shape.row()]), describe(family, shape, "a NaN of the sequence itself is lost"));
+}
+
+/** A later NaN of the same sequence does not reach earlier rows of its chunk. */
+void check_causal_nan(const Family& family, const Shape& shape) {
+  Tokens clean = random_tokens(shape, 70, 9);
+  Tokens dirty = clean;
+  size_t row = static_cast<size_t>(shape.kv_heads) * shape.head_dim;
+  for (size_t i = 0; i < row; i++) dirty.k[50 * row + i] = dirty.v[50 * row + i] = NAN;
+  std::vector<float> a = run_chunks(family, shape, clean, 70, 1);
+  std::vector<float> b = run_chunks(family, shape, dirty, 70, 1);
+  a.resize(static_cast<size_t>(50) * shape.row());
+  b.resize(a.size());
+  expect(same_bits(a, b), describe(family, shape, "a NaN token reaches rows before it"));
+}
+
+/** Keys dealt to holders of aligned `share`s, whose partials are merged: the bits of one holder. */
+void check_merge(const Family& family, const Shape& shape, int count, int share) {
+  Tokens tokens = random_tokens(shape, count, 5);
+  World world(family.isa, shape, {tokens}, 3);
+  std::vector<float> whole = world.step({{0, count}});
+  whole.erase(whole.begin(), whole.end() - shape.row());
+  std::vector<float> last(tokens.q.end() - shape.row(), tokens.q.end());
+  const int32_t* blocks = world.blocks(0).data();
+  int holders = (count + share - 1) / share;
+  std::vector<std::vector<float>> o(holders), max(holders), sum(holders);
+  std::vector<Partial> parts;
+  for (int i = 0; i < holders; i++) {
+    int first_block = i * share / kPageTokens;
+    int position = std::min(count, (i + 1) * share) - 1;  // of the last key held
+    o[i] = world.attend({{0, 1, position, blocks + first_block, first_block}}, last, 1, &max[i], &sum[i]);
+    parts.push_back({o[i].data(), max[i].data(), sum[i].data()});
+  }
+  std::vector<float> merged(shape.row());
+  merge_partials(world.pool(), parts.data(), holders, 1, shape.heads(), shape.head_dim, merged.data());
+  std::string what = std::to_string(count) + " keys in shares of " + std::to_string(share) + " change bits";
+  expect(same_bits(merged, whole), describe(family, shape, what));
+}
+
+void check_statistics(const Family& family, const Shape& shape, int count) {
+  Tokens tokens = random_tokens(shape, count, 6);
+  World world(family.isa, shape, {tokens}, 3);
+  std::vector<float> max, sum;
+  world.step({{0, count}}, &max, &sum);
+  for (int position : {0, count / 2, count - 1}) {
+    for (int head = 0; head < shape.heads(); head++) {
+      OracleRow row = oracle(shape, tokens, position, head, world.scale());
+      size_t place = static_cast<size_t>(position) * shape.heads() + head;
+      double tolerance = shape.type == KvType::bf16 ? 1e-3 : 4e-6;
+      expect(std::fabs(max[place] - row.max) < 4e-6 * (1 + std::fabs(row.max)), describe(family, shape, "max differs"));
+      expect(std::fabs(sum[place] - row.sum) < tolerance * row.sum, describe(family, shape, "sum differs"));
+    }
+  }
+}
+
+/** merge_partials alone, against doubles: random statistics, empty parts among them. */
+void check_merge_oracle() {
+  const int heads = 3, head_dim = 40, tokens = 5;
+  ThreadPool pool(2);
+  for (int count : {1, 2, 3, 5, 8, 13}) {
+    std::mt19937 random(count);
+    std::normal_distribution<float> normal(0.0f, 3.0f);
+    std::vector<std::vector<float>> o(count), max(count), sum(count);
+    std::vector<Partial> parts;
+    for (int p = 0; p < count; p++) {
+      for (int row = 0; row < tokens * heads; row++) {
+        bool empty = p > 0 && (p + row) % 4 == 0;
+        max[p].push_back(empty ? -INFINITY : normal(random));
+        sum[p].push_back(empty ? 0.0f : 1.0f + std::fabs(normal(random)));
+        for (int d = 0; d < head_dim; d++) o[p].push_back(empty ? 0.0f : normal(random) * sum[p].back());
+      }
+      parts.push_back({o[p].data(), max[p].data(), sum[p].data()});
+    }
+    std::vector<float> out(static_cast<size_t>(tokens) * heads * head_dim);
+    merge_partials(pool, parts.data(), count, tokens, heads, head_dim, out.data());
+    double worst = 0, scale = 0;
+    for (size_t i = 0; i < out.size(); i++) {
+      size_t row = i / head_dim;
+      double top = -INFINITY, weights = 0, value = 0;
+      for (int p = 0; p < count; p++) top = std::fmax(top, max[p][row]);
+      for (int p = 0; p < count; p++) {
+        double weight = std::exp(max[p][row] - top);
+        weights += weight * sum[p][row];
+        value += weight * o[p][i];
+        if (sum[p][row] > 0) scale = std::fmax(scale, std::fabs(o[p][i] / sum[p][row]));
+      }
+      worst = std::fmax(worst, std::fabs(out[i] - value / weights));
+    }
+    expect(worst <= 2e-6 * scale, "merge of " + std::to_string(count) + " parts is off by " + std::to_string(worst / scale));
+  }
+}
+
+void check_pages(const Family& family, const Shape& shape) {
+  KvLayout layout{shape.type, shape.kv_heads, shape.head_dim};
+  std::vector<float> values(2 * static_cast<size_t>(shape.kv_heads) * kPageTokens * shape.head_dim), back(values.size());
+  for (size_t i = 0; i < values.size(); i++) values[i] = static_cast<float>(rounded(std::sin(static_cast<float>(i)), shape.type));
+  std::vector<uint8_t> page(layout.page_bytes());
+  write_page(family.isa, layout, page.data(), values.data());
+  read_page(family.isa, layout, page.data(), back.data());
+  expect(same_bits(values, back), describe(family, shape, "a page does not read back"));
+}
+
+std::vector<Family> families() {
+  std::vector<Family> all = {{Isa::portable, "portable"}};
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) all.push_back({Isa::avx2, "avx2"});
+  if (__builtin_cpu_supports("avx512bf16")) {
+    all.push_back({Isa::avx512, "avx512"});
+    all.push_back({Isa::amx, "amx"});
+  }
+#endif
+  return all;
+}
+
+}  // namespace
+
+int main() {
+  check_merge_oracle();
+  for (const Family& family : families()) {
+    std::printf("%s\n", family.name);
+    for (KvType type : {KvType::bf16, KvType::f32}) {
+      for (const Shape& shape : {Shape{type, 1, 1, 32}, Shape{type, 3, 3, 64}, Shape{type, 1, 5, 80}, Shape{type, 2, 8, 128}, Shape{type, 1, 7, 18}}) {
+        check_pages(family, shape);
+        check_shape(family, shape, 70);
+        check_batch(family, shape);
+        check_causal_nan(family, shape);
+      }
+      check_shape(family, {type, 1, 2, 64}, 1100);
+      check_shape(family, {type, 1, 4, 40}, 513);
+      for (int share : {512, 1024, 2048}) check_merge(family, {type, 2, 3, 64}, 3000, share);
+      check_statistics(family, {type, 2, 2, 48}, 700);
+    }
+  }
+  std::printf("%d passed, %d failed\n", passed, failed);
+  return failed == 0 ? 0 : 1;
+}
