@@ -38,6 +38,10 @@ export function ropesOf(
   const { main, mainKey, sliding } = settingsOf(file, raw);
   const share = main.partial_rotary_factor ?? raw.partial_rotary_factor ?? raw.rotary_pct ?? 1;
   const rotaryDim = Math.floor(headDim * share);
+  if (rotaryDim < 2 || rotaryDim % 2 !== 0) {
+    const reason = `${rotaryDim} of ${headDim} dimensions would be rotated: an even number is needed`;
+    throw new ModelFileError({ file, key: 'head_dim', reason });
+  }
   const localTheta = optionalNumber(file, 'rope_local_base_freq', raw.rope_local_base_freq);
   const slidingRope = sliding === undefined ? undefined : ropeOf(file, mainKey, sliding, theta);
   return {
