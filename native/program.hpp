@@ -1,0 +1,121 @@
+// A program: ops over planned buffers, bound to weights and threads. One call of `run` is one engine step.
+#pragma once
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "buffer.hpp"
+#include "encoded.hpp"
+#include "memory.hpp"
+#include "ops.hpp"
+#include "step.hpp"
+
+namespace kvasir {
+
+/** Pages that sequences share; the layout inside a page belongs to the instruction set. */
+struct KvPool {
+  KvPool(Isa isa, const KvLayout& layout, int pages);
+
+  Isa isa;
+  KvLayout layout;
+  int pages;
+  Mapping memory;
+
+  uint8_t* page(int index) const { return memory.data() + layout.page_bytes() * static_cast<size_t>(index); }
+};
+
+using FloatVector = std::vector<float>;
+
+/** The threads of one backend; one step or packing at a time. */
+struct Team {
+  Team(Isa of, int threads) : isa(of), pool(threads) {}
+
+  Isa isa;
+  ThreadPool pool;
+  std::mutex busy;
+};
+
+struct ProgramBindings {
+  std::shared_ptr<Team> team;
+  std::vector<std::shared_ptr<const Linear>> linears;
+  std::vector<std::shared_ptr<const FloatVector>> vectors;
+};
+
+/** What the ops of a program may see while a step runs. */
+struct StepState {
+  OpContext op;
+  const StepView* step;
+  const KvPool* pool;
+  int tokens;
+  int logit_rows;
+  const int32_t* row_sequence;                               // (tokens)
+  const std::vector<std::vector<AttentionSequence>>* groups;  // sequences as each layer group sees them
+  void* attention_scratch;
+  float* attention_out;  // (tokens, columns): where a result waits to be rounded
+
+  int rows(const Buffer& buffer) const { return buffer.logit_rows ? logit_rows : tokens; }
+};
+
+class ProgramOp {
+ public:
+  virtual ~ProgramOp() = default;
+  virtual void run(const StepState& state) const = 0;
+};
+
+/** A decoded program: its ops, and what they ask for. Ops point into `buffers`, so the vector never grows after the first op. */
+struct ProgramPlan {
+  explicit ProgramPlan(const ProgramBindings& given) : bindings(given) {}
+
+  /** The ops, first and last, during which a buffer holds something. */
+  struct Life {
+    int first;
+    int last;
+  };
+
+  ProgramBindings bindings;
+  StepLimits limits = {0, 0, 0, INT32_MAX, 0, 0, {}};
+  KvLayout layout = {KvType::bf16, 0, 0};  // kv_heads 0: no op touches pages
+  std::vector<Buffer> buffers;
+  std::vector<Life> lives;  // of each buffer
+  std::vector<std::unique_ptr<ProgramOp>> ops;
+  const Buffer* logits = nullptr;
+  size_t scratch_columns = 1;
+  size_t attention_bytes = 0;
+  size_t attention_out_columns = 0;
+
+  int capacity(const Buffer& buffer) const { return buffer.logit_rows ? limits.logit_rows_max : limits.tokens_max; }
+};
+
+std::unique_ptr<ProgramPlan> decode_program(EncodedReader in, const ProgramBindings& bindings);
+
+/** Reads the next op, checks it against buffers and weights, and notes what it needs in the plan. */
+std::unique_ptr<ProgramOp> decode_op(EncodedReader& in, ProgramPlan& plan);
+
+class Program {
+ public:
+  Program(EncodedReader in, const ProgramBindings& bindings);
+
+  /** False: `abort` was set and the step can run again; nothing counts as written. Throws when the step is not one it can run. */
+  bool run(const KvPool& pool, const StepView& step, const int32_t* abort, const SamplingResult& result);
+
+  /** A buffer of `rows` rows that tests may read and write; throws where its memory serves others too. */
+  const Buffer& open_buffer(int index, int rows) const;
+  Isa isa() const { return plan_->bindings.team->isa; }
+  /** Bytes of buffers and scratch. */
+  size_t bytes() const { return arena_.bytes(); }
+
+ private:
+  void place_buffers();
+  void describe_sequences(const StepView& step);
+
+  std::unique_ptr<ProgramPlan> plan_;
+  Mapping arena_;
+  float* scratch_ = nullptr;
+  void* attention_scratch_ = nullptr;
+  float* attention_out_ = nullptr;
+  std::unique_ptr<Sampler> sampler_;
+  std::vector<int32_t> row_sequence_;
+  std::vector<std::vector<AttentionSequence>> groups_;
+};
+
+}  // namespace kvasir

@@ -1,0 +1,62 @@
+// One step as the kernels see it: pointers into the caller's arrays, and the check that every index in them is safe to follow.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "attention.hpp"
+#include "sample.hpp"
+
+namespace kvasir {
+
+template <class T>
+struct Span {
+  const T* data = nullptr;
+  size_t size = 0;
+
+  T operator[](size_t i) const { return data[i]; }
+};
+
+struct StepGroupView {
+  Span<int32_t> page_table;  // (rBlocks, layers)
+  int layers = 0;
+  Span<int32_t> blocks;
+  Span<int32_t> block_start;  // (sequences)
+  Span<int32_t> first_block;  // (sequences)
+};
+
+/** Mirrors StepSampling, with lengths. */
+struct StepSamplingView {
+  Span<float> temperature, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty;
+  Span<int32_t> top_k, top_logprobs, target;
+  Span<uint32_t> seed, token_index;
+  Span<uint8_t> has_target;
+  Span<int32_t> seen_start, seen_tokens, seen_counts;
+  Span<int32_t> bias_start, bias_tokens;
+  Span<float> bias_values;
+
+  SamplingArgs args() const;
+};
+
+struct StepView {
+  Span<int32_t> tokens, positions, row_start, logit_rows;
+  std::vector<StepGroupView> groups;
+  StepSamplingView sampling;
+
+  int sequences() const { return row_start.size == 0 ? 0 : static_cast<int>(row_start.size) - 1; }
+};
+
+/** What a step may refer to. */
+struct StepLimits {
+  int tokens_max;
+  int logit_rows_max;
+  int context_max;
+  int table_rows;  // rows of the smallest embedding table
+  int vocabulary;  // columns of the logits; 0: nothing is sampled
+  int pages;
+  std::vector<int> group_layers;  // layers that ops use of each group
+};
+
+/** Throws std::runtime_error that names the first index a kernel could not follow; checks everything before anything is computed. */
+void check_step(const StepView& step, const StepLimits& limits);
+
+}  // namespace kvasir

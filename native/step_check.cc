@@ -1,0 +1,148 @@
+// The check of a step: rows, positions, tokens, blocks, pages and sampling lists against what the program was planned for.
+#include <stdexcept>
+#include <string>
+
+#include "step.hpp"
+
+namespace kvasir {
+namespace {
+
+[[noreturn]] void refuse(const std::string& why) { throw std::runtime_error("Cannot run the step: " + why); }
+
+std::string at(const char* what, size_t index, int64_t value) {
+  return std::string(what) + "[" + std::to_string(index) + "] is " + std::to_string(value);
+}
+
+template <class T>
+void check_length(const Span<T>& span, size_t wanted, const char* what) {
+  if (span.size == wanted) return;
+  refuse(std::string(what) + " has the wrong length: " + std::to_string(span.size) + ", not " + std::to_string(wanted));
+}
+
+void check_within(const Span<int32_t>& span, int limit, const char* what, const char* of) {
+  for (size_t i = 0; i < span.size; i++)
+    if (span[i] < 0 || span[i] >= limit) refuse(at(what, i, span[i]) + ": outside the " + std::to_string(limit) + " " + of);
+}
+
+void check_rows(const StepView& step, const StepLimits& limits) {
+  const size_t tokens = step.tokens.size;
+  if (tokens > static_cast<size_t>(limits.tokens_max) || step.logit_rows.size > static_cast<size_t>(limits.logit_rows_max)) {
+    refuse("it is larger than planned: " + std::to_string(tokens) + " tokens and " + std::to_string(step.logit_rows.size) +
+           " logit rows exceed " + std::to_string(limits.tokens_max) + " and " + std::to_string(limits.logit_rows_max));
+  }
+  check_length(step.positions, tokens, "positions");
+  if (step.row_start.size == 0 || step.row_start[0] != 0) refuse("rowStart does not begin with 0");
+  const int sequences = step.sequences();
+  for (int s = 0; s < sequences; s++) {
+    const int begin = step.row_start[s], end = step.row_start[s + 1];
+    if (end <= begin) refuse(at("rowStart", s + 1, end) + ": a sequence has at least one row");
+    if (static_cast<size_t>(end) > tokens) refuse(at("rowStart", s + 1, end) + ": past the " + std::to_string(tokens) + " tokens");
+    for (int row = begin; row < end; row++) {
+      const int position = step.positions[row];
+      if (position < 0 || position >= limits.context_max) {
+        refuse(at("positions", row, position) + ": outside the context of " + std::to_string(limits.context_max));
+      }
+      if (row > begin && position != step.positions[row - 1] + 1) refuse(at("positions", row, position) + ": not one past the row before");
+    }
+  }
+  if (static_cast<size_t>(step.row_start[sequences]) != tokens) refuse(at("rowStart", sequences, step.row_start[sequences]) + ": not the tokens");
+  check_within(step.tokens, limits.table_rows, "tokens", "rows of the embedding table");
+}
+
+void check_logit_rows(const StepView& step) {
+  for (size_t i = 0; i < step.logit_rows.size; i++) {
+    const int row = step.logit_rows[i];
+    if (row < 0 || static_cast<size_t>(row) >= step.tokens.size) refuse(at("logitRows", i, row) + ": no such row");
+    if (i > 0 && row <= step.logit_rows[i - 1]) refuse(at("logitRows", i, row) + ": not ascending");
+  }
+}
+
+/** A sequence's listed blocks must cover 0 .. its last position: attention reads all of them. */
+void check_sequence_blocks(const StepView& step, const StepGroupView& group, int sequence, int pages) {
+  const int last = step.positions[step.row_start[sequence + 1] - 1];
+  const int64_t needed = last / kPageTokens + 1;
+  const int64_t start = group.block_start[sequence];
+  const std::string name = "sequence " + std::to_string(sequence);
+  if (group.first_block[sequence] != 0) refuse(name + " misses its first blocks: " + std::to_string(group.first_block[sequence]));
+  if (start < 0 || start + needed > static_cast<int64_t>(group.blocks.size)) {
+    refuse(name + " has too few blocks: " + std::to_string(needed) + " needed from " + std::to_string(start) + " of " +
+           std::to_string(group.blocks.size));
+  }
+  const size_t rblocks = group.page_table.size / static_cast<size_t>(group.layers);
+  for (int64_t i = start; i < start + needed; i++) {
+    const int32_t block = group.blocks[i];
+    if (block < 0 || static_cast<size_t>(block) >= rblocks) refuse(at("blocks", i, block) + ": the page table has " + std::to_string(rblocks));
+    const int32_t* row = group.page_table.data + static_cast<size_t>(block) * group.layers;
+    for (int layer = 0; layer < group.layers; layer++) {
+      if (row[layer] >= 0 && row[layer] < pages) continue;
+      refuse(at("pageTable", static_cast<size_t>(block) * group.layers + layer, row[layer]) + ": the pool has " + std::to_string(pages) + " pages");
+    }
+  }
+}
+
+void check_groups(const StepView& step, const StepLimits& limits) {
+  if (step.groups.size() < limits.group_layers.size()) {
+    refuse("layer groups are missing: " + std::to_string(step.groups.size()) + " of " + std::to_string(limits.group_layers.size()));
+  }
+  for (size_t g = 0; g < limits.group_layers.size(); g++) {
+    const StepGroupView& group = step.groups[g];
+    if (group.layers < 1 || group.layers < limits.group_layers[g]) {
+      refuse("layer group " + std::to_string(g) + " has too few layers: " + std::to_string(group.layers) + " of " +
+             std::to_string(limits.group_layers[g]));
+    }
+    check_length(group.block_start, step.sequences(), "blockStart");
+    check_length(group.first_block, step.sequences(), "firstBlock");
+    for (int s = 0; s < step.sequences(); s++) check_sequence_blocks(step, group, s, limits.pages);
+  }
+}
+
+void check_ragged(const Span<int32_t>& start, size_t rows, size_t entries, const char* what) {
+  check_length(start, rows + 1, what);
+  int32_t before = 0;
+  for (size_t i = 0; i <= rows; i++) {
+    if (start[i] < before || static_cast<size_t>(start[i]) > entries) refuse(at(what, i, start[i]) + ": not ascending within " + std::to_string(entries));
+    before = start[i];
+  }
+}
+
+void check_sampling(const StepSamplingView& s, size_t rows, int vocabulary) {
+  check_length(s.temperature, rows, "temperature");
+  check_length(s.top_p, rows, "topP");
+  check_length(s.top_k, rows, "topK");
+  check_length(s.min_p, rows, "minP");
+  check_length(s.seed, 2 * rows, "seed");
+  check_length(s.token_index, rows, "tokenIndex");
+  check_length(s.repetition_penalty, rows, "repetitionPenalty");
+  check_length(s.frequency_penalty, rows, "frequencyPenalty");
+  check_length(s.presence_penalty, rows, "presencePenalty");
+  check_length(s.top_logprobs, rows, "topLogprobs");
+  check_length(s.has_target, rows, "hasTarget");
+  check_length(s.target, rows, "target");
+  check_length(s.seen_counts, s.seen_tokens.size, "seenCounts");
+  check_length(s.bias_values, s.bias_tokens.size, "biasValues");
+  check_ragged(s.seen_start, rows, s.seen_tokens.size, "seenStart");
+  check_ragged(s.bias_start, rows, s.bias_tokens.size, "biasStart");
+  check_within(s.seen_tokens, vocabulary, "seenTokens", "tokens of the vocabulary");
+  check_within(s.bias_tokens, vocabulary, "biasTokens", "tokens of the vocabulary");
+  check_within(s.top_logprobs, kTopLogprobsMax + 1, "topLogprobs", "counts that can be asked for");
+  for (size_t i = 0; i < rows; i++)
+    if (s.has_target[i] && (s.target[i] < 0 || s.target[i] >= vocabulary)) refuse(at("target", i, s.target[i]) + ": not in the vocabulary");
+}
+
+}  // namespace
+
+void check_step(const StepView& step, const StepLimits& limits) {
+  check_rows(step, limits);
+  check_logit_rows(step);
+  check_groups(step, limits);
+  if (limits.vocabulary > 0) check_sampling(step.sampling, step.logit_rows.size, limits.vocabulary);
+}
+
+SamplingArgs StepSamplingView::args() const {
+  return {temperature.data,        top_p.data,       top_k.data,       min_p.data,      seed.data,
+          token_index.data,        repetition_penalty.data, frequency_penalty.data, presence_penalty.data, seen_start.data,
+          seen_tokens.data,        seen_counts.data, bias_start.data,  bias_tokens.data, bias_values.data,
+          top_logprobs.data,       has_target.data,  target.data};
+}
+
+}  // namespace kvasir
