@@ -53,6 +53,8 @@ export class PairTable {
 // A queue entry is rank * positionsMax + position in one double: smallest rank first, then leftmost.
 const positionsMax = 2 ** 27;
 const none = -1;
+// Room that is kept between calls; what a longer text needed is given back.
+const keptSymbols = 1 << 14;
 
 /** Least number first. */
 class NumberHeap {
@@ -97,8 +99,8 @@ class NumberHeap {
 export class PairMerger {
   readonly #pairs: PairTable;
   readonly #queue = new NumberHeap();
-  #next = new Int32Array(256);
-  #prev = new Int32Array(256);
+  #next = new Int32Array(keptSymbols);
+  #prev = new Int32Array(keptSymbols);
 
   constructor(pairs: PairTable) {
     this.#pairs = pairs;
@@ -118,13 +120,16 @@ export class PairMerger {
       this.#apply(symbols, count, entry);
     }
     for (let i = 0; i < count; i = this.#next[i] as number) visit(i);
+    if (this.#next.length > keptSymbols) this.#resize(keptSymbols);
+  }
+
+  #resize(symbols: number): void {
+    this.#next = new Int32Array(symbols);
+    this.#prev = new Int32Array(symbols);
   }
 
   #link(count: number): void {
-    if (this.#next.length < count + 1) {
-      this.#next = new Int32Array(count + 1);
-      this.#prev = new Int32Array(count + 1);
-    }
+    if (this.#next.length < count) this.#resize(count);
     for (let i = 0; i < count; i++) {
       this.#next[i] = i + 1;
       this.#prev[i] = i - 1;

@@ -1,5 +1,7 @@
 // How byte-level BPE cuts a text into pieces before merging, one row for each pre-tokenizer a GGUF file can name.
 
+import { cutAll } from './cut.ts';
+
 /** One pass over the pieces. `whole`: the pattern matches every character, so there are no gaps to keep. */
 interface Pass {
   readonly pattern: RegExp;
@@ -74,7 +76,7 @@ export function splitPieces(text: string, passes: readonly Pass[]): string[] {
   let pieces = [text];
   for (const { pattern, whole } of passes) {
     pieces = pieces.flatMap((piece) =>
-      whole ? (piece.match(pattern) ?? []) : piece.split(pattern).filter((part) => part.length > 0),
+      whole ? cutAll(piece, pattern) : piece.split(pattern).filter((part) => part.length > 0),
     );
   }
   return pieces;

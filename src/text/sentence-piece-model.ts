@@ -1,5 +1,6 @@
 // SentencePiece-style vocabularies as GGUF files carry them: merges follow from the tokens and their scores.
 
+import { cutAll } from './cut.ts';
 import { type GgufTokenizerData, tokenType } from './gguf-tokenizer-data.ts';
 import { PairMerger, PairTable } from './merge.ts';
 import { PieceCache } from './piece-cache.ts';
@@ -88,7 +89,7 @@ export class SentencePieceModel implements VocabularyModel {
   encode(text: string, atStart: boolean, out: number[]): void {
     const escaped = (atStart && this.addSpacePrefix ? ' ' : '') + text;
     const plain = escaped.replaceAll(' ', escapedSpace);
-    const words = this.#words === undefined ? [plain] : (plain.match(this.#words) ?? []);
+    const words = this.#words === undefined ? [plain] : cutAll(plain, this.#words);
     for (const word of words) {
       let ids = this.#cache.get(word);
       if (ids === undefined) {

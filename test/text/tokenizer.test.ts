@@ -180,6 +180,21 @@ describe('extremes', () => {
   });
 });
 
+describe('beyond the regular expression engine', () => {
+  // Where its stack ends is the engine's affair: it works, or it says so.
+  test('a word of millions of characters', () => {
+    const text = '漢'.repeat(9_000_000);
+    let outcome: unknown;
+    try {
+      outcome = decodeTokens(tiny, tiny.encode(text, plain)) === text;
+    } catch (error) {
+      outcome = String(error);
+    }
+    const refusal = 'Error: Cannot tokenize text: a word in it is too long: the text has 9000000 characters';
+    expect([true, refusal]).toContain(outcome);
+  });
+});
+
 describe('metadata that cannot be used', () => {
   const data: GgufTokenizerData = { model: 'gpt2', tokens: ['a', 'b'], merges: [] };
   test.each<[string, Partial<GgufTokenizerData>, string]>([

@@ -36,6 +36,7 @@ describe.skipIf(!hasShared)('recorded ids (needs ../shared/models)', () => {
     const { tokenizer } = openText(`${folder}/SmolLM2-135M-Instruct.Q4_1.gguf`);
     const vectors: Vector[] = JSON.parse(readFileSync(`${folder}/tokenizer-vectors.json`, 'utf8'));
     expect(vectors.length).toBe(57);
+    expect([tokenizer.bosId, ...tokenizer.eosIds]).toEqual([1, 2, 0]);
     for (const { text, ids } of vectors) {
       expect(tokenizer.encode(text), JSON.stringify(text)).toEqual(ids);
     }
