@@ -1,0 +1,42 @@
+// Scalar conversions between float32, bf16 and f16 bit patterns. Header-only with internal linkage: included by files of every instruction set.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+namespace kvasir {
+namespace {
+
+[[maybe_unused]] inline uint32_t float_bits(float x) {
+  uint32_t u;
+  std::memcpy(&u, &x, 4);
+  return u;
+}
+
+[[maybe_unused]] inline float bits_float(uint32_t u) {
+  float x;
+  std::memcpy(&x, &u, 4);
+  return x;
+}
+
+[[maybe_unused]] inline float bf16_to_float(uint16_t h) { return bits_float(static_cast<uint32_t>(h) << 16); }
+
+/** Round to nearest even; NaN stays NaN (quiet); subnormals are kept. */
+[[maybe_unused]] inline uint16_t float_to_bf16(float x) {
+  uint32_t u = float_bits(x);
+  if ((u & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((u >> 16) | 0x40);
+  return static_cast<uint16_t>((u + 0x7fff + ((u >> 16) & 1)) >> 16);
+}
+
+/** Exact. */
+[[maybe_unused]] inline float f16_to_float(uint16_t h) {
+  uint32_t sign = static_cast<uint32_t>(h & 0x8000) << 16;
+  uint32_t exponent = (h >> 10) & 31;
+  uint32_t fraction = h & 1023;
+  if (exponent == 31) return bits_float(sign | 0x7f800000u | (fraction << 13) | (fraction ? 0x400000u : 0));
+  if (exponent == 0) return bits_float(sign | float_bits(static_cast<float>(fraction) * 0x1p-24f));
+  return bits_float(sign | ((exponent + 112) << 23) | (fraction << 13));
+}
+
+}  // namespace
+}  // namespace kvasir
