@@ -1,0 +1,115 @@
+// Golden cases of the shared models, and how far an engine is from one.
+import { existsSync, readFileSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+import type { Engine } from '../../src/engine/engine.ts';
+import { plainPageTable, plainStep } from '../../src/engine/plain-step.ts';
+import { pageTokens } from '../../src/util/step.ts';
+
+/** Models outside the repository: tests that need them skip where they are missing. */
+export const sharedModels = fileURLToPath(new URL('../../../shared/models', import.meta.url));
+export const embeddedModel = fileURLToPath(new URL('../../models/kvasir-tiny', import.meta.url));
+
+export interface GoldenCase {
+  readonly name: string;
+  readonly prompt: readonly number[];
+  readonly greedy: readonly number[];
+  readonly steps: readonly { readonly ids: readonly number[]; readonly logprobs: readonly number[] }[];
+}
+
+interface GoldenFile {
+  readonly cases: readonly (Omit<GoldenCase, 'name'> & { readonly name?: string })[];
+}
+
+interface TinyGoldenFile {
+  readonly prompts: readonly {
+    readonly name: string;
+    readonly prompt_ids: readonly number[];
+    readonly greedy_ids: readonly number[];
+    readonly steps: readonly { readonly top_ids: readonly number[]; readonly top_logits: readonly number[] }[];
+  }[];
+}
+
+/** Cases of a folder under the shared models; none when it is missing. */
+export function goldenCases(folder: string): readonly GoldenCase[] {
+  const path = `${sharedModels}/${folder}/golden.json`;
+  if (!existsSync(path)) return [];
+  const file: GoldenFile = JSON.parse(readFileSync(path, 'utf8'));
+  return file.cases.map((golden) => ({ ...golden, name: golden.name ?? `${golden.prompt.length} tokens` }));
+}
+
+export interface TinyGolden {
+  readonly name: string;
+  readonly prompt: readonly number[];
+  readonly greedy: readonly number[];
+  /** Logits without their log-sum: only differences between ids of one step are given. */
+  readonly steps: readonly { readonly ids: readonly number[]; readonly logits: readonly number[] }[];
+}
+
+export function tinyGoldens(): readonly TinyGolden[] {
+  const file: TinyGoldenFile = JSON.parse(readFileSync(`${embeddedModel}/golden.json`, 'utf8'));
+  return file.prompts.map(({ name, prompt_ids, greedy_ids, steps }) => ({
+    name,
+    prompt: prompt_ids,
+    greedy: greedy_ids,
+    steps: steps.map(({ top_ids, top_logits }) => ({ ids: top_ids, logits: top_logits })),
+  }));
+}
+
+export interface ForcedStep {
+  /** What the engine would have said. */
+  readonly token: number;
+  readonly logits: Float32Array;
+}
+
+/** Runs the prompt and then each golden token, whatever the engine itself would have chosen. */
+export function* forcedSteps(
+  engine: Engine,
+  prompt: readonly number[],
+  golden: readonly number[],
+): Generator<ForcedStep> {
+  const layers = engine.model.kv.groupLayers[0];
+  const blocks = Array.from({ length: Math.ceil((prompt.length + golden.length) / pageTokens) }, (_, id) => id);
+  const pageTable = plainPageTable(blocks.length, layers);
+  const run = (tokens: readonly number[], start: number, logits: 'none' | 'last'): ForcedStep => {
+    const outcome = engine.run(plainStep([{ tokens, start, blocks, logits }], pageTable, layers), new Int32Array(1));
+    if (outcome.kind !== 'done') throw new Error('the step was aborted');
+    return { token: outcome.result.tokens[0], logits: engine.readLogits(outcome.result.tokens.length) };
+  };
+  let start = 0;
+  for (; start + engine.tokensMax < prompt.length; start += engine.tokensMax) {
+    run(prompt.slice(start, start + engine.tokensMax), start, 'none');
+  }
+  yield run(prompt.slice(start), start, 'last');
+  for (const [i, token] of golden.slice(0, -1).entries()) yield run([token], prompt.length + i, 'last');
+}
+
+/** Log-softmax of a row of logits at some ids. */
+export function logprobsAt(logits: Float32Array, ids: readonly number[]): number[] {
+  const max = logits.reduce((largest, value) => Math.max(largest, value), -Infinity);
+  const logSum = max + Math.log(logits.reduce((sum, value) => sum + Math.exp(value - max), 0));
+  return ids.map((id) => logits[id] - logSum);
+}
+
+/** Largest distance between an engine's log-probabilities and the golden ones, and its first token that differs. */
+export function distance(
+  engine: Engine,
+  golden: GoldenCase,
+  tokens = golden.greedy.length,
+): { logprob: number; differsAt: number | undefined } {
+  let logprob = 0;
+  let differsAt: number | undefined;
+  let index = 0;
+  for (const { token, logits } of forcedSteps(engine, golden.prompt, golden.greedy.slice(0, tokens))) {
+    if (token !== golden.greedy[index]) differsAt ??= index;
+    const step = golden.steps[index];
+    if (step !== undefined) {
+      for (const [rank, value] of logprobsAt(logits, step.ids).entries()) {
+        // A NaN must not pass as a small distance.
+        const off = Math.abs(value - step.logprobs[rank]);
+        if (!(off <= logprob)) logprob = off;
+      }
+    }
+    index++;
+  }
+  return { logprob, differsAt };
+}
