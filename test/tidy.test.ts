@@ -33,3 +33,10 @@ it('pins every dependency exactly', () => {
   );
   expect(loose).toEqual([]);
 });
+
+it('locks the optional packages of every platform, so that npm ci works on each', () => {
+  const { packages } = JSON.parse(readFileSync(join(root, 'package-lock.json'), 'utf8'));
+  const entries: { optionalDependencies?: Record<string, string> }[] = Object.values(packages);
+  const optional = entries.flatMap((entry) => Object.keys(entry.optionalDependencies ?? {}));
+  expect(optional.filter((name) => packages[`node_modules/${name}`] === undefined)).toEqual([]);
+});
