@@ -56,7 +56,12 @@ export type GenerationEvent =
   | { readonly kind: 'prompt-logprobs'; readonly logprobs: TokenLogprobs }
   | { readonly kind: 'tokens'; readonly tokens: Int32Array; readonly logprobs: TokenLogprobs | undefined }
   | { readonly kind: 'finished'; readonly reason: 'stop' | 'length' }
-  | { readonly kind: 'failed'; readonly code: FailureCode; readonly message: string; readonly retryAfterMs: number | undefined };
+  | {
+      readonly kind: 'failed';
+      readonly code: FailureCode;
+      readonly message: string;
+      readonly retryAfterMs: number | undefined;
+    };
 
 /** Counters and gauges of an instance, for /metrics, /ready and dashboards. */
 export interface InstanceSnapshot {

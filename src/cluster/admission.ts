@@ -1,0 +1,54 @@
+// Whether a request is taken at all: the bounded queue, the size of the KV memory, and how long to wait before trying again.
+import type { GenerationEvent, GenerationRequest } from './ports.ts';
+
+export type Refusal = Extract<GenerationEvent, { kind: 'failed' }>;
+
+const samples = 64;
+const retryMsMin = 1_000;
+const retryMsMax = 60_000;
+
+/** When the last requests ended: what Retry-After is derived from. */
+export class Throughput {
+  readonly #endedUs = new Float64Array(samples);
+  #count = 0;
+
+  ended(nowUs: number): void {
+    this.#endedUs[this.#count++ % samples] = nowUs;
+  }
+
+  /** Time in which half of `backlog` requests should end at the observed rate: 1 s to 60 s, 1 s when nothing has ended yet. */
+  retryAfterMs(nowUs: number, backlog: number): number {
+    const known = Math.min(samples, this.#count);
+    if (known < 2) return retryMsMin;
+    const oldestUs = this.#endedUs[this.#count > samples ? this.#count % samples : 0];
+    const usPerRequest = (nowUs - oldestUs) / known;
+    return Math.round(Math.min(retryMsMax, Math.max(retryMsMin, (usPerRequest * backlog) / 2 / 1_000)));
+  }
+}
+
+/** Tokens whose keys and values a request may need at once: the last token of the output never needs them. */
+export function kvTokens(request: GenerationRequest): number {
+  return request.prompt.length + Math.max(0, request.maxTokens - 1);
+}
+
+/** A request that the pool could not hold even alone. */
+export function tooLong(request: GenerationRequest, capacityTokens: number): Refusal | undefined {
+  const tokens = kvTokens(request);
+  if (tokens <= capacityTokens) return undefined;
+  const figures = `${request.prompt.length} prompt tokens and up to ${request.maxTokens} of output, ${capacityTokens} fit`;
+  return {
+    kind: 'failed',
+    code: 'CONTEXT_TOO_LONG',
+    message: `Cannot admit request: it is longer than the KV memory: ${figures}`,
+    retryAfterMs: undefined,
+  };
+}
+
+export function overloaded(accepted: number, queueMax: number, retryAfterMs: number): Refusal {
+  return {
+    kind: 'failed',
+    code: 'KV_OVERLOADED',
+    message: `Cannot admit request: the queue is full: ${accepted} of ${queueMax} requests are being served, try again in ${retryAfterMs} ms`,
+    retryAfterMs,
+  };
+}

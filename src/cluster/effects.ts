@@ -1,0 +1,34 @@
+// What the machines want done: every effect of an instance or a conductor, as plain data for a driver.
+import type { Step } from '../util/step.ts';
+import type { InstanceIndex, StepNumber } from './messages.ts';
+import type { GenerationEvent, GenerationRequest, RequestId } from './ports.ts';
+
+interface Emit {
+  readonly kind: 'emit';
+  readonly id: RequestId;
+  readonly event: GenerationEvent;
+}
+
+/** For the log: an event came late, twice or about nothing known; it changed nothing. */
+interface Ignored {
+  readonly kind: 'ignored';
+  readonly message: string;
+}
+
+export type InstanceEffect =
+  | Emit
+  | Ignored
+  /** Run it and answer with stepDone, stepAborted or stepFailed. The arrays of `plan` are reused: valid until that answer. */
+  | { readonly kind: 'runStep'; readonly step: StepNumber; readonly plan: Step; readonly predictedUs: number }
+  /** Set the abort word of this step, if it still runs. It may end as stepDone all the same. */
+  | { readonly kind: 'abortStep'; readonly step: StepNumber }
+  /** For the log: a step failed and took its requests with it. */
+  | { readonly kind: 'fault'; readonly message: string };
+
+export type ConductorEffect =
+  | Emit
+  | Ignored
+  | { readonly kind: 'forward'; readonly instance: InstanceIndex; readonly request: GenerationRequest }
+  /** With `interrupt`, set the abort word too: the step that runs is likely the request's own prefill. */
+  | { readonly kind: 'cancel'; readonly instance: InstanceIndex; readonly id: RequestId; readonly interrupt: boolean }
+  | { readonly kind: 'drained' };

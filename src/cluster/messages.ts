@@ -1,0 +1,36 @@
+// What the machines hear: every event that an instance or a conductor reacts to, as plain data.
+import type { StepResult } from '../util/step.ts';
+import type { GenerationEvent, GenerationRequest, RequestId } from './ports.ts';
+
+/** Steps are numbered by the instance that plans them. */
+export type StepNumber = number;
+
+/** To an instance. An event about a step that is not in flight, or about a request that is not live, is ignored. */
+export type InstanceEvent =
+  | { readonly kind: 'submit'; readonly request: GenerationRequest }
+  | { readonly kind: 'cancel'; readonly id: RequestId }
+  /** `result` is read before `step` returns and may be reused then. */
+  | { readonly kind: 'stepDone'; readonly step: StepNumber; readonly result: StepResult }
+  /** The abort word was seen: nothing of the step counts. */
+  | { readonly kind: 'stepAborted'; readonly step: StepNumber }
+  /** `message` is for the log alone. */
+  | { readonly kind: 'stepFailed'; readonly step: StepNumber; readonly message: string };
+
+/** Index into the conductor's list of instances. */
+export type InstanceIndex = number;
+
+/** To a conductor. */
+export type ConductorEvent =
+  | { readonly kind: 'submit'; readonly request: GenerationRequest }
+  | { readonly kind: 'cancel'; readonly id: RequestId }
+  /** An instance speaks about a request that was forwarded to it. */
+  | {
+      readonly kind: 'heard';
+      readonly instance: InstanceIndex;
+      readonly id: RequestId;
+      readonly event: GenerationEvent;
+    }
+  /** An instance is gone with all it had. */
+  | { readonly kind: 'instanceLost'; readonly instance: InstanceIndex }
+  /** Take nothing more; say when all is done. */
+  | { readonly kind: 'drain' };

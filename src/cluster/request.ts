@@ -1,0 +1,80 @@
+// One request inside an instance: its sequence, and what its sampling and its end depend on.
+import { Sequence } from '../policy/batching/sequence.ts';
+import { Int32List } from '../util/int32-list.ts';
+import type { GenerationRequest, SamplingParams } from './ports.ts';
+
+/** Tokens seen by a request and how often each stands in its output; kept up as tokens come. */
+export class SeenTokens {
+  readonly tokens = new Int32List();
+  readonly counts = new Int32List();
+  readonly #place = new Map<number, number>();
+
+  constructor(prompt: Int32Array) {
+    for (const token of prompt) this.#see(token);
+  }
+
+  addOutput(token: number): void {
+    const place = this.#see(token);
+    this.counts.set(place, this.counts.at(place) + 1);
+  }
+
+  #see(token: number): number {
+    const known = this.#place.get(token);
+    if (known !== undefined) return known;
+    const place = this.tokens.length;
+    this.#place.set(token, place);
+    this.tokens.push(token);
+    this.counts.push(0);
+    return place;
+  }
+}
+
+function hasPenalties(sampling: SamplingParams): boolean {
+  return sampling.repetitionPenalty !== 1 || sampling.frequencyPenalty !== 0 || sampling.presencePenalty !== 0;
+}
+
+/**
+ * Lives from submit to its last event. Its sequence is waiting or running; `cancelled` marks one that nobody hears any more
+ * but whose rows are in the step that runs.
+ */
+export class ServedRequest {
+  readonly request: GenerationRequest;
+  readonly sequence: Sequence;
+  readonly biasTokens: Int32Array;
+  readonly biasValues: Float32Array;
+  /** Undefined when no penalty asks for it. */
+  readonly seen: SeenTokens | undefined;
+  readonly #stops: ReadonlySet<number>;
+  started = false;
+  cancelled = false;
+
+  constructor(request: GenerationRequest, root: Uint32Array, arrival: number) {
+    const { sampling } = request;
+    this.request = request;
+    this.sequence = new Sequence({
+      prompt: request.prompt,
+      root,
+      priority: request.priority,
+      arrival,
+      samples: request.maxTokens > 0,
+      scoresPrompt: sampling.promptLogprobs,
+    });
+    this.biasTokens = Int32Array.from(sampling.logitBias, ([token]) => token);
+    this.biasValues = Float32Array.from(sampling.logitBias, ([, bias]) => bias);
+    this.seen = hasPenalties(sampling) ? new SeenTokens(request.prompt) : undefined;
+    this.#stops = new Set(request.stopTokenIds);
+  }
+
+  /** Tokens of output so far. */
+  get outputs(): number {
+    return this.sequence.tokens.length - this.sequence.promptLength;
+  }
+
+  /** Appends a sampled token; says whether it is the last one. */
+  append(token: number): 'stop' | 'length' | undefined {
+    this.sequence.tokens.push(token);
+    this.seen?.addOutput(token);
+    if (this.#stops.has(token)) return 'stop';
+    return this.outputs === this.request.maxTokens ? 'length' : undefined;
+  }
+}

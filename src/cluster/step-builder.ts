@@ -1,0 +1,173 @@
+// Lays planned sequences out as one engine step, in arrays that every step reuses.
+import type { BatchLimits } from '../policy/batching/step-budget.ts';
+import type { BlockPool } from '../policy/blocks/block-pool.ts';
+import { blocksFor } from '../policy/blocks/block-table.ts';
+import { Int32List } from '../util/int32-list.ts';
+import type { Step, StepSampling } from '../util/step.ts';
+import type { ServedRequest } from './request.ts';
+
+/** Per-row parameters of `StepSampling`, one entry for each logit row. */
+function samplingArrays(rows: number) {
+  return {
+    temperature: new Float32Array(rows),
+    topP: new Float32Array(rows),
+    topK: new Int32Array(rows),
+    minP: new Float32Array(rows),
+    seed: new Uint32Array(rows * 2),
+    tokenIndex: new Uint32Array(rows),
+    repetitionPenalty: new Float32Array(rows),
+    frequencyPenalty: new Float32Array(rows),
+    presencePenalty: new Float32Array(rows),
+    seenStart: new Int32Array(rows + 1),
+    biasStart: new Int32Array(rows + 1),
+    topLogprobs: new Int32Array(rows),
+    hasTarget: new Uint8Array(rows),
+    target: new Int32Array(rows),
+  };
+}
+
+/** A built step is valid until the next `build`. A decode row costs no allocation. */
+export class StepBuilder {
+  readonly #pool: BlockPool;
+  readonly #tokens: Int32Array;
+  readonly #positions: Int32Array;
+  readonly #rowStart: Int32Array;
+  readonly #blockStart: Int32Array;
+  readonly #firstBlock: Int32Array;
+  readonly #blocks = new Int32List(256);
+  readonly #logitRows: Int32Array;
+  readonly #sampling: ReturnType<typeof samplingArrays>;
+  readonly #seenTokens = new Int32List(256);
+  readonly #seenCounts = new Int32List(256);
+  readonly #biasTokens = new Int32List();
+  #biasValues = new Float32Array(16);
+  #rows = 0;
+  #logits = 0;
+
+  constructor(limits: BatchLimits, pool: BlockPool) {
+    this.#pool = pool;
+    this.#tokens = new Int32Array(limits.tokensMax);
+    this.#positions = new Int32Array(limits.tokensMax);
+    this.#rowStart = new Int32Array(limits.sequencesMax + 1);
+    this.#blockStart = new Int32Array(limits.sequencesMax);
+    this.#firstBlock = new Int32Array(limits.sequencesMax);
+    this.#logitRows = new Int32Array(limits.logitRowsMax);
+    this.#sampling = samplingArrays(limits.logitRowsMax);
+  }
+
+  /** Sequences with `planned` rows, in the order that results are to come back. */
+  build(requests: readonly ServedRequest[]): Step {
+    this.#rows = 0;
+    this.#logits = 0;
+    for (const list of [this.#blocks, this.#seenTokens, this.#seenCounts, this.#biasTokens]) list.clear();
+    for (let i = 0; i < requests.length; i++) this.#addSequence(requests[i], i);
+    this.#rowStart[requests.length] = this.#rows;
+    return this.#views(requests.length);
+  }
+
+  #addSequence(served: ServedRequest, index: number): void {
+    const { sequence } = served;
+    const { computed, planned } = sequence;
+    const known = sequence.tokens.raw;
+    this.#rowStart[index] = this.#rows;
+    this.#blockStart[index] = this.#blocks.length;
+    this.#blocks.append(sequence.table.blocks.raw, 0, blocksFor(computed + planned));
+    for (let position = computed; position < computed + planned; position++) {
+      this.#tokens[this.#rows + position - computed] = known[position];
+      this.#positions[this.#rows + position - computed] = position;
+    }
+    const scoredFrom = sequence.scoredRowsFrom;
+    const scored = sequence.scoredRows;
+    for (let i = 0; i < scored; i++) {
+      this.#addLogitRow(served, this.#rows + scoredFrom + i - computed, known[scoredFrom + i + 1]);
+    }
+    if (sequence.samplesNow) this.#addLogitRow(served, this.#rows + planned - 1, undefined);
+    this.#rows += planned;
+  }
+
+  /** A row that samples, or, with a target, one that is scored. */
+  #addLogitRow(served: ServedRequest, row: number, target: number | undefined): void {
+    const at = this.#logits++;
+    const to = this.#sampling;
+    const { sampling } = served.request;
+    this.#logitRows[at] = row;
+    to.temperature[at] = sampling.temperature;
+    to.topP[at] = sampling.topP;
+    to.topK[at] = sampling.topK;
+    to.minP[at] = sampling.minP;
+    to.seed[2 * at] = sampling.seed[0];
+    to.seed[2 * at + 1] = sampling.seed[1];
+    to.tokenIndex[at] = served.outputs;
+    to.repetitionPenalty[at] = sampling.repetitionPenalty;
+    to.frequencyPenalty[at] = sampling.frequencyPenalty;
+    to.presencePenalty[at] = sampling.presencePenalty;
+    to.topLogprobs[at] = sampling.topLogprobs ?? 0;
+    to.hasTarget[at] = target === undefined ? 0 : 1;
+    to.target[at] = target ?? 0;
+    to.seenStart[at] = this.#seenTokens.length;
+    to.biasStart[at] = this.#biasTokens.length;
+    if (target === undefined) this.#addLists(served);
+    to.seenStart[at + 1] = this.#seenTokens.length;
+    to.biasStart[at + 1] = this.#biasTokens.length;
+  }
+
+  #addLists(served: ServedRequest): void {
+    const { seen, biasTokens, biasValues } = served;
+    if (seen !== undefined) {
+      this.#seenTokens.append(seen.tokens.raw, 0, seen.tokens.length);
+      this.#seenCounts.append(seen.counts.raw, 0, seen.counts.length);
+    }
+    if (biasTokens.length === 0) return;
+    const from = this.#biasTokens.length;
+    this.#biasTokens.append(biasTokens, 0, biasTokens.length);
+    if (this.#biasTokens.length > this.#biasValues.length) {
+      const grown = new Float32Array(this.#biasTokens.length * 2);
+      grown.set(this.#biasValues);
+      this.#biasValues = grown;
+    }
+    this.#biasValues.set(biasValues, from);
+  }
+
+  #views(sequences: number): Step {
+    const group = {
+      pageTable: this.#pool.pageTable,
+      layers: this.#pool.layers,
+      blocks: this.#blocks.view(),
+      blockStart: this.#blockStart.subarray(0, sequences),
+      firstBlock: this.#firstBlock.subarray(0, sequences),
+    };
+    return {
+      tokens: this.#tokens.subarray(0, this.#rows),
+      positions: this.#positions.subarray(0, this.#rows),
+      rowStart: this.#rowStart.subarray(0, sequences + 1),
+      groups: [group],
+      logitRows: this.#logitRows.subarray(0, this.#logits),
+      sampling: this.#samplingViews(),
+    };
+  }
+
+  #samplingViews(): StepSampling {
+    const rows = this.#logits;
+    const from = this.#sampling;
+    return {
+      temperature: from.temperature.subarray(0, rows),
+      topP: from.topP.subarray(0, rows),
+      topK: from.topK.subarray(0, rows),
+      minP: from.minP.subarray(0, rows),
+      seed: from.seed.subarray(0, rows * 2),
+      tokenIndex: from.tokenIndex.subarray(0, rows),
+      repetitionPenalty: from.repetitionPenalty.subarray(0, rows),
+      frequencyPenalty: from.frequencyPenalty.subarray(0, rows),
+      presencePenalty: from.presencePenalty.subarray(0, rows),
+      seenStart: from.seenStart.subarray(0, rows + 1),
+      seenTokens: this.#seenTokens.view(),
+      seenCounts: this.#seenCounts.view(),
+      biasStart: from.biasStart.subarray(0, rows + 1),
+      biasTokens: this.#biasTokens.view(),
+      biasValues: this.#biasValues.subarray(0, this.#biasTokens.length),
+      topLogprobs: from.topLogprobs.subarray(0, rows),
+      hasTarget: from.hasTarget.subarray(0, rows),
+      target: from.target.subarray(0, rows),
+    };
+  }
+}

@@ -1,0 +1,304 @@
+// Continuous batching: who waits, who runs, and what rows each step computes.
+import { pageTokens } from '../../util/step.ts';
+import type { BlockCache } from '../blocks/block-cache.ts';
+import { blocksFor } from '../blocks/block-table.ts';
+import type { StepCost, StepShape } from '../cost/step-cost.ts';
+import { Claims } from './claims.ts';
+import { RankedList } from './ranked-list.ts';
+import { outranks, type Sequence } from './sequence.ts';
+import { type BatchLimits, StepBudget } from './step-budget.ts';
+
+/** Part of a chunk kept for short prompts of the same priority behind a long one. */
+const shortShare = 1 / 4;
+/** How far behind a long prompt short ones are looked for. */
+const lookAhead = 32;
+
+/**
+ * Plans steps: decode rows first, then prefill chunks in order of rank, within a budget of rows and predicted time.
+ * When blocks run out the lowest rank is preempted and later recomputed; the first in rank always gets on, so there is no livelock.
+ * A waiting prompt whose next block is being computed by one that outranks it waits for that block.
+ * Nothing is committed until `commit`: a planned step can be dropped by `rollBack` and planned again.
+ */
+export class Batcher {
+  readonly #cache: BlockCache;
+  readonly #limits: BatchLimits;
+  readonly #budget: StepBudget;
+  readonly #waiting = new RankedList();
+  readonly #running = new RankedList();
+  readonly #claims: Claims;
+  readonly #admitted: Sequence[] = [];
+  readonly #planned: Sequence[] = [];
+  readonly #prefills: Sequence[] = [];
+  #admitting = true;
+  #wholeOnly = false;
+  #preemptions = 0;
+
+  constructor(cache: BlockCache, limits: BatchLimits, cost: StepCost) {
+    this.#cache = cache;
+    this.#limits = limits;
+    this.#budget = new StepBudget(limits, cost);
+    this.#claims = new Claims(limits.sequencesMax);
+  }
+
+  get waiting(): readonly Sequence[] {
+    return this.#waiting.items;
+  }
+
+  get running(): readonly Sequence[] {
+    return this.#running.items;
+  }
+
+  get preemptions(): number {
+    return this.#preemptions;
+  }
+
+  /** Sequences that the last plan let start (or start again), until the next plan. */
+  get admitted(): readonly Sequence[] {
+    return this.#admitted;
+  }
+
+  /** Shape of the last plan, until the next. */
+  get shape(): StepShape {
+    return this.#budget.shape;
+  }
+
+  add(sequence: Sequence): void {
+    if (sequence.state !== 'new') throw new Error(`Cannot add a sequence: it is ${sequence.state}`);
+    sequence.state = 'waiting';
+    this.#waiting.insert(sequence);
+  }
+
+  /** Takes the sequence out and its blocks back; with `forget` they leave the cache as well. Not while a step that holds it is in flight. */
+  remove(sequence: Sequence, forget = false): void {
+    if (sequence.state === 'waiting') this.#waiting.remove(sequence);
+    if (sequence.state === 'running') this.#stop(sequence, forget);
+    sequence.state = 'ended';
+  }
+
+  /** Sequences with `planned` rows, in order of rank; empty when nothing can run. Valid until the next call. */
+  plan(): readonly Sequence[] {
+    this.#budget.reset();
+    this.#admitted.length = 0;
+    this.#planned.length = 0;
+    this.#admitting = true;
+    this.#wholeOnly = false;
+    this.#planDecode();
+    this.#planPrefill();
+    for (const sequence of this.#running.items) if (sequence.planned > 0) this.#planned.push(sequence);
+    return this.#planned;
+  }
+
+  /** The sequence's planned rows are computed: full blocks become shareable. */
+  commit(sequence: Sequence): void {
+    const from = Math.floor(sequence.computed / pageTokens);
+    sequence.computed += sequence.planned;
+    sequence.planned = 0;
+    const to = Math.floor(sequence.computed / pageTokens);
+    if (to === from) return;
+    sequence.chain.extend(sequence.tokens.raw, sequence.computed);
+    this.#cache.commit(sequence.chain, from, to, sequence.table);
+    this.#claims.advance(sequence, to);
+  }
+
+  /** The planned step will not be: its rows are planned anew. Blocks taken for them stay. */
+  rollBack(): void {
+    for (const sequence of this.#planned) sequence.planned = 0;
+  }
+
+  #planDecode(): void {
+    const running = this.#running.items;
+    // Preemption only shortens the list behind `i`.
+    for (let i = 0; i < running.length; i++) {
+      const sequence = running[i];
+      if (sequence.remaining !== 1) continue;
+      this.#makeRoom(sequence, sequence.tokens.length);
+      if (sequence.table.missing(sequence.tokens.length) === 0) this.#take(sequence, 1);
+    }
+  }
+
+  /** Merges the running prefills with the waiting ones by rank and gives each a chunk while the budget lasts. */
+  #planPrefill(): void {
+    const prefills = this.#prefills;
+    prefills.length = 0;
+    for (const sequence of this.#running.items) if (sequence.remaining > 1) prefills.push(sequence);
+    let nextRunning = 0;
+    let nextWaiting = 0;
+    let skipped = 0;
+    while (this.#budget.rows > 0 && skipped <= lookAhead) {
+      const running = prefills[nextRunning];
+      const waiting = this.#admitting ? this.#waiting.items[nextWaiting] : undefined;
+      if (running !== undefined && (waiting === undefined || outranks(running, waiting))) {
+        nextRunning++;
+        if (running.state === 'running') this.#planChunk(running, nextRunning, nextWaiting);
+      } else if (waiting === undefined) {
+        return;
+      } else if (this.#isBlocked(waiting)) {
+        nextWaiting++;
+      } else if (this.#wholeOnly && this.#restOf(waiting) > this.#budget.rowsFor(waiting, false)) {
+        nextWaiting++;
+        skipped++;
+      } else if (this.#admit(waiting)) {
+        this.#planChunk(waiting, nextRunning, nextWaiting);
+      } else {
+        this.#admitting = false;
+      }
+    }
+  }
+
+  /** Plans as much of the sequence's prefill as fits; once one did not fit whole, only those follow that do. */
+  #planChunk(sequence: Sequence, nextRunning: number, nextWaiting: number): void {
+    const first = this.#budget.shape.rows === this.#budget.shape.decodeRows;
+    let rows = this.#budget.rowsFor(sequence, first);
+    // Prompt scoring is short of logits, not of the rows that others could use.
+    const scorable = this.#budget.scorableRows(sequence);
+    if (rows < sequence.remaining) {
+      if (this.#wholeOnly) return;
+      this.#wholeOnly = true;
+      const kept = Math.floor(rows * shortShare);
+      if (this.#shortBehind(sequence, kept, nextRunning, nextWaiting)) rows -= kept;
+      const end = sequence.computed + rows;
+      const aligned = end - (end % pageTokens);
+      if (aligned > sequence.computed) rows = aligned - sequence.computed;
+      else if (!first) return;
+    }
+    rows = Math.min(rows, scorable);
+    this.#makeRoom(sequence, sequence.computed + rows);
+    this.#take(sequence, Math.min(rows, sequence.table.length * pageTokens - sequence.computed));
+  }
+
+  #take(sequence: Sequence, rows: number): void {
+    sequence.planned = rows;
+    if (rows > 0) this.#budget.take(sequence);
+  }
+
+  /** Is there one of the same priority close behind that needs at most `rows`? */
+  #shortBehind(sequence: Sequence, rows: number, nextRunning: number, nextWaiting: number): boolean {
+    const isShort = (other: Sequence): boolean =>
+      other.priority === sequence.priority && other.waitsForBlock === undefined && this.#restOf(other) <= rows;
+    const waiting = this.#admitting ? this.#waiting.items : [];
+    for (let i = 0; i < lookAhead; i++) {
+      const a = this.#prefills[nextRunning + i];
+      const b = waiting[nextWaiting + i];
+      if ((a !== undefined && isShort(a)) || (b !== undefined && isShort(b))) return true;
+    }
+    return false;
+  }
+
+  /** Tokens still to compute, counting what the cache holds for one that waits. */
+  #restOf(sequence: Sequence): number {
+    if (sequence.state === 'running') return sequence.remaining;
+    return sequence.remaining - this.#cache.match(sequence.chain, sequence.reusableBlocks).blocks * pageTokens;
+  }
+
+  /** Does a waiting sequence wait for a block that another computes? */
+  #isBlocked(sequence: Sequence): boolean {
+    const awaited = sequence.waitsForBlock;
+    if (awaited !== undefined && this.#claims.isPromised(sequence, awaited)) return true;
+    const reusable = sequence.reusableBlocks;
+    const { blocks } = this.#cache.match(sequence.chain, reusable);
+    sequence.waitsForBlock = this.#claims.lastPromised(sequence, blocks, reusable);
+    return sequence.waitsForBlock !== undefined;
+  }
+
+  /** Moves a waiting sequence to the running ones with the blocks that the cache has for it; false when there is no place. */
+  #admit(sequence: Sequence): boolean {
+    while (!this.#hasPlace(sequence)) {
+      const victim = this.#running.last;
+      if (victim === undefined || victim.priority >= sequence.priority || !this.#wouldFit(sequence)) return false;
+      this.#preempt(victim);
+    }
+    this.#waiting.remove(sequence);
+    sequence.state = 'running';
+    sequence.computed = this.#cache.share(sequence.chain, sequence.reusableBlocks, sequence.table) * pageTokens;
+    sequence.cachedTokens ??= sequence.computed;
+    this.#running.insert(sequence);
+    this.#claims.open(sequence);
+    this.#admitted.push(sequence);
+    return true;
+  }
+
+  /** Is there a slot, and room for all its tokens and one more, besides what the running ones still need for theirs? */
+  #hasPlace(sequence: Sequence): boolean {
+    const running = this.#running.items;
+    if (running.length >= this.#limits.sequencesMax) return false;
+    // A block each for the next growth of those that run, so that a newcomer is not preempted at once.
+    let promised = Math.min(running.length, Math.ceil(this.#cache.pool.total / 16));
+    for (const other of running) promised += other.table.missing(other.tokens.length);
+    return this.#blocksNeeded(sequence) + promised <= this.#cache.available;
+  }
+
+  /** Would it fit if every running sequence of lower priority went? */
+  #wouldFit(sequence: Sequence): boolean {
+    let most = this.#cache.available;
+    for (const other of this.#running.items) if (other.priority < sequence.priority) most += other.table.length;
+    return this.#blocksNeeded(sequence) <= most;
+  }
+
+  #blocksNeeded(sequence: Sequence): number {
+    const match = this.#cache.match(sequence.chain, sequence.reusableBlocks);
+    return blocksFor(sequence.tokens.length) - match.blocks + match.idle;
+  }
+
+  /** Gives the sequence blocks for its first `tokens` tokens, at the expense of the lowest ranks; stops short when it is the lowest itself. */
+  #makeRoom(sequence: Sequence, tokens: number): void {
+    while (sequence.table.missing(tokens) > 0) {
+      if (this.#cache.allocate(sequence.table)) continue;
+      const victim = this.#running.last;
+      if (victim === undefined || victim === sequence) return;
+      this.#preempt(victim);
+      // Whoever is let in now would be the next victim.
+      this.#admitting = false;
+    }
+  }
+
+  /** Back to the queue, at its old rank, to be recomputed from its tokens and from what is still cached. */
+  #preempt(victim: Sequence): void {
+    this.#stop(victim, false);
+    victim.chain.extend(victim.tokens.raw, victim.tokens.length);
+    victim.state = 'waiting';
+    this.#waiting.insert(victim);
+    this.#preemptions++;
+  }
+
+  #stop(sequence: Sequence, forget: boolean): void {
+    this.#claims.close(sequence);
+    this.#running.remove(sequence);
+    this.#cache.release(sequence.table, forget);
+    sequence.computed = 0;
+    sequence.planned = 0;
+  }
+
+  /** Throws unless every block reference belongs to a running sequence and every claim and list is in order. */
+  check(): void {
+    this.#cache.check();
+    const refs = new Int32Array(this.#cache.pool.total);
+    let claimed = 0;
+    for (const sequence of this.running) {
+      const blocks = sequence.table.blocks.view();
+      for (const block of blocks) refs[block]++;
+      if (sequence.state !== 'running' || blocks.length < blocksFor(sequence.computed + sequence.planned)) {
+        throw new Error(
+          `Batcher broken: arrival ${sequence.arrival} runs with ${blocks.length} blocks for ${sequence.computed} tokens`,
+        );
+      }
+      for (let i = sequence.claimedFrom; i < sequence.claimedTo; i++)
+        if (this.#claims.owner(sequence, i) === sequence) claimed++;
+    }
+    for (const sequence of this.waiting) {
+      if (sequence.state !== 'waiting' || sequence.table.length + sequence.computed + sequence.planned > 0) {
+        throw new Error(`Batcher broken: arrival ${sequence.arrival} waits with ${sequence.table.length} blocks`);
+      }
+    }
+    const leaked = refs.findIndex((count, block) => count !== this.#cache.pool.refs(block));
+    if (leaked >= 0)
+      throw new Error(
+        `Batcher broken: block ${leaked} has ${this.#cache.pool.refs(leaked)} references, ${refs[leaked]} are known`,
+      );
+    if (claimed !== this.#claims.size)
+      throw new Error(`Batcher broken: ${this.#claims.size} blocks are claimed, ${claimed} by running sequences`);
+    for (const list of [this.running, this.waiting]) {
+      const wrong = list.findIndex((sequence, i) => i > 0 && !outranks(list[i - 1], sequence));
+      if (wrong >= 0) throw new Error(`Batcher broken: arrival ${list[wrong].arrival} stands out of order at ${wrong}`);
+    }
+  }
+}

@@ -1,0 +1,42 @@
+// Sequences kept in the order in which they are served.
+import { outranks, type Sequence } from './sequence.ts';
+
+/** A sorted array: short enough (hundreds) that moving its tail is cheaper than a tree. */
+export class RankedList {
+  readonly #items: Sequence[] = [];
+
+  get items(): readonly Sequence[] {
+    return this.#items;
+  }
+
+  get length(): number {
+    return this.#items.length;
+  }
+
+  get last(): Sequence | undefined {
+    return this.#items.at(-1);
+  }
+
+  insert(sequence: Sequence): void {
+    this.#items.splice(this.#place(sequence), 0, sequence);
+  }
+
+  remove(sequence: Sequence): void {
+    const place = this.#place(sequence);
+    if (this.#items[place] !== sequence)
+      throw new Error(`Cannot remove a sequence: it is not listed: arrival ${sequence.arrival}`);
+    this.#items.splice(place, 1);
+  }
+
+  /** How many come before it. */
+  #place(sequence: Sequence): number {
+    let low = 0;
+    let high = this.#items.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (outranks(this.#items[middle], sequence)) low = middle + 1;
+      else high = middle;
+    }
+    return low;
+  }
+}

@@ -1,0 +1,79 @@
+// What one step may still take: rows, rows with logits, and time by prediction.
+import { pageTokens } from '../../util/step.ts';
+import type { StepCost, StepShape } from '../cost/step-cost.ts';
+import type { Sequence } from './sequence.ts';
+
+export interface BatchLimits {
+  /** Rows of a step: the engine's buffers. */
+  readonly tokensMax: number;
+  /** Rows with logits of a step: more than `sequencesMax`; what is over serves prompt log-probabilities. */
+  readonly logitRowsMax: number;
+  /** Sequences that run at once; at least a page below `tokensMax`. */
+  readonly sequencesMax: number;
+  /** Predicted time of a step, with and without others decoding beside the prefill. */
+  readonly stepUsDecoding: number;
+  readonly stepUsPrefill: number;
+}
+
+/** Most rows of a step that score prompts: each costs a pass over the vocabulary. */
+const scoredRowsMax = 64;
+
+/** Counts up as rows are planned. */
+export class StepBudget {
+  readonly #limits: BatchLimits;
+  readonly #cost: StepCost;
+  readonly #shape = { rows: 0, keyRows: 0, decodeRows: 0, logitRows: 0 };
+  #scored = 0;
+
+  constructor(limits: BatchLimits, cost: StepCost) {
+    const { tokensMax, logitRowsMax, sequencesMax } = limits;
+    if (sequencesMax < 1 || sequencesMax + pageTokens > tokensMax || sequencesMax >= logitRowsMax) {
+      throw new RangeError(
+        `Cannot batch: ${sequencesMax} sequences need ${sequencesMax + pageTokens} rows and ${sequencesMax + 1} with logits: ${tokensMax} and ${logitRowsMax} given`,
+      );
+    }
+    this.#limits = limits;
+    this.#cost = cost;
+  }
+
+  get shape(): StepShape {
+    return this.#shape;
+  }
+
+  /** Rows that are left at most. */
+  get rows(): number {
+    return this.#limits.tokensMax - this.#shape.rows;
+  }
+
+  reset(): void {
+    Object.assign(this.#shape, { rows: 0, keyRows: 0, decodeRows: 0, logitRows: 0 });
+    this.#scored = 0;
+  }
+
+  /** Rows that the sequence's prefill may take now. With `atLeastPage`, time is ignored up to a page: a prefill must get on. */
+  rowsFor(sequence: Sequence, atLeastPage: boolean): number {
+    const us = this.#shape.decodeRows > 0 ? this.#limits.stepUsDecoding : this.#limits.stepUsPrefill;
+    const byTime = this.#cost.rowsWithin(us, this.#shape, sequence.computed);
+    return Math.min(this.rows, sequence.remaining, atLeastPage ? Math.max(byTime, pageTokens) : byTime);
+  }
+
+  /** Rows that the sequence may take before the rows that score its prompt are too many; unbounded for most. */
+  scorableRows(sequence: Sequence): number {
+    if (!sequence.scoring) return Number.POSITIVE_INFINITY;
+    const left = Math.min(scoredRowsMax, this.#limits.logitRowsMax - this.#limits.sequencesMax) - this.#scored;
+    const rows = sequence.scoredRowsFrom - sequence.computed + left;
+    // The last prompt row is sampled from, not scored: with it comes the rest for nothing.
+    return rows >= sequence.promptLength - 1 - sequence.computed ? Number.POSITIVE_INFINITY : rows;
+  }
+
+  /** The sequence's `planned` rows are in the step. */
+  take(sequence: Sequence): void {
+    const n = sequence.planned;
+    const shape = this.#shape;
+    shape.rows += n;
+    shape.keyRows += n * sequence.computed + (n * (n + 1)) / 2;
+    if (n === 1) shape.decodeRows++;
+    shape.logitRows += sequence.scoredRows + (sequence.samplesNow ? 1 : 0);
+    this.#scored += sequence.scoredRows;
+  }
+}

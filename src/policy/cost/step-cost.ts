@@ -1,0 +1,122 @@
+// How long a step will take: a linear model of its shape, fitted on line to the steps that ran.
+
+/** What a step's time depends on. */
+export interface StepShape {
+  readonly rows: number;
+  /** Sum over rows of the keys each one attends to. */
+  readonly keyRows: number;
+  /** Sequences that run a single row. */
+  readonly decodeRows: number;
+  readonly logitRows: number;
+}
+
+const features = 5;
+
+/** What each coefficient is per: keeps the five numbers of like size, so that the filter is well conditioned. */
+const unit = Float64Array.of(1, 256, 65_536, 32, 32);
+
+/** A guess in microseconds for one unit of each: a small model on a few cores. A few steps replace it. */
+const prior = Float64Array.of(2_000, 60_000, 40_000, 2_000, 6_000);
+
+/** Relative standard deviation of a step's time that no shape explains. */
+const noise = 0.1;
+/** Share of the prior's uncertainty that returns with every step, so that the fit follows a machine whose load changes. */
+const drift = 0.01;
+/** Surprises beyond this many standard deviations count as this many: a pause of the machine does not ruin the fit. */
+const surpriseMax = 4;
+const stepUsMin = 100;
+
+/**
+ * A Kalman filter with slowly drifting coefficients (recursive least squares that forgets, but never loses what it has no news of).
+ * Errors count relative to the time itself: a decode step of 5 ms weighs as much as a chunk of 100. Coefficients never go below zero.
+ */
+export class StepCost {
+  readonly #weights = Float64Array.from(prior);
+  /** (5, 5): covariance of the weights. */
+  readonly #covariance = new Float64Array(features * features);
+  readonly #x = new Float64Array(features);
+  readonly #gain = new Float64Array(features);
+  #observed = 0;
+
+  constructor() {
+    for (let i = 0; i < features; i++) this.#covariance[i * features + i] = priorVariance(i);
+  }
+
+  /** Steps seen so far. */
+  get observed(): number {
+    return this.#observed;
+  }
+
+  predictUs(shape: StepShape): number {
+    this.#describe(shape, 1);
+    return Math.max(stepUsMin, this.#dot());
+  }
+
+  /** A step of this shape took `us`. */
+  observe(shape: StepShape, us: number): void {
+    const scale = 1 / Math.max(stepUsMin, us);
+    this.#describe(shape, scale);
+    const variance = this.#multiplyCovariance() + noise * noise;
+    const bound = surpriseMax * Math.sqrt(variance);
+    const error = Math.min(bound, Math.max(-bound, us * scale - this.#dot()));
+    this.#update(error, variance);
+    this.#observed++;
+  }
+
+  /**
+   * Prefill rows of one sequence that fit into `budgetUs` on top of `shape`, the first at `position`: the largest n with
+   * n (row + key (position + 1)) + key n (n - 1) / 2 within what is left; infinite while rows seem free.
+   */
+  rowsWithin(budgetUs: number, shape: StepShape, position: number): number {
+    const left = budgetUs - this.predictUs(shape);
+    if (left <= 0) return 0;
+    const key = this.#weights[2] / unit[2];
+    const linear = this.#weights[1] / unit[1] + key * (position + 1 / 2);
+    // The root of key n^2 / 2 + linear n = left, in the form that does not cancel when key is small.
+    return Math.floor((2 * left) / (linear + Math.sqrt(linear * linear + 2 * key * left)));
+  }
+
+  #describe(shape: StepShape, scale: number): void {
+    this.#x[0] = scale;
+    this.#x[1] = (shape.rows * scale) / unit[1];
+    this.#x[2] = (shape.keyRows * scale) / unit[2];
+    this.#x[3] = (shape.decodeRows * scale) / unit[3];
+    this.#x[4] = (shape.logitRows * scale) / unit[4];
+  }
+
+  #dot(): number {
+    let sum = 0;
+    for (let i = 0; i < features; i++) sum += this.#weights[i] * this.#x[i];
+    return sum;
+  }
+
+  /** gain = P x; returns x' P x. */
+  #multiplyCovariance(): number {
+    let variance = 0;
+    for (let i = 0; i < features; i++) {
+      let sum = 0;
+      for (let j = 0; j < features; j++) sum += this.#covariance[i * features + j] * this.#x[j];
+      this.#gain[i] = sum;
+      variance += sum * this.#x[i];
+    }
+    return variance;
+  }
+
+  #update(error: number, variance: number): void {
+    for (let i = 0; i < features; i++) {
+      const gain = this.#gain[i] / variance;
+      this.#weights[i] = Math.max(0, this.#weights[i] + gain * error);
+      for (let j = 0; j < features; j++) this.#covariance[i * features + j] -= gain * this.#gain[j];
+    }
+    for (let i = 0; i < features; i++) {
+      const at = i * features + i;
+      const most = priorVariance(i);
+      this.#covariance[at] = Math.min(most, this.#covariance[at] + drift * drift * most);
+    }
+  }
+}
+
+/** The guess may be wrong by several times. */
+function priorVariance(i: number): number {
+  return (3 * prior[i]) ** 2;
+}
