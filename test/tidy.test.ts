@@ -21,9 +21,13 @@ it('has a TypeScript project for every room, as the table of rooms says', () => 
 });
 
 it('has at least one test for every room', () => {
-  const tested = (room: string) =>
-    files.some(({ path }) => path.startsWith(`test/${room}/`) && path.endsWith('.test.ts'));
-  expect(roomsWithSources(root).filter((room) => !tested(room))).toEqual([]);
+  // The composition roots and what carries effects out are tested from outside, over HTTP and the command line.
+  const folderOf = (room: string) => (['live', 'cli'].includes(room) ? 'e2e' : room);
+  const tests = files.map(({ path }) => path).filter((path) => path.endsWith('.test.ts'));
+  const untested = roomsWithSources(root).filter(
+    (room) => !tests.some((path) => path.startsWith(`test/${folderOf(room)}/`)),
+  );
+  expect(untested).toEqual([]);
 });
 
 it('pins every dependency exactly', () => {
