@@ -1,0 +1,59 @@
+// The Node-API module: instruction sets, thread teams, memory figures; weights and programs are bound beside it.
+#include <napi.h>
+
+#include "addon.hpp"
+
+namespace kvasir {
+
+Registries& registries() {
+  static Registries* all = new Registries;
+  return *all;
+}
+
+namespace {
+
+constexpr int kThreadsMax = 1024;
+
+/** () => best instruction set of this machine within KVASIR_ISA, as its number in types.hpp */
+Napi::Value bound_detect_isa(Arguments&, Napi::Env env) { return Napi::Number::New(env, static_cast<int>(detect_isa())); }
+
+/** (isa, threads) => team */
+Napi::Value create_team(Arguments& in, Napi::Env env) {
+  const auto isa = static_cast<Isa>(in.integer("isa", 0, static_cast<int>(detect_isa())));
+  const int threads = in.integer("threads", 1, kThreadsMax);
+  return Napi::Number::New(env, registries().teams.add(std::make_shared<Team>(isa, threads)));
+}
+
+/** (team) */
+Napi::Value free_team(Arguments& in, Napi::Env env) {
+  registries().teams.remove(in.handle("backend"));
+  return env.Undefined();
+}
+
+/** () => { residentBytes, residentPeakBytes, anonymousBytes, availableBytes } */
+Napi::Value bound_memory_info(Arguments&, Napi::Env env) {
+  const MemoryInfo memory = memory_info();
+  Napi::Object result = Napi::Object::New(env);
+  result.Set("residentBytes", static_cast<double>(memory.resident_bytes));
+  result.Set("residentPeakBytes", static_cast<double>(memory.resident_peak_bytes));
+  result.Set("anonymousBytes", static_cast<double>(memory.anonymous_bytes));
+  result.Set("availableBytes", static_cast<double>(memory.available_bytes));
+  return result;
+}
+
+Napi::Object initialise(Napi::Env env, Napi::Object exports) {
+  exports.Set("encodingVersion", kEncodingVersion);
+  bind<bound_detect_isa>(env, exports, "detectIsa");
+  bind<create_team>(env, exports, "createTeam");
+  bind<free_team>(env, exports, "freeTeam");
+  bind<bound_memory_info>(env, exports, "memoryInfo");
+  bind_weights(env, exports);
+  bind_programs(env, exports);
+  return exports;
+}
+
+}  // namespace
+}  // namespace kvasir
+
+static Napi::Object initialise_kvasir(Napi::Env env, Napi::Object exports) { return kvasir::initialise(env, exports); }
+NODE_API_MODULE(kvasir, initialise_kvasir)

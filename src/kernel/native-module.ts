@@ -1,0 +1,71 @@
+// The compiled addon as TypeScript sees it, and finding it.
+import { existsSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { fileURLToPath } from 'node:url';
+import { encodingVersion } from './encode.ts';
+
+/** What native/addon*.cc bind. Handles are integers, valid in every thread of the process. */
+export interface NativeModule {
+  readonly encodingVersion: number;
+  detectIsa(): number;
+  createTeam(isa: number, threads: number): number;
+  freeTeam(team: number): void;
+  memoryInfo(): MemoryInfo;
+  createLinear(team: number, columns: number, types: Int32Array, rows: Int32Array, inputs: number): number;
+  packRows(linear: number, segment: number, firstRow: number, rows: number, bytes: Uint8Array): void;
+  linearBytes(linear: number): number;
+  freeLinear(linear: number): void;
+  createVector(values: Float32Array): number;
+  freeVector(vector: number): void;
+  createPool(team: number, kvType: number, kvHeads: number, headDim: number, pages: number): number;
+  readPage(pool: number, page: number, out: Float32Array): void;
+  writePage(pool: number, page: number, values: Float32Array): void;
+  freePool(pool: number): void;
+  createProgram(team: number, ints: Int32Array, floats: Float64Array, linears: Int32Array, vectors: Int32Array): number;
+  freeProgram(program: number): void;
+  programBytes(program: number): number;
+  run(program: number, pool: number, abort: Int32Array, ...step: readonly (number | ArrayBufferView)[]): boolean;
+  readBuffer(program: number, buffer: number, rows: number, out: Float32Array): void;
+  writeBuffer(program: number, buffer: number, rows: number, values: Float32Array): void;
+}
+
+export interface MemoryInfo {
+  readonly residentBytes: number;
+  readonly residentPeakBytes: number;
+  /** Resident and not backed by a file; 0 where the system does not say. */
+  readonly anonymousBytes: number;
+  /** To this process: of the machine and of its control group. */
+  readonly availableBytes: number;
+}
+
+export type NativeLoad =
+  | { readonly kind: 'loaded'; readonly native: NativeModule }
+  /** `why` is one line for people. */
+  | { readonly kind: 'absent'; readonly why: string };
+
+const addonPath = fileURLToPath(new URL('../../build/kvasir.node', import.meta.url));
+
+/** Finds the compiled kernels; absent where no compiler built them, or where they belong to other sources or another machine. */
+export function findNative(path: string = addonPath): NativeLoad {
+  if (!existsSync(path)) return { kind: 'absent', why: `the native kernels are not compiled: ${path} is missing` };
+  let native: NativeModule;
+  try {
+    native = createRequire(import.meta.url)(path) as NativeModule;
+  } catch (error) {
+    return {
+      kind: 'absent',
+      why: `the native kernels do not load: ${error instanceof Error ? error.message : String(error)}`,
+    };
+  }
+  if (native.encodingVersion !== encodingVersion) {
+    const versions = `version ${native.encodingVersion}, not ${encodingVersion}`;
+    return { kind: 'absent', why: `the native kernels belong to other sources: ${versions}` };
+  }
+  return { kind: 'loaded', native };
+}
+
+/** The compiled kernels, or undefined where `findNative` says why there are none. */
+export function loadNative(): NativeModule | undefined {
+  const found = findNative();
+  return found.kind === 'loaded' ? found.native : undefined;
+}

@@ -1,0 +1,31 @@
+// A step as the flat list of arguments that native/addon_programs.cc reads: both files change together.
+import { type Step, type StepResult, type StepSampling, topLogprobsMax } from '../util/step.ts';
+
+export function createResult(rows: number): StepResult {
+  return {
+    tokens: new Int32Array(rows),
+    logprobs: new Float32Array(rows),
+    topTokens: new Int32Array(rows * topLogprobsMax),
+    topLogprobs: new Float32Array(rows * topLogprobsMax),
+    failed: new Uint8Array(rows),
+  };
+}
+
+/** Everything after (program, pool, abort); the addon checks types, lengths and every index. */
+export function stepArguments(step: Step, result: StepResult): (number | ArrayBufferView)[] {
+  const list: (number | ArrayBufferView)[] = [step.tokens, step.positions, step.rowStart, step.logitRows];
+  pushSampling(list, step.sampling);
+  list.push(result.tokens, result.logprobs, result.topTokens, result.topLogprobs, result.failed);
+  list.push(step.groups.length);
+  for (const group of step.groups) {
+    list.push(group.layers, group.pageTable, group.blocks, group.blockStart, group.firstBlock);
+  }
+  return list;
+}
+
+function pushSampling(list: (number | ArrayBufferView)[], s: StepSampling): void {
+  list.push(s.temperature, s.topP, s.topK, s.minP, s.seed, s.tokenIndex);
+  list.push(s.repetitionPenalty, s.frequencyPenalty, s.presencePenalty);
+  list.push(s.seenStart, s.seenTokens, s.seenCounts, s.biasStart, s.biasTokens, s.biasValues);
+  list.push(s.topLogprobs, s.hasTarget, s.target);
+}

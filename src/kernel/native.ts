@@ -1,0 +1,163 @@
+// The native backend: the contract of backend.ts over the compiled addon.
+import type { BufferId, BufferSpec, Program } from '../graph/program.ts';
+import { pageTokens, type Step } from '../util/step.ts';
+import type {
+  Backend,
+  KvPoolHandle,
+  KvPoolSpec,
+  LinearHandle,
+  LinearSpec,
+  ProgramBindings,
+  ProgramHandle,
+  StepOutcome,
+  VectorHandle,
+} from './backend.ts';
+import { inputFormCodes, kvTypeCodes, type NativeIsa, nativeIsas, weightTypeCodes } from './codes.ts';
+import { encodeProgram } from './encode.ts';
+import { loadNative, type NativeModule } from './native-module.ts';
+import { createResult, stepArguments } from './native-step.ts';
+
+export type { NativeIsa } from './codes.ts';
+export { findNative, loadNative, type MemoryInfo, type NativeLoad, type NativeModule } from './native-module.ts';
+
+export interface NativeOptions {
+  /** Threads that compute, the calling one included. */
+  readonly threads: number;
+  /** Undefined: what `KVASIR_ISA` names, else the best of this machine. */
+  readonly isa?: NativeIsa;
+}
+
+/** Instruction sets that this machine has within `KVASIR_ISA`, ascending. */
+export function availableIsas(native: NativeModule): readonly NativeIsa[] {
+  return nativeIsas.slice(0, native.detectIsa() + 1);
+}
+
+/**
+ * @throws where the kernels are not compiled, or this machine lacks the instruction set asked for: the message names those it has.
+ */
+export function createNativeBackend(options: NativeOptions): Backend {
+  const native = loadNative();
+  if (native === undefined) throw new Error('Cannot create the native backend: the kernels are not compiled');
+  return new NativeBackend(native, chooseIsa(native, options.isa), options.threads);
+}
+
+function chooseIsa(native: NativeModule, asked: NativeIsa | undefined): NativeIsa {
+  const has = availableIsas(native);
+  const forced = process.env['KVASIR_ISA'] ?? '';
+  // The emulation of AMX, for tests, is an instruction set of the addon's own making.
+  const named = forced === 'amx-emulated' ? 'amx' : forced;
+  const wanted = asked ?? (named === '' ? has.at(-1) : named);
+  const isa = has.find((name) => name === wanted);
+  if (isa === undefined) throw new Error(`Cannot use instruction set ${wanted}: this machine has ${has.join(', ')}`);
+  return isa;
+}
+
+class NativeBackend implements Backend {
+  readonly isa: NativeIsa;
+  readonly threads: number;
+  readonly #native: NativeModule;
+  readonly #team: number;
+  readonly #pools = new Map<KvPoolHandle, KvPoolSpec>();
+  readonly #buffers = new Map<ProgramHandle, readonly BufferSpec[]>();
+
+  constructor(native: NativeModule, isa: NativeIsa, threads: number) {
+    this.#native = native;
+    this.isa = isa;
+    this.threads = threads;
+    this.#team = native.createTeam(nativeIsas.indexOf(isa), threads);
+  }
+
+  createLinear(spec: LinearSpec): LinearHandle {
+    const types = Int32Array.from(spec.segments, (segment) => weightTypeCodes[segment.type]);
+    const rows = Int32Array.from(spec.segments, (segment) => segment.rows);
+    return this.#native.createLinear(this.#team, spec.columns, types, rows, inputFormCodes[spec.inputs]);
+  }
+
+  packRows(linear: LinearHandle, segment: number, firstRow: number, rows: number, bytes: Uint8Array): void {
+    // A Buffer is a Uint8Array too; the addon sees the plain type.
+    this.#native.packRows(linear, segment, firstRow, rows, bytes);
+  }
+
+  linearBytes(linear: LinearHandle): number {
+    return this.#native.linearBytes(linear);
+  }
+
+  createVector(values: Float32Array): VectorHandle {
+    return this.#native.createVector(values);
+  }
+
+  createKvPool(spec: KvPoolSpec): KvPoolHandle {
+    const { kvHeads, headDim, pages } = spec;
+    const pool = this.#native.createPool(this.#team, kvTypeCodes[spec.type], kvHeads, headDim, pages);
+    this.#pools.set(pool, spec);
+    return pool;
+  }
+
+  readPage(pool: KvPoolHandle, page: number): Float32Array {
+    const { kvHeads, headDim } = known(this.#pools, pool, 'KV pool');
+    const values = new Float32Array(2 * kvHeads * pageTokens * headDim);
+    this.#native.readPage(pool, page, values);
+    return values;
+  }
+
+  writePage(pool: KvPoolHandle, page: number, values: Float32Array): void {
+    this.#native.writePage(pool, page, values);
+  }
+
+  createProgram(program: Program, bindings: ProgramBindings): ProgramHandle {
+    const { ints, floats } = encodeProgram(program, bindings);
+    const linears = Int32Array.from(bindings.linears);
+    const vectors = Int32Array.from(bindings.vectors);
+    const handle = this.#native.createProgram(this.#team, ints, floats, linears, vectors);
+    this.#buffers.set(handle, program.buffers);
+    return handle;
+  }
+
+  run(program: ProgramHandle, pool: KvPoolHandle, step: Step, abort: Int32Array): StepOutcome {
+    const result = createResult(step.logitRows.length);
+    const done = this.#native.run(program, pool, abort, ...stepArguments(step, result));
+    return done ? { kind: 'done', result } : { kind: 'aborted' };
+  }
+
+  readBuffer(program: ProgramHandle, buffer: BufferId, rows: number): Float32Array {
+    const spec = known(this.#buffers, program, 'program')[buffer];
+    const values = new Float32Array(rows * (spec?.columns ?? 0));
+    this.#native.readBuffer(program, buffer, rows, values);
+    return values;
+  }
+
+  writeBuffer(program: ProgramHandle, buffer: BufferId, rows: number, values: Float32Array): void {
+    this.#native.writeBuffer(program, buffer, rows, values);
+  }
+
+  freeLinear(linear: LinearHandle): void {
+    this.#native.freeLinear(linear);
+  }
+
+  freeVector(vector: VectorHandle): void {
+    this.#native.freeVector(vector);
+  }
+
+  freeKvPool(pool: KvPoolHandle): void {
+    this.#native.freePool(pool);
+    this.#pools.delete(pool);
+  }
+
+  freeProgram(program: ProgramHandle): void {
+    this.#native.freeProgram(program);
+    this.#buffers.delete(program);
+  }
+
+  /** Programs keep the threads until they are freed: this frees those that were made here. */
+  close(): void {
+    for (const program of this.#buffers.keys()) this.#native.freeProgram(program);
+    this.#buffers.clear();
+    this.#native.freeTeam(this.#team);
+  }
+}
+
+function known<T>(values: ReadonlyMap<number, T>, handle: number, what: string): T {
+  const value = values.get(handle);
+  if (value === undefined) throw new Error(`Cannot use ${what}: no such handle: ${handle}`);
+  return value;
+}
