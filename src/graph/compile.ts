@@ -1,6 +1,5 @@
 // Turns a fused graph into a program, and lists the weights and vectors that the program's handles must stand for.
 import { type Graph, type Node, nodeInputs, type TensorId, tensorSpec, type WeightRef } from './graph.ts';
-import { planBuffers } from './plan.ts';
 import type { BufferId, BufferSpec, InputForm, KvType, LinearId, Op, Program, VectorId } from './program.ts';
 import type { RopeSpec } from './rope.ts';
 
@@ -25,7 +24,7 @@ export interface CompileOptions {
   readonly kvType: KvType;
 }
 
-/** `program.ops` name linears and vectors by their index in these lists. */
+/** `program.ops` name linears and vectors by their index in these lists; every tensor has a buffer of its own, for backends to place. */
 export interface Compiled {
   readonly program: Program;
   readonly linears: readonly WantedLinear[];
@@ -98,7 +97,7 @@ class Compiler {
 
   finish(): Compiled {
     const logits = this.#read(this.#graph.logits);
-    const program = planBuffers({ buffers: this.#buffers, ops: this.#ops, logits, kvType: this.#options.kvType });
+    const program = { buffers: this.#buffers, ops: this.#ops, logits, kvType: this.#options.kvType };
     return { program, linears: this.#linears.values, vectors: this.#vectors.values };
   }
 

@@ -1,4 +1,4 @@
-// Buffer planning: tensors whose lives do not overlap share a buffer of the same kind.
+// Which buffers an op reads and writes, and which buffers may share memory because their lives do not overlap.
 import type { BufferId, BufferSpec, Op, Program } from './program.ts';
 
 /** Buffers that an op reads. */
@@ -28,53 +28,45 @@ export function opWrites(op: Op): readonly BufferId[] {
   return [op.out];
 }
 
-/** The same op over renamed buffers. */
-export function renameBuffers(op: Op, to: (buffer: BufferId) => BufferId): Op {
-  switch (op.kind) {
-    case 'embed':
-      return { ...op, out: to(op.out) };
-    case 'norm':
-      return { ...op, x: to(op.x), residual: op.residual === undefined ? undefined : to(op.residual), out: to(op.out) };
-    case 'attention': {
-      const stats = op.stats === undefined ? undefined : { max: to(op.stats.max), sum: to(op.stats.sum) };
-      return { ...op, q: to(op.q), stats, out: to(op.out) };
-    }
-    case 'merge':
-      return { ...op, parts: op.parts.map((p) => ({ o: to(p.o), max: to(p.max), sum: to(p.sum) })), out: to(op.out) };
-    default:
-      return { ...op, x: to(op.x), out: to(op.out) };
-  }
+export interface BufferPlan {
+  readonly buffers: readonly BufferSpec[];
+  /** Planned buffer of each buffer of the program. */
+  readonly place: readonly BufferId[];
 }
 
-/** The same program with one buffer for all tensors of a kind that are never alive together. */
-export function planBuffers(program: Program): Program {
-  const lastUse = new Map<BufferId, number>();
-  program.ops.forEach((op, index) => {
-    for (const buffer of [...opReads(op), ...opWrites(op)]) lastUse.set(buffer, index);
-  });
-  if (program.logits !== undefined) lastUse.set(program.logits, program.ops.length);
+/**
+ * Gives one buffer to tensors of a kind that are never alive together. What ops read and never write, and what no later op reads,
+ * keeps a buffer to itself: it is the program's face to the outside.
+ */
+export function planBuffers(program: Program): BufferPlan {
+  const end = program.ops.length;
+  const firstWrite = program.buffers.map(() => end);
+  const lastUse = program.buffers.map(() => -1);
+  const lastRead = program.buffers.map(() => -1);
+  for (const [index, op] of program.ops.entries()) {
+    for (const id of opWrites(op)) firstWrite[id] = Math.min(firstWrite[id], index);
+    for (const id of opReads(op)) lastRead[id] = index;
+    for (const id of [...opReads(op), ...opWrites(op)]) lastUse[id] = index;
+  }
+  const alone = program.buffers.map(
+    (_, id) => firstWrite[id] === end || lastRead[id] < lastUse[id] || lastRead[id] === -1,
+  );
 
   const buffers: BufferSpec[] = [];
   const free = new Map<string, BufferId[]>();
-  const place = new Map<BufferId, BufferId>();
-  const placed = (buffer: BufferId): BufferId => {
-    const known = place.get(buffer);
-    if (known !== undefined) return known;
-    const spec = program.buffers[buffer];
-    const id = free.get(keyOf(spec))?.pop() ?? buffers.push(spec) - 1;
-    place.set(buffer, id);
-    return id;
-  };
-  const ops = program.ops.map((op, index) => {
-    const renamed = renameBuffers(op, placed);
-    for (const buffer of new Set([...opReads(op), ...opWrites(op)])) {
-      if (lastUse.get(buffer) !== index) continue;
-      const key = keyOf(program.buffers[buffer]);
-      free.set(key, [...(free.get(key) ?? []), placed(buffer)]);
+  const place = program.buffers.map((spec, id) => (alone[id] ? buffers.push(spec) - 1 : -1));
+  for (const [index, op] of program.ops.entries()) {
+    const touched = [...new Set([...opReads(op), ...opWrites(op)])].filter((id) => !alone[id]);
+    for (const id of touched) {
+      if (place[id] === -1)
+        place[id] = free.get(keyOf(program.buffers[id]))?.pop() ?? buffers.push(program.buffers[id]) - 1;
     }
-    return renamed;
-  });
-  return { ...program, buffers, ops, logits: program.logits === undefined ? undefined : placed(program.logits) };
+    for (const id of touched.filter((used) => lastUse[used] === index)) {
+      const key = keyOf(program.buffers[id]);
+      free.set(key, [...(free.get(key) ?? []), place[id]]);
+    }
+  }
+  return { buffers, place };
 }
 
 function keyOf(spec: BufferSpec): string {

@@ -51,16 +51,31 @@ export function finishRow(buffer: RowBuffer, row: number): void {
   }
 }
 
-/** Symmetric int8: scale = largest magnitude / 127, levels to nearest even. The values become what the levels stand for. */
+/** Blocks below this are zero: 127 / magnitude must stay finite. */
+const tiny = 1e-30;
+
+/**
+ * Symmetric int8: scale = largest magnitude / 127, levels to nearest even. The values become what the levels stand for; NaN and
+ * infinity make the whole block NaN.
+ */
 function quantiseBlock(values: Float32Array, levels: Int8Array): number {
   let largest = 0;
-  for (const value of values) largest = Math.abs(value) > largest || Number.isNaN(value) ? Math.abs(value) : largest;
+  for (const value of values) {
+    const magnitude = Math.abs(value);
+    if (!(magnitude <= largest)) largest = magnitude;
+    if (Number.isNaN(largest)) break;
+  }
+  if (!Number.isFinite(largest) || largest < tiny) {
+    const scale = Number.isFinite(largest) ? 0 : Number.NaN;
+    levels.fill(0);
+    values.fill(scale);
+    return scale;
+  }
   const scale = Math.fround(largest / 127);
-  const inverse = scale > 0 ? Math.fround(1 / scale) : 0;
+  const inverse = Math.fround(127 / largest);
   for (let i = 0; i < values.length; i++) {
-    const level = Math.max(-127, Math.min(127, roundTiesToEven(Math.fround(values[i] * inverse))));
-    levels[i] = level;
-    values[i] = scale * level;
+    levels[i] = roundTiesToEven(Math.fround(values[i] * inverse));
+    values[i] = scale * levels[i];
   }
   return scale;
 }

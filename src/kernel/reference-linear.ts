@@ -127,7 +127,8 @@ export class ReferenceLinear {
         const levels = x.levels.subarray(t * columns, (t + 1) * columns);
         const scales = x.scales.subarray(t * blocks, (t + 1) * blocks);
         const out = y.values.subarray(t * y.columns + segment.firstColumn);
-        for (let row = 0; row < segment.rows; row++) out[row] = blockProduct(weights, row, levels, scales);
+        const sums = blockSums(levels, blocks);
+        for (let row = 0; row < segment.rows; row++) out[row] = blockProduct(weights, row, levels, scales, sums);
       }
     }
   }
@@ -200,22 +201,24 @@ function multiplyTile(
   }
 }
 
+/** Sums of the levels of each block. */
+function blockSums(levels: Int8Array, blocks: number): Int32Array {
+  const sums = new Int32Array(blocks);
+  for (let i = 0; i < levels.length; i++) sums[i >> 5] += levels[i];
+  return sums;
+}
+
 /** Integer sums inside a block are exact; scales join in float64. */
-function blockProduct(weights: QuantisedBlocks, row: number, levels: Int8Array, scales: Float32Array): number {
+function blockProduct(w: QuantisedBlocks, row: number, x: Int8Array, scales: Float32Array, sums: Int32Array): number {
+  const { levels } = w;
   const first = row * scales.length;
   let total = 0;
   for (let block = 0; block < scales.length; block++) {
+    const from = block * blockElements;
+    const at = (first + block) * blockElements;
     let product = 0;
-    let sum = 0;
-    const w = (first + block) * blockElements;
-    const x = block * blockElements;
-    for (let i = 0; i < blockElements; i++) {
-      const level = levels[x + i];
-      product += level * weights.levels[w + i];
-      sum += level;
-    }
-    const value = weights.scales[first + block] * product + weights.minimums[first + block] * sum;
-    total += scales[block] * value;
+    for (let i = 0; i < blockElements; i++) product = (product + Math.imul(x[from + i], levels[at + i])) | 0;
+    total += scales[block] * (w.scales[first + block] * product + w.minimums[first + block] * sums[block]);
   }
   return total;
 }

@@ -1,4 +1,6 @@
 // The oracle: every op of a program in plain TypeScript, products and sums in float64. Slow, and needs no compiler.
+
+import { planBuffers } from '../graph/plan.ts';
 import type { BufferId, Op, Program } from '../graph/program.ts';
 import type { Step } from '../util/step.ts';
 import type {
@@ -104,11 +106,13 @@ export class ReferenceBackend implements Backend {
 
   createProgram(program: Program, bindings: ProgramBindings): ProgramHandle {
     const { tokensMax, logitRowsMax } = bindings;
+    const { buffers, place } = planBuffers(program);
+    const planned = buffers.map((spec) =>
+      createBuffer(spec, spec.rows === 'token' ? tokensMax : logitRowsMax, program.kvType),
+    );
     return this.#programs.add({
       program,
-      buffers: program.buffers.map((spec) =>
-        createBuffer(spec, spec.rows === 'token' ? tokensMax : logitRowsMax, program.kvType),
-      ),
+      buffers: place.map((id) => planned[id]),
       linears: bindings.linears.map((handle) => this.#linears.get(handle)),
       vectors: bindings.vectors.map((handle) => this.#vectors.get(handle)),
       tokensMax,

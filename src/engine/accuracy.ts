@@ -1,0 +1,127 @@
+// How far a form is from the float32 form of the same stored weights: perplexity, KL divergence, agreement on the top token.
+import type { InputForm } from '../graph/program.ts';
+import type { Backend } from '../kernel/backend.ts';
+import { pageTokens } from '../util/step.ts';
+import type { ModelFiles } from '../weights/types.ts';
+import { Engine } from './engine.ts';
+import type { WeightsForm } from './forms.ts';
+import { freeModel, loadModel } from './load-model.ts';
+import { plainPageTable, plainStep } from './plain-step.ts';
+
+export interface AccuracyForm {
+  readonly weights: WeightsForm;
+  readonly inputs: InputForm;
+}
+
+export interface AccuracyRow extends AccuracyForm {
+  /** exp of the mean negative log-probability of each next token. */
+  readonly perplexity: number;
+  /** Mean over positions of KL(f32 || form), in nats. */
+  readonly meanKl: number;
+  /** Share of positions whose likeliest token is that of f32, 0..1. */
+  readonly sameTop: number;
+}
+
+export interface AccuracyOptions {
+  readonly model: string | ModelFiles;
+  readonly backend: Backend;
+  /** One text; every token but the first is predicted from all before it. At least two. */
+  readonly tokens: ArrayLike<number>;
+  readonly forms: readonly AccuracyForm[];
+  /** Rows of logits that are read at once. */
+  readonly blockRows?: number;
+}
+
+/** What everything is measured against: the weights as stored, all arithmetic in float32. */
+export const accuracyBaseline: AccuracyForm = { weights: 'native', inputs: 'f32' };
+
+/** The baseline and every form walk through the text side by side, so that no logits are kept. */
+export function measureAccuracy(options: AccuracyOptions): AccuracyRow[] {
+  const { tokens, backend, blockRows = 64 } = options;
+  if (tokens.length < 2) throw new Error(`Cannot measure accuracy: the text has ${tokens.length} tokens: 2 needed`);
+  const baseline = new Reader(accuracyBaseline, options, blockRows);
+  const readers = options.forms.map((form) => new Reader(form, options, blockRows));
+  const sums = readers.map(() => ({ loss: 0, kl: 0, same: 0 }));
+  const positions = tokens.length - 1;
+  for (let start = 0; start < positions; start += blockRows) {
+    const count = Math.min(blockRows, positions - start);
+    const block = Array.from({ length: count }, (_, i) => tokens[start + i]);
+    const wanted = baseline.logits(block, start);
+    for (const [index, reader] of readers.entries()) {
+      const logits = reader.logits(block, start);
+      const vocabulary = logits.length / count;
+      for (let row = 0; row < count; row++) {
+        const at = row * vocabulary;
+        const said = compareRows(wanted.subarray(at, at + vocabulary), logits.subarray(at, at + vocabulary));
+        sums[index].loss -= logits[at + tokens[start + row + 1]] - said.logSum;
+        sums[index].kl += said.kl;
+        sums[index].same += said.sameTop ? 1 : 0;
+      }
+    }
+  }
+  for (const reader of [baseline, ...readers]) reader.close(backend);
+  return sums.map(({ loss, kl, same }, index) => ({
+    ...options.forms[index],
+    perplexity: Math.exp(loss / positions),
+    meanKl: kl / positions,
+    sameTop: same / positions,
+  }));
+}
+
+/** A model in one form, reading the text block by block. */
+class Reader {
+  readonly #engine: Engine;
+  readonly #blocks: readonly number[];
+  readonly #pageTable: Int32Array;
+  readonly #abort = new Int32Array(1);
+
+  constructor({ weights, inputs }: AccuracyForm, { model, backend, tokens }: AccuracyOptions, blockRows: number) {
+    const loaded = loadModel({ model, backend, weights, inputs, context: tokens.length });
+    const [layers] = loaded.kv.groupLayers;
+    this.#blocks = Array.from({ length: Math.ceil(tokens.length / pageTokens) }, (_, block) => block);
+    this.#pageTable = plainPageTable(this.#blocks.length, layers);
+    const kvBytes = this.#pageTable.length * loaded.kv.pageBytes;
+    this.#engine = new Engine({ model: loaded, backend, tokensMax: blockRows, logitRowsMax: blockRows, kvBytes });
+  }
+
+  /** (tokens, vocabulary) logits after each token. */
+  logits(tokens: readonly number[], start: number): Float32Array {
+    const [layers] = this.#engine.model.kv.groupLayers;
+    const step = plainStep([{ tokens, start, blocks: this.#blocks, logits: 'all' }], this.#pageTable, layers);
+    if (this.#engine.run(step, this.#abort).kind !== 'done')
+      throw new Error('Cannot measure accuracy: the step was aborted');
+    return this.#engine.readLogits(tokens.length);
+  }
+
+  close(backend: Backend): void {
+    this.#engine.close();
+    freeModel(this.#engine.model, backend);
+  }
+}
+
+interface RowComparison {
+  /** KL(wanted || given). */
+  readonly kl: number;
+  readonly sameTop: boolean;
+  /** ln of the sum of exp of the given logits. */
+  readonly logSum: number;
+}
+
+function compareRows(wanted: Float32Array, given: Float32Array): RowComparison {
+  const p = summary(wanted);
+  const q = summary(given);
+  let kl = 0;
+  for (let id = 0; id < wanted.length; id++) {
+    const logP = wanted[id] - p.logSum;
+    kl += Math.exp(logP) * (logP - (given[id] - q.logSum));
+  }
+  return { kl, sameTop: p.top === q.top, logSum: q.logSum };
+}
+
+function summary(logits: Float32Array): { readonly top: number; readonly logSum: number } {
+  let top = 0;
+  for (let id = 1; id < logits.length; id++) if (logits[id] > logits[top]) top = id;
+  let sum = 0;
+  for (const logit of logits) sum += Math.exp(logit - logits[top]);
+  return { top, logSum: logits[top] + Math.log(sum) };
+}
