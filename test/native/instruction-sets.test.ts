@@ -1,0 +1,25 @@
+// Objects built for more than the baseline share no inline code with the rest, which must run on any machine.
+import { spawnSync } from 'node:child_process';
+import { existsSync, readdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { expect } from 'vitest';
+import { root } from '../../scripts/root.mjs';
+import { requireOrSkip } from '../setup/needs.ts';
+
+const folder = join(root, 'build', 'objects');
+const built = existsSync(folder) ? readdirSync(folder) : [];
+const objects = built.filter((name) => /_(avx2|avx512|amx)\.cc-\w+\.o$/.test(name));
+const hasNm = process.platform === 'linux' && spawnSync('nm', ['--version']).status === 0;
+const canLook = process.arch !== 'x64' || (objects.length > 0 && hasNm);
+
+requireOrSkip('compiled kernels and nm', canLook)(
+  'kernels of an instruction set keep their inline code to themselves',
+  () => {
+    // The linker keeps one copy of a weak symbol: if an AVX-512 copy won, portable code would run it.
+    for (const object of objects) {
+      const { stdout } = spawnSync('nm', ['-C', join(folder, object)], { encoding: 'utf8' });
+      const weak = stdout.split('\n').filter((line) => /^[0-9a-f]+ [WVu] /.test(line));
+      expect(weak, object).toEqual([]);
+    }
+  },
+);
