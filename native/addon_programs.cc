@@ -119,6 +119,12 @@ struct BufferArguments {
   float* row(int index) const { return writable(values) + static_cast<size_t>(index) * buffer->columns; }
 };
 
+/** (program, buffer) => columns */
+Napi::Value bind_buffer_columns(Arguments& in, Napi::Env env) {
+  const auto program = registries().programs.get(in.handle("program"));
+  return Napi::Number::New(env, program->open_buffer(in.integer("buffer", 0, INT32_MAX), 0).columns);
+}
+
 /** (program, buffer, rows, out) */
 Napi::Value bind_read_buffer(Arguments& in, Napi::Env env) {
   const BufferArguments given(in);
@@ -140,6 +146,7 @@ void bind_programs(Napi::Env env, Napi::Object exports) {
   bind<bind_free_program>(env, exports, "freeProgram");
   bind<bind_program_bytes>(env, exports, "programBytes");
   bind<bind_run>(env, exports, "run");
+  bind<bind_buffer_columns>(env, exports, "bufferColumns");
   bind<bind_read_buffer>(env, exports, "readBuffer");
   bind<bind_write_buffer>(env, exports, "writeBuffer");
 }

@@ -105,6 +105,11 @@ struct PageArguments {
   }
 };
 
+/** (pool) => numbers in the canonical form of a page */
+Napi::Value bind_page_values(Arguments& in, Napi::Env env) {
+  return number(env, static_cast<double>(page_values(registries().pools.get(in.handle("KV pool"))->layout)));
+}
+
 /** (pool, page, out) */
 Napi::Value bind_read_page(Arguments& in, Napi::Env env) {
   const PageArguments given(in);
@@ -134,6 +139,7 @@ void bind_weights(Napi::Env env, Napi::Object exports) {
   bind<bind_create_vector>(env, exports, "createVector");
   bind<bind_free_vector>(env, exports, "freeVector");
   bind<bind_create_pool>(env, exports, "createPool");
+  bind<bind_page_values>(env, exports, "pageValues");
   bind<bind_read_page>(env, exports, "readPage");
   bind<bind_write_page>(env, exports, "writePage");
   bind<bind_free_pool>(env, exports, "freePool");

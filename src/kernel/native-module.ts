@@ -18,6 +18,8 @@ export interface NativeModule {
   createVector(values: Float32Array): number;
   freeVector(vector: number): void;
   createPool(team: number, kvType: number, kvHeads: number, headDim: number, pages: number): number;
+  /** Numbers in the canonical form of a page. */
+  pageValues(pool: number): number;
   readPage(pool: number, page: number, out: Float32Array): void;
   writePage(pool: number, page: number, values: Float32Array): void;
   freePool(pool: number): void;
@@ -25,6 +27,7 @@ export interface NativeModule {
   freeProgram(program: number): void;
   programBytes(program: number): number;
   run(program: number, pool: number, abort: Int32Array, ...step: readonly (number | ArrayBufferView)[]): boolean;
+  bufferColumns(program: number, buffer: number): number;
   readBuffer(program: number, buffer: number, rows: number, out: Float32Array): void;
   writeBuffer(program: number, buffer: number, rows: number, values: Float32Array): void;
 }

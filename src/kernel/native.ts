@@ -1,6 +1,6 @@
 // The native backend: the contract of backend.ts over the compiled addon.
-import type { BufferId, BufferSpec, Program } from '../graph/program.ts';
-import { pageTokens, type Step } from '../util/step.ts';
+import type { BufferId, Program } from '../graph/program.ts';
+import type { Step } from '../util/step.ts';
 import type {
   Backend,
   KvPoolHandle,
@@ -43,7 +43,7 @@ export function createNativeBackend(options: NativeOptions): Backend {
 
 function chooseIsa(native: NativeModule, asked: NativeIsa | undefined): NativeIsa {
   const has = availableIsas(native);
-  const forced = process.env['KVASIR_ISA'] ?? '';
+  const forced = process.env.KVASIR_ISA ?? '';
   // The emulation of AMX, for tests, is an instruction set of the addon's own making.
   const named = forced === 'amx-emulated' ? 'amx' : forced;
   const wanted = asked ?? (named === '' ? has.at(-1) : named);
@@ -57,8 +57,7 @@ class NativeBackend implements Backend {
   readonly threads: number;
   readonly #native: NativeModule;
   readonly #team: number;
-  readonly #pools = new Map<KvPoolHandle, KvPoolSpec>();
-  readonly #buffers = new Map<ProgramHandle, readonly BufferSpec[]>();
+  readonly #programs = new Set<ProgramHandle>();
 
   constructor(native: NativeModule, isa: NativeIsa, threads: number) {
     this.#native = native;
@@ -74,7 +73,6 @@ class NativeBackend implements Backend {
   }
 
   packRows(linear: LinearHandle, segment: number, firstRow: number, rows: number, bytes: Uint8Array): void {
-    // A Buffer is a Uint8Array too; the addon sees the plain type.
     this.#native.packRows(linear, segment, firstRow, rows, bytes);
   }
 
@@ -88,14 +86,11 @@ class NativeBackend implements Backend {
 
   createKvPool(spec: KvPoolSpec): KvPoolHandle {
     const { kvHeads, headDim, pages } = spec;
-    const pool = this.#native.createPool(this.#team, kvTypeCodes[spec.type], kvHeads, headDim, pages);
-    this.#pools.set(pool, spec);
-    return pool;
+    return this.#native.createPool(this.#team, kvTypeCodes[spec.type], kvHeads, headDim, pages);
   }
 
   readPage(pool: KvPoolHandle, page: number): Float32Array {
-    const { kvHeads, headDim } = known(this.#pools, pool, 'KV pool');
-    const values = new Float32Array(2 * kvHeads * pageTokens * headDim);
+    const values = new Float32Array(this.#native.pageValues(pool));
     this.#native.readPage(pool, page, values);
     return values;
   }
@@ -109,7 +104,7 @@ class NativeBackend implements Backend {
     const linears = Int32Array.from(bindings.linears);
     const vectors = Int32Array.from(bindings.vectors);
     const handle = this.#native.createProgram(this.#team, ints, floats, linears, vectors);
-    this.#buffers.set(handle, program.buffers);
+    this.#programs.add(handle);
     return handle;
   }
 
@@ -120,8 +115,7 @@ class NativeBackend implements Backend {
   }
 
   readBuffer(program: ProgramHandle, buffer: BufferId, rows: number): Float32Array {
-    const spec = known(this.#buffers, program, 'program')[buffer];
-    const values = new Float32Array(rows * (spec?.columns ?? 0));
+    const values = new Float32Array(rows * this.#native.bufferColumns(program, buffer));
     this.#native.readBuffer(program, buffer, rows, values);
     return values;
   }
@@ -140,24 +134,17 @@ class NativeBackend implements Backend {
 
   freeKvPool(pool: KvPoolHandle): void {
     this.#native.freePool(pool);
-    this.#pools.delete(pool);
   }
 
   freeProgram(program: ProgramHandle): void {
     this.#native.freeProgram(program);
-    this.#buffers.delete(program);
+    this.#programs.delete(program);
   }
 
   /** Programs keep the threads until they are freed: this frees those that were made here. */
   close(): void {
-    for (const program of this.#buffers.keys()) this.#native.freeProgram(program);
-    this.#buffers.clear();
+    for (const program of this.#programs) this.#native.freeProgram(program);
+    this.#programs.clear();
     this.#native.freeTeam(this.#team);
   }
-}
-
-function known<T>(values: ReadonlyMap<number, T>, handle: number, what: string): T {
-  const value = values.get(handle);
-  if (value === undefined) throw new Error(`Cannot use ${what}: no such handle: ${handle}`);
-  return value;
 }
