@@ -3,11 +3,10 @@ import { spawnSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
-import { requireOrSkip } from '../setup/needs.ts';
 import { scriptTree } from './script-tree.ts';
 
 const hasCompiler = ['c++', 'g++', 'clang++'].some((name) => spawnSync(name, ['--version']).status === 0);
-const withCompiler = requireOrSkip('a C++ compiler', hasCompiler);
+const withCompiler = it.skipIf(!hasCompiler);
 const noCompiler = { PATH: '/nonexistent', CXX: '' };
 
 function treeWithTwoSources() {
@@ -18,7 +17,7 @@ function treeWithTwoSources() {
   return tree;
 }
 
-describe('build-native', () => {
+describe('build-native (all but one need a C++ compiler)', () => {
   withCompiler('compiles once, then has nothing to do', () => {
     const tree = treeWithTwoSources();
     expect(tree.run('build-native.mjs')).toMatchObject({ status: 0, said: expect.stringMatching(/2 of 2 files/) });
