@@ -1,0 +1,223 @@
+// Paged attention on random shapes: writing K, V and queries, attending with and without statistics, merging partials.
+import fc from 'fast-check';
+import { test } from 'vitest';
+import { type PlainSequence, plainStep } from '../../src/engine/plain-step.ts';
+import type { BufferSpec, HeadShape, KvType, Op } from '../../src/graph/program.ts';
+import type { Backend } from '../../src/kernel/backend.ts';
+import { ReferenceBackend } from '../../src/kernel/reference.ts';
+import { pageTokens, type Step } from '../../src/util/step.ts';
+import { expectClose, expectSameBits, numbers, pageValues, play, type Scene } from './scene.ts';
+
+const oracle = new ReferenceBackend();
+
+const shapes: fc.Arbitrary<HeadShape> = fc
+  .record({
+    kvHeads: fc.integer({ min: 1, max: 3 }),
+    group: fc.integer({ min: 1, max: 7 }),
+    halfDim: fc.integer({ min: 1, max: 40 }),
+  })
+  .map(({ kvHeads, group, halfDim }) => ({ heads: kvHeads * group, kvHeads, headDim: 2 * halfDim }));
+const kvTypes = fc.constantFrom<KvType>('bf16', 'f32');
+const sequenceLists = fc.array(
+  fc.record({
+    start: fc.oneof(fc.integer({ min: 0, max: 70 }), fc.integer({ min: 480, max: 1100 })),
+    rows: fc.oneof(fc.constant(1), fc.integer({ min: 1, max: 40 })),
+  }),
+  { minLength: 1, maxLength: 4 },
+);
+
+const layers = 2;
+const layer = { group: 0, index: 1 };
+
+/** Sequences over rBlocks in scattered order, on pages in scattered order. */
+function pagedStep(sequences: readonly { start: number; rows: number }[]): {
+  readonly step: Step;
+  readonly pages: number;
+} {
+  let next = 0;
+  const counts = sequences.map(({ start, rows }) => Math.ceil((start + rows) / pageTokens));
+  const total = counts.reduce((sum, count) => sum + count, 0);
+  const listed = sequences.map(({ start, rows }, s): PlainSequence => {
+    const blocks = Array.from({ length: counts[s] }, () => (total - 1 - next++) % total);
+    return { tokens: new Array<number>(rows).fill(0), start, blocks, logits: 'none' };
+  });
+  const pages = total * layers;
+  const pageTable = Int32Array.from({ length: pages }, (_, i) => pages - 1 - i);
+  return { step: plainStep(listed, pageTable, layers), pages };
+}
+
+const query = (shape: HeadShape): BufferSpec => ({
+  rows: 'token',
+  columns: shape.heads * shape.headDim,
+  kind: 'query',
+});
+const plain = (columns: number): BufferSpec => ({ rows: 'token', columns, kind: 'f32' });
+
+function attentionScene(
+  shape: HeadShape,
+  kvType: KvType,
+  sequences: readonly { start: number; rows: number }[],
+  seed: number,
+  stats: boolean,
+): Scene {
+  const { step, pages } = pagedStep(sequences);
+  const tokens = step.tokens.length;
+  const columns = shape.heads * shape.headDim;
+  return {
+    buffers: [query(shape), plain(columns), plain(shape.heads), plain(shape.heads)],
+    ops: [
+      {
+        kind: 'attention',
+        layer,
+        ...shape,
+        scale: 1 / Math.sqrt(shape.headDim),
+        q: 0,
+        stats: stats ? { max: 2, sum: 3 } : undefined,
+        out: 1,
+      },
+    ],
+    kvType,
+    kv: { kvHeads: shape.kvHeads, headDim: shape.headDim, pages },
+    pages: Array.from({ length: pages }, (_, page) => numbers(seed + page, pageValues(shape.kvHeads, shape.headDim))),
+    inputs: new Map([[0, numbers(seed, tokens * columns, 3)]]),
+    step,
+  };
+}
+
+export function testAttention(backend: Backend): void {
+  test('qkv: norms, rotation, pages and queries', () => {
+    fc.assert(
+      fc.property(shapes, kvTypes, sequenceLists, fc.boolean(), fc.nat(), (shape, kvType, sequences, norms, seed) => {
+        const { step, pages } = pagedStep(sequences);
+        const columns = (shape.heads + 2 * shape.kvHeads) * shape.headDim;
+        const rotaryDim = seed % 3 === 0 ? 2 * Math.ceil(shape.headDim / 4) : shape.headDim;
+        const op: Op = {
+          kind: 'qkv',
+          layer,
+          ...shape,
+          rope: 0,
+          rotaryDim,
+          qNorm: norms ? 1 : undefined,
+          kNorm: norms ? 2 : undefined,
+          eps: 1e-6,
+          x: 0,
+          out: 1,
+        };
+        const angles = Float32Array.from({ length: 4096 * rotaryDim }, (_, i) => {
+          const angle = Math.floor(i / rotaryDim) / (1 + (i % (rotaryDim / 2)));
+          return i % rotaryDim < rotaryDim / 2 ? Math.cos(angle) : Math.sin(angle);
+        });
+        const scene: Scene = {
+          buffers: [plain(columns), query(shape)],
+          ops: [op],
+          kvType,
+          vectors: [angles, numbers(seed, shape.headDim, 2), numbers(seed + 1, shape.headDim, 2)],
+          kv: { kvHeads: shape.kvHeads, headDim: shape.headDim, pages },
+          inputs: new Map([[0, numbers(seed + 2, step.tokens.length * columns, 2)]]),
+          step,
+        };
+        const read = { buffers: [1], pages: Array.from({ length: pages }, (_, page) => page) };
+        const wanted = play(oracle, scene, read);
+        const got = play(backend, scene, read);
+        const relative = kvType === 'bf16' ? 2 ** -7 : 3e-6;
+        const tolerance = (values: Float32Array) => (i: number) => relative * Math.abs(values[i]) + 1e-5;
+        expectClose(got.buffers[0], wanted.buffers[0], tolerance(wanted.buffers[0]), 'q');
+        for (const [page, values] of wanted.pages.entries())
+          expectClose(got.pages[page], values, tolerance(values), `page ${page}`);
+      }),
+      { numRuns: 20 },
+    );
+  });
+
+  test('attention is within 2e-6 (f32) and 1e-3 (bf16) of the oracle, statistics too', () => {
+    fc.assert(
+      fc.property(shapes, kvTypes, sequenceLists, fc.nat(), fc.boolean(), (shape, kvType, sequences, seed, stats) => {
+        const scene = attentionScene(shape, kvType, sequences, seed, stats);
+        const read = { buffers: stats ? [1, 2, 3] : [1] };
+        const wanted = play(oracle, scene, read).buffers;
+        const got = play(backend, scene, read).buffers;
+        // |V| < 1 here; unnormalised results grow with the sum.
+        const relative = kvType === 'bf16' ? 1e-3 : 2e-6;
+        const sumOf = (i: number) => (stats ? wanted[2][Math.floor(i / shape.headDim)] : 1);
+        expectClose(got[0], wanted[0], (i) => relative * Math.max(1, sumOf(i)), 'o');
+        if (!stats) return;
+        expectClose(got[1], wanted[1], (i) => 1e-5 * (1 + Math.abs(wanted[1][i])), 'max');
+        expectClose(got[2], wanted[2], (i) => Math.max(relative, 1e-5) * wanted[2][i], 'sum');
+      }),
+      { numRuns: 25 },
+    );
+  });
+
+  test('a row of attention has the same bits alone as among others', () => {
+    fc.assert(
+      fc.property(shapes, kvTypes, sequenceLists, fc.nat(), (shape, kvType, sequences, seed) => {
+        const together = attentionScene(shape, kvType, sequences, seed, false);
+        const [all] = play(backend, together, { buffers: [1] }).buffers;
+        const { step } = together;
+        const s = seed % sequences.length;
+        const row = step.rowStart[s + 1] - 1;
+        const columns = shape.heads * shape.headDim;
+        const group = step.groups[0];
+        const alone: Step = {
+          ...step,
+          tokens: step.tokens.slice(row, row + 1),
+          positions: step.positions.slice(row, row + 1),
+          rowStart: Int32Array.of(0, 1),
+          groups: [
+            {
+              ...group,
+              blocks: group.blocks.slice(group.blockStart[s]),
+              blockStart: Int32Array.of(0),
+              firstBlock: Int32Array.of(0),
+            },
+          ],
+        };
+        const q = together.inputs.get(0)?.slice(row * columns, (row + 1) * columns) ?? new Float32Array(0);
+        const [one] = play(backend, { ...together, step: alone, inputs: new Map([[0, q]]) }, { buffers: [1] }).buffers;
+        expectSameBits(one, all.slice(row * columns, (row + 1) * columns), `row ${row}`);
+      }),
+      { numRuns: 15 },
+    );
+  });
+
+  test('merge of partials is within 2e-6 of the oracle; empty parts add nothing', () => {
+    const shape = fc.record({
+      heads: fc.integer({ min: 1, max: 5 }),
+      headDim: fc.integer({ min: 1, max: 80 }),
+      parts: fc.integer({ min: 1, max: 9 }),
+    });
+    fc.assert(
+      fc.property(shape, fc.integer({ min: 1, max: 12 }), fc.nat(), ({ heads, headDim, parts }, rows, seed) => {
+        const buffers: BufferSpec[] = [plain(heads * headDim)];
+        const inputs = new Map<number, Float32Array>();
+        const list = Array.from({ length: parts }, (_, part) => {
+          const o = buffers.push(plain(heads * headDim), plain(heads), plain(heads)) - 3;
+          const empty = (i: number) => parts > 1 && (i + part + seed) % 5 === 0;
+          const sums = numbers(seed + 3 * part, rows * heads).map((value, i) =>
+            empty(i) ? 0 : 1 + 30 * Math.abs(value),
+          );
+          const values = numbers(seed + 3 * part + 1, rows * heads * headDim).map(
+            (value, i) => value * sums[Math.floor(i / headDim)],
+          );
+          inputs.set(o, values);
+          inputs.set(
+            o + 1,
+            numbers(seed + 3 * part + 2, rows * heads, 20).map((value, i) => (empty(i) ? -Infinity : value)),
+          );
+          inputs.set(o + 2, sums);
+          return { o, max: o + 1, sum: o + 2 };
+        });
+        const step = plainStep(
+          [{ tokens: new Array<number>(rows).fill(0), start: 0, blocks: [0], logits: 'none' }],
+          Int32Array.of(0),
+          1,
+        );
+        const scene: Scene = { buffers, ops: [{ kind: 'merge', parts: list, heads, headDim, out: 0 }], inputs, step };
+        const [wanted] = play(oracle, scene, { buffers: [0] }).buffers;
+        const [got] = play(backend, scene, { buffers: [0] }).buffers;
+        expectClose(got, wanted, () => 2e-6, 'o');
+      }),
+      { numRuns: 40 },
+    );
+  });
+}

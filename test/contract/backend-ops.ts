@@ -1,0 +1,202 @@
+// Every op outside attention, on random shapes: a backend against the oracle.
+import fc from 'fast-check';
+import { test } from 'vitest';
+import { plainPageTable, plainStep } from '../../src/engine/plain-step.ts';
+import type { BufferSpec, InputForm, KvType, Op } from '../../src/graph/program.ts';
+import type { Backend, WeightType } from '../../src/kernel/backend.ts';
+import { ReferenceBackend } from '../../src/kernel/reference.ts';
+import { pageTokens, type Step } from '../../src/util/step.ts';
+import { dequantise } from '../../src/weights/dequantise.ts';
+import { quantise } from '../../src/weights/quantise.ts';
+import { expectClose, numbers, play, type Scene } from './scene.ts';
+
+const oracle = new ReferenceBackend();
+const numRuns = 40;
+
+type Rounding = 'f32' | InputForm;
+const roundings = fc.constantFrom<Rounding | 'plain'>('plain', 'f32', 'bf16', 'int8');
+const columnCounts = fc.integer({ min: 1, max: 300 });
+const rowCounts = fc.oneof(fc.integer({ min: 1, max: 6 }), fc.integer({ min: 7, max: 90 }));
+
+/** Steps of one sequence that only its rows matter of. */
+export function rowsStep(rows: number, logits: 'none' | 'all' = 'none', tokens?: readonly number[]): Step {
+  const blocks = Array.from({ length: Math.ceil(rows / pageTokens) }, (_, id) => id);
+  const ids = tokens ?? new Array<number>(rows).fill(0);
+  return plainStep([{ tokens: ids, start: 0, blocks, logits }], plainPageTable(blocks.length, 1), 1);
+}
+
+const kvFor = (step: Step) => ({ kvHeads: 1, headDim: 4, pages: step.groups[0].blocks.length });
+
+function outSpec(columns: number, rounding: Rounding | 'plain'): BufferSpec {
+  return rounding === 'plain'
+    ? { rows: 'token', columns, kind: 'f32' }
+    : { rows: 'token', columns, kind: 'input', form: rounding };
+}
+
+const plain = (columns: number): BufferSpec => ({ rows: 'token', columns, kind: 'f32' });
+
+/** How far two roundings of nearly equal values may lie apart. */
+function roundedTolerance(wanted: Float32Array, rounding: Rounding | 'plain' | KvType): (index: number) => number {
+  const largest = wanted.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
+  if (rounding === 'int8') return () => largest / 100;
+  const relative = rounding === 'bf16' ? 2 ** -7 : 2e-6;
+  return (index) => relative * Math.abs(wanted[index]) + 1e-6 * largest;
+}
+
+function expectOutput(backend: Backend, scene: Scene, rounding: Rounding | 'plain', buffers: readonly number[]): void {
+  const wanted = play(oracle, scene, { buffers }).buffers;
+  const got = play(backend, scene, { buffers }).buffers;
+  for (const [i, values] of got.entries()) {
+    const kind = i === 0 ? rounding : 'plain';
+    expectClose(values, wanted[i], roundedTolerance(wanted[i], kind), `buffer ${buffers[i]}`);
+  }
+}
+
+export function testOps(backend: Backend): void {
+  test('embed', () => {
+    const types = fc.constantFrom<WeightType>('f32', 'f16', 'bf16', 'q4_0', 'q4_1', 'q8_0');
+    const shape = fc.record({ blocks: fc.integer({ min: 1, max: 5 }), table: fc.integer({ min: 1, max: 70 }) });
+    fc.assert(
+      fc.property(types, shape, rowCounts, roundings, fc.nat(), (type, { blocks, table }, rows, rounding, seed) => {
+        const columns = 32 * blocks;
+        const ids = Array.from({ length: rows }, (_, i) => (seed + 7 * i) % table);
+        const scene: Scene = {
+          buffers: [outSpec(columns, rounding)],
+          ops: [{ kind: 'embed', table: 0, scale: seed % 2 === 0 ? 1 : 1.5, out: 0 }],
+          linears: [
+            {
+              spec: { columns, segments: [{ type, rows: table }], inputs: 'f32' },
+              segments: [quantise(type, numbers(seed, table * columns))],
+            },
+          ],
+          inputs: new Map(),
+          step: rowsStep(rows, 'none', ids),
+        };
+        expectOutput(backend, { ...scene, kv: kvFor(scene.step) }, rounding, [0]);
+      }),
+      { numRuns },
+    );
+  });
+
+  test('norm, with and without residual', () => {
+    fc.assert(
+      fc.property(columnCounts, rowCounts, roundings, fc.boolean(), fc.nat(), (columns, rows, rounding, adds, seed) => {
+        const scene: Scene = {
+          buffers: [plain(columns), plain(columns), outSpec(columns, rounding)],
+          ops: [{ kind: 'norm', x: 0, residual: adds ? 1 : undefined, gain: 0, eps: 1e-5, out: 2 }],
+          vectors: [numbers(seed + 1, columns, 2)],
+          inputs: new Map([
+            [0, numbers(seed + 2, rows * columns, 3)],
+            [1, numbers(seed + 3, rows * columns, 3)],
+          ]),
+          step: rowsStep(rows),
+        };
+        expectOutput(backend, { ...scene, kv: kvFor(scene.step) }, rounding, adds ? [2, 1] : [2]);
+      }),
+      { numRuns },
+    );
+  });
+
+  test('glu', () => {
+    fc.assert(
+      fc.property(columnCounts, rowCounts, roundings, fc.nat(), (columns, rows, rounding, seed) => {
+        const scene: Scene = {
+          buffers: [plain(2 * columns), outSpec(columns, rounding)],
+          ops: [{ kind: 'glu', activation: 'silu', x: 0, out: 1 }],
+          inputs: new Map([[0, numbers(seed, 2 * rows * columns, 20)]]),
+          step: rowsStep(rows),
+        };
+        expectOutput(backend, { ...scene, kv: kvFor(scene.step) }, rounding, [1]);
+      }),
+      { numRuns },
+    );
+  });
+
+  test('convert and gather move rows exactly, and input rows round exactly', () => {
+    fc.assert(
+      fc.property(columnCounts, rowCounts, fc.nat(), (columns, rows, seed) => {
+        const exact = ['f32', 'bf16', 'int8'] as const;
+        const scene: Scene = {
+          buffers: [
+            plain(columns),
+            ...exact.map((form) => outSpec(columns, form)),
+            { ...plain(columns), rows: 'logit' },
+          ],
+          ops: [...exact.map((_, i): Op => ({ kind: 'convert', x: 0, out: 1 + i })), { kind: 'gather', x: 0, out: 4 }],
+          inputs: new Map([[0, numbers(seed, rows * columns, 5)]]),
+          step: rowsStep(rows, 'all'),
+        };
+        const picked = {
+          ...scene,
+          step: { ...scene.step, logitRows: scene.step.logitRows.filter((row) => row % 3 !== 1) },
+        };
+        const played = { ...picked, kv: kvFor(scene.step) };
+        const buffers = [1, 2, 3, 4];
+        const wanted = play(oracle, played, { buffers }).buffers;
+        for (const [i, values] of play(backend, played, { buffers }).buffers.entries()) {
+          expectClose(values, wanted[i], () => 0, `buffer ${buffers[i]}`);
+        }
+      }),
+      { numRuns },
+    );
+  });
+
+  test('linear, every stored type and input form', () => {
+    const floats = ['f32', 'f16', 'bf16'] as const;
+    const blocks = ['q4_0', 'q4_1', 'q8_0'] as const;
+    const shape = fc.record({
+      form: fc.constantFrom<InputForm>('f32', 'bf16', 'int8'),
+      types: fc.array(fc.constantFrom<WeightType>(...floats, ...blocks), { minLength: 1, maxLength: 3 }),
+      blocks: fc.integer({ min: 1, max: 9 }),
+      rows: fc.array(fc.integer({ min: 1, max: 70 }), { minLength: 3, maxLength: 3 }),
+      bias: fc.boolean(),
+    });
+    fc.assert(
+      fc.property(shape, rowCounts, fc.nat(), (given, tokens, seed) => {
+        const columns = 32 * given.blocks;
+        const types =
+          given.form === 'int8' ? given.types.map((type) => (type.startsWith('q') ? type : 'q8_0')) : given.types;
+        const segments = types.map((type, i) => ({ type, rows: given.rows[i] }));
+        const bytes = segments.map(({ type, rows }, i) => quantise(type, numbers(seed + i, rows * columns)));
+        const outputs = segments.reduce((sum, { rows }) => sum + rows, 0);
+        const x = numbers(seed + 9, tokens * columns, 2);
+        const scene: Scene = {
+          buffers: [outSpec(columns, given.form), plain(outputs)],
+          ops: [{ kind: 'linear', weight: 0, bias: given.bias ? 0 : undefined, x: 0, out: 1 }],
+          linears: [{ spec: { columns, segments, inputs: given.form }, segments: bytes }],
+          vectors: [numbers(seed + 5, outputs)],
+          inputs: new Map([[0, x]]),
+          step: rowsStep(tokens),
+        };
+        const played = { ...scene, kv: kvFor(scene.step) };
+        const [wanted] = play(oracle, played, { buffers: [1] }).buffers;
+        const [got] = play(backend, played, { buffers: [1] }).buffers;
+        const weights = segments.flatMap(({ type }, i) => [...dequantise(type, bytes[i])]);
+        expectClose(got, wanted, productTolerance(x, weights, columns, outputs, given.form), 'out');
+      }),
+      { numRuns },
+    );
+  });
+}
+
+/** Float32 sums err with the sum of magnitudes; a form that rounds folded weights to bf16 adds a random walk of half units. */
+function productTolerance(
+  x: Float32Array,
+  weights: readonly number[],
+  columns: number,
+  outputs: number,
+  form: InputForm,
+) {
+  return (index: number) => {
+    const row = Math.floor(index / outputs) * columns;
+    const weight = (index % outputs) * columns;
+    let magnitudes = 0;
+    let squares = 0;
+    for (let i = 0; i < columns; i++) {
+      const product = x[row + i] * weights[weight + i];
+      magnitudes += Math.abs(product);
+      squares += product * product;
+    }
+    return 2e-6 * (magnitudes + 1) + (form === 'bf16' ? 4 * 2 ** -9 * Math.sqrt(squares) : 0);
+  };
+}

@@ -1,0 +1,106 @@
+// A scene: a small program with its weights, pages and step, which any backend can play; what it leaves is compared.
+import { expect } from 'vitest';
+import type { BufferId, BufferSpec, KvType, Op } from '../../src/graph/program.ts';
+import type { Backend, LinearSpec, StepOutcome } from '../../src/kernel/backend.ts';
+import { counterUniform } from '../../src/util/counter-random.ts';
+import { pageTokens, type Step, type StepResult } from '../../src/util/step.ts';
+
+export interface Scene {
+  readonly buffers: readonly BufferSpec[];
+  readonly ops: readonly Op[];
+  readonly logits?: BufferId;
+  readonly kvType?: KvType;
+  /** Bytes of each segment of each layer. */
+  readonly linears?: readonly { readonly spec: LinearSpec; readonly segments: readonly Uint8Array[] }[];
+  readonly vectors?: readonly Float32Array[];
+  readonly kv?: { readonly kvHeads: number; readonly headDim: number; readonly pages: number };
+  /** Content of pages 0, 1, ... */
+  readonly pages?: readonly Float32Array[];
+  readonly inputs: ReadonlyMap<BufferId, Float32Array>;
+  readonly step: Step;
+}
+
+export interface Wanted {
+  readonly buffers?: readonly BufferId[];
+  readonly pages?: readonly number[];
+}
+
+export interface Played {
+  readonly buffers: readonly Float32Array[];
+  readonly pages: readonly Float32Array[];
+  readonly outcome: StepOutcome;
+}
+
+const contextMax = 4096;
+const noAbort = new Int32Array(1);
+
+/** Runs the scene on a backend that is left as it was, and reads back what is wanted. */
+export function play(backend: Backend, scene: Scene, wanted: Wanted, abort: Int32Array = noAbort): Played {
+  const linears = (scene.linears ?? []).map(({ spec, segments }) => {
+    const linear = backend.createLinear(spec);
+    for (const [segment, bytes] of segments.entries()) {
+      backend.packRows(linear, segment, 0, spec.segments[segment].rows, bytes);
+    }
+    return linear;
+  });
+  const vectors = (scene.vectors ?? []).map((values) => backend.createVector(values));
+  const type = scene.kvType ?? 'f32';
+  const pool = backend.createKvPool({ type, ...(scene.kv ?? { kvHeads: 1, headDim: 1, pages: 1 }) });
+  for (const [page, values] of (scene.pages ?? []).entries()) backend.writePage(pool, page, values);
+  const rows = { token: scene.step.tokens.length, logit: scene.step.logitRows.length };
+  const { buffers, ops, logits } = scene;
+  const program = backend.createProgram(
+    { buffers, ops, logits, kvType: type },
+    { linears, vectors, tokensMax: rows.token + 1, logitRowsMax: rows.logit + 1, contextMax },
+  );
+  try {
+    for (const [buffer, values] of scene.inputs) {
+      backend.writeBuffer(program, buffer, rows[buffers[buffer].rows], values);
+    }
+    const outcome = backend.run(program, pool, scene.step, abort);
+    return {
+      buffers: (wanted.buffers ?? []).map((id) => backend.readBuffer(program, id, rows[buffers[id].rows])),
+      pages: (wanted.pages ?? []).map((page) => backend.readPage(pool, page)),
+      outcome,
+    };
+  } finally {
+    backend.freeProgram(program);
+    backend.freeKvPool(pool);
+    for (const vector of vectors) backend.freeVector(vector);
+    for (const linear of linears) backend.freeLinear(linear);
+  }
+}
+
+export function resultOf(played: Played): StepResult {
+  if (played.outcome.kind !== 'done') throw new Error('the step was aborted');
+  return played.outcome.result;
+}
+
+/** Numbers in (-scale, scale), a function of seed alone. */
+export function numbers(seed: number, count: number, scale = 1): Float32Array {
+  return Float32Array.from({ length: count }, (_, i) => (2 * counterUniform(seed, 1, i) - 1) * scale);
+}
+
+export function pageValues(kvHeads: number, headDim: number): number {
+  return 2 * kvHeads * pageTokens * headDim;
+}
+
+/** Every value within its tolerance; NaN equals NaN. */
+export function expectClose(
+  got: Float32Array,
+  wanted: Float32Array,
+  tolerance: (index: number) => number,
+  what: string,
+): void {
+  expect(got.length, `${what}: length`).toBe(wanted.length);
+  for (let i = 0; i < got.length; i++) {
+    const close = Object.is(got[i], wanted[i]) || got[i] === wanted[i] || Math.abs(got[i] - wanted[i]) <= tolerance(i);
+    if (!close) expect.fail(`${what}[${i}] is ${got[i]}, not ${wanted[i]} within ${tolerance(i)}`);
+  }
+}
+
+/** Equal bits. */
+export function expectSameBits(got: Float32Array, wanted: Float32Array, what: string): void {
+  const bits = (values: Float32Array) => new Uint32Array(values.buffer, values.byteOffset, values.length);
+  expect(bits(got), what).toEqual(bits(wanted));
+}
