@@ -146,8 +146,7 @@ export class Instance {
     this.#inFlight = undefined;
     this.#abortedLast = event.kind === 'stepAborted';
     if (event.kind === 'stepDone') this.#commit(nowUs, flight, event.result);
-    else if (event.kind === 'stepFailed') this.#failStep(nowUs, flight, event.message);
-    else this.#batcher.rollBack();
+    if (event.kind === 'stepFailed') this.#failStep(nowUs, flight, event.message);
     for (const served of flight.requests) if (served.cancelled) this.#remove(served, false);
   }
 

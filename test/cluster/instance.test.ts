@@ -177,6 +177,15 @@ describe('many at once', () => {
     expect(firsts).toEqual(['running', 'urgent', 'b', 'c']);
   });
 
+  test('an urgent one does not wait for blocks that a lesser one computes', () => {
+    const world = new World({ pages: 4000 });
+    world.submit(request('low', promptOf(1, 2000), { priority: -1 }));
+    world.submit(request('middle', promptOf(2, 2000)), request('urgent', promptOf(1, 2000), { priority: 1 }));
+    while (world.of('urgent').tokens.length === 0) world.finishStep();
+    expect([...world.of('low').tokens, ...world.of('middle').tokens]).toEqual([]);
+    world.finishAll();
+  });
+
   test('an urgent one takes the place of the least urgent, which ends with the same tokens later', () => {
     const world = new World({ pages: 2 * 8, limits: { ...limits, sequencesMax: 4 } });
     const low = request('low', promptOf(1, 150), { maxTokens: 60, priority: -1 });
@@ -286,13 +295,16 @@ describe('cancel, abort, failure', () => {
     world.submit(victim);
     let aborted = 0;
     for (let i = 0; world.of('victim').tokens.length === 0; i++) {
-      world.submit(request(`x${i}`, promptOf(2 + i, 40)));
-      world.cancel(`x${i}`);
-      if (world.abortAsked > aborted) world.abortStep(1000);
-      else if (world.running !== undefined) world.finishStep();
-      aborted = world.abortAsked;
       expect(i).toBeLessThan(50);
+      world.submit(request(`x${i}`, promptOf(2 + i, 40)));
+      if (world.abortAsked > aborted) world.abortStep(1000);
+      else world.finishStep();
+      aborted = world.abortAsked;
+      // Now it runs beside the victim.
+      world.cancel(`x${i}`);
     }
+    expect(aborted).toBeGreaterThan(0);
+    while (world.running !== undefined) world.finishStep();
     world.finishAll();
     expectComplete(world, victim);
   });

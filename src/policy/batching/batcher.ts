@@ -17,7 +17,7 @@ const lookAhead = 32;
  * Plans steps: decode rows first, then prefill chunks in order of rank, within a budget of rows and predicted time.
  * When blocks run out the lowest rank is preempted and later recomputed; the first in rank always gets on, so there is no livelock.
  * A waiting prompt whose next block is being computed by one that outranks it waits for that block.
- * Nothing is committed until `commit`: a planned step can be dropped by `rollBack` and planned again.
+ * Nothing is committed until `commit`: a step that was aborted is simply planned again.
  */
 export class Batcher {
   readonly #cache: BlockCache;
@@ -82,6 +82,7 @@ export class Batcher {
     this.#planned.length = 0;
     this.#admitting = true;
     this.#wholeOnly = false;
+    for (const sequence of this.#running.items) sequence.planned = 0;
     this.#planDecode();
     this.#planPrefill();
     for (const sequence of this.#running.items) if (sequence.planned > 0) this.#planned.push(sequence);
@@ -98,11 +99,6 @@ export class Batcher {
     sequence.chain.extend(sequence.tokens.raw, sequence.computed);
     this.#cache.commit(sequence.chain, from, to, sequence.table);
     this.#claims.advance(sequence, to);
-  }
-
-  /** The planned step will not be: its rows are planned anew. Blocks taken for them stay. */
-  rollBack(): void {
-    for (const sequence of this.#planned) sequence.planned = 0;
   }
 
   #planDecode(): void {
@@ -254,7 +250,6 @@ export class Batcher {
   /** Back to the queue, at its old rank, to be recomputed from its tokens and from what is still cached. */
   #preempt(victim: Sequence): void {
     this.#stop(victim, false);
-    victim.chain.extend(victim.tokens.raw, victim.tokens.length);
     victim.state = 'waiting';
     this.#waiting.insert(victim);
     this.#preemptions++;

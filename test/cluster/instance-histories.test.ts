@@ -1,0 +1,169 @@
+// Random histories of an instance: whatever happens, every request that is left alone ends with exactly what it gets alone.
+import fc from 'fast-check';
+import { expect, test } from 'vitest';
+import type { GenerationRequest } from '../../src/cluster/ports.ts';
+import { expectComplete, greedy, limits, promptOf, request, World } from './world.ts';
+
+const layers = 3;
+
+/** Few different prompts, many lengths: shared prefixes, equal prompts and near misses are common. */
+const arbitraryRequest = fc.record({
+  kind: fc.constantFrom(1, 1, 1, 2, 3),
+  length: fc.integer({ min: 1, max: 150 }),
+  tail: fc.integer({ min: 0, max: 3 }),
+  maxTokens: fc.constantFrom(0, 1, 3, 20, 70, 70, 70),
+  priority: fc.constantFrom(0, 0, 0, 1, -2),
+  seed: fc.constantFrom(1, 1, 9),
+  stop: fc.boolean(),
+  penalised: fc.constantFrom(false, false, true),
+  scored: fc.constantFrom(false, false, false, true),
+  width: fc.constantFrom(undefined, undefined, 0, 4),
+  salt: fc.constantFrom('', '', 'other'),
+});
+
+type Drawn = typeof arbitraryRequest extends fc.Arbitrary<infer T> ? T : never;
+
+const arbitraryAction = fc.oneof(
+  { weight: 4, arbitrary: fc.record({ kind: fc.constant('submit' as const), drawn: arbitraryRequest }) },
+  { weight: 6, arbitrary: fc.record({ kind: fc.constant('finish' as const), steps: fc.integer({ min: 1, max: 12 }) }) },
+  { weight: 2, arbitrary: fc.record({ kind: fc.constant('abort' as const), rows: fc.nat(60) }) },
+  { weight: 2, arbitrary: fc.record({ kind: fc.constant('cancel' as const), which: fc.nat(30) }) },
+  { weight: 1, arbitrary: fc.record({ kind: fc.constant('noise' as const), step: fc.nat(20) }) },
+  { weight: 1, arbitrary: fc.record({ kind: fc.constant('fail' as const), one: fc.nat(3) }) },
+);
+
+function toRequest(id: string, drawn: Drawn): GenerationRequest {
+  return request(id, [...promptOf(drawn.kind, drawn.length), ...promptOf(40, drawn.tail)], {
+    maxTokens: drawn.maxTokens,
+    priority: drawn.priority,
+    salt: drawn.salt,
+    stopTokenIds: drawn.stop ? [3, 14, 15] : [],
+    sampling: {
+      ...greedy,
+      seed: [drawn.seed, 0],
+      repetitionPenalty: drawn.penalised ? 1.2 : 1,
+      logitBias: drawn.penalised ? [[drawn.seed, 1]] : [],
+      topLogprobs: drawn.width,
+      promptLogprobs: drawn.scored,
+    },
+  });
+}
+
+interface Settings {
+  readonly blocks: number;
+  readonly tokensMax: number;
+  readonly sequencesMax: number;
+  readonly eviction: 'lru' | 'lfu' | 'length-aware';
+  readonly queueMax: number;
+  readonly usPerStep: number;
+}
+
+const arbitrarySettings: fc.Arbitrary<Settings> = fc.record({
+  // The largest request fits alone: 153 + 70 tokens, seven blocks.
+  blocks: fc.constantFrom(7, 8, 12, 30),
+  tokensMax: fc.constantFrom(36, 50, 200),
+  sequencesMax: fc.constantFrom(1, 3, 4),
+  eviction: fc.constantFrom('lru', 'lfu', 'length-aware'),
+  queueMax: fc.constantFrom(6, 100),
+  usPerStep: fc.constantFrom(3_000, 50_000),
+});
+
+class History {
+  readonly world: World;
+  readonly requests: GenerationRequest[] = [];
+  readonly cancelled = new Map<string, number>();
+
+  constructor(settings: Settings) {
+    const { tokensMax, sequencesMax, usPerStep: us } = settings;
+    this.world = new World({
+      pages: settings.blocks * layers + 1,
+      layers,
+      eviction: settings.eviction,
+      queueMax: settings.queueMax,
+      limits: {
+        ...limits,
+        tokensMax,
+        sequencesMax,
+        logitRowsMax: sequencesMax + 5,
+        stepUsDecoding: us,
+        stepUsPrefill: us,
+      },
+    });
+  }
+
+  act(action: typeof arbitraryAction extends fc.Arbitrary<infer T> ? T : never): void {
+    const { world } = this;
+    if (action.kind === 'submit') {
+      const one = toRequest(`r${this.requests.length}`, action.drawn);
+      this.requests.push(one);
+      world.submit(one);
+    } else if (action.kind === 'cancel') {
+      const id = `r${action.which}`;
+      world.cancel(id);
+      if (world.heard.has(id) && !this.cancelled.has(id)) this.cancelled.set(id, world.of(id).events.length);
+    } else if (action.kind === 'noise') {
+      const real = world.running?.step === action.step;
+      if (!real) world.tell({ kind: 'stepAborted', step: action.step });
+    } else if (world.running !== undefined) {
+      if (action.kind === 'abort') world.abortStep(action.rows);
+      else if (action.kind === 'fail') world.failStep('broken');
+      else for (let i = 0; i < action.steps && world.running !== undefined; i++) world.finishStep();
+    }
+  }
+
+  /** Everyone ends, as it should, and nothing is held. */
+  end(): void {
+    const { world } = this;
+    world.finishAll(3_000);
+    for (const one of this.requests) {
+      const { events } = world.of(one.id);
+      const last = events.at(-1);
+      const heardAtCancel = this.cancelled.get(one.id);
+      if (heardAtCancel !== undefined) expect(events).toHaveLength(heardAtCancel);
+      else if (last?.kind !== 'failed') expectComplete(world, one);
+      else expect(last.code === 'ENGINE_FAILED' || (last.code === 'KV_OVERLOADED' && events.length === 1)).toBe(true);
+    }
+    const { waiting, running, pages } = world.instance.snapshot();
+    expect([waiting, running, pages.used, pages.free + pages.cached]).toEqual([0, 0, 0, pages.total]);
+  }
+}
+
+test('every request ends with exactly the tokens that it gets alone, and nothing leaks', () => {
+  let preempted = 0;
+  let shared = 0;
+  let evicted = 0;
+  fc.assert(
+    fc.property(arbitrarySettings, fc.array(arbitraryAction, { minLength: 5, maxLength: 80 }), (settings, actions) => {
+      const history = new History(settings);
+      for (const action of actions) history.act(action);
+      history.end();
+      const snapshot = history.world.instance.snapshot();
+      preempted += snapshot.preemptions;
+      shared += snapshot.cachedTokens;
+      evicted += snapshot.evictedBlocks;
+    }),
+    { numRuns: 150 },
+  );
+  // The histories reach what they are for.
+  expect(Math.min(preempted, shared, evicted)).toBeGreaterThan(0);
+});
+
+test('inside a priority none starves while others keep coming', () => {
+  const world = new World({ pages: 60, layers: 2, limits: { ...limits, tokensMax: 64, sequencesMax: 4 } });
+  const long = request('long', promptOf(1, 700), { maxTokens: 100 });
+  let next = 0;
+  const another = (): void => {
+    world.submit(request(`s${next}`, promptOf(2 + next, 25), { maxTokens: 8 }));
+    next++;
+  };
+  for (let i = 0; i < 6; i++) another();
+  world.submit(long);
+  let steps = 0;
+  for (; world.lastOf('long')?.kind !== 'finished'; steps++) {
+    world.finishStep();
+    while (world.instance.snapshot().waiting < 6) another();
+    expect(steps).toBeLessThan(400);
+  }
+  expectComplete(world, long);
+  expect(next).toBeGreaterThan(30);
+});
