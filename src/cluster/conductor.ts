@@ -1,0 +1,199 @@
+// The conductor machine: answers at once whether a request is taken, passes it to an instance, and follows it to its end.
+import { overloaded, type Refusal, Throughput, tooLong } from './admission.ts';
+import type { ConductorEffect } from './effects.ts';
+import type { ConductorEvent, InstanceIndex } from './messages.ts';
+import type { GenerationEvent, GenerationRequest, RequestId } from './ports.ts';
+
+export interface ConductorConfig {
+  readonly instances: readonly {
+    /** Tokens whose keys and values fit at once. */
+    readonly capacityTokens: number;
+  }[];
+  /** Requests accepted and not ended, over all instances. */
+  readonly queueMax: number;
+}
+
+/** Where an accepted request stands, as far as its instance has told. */
+type Stage = 'queued' | 'prefill' | 'decode';
+
+interface Tracked {
+  readonly instance: InstanceIndex;
+  stage: Stage;
+}
+
+interface InstanceView {
+  readonly capacityTokens: number;
+  requests: number;
+  lost: boolean;
+  /** Something was computed since the last interrupt: interrupts cannot hold the others up for ever. */
+  progressed: boolean;
+}
+
+/**
+ * Lives beside the gateway, so that it can refuse at once while instances compute elsewhere.
+ * A request is counted from submit to its last event; after that, and after a cancel, what an instance still says of it is dropped.
+ */
+export class Conductor {
+  readonly #queueMax: number;
+  readonly #instances: readonly InstanceView[];
+  readonly #requests = new Map<RequestId, Tracked>();
+  readonly #throughput = new Throughput();
+  #draining = false;
+  #effects: ConductorEffect[] = [];
+
+  constructor(config: ConductorConfig) {
+    this.#queueMax = config.queueMax;
+    this.#instances = config.instances.map(({ capacityTokens }) => ({
+      capacityTokens,
+      requests: 0,
+      lost: false,
+      progressed: true,
+    }));
+  }
+
+  /** Requests accepted and not ended. */
+  get accepted(): number {
+    return this.#requests.size;
+  }
+
+  /** `nowUs` never goes back. The effects are to be carried out in order; a submit is answered by `accepted` or `failed` among them. */
+  step(nowUs: number, event: ConductorEvent): readonly ConductorEffect[] {
+    this.#effects = [];
+    switch (event.kind) {
+      case 'submit':
+        this.#submit(nowUs, event.request);
+        break;
+      case 'cancel':
+        this.#cancel(event.id);
+        break;
+      case 'heard':
+        this.#hear(nowUs, event.instance, event.id, event.event);
+        break;
+      case 'instanceLost':
+        this.#lose(event.instance);
+        break;
+      case 'drain':
+        this.#draining = true;
+        this.#sayDrained();
+        break;
+    }
+    return this.#effects;
+  }
+
+  #submit(nowUs: number, request: GenerationRequest): void {
+    if (this.#requests.has(request.id)) {
+      this.#effects.push({ kind: 'ignored', message: `Ignored submit: request ${request.id} is live already` });
+      return;
+    }
+    const instance = this.#pick();
+    const refusal = this.#refuse(nowUs, request, instance);
+    this.#effects.push({ kind: 'emit', id: request.id, event: refusal ?? { kind: 'accepted' } });
+    if (refusal !== undefined || instance === undefined) return;
+    this.#instances[instance].requests++;
+    this.#requests.set(request.id, { instance, stage: 'queued' });
+    this.#effects.push({ kind: 'forward', instance, request });
+  }
+
+  #refuse(nowUs: number, request: GenerationRequest, instance: InstanceIndex | undefined): Refusal | undefined {
+    if (this.#draining) return refusal('SHUTTING_DOWN', 'Cannot admit request: the server is shutting down');
+    if (instance === undefined)
+      return refusal('ENGINE_FAILED', 'Cannot admit request: no instance is left to serve it');
+    const accepted = this.#requests.size;
+    const late = tooLong(request, this.#instances[instance].capacityTokens);
+    if (late !== undefined || accepted < this.#queueMax) return late;
+    return overloaded(accepted, this.#queueMax, this.#throughput.retryAfterMs(nowUs, accepted));
+  }
+
+  /** The instance with the fewest requests. */
+  #pick(): InstanceIndex | undefined {
+    let best: InstanceIndex | undefined;
+    for (const [index, { requests, lost }] of this.#instances.entries()) {
+      if (!lost && (best === undefined || requests < this.#instances[best].requests)) best = index;
+    }
+    return best;
+  }
+
+  #cancel(id: RequestId): void {
+    const tracked = this.#requests.get(id);
+    if (tracked === undefined) {
+      this.#effects.push({ kind: 'ignored', message: `Ignored cancel: request ${id} is not live` });
+      return;
+    }
+    const view = this.#instances[tracked.instance];
+    const interrupt = tracked.stage === 'prefill' && (view.progressed || view.requests === 1);
+    if (interrupt) view.progressed = false;
+    this.#effects.push({ kind: 'cancel', instance: tracked.instance, id, interrupt });
+    this.#forget(id, tracked);
+  }
+
+  #hear(nowUs: number, instance: InstanceIndex, id: RequestId, event: GenerationEvent): void {
+    const tracked = this.#requests.get(id);
+    // Words about a request that was cancelled may still be under way: nothing is wrong.
+    if (tracked?.instance !== instance || event.kind === 'accepted') return;
+    this.#effects.push({ kind: 'emit', id, event });
+    switch (event.kind) {
+      case 'started':
+        tracked.stage = 'prefill';
+        break;
+      case 'prompt-logprobs':
+        this.#instances[instance].progressed = true;
+        break;
+      case 'tokens':
+        tracked.stage = 'decode';
+        this.#instances[instance].progressed = true;
+        break;
+      case 'finished':
+      case 'failed':
+        this.#throughput.ended(nowUs);
+        this.#forget(id, tracked);
+        break;
+    }
+  }
+
+  #lose(instance: InstanceIndex): void {
+    const view = this.#instances[instance];
+    if (view === undefined || view.lost) {
+      this.#effects.push({
+        kind: 'ignored',
+        message: `Ignored instanceLost: instance ${instance} is unknown or lost already`,
+      });
+      return;
+    }
+    view.lost = true;
+    for (const [id, tracked] of [...this.#requests]) {
+      if (tracked.instance !== instance) continue;
+      this.#effects.push({
+        kind: 'emit',
+        id,
+        event: refusal('ENGINE_FAILED', 'Cannot generate: the instance stopped'),
+      });
+      this.#forget(id, tracked);
+    }
+  }
+
+  #forget(id: RequestId, tracked: Tracked): void {
+    this.#instances[tracked.instance].requests--;
+    this.#requests.delete(id);
+    this.#sayDrained();
+  }
+
+  #sayDrained(): void {
+    if (this.#draining && this.#requests.size === 0) this.#effects.push({ kind: 'drained' });
+  }
+
+  /** Throws unless every request is counted at its instance, and none at a lost one. */
+  check(): void {
+    const counts = this.#instances.map(() => 0);
+    for (const { instance } of this.#requests.values()) counts[instance]++;
+    const wrong = this.#instances.findIndex((view, i) => view.requests !== counts[i] || (view.lost && counts[i] > 0));
+    if (wrong >= 0) {
+      throw new Error(
+        `Conductor broken: instance ${wrong} has ${counts[wrong]} requests, counted ${this.#instances[wrong].requests}`,
+      );
+    }
+  }
+}
+
+function refusal(code: Refusal['code'], message: string): Refusal {
+  return { kind: 'failed', code, message, retryAfterMs: undefined };
+}

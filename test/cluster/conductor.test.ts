@@ -1,0 +1,192 @@
+// The conductor machine: answers at once, counts to the end, passes cancels on, drains.
+import fc from 'fast-check';
+import { expect, test } from 'vitest';
+import { Throughput } from '../../src/cluster/admission.ts';
+import { Conductor } from '../../src/cluster/conductor.ts';
+import type { ConductorEffect } from '../../src/cluster/effects.ts';
+import type { ConductorEvent } from '../../src/cluster/messages.ts';
+import type { GenerationEvent } from '../../src/cluster/ports.ts';
+import { promptOf, request, World } from './world.ts';
+
+const accepted: GenerationEvent = { kind: 'accepted' };
+const started: GenerationEvent = { kind: 'started', cachedTokens: 0 };
+const finished: GenerationEvent = { kind: 'finished', reason: 'length' };
+const tokens: GenerationEvent = { kind: 'tokens', tokens: Int32Array.of(1), logprobs: undefined };
+
+function conductor(queueMax = 3, instances = 1): (event: ConductorEvent, nowUs?: number) => readonly ConductorEffect[] {
+  const machine = new Conductor({
+    queueMax,
+    instances: Array.from({ length: instances }, () => ({ capacityTokens: 100 })),
+  });
+  return (event, nowUs = 0) => {
+    const effects = machine.step(nowUs, event);
+    machine.check();
+    return effects;
+  };
+}
+
+function submit(id: string): ConductorEvent {
+  return { kind: 'submit', request: request(id, [1, 2, 3]) };
+}
+
+function heard(id: string, event: GenerationEvent, instance = 0): ConductorEvent {
+  return { kind: 'heard', instance, id, event };
+}
+
+test('a request is accepted at once, forwarded, followed and ended; the instance’s own accepted is not repeated', () => {
+  const step = conductor();
+  const one = request('a', [1, 2, 3]);
+  expect(step({ kind: 'submit', request: one })).toEqual([
+    { kind: 'emit', id: 'a', event: accepted },
+    { kind: 'forward', instance: 0, request: one },
+  ]);
+  expect(step(heard('a', accepted))).toEqual([]);
+  for (const event of [started, tokens, finished])
+    expect(step(heard('a', event))).toEqual([{ kind: 'emit', id: 'a', event }]);
+  expect(step(heard('a', finished))).toEqual([]);
+});
+
+test('over the bound it refuses at once, and the time to wait follows the throughput', () => {
+  const step = conductor(3);
+  for (let i = 0; i < 40; i++) {
+    step(submit(`x${i}`), i * 4_000_000);
+    step(heard(`x${i}`, finished), i * 4_000_000);
+  }
+  for (const id of ['a', 'b', 'c']) step(submit(id), 160_000_000);
+  expect(step(submit('d'), 160_000_000)).toEqual([
+    {
+      kind: 'emit',
+      id: 'd',
+      event: {
+        kind: 'failed',
+        code: 'KV_OVERLOADED',
+        message: 'Cannot admit request: the queue is full: 3 of 3 requests are being served, try again in 6000 ms',
+        retryAfterMs: 6000,
+      },
+    },
+  ]);
+  step({ kind: 'cancel', id: 'b' });
+  expect(step(submit('d'))[0]).toMatchObject({ event: accepted });
+});
+
+test('the time to wait stays between a second and a minute, and needs no past', () => {
+  const throughput = new Throughput();
+  expect(throughput.retryAfterMs(5, 100)).toBe(1_000);
+  for (let i = 0; i < 200; i++) throughput.ended(i * 1_000_000);
+  expect(throughput.retryAfterMs(200_000_000, 20)).toBe(10_000);
+  expect(throughput.retryAfterMs(200_000_000, 1)).toBe(1_000);
+  expect(throughput.retryAfterMs(900_000_000, 500)).toBe(60_000);
+});
+
+test('one that cannot fit is refused with both lengths', () => {
+  const [effect] = conductor()({ kind: 'submit', request: request('a', promptOf(1, 90), { maxTokens: 12 }) });
+  expect(effect).toMatchObject({ event: { code: 'CONTEXT_TOO_LONG' } });
+  expect(effect).toMatchObject({
+    event: { message: expect.stringContaining('90 prompt tokens and up to 12 of output, 100 fit') },
+  });
+});
+
+test('a cancel interrupts the request’s own prefill, and not decode rows of many', () => {
+  const step = conductor(10);
+  for (const id of ['a', 'b', 'c', 'd']) step(submit(id));
+  const cancel = (id: string): unknown => step({ kind: 'cancel', id })[0];
+  step(heard('a', started));
+  expect(cancel('a')).toEqual({ kind: 'cancel', instance: 0, id: 'a', interrupt: true });
+  expect(step(heard('a', tokens))).toEqual([]);
+  // Nothing was computed since: another interrupt would be at the expense of the rest.
+  step(heard('b', started));
+  expect(cancel('b')).toMatchObject({ interrupt: false });
+  step(heard('c', tokens));
+  expect(cancel('c')).toMatchObject({ interrupt: false });
+  step(heard('d', started));
+  expect(cancel('d')).toMatchObject({ interrupt: true });
+  expect(cancel('d')).toEqual({ kind: 'ignored', message: 'Ignored cancel: request d is not live' });
+});
+
+test('alone, a prefill is interrupted every time', () => {
+  const step = conductor(10);
+  for (const id of ['a', 'b', 'c']) {
+    step(submit(id));
+    step(heard(id, started));
+    expect(step({ kind: 'cancel', id })[0]).toMatchObject({ interrupt: true });
+  }
+});
+
+test('drain refuses what comes, lets the rest end, then says so', () => {
+  const step = conductor();
+  step(submit('a'));
+  expect(step({ kind: 'drain' })).toEqual([]);
+  expect(step(submit('b'))).toEqual([
+    {
+      kind: 'emit',
+      id: 'b',
+      event: {
+        kind: 'failed',
+        code: 'SHUTTING_DOWN',
+        message: 'Cannot admit request: the server is shutting down',
+        retryAfterMs: undefined,
+      },
+    },
+  ]);
+  expect(step(heard('a', finished)).at(-1)).toEqual({ kind: 'drained' });
+  expect(conductor()({ kind: 'drain' })).toEqual([{ kind: 'drained' }]);
+});
+
+test('a lost instance fails what it had, once, and serves nothing more', () => {
+  const step = conductor(10, 2);
+  for (const id of ['a', 'b', 'c']) step(submit(id));
+  const effects = step({ kind: 'instanceLost', instance: 0 });
+  expect(effects.map((effect) => (effect.kind === 'emit' ? effect.id : effect.kind))).toEqual(['a', 'c']);
+  expect(effects[0]).toMatchObject({ event: { code: 'ENGINE_FAILED' } });
+  expect(step({ kind: 'instanceLost', instance: 0 })[0]?.kind).toBe('ignored');
+  expect(step(submit('d'))[1]).toMatchObject({ kind: 'forward', instance: 1 });
+  step({ kind: 'instanceLost', instance: 1 });
+  expect(step(submit('e'))).toHaveLength(1);
+});
+
+test('with a real instance behind it, no history loses a request or answers one twice', () => {
+  const action = fc.oneof(
+    { weight: 3, arbitrary: fc.constant('submit' as const) },
+    { weight: 3, arbitrary: fc.constant('step' as const) },
+    { weight: 1, arbitrary: fc.nat(20) },
+  );
+  fc.assert(
+    fc.property(fc.array(action, { maxLength: 60 }), (actions) => {
+      const world = new World({ queueMax: 6, pages: 40 });
+      const machine = new Conductor({ queueMax: 6, instances: [{ capacityTokens: world.instance.capacityTokens }] });
+      const ends = new Map<string, number>();
+      const seen = new Map<string, number>();
+      let submitted = 0;
+      const tell = (event: ConductorEvent): void => {
+        for (const effect of machine.step(world.nowUs, event)) {
+          if (effect.kind === 'forward') world.submit(effect.request);
+          if (effect.kind === 'cancel') world.cancel(effect.id);
+          const last = effect.kind === 'emit' && (effect.event.kind === 'finished' || effect.event.kind === 'failed');
+          if (effect.kind === 'emit' && last) ends.set(effect.id, (ends.get(effect.id) ?? 0) + 1);
+        }
+        machine.check();
+      };
+      const pass = (): void => {
+        for (const [id, { events }] of world.heard) {
+          for (let at = seen.get(id) ?? 0; at < events.length; at++) tell(heard(id, events[at] as GenerationEvent));
+          seen.set(id, events.length);
+        }
+      };
+      for (const what of actions) {
+        if (what === 'submit')
+          tell({ kind: 'submit', request: request(`r${submitted++}`, promptOf(submitted % 3, 50)) });
+        else if (what === 'step' && world.running !== undefined) world.finishStep();
+        else if (typeof what === 'number' && what < submitted && !ends.has(`r${what}`)) {
+          tell({ kind: 'cancel', id: `r${what}` });
+          ends.set(`r${what}`, 1);
+        }
+        // What the instance says arrives late.
+        if (what !== 'submit') pass();
+      }
+      world.finishAll();
+      pass();
+      expect(machine.accepted).toBe(0);
+      expect([...ends.values()]).toEqual(Array.from({ length: submitted }, () => 1));
+    }),
+  );
+});
