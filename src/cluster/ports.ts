@@ -45,7 +45,7 @@ export interface TokenLogprobs {
   readonly topLogprobs: Float32Array;
 }
 
-export type FailureCode = 'KV_OVERLOADED' | 'CONTEXT_TOO_LONG' | 'SHUTTING_DOWN' | 'ENGINE_FAILED';
+export type FailureCode = 'NOT_READY' | 'KV_OVERLOADED' | 'CONTEXT_TOO_LONG' | 'SHUTTING_DOWN' | 'ENGINE_FAILED';
 
 export type GenerationEvent =
   /** The queue took the request: the first event unless it is refused. */

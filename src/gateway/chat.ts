@@ -25,7 +25,7 @@ export async function chatCompletions(json: unknown, context: EndpointContext, c
   const logprobs = logprobRequest(body);
   const wanted = maxTokens(body);
   const tokens = await chatPrompt(body, context.model, context.encode);
-  const planned = { tokens, maxTokens: outputTokens(tokens.length, wanted, context.model) };
+  const planned = { tokens, answer: true, maxTokens: outputTokens(tokens.length, wanted, context.model) };
   const choices = planChoices([planned], body, logprobs, context, call);
   const shape = new ChatShape(body, context, tokens);
   if (body.stream === true) {

@@ -38,8 +38,9 @@ export class ChoiceOutput {
   #decoded = 0;
   #emitted = 0;
 
-  constructor(tokenizer: Tokenizer | undefined, stopStrings: readonly string[]) {
-    this.#detokenizer = tokenizer === undefined ? undefined : new Detokenizer(tokenizer);
+  /** @param atStart the output begins a text (an answer), rather than going on with one (a completion) */
+  constructor(tokenizer: Tokenizer | undefined, stopStrings: readonly string[], atStart: boolean) {
+    this.#detokenizer = tokenizer === undefined ? undefined : new Detokenizer(tokenizer, { atStart });
     this.#stops = stopStrings.length > 0 ? new StopMatcher(stopStrings) : undefined;
   }
 

@@ -34,6 +34,7 @@ export async function completions(json: unknown, context: EndpointContext, call:
   const prompts = await completionPrompts(body, context.model, context.encode);
   const planned = prompts.map((tokens) => ({
     tokens,
+    answer: false,
     maxTokens: outputTokens(tokens.length, maxTokens, context.model),
   }));
   const logprobs = { top: body.logprobs, prompt: body.echo === true && body.logprobs !== undefined };

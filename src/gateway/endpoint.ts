@@ -29,6 +29,8 @@ export interface EndpointCall {
 
 export interface PlannedPrompt {
   readonly tokens: Int32Array;
+  /** The output begins a text of its own instead of continuing the prompt. */
+  readonly answer: boolean;
   readonly maxTokens: number;
 }
 
@@ -44,12 +46,12 @@ export function planChoices(
   const sampling = samplingParams(body, context.model, logprobs);
   const stops = stopStrings(body);
   const stopIds = stopTokenIds(body, context.model);
-  return prompts.flatMap(({ tokens, maxTokens }, p) =>
+  return prompts.flatMap(({ tokens, maxTokens, answer }, p) =>
     Array.from({ length: n }, (_, i): Choice => {
       const index = p * n + i;
       return {
         index,
-        output: new ChoiceOutput(context.model.tokenizer, stops),
+        output: new ChoiceOutput(context.model.tokenizer, stops, answer),
         request: {
           id: `${call.requestId}-${index}`,
           prompt: tokens,

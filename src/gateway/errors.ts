@@ -45,6 +45,7 @@ export function badField(param: string | undefined, message: string, code = 'inv
 }
 
 const failureStatus: Readonly<Record<FailureCode, number>> = {
+  NOT_READY: 503,
   KV_OVERLOADED: 429,
   CONTEXT_TOO_LONG: 400,
   SHUTTING_DOWN: 503,
@@ -52,6 +53,7 @@ const failureStatus: Readonly<Record<FailureCode, number>> = {
 };
 
 const failureCode: Readonly<Record<FailureCode, string>> = {
+  NOT_READY: 'not_ready',
   KV_OVERLOADED: 'kv_overloaded',
   CONTEXT_TOO_LONG: 'context_length_exceeded',
   SHUTTING_DOWN: 'shutting_down',

@@ -5,7 +5,7 @@ import { checkTokenId } from './params.ts';
 import type { ChatBody, CompletionBody } from './schema.ts';
 import type { ServedModel } from './served-model.ts';
 
-/** Turns text into ids; long texts may take another thread. */
+/** Turns text into ids; long texts may take another thread. Rejects with one clear line where a text cannot be tokenised. */
 export type Encode = (text: string, addSpecial: boolean) => Promise<Int32Array>;
 
 /** @throws ApiError 400 when the model has no tokenizer or template, or its template refuses the messages */
@@ -19,7 +19,7 @@ export async function chatPrompt(body: ChatBody, model: ServedModel, encode: Enc
   if (model.chatTemplate === undefined) {
     throw badField('messages', `Cannot chat: model '${model.id}' has no chat template; use /v1/completions`);
   }
-  return encode(render(model.chatTemplate, body.messages, model), false);
+  return tokenise(render(model.chatTemplate, body.messages, model), 'messages', false, encode);
 }
 
 function render(template: ChatTemplate, messages: readonly ChatMessage[], { bosToken, eosToken }: ServedModel): string {
@@ -28,6 +28,14 @@ function render(template: ChatTemplate, messages: readonly ChatMessage[], { bosT
   } catch (error) {
     if (error instanceof ChatTemplateError) throw badField('messages', error.message);
     throw error;
+  }
+}
+
+async function tokenise(text: string, field: string, addSpecial: boolean, encode: Encode): Promise<Int32Array> {
+  try {
+    return await encode(text, addSpecial);
+  } catch (error) {
+    throw badField(field, error instanceof Error ? error.message : 'Cannot tokenize text: unknown cause');
   }
 }
 
@@ -60,7 +68,7 @@ async function encodeText(text: string, model: ServedModel, encode: Encode): Pro
   if (model.tokenizer === undefined) {
     throw badField('prompt', `Cannot complete text: model '${model.id}' has no tokenizer; it takes token ids`);
   }
-  const ids = await encode(text, true);
+  const ids = await tokenise(text, 'prompt', true, encode);
   if (ids.length === 0) throw badField('prompt', 'Cannot complete: the prompt has no tokens');
   return ids;
 }

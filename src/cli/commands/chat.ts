@@ -1,0 +1,48 @@
+// `kvasir chat`: a conversation in the terminal.
+import { createInterface } from 'node:readline/promises';
+import { Command } from 'commander';
+import type { ChatMessage } from '../../text/chat-template.ts';
+import { ask } from '../local-generation.ts';
+import { openServing } from '../open-serving.ts';
+import { addModelFlags, readOptions } from '../options.ts';
+import { addGenerationFlags, generationSchema } from './generate.ts';
+import { describeInstance } from './serve.ts';
+
+export function chatCommand(): Command {
+  const command = addModelFlags(
+    new Command('chat').description('talk to a model in the terminal; /reset starts anew, /exit ends'),
+  );
+  return addGenerationFlags(command)
+    .option('--system <text>', 'system message')
+    .action(async ({ system, ...flags }: { system?: string } & Record<string, unknown>) => {
+      const options = readOptions(generationSchema, flags);
+      const serving = await openServing(options, { queue: 1 });
+      try {
+        console.log(describeInstance(serving.model.id, await serving.instance.ready()));
+        const beginning: ChatMessage[] = system === undefined ? [] : [{ role: 'system', content: system }];
+        let messages = [...beginning];
+        for await (const line of lines()) {
+          if (line === '/exit') break;
+          if (line === '/reset') messages = [...beginning];
+          if (line === '' || line.startsWith('/')) continue;
+          messages.push({ role: 'user', content: line });
+          const { text } = await ask(serving, { messages }, options, (piece) => process.stdout.write(piece));
+          messages.push({ role: 'assistant', content: text });
+          console.log();
+        }
+      } finally {
+        await serving.close();
+      }
+    });
+}
+
+/** Trimmed lines of the terminal, with a prompt; ends with the input. */
+async function* lines(): AsyncGenerator<string> {
+  const terminal = createInterface({ input: process.stdin, output: process.stdout });
+  terminal.setPrompt('> ');
+  terminal.prompt();
+  for await (const line of terminal) {
+    yield line.trim();
+    terminal.prompt();
+  }
+}

@@ -1,0 +1,78 @@
+// `kvasir serve`: loads a model, listens, and drains on SIGTERM or SIGINT.
+import { Command } from 'commander';
+import { pino } from 'pino';
+import type { ServedModel } from '../../gateway/served-model.ts';
+import { type Gateway, listen } from '../../gateway/server.ts';
+import type { InstanceDescription } from '../../live/protocol.ts';
+import { openServing } from '../open-serving.ts';
+import { addModelFlags, readOptions, type ServeOptions, serveOptionsSchema } from '../options.ts';
+
+const streamBufferBytesMax = 2 ** 20;
+const drainGraceMs = 30_000;
+
+export function serveCommand(): Command {
+  return addModelFlags(new Command('serve').description('serve a model over an OpenAI-compatible endpoint'))
+    .option('--host <address>', 'address to listen on (default: 127.0.0.1)')
+    .option('--port <n>', 'port to listen on, 0 for any (default: 8000)')
+    .option('--api-key <key...>', 'keys that clients must send one of (default: none needed)')
+    .option('--served-model-name <id>', "model id for clients (default: the file's or folder's stem)")
+    .option('--queue <n>', 'requests accepted at once; past it clients get 429 (default: 512)')
+    .option('--cors-origin <origin...>', 'browser origins that may call (default: none)')
+    .option('--body-limit <size>', 'largest request body (default: 16m)')
+    .option('--log-level <level>', 'debug, info, warn, error or silent (default: info)')
+    .action(async (flags: Record<string, unknown>) => {
+      const options = readOptions(serveOptionsSchema, flags);
+      const serving = await openServing(options, options);
+      const gateway = await listen(
+        {
+          model: serving.model,
+          port: serving.instance,
+          encode: serving.encode,
+          logger: pino({ level: options.logLevel }, pino.destination({ dest: 2, sync: false })),
+          apiKeys: options.apiKey,
+          corsOrigins: options.corsOrigin,
+          bodyBytesMax: options.bodyLimit,
+          streamBufferBytesMax,
+        },
+        options.host,
+        options.port,
+      );
+      announce(serving.model, await serving.instance.ready(), gateway, options);
+      await stopSignal();
+      console.log('Draining: running requests finish, new ones are refused');
+      await gateway.drain(drainGraceMs);
+      await serving.close();
+    });
+}
+
+function announce(model: ServedModel, description: InstanceDescription, gateway: Gateway, options: ServeOptions): void {
+  const url = `http://${gateway.host.includes(':') ? `[${gateway.host}]` : gateway.host}:${gateway.port}`;
+  console.log(describeInstance(model.id, description));
+  console.log(`Serving on ${url}`);
+  const key = options.apiKey[0] === undefined ? '' : ` -H 'authorization: Bearer ${options.apiKey[0]}'`;
+  const [path, fields] =
+    model.chatTemplate === undefined
+      ? ['completions', model.tokenizer === undefined ? '"prompt": [1, 2, 3]' : '"prompt": "Once upon a time"']
+      : ['chat/completions', '"messages": [{"role": "user", "content": "Tell me a story about a fox and a lantern."}]'];
+  console.log(
+    `Try: curl ${url}/v1/${path}${key} -H 'content-type: application/json' -d '{"model": "${model.id}", ${fields}}'`,
+  );
+}
+
+export function describeInstance(id: string, description: InstanceDescription): string {
+  const { weights, inputs, isa, threads, weightBytes, kvBytes, contextTokens } = description;
+  const megabytes = (bytes: number): string => `${(bytes / 1e6).toFixed(0)} MB`;
+  const slow = isa === 'reference' ? ' (no native kernels: the TypeScript oracle computes, which is slow)' : '';
+  return (
+    `Model ${id}: weights ${weights} (${megabytes(weightBytes)}), inputs ${inputs}, instruction set ${isa}${slow}, ` +
+    `${threads} threads, context ${contextTokens} tokens, KV ${megabytes(kvBytes)}`
+  );
+}
+
+function stopSignal(): Promise<void> {
+  return new Promise((resolve) => {
+    const stop = (): void => resolve();
+    process.once('SIGTERM', stop);
+    process.once('SIGINT', stop);
+  });
+}

@@ -1,0 +1,15 @@
+// How much memory KV pages get when nobody says.
+import { totalmem } from 'node:os';
+import type { KvShape } from '../engine/load-model.ts';
+import { pageTokens } from '../util/step.ts';
+
+/** Longest contexts that fit beside one another. */
+const contextsAtOnce = 2;
+const leastBytes = 256 * 2 ** 20;
+
+/** Two of the longest contexts, at least 256 MB, at most half of the machine's memory. Pages take memory only once they are used. */
+export function defaultKvBytes(kv: KvShape, contextTokens: number): number {
+  const layers = kv.groupLayers.reduce((sum, count) => sum + count, 0);
+  const contextBytes = Math.ceil(contextTokens / pageTokens) * layers * kv.pageBytes;
+  return Math.min(totalmem() / 2, Math.max(leastBytes, contextsAtOnce * contextBytes));
+}

@@ -1,0 +1,43 @@
+// The `kvasir` command: parses, dispatches, and turns every failure into one line and an exit code.
+import { readFileSync } from 'node:fs';
+import { Command, CommanderError } from 'commander';
+import { chatCommand } from './commands/chat.ts';
+import { generateCommand } from './commands/generate.ts';
+import { modelsCommand } from './commands/models.ts';
+import { serveCommand } from './commands/serve.ts';
+import { packageFile } from './package-root.ts';
+import { UsageError } from './usage-error.ts';
+
+function createProgram(): Command {
+  const { version } = JSON.parse(readFileSync(packageFile('package.json'), 'utf8')) as { version: string };
+  const program = new Command('kvasir')
+    .description('KVCache-centric LLM serving: one OpenAI-compatible endpoint over your own machines')
+    .version(version)
+    .showHelpAfterError('(kvasir COMMAND --help lists the options)');
+  for (const command of [serveCommand(), generateCommand(), chatCommand(), modelsCommand()]) {
+    command.copyInheritedSettings(program);
+    program.addCommand(command);
+  }
+  return withExitCodes(program);
+}
+
+/** Commander's own exits become exceptions, so that bad usage is always exit code 2. */
+function withExitCodes(command: Command): Command {
+  command.exitOverride();
+  for (const child of command.commands) withExitCodes(child);
+  return command;
+}
+
+async function main(argv: readonly string[]): Promise<number> {
+  try {
+    await createProgram().parseAsync([...argv]);
+    return 0;
+  } catch (error) {
+    if (error instanceof CommanderError) return error.exitCode === 0 ? 0 : 2;
+    console.error(error instanceof Error ? error.message : String(error));
+    if (process.env.KVASIR_DEBUG !== undefined && error instanceof Error) console.error(error.stack);
+    return error instanceof UsageError ? 2 : 1;
+  }
+}
+
+process.exitCode = await main(process.argv);

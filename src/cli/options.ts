@@ -1,0 +1,125 @@
+// Options that several commands share, from flags or from a YAML file of the same names.
+import { readFileSync } from 'node:fs';
+import { availableParallelism } from 'node:os';
+import { type Command, Option } from 'commander';
+import { parse } from 'yaml';
+import { z } from 'zod';
+import { UsageError } from './usage-error.ts';
+
+const bytesPattern = /^(\d+(?:\.\d+)?)\s*(b|k|kb|kib|m|mb|mib|g|gb|gib)?$/i;
+const unitBytes: Readonly<Record<string, number>> = { b: 1, k: 2 ** 10, m: 2 ** 20, g: 2 ** 30 };
+
+/** '512m', '2GiB', 1048576. */
+function parseBytes(text: string | number): number {
+  const match = bytesPattern.exec(String(text).trim());
+  if (match === null) throw new Error(`'${text}' is no size: write 512m or 2g`);
+  return Math.floor(Number(match[1]) * (unitBytes[(match[2] ?? 'b')[0]?.toLowerCase() ?? 'b'] ?? 1));
+}
+
+const bytes = z.union([z.string(), z.number()]).transform((value, context) => {
+  try {
+    return parseBytes(value);
+  } catch (error) {
+    context.addIssue({ code: 'custom', message: error instanceof Error ? error.message : 'no size' });
+    return z.NEVER;
+  }
+});
+const count = z.coerce.number().int();
+
+export const modelOptionsSchema = z.object({
+  model: z.string().optional(),
+  weights: z.enum(['native', 'q4', 'q8', 'bf16', 'f32']).default('native'),
+  inputs: z.enum(['bf16', 'int8', 'f32']).default('bf16'),
+  threads: count
+    .min(1)
+    .max(1024)
+    .default(() => availableParallelism()),
+  context: count.min(1).optional(),
+  kvMemory: bytes.optional(),
+  eviction: z.enum(['lru', 'lfu', 'length-aware']).default('lru'),
+});
+
+export const serveOptionsSchema = modelOptionsSchema.extend({
+  host: z.string().default('127.0.0.1'),
+  port: count.min(0).max(65_535).default(8000),
+  apiKey: z.union([z.string().transform((key) => [key]), z.array(z.string())]).default([]),
+  servedModelName: z.string().min(1).optional(),
+  queue: count.min(1).default(512),
+  corsOrigin: z.union([z.string().transform((origin) => [origin]), z.array(z.string())]).default([]),
+  bodyLimit: bytes.default(16 * 2 ** 20),
+  logLevel: z.enum(['debug', 'info', 'warn', 'error', 'silent']).default('info'),
+});
+
+export type ModelOptions = z.infer<typeof modelOptionsSchema>;
+export type ServeOptions = z.infer<typeof serveOptionsSchema>;
+
+/** Flags that say what to load and how. Defaults live in the schema, so that a config file can stand between. */
+export function addModelFlags(command: Command): Command {
+  return command
+    .addOption(new Option('--model <path>', 'GGUF file or Hugging Face directory (default: the embedded kvasir-tiny)'))
+    .addOption(
+      new Option('--weights <form>', 'weights in memory (default: native)').choices([
+        'native',
+        'q4',
+        'q8',
+        'bf16',
+        'f32',
+      ]),
+    )
+    .addOption(
+      new Option('--inputs <form>', 'rounding of linear inputs (default: bf16)').choices(['bf16', 'int8', 'f32']),
+    )
+    .addOption(new Option('--threads <n>', 'compute threads (default: all cores)'))
+    .addOption(new Option('--context <tokens>', "prompt plus output (default: the model's own, at most 8192)"))
+    .addOption(new Option('--kv-memory <size>', 'memory for KV pages, for example 512m or 2g (default: by context)'))
+    .addOption(
+      new Option('--eviction <order>', 'which cached blocks go first (default: lru)').choices([
+        'lru',
+        'lfu',
+        'length-aware',
+      ]),
+    )
+    .addOption(new Option('--config <file>', 'YAML file with the same names as these flags; flags win'));
+}
+
+/**
+ * Flags over the config file over defaults.
+ * @throws UsageError naming the option at fault
+ */
+export function readOptions<S extends z.ZodObject>(schema: S, flags: Record<string, unknown>): z.infer<S> {
+  const { config, ...own } = flags;
+  const file = typeof config === 'string' ? readConfig(config) : {};
+  for (const name of Object.keys(file)) {
+    if (!Object.hasOwn(schema.shape, name))
+      throw new UsageError(`Cannot read ${String(config)}: unknown option '${name}'`);
+  }
+  const parsed = schema.safeParse({ ...file, ...own });
+  if (parsed.success) return parsed.data;
+  const issue = parsed.error.issues[0];
+  const name = String(issue?.path[0] ?? 'options');
+  throw new UsageError(
+    `Cannot use --${toFlag(name)} ${String({ ...file, ...own }[name])}: ${issue?.message ?? 'invalid'}`,
+  );
+}
+
+function readConfig(path: string): Record<string, unknown> {
+  let parsed: unknown;
+  try {
+    parsed = parse(readFileSync(path, 'utf8'));
+  } catch (error) {
+    throw new UsageError(
+      `Cannot read config ${path}: ${error instanceof Error ? error.message.split('\n')[0] : 'unreadable'}`,
+    );
+  }
+  if (typeof parsed !== 'object' || parsed === null || Array.isArray(parsed)) {
+    throw new UsageError(`Cannot read config ${path}: it is not a mapping of options`);
+  }
+  // A YAML key may be spelled like the flag.
+  return Object.fromEntries(
+    Object.entries(parsed).map(([name, value]) => [name.replace(/-(\w)/g, (_, c: string) => c.toUpperCase()), value]),
+  );
+}
+
+function toFlag(name: string): string {
+  return name.replace(/[A-Z]/g, (c) => `-${c.toLowerCase()}`);
+}

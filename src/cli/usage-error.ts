@@ -1,0 +1,3 @@
+// Bad usage: one clear line, exit code 2.
+
+export class UsageError extends Error {}

@@ -1,0 +1,13 @@
+// What the instance's thread is told at start.
+import type { ModelOptions } from './options.ts';
+
+export interface InstanceSettings {
+  readonly model: string;
+  readonly weights: ModelOptions['weights'];
+  readonly inputs: ModelOptions['inputs'];
+  readonly threads: number;
+  readonly contextTokens: number;
+  /** undefined: chosen by the context and the machine's memory. */
+  readonly kvBytes: number | undefined;
+  readonly eviction: ModelOptions['eviction'];
+}

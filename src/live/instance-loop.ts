@@ -1,0 +1,116 @@
+// The loop of an instance's thread: messages in, machine, step, events out; JavaScript sleeps only when there is nothing to run.
+import { type MessagePort, receiveMessageOnPort } from 'node:worker_threads';
+import type { InstanceEffect } from '../cluster/effects.ts';
+import type { Instance } from '../cluster/instance.ts';
+import type { InstanceEvent } from '../cluster/messages.ts';
+import type { GenerationEvent, RequestId } from '../cluster/ports.ts';
+import type { Engine } from '../engine/engine.ts';
+import type { FromInstance, ToInstance } from './protocol.ts';
+
+type RunStep = Extract<InstanceEffect, { kind: 'runStep' }>;
+
+export class InstanceLoop {
+  readonly #machine: Instance;
+  readonly #engine: Engine;
+  readonly #port: MessagePort;
+  /** One word; another value than 0 stops the step in flight. The gateway's thread sets it too. */
+  readonly #abort: Int32Array;
+  readonly #log: (message: string) => void;
+  #events: [RequestId, GenerationEvent][] = [];
+  #next: RunStep | undefined;
+  #closed = false;
+
+  /** @param abort over shared memory */
+  constructor(machine: Instance, engine: Engine, port: MessagePort, abort: Int32Array, log: (message: string) => void) {
+    this.#machine = machine;
+    this.#engine = engine;
+    this.#port = port;
+    this.#abort = abort;
+    this.#log = log;
+  }
+
+  /** Serves from now on; runs until `close`. */
+  start(): void {
+    this.#port.on('message', (message: ToInstance) => {
+      this.#take(message);
+      this.#work();
+    });
+  }
+
+  #work(): void {
+    for (;;) {
+      this.#drain();
+      this.#post();
+      const step = this.#next;
+      if (step === undefined || this.#closed) return;
+      this.#run(step);
+    }
+  }
+
+  /** Messages that came while a step ran wait in the port, not in the event loop. */
+  #drain(): void {
+    for (let got = receiveMessageOnPort(this.#port); got !== undefined; got = receiveMessageOnPort(this.#port)) {
+      this.#take(got.message as ToInstance);
+    }
+  }
+
+  #take(message: ToInstance): void {
+    if (message.kind !== 'close') {
+      this.#feed(message);
+      return;
+    }
+    this.#closed = true;
+    this.#port.close();
+  }
+
+  #run(step: RunStep): void {
+    Atomics.store(this.#abort, 0, 0);
+    // A cancel that came before the word was cleared is in the port: it must still find this step.
+    this.#drain();
+    this.#next = undefined;
+    this.#feed(this.#execute(step));
+  }
+
+  #execute({ step, plan }: RunStep): InstanceEvent {
+    try {
+      const outcome = this.#engine.run(plan, this.#abort);
+      return outcome.kind === 'done'
+        ? { kind: 'stepDone', step, result: outcome.result }
+        : { kind: 'stepAborted', step };
+    } catch (error) {
+      return { kind: 'stepFailed', step, message: error instanceof Error ? error.message : String(error) };
+    }
+  }
+
+  #feed(event: InstanceEvent): void {
+    for (const effect of this.#machine.step(nowUs(), event)) this.#carryOut(effect);
+  }
+
+  #carryOut(effect: InstanceEffect): void {
+    switch (effect.kind) {
+      case 'emit':
+        this.#events.push([effect.id, effect.event]);
+        break;
+      case 'runStep':
+        this.#next = effect;
+        break;
+      case 'abortStep':
+        Atomics.store(this.#abort, 0, 1);
+        break;
+      default:
+        this.#log(effect.message);
+    }
+  }
+
+  /** One message for all that a turn brought. */
+  #post(): void {
+    if (this.#events.length === 0 || this.#closed) return;
+    const message: FromInstance = { kind: 'events', events: this.#events, snapshot: this.#machine.snapshot() };
+    this.#port.postMessage(message);
+    this.#events = [];
+  }
+}
+
+function nowUs(): number {
+  return Math.round(performance.now() * 1000);
+}

@@ -1,0 +1,102 @@
+// The clients that people use, unmodified, against a real server of the embedded model.
+import { createOpenAICompatible } from '@ai-sdk/openai-compatible';
+import { generateText, streamText } from 'ai';
+import OpenAI from 'openai';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { type RunningServer, startServer } from './server.ts';
+
+const model = 'kvasir-tiny-q8_0';
+const recall = 'Remember: the code for zebra is 4821. The code for apple is 9077. What is the code for zebra?';
+let server: RunningServer;
+
+beforeAll(async () => {
+  server = await startServer([]);
+}, 120_000);
+afterAll(() => server.stop());
+
+describe('openai client', () => {
+  const client = (): OpenAI => new OpenAI({ baseURL: `${server.url}/v1`, apiKey: 'unused', maxRetries: 0 });
+
+  it('lists the model', async () => {
+    const ids = (await client().models.list()).data.map(({ id }) => id);
+    expect(ids).toEqual([model]);
+  });
+
+  it('chats, and recalls what it was told', async () => {
+    const answer = await client().chat.completions.create({ model, temperature: 0, messages: [{ role: 'user', content: recall }] });
+    expect(answer.choices[0]?.message.content).toContain('4821');
+    expect(answer.choices[0]?.finish_reason).toBe('stop');
+    expect(answer.usage?.completion_tokens).toBeGreaterThan(3);
+  });
+
+  it('streams the same text, with usage at the end', async () => {
+    const whole = await client().chat.completions.create({ model, temperature: 0, messages: [{ role: 'user', content: recall }] });
+    const stream = await client().chat.completions.create({
+      model,
+      temperature: 0,
+      messages: [{ role: 'user', content: recall }],
+      stream: true,
+      stream_options: { include_usage: true },
+    });
+    let text = '';
+    let usage: OpenAI.CompletionUsage | null | undefined;
+    for await (const chunk of stream) {
+      text += chunk.choices[0]?.delta.content ?? '';
+      usage = chunk.usage;
+    }
+    expect(text).toBe(whole.choices[0]?.message.content);
+    expect(usage).toMatchObject({ completion_tokens: whole.usage?.completion_tokens, prompt_tokens: whole.usage?.prompt_tokens });
+    // The same prompt again: its whole blocks come from the cache.
+    expect(usage?.prompt_tokens_details?.cached_tokens).toBeGreaterThanOrEqual(32);
+  });
+
+  it('gives log-probabilities that sum to less than one', async () => {
+    const answer = await client().chat.completions.create({
+      model,
+      messages: [{ role: 'user', content: 'Hello!' }],
+      temperature: 0,
+      logprobs: true,
+      top_logprobs: 5,
+    });
+    for (const { logprob, top_logprobs } of answer.choices[0]?.logprobs?.content ?? []) {
+      expect(logprob).toBeCloseTo(top_logprobs[0]?.logprob ?? Number.NaN, 5);
+      const total = top_logprobs.reduce((sum, entry) => sum + Math.exp(entry.logprob), 0);
+      expect(total).toBeLessThanOrEqual(1 + 1e-5);
+    }
+    expect(answer.choices[0]?.logprobs?.content?.length).toBe(answer.usage?.completion_tokens);
+  });
+
+  it('samples the same tokens from one seed, others from another', async () => {
+    const story = (seed: number) =>
+      client().completions.create({ model, prompt: 'Once upon a time', max_tokens: 24, temperature: 1.5, seed });
+    const [first, again, other] = await Promise.all([story(7), story(7), story(8)]);
+    expect(again.choices[0]?.text).toBe(first.choices[0]?.text);
+    expect(other.choices[0]?.text).not.toBe(first.choices[0]?.text);
+  });
+
+  it('sees errors as its own classes', async () => {
+    const chat = (more: object) =>
+      client().chat.completions.create({ model, messages: [{ role: 'user', content: 'x' }], ...more } as OpenAI.ChatCompletionCreateParamsNonStreaming);
+    await expect(chat({ model: 'nope' })).rejects.toBeInstanceOf(OpenAI.NotFoundError);
+    await expect(chat({ temperature: -1 })).rejects.toMatchObject({ status: 400, param: 'temperature' });
+    await expect(chat({ max_tokens: 100_000 })).rejects.toMatchObject({ status: 400, code: 'context_length_exceeded' });
+  });
+});
+
+describe('Vercel AI SDK', () => {
+  const provider = () => createOpenAICompatible({ name: 'kvasir', baseURL: `${server.url}/v1`, includeUsage: true });
+
+  it('generates', async () => {
+    const { text, usage } = await generateText({ model: provider()(model), prompt: recall, temperature: 0 });
+    expect(text).toContain('4821');
+    expect(usage.outputTokens).toBeGreaterThan(3);
+  });
+
+  it('streams', async () => {
+    const { textStream, finishReason } = streamText({ model: provider()(model), prompt: recall, temperature: 0 });
+    let text = '';
+    for await (const piece of textStream) text += piece;
+    expect(text).toContain('4821');
+    expect(await finishReason).toBe('stop');
+  });
+});

@@ -1,0 +1,86 @@
+// A real server under what clients do to it: leaving, stalling, crowding, and a stop in mid-stream.
+import { request } from 'node:http';
+import { afterEach, describe, expect, it } from 'vitest';
+import { metric, type RunningServer, startServer, until } from './server.ts';
+
+const model = 'kvasir-tiny-q8_0';
+const servers: RunningServer[] = [];
+
+async function serve(...flags: string[]): Promise<RunningServer> {
+  const server = await startServer(flags);
+  servers.push(server);
+  return server;
+}
+afterEach(async () => {
+  await Promise.all(servers.splice(0).map((server) => server.stop()));
+});
+
+const story = (more: object = {}) => ({ model, prompt: 'Once upon a time', max_tokens: 400, ignore_eos: true, ...more });
+
+function post(server: RunningServer, body: object, signal?: AbortSignal): Promise<Response> {
+  return fetch(`${server.url}/v1/completions`, { method: 'POST', body: JSON.stringify(body), ...(signal && { signal }) });
+}
+
+async function nothingHeld(server: RunningServer): Promise<boolean> {
+  return (await metric(server, 'kvasir_requests_running')) === 0 && (await metric(server, 'kvasir_kv_pages_used')) === 0;
+}
+
+describe('serving', { timeout: 120_000 }, () => {
+  it('frees everything when clients leave, in mid-stream or before the answer', async () => {
+    const server = await serve();
+    for (const stream of [true, false]) {
+      const leaving = new AbortController();
+      const answer = post(server, story({ max_tokens: 8000, stream }), leaving.signal).then((response) => response.text());
+      await until(async () => (await metric(server, 'kvasir_requests_running')) > 0);
+      leaving.abort();
+      await expect(answer).rejects.toThrow();
+      await until(() => nothingHeld(server));
+    }
+    expect(await metric(server, 'kvasir_requests_cancelled_total')).toBe(2);
+  });
+
+  it('cancels a client that stops reading', async () => {
+    const server = await serve();
+    const body = JSON.stringify(story({ max_tokens: 7000, stream: true, logprobs: 20, n: 8 }));
+    const stalled = request(`${server.url}/v1/completions`, { method: 'POST' }, (incoming) => incoming.pause());
+    stalled.on('error', () => {});
+    stalled.end(body);
+    await until(async () => (await metric(server, 'kvasir_requests_cancelled_total')) === 1);
+    await until(() => nothingHeld(server));
+    stalled.destroy();
+  });
+
+  it('refuses what is over its queue with 429 at once, and serves the rest', async () => {
+    const server = await serve('--queue', '4');
+    const answers = await Promise.all(Array.from({ length: 10 }, (_, i) => post(server, story({ stream: i % 2 === 0, max_tokens: 30 }))));
+    const statuses = answers.map(({ status }) => status).sort();
+    expect(statuses).toEqual([200, 200, 200, 200, 429, 429, 429, 429, 429, 429]);
+    for (const answer of answers) {
+      const text = await answer.text();
+      if (answer.status === 429) expect(Number(answer.headers.get('retry-after'))).toBeGreaterThanOrEqual(1);
+      else expect(text).toContain('length');
+    }
+  });
+
+  it('gives the same tokens alone and in a crowd', async () => {
+    const server = await serve();
+    const ask = async (seed: number) => {
+      const answer = await post(server, story({ seed, max_tokens: 40, temperature: 1.2, return_token_ids: true }));
+      const { choices } = (await answer.json()) as { choices: { token_ids: number[] }[] };
+      return choices[0]?.token_ids;
+    };
+    const alone = [await ask(1), await ask(2), await ask(3)];
+    const crowd = await Promise.all([1, 2, 3, 4, 5, 6, 7, 8].map(ask));
+    expect(crowd.slice(0, 3)).toEqual(alone);
+  });
+
+  it('drains on SIGTERM: running requests finish, then it exits with 0', async () => {
+    const server = await serve();
+    const answer = post(server, story({ stream: true }));
+    await until(async () => (await metric(server, 'kvasir_requests_running')) > 0);
+    const exit = server.stop();
+    expect(await (await answer).text()).toContain('[DONE]');
+    expect(await exit).toBe(0);
+    servers.length = 0;
+  });
+});
