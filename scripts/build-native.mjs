@@ -100,7 +100,8 @@ function planUnits(compiler, sources) {
     const name = relative(sourceFolder, source).replaceAll(/[/\\]/g, '.');
     units.push({ source, flags: [...flags, ...includes], key, object: join(objectFolder, `${name}-${key}.o`) });
   }
-  return units;
+  // Files of the wide families unroll the most and take longest: begun first, they are not what all others wait for.
+  return units.sort((a, b) => b.flags.length - a.flags.length || a.object.localeCompare(b.object));
 }
 
 /** The families whose flags the compiler knows; remembered, since asking costs three compiler starts. */
