@@ -137,6 +137,16 @@ describe('many at once', () => {
     expect(world.instance.snapshot().cachedTokens).toBe(7 * 992);
   });
 
+  test('those that come at the first one’s first token compute only what is their own', () => {
+    const world = new World({ pages: 4000 });
+    const shared = promptOf(9, 1000);
+    world.submit(request('first', [...shared, ...promptOf(20, 16)], { maxTokens: 50 }));
+    while (world.of('first').tokens.length === 0) world.finishStep();
+    world.submit(...Array.from({ length: 7 }, (_, i) => request(`r${i}`, [...shared, ...promptOf(21 + i, 16)])));
+    world.finishAll();
+    for (let i = 0; i < 7; i++) expect(world.of(`r${i}`).events[1]).toEqual({ kind: 'started', cachedTokens: 992 });
+  });
+
   test('others do not wait for a prompt that is not theirs', () => {
     const world = new World({ pages: 4000 });
     world.submit(

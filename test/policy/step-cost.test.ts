@@ -1,5 +1,6 @@
 // The fitted cost of a step: it learns, it is not thrown by outliers, and it sizes chunks.
 import { describe, expect, test } from 'vitest';
+import { Sequence } from '../../src/policy/batching/sequence.ts';
 import { StepBudget } from '../../src/policy/batching/step-budget.ts';
 import { StepCost, type StepShape } from '../../src/policy/cost/step-cost.ts';
 import { counterUniform } from '../../src/util/counter-random.ts';
@@ -101,6 +102,42 @@ describe('sizing a chunk', () => {
       else expect(n).toBe(0);
     },
   );
+
+  test('a prompt that ends just past the budget is taken whole, and decode never shuts prefill out', () => {
+    const limits = {
+      tokensMax: 4_096,
+      logitRowsMax: 97,
+      sequencesMax: 32,
+      stepUsDecoding: 50_000,
+      stepUsPrefill: 400_000,
+    };
+    const budget = new StepBudget(limits, cost);
+    const prompt = (length: number): Sequence => {
+      const root = new Uint32Array(4);
+      return new Sequence({
+        prompt: new Int32Array(length),
+        root,
+        priority: 0,
+        arrival: length,
+        samples: true,
+        scoresPrompt: false,
+      });
+    };
+    budget.endDecode();
+    const rows = budget.rowsFor(prompt(4_000), false);
+    expect(budget.rowsFor(prompt(rows + 20), false)).toBe(rows + 20);
+    expect(budget.rowsFor(prompt(rows * 2), false)).toBe(rows);
+    for (let i = 0; i < 32; i++) {
+      const one = prompt(3_000 + i);
+      Object.assign(one, { computed: one.tokens.length - 1, planned: 1 });
+      budget.take(one);
+    }
+    const decodeUs = cost.predictUs(budget.shape);
+    expect(decodeUs).toBeGreaterThan(limits.stepUsDecoding);
+    budget.endDecode();
+    expect(budget.rowsFor(prompt(4_000), false)).toBe(cost.rowsWithin(decodeUs * 1.5, budget.shape, 0));
+    expect(budget.rowsFor(prompt(4_000), false)).toBeGreaterThan(20);
+  });
 
   test('limits that leave no row for a prefill, or no logits for it, are refused', () => {
     const limits = { tokensMax: 64, logitRowsMax: 33, sequencesMax: 32, stepUsDecoding: 1, stepUsPrefill: 1 };

@@ -84,6 +84,7 @@ export class Batcher {
     this.#wholeOnly = false;
     for (const sequence of this.#running.items) sequence.planned = 0;
     this.#planDecode();
+    this.#budget.endDecode();
     this.#planPrefill();
     for (const sequence of this.#running.items) if (sequence.planned > 0) this.#planned.push(sequence);
     return this.#planned;

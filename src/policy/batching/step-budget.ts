@@ -17,6 +17,10 @@ export interface BatchLimits {
 
 /** Most rows of a step that score prompts: each costs a pass over the vocabulary. */
 const scoredRowsMax = 64;
+/** A chunk may take this much longer where that ends its prompt: a second step for a few rows would cost more. */
+const endSlack = 1.25;
+/** Where decode alone exceeds its budget, prefill may still add this share of its time. */
+const prefillShareMin = 0.5;
 
 /** Counts up as rows are planned. */
 export class StepBudget {
@@ -24,6 +28,7 @@ export class StepBudget {
   readonly #cost: StepCost;
   readonly #shape = { rows: 0, keyRows: 0, decodeRows: 0, logitRows: 0 };
   #scored = 0;
+  #us = 0;
 
   constructor(limits: BatchLimits, cost: StepCost) {
     const { tokensMax, logitRowsMax, sequencesMax } = limits;
@@ -50,11 +55,23 @@ export class StepBudget {
     this.#scored = 0;
   }
 
+  /** All decode rows are in: sets the time that prefill may fill up. */
+  endDecode(): void {
+    const { stepUsDecoding, stepUsPrefill } = this.#limits;
+    this.#us =
+      this.#shape.decodeRows === 0
+        ? stepUsPrefill
+        : Math.max(stepUsDecoding, this.#cost.predictUs(this.#shape) * (1 + prefillShareMin));
+  }
+
   /** Rows that the sequence's prefill may take now. With `atLeastPage`, time is ignored up to a page: a prefill must get on. */
   rowsFor(sequence: Sequence, atLeastPage: boolean): number {
-    const us = this.#shape.decodeRows > 0 ? this.#limits.stepUsDecoding : this.#limits.stepUsPrefill;
-    const byTime = this.#cost.rowsWithin(us, this.#shape, sequence.computed);
-    return Math.min(this.rows, sequence.remaining, atLeastPage ? Math.max(byTime, pageTokens) : byTime);
+    const { remaining, computed } = sequence;
+    let byTime = this.#cost.rowsWithin(this.#us, this.#shape, computed);
+    if (byTime < remaining && this.#cost.rowsWithin(this.#us * endSlack, this.#shape, computed) >= remaining) {
+      byTime = remaining;
+    }
+    return Math.min(this.rows, remaining, atLeastPage ? Math.max(byTime, pageTokens) : byTime);
   }
 
   /** Rows that the sequence may take before the rows that score its prompt are too many; unbounded for most. */
