@@ -11,7 +11,7 @@ export type InstanceEvent =
   | { readonly kind: 'cancel'; readonly id: RequestId }
   /** `result` is read before `step` returns and may be reused then. */
   | { readonly kind: 'stepDone'; readonly step: StepNumber; readonly result: StepResult }
-  /** The abort word was seen: nothing of the step counts. */
+  /** The abort word was seen: nothing of the step counts. Cancels that arrived while it ran are to be told first, or it is planned again with them. */
   | { readonly kind: 'stepAborted'; readonly step: StepNumber }
   /** `message` is for the log alone. */
   | { readonly kind: 'stepFailed'; readonly step: StepNumber; readonly message: string };
