@@ -11,17 +11,25 @@ type RunStep = Extract<InstanceEffect, { kind: 'runStep' }>;
 
 export class InstanceLoop {
   readonly #machine: Instance;
-  readonly #engine: Engine;
+  readonly #engine: Pick<Engine, 'run'>;
   readonly #port: MessagePort;
   /** One word; another value than 0 stops the step in flight. The gateway's thread sets it too. */
   readonly #abort: Int32Array;
   readonly #log: (message: string) => void;
   #events: [RequestId, GenerationEvent][] = [];
   #next: RunStep | undefined;
+  /** Something changed that the gateway has not been told. */
+  #changed = false;
   #closed = false;
 
   /** @param abort over shared memory */
-  constructor(machine: Instance, engine: Engine, port: MessagePort, abort: Int32Array, log: (message: string) => void) {
+  constructor(
+    machine: Instance,
+    engine: Pick<Engine, 'run'>,
+    port: MessagePort,
+    abort: Int32Array,
+    log: (message: string) => void,
+  ) {
     this.#machine = machine;
     this.#engine = engine;
     this.#port = port;
@@ -39,6 +47,8 @@ export class InstanceLoop {
 
   #work(): void {
     for (;;) {
+      // Cleared before the port is read: a cancel sent earlier is in there, one sent later sets the word again.
+      Atomics.store(this.#abort, 0, 0);
       this.#drain();
       this.#post();
       const step = this.#next;
@@ -64,11 +74,11 @@ export class InstanceLoop {
   }
 
   #run(step: RunStep): void {
-    Atomics.store(this.#abort, 0, 0);
-    // A cancel that came before the word was cleared is in the port: it must still find this step.
-    this.#drain();
     this.#next = undefined;
-    this.#feed(this.#execute(step));
+    const ended = this.#execute(step);
+    // Cancels first, or an aborted step would be planned again with those who left.
+    this.#drain();
+    this.#feed(ended);
   }
 
   #execute({ step, plan }: RunStep): InstanceEvent {
@@ -83,6 +93,7 @@ export class InstanceLoop {
   }
 
   #feed(event: InstanceEvent): void {
+    this.#changed = true;
     for (const effect of this.#machine.step(nowUs(), event)) this.#carryOut(effect);
   }
 
@@ -102,9 +113,11 @@ export class InstanceLoop {
     }
   }
 
-  /** One message for all that a turn brought. */
+  /** One message for all that a turn brought; without events only before the thread sleeps. */
   #post(): void {
-    if (this.#events.length === 0 || this.#closed) return;
+    const news = this.#events.length > 0 || (this.#changed && this.#next === undefined);
+    if (!news || this.#closed) return;
+    this.#changed = false;
     const message: FromInstance = { kind: 'events', events: this.#events, snapshot: this.#machine.snapshot() };
     this.#port.postMessage(message);
     this.#events = [];

@@ -1,0 +1,62 @@
+// The instance's loop: a cancel takes effect at the next abort, whenever its message and the abort word arrive.
+import { once } from 'node:events';
+import { MessageChannel } from 'node:worker_threads';
+import { afterEach, expect, test } from 'vitest';
+import { Instance } from '../../src/cluster/instance.ts';
+import type { StepOutcome } from '../../src/kernel/backend.ts';
+import { InstanceLoop } from '../../src/live/instance-loop.ts';
+import type { FromInstance, ToInstance } from '../../src/live/protocol.ts';
+import type { Step } from '../../src/util/step.ts';
+import { FakeEngine } from '../cluster/fake-engine.ts';
+import { baseConfig, expectedOutput, promptOf, request } from '../cluster/world.ts';
+
+const { port1: inner, port2: outer } = new MessageChannel();
+afterEach(() => outer.close());
+
+/** Runs every step at once, aborts where the word is set; `during` happens in the middle of a step. */
+class ScriptedEngine {
+  readonly #pages = new FakeEngine(baseConfig.pages);
+  readonly rows: number[] = [];
+  readonly #during: (step: number, abort: Int32Array) => void;
+
+  constructor(during: (step: number, abort: Int32Array) => void) {
+    this.#during = during;
+  }
+
+  run(plan: Step, abort: Int32Array): StepOutcome {
+    this.rows.push(plan.tokens.length);
+    this.#during(this.rows.length, abort);
+    return Atomics.load(abort, 0) === 0 ? { kind: 'done', result: this.#pages.run(plan) } : { kind: 'aborted' };
+  }
+}
+
+test('a step aborted for a cancel is not planned again with the cancelled rows', async () => {
+  const send = (message: ToInstance): void => outer.postMessage(message);
+  const engine = new ScriptedEngine((step, abort) => {
+    if (step !== 1) return;
+    // As the gateway's thread does it: the message, then the word.
+    send({ kind: 'cancel', id: 'gone' });
+    Atomics.store(abort, 0, 1);
+  });
+  const machine = new Instance(baseConfig);
+  const kept = request('kept', promptOf(2, 20));
+  send({ kind: 'submit', request: request('gone', promptOf(1, 90)) });
+  send({ kind: 'submit', request: kept });
+  const tokens: number[] = [];
+  const ended = new Promise<void>((resolve) => {
+    outer.on('message', (message: FromInstance) => {
+      if (message.kind !== 'events') return;
+      for (const [id, event] of message.events) {
+        if (event.kind === 'tokens') tokens.push(...event.tokens);
+        if (event.kind === 'finished') resolve(expect(id).toBe('kept'));
+      }
+    });
+  });
+  new InstanceLoop(machine, engine, inner, new Int32Array(new SharedArrayBuffer(4)), () => {}).start();
+  await ended;
+  expect(tokens).toEqual(expectedOutput(kept).tokens);
+  expect(engine.rows).toEqual([90, 20, 1, 1, 1]);
+  machine.check();
+  send({ kind: 'close' });
+  await once(outer, 'close');
+});
