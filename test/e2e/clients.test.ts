@@ -23,14 +23,22 @@ describe('openai client', () => {
   });
 
   it('chats, and recalls what it was told', async () => {
-    const answer = await client().chat.completions.create({ model, temperature: 0, messages: [{ role: 'user', content: recall }] });
+    const answer = await client().chat.completions.create({
+      model,
+      temperature: 0,
+      messages: [{ role: 'user', content: recall }],
+    });
     expect(answer.choices[0]?.message.content).toContain('4821');
     expect(answer.choices[0]?.finish_reason).toBe('stop');
     expect(answer.usage?.completion_tokens).toBeGreaterThan(3);
   });
 
   it('streams the same text, with usage at the end', async () => {
-    const whole = await client().chat.completions.create({ model, temperature: 0, messages: [{ role: 'user', content: recall }] });
+    const whole = await client().chat.completions.create({
+      model,
+      temperature: 0,
+      messages: [{ role: 'user', content: recall }],
+    });
     const stream = await client().chat.completions.create({
       model,
       temperature: 0,
@@ -45,7 +53,10 @@ describe('openai client', () => {
       usage = chunk.usage;
     }
     expect(text).toBe(whole.choices[0]?.message.content);
-    expect(usage).toMatchObject({ completion_tokens: whole.usage?.completion_tokens, prompt_tokens: whole.usage?.prompt_tokens });
+    expect(usage).toMatchObject({
+      completion_tokens: whole.usage?.completion_tokens,
+      prompt_tokens: whole.usage?.prompt_tokens,
+    });
     // The same prompt again: its whole blocks come from the cache.
     expect(usage?.prompt_tokens_details?.cached_tokens).toBeGreaterThanOrEqual(32);
   });
@@ -76,7 +87,11 @@ describe('openai client', () => {
 
   it('sees errors as its own classes', async () => {
     const chat = (more: object) =>
-      client().chat.completions.create({ model, messages: [{ role: 'user', content: 'x' }], ...more } as OpenAI.ChatCompletionCreateParamsNonStreaming);
+      client().chat.completions.create({
+        model,
+        messages: [{ role: 'user', content: 'x' }],
+        ...more,
+      } as OpenAI.ChatCompletionCreateParamsNonStreaming);
     await expect(chat({ model: 'nope' })).rejects.toBeInstanceOf(OpenAI.NotFoundError);
     await expect(chat({ temperature: -1 })).rejects.toMatchObject({ status: 400, param: 'temperature' });
     await expect(chat({ max_tokens: 100_000 })).rejects.toMatchObject({ status: 400, code: 'context_length_exceeded' });
