@@ -49,6 +49,7 @@ Napi::Object initialise(Napi::Env env, Napi::Object exports) {
   bind<bound_memory_info>(env, exports, "memoryInfo");
   bind_weights(env, exports);
   bind_programs(env, exports);
+  bind_benches(env, exports);
   return exports;
 }
 

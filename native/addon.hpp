@@ -24,5 +24,6 @@ Registries& registries();
 
 void bind_weights(Napi::Env env, Napi::Object exports);
 void bind_programs(Napi::Env env, Napi::Object exports);
+void bind_benches(Napi::Env env, Napi::Object exports);
 
 }  // namespace kvasir

@@ -1,6 +1,7 @@
 // The `kvasir` command: parses, dispatches, and turns every failure into one line and an exit code.
 import { readFileSync } from 'node:fs';
 import { Command, CommanderError } from 'commander';
+import { benchCommand } from './commands/bench.ts';
 import { chatCommand } from './commands/chat.ts';
 import { generateCommand } from './commands/generate.ts';
 import { modelsCommand } from './commands/models.ts';
@@ -14,7 +15,7 @@ function createProgram(): Command {
     .description('KVCache-centric LLM serving: one OpenAI-compatible endpoint over your own machines')
     .version(version)
     .showHelpAfterError('(kvasir COMMAND --help lists the options)');
-  for (const command of [serveCommand(), generateCommand(), chatCommand(), modelsCommand()]) {
+  for (const command of [serveCommand(), generateCommand(), chatCommand(), modelsCommand(), benchCommand()]) {
     command.copyInheritedSettings(program);
     program.addCommand(command);
   }

@@ -30,6 +30,24 @@ export interface NativeModule {
   bufferColumns(program: number, buffer: number): number;
   readBuffer(program: number, buffer: number, rows: number, out: Float32Array): void;
   writeBuffer(program: number, buffer: number, rows: number, values: Float32Array): void;
+  /** Bytes per second of reading contiguous memory on huge pages. */
+  readRoof(team: number, mebibytes: number, repetitions: number): number;
+  /** Operations per second of the instruction that attention multiplies by. */
+  attentionPeak(team: number, kvType: number): number;
+  /** Operations per second of the instruction that linear layers multiply by. */
+  productPeak(team: number, inputs: number): number;
+  benchDecode(
+    ...numbers: readonly number[]
+  ): { readonly seconds: number; readonly bytes: number; readonly sequences: number } & NativeSplit;
+  benchPrefill(...numbers: readonly number[]): { readonly seconds: number; readonly operations: number } & NativeSplit;
+}
+
+/** How attention shared out its work: `AttentionSplit` of native/attention.hpp. */
+export interface NativeSplit {
+  readonly tileTokens: number;
+  readonly groupRanges: number;
+  readonly tasks: number;
+  readonly merges: number;
 }
 
 export interface MemoryInfo {

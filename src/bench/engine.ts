@@ -1,0 +1,177 @@
+// `kvasir bench engine`: prefill of one prompt and decode steps by batch and depth, without scheduler or HTTP.
+import { Engine } from '../engine/engine.ts';
+import type { WeightsForm } from '../engine/forms.ts';
+import { freeModel, type LoadedModel, loadModel } from '../engine/load-model.ts';
+import { type PlainSequence, plainPageTable, plainStep } from '../engine/plain-step.ts';
+import type { InputForm } from '../graph/program.ts';
+import type { Backend } from '../kernel/backend.ts';
+import { pageTokens } from '../util/step.ts';
+import { median, round } from './statistics.ts';
+
+export interface EngineBenchOptions {
+  readonly model: string;
+  readonly weights: WeightsForm;
+  readonly inputs: InputForm;
+  /** Tokens of the prompt that is prefilled, in one step. */
+  readonly prompt: number;
+  /** Steps timed for each decode row. */
+  readonly generate: number;
+  readonly batch: readonly number[];
+  /** Tokens that every sequence of the batch has in its cache before the first timed step. */
+  readonly depth: readonly number[];
+  /** Prefills timed. */
+  readonly repeats: number;
+  /** Called with a line for people as figures come. */
+  readonly onProgress?: (line: string) => void;
+}
+
+export interface DecodeRow {
+  readonly batch: number;
+  readonly depth: number;
+  readonly msPerStep: number;
+  readonly tokensPerSecond: number;
+}
+
+export interface EngineBenchReport {
+  readonly model: string;
+  readonly isa: string;
+  readonly threads: number;
+  readonly weights: WeightsForm;
+  readonly inputs: InputForm;
+  readonly weightsBytes: number;
+  readonly prefill: { readonly tokens: number; readonly ms: number; readonly tokensPerSecond: number };
+  readonly decode: readonly DecodeRow[];
+}
+
+/** Medians of single steps. @throws Error when the model's positions do not hold a row, or memory its KV */
+export function benchEngine(backend: Backend, options: EngineBenchOptions): EngineBenchReport {
+  const { prompt, generate, repeats, onProgress } = options;
+  const bench = new EngineBench(backend, options);
+  try {
+    const prefillMs = medianOf(bench.prefill(prompt, repeats));
+    const prefill = { tokens: prompt, ms: round(prefillMs), tokensPerSecond: round((1000 * prompt) / prefillMs) };
+    onProgress?.(`prefill of ${prompt} tokens: ${prefill.ms} ms, ${prefill.tokensPerSecond} tokens/s`);
+    const decode = options.depth.flatMap((depth) =>
+      options.batch.map((batch) => {
+        const ms = medianOf(bench.decode(batch, depth, generate));
+        const row = { batch, depth, msPerStep: round(ms), tokensPerSecond: round((1000 * batch) / ms) };
+        onProgress?.(`decode of ${batch} at depth ${depth}: ${row.msPerStep} ms, ${row.tokensPerSecond} tokens/s`);
+        return row;
+      }),
+    );
+    return { ...bench.description, prefill, decode };
+  } finally {
+    bench.close();
+  }
+}
+
+function medianOf(values: readonly number[]): number {
+  const middle = median(values);
+  if (middle === undefined) throw new Error('Cannot bench: no steps were asked for');
+  return middle;
+}
+
+/** A loaded model whose steps can be timed, in any order. */
+export class EngineBench {
+  readonly #backend: Backend;
+  readonly #model: LoadedModel;
+
+  constructor(backend: Backend, options: Pick<EngineBenchOptions, 'model' | 'weights' | 'inputs'>) {
+    this.#backend = backend;
+    this.#model = loadModel({ backend, ...options });
+  }
+
+  get description(): Pick<EngineBenchReport, 'model' | 'isa' | 'threads' | 'weights' | 'inputs' | 'weightsBytes'> {
+    const { isa, threads } = this.#backend;
+    const { id, weights, inputs, weightsBytes } = this.#model;
+    return { model: id, isa, threads, weights, inputs, weightsBytes };
+  }
+
+  /** Milliseconds of each of `repeats` steps that compute the whole prompt and the logits of its last token. */
+  prefill(tokens: number, repeats: number): number[] {
+    return this.#withScene(1, tokens, tokens, (scene) => scene.prefill(tokens, repeats));
+  }
+
+  /** Milliseconds of each of `steps` steps that decode one token of each of `batch` sequences, greedily. */
+  decode(batch: number, depth: number, steps: number): number[] {
+    return this.#withScene(batch, depth + steps + 1, batch, (scene) => scene.decode(batch, depth, steps));
+  }
+
+  close(): void {
+    freeModel(this.#model, this.#backend);
+  }
+
+  /** @param positions of each of `sequences` sequences: the pool holds just these */
+  #withScene<T>(sequences: number, positions: number, tokensMax: number, use: (scene: Scene) => T): T {
+    const model = this.#model;
+    if (positions > model.context) {
+      throw new Error(`Cannot bench: a row needs ${positions} positions, model ${model.id} has ${model.context}`);
+    }
+    const blocks = Math.ceil(positions / pageTokens);
+    const layers = model.kv.groupLayers[0] ?? 0;
+    const kvBytes = sequences * blocks * layers * model.kv.pageBytes;
+    const engine = new Engine({ model, backend: this.#backend, tokensMax, logitRowsMax: sequences, kvBytes });
+    try {
+      return use(new Scene(engine, sequences, blocks, layers));
+    } finally {
+      engine.close();
+    }
+  }
+}
+
+/** Sequences with pages of their own in an engine. The first step of each kind is not timed: it meets cold buffers. */
+class Scene {
+  readonly #engine: Engine;
+  readonly #blocks: number;
+  readonly #layers: number;
+  readonly #pageTable: Int32Array;
+  readonly #abort = new Int32Array(1);
+
+  constructor(engine: Engine, sequences: number, blocks: number, layers: number) {
+    this.#engine = engine;
+    this.#blocks = blocks;
+    this.#layers = layers;
+    this.#pageTable = plainPageTable(sequences * blocks, layers);
+  }
+
+  prefill(tokens: number, repeats: number): number[] {
+    const prompt = Int32Array.from({ length: tokens }, (_, i) => this.#token(i));
+    const times = Array.from({ length: repeats + 1 }, () => this.#time([this.#sequence(0, prompt, 0)]));
+    return times.slice(1);
+  }
+
+  decode(batch: number, depth: number, steps: number): number[] {
+    this.#fillPages();
+    const times = Array.from({ length: steps + 1 }, (_, i) =>
+      this.#time(Array.from({ length: batch }, (_, s) => this.#sequence(s, [this.#token(7 * s + i)], depth + i))),
+    );
+    return times.slice(1);
+  }
+
+  #sequence(index: number, tokens: ArrayLike<number>, start: number): PlainSequence {
+    const blocks = Array.from({ length: this.#blocks }, (_, b) => index * this.#blocks + b);
+    return { tokens, start, blocks, logits: 'last' };
+  }
+
+  #time(sequences: readonly PlainSequence[]): number {
+    const step = plainStep(sequences, this.#pageTable, this.#layers);
+    step.sampling.topLogprobs.fill(0);
+    const startMs = performance.now();
+    const outcome = this.#engine.run(step, this.#abort);
+    const ms = performance.now() - startMs;
+    if (outcome.kind !== 'done') throw new Error('Cannot bench: the step was aborted');
+    return ms;
+  }
+
+  /** Plausible values in every page: zeros would be memory that the system has not even given yet. */
+  #fillPages(): void {
+    const { kvHeads, headDim } = this.#engine.model.kv;
+    const values = Float32Array.from({ length: 2 * kvHeads * pageTokens * headDim }, (_, i) => Math.sin(1.7 * i));
+    for (let page = 0; page < this.#engine.pages; page++) this.#engine.writePage(page, values);
+  }
+
+  /** Ids spread over the vocabulary. */
+  #token(i: number): number {
+    return (i * 7919 + 13) % this.#engine.model.config.vocabSize;
+  }
+}

@@ -1,0 +1,191 @@
+// A streaming client that times one completion against any OpenAI endpoint.
+import { Agent as HttpAgent, request as httpRequest, type IncomingMessage } from 'node:http';
+import { Agent as HttpsAgent, request as httpsRequest } from 'node:https';
+import { SseLines } from './sse-lines.ts';
+
+export interface Endpoint {
+  /** With or without a closing `/v1`. */
+  readonly url: string;
+  readonly model: string;
+  readonly apiKey: string | undefined;
+  /** Milliseconds of a steady clock. */
+  readonly now: () => number;
+}
+
+export interface TimedRequest {
+  readonly prompt: readonly number[];
+  readonly maxTokens: number;
+  /** Called once, when the first token has arrived. */
+  readonly onFirstToken?: () => void;
+}
+
+/** Times in milliseconds since the request was sent. */
+export interface TimedAnswer {
+  /** undefined: no status line came. */
+  readonly status: number | undefined;
+  readonly statusMs: number;
+  readonly ttftMs: number | undefined;
+  /** From the first token to the last. */
+  readonly decodeMs: number;
+  /** Gaps between chunks that bring tokens. */
+  readonly gapsMs: readonly number[];
+  /** As the server counts them; of a server that does not, the chunks that brought text. */
+  readonly outputTokens: number;
+  readonly promptTokens: number;
+  readonly cachedTokens: number;
+  /** Status 200, and the stream ended as the protocol says. */
+  readonly complete: boolean;
+}
+
+interface UsageBody {
+  readonly prompt_tokens?: number;
+  readonly completion_tokens?: number;
+  readonly prompt_tokens_details?: { readonly cached_tokens?: number } | null;
+}
+
+interface ChunkBody {
+  readonly choices?: readonly { readonly text?: string; readonly finish_reason?: string | null }[];
+  readonly usage?: UsageBody | null;
+}
+
+/** What has come of one stream so far. */
+class Progress {
+  firstMs: number | undefined;
+  lastMs = 0;
+  usage: UsageBody | undefined;
+  done = false;
+  readonly gapsMs: number[] = [];
+
+  /** Takes one `data:` line. @throws SyntaxError when it is no JSON */
+  take(data: string, nowMs: number): void {
+    if (data === '[DONE]') {
+      this.done = true;
+      return;
+    }
+    const chunk = JSON.parse(data) as ChunkBody;
+    if (chunk.usage) this.usage = chunk.usage;
+    const choice = chunk.choices?.[0];
+    // The chunk that only says why it ended brings no token; an empty text without a reason may (half a character).
+    if (choice === undefined || (choice.finish_reason && !choice.text)) return;
+    if (this.firstMs === undefined) this.firstMs = nowMs;
+    else this.gapsMs.push(nowMs - this.lastMs);
+    this.lastMs = nowMs;
+  }
+}
+
+export async function timedCompletion(endpoint: Endpoint, asked: TimedRequest): Promise<TimedAnswer> {
+  const body = JSON.stringify({
+    model: endpoint.model,
+    prompt: asked.prompt,
+    max_tokens: asked.maxTokens,
+    temperature: 0,
+    ignore_eos: true,
+    stream: true,
+    stream_options: { include_usage: true },
+  });
+  const startMs = endpoint.now();
+  const progress = new Progress();
+  const { status, statusMs } = await stream(endpoint, body, startMs, (data) => {
+    const waiting = progress.firstMs === undefined;
+    progress.take(data, endpoint.now() - startMs);
+    if (waiting && progress.firstMs !== undefined) asked.onFirstToken?.();
+  });
+  const { usage, firstMs, lastMs, gapsMs } = progress;
+  return {
+    status,
+    statusMs,
+    ttftMs: firstMs,
+    decodeMs: lastMs - (firstMs ?? lastMs),
+    gapsMs,
+    outputTokens: usage?.completion_tokens ?? (firstMs === undefined ? 0 : gapsMs.length + 1),
+    promptTokens: usage?.prompt_tokens ?? asked.prompt.length,
+    cachedTokens: usage?.prompt_tokens_details?.cached_tokens ?? 0,
+    complete: status === 200 && progress.done,
+  };
+}
+
+/** Sends a completion; resolves when the answer has ended, however it did. */
+function stream(
+  endpoint: Endpoint,
+  body: string,
+  startMs: number,
+  onData: (data: string) => void,
+): Promise<{ status: number | undefined; statusMs: number }> {
+  const headers = {
+    'content-type': 'application/json',
+    'content-length': String(Buffer.byteLength(body)),
+    ...authorization(endpoint.apiKey),
+  };
+  return new Promise((resolve) => {
+    let answered = { status: undefined as number | undefined, statusMs: 0 };
+    // A connection of its own: one kept open may be closed by the server just as it is used again, which would count as lost.
+    const send = isSecure(endpoint) ? httpsRequest : httpRequest;
+    const outgoing = send(at(endpoint, '/v1/completions'), { method: 'POST', agent: false, headers }, (incoming) => {
+      answered = { status: incoming.statusCode, statusMs: endpoint.now() - startMs };
+      readLines(incoming, onData);
+      incoming.on('close', () => resolve(answered));
+    });
+    outgoing.on('error', () => resolve(answered));
+    outgoing.end(body);
+  });
+}
+
+function readLines(incoming: IncomingMessage, onData: (data: string) => void): void {
+  const lines = new SseLines();
+  incoming.setEncoding('utf8');
+  incoming.on('data', (text: string) => {
+    try {
+      for (const data of lines.push(text)) onData(data);
+    } catch {
+      // A chunk that is no JSON: the stream is broken, and counts as incomplete.
+      incoming.destroy();
+    }
+  });
+}
+
+const agents = [new HttpAgent({ keepAlive: true }), new HttpsAgent({ keepAlive: true })] as const;
+
+/** Milliseconds of one GET over a connection that stays open, or undefined when it did not answer 200. */
+export async function timedGet(endpoint: Endpoint, path: string): Promise<number | undefined> {
+  const startMs = endpoint.now();
+  const secure = isSecure(endpoint);
+  const send = secure ? httpsRequest : httpRequest;
+  return new Promise((resolve) => {
+    const outgoing = send(at(endpoint, path), { agent: agents[secure ? 1 : 0] }, (incoming) => {
+      incoming.resume();
+      incoming.on('close', () => {
+        resolve(incoming.complete && incoming.statusCode === 200 ? endpoint.now() - startMs : undefined);
+      });
+    });
+    outgoing.on('error', () => resolve(undefined));
+    outgoing.end();
+  });
+}
+
+/** The first model that the endpoint lists. @throws Error when it lists none */
+export async function firstModel(endpoint: Pick<Endpoint, 'url' | 'apiKey'>): Promise<string> {
+  const { url } = endpoint;
+  const response = await fetch(at(endpoint, '/v1/models'), { headers: authorization(endpoint.apiKey) }).catch(
+    (error: unknown) => {
+      const cause = error instanceof Error && error.cause instanceof Error ? error.cause.message : String(error);
+      throw new Error(`Cannot bench ${url}: it does not answer: ${cause}`);
+    },
+  );
+  if (!response.ok) throw new Error(`Cannot bench ${url}: /v1/models answered ${response.status}`);
+  const { data } = (await response.json()) as { data?: { id: string }[] };
+  const id = data?.[0]?.id;
+  if (id === undefined) throw new Error(`Cannot bench ${url}: it lists no model`);
+  return id;
+}
+
+function authorization(apiKey: string | undefined): Record<string, string> {
+  return apiKey === undefined ? {} : { authorization: `Bearer ${apiKey}` };
+}
+
+function isSecure({ url }: Pick<Endpoint, 'url'>): boolean {
+  return url.startsWith('https:');
+}
+
+function at({ url }: Pick<Endpoint, 'url'>, path: string): URL {
+  return new URL(url.replace(/\/+(v1\/*)?$/, '') + path);
+}

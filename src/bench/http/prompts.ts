@@ -1,0 +1,12 @@
+// Random prompts of exact lengths: token ids, so that every server computes as many tokens.
+import { randomInt } from 'node:crypto';
+
+export interface PromptSource {
+  /** A prompt that was never sent before. */
+  take(tokens: number): number[];
+}
+
+/** Ids from [first, first + count): inside every vocabulary, and past the special tokens. */
+export function randomPrompts(first: number, count: number): PromptSource {
+  return { take: (tokens) => Array.from({ length: tokens }, () => first + randomInt(count)) };
+}

@@ -1,0 +1,60 @@
+// `kvasir bench http`: runs rows against an endpoint.
+import { type Endpoint, firstModel, timedCompletion } from './client.ts';
+import { randomPrompts } from './prompts.ts';
+import { type RowSizes, rows } from './rows.ts';
+
+export interface HttpBenchOptions {
+  readonly url: string;
+  /** undefined: the first model that the endpoint lists. */
+  readonly model?: string | undefined;
+  readonly apiKey?: string | undefined;
+  readonly rows: readonly string[];
+  readonly sizes: RowSizes;
+  /** Called as rows end. */
+  readonly onRow?: (name: string, row: object) => void;
+  /** Milliseconds of a steady clock; the process's own unless given. */
+  readonly now?: () => number;
+}
+
+export interface HttpBenchReport {
+  readonly url: string;
+  readonly model: string;
+  readonly sizes: RowSizes;
+  readonly rows: Readonly<Record<string, object>>;
+}
+
+// Ids that any real vocabulary has, past the special tokens.
+const firstTokenId = 300;
+const tokenIds = 3500;
+
+const warmUpPromptTokens = 16;
+const warmUpOutputTokens = 2;
+
+export const httpRowNames: readonly string[] = Object.keys(rows);
+
+/** @throws Error naming the row or the endpoint at fault */
+export async function benchHttp(options: HttpBenchOptions): Promise<HttpBenchReport> {
+  const { url, apiKey, sizes } = options;
+  const model = options.model ?? (await firstModel({ url, apiKey }));
+  const endpoint: Endpoint = { url, model, apiKey, now: options.now ?? (() => performance.now()) };
+  const prompts = randomPrompts(firstTokenId, tokenIds);
+  await warmUp(endpoint, prompts.take(warmUpPromptTokens));
+  const results: Record<string, object> = {};
+  for (const name of options.rows) {
+    const row = await rows[name]?.({ endpoint, prompts, sizes });
+    if (row === undefined) throw new Error(`Cannot bench row '${name}': the rows are ${httpRowNames.join(', ')}`);
+    results[name] = row;
+    options.onRow?.(name, row);
+  }
+  return { url, model, sizes, rows: results };
+}
+
+/** The first request of a process pays for code that was never run; a server that refuses it would refuse every row. */
+async function warmUp(endpoint: Endpoint, prompt: readonly number[]): Promise<void> {
+  const { complete, status } = await timedCompletion(endpoint, { prompt, maxTokens: warmUpOutputTokens });
+  if (!complete) {
+    throw new Error(
+      `Cannot bench ${endpoint.url}: a completion of ${warmUpOutputTokens} tokens did not end well: status ${status ?? 'never came'}`,
+    );
+  }
+}

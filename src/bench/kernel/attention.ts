@@ -1,0 +1,153 @@
+// `kvasir bench kernel attention`: decode and prefill over pages in memory, beside the roof and the peak of the same run.
+import type { KvType } from '../../graph/program.ts';
+import { pageTokens } from '../../util/step.ts';
+import { round } from '../statistics.ts';
+import { type HeadsShape, KernelLab } from './lab.ts';
+
+export interface AttentionBenchOptions {
+  readonly threads: number;
+  readonly kv: KvType;
+  readonly shape: HeadsShape;
+  /** One of each range of context length by default: under 8k, 8k to 32k, above. */
+  readonly contexts: readonly number[];
+  /** Rows of a prefill chunk. */
+  readonly queries: number;
+  /** Memory of the roof and of the decode rows; below 1024 they may come from a cache. */
+  readonly mebibytes: number;
+  readonly repeats: number;
+  readonly onProgress?: (line: string) => void;
+}
+
+/** How the work of a row was shared out. Tiles and groups never change bits. */
+export interface SplitReport {
+  readonly tileTokens: number;
+  readonly groupRanges: number;
+  readonly tasks: number;
+  readonly merges: number;
+}
+
+export interface AttentionDecodeRow {
+  readonly context: number;
+  readonly threads: number;
+  readonly sequences: number;
+  readonly ms: number;
+  /** K and V that one call reads, over its time. */
+  readonly gbPerSecond: number;
+  readonly gflopPerSecond: number;
+  readonly roofGbPerSecond: number;
+  readonly percentOfRoof: number;
+  readonly split: SplitReport;
+}
+
+export interface AttentionPrefillRow {
+  readonly context: number;
+  readonly queries: number;
+  readonly threads: number;
+  readonly ms: number;
+  readonly gbPerSecond: number;
+  readonly gflopPerSecond: number;
+  readonly peakGflopPerSecond: number;
+  readonly percentOfPeak: number;
+  readonly split: SplitReport;
+}
+
+export interface AttentionBenchReport {
+  readonly isa: string;
+  readonly threads: number;
+  readonly kv: KvType;
+  readonly shape: HeadsShape;
+  readonly mebibytes: number;
+  readonly roofGbPerSecond: { readonly oneThread: number; readonly allThreads: number };
+  readonly peakGflopPerSecond: number;
+  /** Decode at the first context on one thread: the case that is compared with the roof of one thread. */
+  readonly oneThread: AttentionDecodeRow;
+  readonly decode: readonly AttentionDecodeRow[];
+  readonly prefill: readonly AttentionPrefillRow[];
+}
+
+/** @throws Error where the kernels are not compiled or memory does not hold the pages */
+export function benchAttention(options: AttentionBenchOptions): AttentionBenchReport {
+  const one = withLab(1, (lab) => ({ isa: lab.isa, row: decodeRow(lab, options, options.contexts[0] ?? pageTokens) }));
+  return withLab(options.threads, (lab) => {
+    const decode = options.contexts.map((context) => decodeRow(lab, options, context));
+    const prefill = options.contexts.map((context) => prefillRow(lab, options, context));
+    return {
+      isa: one.isa,
+      threads: options.threads,
+      kv: options.kv,
+      shape: options.shape,
+      mebibytes: options.mebibytes,
+      roofGbPerSecond: {
+        oneThread: one.row.roofGbPerSecond,
+        allThreads: Math.max(...decode.map(({ roofGbPerSecond }) => roofGbPerSecond)),
+      },
+      peakGflopPerSecond: Math.max(...prefill.map(({ peakGflopPerSecond }) => peakGflopPerSecond)),
+      oneThread: one.row,
+      decode,
+      prefill,
+    };
+  });
+}
+
+function withLab<T>(threads: number, use: (lab: KernelLab) => T): T {
+  const lab = new KernelLab(threads);
+  try {
+    return use(lab);
+  } finally {
+    lab.close();
+  }
+}
+
+/** Roof and peak are the better of one measured before and one after: a machine that others use gives less at times. */
+function decodeRow(lab: KernelLab, options: AttentionBenchOptions, context: number): AttentionDecodeRow {
+  const { kv, shape, mebibytes, repeats } = options;
+  const before = lab.readRoof(mebibytes);
+  const { seconds, bytes, sequences, ...split } = lab.decode(kv, shape, context, mebibytes, repeats);
+  const roof = Math.max(before, lab.readRoof(mebibytes));
+  const gbPerSecond = bytes / seconds / 1e9;
+  const operations = 4 * sequences * context * shape.kvHeads * shape.group * shape.headDim;
+  const row = {
+    context,
+    threads: lab.threads,
+    sequences,
+    ms: round(1000 * seconds),
+    gbPerSecond: round(gbPerSecond),
+    gflopPerSecond: round(operations / seconds / 1e9),
+    roofGbPerSecond: round(roof),
+    percentOfRoof: round((100 * gbPerSecond) / roof),
+    split: splitReport(split),
+  };
+  options.onProgress?.(
+    `decode, ${lab.threads} threads, ${context} tokens: ${row.gbPerSecond} of ${row.roofGbPerSecond} GB/s (${row.percentOfRoof} %)`,
+  );
+  return row;
+}
+
+function prefillRow(lab: KernelLab, options: AttentionBenchOptions, context: number): AttentionPrefillRow {
+  const { kv, shape, repeats } = options;
+  const queries = Math.min(options.queries, context);
+  const before = lab.attentionPeak(kv);
+  const { seconds, operations, ...split } = lab.prefill(kv, shape, queries, context, repeats);
+  const peak = Math.max(before, lab.attentionPeak(kv));
+  const kvBytes = 2 * context * shape.kvHeads * shape.headDim * (kv === 'f32' ? 4 : 2);
+  const gflopPerSecond = operations / seconds / 1e9;
+  const row = {
+    context,
+    queries,
+    threads: lab.threads,
+    ms: round(1000 * seconds),
+    gbPerSecond: round(kvBytes / seconds / 1e9),
+    gflopPerSecond: round(gflopPerSecond),
+    peakGflopPerSecond: round(peak),
+    percentOfPeak: round((100 * gflopPerSecond) / peak),
+    split: splitReport(split),
+  };
+  options.onProgress?.(
+    `prefill of ${queries}, ${lab.threads} threads, ${context} tokens: ${row.gflopPerSecond} of ${row.peakGflopPerSecond} GFLOP/s (${row.percentOfPeak} %)`,
+  );
+  return row;
+}
+
+function splitReport({ tileTokens, groupRanges, tasks, merges }: SplitReport): SplitReport {
+  return { tileTokens, groupRanges, tasks, merges };
+}

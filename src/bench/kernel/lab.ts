@@ -1,0 +1,81 @@
+// The native kernels as the kernel benches use them: a team of threads, and what the machine could do at best.
+import type { InputForm, KvType } from '../../graph/program.ts';
+import { inputFormCodes, kvTypeCodes, type NativeIsa, nativeIsas } from '../../kernel/codes.ts';
+import { findNative, type NativeModule, type NativeSplit } from '../../kernel/native-module.ts';
+
+export interface HeadsShape {
+  readonly kvHeads: number;
+  /** Query heads of a KV head. */
+  readonly group: number;
+  readonly headDim: number;
+}
+
+const roofRepeats = 5;
+
+/** @throws Error where the kernels are not compiled: the oracle's speed says nothing of a machine */
+export class KernelLab {
+  readonly isa: NativeIsa;
+  readonly threads: number;
+  readonly #native: NativeModule;
+  readonly #team: number;
+
+  constructor(threads: number) {
+    const found = findNative();
+    if (found.kind === 'absent') throw new Error(`Cannot bench kernels: ${found.why}`);
+    this.#native = found.native;
+    const isa = found.native.detectIsa();
+    this.isa = nativeIsas[isa] ?? 'portable';
+    this.threads = threads;
+    this.#team = found.native.createTeam(isa, threads);
+  }
+
+  /** GB/s of reading `mebibytes` of contiguous memory on huge pages: from 1024 on a roof of memory, below it of caches. */
+  readRoof(mebibytes: number): number {
+    return this.#native.readRoof(this.#team, mebibytes, roofRepeats) / 1e9;
+  }
+
+  /** GFLOP/s of the instruction that attention multiplies by, from registers. */
+  attentionPeak(type: KvType): number {
+    return this.#native.attentionPeak(this.#team, kvTypeCodes[type]) / 1e9;
+  }
+
+  /** GFLOP/s (of int8: giga operations) of the instruction that linear layers multiply by, from registers. */
+  productPeak(inputs: InputForm): number {
+    return this.#native.productPeak(this.#team, inputFormCodes[inputs]) / 1e9;
+  }
+
+  /** One row of each of as many sequences of `context` tokens as fill `mebibytes`, pages shuffled over all of it. */
+  decode(
+    type: KvType,
+    { kvHeads, group, headDim }: HeadsShape,
+    context: number,
+    mebibytes: number,
+    repeats: number,
+  ): { readonly seconds: number; readonly bytes: number; readonly sequences: number } & NativeSplit {
+    return this.#native.benchDecode(
+      this.#team,
+      kvTypeCodes[type],
+      kvHeads,
+      group,
+      headDim,
+      context,
+      mebibytes,
+      repeats,
+    );
+  }
+
+  /** The last `queries` tokens of one sequence of `context` tokens. */
+  prefill(
+    type: KvType,
+    { kvHeads, group, headDim }: HeadsShape,
+    queries: number,
+    context: number,
+    repeats: number,
+  ): { readonly seconds: number; readonly operations: number } & NativeSplit {
+    return this.#native.benchPrefill(this.#team, kvTypeCodes[type], kvHeads, group, headDim, queries, context, repeats);
+  }
+
+  close(): void {
+    this.#native.freeTeam(this.#team);
+  }
+}

@@ -1,0 +1,114 @@
+// Copies of one linear layer behind each other in a program: what the gemm bench times, over any backend.
+
+import { greedySampling } from '../../engine/plain-step.ts';
+import type { InputForm, Program } from '../../graph/program.ts';
+import type { Backend, KvPoolHandle, LinearHandle, WeightType } from '../../kernel/backend.ts';
+import type { Step } from '../../util/step.ts';
+import { quantise } from '../../weights/quantise.ts';
+
+export interface LayerShape {
+  /** Output columns: rows of the weight. */
+  readonly rows: number;
+  /** Length of an input row. */
+  readonly columns: number;
+}
+
+/** Rows of weights that are made once and packed again and again. */
+const madeRows = 16;
+
+/** As many packed copies of a layer as take `bytes` at least, so that none waits in a cache when its turn comes again. */
+export class LayerStack {
+  readonly copies: number;
+  /** Of one packed copy. */
+  readonly layerBytes: number;
+  readonly #backend: Backend;
+  readonly #shape: LayerShape;
+  readonly #inputs: InputForm;
+  readonly #linears: LinearHandle[] = [];
+  readonly #pool: KvPoolHandle;
+
+  constructor(backend: Backend, shape: LayerShape, type: WeightType, inputs: InputForm, bytes: number) {
+    this.#backend = backend;
+    this.#shape = shape;
+    this.#inputs = inputs;
+    this.#pool = backend.createKvPool({ pages: 1, kvHeads: 1, headDim: 32, type: 'bf16' });
+    const stored = storedRows(type, shape.columns);
+    do this.#linears.push(this.#packedLayer(type, stored));
+    while (this.#linears.length * backend.linearBytes(this.#linears[0] as LinearHandle) < bytes);
+    this.copies = this.#linears.length;
+    this.layerBytes = backend.linearBytes(this.#linears[0] as LinearHandle);
+  }
+
+  /** Milliseconds of each of `repeats` runs of the first `copies` layers over `tokens` input rows; one more is not timed. */
+  time(tokens: number, copies: number, repeats: number): number[] {
+    const program = this.#program(copies);
+    const handle = this.#backend.createProgram(program, {
+      linears: this.#linears,
+      vectors: [],
+      tokensMax: tokens,
+      logitRowsMax: 1,
+      contextMax: tokens,
+    });
+    const values = Float32Array.from({ length: tokens * this.#shape.columns }, (_, i) => Math.sin(0.7 * i));
+    this.#backend.writeBuffer(handle, 0, tokens, values);
+    const step = rowsOnly(tokens);
+    const abort = new Int32Array(1);
+    const times = Array.from({ length: repeats + 1 }, () => {
+      const startMs = performance.now();
+      this.#backend.run(handle, this.#pool, step, abort);
+      return performance.now() - startMs;
+    });
+    this.#backend.freeProgram(handle);
+    return times.slice(1);
+  }
+
+  close(): void {
+    for (const linear of this.#linears) this.#backend.freeLinear(linear);
+    this.#backend.freeKvPool(this.#pool);
+  }
+
+  #packedLayer(type: WeightType, stored: Uint8Array): LinearHandle {
+    const { rows, columns } = this.#shape;
+    const linear = this.#backend.createLinear({ columns, segments: [{ type, rows }], inputs: this.#inputs });
+    for (let row = 0; row < rows; row += madeRows) {
+      const count = Math.min(madeRows, rows - row);
+      this.#backend.packRows(linear, 0, row, count, stored.subarray(0, (stored.length / madeRows) * count));
+    }
+    return linear;
+  }
+
+  #program(copies: number): Program {
+    const { rows, columns } = this.#shape;
+    const linears = Array.from({ length: copies }, (_, weight) => weight);
+    return {
+      buffers: [
+        { rows: 'token', columns, kind: 'f32' },
+        { rows: 'token', columns, kind: 'input', form: this.#inputs },
+        { rows: 'token', columns: rows, kind: 'f32' },
+      ],
+      ops: [
+        { kind: 'convert', x: 0, out: 1 },
+        ...linears.map((weight) => ({ kind: 'linear', weight, bias: undefined, x: 1, out: 2 }) as const),
+      ],
+      logits: undefined,
+      kvType: 'bf16',
+    };
+  }
+}
+
+function storedRows(type: WeightType, columns: number): Uint8Array {
+  const values = Float32Array.from({ length: madeRows * columns }, (_, i) => 0.05 * Math.sin(1.3 * i + 0.1));
+  return quantise(type, values);
+}
+
+/** A step of `tokens` rows that touches no pages and wants no logits. */
+function rowsOnly(tokens: number): Step {
+  return {
+    tokens: new Int32Array(tokens),
+    positions: Int32Array.from({ length: tokens }, (_, i) => i),
+    rowStart: Int32Array.of(0, tokens),
+    groups: [],
+    logitRows: new Int32Array(0),
+    sampling: greedySampling(0),
+  };
+}

@@ -1,0 +1,17 @@
+// Rows as aligned text, for people.
+
+/** Prints objects of the same fields: a line of names, then one of values each. */
+export function printTable(rows: readonly object[]): void {
+  const [first] = rows;
+  if (first === undefined) return;
+  const names = Object.keys(first);
+  const lines = [names, ...rows.map((row) => names.map((name) => cell(row[name as keyof typeof row])))];
+  const widths = names.map((_, column) => Math.max(...lines.map((line) => line[column]?.length ?? 0)));
+  for (const line of lines) console.log(line.map((text, column) => text.padEnd(widths[column] ?? 0)).join('  '));
+  console.log();
+}
+
+function cell(value: unknown): string {
+  if (value === undefined) return '-';
+  return typeof value === 'object' ? JSON.stringify(value) : String(value);
+}

@@ -1,0 +1,75 @@
+// `kvasir bench` as a command: JSON on the last line of stdout, progress on stderr, exit codes.
+import { spawnSync } from 'node:child_process';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { expect, test } from 'vitest';
+
+const main = fileURLToPath(new URL('../../dist/cli/main.js', import.meta.url));
+
+function bench(...args: string[]): {
+  code: number | null;
+  json: () => Record<string, unknown>;
+  err: string;
+  out: string;
+} {
+  const { status, stdout, stderr } = spawnSync(process.execPath, [main, 'bench', ...args], { encoding: 'utf8' });
+  const json = (): Record<string, unknown> => JSON.parse(stdout.trimEnd().split('\n').at(-1) ?? '');
+  return { code: status, json, err: stderr, out: stdout };
+}
+
+const smallEngine = ['--prompt', '4', '--generate', '1', '--batch', '1,2', '--depth', '0,3', '--repeats', '1'];
+
+test('engine: the report that the issue names, of the embedded model', () => {
+  const { code, json, err } = bench('engine', ...smallEngine, '--threads', '1', '--json');
+  expect(err).toContain('prefill of 4 tokens');
+  expect(code).toBe(0);
+  expect(json()).toMatchObject({
+    model: 'kvasir-tiny-q8_0',
+    threads: 1,
+    isa: expect.any(String),
+    prefill: { tokens: 4, ms: expect.any(Number), tokensPerSecond: expect.any(Number) },
+    decode: [
+      { batch: 1, depth: 0 },
+      { batch: 2, depth: 0 },
+      { batch: 1, depth: 3 },
+      { batch: 2, depth: 3 },
+    ],
+  });
+});
+
+test('engine: a table without --json', () => {
+  const { out } = bench('engine', ...smallEngine);
+  expect(out).toMatch(/batch +depth +msPerStep +tokensPerSecond/);
+});
+
+test('accuracy: rows by form', () => {
+  const folder = mkdtempSync(join(tmpdir(), 'kvasir-bench-'));
+  const text = join(folder, 'text.txt');
+  writeFileSync(text, 'Once upon a time a fox found a lantern.');
+  const { json } = bench('accuracy', '--text', text, '--tokens', '5', '--forms', 'native/bf16', '--json');
+  rmSync(folder, { recursive: true });
+  expect(json()).toMatchObject({
+    tokens: 5,
+    rows: [{ weights: 'native', inputs: 'bf16', sameTop: expect.any(Number) }],
+  });
+});
+
+test.each([
+  [['engine', '--batch', '0'], 'Cannot use --batch 0'],
+  [['engine', '--depth', '1,x'], 'Cannot use --depth 1,x'],
+  [['http'], '--url'],
+  [['http', '--url', 'nowhere'], 'Cannot use --url nowhere'],
+  [['http', '--url', 'http://127.0.0.1:9', '--rows', 'fast'], 'Cannot use --rows fast'],
+  [['accuracy', '--text', '/no/such/file'], 'Cannot read text /no/such/file'],
+  [['accuracy', '--text', 'x', '--forms', 'q4'], 'Cannot use --forms q4'],
+  [['kernel', 'gemm', '--types', 'q2'], 'Cannot use --types q2'],
+  [['kernel', 'attention', '--contexts', '0'], 'Cannot use --contexts 0'],
+])('bad usage is exit code 2 and one line: %j', (args, said) => {
+  const { code, err, out } = bench(...args);
+  expect(err).toContain(said);
+  expect(err.trimEnd().split('\n').length).toBeLessThanOrEqual(2);
+  expect(code).toBe(2);
+  expect(out).toBe('');
+});
