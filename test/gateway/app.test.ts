@@ -44,6 +44,25 @@ const says =
 
 const chat = { model: 'bytes', messages: [{ role: 'user', content: 'hi' }] };
 
+/** What the tests read of an answer. */
+interface Answer {
+  readonly choices: readonly {
+    readonly index: number;
+    readonly text: string;
+    readonly message: { readonly content: string };
+    readonly finish_reason: string;
+    readonly token_ids: readonly number[];
+    readonly logprobs: { readonly content: readonly { readonly token: string }[] };
+  }[];
+  readonly usage: { readonly prompt_tokens: number; readonly completion_tokens: number };
+  readonly prompt_token_ids: readonly number[];
+  readonly error: { readonly message: string };
+}
+
+async function json(response: Response | Promise<Response>): Promise<Answer> {
+  return (await (await response).json()) as Answer;
+}
+
 async function events(response: Response): Promise<unknown[]> {
   const lines = (await response.text()).split('\n\n').filter((line) => line !== '');
   return lines.map((line) => (line === 'data: [DONE]' ? 'done' : JSON.parse(line.slice('data: '.length))));
@@ -52,7 +71,7 @@ async function events(response: Response): Promise<unknown[]> {
 describe('chat completions', () => {
   it('answers with content, finish reason and usage', async () => {
     const { post, port } = gateway(says('hello'));
-    const answer = await (await post('/v1/chat/completions', chat)).json();
+    const answer = await json(post('/v1/chat/completions', chat));
     expect(answer).toMatchObject({
       object: 'chat.completion',
       model: 'bytes',
@@ -86,9 +105,9 @@ describe('chat completions', () => {
 
   it('ends at a stop string, leaks none of it and cancels the rest', async () => {
     const { post, port } = gateway(says('one END two'));
-    const answer = await (await post('/v1/chat/completions', { ...chat, stop: ['END', 'never'] })).json();
-    expect(answer.choices[0].message.content).toBe('one ');
-    expect(answer.choices[0].finish_reason).toBe('stop');
+    const answer = await json(post('/v1/chat/completions', { ...chat, stop: ['END', 'never'] }));
+    expect(answer.choices[0]?.message.content).toBe('one ');
+    expect(answer.choices[0]?.finish_reason).toBe('stop');
     expect(answer.usage.completion_tokens).toBe(7);
     expect(port.cancelled).toHaveLength(1);
   });
@@ -101,8 +120,8 @@ describe('chat completions', () => {
       finished('stop'),
     ];
     const { post, port } = gateway(script);
-    const plain = await (await post('/v1/chat/completions', { ...chat, logprobs: true, top_logprobs: 2 })).json();
-    expect(plain.choices[0].logprobs.content[1]).toEqual({
+    const plain = await json(post('/v1/chat/completions', { ...chat, logprobs: true, top_logprobs: 2 }));
+    expect(plain.choices[0]?.logprobs.content[1]).toEqual({
       token: 'i',
       logprob: -2,
       bytes: [105],
@@ -113,16 +132,16 @@ describe('chat completions', () => {
     });
     expect(port.requests[0]?.sampling.topLogprobs).toBe(2);
     const body = { ...chat, logprobs: true, return_tokens_as_token_ids: true, return_token_ids: true };
-    const ids = await (await post('/v1/chat/completions', body)).json();
-    expect(ids.choices[0].logprobs.content[0].token).toBe('token_id:104');
-    expect(ids.choices[0].token_ids).toEqual([104, 105]);
+    const ids = await json(post('/v1/chat/completions', body));
+    expect(ids.choices[0]?.logprobs.content[0].token).toBe('token_id:104');
+    expect(ids.choices[0]?.token_ids).toEqual([104, 105]);
     expect(ids.prompt_token_ids).toEqual(bytesOf('user:hi;assistant:'));
   });
 
   it('runs n choices with seeds of their own', async () => {
     const { post, port } = gateway(says('x'));
-    const answer = await (await post('/v1/chat/completions', { ...chat, n: 3, seed: 5 })).json();
-    expect(answer.choices.map((choice: { index: number }) => choice.index)).toEqual([0, 1, 2]);
+    const answer = await json(post('/v1/chat/completions', { ...chat, n: 3, seed: 5 }));
+    expect(answer.choices.map((choice) => choice.index)).toEqual([0, 1, 2]);
     expect(answer.usage.completion_tokens).toBe(3);
     expect(answer.usage.prompt_tokens).toBe(18);
     expect(new Set(port.requests.map((request) => request.sampling.seed.join())).size).toBe(3);
@@ -142,8 +161,8 @@ describe('chat completions', () => {
 describe('completions', () => {
   it('answers lists of prompts, n each, in order', async () => {
     const { post, port } = gateway(says('ab'));
-    const answer = await (await post('/v1/completions', { model: 'bytes', prompt: ['p', 'q'], n: 2 })).json();
-    expect(answer.choices.map((choice: { index: number; text: string }) => [choice.index, choice.text])).toEqual([
+    const answer = await json(post('/v1/completions', { model: 'bytes', prompt: ['p', 'q'], n: 2 }));
+    expect(answer.choices.map((choice) => [choice.index, choice.text])).toEqual([
       [0, 'ab'],
       [1, 'ab'],
       [2, 'ab'],
@@ -173,15 +192,15 @@ describe('completions', () => {
     ];
     const { post } = gateway(script);
     const body = { model: 'bytes', prompt: 'abc', echo: true, logprobs: 1, max_tokens: 1 };
-    const answer = await (await post('/v1/completions', body)).json();
-    expect(answer.choices[0].text).toBe('abcd');
-    expect(answer.choices[0].logprobs).toMatchObject({
+    const answer = await json(post('/v1/completions', body));
+    expect(answer.choices[0]?.text).toBe('abcd');
+    expect(answer.choices[0]?.logprobs).toMatchObject({
       tokens: ['a', 'b', 'c', 'd'],
       token_logprobs: [null, -1, -2, -1],
       text_offset: [0, 1, 2, 3],
     });
-    const scored = await (await post('/v1/completions', { ...body, max_tokens: 0 })).json();
-    expect(scored.choices[0].text).toBe('abc');
+    const scored = await json(post('/v1/completions', { ...body, max_tokens: 0 }));
+    expect(scored.choices[0]?.text).toBe('abc');
     const streamed = await events(await post('/v1/completions', { ...body, stream: true }));
     expect(streamed[0]).toMatchObject({ choices: [{ text: 'abc', logprobs: { token_logprobs: [null, -1, -2] } }] });
     expect(streamed[1]).toMatchObject({
@@ -228,7 +247,7 @@ describe('refusals', () => {
   it.each(cases)('%s', async (_name, path, body, status, param) => {
     const { post, port } = gateway(says('x'));
     const response = await post(path, body);
-    const { error } = await response.json();
+    const { error } = await json(response);
     expect(response.status).toBe(status);
     expect(error).toMatchObject({ param });
     expect(error.message).toMatch(/^Cannot /);
