@@ -1,5 +1,6 @@
-// Backends that this machine can run the engine on.
+// Backends that this machine can run the engine on: the oracle, and the native kernels of every instruction set it has.
 import type { Backend } from '../../src/kernel/backend.ts';
+import { availableIsas, createNativeBackend, loadNative } from '../../src/kernel/native.ts';
 import { ReferenceBackend } from '../../src/kernel/reference.ts';
 
 export interface NamedBackend {
@@ -8,6 +9,17 @@ export interface NamedBackend {
   readonly create: (threads: number) => Backend;
 }
 
+const native = loadNative();
+
+export const nativeBackends: readonly NamedBackend[] = (native === undefined ? [] : availableIsas(native)).map(
+  (isa) => ({
+    name: isa,
+    native: true,
+    create: (threads) => createNativeBackend({ threads, isa }),
+  }),
+);
+
 export const backends: readonly NamedBackend[] = [
   { name: 'reference', native: false, create: () => new ReferenceBackend() },
+  ...nativeBackends,
 ];
