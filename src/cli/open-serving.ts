@@ -2,12 +2,16 @@
 
 import type { Encode } from '../gateway/prompt.ts';
 import type { ServedModel } from '../gateway/served-model.ts';
+import { TokenizerThread } from '../live/tokenizer-thread.ts';
 import { WorkerInstance } from '../live/worker-instance.ts';
 import { openModel } from '../weights/open-model.ts';
 import type { ModelOptions } from './options.ts';
 import { embeddedModel } from './package-root.ts';
 import { contextTokens, createServedModel } from './served-model.ts';
 import type { InstanceSettings } from './worker-settings.ts';
+
+/** Longer texts are tokenised on another thread: this many take about a millisecond. */
+const inlineCharacters = 8192;
 
 export interface Serving {
   readonly model: ServedModel;
@@ -25,7 +29,7 @@ export async function openServing(
   const path = options.model ?? embeddedModel;
   const files = openModel(path);
   try {
-    const context = contextTokens(files, options.context);
+    const context = contextTokens(files, options);
     const settings: InstanceSettings = {
       model: path,
       weights: options.weights,
@@ -44,8 +48,15 @@ export async function openServing(
     });
     const model = createServedModel(files, context, servedModelName);
     const { tokenizer } = model;
-    const encode: Encode = async (text, addSpecial) => Int32Array.from(tokenizer?.encode(text, { addSpecial }) ?? []);
-    return { model, instance, encode, close: () => instance.close() };
+    const thread = new TokenizerThread(new URL('./tokenizer-worker.js', import.meta.url), { model: path });
+    const encode: Encode = async (text, addSpecial) => {
+      if (text.length > inlineCharacters) return thread.encode(text, addSpecial);
+      return Int32Array.from(tokenizer?.encode(text, { addSpecial }) ?? []);
+    };
+    const close = async (): Promise<void> => {
+      await Promise.all([instance.close(), thread.close()]);
+    };
+    return { model, instance, encode, close };
   } finally {
     files.close();
   }

@@ -2,13 +2,33 @@
 import { statSync } from 'node:fs';
 import type { ServedModel } from '../gateway/served-model.ts';
 import { createModelText } from '../text/model-text.ts';
+import { pageTokens } from '../util/step.ts';
 import type { ModelFiles } from '../weights/types.ts';
+import type { ModelOptions } from './options.ts';
+import { UsageError } from './usage-error.ts';
+
+type ContextOptions = Pick<ModelOptions, 'context' | 'kvMemory' | 'inputs'>;
 
 /** Contexts longer than this are asked for by name, because their KV memory is. */
 const contextTokensDefaultMax = 8192;
 
-export function contextTokens(files: ModelFiles, asked: number | undefined): number {
-  return asked ?? Math.min(files.config.maxPositions, contextTokensDefaultMax);
+/**
+ * Prompt plus output that a request may have: never more than the KV memory holds.
+ * @throws UsageError when more is asked for than the model's positions or the memory given
+ */
+export function contextTokens(files: ModelFiles, { context, kvMemory, inputs }: ContextOptions): number {
+  const { config } = files;
+  if (context !== undefined && context > config.maxPositions) {
+    throw new UsageError(`Cannot use --context ${context}: the model has ${config.maxPositions} positions`);
+  }
+  const wanted = context ?? Math.min(config.maxPositions, contextTokensDefaultMax);
+  if (kvMemory === undefined) return wanted;
+  const valueBytes = inputs === 'f32' ? 4 : 2;
+  const blockBytes = config.layers * 2 * config.kvHeads * config.headDim * valueBytes * pageTokens;
+  const capacity = Math.floor(kvMemory / blockBytes) * pageTokens;
+  if (context === undefined && capacity > 0) return Math.min(wanted, capacity);
+  if (capacity >= wanted) return wanted;
+  throw new UsageError(`Cannot use --kv-memory ${kvMemory}: it holds ${capacity} tokens, the context is ${wanted}`);
 }
 
 /** @param name the id clients use; undefined: the file's or folder's stem */

@@ -94,6 +94,20 @@ describe('serving', { timeout: 120_000 }, () => {
     expect(crowd.slice(0, 3)).toEqual(alone);
   });
 
+  it('tokenises a long text as a short one: its own thread gives the same ids', async () => {
+    const server = await serve();
+    const ids = async (prompt: string) => {
+      const answer = await post(server, { model, prompt, max_tokens: 1, return_token_ids: true });
+      const { choices } = (await answer.json()) as { choices: { prompt_token_ids: number[] }[] };
+      return choices[0]?.prompt_token_ids ?? [];
+    };
+    const sentence = 'The fox went to the river and found a lantern. ';
+    const short = await ids(sentence.repeat(20));
+    const long = await ids(sentence.repeat(400));
+    expect(long.length).toBeGreaterThan(19 * short.length);
+    expect(long.slice(0, short.length - 2)).toEqual(short.slice(0, -2));
+  });
+
   it('drains on SIGTERM: running requests finish, then it exits with 0', async () => {
     const server = await serve();
     const answer = post(server, story({ stream: true }));

@@ -1,0 +1,68 @@
+// Tokenises long texts on a thread of its own, so that the gateway goes on answering meanwhile.
+import { Worker } from 'node:worker_threads';
+
+/** To the thread. */
+export interface TokenizeCall {
+  readonly call: number;
+  readonly text: string;
+  readonly addSpecial: boolean;
+}
+
+/** From the thread: ids, or one line that says why there are none. */
+export type TokenizeAnswer =
+  | { readonly call: number; readonly ids: Int32Array }
+  | { readonly call: number; readonly message: string };
+
+interface Waiting {
+  resolve(ids: Int32Array): void;
+  reject(error: Error): void;
+}
+
+/** Starts its thread at the first call; a thread that dies fails the calls it had and is started anew by the next. */
+export class TokenizerThread {
+  readonly #entry: URL;
+  readonly #settings: unknown;
+  readonly #waiting = new Map<number, Waiting>();
+  #worker: Worker | undefined;
+  #calls = 0;
+
+  /** @param entry module that answers TokenizeCall messages; @param settings its workerData */
+  constructor(entry: URL, settings: unknown) {
+    this.#entry = entry;
+    this.#settings = settings;
+  }
+
+  encode(text: string, addSpecial: boolean): Promise<Int32Array> {
+    const message: TokenizeCall = { call: this.#calls++, text, addSpecial };
+    return new Promise((resolve, reject) => {
+      this.#waiting.set(message.call, { resolve, reject });
+      this.#worker ??= this.#start();
+      this.#worker.postMessage(message);
+    });
+  }
+
+  async close(): Promise<void> {
+    await this.#worker?.terminate();
+  }
+
+  #start(): Worker {
+    const worker = new Worker(this.#entry, { workerData: this.#settings });
+    // A thread that waits for texts must not keep the process alive.
+    worker.unref();
+    worker.on('message', (answer: TokenizeAnswer) => {
+      const waiting = this.#waiting.get(answer.call);
+      this.#waiting.delete(answer.call);
+      if ('ids' in answer) waiting?.resolve(answer.ids);
+      else waiting?.reject(new Error(answer.message));
+    });
+    worker.once('error', (error) => this.#fail(error.message));
+    worker.once('exit', () => this.#fail('its thread ended'));
+    return worker;
+  }
+
+  #fail(why: string): void {
+    this.#worker = undefined;
+    for (const { reject } of this.#waiting.values()) reject(new Error(`Cannot tokenize text: ${why}`));
+    this.#waiting.clear();
+  }
+}
