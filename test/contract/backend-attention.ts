@@ -136,13 +136,16 @@ export function testAttention(backend: Backend): void {
         const read = { buffers: stats ? [1, 2, 3] : [1] };
         const wanted = play(oracle, scene, read).buffers;
         const got = play(backend, scene, read).buffers;
-        // |V| < 1 here; unnormalised results grow with the sum.
+        // |V| < 1 here; unnormalised results grow with the sum. Two keys show the rounding of P to bf16 in full: up to 2^-8 x |V| / 2.
+        const few = (row: number) => kvType === 'bf16' && scene.step.positions[row] < 15;
         const relative = kvType === 'bf16' ? 1e-3 : 2e-6;
+        const columns = shape.heads * shape.headDim;
+        const bound = (i: number) => (few(Math.floor(i / columns)) ? 2 : 1) * relative;
         const sumOf = (i: number) => (stats ? wanted[2][Math.floor(i / shape.headDim)] : 1);
-        expectClose(got[0], wanted[0], (i) => relative * Math.max(1, sumOf(i)), 'o');
+        expectClose(got[0], wanted[0], (i) => bound(i) * Math.max(1, sumOf(i)), 'o');
         if (!stats) return;
         expectClose(got[1], wanted[1], (i) => 1e-5 * (1 + Math.abs(wanted[1][i])), 'max');
-        expectClose(got[2], wanted[2], (i) => Math.max(relative, 1e-5) * wanted[2][i], 'sum');
+        expectClose(got[2], wanted[2], (i) => (kvType === 'bf16' ? 4e-3 : 1e-5) * wanted[2][i], 'sum');
       }),
       { numRuns: 25 },
     );
