@@ -14,6 +14,9 @@ namespace {
 
 constexpr size_t kAlign = 64;
 
+// Bytes of K and V that lie between a prefetch and its use: more only pollutes the first-level cache.
+constexpr size_t kPrefetchBytes = 8192;
+
 size_t align_up(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
 const AttentionKernel& find_kernel(Isa isa, KvType type) {
@@ -57,12 +60,11 @@ struct Workspace {
   void* query;
   float* scores;
   void* weights;
-  float* lane_sums;
   float* stack;
 
   static size_t bytes(const Shape& shape) {
     size_t rows = shape.rows_max;
-    return align_up(4 * rows * shape.head_dim) + 2 * 4 * rows * kPageTokens + 4 * rows * 16 + kMergeLevels * 4 * shape.partial_floats;
+    return align_up(4 * rows * shape.head_dim) + 2 * 4 * rows * kRangeStride + kMergeLevels * 4 * shape.partial_floats;
   }
 
   Workspace(const Shape& shape, uint8_t* at) {
@@ -70,11 +72,9 @@ struct Workspace {
     query = at;
     at += align_up(4 * rows * shape.head_dim);
     scores = reinterpret_cast<float*>(at);
-    at += 4 * rows * kPageTokens;
+    at += 4 * rows * kRangeStride;
     weights = at;
-    at += 4 * rows * kPageTokens;
-    lane_sums = reinterpret_cast<float*>(at);
-    at += 4 * rows * 16;
+    at += 4 * rows * kRangeStride;
     stack = reinterpret_cast<float*>(at);
   }
 };
@@ -193,7 +193,8 @@ class Attention {
     int end_block = (sequence.start + tile.token + tile.tokens + kPageTokens - 1) / kPageTokens;
     int first_block = std::max(range * kRangePages, sequence.first_block);
     int range_end = std::min((range + 1) * kRangePages, end_block);
-    size_t head_offset = args_.layout.page_bytes() / args_.layout.kv_heads * kv_head;
+    size_t head_bytes = args_.layout.page_bytes() / args_.layout.kv_heads;
+    size_t head_offset = head_bytes * kv_head;
     const uint8_t* pages[kRangePages + kPrefetchPages];
     for (int i = 0; i < range_end - first_block + kPrefetchPages; i++) {
       int block = std::min(first_block + i, end_block - 1);
@@ -208,11 +209,11 @@ class Attention {
     work.first_key = first_block * kPageTokens;
     work.page_count = range_end - first_block;
     work.pages = pages;
+    work.prefetch_pages = head_bytes < kPrefetchBytes ? kPrefetchPages : 1;
     work.query = workspace.query;
     work.o_stride = shape_.o_stride;
     work.scores = workspace.scores;
     work.weights = workspace.weights;
-    work.lane_sums = workspace.lane_sums;
     work.o = out.o;
     work.max = out.max;
     work.sum = out.sum;

@@ -1,7 +1,7 @@
 // Attention over paged KV: writing K and V, causal attention with its softmax statistics, merging of partials.
-// Order (part of the form): keys are split at absolute multiples of 512 into ranges; inside a range the running max is updated page by
-// page (32 keys) and P is rounded to the KV type; the partials (o, m, l) of ranges merge in a binary tree aligned at absolute
-// positions. So bits depend on (query, keys, ISA) alone: not on batch, chunking, threads or tiles.
+// Order (part of the form): keys are split at absolute multiples of 512 into ranges; inside a range come all scores, their maximum, the weights
+// exp(score - maximum), rounded to the KV type, their sum, and the values in the order of keys; the partials (o, m, l) of ranges merge in a
+// binary tree aligned at absolute positions. So bits depend on (query, keys, ISA) alone: not on batch, chunking, threads or tiles.
 #pragma once
 #include "threads.hpp"
 #include "types.hpp"

@@ -1,7 +1,8 @@
 // Sixteen lanes of AVX-512 and the bf16 form over vdpbf16ps, shared by the AVX-512 and AMX families. Internal linkage, as in attention_tile.hpp.
 #pragma once
 #if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // false alarms inside the intrinsics of g++ 12
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"  // both: false alarms inside the intrinsics of g++ 12
 #endif
 #include <immintrin.h>
 

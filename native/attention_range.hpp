@@ -5,7 +5,8 @@
 namespace kvasir {
 
 constexpr int kRangePages = kRangeTokens / kPageTokens;
-constexpr int kPrefetchPages = 2;  // how far ahead the loops over pages prefetch
+constexpr int kRangeStride = kRangeTokens + 32;  // elements of a row of scores or weights: not a power of two, for the sake of cache sets
+constexpr int kPrefetchPages = 2;  // how far ahead the loops over pages may prefetch
 
 /**
  * A tile (tokens x group rows, the heads of a token side by side) against the keys of one range. In: query, o_stride and everything above.
@@ -20,11 +21,11 @@ struct RangeWork {
   int first_key;                 // position of the first key of pages[0]
   int page_count;                // pages that hold a key for the last token
   const uint8_t* const* pages;   // K of this KV head, V right behind it; kPrefetchPages more may be prefetched
+  int prefetch_pages;            // how far ahead to prefetch
   const void* query;             // (rows, head_dim): bf16 or f32, as the kernel loads it
   int o_stride;                  // floats of a row of o: head_dim rounded up to 16
-  float* scores;                 // workspace (rows, 32)
-  void* weights;                 // workspace (rows, 32) of 4 bytes at most
-  float* lane_sums;              // workspace (rows, 16)
+  float* scores;                 // workspace (rows, kRangeStride)
+  void* weights;                 // workspace (rows, kRangeStride) of 4 bytes at most
   float* o;
   float* max;
   float* sum;

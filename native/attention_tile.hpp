@@ -16,27 +16,39 @@
 namespace kvasir {
 namespace {
 
-/** c (rows, columns) = or += a (rows, steps) x b (steps, columns of 32-bit lanes). One accumulator per element, steps in order. */
+/** c (rows, columns) = or += a (rows, pages x steps) x b (pages x steps, columns of 32-bit lanes). One accumulator per element, steps in order. */
 template <class Form>
 struct Product {
-  const typename Form::Element* a;  // (rows, steps x kPack)
+  const typename Form::Element* a;  // (rows, pages x steps x kPack)
   int a_stride;                     // elements
-  const uint8_t* b;
+  const uint8_t* const* b;          // (pages): page + b_offset begins (steps, columns)
+  ptrdiff_t b_offset;
   ptrdiff_t b_stride;  // bytes of a step
+  int pages;
   int steps;
   float* c;
   int c_stride;
-  bool fresh;       // c is not read
-  ptrdiff_t ahead;  // bytes from an operand of b to what is prefetched with it; 0: nothing
+  bool fresh;         // c is not read
+  int prefetch_pages;  // how far ahead in b; 0: nothing
 };
 
-/** Registers for R x N accumulators. `Part`: only the first `lanes` lanes of the last vector exist in b. */
-template <class Form, int R, int N, bool Ahead, bool Part>
+/** How a block is compiled. */
+template <int Vectors, int AStride, bool Ahead, bool Part>
+struct BlockShape {
+  static constexpr int kVectors = Vectors;  // of columns
+  static constexpr int kAStride = AStride;  // 0: known at run time only; else addresses of a need one register
+  static constexpr bool kAhead = Ahead;     // prefetches
+  static constexpr bool kPart = Part;       // only the first `lanes` lanes of b exist
+};
+
+/** Registers for R x N accumulators. */
+template <class Form, class Shape, int R>
 void multiply_block(const Product<Form>& work, int row, int column, int lanes) {
   using Lanes = typename Form::Lanes;
   constexpr int kWidth = Lanes::kWidth;
-  const typename Form::Element* a = work.a + static_cast<ptrdiff_t>(row) * work.a_stride;
-  const uint8_t* b = work.b + 4 * column;
+  constexpr int N = Shape::kVectors;
+  const ptrdiff_t a_stride = Shape::kAStride != 0 ? Shape::kAStride : work.a_stride;
+  const typename Form::Element* a = work.a + row * a_stride;
   float* c = work.c + static_cast<ptrdiff_t>(row) * work.c_stride + column;
   typename Lanes::Vec sums[R][N];
   KVASIR_UNROLL
@@ -44,21 +56,26 @@ void multiply_block(const Product<Form>& work, int row, int column, int lanes) {
     KVASIR_UNROLL
     for (int n = 0; n < N; n++) sums[r][n] = work.fresh ? Lanes::zero() : Lanes::load(c + r * work.c_stride + n * kWidth);
   }
-  for (int step = 0; step < work.steps; step++) {
-    typename Form::Right right[N];
-    KVASIR_UNROLL
-    for (int n = 0; n < N; n++) {
-      const uint8_t* from = b + 4 * n * kWidth;
-      if (Ahead && (n * kWidth) % 16 == 0) __builtin_prefetch(from + work.ahead);
-      right[n] = Part ? Form::load_part(from, lanes) : Form::load(from);
-    }
-    KVASIR_UNROLL
-    for (int r = 0; r < R; r++) {
-      typename Form::Left left = Form::broadcast(a + r * work.a_stride + step * Form::kPack);
+  for (int page = 0; page < work.pages; page++) {
+    const uint8_t* b = work.b[page] + work.b_offset + 4 * column;
+    const ptrdiff_t ahead = Shape::kAhead ? work.b[page + work.prefetch_pages] - work.b[page] : 0;
+    for (int step = 0; step < work.steps; step++) {
+      typename Form::Right right[N];
       KVASIR_UNROLL
-      for (int n = 0; n < N; n++) sums[r][n] = Form::multiply_add(sums[r][n], left, right[n]);
+      for (int n = 0; n < N; n++) {
+        const uint8_t* from = b + 4 * n * kWidth;
+        if (Shape::kAhead && (n * kWidth) % 16 == 0) __builtin_prefetch(from + ahead);
+        right[n] = Shape::kPart ? Form::load_part(from, lanes) : Form::load(from);
+      }
+      KVASIR_UNROLL
+      for (int r = 0; r < R; r++) {
+        typename Form::Left left = Form::broadcast(a + r * a_stride);
+        KVASIR_UNROLL
+        for (int n = 0; n < N; n++) sums[r][n] = Form::multiply_add(sums[r][n], left, right[n]);
+      }
+      a += Form::kPack;
+      b += work.b_stride;
     }
-    b += work.b_stride;
   }
   KVASIR_UNROLL
   for (int r = 0; r < R; r++) {
@@ -70,36 +87,54 @@ void multiply_block(const Product<Form>& work, int row, int column, int lanes) {
 template <class Form>
 using Block = void (*)(const Product<Form>&, int row, int column, int lanes);
 
-template <class Form, int N, bool Ahead, bool Part, int... R>
+template <class Form, class Shape, int... R>
 Block<Form> pick_block(int rows, std::integer_sequence<int, R...>) {
-  static constexpr Block<Form> blocks[] = {multiply_block<Form, R + 1, N, Ahead, Part>...};
+  static constexpr Block<Form> blocks[] = {multiply_block<Form, Shape, R + 1>...};
   return blocks[rows - 1];
 }
 
 /** All rows of N vectors of columns, in blocks of nearly equal height; only the first block prefetches. */
-template <class Form, int N, bool Part>
+template <class Form, int N, int AStride, bool Part>
 void multiply_columns(const Product<Form>& work, int rows, int column, int lanes) {
   constexpr int kRows = Form::kAccumulators / N < 12 ? Form::kAccumulators / N : 12;
   using Heights = std::make_integer_sequence<int, kRows>;
   int blocks = (rows + kRows - 1) / kRows;
   for (int block = 0, row = 0; block < blocks; block++) {
     int height = (rows - row + blocks - block - 1) / (blocks - block);
-    Block<Form> run = block == 0 && work.ahead != 0 ? pick_block<Form, N, true, Part>(height, Heights{})
-                                                    : pick_block<Form, N, false, Part>(height, Heights{});
+    Block<Form> run = block == 0 && work.prefetch_pages != 0 ? pick_block<Form, BlockShape<N, AStride, true, Part>>(height, Heights{})
+                                                    : pick_block<Form, BlockShape<N, AStride, false, Part>>(height, Heights{});
     run(work, row, column, lanes);
     row += height;
   }
 }
 
+/** Scores: query (rows, head_dim) x K (head_dim, 32). */
 template <class Form>
-void multiply(const Product<Form>& work, int rows, int columns) {
+void multiply_keys(const Product<Form>& work, int rows) {
+  constexpr int kWidth = Form::Lanes::kWidth;
+  for (int column = 0; column < kPageTokens; column += 2 * kWidth) {
+    if (work.a_stride == 64) {
+      multiply_columns<Form, 2, 64, false>(work, rows, column, kWidth);
+    } else if (work.a_stride == 128) {
+      multiply_columns<Form, 2, 128, false>(work, rows, column, kWidth);
+    } else {
+      multiply_columns<Form, 2, 0, false>(work, rows, column, kWidth);
+    }
+  }
+}
+
+/** weights (rows, keys) x V (keys, columns). Few rows take wide blocks: enough accumulators to hide the latency of an add. */
+template <class Form>
+void multiply_values(const Product<Form>& work, int rows, int columns) {
   constexpr int kWidth = Form::Lanes::kWidth;
   constexpr int kWide = Form::kWide;
   int column = 0;
-  for (; columns - column >= kWide * kWidth; column += kWide * kWidth) multiply_columns<Form, kWide, false>(work, rows, column, kWidth);
-  for (; columns - column >= 2 * kWidth; column += 2 * kWidth) multiply_columns<Form, 2, false>(work, rows, column, kWidth);
-  for (; columns - column >= kWidth; column += kWidth) multiply_columns<Form, 1, false>(work, rows, column, kWidth);
-  if (column < columns) multiply_columns<Form, 1, true>(work, rows, column, columns - column);
+  if (rows <= Form::kAccumulators / kWide) {
+    for (; columns - column >= kWide * kWidth; column += kWide * kWidth) multiply_columns<Form, kWide, kRangeStride, false>(work, rows, column, kWidth);
+  }
+  for (; columns - column >= 2 * kWidth; column += 2 * kWidth) multiply_columns<Form, 2, kRangeStride, false>(work, rows, column, kWidth);
+  for (; columns - column >= kWidth; column += kWidth) multiply_columns<Form, 1, kRangeStride, false>(work, rows, column, kWidth);
+  if (column < columns) multiply_columns<Form, 1, kRangeStride, true>(work, rows, column, columns - column);
 }
 
 /**
@@ -119,138 +154,184 @@ typename Lanes::Vec exp_lanes(typename Lanes::Vec x) {
   return Lanes::scale_from(x, -87.0f, p, n);
 }
 
-/** State of one row inside a range. */
+/**
+ * Scores of one row to weights exp(score - max) and their sum. `keys` of the range are seen: scores behind them in the last page are stale, and
+ * are replaced before anything is computed from them. `largest` and the sum run over lanes in the order of pages.
+ */
 template <class Form>
-struct RowState {
-  float* scores;                  // (32): unscaled
-  typename Form::Element* weights;  // (32)
-  float* lane_sums;               // (kWidth)
-  float* o;
-  int o_stride;
-  float* max;  // unscaled
-};
-
-/** A larger maximum: what was summed so far shrinks by exp(old - new). */
-template <class Form>
-void raise_max(const RowState<Form>& row, float found, float scale) {
-  using Lanes = typename Form::Lanes;
-  auto shrink = exp_lanes<Lanes>(Lanes::set(*row.max * scale - found * scale));
-  *row.max = found;
-  Lanes::store(row.lane_sums, Lanes::multiply(Lanes::load(row.lane_sums), shrink));
-  for (int i = 0; i < row.o_stride; i += Lanes::kWidth) Lanes::store(row.o + i, Lanes::multiply(Lanes::load(row.o + i), shrink));
-}
-
-/** Scores of a page to weights. `keys` < 32: the scores behind them are stale, and are replaced before anything is computed from them. */
-template <class Form>
-void weigh_row(const RowState<Form>& row, int keys, float scale) {
+void weigh_row(float* scores, typename Form::Element* weights, int keys, float scale, float* max, float* sum) {
   using Lanes = typename Form::Lanes;
   constexpr int kVectors = kPageTokens / Lanes::kWidth;
-  for (int key = keys; key < kPageTokens; key++) row.scores[key] = -std::numeric_limits<float>::infinity();
-  typename Lanes::Vec scores[kVectors];
+  int seen = (keys + kPageTokens - 1) / kPageTokens * kPageTokens;
+  for (int key = keys; key < seen; key++) scores[key] = -std::numeric_limits<float>::infinity();
+  typename Lanes::Vec largest[kVectors];
   KVASIR_UNROLL
-  for (int n = 0; n < kVectors; n++) scores[n] = Lanes::load(row.scores + n * Lanes::kWidth);
-  auto largest = scores[0];
-  KVASIR_UNROLL
-  for (int n = 1; n < kVectors; n++) largest = Lanes::max(largest, scores[n]);
-  if (__builtin_expect(Lanes::any_above(largest, *row.max), 0)) raise_max(row, Lanes::largest(largest), scale);
-  auto shift = Lanes::set(-(*row.max * scale));
-  KVASIR_UNROLL
-  for (int n = 0; n < kVectors; n++) scores[n] = exp_lanes<Lanes>(Lanes::multiply_add(scores[n], Lanes::set(scale), shift));
-  Lanes::store(row.lane_sums, Form::store_weights(scores, row.weights, Lanes::load(row.lane_sums)));
-}
-
-template <class Form>
-RowState<Form> row_state(const RangeWork& work, int row) {
-  using Element = typename Form::Element;
-  return {work.scores + row * kPageTokens, static_cast<Element*>(work.weights) + row * kPageTokens, work.lane_sums + row * 16,
-          work.o + static_cast<ptrdiff_t>(row) * work.o_stride, work.o_stride, work.max + row};
-}
-
-/** o of `rows` rows += weights x V for the first `keys` keys of a page. An odd last key of a pair form meets zeros, never the stale key beside it. */
-template <class Form>
-void add_values(const RangeWork& work, int row, int rows, const uint8_t* values, int keys, ptrdiff_t ahead) {
-  RowState<Form> first = row_state<Form>(work, row);
-  ptrdiff_t step_bytes = 4 * static_cast<ptrdiff_t>(work.head_dim);
-  Product<Form> product{first.weights, kPageTokens, values, step_bytes, keys / Form::kPack, first.o, work.o_stride, false, ahead};
-  if (Form::kWholePages && keys < kPageTokens) {
-    alignas(64) uint8_t copy[kPageTokens / 2 * 4 * Form::kHeadDimMax];
-    Form::copy_values(values, keys, work.head_dim, copy);
-    product.b = copy;
-    product.steps = kPageTokens / Form::kPack;
-    product.ahead = 0;
-    return Form::multiply(product, rows, work.head_dim);
+  for (int n = 0; n < kVectors; n++) largest[n] = Lanes::load(scores + n * Lanes::kWidth);
+  for (int key = kPageTokens; key < seen; key += kPageTokens) {
+    KVASIR_UNROLL
+    for (int n = 0; n < kVectors; n++) largest[n] = Lanes::max(largest[n], Lanes::load(scores + key + n * Lanes::kWidth));
   }
-  Form::multiply(product, rows, work.head_dim);
-  if (keys % Form::kPack == 0) return;
-  const uint8_t* last = values + product.steps * step_bytes;
-  product.a += product.steps * Form::kPack;
-  product.steps = 1;
-  product.ahead = 0;
-  constexpr int kColumns = 64;
-  for (int column = 0; column < work.head_dim; column += kColumns) {
-    alignas(64) uint8_t half[4 * kColumns];
-    int columns = work.head_dim - column < kColumns ? work.head_dim - column : kColumns;
-    for (int i = 0; i < columns; i++) {
-      std::memcpy(half + 4 * i, last + 4 * (column + i), 2);
-      std::memset(half + 4 * i + 2, 0, 2);
+  KVASIR_UNROLL
+  for (int n = 1; n < kVectors; n++) largest[0] = Lanes::max(largest[0], largest[n]);
+  *max = Lanes::largest(largest[0]) * scale;
+  auto shift = Lanes::set(-*max);
+  auto sums = Lanes::zero();
+  for (int key = 0; key < seen; key += kPageTokens) {
+    typename Lanes::Vec page[kVectors];
+    KVASIR_UNROLL
+    for (int n = 0; n < kVectors; n++) {
+      page[n] = exp_lanes<Lanes>(Lanes::multiply_add(Lanes::load(scores + key + n * Lanes::kWidth), Lanes::set(scale), shift));
     }
-    product.b = half;
-    product.c = first.o + column;
-    Form::multiply(product, rows, columns);
+    sums = Form::store_weights(page, weights + key, sums);
   }
+  *sum = Lanes::sum(sums);
 }
 
-/** One page: tokens before `first` have no key here, those from `full` on see all 32. */
+/** A tile against a range, by the form's own products. */
 template <class Form>
-void run_page(const RangeWork& work, int page, int first_key, int first, int full) {
-  const uint8_t* keys = work.pages[page];
-  ptrdiff_t ahead = work.pages[page + kPrefetchPages] - keys;
-  int rows = work.tokens * work.group;
-  int row = first * work.group;
-  const auto* query = static_cast<const typename Form::Element*>(work.query) + static_cast<ptrdiff_t>(row) * work.head_dim;
-  Form::multiply(Product<Form>{query, work.head_dim, keys, 4 * kPageTokens, work.head_dim / Form::kPack, work.scores + row * kPageTokens,
-                               kPageTokens, true, ahead},
-                 rows - row, kPageTokens);
-  const uint8_t* values = keys + 4 * static_cast<ptrdiff_t>(kPageTokens) * (work.head_dim / Form::kPack);
-  for (int token = first; token < full; token++) {
-    int seen = work.first_position + token - first_key + 1;
-    for (int head = 0; head < work.group; head++) weigh_row(row_state<Form>(work, token * work.group + head), seen, work.scale);
-    add_values<Form>(work, token * work.group, work.group, values, seen, 0);
-  }
-  if (full == work.tokens) return;
-  for (int r = full * work.group; r < rows; r++) weigh_row(row_state<Form>(work, r), kPageTokens, work.scale);
-  add_values<Form>(work, full * work.group, rows - full * work.group, values, kPageTokens, ahead);
-}
+class RangeRun {
+ public:
+  using Element = typename Form::Element;
 
-inline int clamp_token(int token, int tokens) { return token < 0 ? 0 : token > tokens ? tokens : token; }
+  explicit RangeRun(const RangeWork& work)
+      : work_(work), rows_(work.tokens * work.group), values_offset_(4 * static_cast<ptrdiff_t>(kPageTokens) * (work.head_dim / Form::kPack)) {}
+
+  void run() {
+    std::memset(work_.o, 0, sizeof(float) * static_cast<size_t>(work_.o_stride) * rows_);
+    Form::begin(work_);
+    for (int page = 0; page < work_.page_count; page++) score_page(page);
+    for (int token = 0; token < work_.tokens; token++) weigh_token(token);
+    add_values();
+    Form::end();
+  }
+
+ private:
+  /** Keys of this range that a token sees. */
+  int keys_of(int token) const {
+    int keys = work_.first_position + token - work_.first_key + 1;
+    int all = work_.page_count * kPageTokens;
+    return keys < 0 ? 0 : keys > all ? all : keys;
+  }
+
+  /** Scores of the rows that see any key of the page. */
+  void score_page(int page) const {
+    int token = work_.first_key + page * kPageTokens - work_.first_position;
+    int row = token > 0 ? token * work_.group : 0;
+    const auto* query = static_cast<const Element*>(work_.query) + static_cast<ptrdiff_t>(row) * work_.head_dim;
+    float* scores = work_.scores + static_cast<ptrdiff_t>(row) * kRangeStride + page * kPageTokens;
+    Form::multiply_keys(Product<Form>{query, work_.head_dim, work_.pages + page, 0, 4 * kPageTokens, 1, work_.head_dim / Form::kPack, scores,
+                                      kRangeStride, true, work_.prefetch_pages},
+                        rows_ - row);
+  }
+
+  Element* weights_of(int row) const { return static_cast<Element*>(work_.weights) + static_cast<ptrdiff_t>(row) * kRangeStride; }
+
+  void weigh_token(int token) const {
+    int keys = keys_of(token);
+    for (int row = token * work_.group; row < (token + 1) * work_.group; row++) {
+      if (keys == 0) {
+        work_.max[row] = -std::numeric_limits<float>::infinity();
+        work_.sum[row] = 0;
+      } else {
+        weigh_row<Form>(work_.scores + static_cast<ptrdiff_t>(row) * kRangeStride, weights_of(row), keys, work_.scale, work_.max + row, work_.sum + row);
+      }
+    }
+  }
+
+  /** Pages that every token sees whole are added for the tile at once; the others token by token, each up to its own last key. */
+  void add_values() const {
+    int shared = keys_of(0) / kPageTokens;
+    add_pages(0, rows_, 0, shared, kPageTokens / Form::kPack);
+    for (int token = 0; token < work_.tokens; token++) {
+      int keys = keys_of(token);
+      int whole = keys / kPageTokens;
+      add_pages(token * work_.group, work_.group, shared, whole - shared, kPageTokens / Form::kPack);
+      if (keys % kPageTokens != 0) add_part(token * work_.group, whole, keys % kPageTokens);
+    }
+  }
+
+  Product<Form> values_product(int row, int page) const {
+    return {weights_of(row) + page * kPageTokens, kRangeStride, work_.pages + page, values_offset_, 4 * static_cast<ptrdiff_t>(work_.head_dim), 1,
+            kPageTokens / Form::kPack, work_.o + static_cast<ptrdiff_t>(row) * work_.o_stride, work_.o_stride, false, 0};
+  }
+
+  void add_pages(int row, int rows, int page, int pages, int steps) const {
+    if (pages <= 0) return;
+    Product<Form> product = values_product(row, page);
+    product.pages = pages;
+    product.steps = steps;
+    product.prefetch_pages = work_.prefetch_pages;
+    Form::multiply_values(product, rows, work_.head_dim);
+  }
+
+  /** The first `keys` keys of a page for one token. An odd last key of a pair form meets zeros, never the stale key beside it. */
+  void add_part(int row, int page, int keys) const {
+    if (Form::kWholePages) return add_padded_page(row, page, keys);
+    int pairs = keys / Form::kPack;
+    if (pairs > 0) add_pages(row, work_.group, page, 1, pairs);
+    if (keys % Form::kPack == 0) return;
+    Product<Form> product = values_product(row, page);
+    const uint8_t* last = work_.pages[page] + values_offset_ + pairs * product.b_stride;
+    product.a += pairs * Form::kPack;
+    product.steps = 1;
+    constexpr int kColumns = 64;
+    for (int column = 0; column < work_.head_dim; column += kColumns) {
+      alignas(64) uint8_t half[4 * kColumns];
+      int columns = work_.head_dim - column < kColumns ? work_.head_dim - column : kColumns;
+      copy_even(last + 4 * column, columns, half);
+      const uint8_t* b = half;
+      product.b = &b;
+      product.b_offset = 0;
+      product.c = work_.o + static_cast<ptrdiff_t>(row) * work_.o_stride + column;
+      Form::multiply_values(product, work_.group, columns);
+    }
+  }
+
+  /** For forms that take whole pages only: a copy of V in which keys from `keys` on are zeros. */
+  void add_padded_page(int row, int page, int keys) const {
+    constexpr int kColumns = 64;
+    for (int column = 0; column < work_.head_dim; column += kColumns) {
+      alignas(64) uint8_t copy[kPageTokens / 2 * 4 * kColumns] = {};
+      int columns = work_.head_dim - column < kColumns ? work_.head_dim - column : kColumns;
+      Product<Form> product = values_product(row, page);
+      const uint8_t* from = work_.pages[page] + values_offset_ + 4 * column;
+      for (int pair = 0; pair < keys / 2; pair++) std::memcpy(copy + pair * 4 * kColumns, from + pair * product.b_stride, 4 * columns);
+      if (keys % 2 != 0) copy_even(from + keys / 2 * product.b_stride, columns, copy + keys / 2 * 4 * kColumns);
+      const uint8_t* b = copy;
+      product.b = &b;
+      product.b_offset = 0;
+      product.b_stride = 4 * kColumns;
+      product.c += column;
+      Form::multiply_values(product, work_.group, columns);
+    }
+  }
+
+  /** The even key of a row of pairs beside zeros. */
+  static void copy_even(const uint8_t* pairs, int columns, uint8_t* out) {
+    for (int i = 0; i < columns; i++) {
+      std::memcpy(out + 4 * i, pairs + 4 * i, 2);
+      std::memset(out + 4 * i + 2, 0, 2);
+    }
+  }
+
+  const RangeWork& work_;
+  int rows_;
+  ptrdiff_t values_offset_;
+};
 
 template <class Form>
 void run_range(const RangeWork& work) {
-  int rows = work.tokens * work.group;
-  for (int r = 0; r < rows; r++) work.max[r] = -std::numeric_limits<float>::infinity();
-  std::memset(work.lane_sums, 0, sizeof(float) * 16 * rows);
-  std::memset(work.o, 0, sizeof(float) * static_cast<size_t>(work.o_stride) * rows);
-  Form::prepare(work);
-  for (int page = 0; page < work.page_count; page++) {
-    int key = work.first_key + page * kPageTokens;
-    int first = clamp_token(key - work.first_position, work.tokens);
-    int full = clamp_token(key + kPageTokens - 1 - work.first_position, work.tokens);
-    if (first < work.tokens) run_page<Form>(work, page, key, first, full);
-  }
-  for (int r = 0; r < rows; r++) {
-    work.max[r] *= work.scale;
-    work.sum[r] = Form::Lanes::sum(Form::Lanes::load(work.lane_sums + r * 16));
-  }
+  RangeRun<Form>(work).run();
 }
 
 /** What the forms without tiles share. */
 template <class Form>
 struct FormBase {
   static constexpr bool kWholePages = false;
-  static constexpr int kHeadDimMax = 1;
-  static void prepare(const RangeWork&) {}
-  static void copy_values(const uint8_t*, int, int, uint8_t*) {}
-  static void multiply(const Product<Form>& work, int rows, int columns) { kvasir::multiply<Form>(work, rows, columns); }
+  static void begin(const RangeWork&) {}
+  static void end() {}
+  static void multiply_keys(const Product<Form>& work, int rows) { kvasir::multiply_keys<Form>(work, rows); }
+  static void multiply_values(const Product<Form>& work, int rows, int columns) { kvasir::multiply_values<Form>(work, rows, columns); }
 };
 
 /** f32: one key or dimension per step. */
