@@ -47,7 +47,7 @@ void store_sums(const Segment& s, const Product& p, const Place& place, Stage& s
 
 template <TensorType TYPE>
 KVASIR_INLINE void expand_block(const uint8_t* w, uint8_t* out) {
-  prefetch<static_cast<int>(Segment::block_bytes(TYPE))>(w + prefetch_ahead(TYPE));
+  prefetch<static_cast<int>(Segment::block_bytes(TYPE))>(w + prefetch_blocks(TYPE) * Segment::block_bytes(TYPE));
   PairExpander<TYPE> expand;
   expand.begin(w);
 #pragma GCC unroll 16
@@ -208,7 +208,7 @@ void expand_int8(const Segment& s, int panel, int first, int count, Int8Chunk& c
   const __m512i low = _mm512_set1_epi8(15), offset = _mm512_set1_epi8(TYPE == TensorType::q4_0 ? 8 : 0);
   const uint8_t* w = s.data + s.panel_bytes() * static_cast<size_t>(panel) + kBytes * static_cast<size_t>(first);
   for (int b = 0; b < count; b++, w += kBytes) {
-    prefetch<static_cast<int>(kBytes)>(w + prefetch_ahead(TYPE));
+    prefetch<static_cast<int>(kBytes)>(w + kPrefetchBlocks * kBytes);
     uint8_t* out = chunk.tiles[b];
     if constexpr (TYPE == TensorType::q8_0) {
       for (int g = 0; g < 8; g++) _mm512_store_si512(out + 64 * g, _mm512_xor_si512(load512(w + 64 * g), _mm512_set1_epi8(static_cast<char>(0x80))));

@@ -31,7 +31,7 @@ KVASIR_INLINE void store_tile(const Segment& s, const Product& product, int pane
 
 /** MT rows x NP panels over all inputs, weights expanded in registers. Several panels at once hide the latency of the chains. */
 template <TensorType TYPE, int MT, int NP>
-void fused_tile(const Segment& s, const Product& product, int panel, int row) {
+__attribute__((noinline)) void fused_tile(const Segment& s, const Product& product, int panel, int row) {
   constexpr size_t kBytes = Segment::block_bytes(TYPE);
   const size_t panel_bytes = s.panel_bytes();
   const uint8_t* w = s.data + panel_bytes * static_cast<size_t>(panel);
@@ -40,9 +40,10 @@ void fused_tile(const Segment& s, const Product& product, int panel, int row) {
   clear(acc);
   for (int b = 0; b < s.blocks; b++, w += kBytes, x.advance(64)) {
     PairExpander<TYPE> expand[NP];
+    const uint8_t* later = w + prefetch_ahead<NP>(s, b, kBytes, prefetch_blocks(TYPE));
 #pragma GCC unroll 4
     for (int p = 0; p < NP; p++) {
-      prefetch<kBytes>(w + static_cast<size_t>(p) * panel_bytes + prefetch_ahead(TYPE));
+      prefetch<kBytes>(later + static_cast<size_t>(p) * panel_bytes);
       expand[p].begin(w + static_cast<size_t>(p) * panel_bytes);
     }
 #pragma GCC unroll 16
@@ -64,14 +65,15 @@ void fused_tile(const Segment& s, const Product& product, int panel, int row) {
 /** Expanded weights of NP panels: (NP, kChunkBlocks, 16 pairs, 16 columns, 2). */
 template <int NP>
 struct Chunk {
-  alignas(64) uint8_t pairs[NP][kChunkBlocks * 1024];
+  alignas(64) uint8_t expanded[NP][kChunkBlocks * 1024];
+  const uint8_t* pairs[NP];  // `expanded`, or the panels themselves where they are stored in bf16
   int first, count;  // blocks
   bool last;
 };
 
 /** MT rows x NP panels over one chunk; sums of earlier chunks wait in y, in float32 as in registers. */
 template <int MT, int NP>
-void chunk_tile(const Segment& s, const Product& product, const Chunk<NP>& chunk, int panel, int row) {
+__attribute__((noinline)) void chunk_tile(const Segment& s, const Product& product, const Chunk<NP>& chunk, int panel, int row) {
   RowPointers<MT> x(product.input + product.row_bytes * static_cast<size_t>(row) + static_cast<size_t>(chunk.first) * 64, product.row_bytes);
   float* y = product.y + static_cast<size_t>(row) * product.ld + panel * kPanel;
   __m512 acc[MT][NP];
@@ -85,13 +87,12 @@ void chunk_tile(const Segment& s, const Product& product, const Chunk<NP>& chunk
       for (int m = 0; m < MT; m++) acc[m][p] = _mm512_maskz_loadu_ps(mask, y + static_cast<size_t>(m) * product.ld + p * kPanel);
     }
   }
-  const uint8_t* w = chunk.pairs[0];
-  for (int b = 0; b < chunk.count; b++, w += 1024, x.advance(64)) {
+  for (size_t at = 0; at < static_cast<size_t>(chunk.count) * 1024; at += 1024, x.advance(64)) {
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++) {
       __m512i weights[NP];
 #pragma GCC unroll 4
-      for (int p = 0; p < NP; p++) weights[p] = _mm512_load_si512(w + p * sizeof chunk.pairs[0] + 64 * i);
+      for (int p = 0; p < NP; p++) weights[p] = _mm512_load_si512(chunk.pairs[p] + at + 64 * i);
 #pragma GCC unroll 16
       for (int m = 0; m < MT; m++) {
         __m512i values = broadcast_i32(x.row(m) + 4 * i);
@@ -105,22 +106,26 @@ void chunk_tile(const Segment& s, const Product& product, const Chunk<NP>& chunk
   store_tile(s, out, panel, row, acc);
 }
 
+/** Returns where the chunk's vectors of a panel lie. */
 template <TensorType TYPE>
-void expand_chunk(const Segment& s, int panel, int first, int count, uint8_t* out) {
+const uint8_t* expand_chunk(const Segment& s, int panel, int first, int count, uint8_t* expanded) {
   constexpr size_t kBytes = Segment::block_bytes(TYPE);
   const uint8_t* w = s.data + s.panel_bytes() * static_cast<size_t>(panel) + kBytes * static_cast<size_t>(first);
+  if constexpr (TYPE == TensorType::bf16) return w;
+  uint8_t* out = expanded;
   for (int b = 0; b < count; b++, w += kBytes, out += 1024) {
-    prefetch<kBytes>(w + prefetch_ahead(TYPE));
+    prefetch<kBytes>(w + prefetch_blocks(TYPE) * kBytes);
     PairExpander<TYPE> expand;
     expand.begin(w);
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++) _mm512_store_si512(out + 64 * i, expand.pair(i));
   }
+  return expanded;
 }
 
 template <int NP>
 void chunk_rows(const Segment& s, const Product& p, const Chunk<NP>& chunk, int panel, int row, int row_end) {
-  for_row_tiles<12>(row, row_end, [&](int r, int rows) {
+  for_tiles<12>(row, row_end, [&](int r, int rows) {
     switch (rows) {
       case 1: return chunk_tile<1, NP>(s, p, chunk, panel, r);
       case 2: return chunk_tile<2, NP>(s, p, chunk, panel, r);
@@ -147,34 +152,32 @@ void expanded_panels(const Segment& s, const Product& p, int panel, const Share&
     chunk.first = s.blocks * c / chunks;
     chunk.count = s.blocks * (c + 1) / chunks - chunk.first;
     chunk.last = c + 1 == chunks;
-    for (int i = 0; i < NP; i++) expand_chunk<TYPE>(s, panel + i, chunk.first, chunk.count, chunk.pairs[i]);
+    for (int i = 0; i < NP; i++) chunk.pairs[i] = expand_chunk<TYPE>(s, panel + i, chunk.first, chunk.count, chunk.expanded[i]);
     chunk_rows<NP>(s, p, chunk, panel, share.row, share.row_end);
   }
 }
 
-/** Few rows: MT rows, at most NP panels at once. */
+/** The fused tile of `panels` <= NP. */
+template <TensorType TYPE, int MT, int NP>
+void fused_tile_of(int panels, const Segment& s, const Product& p, int panel, int row) {
+  if constexpr (NP > 1) {
+    if (panels < NP) return fused_tile_of<TYPE, MT, NP - 1>(panels, s, p, panel, row);
+  }
+  fused_tile<TYPE, MT, NP>(s, p, panel, row);
+}
+
+/** Few rows: MT rows, at most NP panels at once, in equal parts: a lone last panel would run at the latency of its chain. */
 template <TensorType TYPE, int MT, int NP>
 void fused_panels(const Segment& s, const Product& p, const Share& share) {
-  int panel = share.panel;
-  while (panel < share.panel_end) {
-    int left = share.panel_end - panel;
-    // Equal parts: a lone last panel would run at the latency of its chain.
-    int parts = (left + NP - 1) / NP;
-    int panels = (left + parts - 1) / parts;
-    if (NP >= 4 && panels == 4) fused_tile<TYPE, MT, NP >= 4 ? 4 : 1>(s, p, panel, share.row);
-    else if (NP >= 3 && panels == 3) fused_tile<TYPE, MT, NP >= 3 ? 3 : 1>(s, p, panel, share.row);
-    else if (panels == 2) fused_tile<TYPE, MT, 2>(s, p, panel, share.row);
-    else fused_tile<TYPE, MT, 1>(s, p, panel, share.row);
-    panel += panels;
-  }
+  for_tiles<NP>(share.panel, share.panel_end, [&](int panel, int panels) { fused_tile_of<TYPE, MT, NP>(panels, s, p, panel, share.row); });
 }
 
 template <TensorType TYPE>
 void run(const Segment& s, const Product& p, const Share& share) {
   switch (share.row_end - share.row) {
-    case 1: return fused_panels<TYPE, 1, 4>(s, p, share);
-    case 2: return fused_panels<TYPE, 2, 3>(s, p, share);
-    case 3: return fused_panels<TYPE, 3, 3>(s, p, share);
+    case 1: return fused_panels<TYPE, 1, 3>(s, p, share);
+    case 2: return fused_panels<TYPE, 2, 2>(s, p, share);
+    case 3: return fused_panels<TYPE, 3, 2>(s, p, share);
     case 4: return fused_panels<TYPE, 4, 2>(s, p, share);
     case 5: return fused_panels<TYPE, 5, 2>(s, p, share);
     case 6: return fused_panels<TYPE, 6, 2>(s, p, share);

@@ -11,6 +11,7 @@ struct Avx2 {
   using Int = __m256i;
   static constexpr int kLanes = 8;
   static constexpr int kTileRows = 6;
+  static constexpr int kWidePanels = 4;
 
   static Float zero() { return _mm256_setzero_ps(); }
   static Float load(const float* p) { return _mm256_loadu_ps(p); }

@@ -10,6 +10,7 @@ struct Avx512 {
   using Int = __m512i;
   static constexpr int kLanes = 16;
   static constexpr int kTileRows = 12;
+  static constexpr int kWidePanels = 4;
 
   static Float zero() { return _mm512_setzero_ps(); }
   static Float load(const float* p) { return _mm512_loadu_ps(p); }

@@ -5,10 +5,8 @@
 namespace kvasir {
 namespace {
 
-/** Bytes between use and prefetch: wide types need fewer blocks for the same time. */
-constexpr size_t prefetch_ahead(TensorType type) {
-  return is_quantised(type) ? kPrefetchBlocks * Segment::block_bytes(type) : 4 * Segment::block_bytes(type);
-}
+/** Blocks between use and prefetch: wide types need fewer for the same time. */
+constexpr int prefetch_blocks(TensorType type) { return is_quantised(type) ? kPrefetchBlocks : 4; }
 
 /** Rounds two vectors to bf16; `low` becomes columns 0-7, `high` columns 8-15: no interleaving, thanks to the order of the nibbles. */
 KVASIR_INLINE __m512i round_pair(__m512 low, __m512 high) { return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)); }
@@ -25,6 +23,25 @@ struct Doubled {
   }
 };
 
+/**
+ * Two nibbles of every lane as floats without a conversion: the byte is moved to bits 8-15 and the nibbles become mantissa bits of
+ * 2^15 + q (low nibble, bits 8-11) and 2^11 + q (high nibble, bits 12-15). Scales have 11 bits, so fma(2^15 + q, d, -d (2^15 + z))
+ * is d (q - z) exactly.
+ */
+struct NibblePair {
+  static constexpr float kLow = 32768, kHigh = 2048;
+  __m512 low, high;
+
+  /** Byte `byte` of every lane. */
+  KVASIR_INLINE NibblePair(__m512i lanes, int byte) {
+    const __m512i low_bits = _mm512_set1_epi32(0x0f00), high_bits = _mm512_set1_epi32(0xf000);
+    __m512i placed = byte == 0 ? _mm512_slli_epi32(lanes, 8) : byte == 1 ? lanes : _mm512_srli_epi32(lanes, 8 * (byte - 1));
+    constexpr int kAndOr = 0xea;  // (a & b) | c
+    low = _mm512_castsi512_ps(_mm512_ternarylogic_epi32(placed, low_bits, _mm512_castps_si512(_mm512_set1_ps(kLow)), kAndOr));
+    high = _mm512_castsi512_ps(_mm512_ternarylogic_epi32(placed, high_bits, _mm512_castps_si512(_mm512_set1_ps(kHigh)), kAndOr));
+  }
+};
+
 /** begin() at a block, then pair(i) for i = 0..15 in order: inputs 2 i and 2 i + 1 of 16 columns. */
 template <TensorType TYPE>
 struct PairExpander;
@@ -33,19 +50,19 @@ template <>
 struct PairExpander<TensorType::q4_0> {
   const uint8_t* block;
   Doubled scale;
+  __m512 low_offset, high_offset;
   __m512i nibbles;
 
   KVASIR_INLINE void begin(const uint8_t* b) {
     block = b;
     scale.load(b + 256);
+    low_offset = _mm512_mul_ps(scale.low, _mm512_set1_ps(-(NibblePair::kLow + 8)));
+    high_offset = _mm512_mul_ps(scale.high, _mm512_set1_ps(-(NibblePair::kHigh + 8)));
   }
   KVASIR_INLINE __m512i pair(int i) {
-    // vpermps looks at the low four bits of a lane only: a shift is all the unpacking there is.
-    const __m512 value = _mm512_set_ps(7, 6, 5, 4, 3, 2, 1, 0, -1, -2, -3, -4, -5, -6, -7, -8);
     if (i % 4 == 0) nibbles = load512(block + 16 * i);
-    __m512 low = _mm512_permutexvar_ps(_mm512_srli_epi32(nibbles, 8 * (i % 4)), value);
-    __m512 high = _mm512_permutexvar_ps(_mm512_srli_epi32(nibbles, 8 * (i % 4) + 4), value);
-    return round_pair(_mm512_mul_ps(low, scale.low), _mm512_mul_ps(high, scale.high));
+    NibblePair q(nibbles, i % 4);
+    return round_pair(_mm512_fmadd_ps(q.low, scale.low, low_offset), _mm512_fmadd_ps(q.high, scale.high, high_offset));
   }
 };
 
@@ -68,7 +85,6 @@ struct PairExpander<TensorType::q4_1> {
     return round_pair(_mm512_fmadd_ps(scale.low, low, minimum.low), _mm512_fmadd_ps(scale.high, high, minimum.high));
   }
 };
-
 template <>
 struct PairExpander<TensorType::q8_0> {
   const uint8_t* block;

@@ -26,15 +26,22 @@ KVASIR_INLINE void add_group(__m512i (&sum)[MT][NP], const __m512i (&w)[NP], con
   }
 }
 
+/** Few sums would wait for one another: then odd groups add up on their own. Integers: the order does not matter. */
 template <TensorType TYPE, int MT, int NP>
 KVASIR_INLINE void block_sums(__m512i (&sum)[MT][NP], const uint8_t* w, size_t panel_bytes, const RowPointers<MT>& x) {
+  constexpr bool kTwice = MT * NP <= 4;
+  __m512i odd[MT][NP];
+#pragma GCC unroll 16
+  for (int m = 0; m < MT; m++)
+#pragma GCC unroll 4
+    for (int p = 0; p < NP; p++) odd[m][p] = _mm512_setzero_si512();
   __m512i group[NP];
   if constexpr (TYPE == TensorType::q8_0) {
 #pragma GCC unroll 8
     for (int g = 0; g < 8; g++) {
 #pragma GCC unroll 4
       for (int p = 0; p < NP; p++) group[p] = load512(w + static_cast<size_t>(p) * panel_bytes + 64 * g);
-      add_group(sum, group, x, g);
+      add_group(kTwice && g % 2 ? odd : sum, group, x, g);
     }
   } else {
     const __m512i low = _mm512_set1_epi8(15);
@@ -49,8 +56,14 @@ KVASIR_INLINE void block_sums(__m512i (&sum)[MT][NP], const uint8_t* w, size_t p
       add_group(sum, group, x, 2 * j);
 #pragma GCC unroll 4
       for (int p = 0; p < NP; p++) group[p] = _mm512_and_si512(_mm512_srli_epi16(both[p], 4), low);
-      add_group(sum, group, x, 2 * j + 1);
+      add_group(kTwice ? odd : sum, group, x, 2 * j + 1);
     }
+  }
+  if constexpr (kTwice) {
+#pragma GCC unroll 4
+    for (int m = 0; m < MT; m++)
+#pragma GCC unroll 4
+      for (int p = 0; p < NP; p++) sum[m][p] = _mm512_add_epi32(sum[m][p], odd[m][p]);
   }
 }
 
@@ -92,8 +105,9 @@ void tile(const Segment& s, const Product& product, int panel, int row) {
     for (int m = 0; m < MT; m++)
 #pragma GCC unroll 4
       for (int p = 0; p < NP; p++) sum[m][p] = first_sum<TYPE>(x.row(m));
+    const uint8_t* later = w + prefetch_ahead<NP>(s, b, kBytes, kPrefetchBlocks);
 #pragma GCC unroll 4
-    for (int p = 0; p < NP; p++) prefetch<kBytes>(w + static_cast<size_t>(p) * panel_bytes + kPrefetchBlocks * kBytes);
+    for (int p = 0; p < NP; p++) prefetch<kBytes>(later + static_cast<size_t>(p) * panel_bytes);
     block_sums<TYPE, MT, NP>(sum, w, panel_bytes, x);
     add_scaled<TYPE, MT, NP>(acc, sum, w, panel_bytes, x);
   }
@@ -105,27 +119,37 @@ void tile(const Segment& s, const Product& product, int panel, int row) {
   }
 }
 
-constexpr int kTileRows = 6;
+/** The tile of `rows` <= MAX rows. */
+template <TensorType TYPE, int NP, int MAX>
+void tile_of(int rows, const Segment& s, const Product& p, int panel, int row) {
+  if constexpr (MAX > 1) {
+    if (rows < MAX) return tile_of<TYPE, NP, MAX - 1>(rows, s, p, panel, row);
+  }
+  tile<TYPE, MAX, NP>(s, p, panel, row);
+}
 
-template <TensorType TYPE, int NP>
-void rows_of_panels(const Segment& s, const Product& p, int panel, int row, int row_end) {
-  for_row_tiles<kTileRows>(row, row_end, [&](int r, int rows) {
-    switch (rows) {
-      case 1: return tile<TYPE, 1, NP>(s, p, panel, r);
-      case 2: return tile<TYPE, 2, NP>(s, p, panel, r);
-      case 3: return tile<TYPE, 3, NP>(s, p, panel, r);
-      case 4: return tile<TYPE, 4, NP>(s, p, panel, r);
-      case 5: return tile<TYPE, 5, NP>(s, p, panel, r);
-      default: return tile<TYPE, 6, NP>(s, p, panel, r);
-    }
-  });
+// 12 sums, 12 accumulators, two weights and an input: what 32 registers hold.
+constexpr int kRowsOfTwoPanels = 6;
+constexpr int kRowsOfOnePanel = 12;
+
+template <TensorType TYPE>
+void one_panel(const Segment& s, const Product& p, int panel, int row, int row_end) {
+  for_tiles<kRowsOfOnePanel>(row, row_end, [&](int r, int rows) { tile_of<TYPE, 1, kRowsOfOnePanel>(rows, s, p, panel, r); });
+}
+
+template <TensorType TYPE>
+void two_panels(const Segment& s, const Product& p, int panel, int row, int row_end) {
+  for_tiles<kRowsOfTwoPanels>(row, row_end, [&](int r, int rows) { tile_of<TYPE, 2, kRowsOfTwoPanels>(rows, s, p, panel, r); });
 }
 
 template <TensorType TYPE>
 void run(const Segment& s, const Product& p, const Share& share) {
+  int rows = share.row_end - share.row;
   int panel = share.panel;
-  for (; panel + 2 <= share.panel_end; panel += 2) rows_of_panels<TYPE, 2>(s, p, panel, share.row, share.row_end);
-  if (panel < share.panel_end) rows_of_panels<TYPE, 1>(s, p, panel, share.row, share.row_end);
+  // Rows that fit one tile unpack every weight once, in one stream from memory.
+  bool single = rows <= kRowsOfOnePanel;
+  for (; !single && panel + 2 <= share.panel_end; panel += 2) two_panels<TYPE>(s, p, panel, share.row, share.row_end);
+  for (; panel < share.panel_end; panel++) one_panel<TYPE>(s, p, panel, share.row, share.row_end);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@ struct Scalar {
   using Int = int32_t;
   static constexpr int kLanes = 1;
   static constexpr int kTileRows = 4;
+  static constexpr int kWidePanels = 1;
 
   static Float zero() { return 0; }
   static Float load(const float* p) { return *p; }

@@ -1,0 +1,42 @@
+// How kernels cut rows into tiles and address them. Internal linkage: included by files of every instruction set.
+#pragma once
+#include "linear_kernels.hpp"
+
+#define KVASIR_INLINE inline __attribute__((always_inline))
+
+namespace kvasir {
+namespace {
+
+/**
+ * Pointers to rows of an input, a stride apart, by one address register for every third row: address modes reach the two between,
+ * so that a tile of twelve rows does not run out of registers.
+ */
+template <int MT>
+struct RowPointers {
+  const uint8_t* third[(MT + 2) / 3];
+  size_t stride;
+
+  KVASIR_INLINE RowPointers(const uint8_t* first, size_t row_bytes) : stride(row_bytes) {
+#pragma GCC unroll 8
+    for (int i = 0; i < (MT + 2) / 3; i++) third[i] = first + 3 * static_cast<size_t>(i) * row_bytes;
+  }
+  KVASIR_INLINE const uint8_t* row(int m) const { return third[m / 3] + static_cast<size_t>(m % 3) * stride; }
+  KVASIR_INLINE void advance(size_t bytes) {
+#pragma GCC unroll 8
+    for (int i = 0; i < (MT + 2) / 3; i++) third[i] += bytes;
+  }
+};
+
+/** Calls body(row, integral constant of rows) for tiles that cut [row, end) into nearly equal parts of at most MAX rows. */
+template <int MAX, class F>
+inline void for_tiles(int row, int end, F&& body) {
+  int tiles = (end - row + MAX - 1) / MAX;
+  for (; tiles > 0; tiles--) {
+    int rows = (end - row + tiles - 1) / tiles;
+    body(row, rows);
+    row += rows;
+  }
+}
+
+}  // namespace
+}  // namespace kvasir
