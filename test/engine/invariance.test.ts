@@ -55,7 +55,7 @@ const alone: Course = { threads: 1, chunkSizes: [512], cachedBlocks: 0, before: 
 function rowsOf(player: Player, prompt: readonly number[], course: Course): Uint32Array[] {
   const blocks = blocksFor(prompt.length, course.firstBlock);
   const cached = Math.min(course.cachedBlocks * pageTokens, prompt.length - 1);
-  if (cached > 0) player.step([{ tokens: prompt.slice(0, cached), start: 0, blocks, logits: 'none' }]);
+  for (const chunk of chunksOf(prompt.slice(0, cached), 0, [512])) player.step([{ ...chunk, blocks, logits: 'none' }]);
   const company = (tokens: number, index: number): PlainSequence => ({
     tokens: someTokens(tokens, oddSpec.vocabSize, index + 3),
     start: 0,
