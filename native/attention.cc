@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "amx_tiles.hpp"
 #include "attention_merge.hpp"
 #include "attention_plan.hpp"
 #include "attention_range.hpp"
@@ -19,19 +20,20 @@ constexpr size_t kPrefetchBytes = 8192;
 
 size_t align_up(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
-const AttentionKernel& find_kernel(Isa isa, KvType type) {
-  const AttentionKernel* kernel = nullptr;
-#if defined(KVASIR_HAVE_AMX)
-  if (isa == Isa::amx) kernel = attention_kernel_amx(type);
-#endif
+/** The kernel of a form on this machine. AMX takes what its tiles can hold; the rest of its forms are those of AVX-512. */
+const AttentionKernel& find_kernel([[maybe_unused]] Isa isa, const KvLayout& layout) {
 #if defined(KVASIR_HAVE_AVX512)
-  if (isa == Isa::amx && kernel == nullptr) kernel = attention_kernel_avx512(type);
-  if (isa == Isa::avx512) kernel = attention_kernel_avx512(type);
+  [[maybe_unused]] bool tiles = isa == Isa::amx && layout.type == KvType::bf16 && layout.head_dim % 16 == 0;
+  if (tiles && amx_emulated()) return *attention_kernel_amx_emulated();
+#if defined(KVASIR_HAVE_AMX)
+  if (tiles) return *attention_kernel_amx();
+#endif
+  if (isa >= Isa::avx512) return *attention_kernel_avx512(layout.type);
 #endif
 #if defined(KVASIR_HAVE_AVX2)
-  if (isa == Isa::avx2) kernel = attention_kernel_avx2(type);
+  if (isa >= Isa::avx2) return *attention_kernel_avx2(layout.type);
 #endif
-  return kernel != nullptr ? *kernel : *attention_kernel_portable(type);
+  return *attention_kernel_portable(layout.type);
 }
 
 /** Sizes that follow from the model's shape. */
@@ -94,7 +96,7 @@ class Attention {
         query_(static_cast<const uint8_t*>(query)),
         output_(output),
         shape_(args.layout, args.heads),
-        kernel_(find_kernel(args.isa, args.layout.type)),
+        kernel_(find_kernel(args.isa, args.layout)),
         workspaces_(scratch),
         partials_(reinterpret_cast<float*>(scratch + Workspace::bytes(shape_) * threads)),
         plan_(plan_attention(args, threads, reinterpret_cast<AttentionTile*>(partials_ + shape_.partial_floats * partials_max(threads)))) {}

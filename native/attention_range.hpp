@@ -39,11 +39,12 @@ struct AttentionKernel {
   void (*run_range)(const RangeWork& work);
 };
 
-/** The kernel of a form; nullptr where the machine lacks what it needs. Families that the compiler does not know have no definition. */
+// Kernels by family. Families that the compiler does not know have no definition.
 const AttentionKernel* attention_kernel_portable(KvType type);
 const AttentionKernel* attention_kernel_avx2(KvType type);
 const AttentionKernel* attention_kernel_avx512(KvType type);
-const AttentionKernel* attention_kernel_amx(KvType type);
-const AttentionKernel* attention_kernel_amx_emulated(KvType type);
+/** bf16, head_dim a multiple of 16. */
+const AttentionKernel* attention_kernel_amx();
+const AttentionKernel* attention_kernel_amx_emulated();
 
 }  // namespace kvasir

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "amx_tiles.hpp"
 #include "attention.hpp"
 
 using namespace kvasir;
@@ -364,16 +365,14 @@ void check_pages(const Family& family, const Shape& shape) {
   expect(same_bits(values, back), describe(family, shape, "a page does not read back"));
 }
 
+/** Every family up to the machine's best; with KVASIR_ISA=amx-emulated the emulated one alone. */
 std::vector<Family> families() {
-  std::vector<Family> all = {{Isa::portable, "portable"}};
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) all.push_back({Isa::avx2, "avx2"});
-  if (__builtin_cpu_supports("avx512bf16")) {
-    all.push_back({Isa::avx512, "avx512"});
-    all.push_back({Isa::amx, "amx"});
+  const Family all[] = {{Isa::portable, "portable"}, {Isa::avx2, "avx2"}, {Isa::avx512, "avx512"}, {Isa::amx, "amx"}};
+  std::vector<Family> chosen;
+  for (const Family& family : all) {
+    if (family.isa <= detect_isa() && (!amx_emulated() || family.isa == Isa::amx)) chosen.push_back(family);
   }
-#endif
-  return all;
+  return chosen;
 }
 
 }  // namespace
