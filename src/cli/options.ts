@@ -44,7 +44,7 @@ export const serveOptionsSchema = modelOptionsSchema.extend({
   port: count.min(0).max(65_535).default(8000),
   apiKey: z.union([z.string().transform((key) => [key]), z.array(z.string())]).default([]),
   servedModelName: z.string().min(1).optional(),
-  queue: count.min(1).default(512),
+  queue: count.min(1).default(256),
   corsOrigin: z.union([z.string().transform((origin) => [origin]), z.array(z.string())]).default([]),
   bodyLimit: bytes.default(16 * 2 ** 20),
   logLevel: z.enum(['debug', 'info', 'warn', 'error', 'silent']).default('info'),

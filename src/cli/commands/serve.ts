@@ -16,7 +16,7 @@ export function serveCommand(): Command {
     .option('--port <n>', 'port to listen on, 0 for any (default: 8000)')
     .option('--api-key <key...>', 'keys that clients must send one of (default: none needed)')
     .option('--served-model-name <id>', "model id for clients (default: the file's or folder's stem)")
-    .option('--queue <n>', 'requests accepted at once; past it clients get 429 (default: 512)')
+    .option('--queue <n>', 'requests accepted at once; past it clients get 429 (default: 256)')
     .option('--cors-origin <origin...>', 'browser origins that may call (default: none)')
     .option('--body-limit <size>', 'largest request body (default: 16m)')
     .option('--log-level <level>', 'debug, info, warn, error or silent (default: info)')

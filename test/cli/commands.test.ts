@@ -1,0 +1,86 @@
+// The command line from outside: help, exit codes, one clear line for bad usage, JSON as the last line.
+import { spawnSync } from 'node:child_process';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { afterAll, describe, expect, it } from 'vitest';
+
+const command = fileURLToPath(new URL('../../dist/cli/main.js', import.meta.url));
+const folder = mkdtempSync(join(tmpdir(), 'kvasir-cli-'));
+afterAll(() => rmSync(folder, { recursive: true }));
+
+function kvasir(...args: string[]): { status: number | null; stdout: string; stderr: string } {
+  const { status, stdout, stderr } = spawnSync(process.execPath, [command, ...args], { encoding: 'utf8' });
+  return { status, stdout, stderr };
+}
+
+describe('kvasir', { timeout: 60_000 }, () => {
+  it.each([['serve'], ['generate'], ['chat'], ['models'], ['models', 'list'], ['models', 'inspect'], ['bench']])(
+    '%s %s has --help',
+    (...words) => {
+      const { status, stdout } = kvasir(...words, '--help');
+      expect(status).toBe(0);
+      expect(stdout).toContain('Usage: kvasir');
+    },
+  );
+
+  const misuses: readonly (readonly [string, readonly string[], RegExp])[] = [
+    ['an unknown command', ['sing'], /unknown command 'sing'/],
+    ['an unknown flag', ['serve', '--wings'], /unknown option '--wings'/],
+    ['a bad choice', ['serve', '--weights', 'q3'], /--weights/],
+    ['a bad number', ['serve', '--port', '99999'], /Cannot use --port 99999/],
+    ['a bad size', ['serve', '--kv-memory', 'much'], /Cannot use --kv-memory much: 'much' is no size/],
+    ['a missing argument', ['generate'], /missing required argument 'prompt'/],
+    [
+      'too little memory',
+      ['serve', '--kv-memory', '1k', '--context', '64'],
+      /Cannot use --kv-memory 1024: it holds 0 tokens/,
+    ],
+    [
+      'too long a context',
+      ['serve', '--context', '1000000'],
+      /Cannot use --context 1000000: the model has 8192 positions/,
+    ],
+    ['a missing config', ['serve', '--config', join(folder, 'none.yaml')], /Cannot read config/],
+  ];
+  it.each(misuses)('%s: one clear line and exit code 2', (_name, args, message) => {
+    const { status, stderr } = kvasir(...args);
+    expect(status).toBe(2);
+    expect(stderr).toMatch(message);
+    expect(stderr.trim().split('\n').length).toBeLessThanOrEqual(2);
+  });
+
+  it('reads a config file of the same names; flags win; unknown names are refused', () => {
+    const config = join(folder, 'kvasir.yaml');
+    writeFileSync(config, 'max-tokens: 3\ntemperature: 0\nseed: 1\n');
+    const three = JSON.parse(kvasir('generate', 'Once upon a time', '--json', '--config', config).stdout.trim());
+    expect(three).toMatchObject({ outputTokens: 3, finishReason: 'length' });
+    const five = JSON.parse(
+      kvasir('generate', 'Once upon a time', '--json', '--config', config, '--max-tokens', '5').stdout.trim(),
+    );
+    expect(five.outputTokens).toBe(5);
+    expect(five.text.startsWith(three.text)).toBe(true);
+    writeFileSync(config, 'wings: 2\n');
+    const { status, stderr } = kvasir('generate', 'x', '--config', config);
+    expect(status).toBe(2);
+    expect(stderr).toContain("unknown option 'wings'");
+  });
+
+  it('fails with one line for a file that is no model', () => {
+    const path = join(folder, 'noise.gguf');
+    writeFileSync(path, 'not a model');
+    const { status, stderr } = kvasir('generate', 'x', '--model', path);
+    expect(status).toBe(1);
+    expect(stderr.trim().split('\n')).toHaveLength(1);
+    expect(stderr).toContain('noise.gguf');
+  });
+
+  it('lists and inspects models', () => {
+    const { models } = JSON.parse(kvasir('models', 'list', '--json').stdout);
+    expect(models).toContainEqual(expect.objectContaining({ architecture: 'llama', context: 8192 }));
+    const report = JSON.parse(kvasir('models', 'inspect', models[0].path, '--json').stdout);
+    expect(report.config).toMatchObject({ layers: 6, hiddenSize: 256, vocabSize: 4096 });
+    expect(report.tensors).toContainEqual({ name: 'model.norm.weight', type: 'f32', shape: [256] });
+  });
+});
