@@ -71,6 +71,12 @@ function medianOf(values: readonly number[]): number {
   return middle;
 }
 
+/** What a step cannot do without: memory that it reads or writes once, multiplies and adds. */
+export interface StepCost {
+  readonly bytes: number;
+  readonly operations: number;
+}
+
 /** A loaded model whose steps can be timed, in any order. */
 export class EngineBench {
   readonly #backend: Backend;
@@ -97,8 +103,39 @@ export class EngineBench {
     return this.#withScene(batch, depth + steps + 1, batch, (scene) => scene.decode(batch, depth, steps));
   }
 
+  /** Of one prefill step: every weight once, and the keys and values it writes. */
+  prefillCost(tokens: number): StepCost {
+    return this.#cost(tokens, 1, (tokens * (tokens + 1)) / 2, tokens);
+  }
+
+  /** Of one decode step: every weight once, and the keys and values of every sequence. */
+  decodeCost(batch: number, depth: number): StepCost {
+    const keys = batch * (depth + 1);
+    return this.#cost(batch, batch, keys, keys);
+  }
+
   close(): void {
     freeModel(this.#model, this.#backend);
+  }
+
+  /** @param pairs (row, key) pairs of one layer. @param cached tokens whose K and V move */
+  #cost(rows: number, logitRows: number, pairs: number, cached: number): StepCost {
+    const { compiled, linears, kv } = this.#model;
+    const { ops, logits } = compiled.program;
+    let bytes = 0;
+    let operations = 0;
+    for (const op of ops) {
+      if (op.kind === 'attention') {
+        operations += 4 * pairs * op.heads * op.headDim;
+        bytes += (cached / pageTokens) * kv.pageBytes;
+      } else if (op.kind === 'linear') {
+        const { columns, segments } = compiled.linears[op.weight] ?? { columns: 0, segments: [] };
+        const weights = columns * segments.reduce((sum, segment) => sum + segment.rows, 0);
+        operations += 2 * weights * (op.out === logits ? logitRows : rows);
+        bytes += this.#backend.linearBytes(linears[op.weight] ?? 0);
+      }
+    }
+    return { bytes, operations };
   }
 
   /** @param positions of each of `sequences` sequences: the pool holds just these */
