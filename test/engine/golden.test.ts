@@ -56,41 +56,47 @@ function describeModel(
   });
 }
 
-function compare(
-  engine: Engine,
-  cases: readonly GoldenCase[],
-  logprobMax: number,
-  sameTokens: boolean,
-  tokens?: number,
-): void {
+interface Tolerance {
+  readonly worst: number;
+  readonly rms?: number;
+  readonly sameTokens?: boolean;
+}
+
+function compare(engine: Engine, cases: readonly GoldenCase[], tolerance: Tolerance, tokens?: number): void {
   for (const golden of cases) {
     const found = distance(engine, golden, tokens);
-    expect(found.logprob, golden.name).toBeLessThan(logprobMax);
-    if (sameTokens) expect(found.differsAt, golden.name).toBeUndefined();
+    expect(found.worst, golden.name).toBeLessThan(tolerance.worst);
+    expect(found.rms, golden.name).toBeLessThan(tolerance.rms ?? tolerance.worst);
+    if (tolerance.sameTokens) expect(found.differsAt, golden.name).toBeUndefined();
   }
 }
+
+const exact: Tolerance = { worst: 1e-3, sameTokens: true };
 
 for (const backend of backends) {
   for (const { folder, bf16Max } of smallModels) {
     describeModel(folder, backend, (engineOf) => {
       test('f32: the same tokens, log-probabilities within 1e-3', () => {
-        compare(engineOf('f32'), goldenCases(folder), 1e-3, true);
+        compare(engineOf('f32'), goldenCases(folder), exact);
       });
       test(`bf16 weights, inputs and KV: log-probabilities within ${bf16Max}`, () => {
-        compare(engineOf('bf16'), goldenCases(folder), bf16Max, false);
+        compare(engineOf('bf16'), goldenCases(folder), { worst: bf16Max });
       });
     });
   }
+  // The portable kernels and the oracle take seconds a token of the real model: they run the shortest prompt, and two tokens of it.
+  const slow = !backend.native || backend.name === 'portable';
+  const promptMax = backend === backends.at(-1) ? 4096 : slow ? 15 : 60;
   describeModel(smol, backend, (engineOf) => {
-    // All prompts on the best backend; the slower ones run short prompts, the oracle the shortest.
-    const promptMax = backend === backends.at(-1) ? 4096 : backend.native ? 20 : 15;
     const cases = () => goldenCases(smol).filter(({ prompt }) => prompt.length <= promptMax);
-    const tokens = backend.native ? undefined : 2;
+    const tokens = slow ? 2 : undefined;
     test('f32: the same tokens, log-probabilities within 1e-3', () => {
-      compare(engineOf('f32'), cases(), 1e-3, true, tokens);
+      compare(engineOf('f32'), cases(), exact, tokens);
     });
-    test('bf16 inputs and KV: log-probabilities within 0.2', () => {
-      compare(engineOf('bf16'), cases(), 0.2, false, tokens);
+    // Rounding noise of 0.03 is amplified up to tenfold where the text leaves no doubt, so the worst of 900 values moves
+    // from 0.12 to 0.25 with any change of order; the root mean square does not.
+    test('bf16 inputs and KV: log-probabilities within 0.06 by root mean square, 0.35 at worst', () => {
+      compare(engineOf('bf16'), cases(), { worst: 0.35, rms: 0.06 }, tokens);
     });
   });
 }

@@ -90,26 +90,28 @@ export function logprobsAt(logits: Float32Array, ids: readonly number[]): number
   return ids.map((id) => logits[id] - logSum);
 }
 
-/** Largest distance between an engine's log-probabilities and the golden ones, and its first token that differs. */
-export function distance(
-  engine: Engine,
-  golden: GoldenCase,
-  tokens = golden.greedy.length,
-): { logprob: number; differsAt: number | undefined } {
-  let logprob = 0;
+export interface Distance {
+  /** Largest distance of a log-probability, and the root mean square of all. */
+  readonly worst: number;
+  readonly rms: number;
+  /** Index of the first token that is not the golden one. */
+  readonly differsAt: number | undefined;
+}
+
+/** How far an engine's log-probabilities are from the golden ones over the first `tokens` tokens. */
+export function distance(engine: Engine, golden: GoldenCase, tokens = golden.greedy.length): Distance {
+  const offs: number[] = [];
   let differsAt: number | undefined;
   let index = 0;
   for (const { token, logits } of forcedSteps(engine, golden.prompt, golden.greedy.slice(0, tokens))) {
     if (token !== golden.greedy[index]) differsAt ??= index;
     const step = golden.steps[index];
     if (step !== undefined) {
-      for (const [rank, value] of logprobsAt(logits, step.ids).entries()) {
-        // A NaN must not pass as a small distance.
-        const off = Math.abs(value - step.logprobs[rank]);
-        if (!(off <= logprob)) logprob = off;
-      }
+      for (const [rank, value] of logprobsAt(logits, step.ids).entries())
+        offs.push(Math.abs(value - step.logprobs[rank]));
     }
     index++;
   }
-  return { logprob, differsAt };
+  const rms = Math.sqrt(offs.reduce((sum, off) => sum + off * off, 0) / offs.length);
+  return { worst: Math.max(...offs), rms, differsAt };
 }
