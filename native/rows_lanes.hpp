@@ -6,6 +6,10 @@
 
 #include "rows.hpp"
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
 #pragma GCC diagnostic ignored "-Wpsabi"
 
 namespace kvasir {
@@ -31,6 +35,17 @@ inline __attribute__((always_inline)) Lanes load(const float* p) {
 inline __attribute__((always_inline)) void store(float* p, Lanes v) { std::memcpy(p, &v, sizeof v); }
 
 inline __attribute__((always_inline)) Lanes all(float x) { return Lanes{} + x; }
+
+/** a * b + c, rounded once where the instruction set has it. */
+inline __attribute__((always_inline)) Lanes fused(Lanes a, Lanes b, Lanes c) {
+#if defined(__AVX512F__)
+  return (Lanes)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__AVX2__)
+  return (Lanes)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+  return a * b + c;
+#endif
+}
 
 /** The last, partial vector of a row, filled up with `rest`. */
 inline Lanes load_some(const float* p, int count, float rest) {
@@ -72,16 +87,16 @@ inline __attribute__((always_inline)) Lanes exp_lanes(Lanes x) {
   const IntLanes vanishes = x < -87.0f;
   x = x > 88.0f ? all(88.0f) : x;
   const Lanes round = all(12582912.0f);  // 1.5 x 2^23: adding it leaves the nearest integer in the low bits
-  const Lanes shifted = x * 1.44269504088896341f + round;
+  const Lanes shifted = fused(x, all(1.44269504088896341f), round);
   const Lanes n = shifted - round;
-  const Lanes r = x - n * 0.693359375f + n * 2.12194440e-4f;  // ln 2 in two parts
+  const Lanes r = fused(n, all(2.12194440e-4f), fused(n, all(-0.693359375f), x));  // ln 2 in two parts
   Lanes p = all(1.9875691500e-4f);
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  const Lanes y = p * r * r + r + 1.0f;
+  p = fused(p, r, all(1.3981999507e-3f));
+  p = fused(p, r, all(8.3334519073e-3f));
+  p = fused(p, r, all(4.1665795894e-2f));
+  p = fused(p, r, all(1.6666665459e-1f));
+  p = fused(p, r, all(5.0000001201e-1f));
+  const Lanes y = fused(p, r * r, r) + 1.0f;
   const IntLanes power = ((IntLanes)shifted + (127 - 0x4b400000)) << 23;
   return vanishes ? all(0.0f) : y * (Lanes)power;
 }
@@ -100,11 +115,11 @@ void rms_norm(const float* x, float* residual, const float* gain, float eps, int
   for (; i + kSums * kLanes <= n; i += kSums * kLanes)
     for (int k = 0; k < kSums; k++) {
       const Lanes v = load(source + i + k * kLanes);
-      squares[k] += v * v;
+      squares[k] = fused(v, v, squares[k]);
     }
   for (; i < n; i += kLanes) {
     const Lanes v = load_some(source + i, n - i < kLanes ? n - i : kLanes, 0.0f);
-    squares[0] += v * v;
+    squares[0] = fused(v, v, squares[0]);
   }
   const float mean = sum((squares[0] + squares[1]) + (squares[2] + squares[3])) / static_cast<float>(n);
   const float factor = 1.0f / std::sqrt(mean + eps);
