@@ -81,6 +81,11 @@ export class WorkerInstance implements InferencePort {
     return this.#ready;
   }
 
+  /** Resolves when the thread has ended, asked to or not. */
+  get ended(): Promise<void> {
+    return this.#exited;
+  }
+
   submit(request: GenerationRequest, sink: (event: GenerationEvent) => void): void {
     if (this.#conductor === undefined) {
       sink(stillLoading);

@@ -5,6 +5,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterAll, describe, expect, it } from 'vitest';
+import { ggufMetadata, ggufTensors, tinySpec } from '../weights/random-model.ts';
+import { writeGguf } from '../weights/writers.ts';
 
 const command = fileURLToPath(new URL('../../dist/cli/main.js', import.meta.url));
 const folder = mkdtempSync(join(tmpdir(), 'kvasir-cli-'));
@@ -74,6 +76,16 @@ describe('kvasir', { timeout: 60_000 }, () => {
     expect(status).toBe(1);
     expect(stderr.trim().split('\n')).toHaveLength(1);
     expect(stderr).toContain('noise.gguf');
+  });
+
+  it('ends with one line when the weights turn out unservable after the port is open', () => {
+    const path = join(folder, 'holey.gguf');
+    const [, ...rest] = ggufTensors(tinySpec, 'f32');
+    writeFileSync(path, writeGguf({ metadata: ggufMetadata(tinySpec), tensors: rest }));
+    const { status, stderr } = kvasir('serve', '--port', '0', '--model', path);
+    expect(status).toBe(1);
+    expect(stderr.trim().split('\n')).toHaveLength(1);
+    expect(stderr).toContain('model.embed_tokens.weight');
   });
 
   it('lists and inspects models', () => {

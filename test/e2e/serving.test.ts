@@ -1,10 +1,14 @@
 // A real server under what clients do to it: leaving, stalling, crowding, and a stop in mid-stream.
 import { request } from 'node:http';
+import { join } from 'node:path';
 import { afterEach, describe, expect, it } from 'vitest';
+import { tinySpec, writeGgufModel } from '../weights/random-model.ts';
+import { temporaryFolder } from '../weights/temporary.ts';
 import { metric, type RunningServer, startServer, until } from './server.ts';
 
 const model = 'kvasir-tiny-q8_0';
 const servers: RunningServer[] = [];
+const folder = temporaryFolder();
 
 async function serve(...flags: string[]): Promise<RunningServer> {
   const server = await startServer(flags);
@@ -106,6 +110,26 @@ describe('serving', { timeout: 120_000 }, () => {
     const long = await ids(sentence.repeat(400));
     expect(long.length).toBeGreaterThan(19 * short.length);
     expect(long.slice(0, short.length - 2)).toEqual(short.slice(0, -2));
+  });
+
+  it('serves a model without tokenizer for token ids, and says so to those who send text', async () => {
+    const path = join(folder.path, 'plain.gguf');
+    writeGgufModel(path, tinySpec, 'f32');
+    const server = await serve('--model', path);
+    const answer = await post(server, {
+      model: 'plain',
+      prompt: [1, 2, 3],
+      max_tokens: 4,
+      temperature: 0,
+      logprobs: 2,
+      return_token_ids: true,
+    });
+    const { choices } = (await answer.json()) as { choices: { token_ids: number[]; logprobs: { tokens: string[] } }[] };
+    expect(choices[0]?.token_ids).toHaveLength(4);
+    expect(choices[0]?.logprobs.tokens).toEqual(choices[0]?.token_ids.map((id) => `token_id:${id}`));
+    const refused = await post(server, { model: 'plain', prompt: 'text' });
+    expect(refused.status).toBe(400);
+    expect(await refused.text()).toContain('has no tokenizer');
   });
 
   it('drains on SIGTERM: running requests finish, then it exits with 0', async () => {

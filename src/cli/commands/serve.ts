@@ -4,6 +4,7 @@ import { pino } from 'pino';
 import type { ServedModel } from '../../gateway/served-model.ts';
 import { type Gateway, listen } from '../../gateway/server.ts';
 import type { InstanceDescription } from '../../live/protocol.ts';
+import type { WorkerInstance } from '../../live/worker-instance.ts';
 import { openServing } from '../open-serving.ts';
 import { addModelFlags, readOptions, type ServeOptions, serveOptionsSchema } from '../options.ts';
 
@@ -37,11 +38,13 @@ export function serveCommand(): Command {
         options.host,
         options.port,
       );
-      announce(serving.model, await serving.instance.ready(), gateway, options);
-      await stopSignal();
-      console.log('Draining: running requests finish, new ones are refused');
-      await gateway.drain(drainGraceMs);
-      await serving.close();
+      try {
+        announce(serving.model, await serving.instance.ready(), gateway, options);
+        await served(serving.instance);
+      } finally {
+        await gateway.drain(drainGraceMs);
+        await serving.close();
+      }
     });
 }
 
@@ -69,9 +72,16 @@ export function describeInstance(id: string, description: InstanceDescription): 
   );
 }
 
-function stopSignal(): Promise<void> {
+/** Resolves when the server is asked to stop. @throws Error when it can serve no more */
+async function served(instance: WorkerInstance): Promise<void> {
+  const end = await Promise.race([stopSignal(), instance.ended]);
+  if (end !== 'stop') throw new Error('Cannot go on serving: the instance thread ended; the lines above say why');
+  console.log('Draining: running requests finish, new ones are refused');
+}
+
+function stopSignal(): Promise<'stop'> {
   return new Promise((resolve) => {
-    const stop = (): void => resolve();
+    const stop = (): void => resolve('stop');
     process.once('SIGTERM', stop);
     process.once('SIGINT', stop);
   });

@@ -1,0 +1,72 @@
+// An instance's thread that fails: callers hear of it once, in order, and nothing hangs.
+import { describe, expect, it } from 'vitest';
+import type { GenerationEvent, GenerationRequest } from '../../src/cluster/ports.ts';
+import { WorkerInstance } from '../../src/live/worker-instance.ts';
+
+function start(failure: string): WorkerInstance {
+  const entry = new URL('./failing-worker.mjs', import.meta.url);
+  return new WorkerInstance({ entry, settings: { failure }, queueMax: 4, log: () => {} });
+}
+
+const request = (id: string): GenerationRequest => ({
+  id,
+  prompt: Int32Array.of(1, 2, 3),
+  maxTokens: 4,
+  sampling: {
+    temperature: 0,
+    topP: 1,
+    topK: 0,
+    minP: 0,
+    repetitionPenalty: 1,
+    frequencyPenalty: 0,
+    presencePenalty: 0,
+    logitBias: [],
+    seed: [0, 0],
+    topLogprobs: undefined,
+    promptLogprobs: false,
+  },
+  stopTokenIds: [],
+  priority: 0,
+  salt: '',
+});
+
+describe('WorkerInstance', () => {
+  it('says in one line why it cannot start', async () => {
+    const instance = start('unable');
+    await expect(instance.ready()).rejects.toThrow('Cannot read model: no such file');
+    await instance.close();
+  });
+
+  it('says that its thread ended before it was ready', async () => {
+    await expect(start('early exit').ready()).rejects.toThrow('its thread ended with code 3');
+  });
+
+  it('refuses while the model loads', async () => {
+    const instance = start('late exit');
+    const heard: GenerationEvent[] = [];
+    instance.submit(request('early'), (event) => heard.push(event));
+    expect(heard).toMatchObject([{ kind: 'failed', code: 'NOT_READY' }]);
+    await instance.ready();
+    await instance.close();
+  });
+
+  it('fails what runs when its thread dies, refuses afterwards, and is drained', async () => {
+    const instance = start('late exit');
+    await instance.ready();
+    const events: GenerationEvent[] = [];
+    const failed = new Promise<void>((resolve) => {
+      instance.submit(request('a'), (event) => {
+        events.push(event);
+        if (event.kind === 'failed') resolve();
+      });
+    });
+    await failed;
+    expect(events.map(({ kind }) => kind)).toEqual(['accepted', 'failed']);
+    expect(instance.snapshot().ready).toBe(false);
+    const later: GenerationEvent[] = [];
+    instance.submit(request('b'), (event) => later.push(event));
+    expect(later.map(({ kind }) => kind)).toEqual(['failed']);
+    await instance.drain();
+    await instance.close();
+  });
+});
