@@ -1,5 +1,5 @@
 // Self-check of the linear kernels: every type, input form and instruction set against a scalar oracle in double, and bit equality over
-// batch sizes and thread counts. Prints one line for each combination and exits 1 if any failed. See test/native/linear.test.ts.
+// batch sizes and thread counts. Prints one line for each combination and exits 1 if any failed. linear.test.ts compiles and runs it.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "../float_bits.hpp"
-#include "../linear.hpp"
+#include "float_bits.hpp"
+#include "linear.hpp"
 
 using namespace kvasir;
 
