@@ -59,6 +59,23 @@ test('a depth past the model is refused with both figures', () => {
   bench.close();
 });
 
+test('what a step costs: weights once, the head for rows with logits, keys and values of every sequence', () => {
+  const bench = new EngineBench(backend, { model, weights: 'f32', inputs: 'f32' });
+  const { hiddenSize, heads, kvHeads, headDim, intermediateSize, layers, vocabSize } = oddSpec;
+  const layer = hiddenSize * ((2 * heads + 2 * kvHeads) * headDim + 3 * intermediateSize);
+  const head = hiddenSize * vocabSize;
+  const page = (tokens: number): number => 2 * kvHeads * headDim * 4 * tokens * layers;
+  expect(bench.decodeCost(3, 9)).toEqual({
+    operations: 3 * (2 * (layers * layer + head) + 4 * 10 * heads * headDim * layers),
+    bytes: 4 * (layers * layer + head) + page(3 * 10),
+  });
+  expect(bench.prefillCost(5)).toEqual({
+    operations: 2 * (5 * layers * layer + head) + 4 * 15 * heads * headDim * layers,
+    bytes: 4 * (layers * layer + head) + page(5),
+  });
+  bench.close();
+});
+
 test('accuracy: the float32 form is at no distance from itself, and rounded inputs are at some', () => {
   const files = openModel(tiny);
   if (files.tokenizer === undefined) throw new Error('the embedded model has a tokenizer');
