@@ -2,15 +2,21 @@
 import { afterAll, describe, test } from 'vitest';
 import type { Backend } from '../../src/kernel/backend.ts';
 import { createNativeBackend } from '../../src/kernel/native.ts';
+import { testAttention } from './backend-attention.ts';
 import { testOps } from './backend-ops.ts';
+import { testSteps } from './backend-steps.ts';
 
 // The addon reads it once, when first asked: this file has a process of its own.
 process.env.KVASIR_ISA = 'amx-emulated';
 
+function emulated(threads: number): Backend {
+  return createNativeBackend({ isa: 'amx', threads });
+}
+
 /** Undefined where nothing was compiled, or the machine lacks the AVX-512 that the emulation is made of. */
 function tryEmulated(): Backend | undefined {
   try {
-    return createNativeBackend({ isa: 'amx', threads: 2 });
+    return emulated(2);
   } catch {
     return undefined;
   }
@@ -23,5 +29,7 @@ if (backend === undefined) {
   describe('amx-emulated', () => {
     afterAll(() => backend.close());
     testOps(backend);
+    testAttention(backend);
+    testSteps(backend, emulated);
   });
 }
