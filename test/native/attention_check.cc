@@ -94,8 +94,7 @@ class World {
     int tokens = 0;
     for (const Chunk& chunk : chunks) {
       sequences.push_back({tokens, chunk.rows, lengths_[chunk.sequence], blocks_[chunk.sequence].data(), 0});
-      for (int i = 0; i < chunk.rows; i++) write_token(chunk.sequence, lengths_[chunk.sequence] + i);
-      lengths_[chunk.sequence] += chunk.rows;
+      write_tokens(chunk.sequence, chunk.rows);
       tokens += chunk.rows;
     }
     std::vector<float> queries(static_cast<size_t>(tokens) * shape_.row());
@@ -105,6 +104,11 @@ class World {
                   sizeof(float) * shape_.row() * chunks[i].rows);
     }
     return attend(sequences, queries, tokens, max, sum);
+  }
+
+  /** Writes K and V of the next `count` tokens of a sequence. */
+  void write_tokens(int sequence, int count) {
+    for (int i = 0; i < count; i++) write_token(sequence, lengths_[sequence]++);
   }
 
   std::vector<float> attend(const std::vector<AttentionSequence>& sequences, const std::vector<float>& queries, int tokens, std::vector<float>* max,
@@ -228,6 +232,7 @@ void check_shape(const Family& family, const Shape& shape, int count) {
   check_against_oracle(family, shape, tokens, alone, "a sequence of " + std::to_string(count));
   for (int chunk : {7, 31, 512}) {
     for (int threads : {1, 2, 3}) {
+      if (amx_emulated() && threads == 2) continue;  // slow
       std::string what = "chunks of " + std::to_string(chunk) + " on " + std::to_string(threads) + " threads change bits";
       expect(same_bits(run_chunks(family, shape, tokens, chunk, threads), alone), describe(family, shape, what));
     }
@@ -236,7 +241,7 @@ void check_shape(const Family& family, const Shape& shape, int count) {
 
 /** Sequences of different lengths, decoding and prefilling in the same steps; one holds NaN and infinity. */
 void check_batch(const Family& family, const Shape& shape) {
-  std::vector<Tokens> sequences = {random_tokens(shape, 75, 1), random_tokens(shape, 600, 2), random_tokens(shape, 33, 3), random_tokens(shape, 40, 4)};
+  std::vector<Tokens> sequences = {random_tokens(shape, 75, 1), random_tokens(shape, amx_emulated() ? 130 : 600, 2), random_tokens(shape, 33, 3), random_tokens(shape, 40, 4)};
   for (size_t i = 0; i < 40; i++) sequences[3].v[i * shape.kv_heads * shape.head_dim] = i % 2 ? NAN : INFINITY;
   sequences[3].k[5] = NAN;
   std::vector<std::vector<float>> alone, batched(sequences.size());
@@ -283,10 +288,10 @@ void check_causal_nan(const Family& family, const Shape& shape) {
 void check_merge(const Family& family, const Shape& shape, int count, int share) {
   Tokens tokens = random_tokens(shape, count, 5);
   World world(family.isa, shape, {tokens}, 3);
-  std::vector<float> whole = world.step({{0, count}});
-  whole.erase(whole.begin(), whole.end() - shape.row());
+  world.write_tokens(0, count);
   std::vector<float> last(tokens.q.end() - shape.row(), tokens.q.end());
   const int32_t* blocks = world.blocks(0).data();
+  std::vector<float> whole = world.attend({{0, 1, count - 1, blocks, 0}}, last, 1, nullptr, nullptr);
   int holders = (count + share - 1) / share;
   std::vector<std::vector<float>> o(holders), max(holders), sum(holders);
   std::vector<Partial> parts;
@@ -382,13 +387,14 @@ int main() {
   for (const Family& family : families()) {
     std::printf("%s\n", family.name);
     for (KvType type : {KvType::bf16, KvType::f32}) {
+      if (amx_emulated() && type == KvType::f32) continue;  // AVX-512's own, checked without emulation
       for (const Shape& shape : {Shape{type, 1, 1, 32}, Shape{type, 3, 3, 64}, Shape{type, 1, 5, 80}, Shape{type, 2, 8, 128}, Shape{type, 1, 7, 18}}) {
         check_pages(family, shape);
         check_shape(family, shape, 70);
         check_batch(family, shape);
         check_causal_nan(family, shape);
       }
-      check_shape(family, {type, 1, 2, 64}, 1100);
+      check_shape(family, {type, 1, 2, 64}, amx_emulated() ? 530 : 1100);
       check_shape(family, {type, 1, 4, 40}, 513);
       for (int share : {512, 1024, 2048}) check_merge(family, {type, 2, 3, 64}, 3000, share);
       check_statistics(family, {type, 2, 2, 48}, 700);

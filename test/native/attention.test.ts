@@ -1,0 +1,50 @@
+// Attention kernels against a double-precision oracle and against themselves, by the C++ check that links the very objects of the addon.
+import { spawnSync } from 'node:child_process';
+import { existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { root } from '../../scripts/root.mjs';
+
+const objectFolder = join(root, 'build', 'objects');
+const built = existsSync(objectFolder) ? readdirSync(objectFolder) : [];
+const objects = built
+  .filter((name) => /^(attention\w*|threads|isa)\.cc-\w+\.o$/.test(name))
+  .map((name) => join(objectFolder, name));
+const compiler = [process.env.CXX, 'c++', 'g++', 'clang++'].find(
+  (name) => name !== undefined && name !== '' && spawnSync(name, ['--version']).status === 0,
+);
+
+describe.skipIf(compiler === undefined || objects.length === 0)(
+  'attention kernels (needs a C++ compiler and the compiled addon)',
+  () => {
+    const folder = mkdtempSync(join(tmpdir(), 'kvasir-attention-'));
+    const program = join(folder, 'check');
+
+    beforeAll(() => {
+      const source = join(root, 'test', 'native', 'attention_check.cc');
+      const flags = ['-std=c++17', '-O2', '-Wall', '-Wextra', '-I', join(root, 'native'), '-pthread'];
+      const linked = spawnSync(compiler ?? '', [...flags, source, ...objects, '-o', program], { encoding: 'utf8' });
+      expect(linked.stderr).toBe('');
+    });
+
+    afterAll(() => rmSync(folder, { recursive: true, force: true }));
+
+    const check = (isa: string | undefined) => {
+      const { KVASIR_ISA: _, ...inherited } = process.env;
+      const env = isa === undefined ? inherited : { ...inherited, KVASIR_ISA: isa };
+      return spawnSync(program, [], { encoding: 'utf8', env });
+    };
+
+    it('agree with the oracle, and with themselves over chunks, batches, threads and holders of keys', () => {
+      const { stdout } = check(undefined);
+      expect(stdout).toMatch(/\n\d+ passed, 0 failed\n$/);
+    });
+
+    it('do so on emulated AMX tiles', ({ skip }) => {
+      const { stdout, stderr } = check('amx-emulated');
+      if (stderr.includes('Cannot emulate AMX')) skip('emulation needs AVX-512');
+      expect(stdout).toMatch(/^amx\n\d+ passed, 0 failed\n$/);
+    });
+  },
+);
