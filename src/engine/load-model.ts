@@ -77,8 +77,7 @@ function load(files: ModelFiles, options: LoadOptions): LoadedModel {
   });
   const segments = compiled.linears.map((wanted) => checkedSegments(files, wanted, weights));
   const vectorData = compiled.vectors.map((wanted) => vectorValues(files, wanted, context));
-  const packer = new Packer(files, backend);
-  const linears = compiled.linears.map((wanted, index) => packer.linear(wanted, segments[index]));
+  const linears = packAll(files, backend, compiled.linears, segments);
   const vectors = vectorData.map((values) => backend.createVector(values));
   const linearBytes = linears.reduce((sum, linear) => sum + backend.linearBytes(linear), 0);
   const vectorBytes = vectorData.reduce((sum, values) => sum + values.byteLength, 0);
@@ -95,6 +94,24 @@ function load(files: ModelFiles, options: LoadOptions): LoadedModel {
     weightsBytes: linearBytes + vectorBytes,
     packedTypes: typesBySize(segments.flat()),
   };
+}
+
+/** Packs every layer; when a read fails half-way, what was packed is freed. */
+function packAll(
+  files: ModelFiles,
+  backend: Backend,
+  wanted: readonly WantedLinear[],
+  segments: readonly (readonly Segment[])[],
+): readonly LinearHandle[] {
+  const packer = new Packer(files, backend);
+  const linears: LinearHandle[] = [];
+  try {
+    for (const [index, linear] of wanted.entries()) linears.push(packer.linear(linear, segments[index]));
+  } catch (error) {
+    for (const linear of linears) backend.freeLinear(linear);
+    throw error;
+  }
+  return linears;
 }
 
 /** Frees the model's weights; no engine may use it any more. */

@@ -19,8 +19,8 @@ export interface Segment {
   readonly type: TensorType;
 }
 
-/** Bytes of a chunk of rows, before and after conversion together at most a few times this. */
-const chunkBytes = 4 * 2 ** 20;
+/** Bytes of a chunk of rows as stored, or as float32 where a form converts it: small beside any model, large beside a call. */
+const chunkBytes = 2 ** 20;
 
 /** Reads chunks of rows of any tensor, through buffers that are made once. */
 export class Packer {
@@ -41,9 +41,12 @@ export class Packer {
       segments: segments.map(({ info, type }) => ({ type, rows: info.shape[0] })),
       inputs: wanted.inputs,
     });
-    segments.forEach((segment, index) => {
-      this.#packSegment(linear, index, segment);
-    });
+    try {
+      for (const [index, segment] of segments.entries()) this.#packSegment(linear, index, segment);
+    } catch (error) {
+      this.#backend.freeLinear(linear);
+      throw error;
+    }
     return linear;
   }
 

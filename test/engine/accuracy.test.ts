@@ -3,10 +3,11 @@ import { afterAll, expect, test } from 'vitest';
 import { accuracyBaseline, measureAccuracy } from '../../src/engine/accuracy.ts';
 import { Engine } from '../../src/engine/engine.ts';
 import { loadModel } from '../../src/engine/load-model.ts';
-import { ReferenceBackend } from '../../src/kernel/reference.ts';
+import { backends } from './backends.ts';
 import { embeddedModel, forcedSteps, logprobsAt, tinyGoldens } from './goldens.ts';
 
-const backend = new ReferenceBackend();
+const [fastest] = backends.slice(-1);
+const backend = fastest.create(2);
 afterAll(() => {
   backend.close();
 });
