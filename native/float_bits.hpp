@@ -28,14 +28,13 @@ namespace {
   return static_cast<uint16_t>((u + 0x7fff + ((u >> 16) & 1)) >> 16);
 }
 
-/** Exact. */
+/** Exact; NaN becomes quiet. */
 [[maybe_unused]] inline float f16_to_float(uint16_t h) {
   uint32_t sign = static_cast<uint32_t>(h & 0x8000) << 16;
-  uint32_t exponent = (h >> 10) & 31;
-  uint32_t fraction = h & 1023;
-  if (exponent == 31) return bits_float(sign | 0x7f800000u | (fraction << 13) | (fraction ? 0x400000u : 0));
-  if (exponent == 0) return bits_float(sign | float_bits(static_cast<float>(fraction) * 0x1p-24f));
-  return bits_float(sign | ((exponent + 112) << 23) | (fraction << 13));
+  uint32_t magnitude = static_cast<uint32_t>(h & 0x7fff) << 13;
+  if (magnitude >= 0x0f800000u) return bits_float(sign | 0x7f800000u | magnitude | (magnitude > 0x0f800000u ? 0x400000u : 0));
+  // Moving the exponent's bias by a product widens subnormals too.
+  return bits_float(sign | float_bits(bits_float(magnitude) * 0x1p112f));
 }
 
 }  // namespace

@@ -85,9 +85,14 @@ void pack_quantised_block(const Segment& s, uint8_t* block, int column, const ui
   else pack_nibbles_pairs(block, column, values);
 }
 
+template <class T>
 void pack_float_block(const Segment& s, uint8_t* block, int column, const uint8_t* stored, int count) {
-  size_t size = element_bytes(s.type);
-  for (int k = 0; k < count; k++) std::memcpy(block + size * static_cast<size_t>(element_index(s.order, k, column)), stored + size * static_cast<size_t>(k), size);
+  const size_t step = s.order == Order::pairs ? 2 : 1;  // elements of a column side by side
+  uint8_t* place = block + sizeof(T) * step * static_cast<size_t>(column);
+  for (int k = 0; k < count; k++) {
+    size_t element = s.order == Order::pairs ? static_cast<size_t>(k / 2 * 32 + k % 2) : static_cast<size_t>(k) * kPanel;
+    std::memcpy(place + sizeof(T) * element, stored + sizeof(T) * static_cast<size_t>(k), sizeof(T));
+  }
 }
 
 void unpack_quantised_block(const Segment& s, const uint8_t* block, int column, float* out) {
@@ -105,7 +110,7 @@ void unpack_quantised_block(const Segment& s, const uint8_t* block, int column, 
     return;
   }
   float m = f16_to_float(load<uint16_t>(scales + 32 + 2 * column));
-  for (int k = 0; k < kBlock; k++) out[k] = std::fma(d, q[k], m);
+  for (int k = 0; k < kBlock; k++) out[k] = d * q[k] + m;  // the product is exact: the bits of the kernels' fma
 }
 
 float widen(TensorType type, const uint8_t* p) {
@@ -127,7 +132,8 @@ void pack_row(const Segment& s, int row, const uint8_t* stored) {
   for (int b = 0; b < s.blocks; b++, block += s.block_bytes(), stored += step) {
     int left = s.columns - b * kBlock;
     if (is_quantised(s.type)) pack_quantised_block(s, block, row % kPanel, stored);
-    else pack_float_block(s, block, row % kPanel, stored, left < kBlock ? left : kBlock);
+    else if (s.type == TensorType::f32) pack_float_block<uint32_t>(s, block, row % kPanel, stored, left < kBlock ? left : kBlock);
+    else pack_float_block<uint16_t>(s, block, row % kPanel, stored, left < kBlock ? left : kBlock);
   }
 }
 
