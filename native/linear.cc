@@ -12,6 +12,7 @@ namespace kvasir {
 namespace {
 
 constexpr int kTasksPerThread = 4;
+constexpr int kTokensPerTask = 8;  // fewer tokens are bound by memory: every further task starts its stream of weights cold
 
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
@@ -87,7 +88,7 @@ class PackedLinear final : public Linear {
   void run(ThreadPool& pool, const void* input, int tokens, const float* bias, float* y, size_t ld) const override {
     if (tokens <= 0) return;
     Parts row_parts(tokens, kernel_.row_block, kernel_.row_unit);
-    int largest = panels_of_task(pool.size(), row_parts.parts);
+    int largest = panels_of_task(pool.size(), tokens, row_parts.parts);
     std::vector<Parts> panel_parts;
     int tasks_of_row_part = 0;
     for (const Segment& segment : segments_) {
@@ -120,12 +121,13 @@ class PackedLinear final : public Linear {
   }
 
   /** Few enough tasks that handing them out costs nothing, enough that threads end together. */
-  int panels_of_task(int threads, int row_parts) const {
+  int panels_of_task(int threads, int tokens, int row_parts) const {
     int panels = 0;
     for (const Segment& segment : segments_) panels += segment.panels;
     if (threads == 1) return panels;
-    int tasks = ceil_div(kTasksPerThread * threads, row_parts);
-    return ceil_div(panels, tasks);
+    int each = ceil_div(tokens, kTokensPerTask);
+    int tasks = threads * (each < kTasksPerThread ? each : kTasksPerThread);
+    return ceil_div(panels, ceil_div(tasks, row_parts));
   }
 
   KernelChoice kernel_;
