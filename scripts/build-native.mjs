@@ -52,7 +52,8 @@ export async function buildNative(report, warn = () => {}) {
     return;
   }
   const units = planUnits(compiler, sources);
-  const linkFlags = process.platform === 'darwin' ? ['-undefined', 'dynamic_lookup'] : ['-pthread'];
+  // Bound at load: a kernel that is missing fails the load, which is reported, not a call in the middle of a step.
+  const linkFlags = process.platform === 'darwin' ? ['-undefined', 'dynamic_lookup'] : ['-pthread', '-Wl,-z,now'];
   const stamp = { text, units: hash([...units.map((unit) => unit.key), ...linkFlags]) };
   if (built.text === stamp.text && built.units === stamp.units) return;
   await makeAddon({ ...compiler, warn }, units, linkFlags, report);
