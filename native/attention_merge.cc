@@ -102,7 +102,10 @@ void merge_partials(ThreadPool& pool, const Partial* parts, int count, int token
     while (stack.depth() > 1) stack.merge_top();
     PartialRows whole = stack.at(0);
     float* row = out + static_cast<size_t>(token) * heads * head_dim;
-    for (int i = 0; i < heads * head_dim; i++) row[i] = whole.o[i] / whole.sum[i / head_dim];
+    for (int i = 0; i < heads * head_dim; i++) {
+      float sum = whole.sum[i / head_dim];
+      row[i] = sum == 0.0f ? 0.0f : whole.o[i] / sum;  // a head without keys
+    }
   };
   pool.run(tokens, body);
 }

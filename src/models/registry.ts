@@ -26,6 +26,8 @@ export function buildGraph(config: ModelConfig): Graph {
 /** Configurations that would give other values than the model means are refused, never ignored. */
 function unsupported(config: ModelConfig): string | undefined {
   if (config.activation !== 'silu') return `activation ${config.activation}`;
+  // Keys are stored in pairs of dimensions.
+  if (config.headDim % 2 !== 0) return `an odd head_dim: ${config.headDim}`;
   const slides = config.layerAttention?.includes('sliding') ?? config.slidingWindow !== undefined;
   if (slides && (config.slidingWindow ?? Infinity) < config.maxPositions)
     return `a sliding window of ${config.slidingWindow} tokens`;

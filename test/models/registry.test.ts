@@ -64,7 +64,8 @@ test('an unknown architecture is refused with those known', () => {
   expect(() => buildGraph({ ...smallConfig, architecture: 'constructor' })).toThrow('unknown architecture');
 });
 
-test('what would change the values silently is refused: windows and activations', () => {
+test('what would change the values silently is refused: windows, activations, odd heads', () => {
+  expect(() => buildGraph({ ...smallConfig, headDim: 15 })).toThrow('an odd head_dim: 15');
   expect(() => buildGraph({ ...smallConfig, slidingWindow: 64 })).toThrow('a sliding window of 64 tokens');
   expect(() => buildGraph({ ...smallConfig, activation: 'gelu' })).toThrow('activation gelu');
   expect(buildGraph({ ...smallConfig, slidingWindow: 256 }).nodes.length).toBeGreaterThan(0);
