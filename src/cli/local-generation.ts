@@ -35,6 +35,7 @@ export async function ask(
   if (room < 1)
     throw new Error(`Cannot generate: the prompt has ${prompt.length} tokens, the context ${model.contextTokens}`);
   const detokenizer = new Detokenizer(model.tokenizer);
+  const ends = new Set(model.eosIds);
   let text = '';
   let outputTokens = 0;
   const add = (piece: string): void => {
@@ -46,7 +47,7 @@ export async function ask(
     instance.submit(request, (event: GenerationEvent) => {
       if (event.kind === 'tokens') {
         outputTokens += event.tokens.length;
-        for (const id of event.tokens) add(detokenizer.push(id));
+        for (const id of event.tokens) if (!ends.has(id)) add(detokenizer.push(id));
       } else if (event.kind === 'finished') {
         add(detokenizer.flush());
         resolve({ text, promptTokens: prompt.length, outputTokens, finishReason: event.reason });

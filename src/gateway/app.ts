@@ -1,15 +1,14 @@
 // The HTTP routes: OpenAI's endpoints, health, metrics; every answer carries a request id, every error OpenAI's shape.
-import { randomUUID } from 'node:crypto';
 import { type Context, Hono } from 'hono';
-import { bodyLimit } from 'hono/body-limit';
 import { cors } from 'hono/cors';
 import type { Logger } from 'pino';
 import type { InferencePort } from '../cluster/ports.ts';
 import { ApiKeys } from './auth.ts';
+import { readJson } from './body.ts';
 import { chatCompletions } from './chat.ts';
 import { completions } from './completions.ts';
 import { checkModel, type EndpointContext } from './endpoint.ts';
-import { ApiError, toApiError } from './errors.ts';
+import { ApiError, errorHeaders, newRequestId, toApiError } from './errors.ts';
 import { GatewayMetrics } from './metrics.ts';
 import type { Encode } from './prompt.ts';
 import type { ServedModel } from './served-model.ts';
@@ -20,10 +19,12 @@ export interface GatewayOptions {
   readonly encode: Encode;
   readonly logger: Logger;
   readonly apiKeys: readonly string[];
-  /** Origins that browsers may call from; empty: CORS is off. */
+  /** Origins that browsers may call from, `*` for any; empty: CORS is off. */
   readonly corsOrigins: readonly string[];
   readonly bodyBytesMax: number;
   readonly streamBufferBytesMax: number;
+  /** Choices of one request: as many as can ever be accepted at once. */
+  readonly choicesMax: number;
 }
 
 interface Env {
@@ -42,7 +43,7 @@ export function createApp(options: GatewayOptions): Hono<Env> {
   const context: EndpointContext = { ...options, metrics };
   const app = new Hono<Env>();
   app.use(observe(logger, metrics));
-  if (options.corsOrigins.length > 0) app.use(cors({ origin: [...options.corsOrigins] }));
+  if (options.corsOrigins.length > 0) app.use(allowOrigins(options.corsOrigins));
   const keys = new ApiKeys(options.apiKeys);
   for (const path of ['/v1/*', '/api/*', '/metrics']) {
     app.use(path, async (c, next) => {
@@ -50,15 +51,15 @@ export function createApp(options: GatewayOptions): Hono<Env> {
       await next();
     });
   }
-  app.use('/v1/*', bodyLimit({ maxSize: options.bodyBytesMax, onError: () => refuseBody(options.bodyBytesMax) }));
   addInfoRoutes(app, model, port, metrics);
   const post = (path: string, endpoint: Endpoint): void => {
     app.post(path, async (c) =>
-      endpoint(await readJson(c), context, { requestId: c.get('requestId'), signal: c.req.raw.signal }),
+      endpoint(await readJson(c.req.raw, options.bodyBytesMax), context, {
+        requestId: c.get('requestId'),
+        signal: c.req.raw.signal,
+      }),
     );
-    app.all(path, (c) => {
-      throw new ApiError(405, `Cannot ${c.req.method} ${path}: use POST`, { code: 'method_not_allowed' });
-    });
+    app.all(path, (c) => refuseMethod(c, 'POST'));
   };
   post('/v1/chat/completions', chatCompletions);
   post('/v1/completions', completions);
@@ -92,12 +93,29 @@ function addInfoRoutes(app: Hono<Env>, model: ServedModel, port: InferencePort, 
     checkModel(c.req.param('id'), model);
     return c.json(card);
   });
+  for (const path of ['/health', '/ready', '/metrics', '/v1/models', '/v1/models/*'])
+    app.all(path, (c) => refuseMethod(c, 'GET'));
+}
+
+function allowOrigins(origins: readonly string[]) {
+  return cors({
+    origin: origins.includes('*') ? '*' : [...origins],
+    allowMethods: ['GET', 'POST'],
+    exposeHeaders: ['x-request-id', 'retry-after'],
+  });
+}
+
+function refuseMethod(c: Context<Env>, allowed: string): never {
+  throw new ApiError(405, `Cannot ${c.req.method} ${c.req.path}: use ${allowed}`, {
+    code: 'method_not_allowed',
+    allow: allowed,
+  });
 }
 
 /** Request id, one log line an answer, response counts. */
 function observe(logger: Logger, metrics: GatewayMetrics) {
   return async (c: Context<Env>, next: () => Promise<void>): Promise<void> => {
-    const requestId = `req-${randomUUID().replaceAll('-', '')}`;
+    const requestId = newRequestId();
     c.set('requestId', requestId);
     const startMs = performance.now();
     await next();
@@ -120,24 +138,8 @@ function answerError(c: Context<Env>, error: unknown, logger: Logger): Response 
   const apiError = toApiError(error);
   const requestId = c.get('requestId');
   if (apiError.status >= 500) logger.error({ requestId, err: error }, 'request failed');
-  const headers = new Headers({ 'content-type': 'application/json', 'x-request-id': requestId });
-  if (apiError.retryAfterMs !== undefined)
-    headers.set('retry-after', String(Math.max(1, Math.ceil(apiError.retryAfterMs / 1000))));
-  if (apiError.status === 401) headers.set('www-authenticate', 'Bearer');
-  return new Response(JSON.stringify(apiError.body()), { status: apiError.status, headers });
-}
-
-function refuseBody(bytesMax: number): Response {
-  throw new ApiError(413, `Cannot read request: the body is larger than ${bytesMax} bytes`, { code: 'body_too_large' });
-}
-
-async function readJson(c: Context<Env>): Promise<unknown> {
-  const text = await c.req.text();
-  try {
-    return JSON.parse(text);
-  } catch {
-    throw new ApiError(400, `Cannot read request: the body is not valid JSON: ${text.length} characters`, {
-      code: 'invalid_json',
-    });
-  }
+  return new Response(JSON.stringify(apiError.body()), {
+    status: apiError.status,
+    headers: errorHeaders(apiError, requestId),
+  });
 }

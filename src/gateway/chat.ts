@@ -1,6 +1,7 @@
 // POST /v1/chat/completions.
 import type { Delta, TokenEntry } from './choice-output.ts';
 import {
+  checkChoices,
   checkModel,
   type EndpointCall,
   type EndpointContext,
@@ -22,6 +23,7 @@ import { TokenNames } from './token-names.ts';
 export async function chatCompletions(json: unknown, context: EndpointContext, call: EndpointCall): Promise<Response> {
   const body = parseBody(chatSchema, json);
   checkModel(body.model, context.model);
+  checkChoices(1, body.n, context);
   const logprobs = logprobRequest(body);
   const wanted = maxTokens(body);
   const tokens = await chatPrompt(body, context.model, context.encode);

@@ -1,7 +1,7 @@
 // One choice's tokens turned into text pieces, with log-probability entries that leave together with their text.
 import type { TokenLogprobs } from '../cluster/ports.ts';
 import { Detokenizer } from '../text/detokenizer.ts';
-import { StopMatcher } from '../text/stop-matcher.ts';
+import type { StopMatcher } from '../text/stop-matcher.ts';
 import type { Tokenizer } from '../text/tokenizer.ts';
 
 export interface Alternative {
@@ -30,25 +30,35 @@ interface PendingEntry {
   readonly end: number;
 }
 
+export interface ChoiceOutputOptions {
+  /** This choice's own matcher; undefined: no stop strings. */
+  readonly stops: StopMatcher | undefined;
+  /** Ids that end the output: they are reported, but have no text. */
+  readonly stopIds: ReadonlySet<number>;
+  /** The output begins a text (an answer), rather than going on with one (a completion). */
+  readonly atStart: boolean;
+}
+
 /** Feed it tokens in order; after `stopped` or `finish` it takes no more. */
 export class ChoiceOutput {
   readonly #detokenizer: Detokenizer | undefined;
   readonly #stops: StopMatcher | undefined;
+  readonly #stopIds: ReadonlySet<number>;
   #pending: PendingEntry[] = [];
   #decoded = 0;
   #emitted = 0;
 
-  /** @param atStart the output begins a text (an answer), rather than going on with one (a completion) */
-  constructor(tokenizer: Tokenizer | undefined, stopStrings: readonly string[], atStart: boolean) {
+  constructor(tokenizer: Tokenizer | undefined, { stops, stopIds, atStart }: ChoiceOutputOptions) {
     this.#detokenizer = tokenizer === undefined ? undefined : new Detokenizer(tokenizer, { atStart });
-    this.#stops = stopStrings.length > 0 ? new StopMatcher(stopStrings) : undefined;
+    this.#stops = stops;
+    this.#stopIds = stopIds;
   }
 
   push(tokens: Int32Array, logprobs: TokenLogprobs | undefined): Delta {
     let text = '';
     for (let i = 0; i < tokens.length; i++) {
       const id = tokens[i] ?? 0;
-      const piece = this.#detokenizer?.push(id) ?? '';
+      const piece = this.#stopIds.has(id) ? '' : (this.#detokenizer?.push(id) ?? '');
       const entry = tokenEntry(id, this.#decoded, logprobs, i);
       this.#decoded += piece.length;
       this.#pending.push({ entry, end: this.#decoded });

@@ -116,9 +116,12 @@ export class CompletionShape {
     };
   }
 
-  #top({ alternatives, logprob }: TokenEntry): object | null {
+  #top({ id, alternatives, logprob }: TokenEntry): object | null {
     if (logprob === undefined) return null;
-    return Object.fromEntries(alternatives.map((entry) => [this.#names.name(entry.id).token, entry.logprob]));
+    const top: Record<string, number> = Object.create(null);
+    // The token itself too, as OpenAI has it. Where two are spelled alike, the likelier counts.
+    for (const entry of [...alternatives, { id, logprob }]) top[this.#names.name(entry.id).token] ??= entry.logprob;
+    return top;
   }
 
   #ids(entries: readonly TokenEntry[]): object {

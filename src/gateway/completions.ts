@@ -3,6 +3,7 @@ import type { TokenLogprobs } from '../cluster/ports.ts';
 import { type TokenEntry, tokenEntry } from './choice-output.ts';
 import { CompletionShape, type CompletionText } from './completion-shape.ts';
 import {
+  checkChoices,
   checkModel,
   type EndpointCall,
   type EndpointContext,
@@ -14,6 +15,7 @@ import {
 import { badField } from './errors.ts';
 import { parseBody } from './fields.ts';
 import { completionPrompts, outputTokens } from './prompt.ts';
+import { promptCount } from './prompt-schema.ts';
 import type { Choice, ChoiceHandler } from './run-choices.ts';
 import { completionSchema } from './schema.ts';
 import type { SseStream } from './sse.ts';
@@ -31,6 +33,7 @@ export async function completions(json: unknown, context: EndpointContext, call:
       "Cannot complete: 'max_tokens' is 0 and 'echo' is not true: there is nothing to answer",
     );
   }
+  checkChoices(promptCount(body.prompt), body.n, context);
   const prompts = await completionPrompts(body, context.model, context.encode);
   const planned = prompts.map((tokens) => ({
     tokens,

@@ -1,12 +1,14 @@
 // What both generating endpoints share: their surroundings, the choices of a request, streams and usage.
 import { randomUUID } from 'node:crypto';
+import type { Logger } from 'pino';
 import type { InferencePort } from '../cluster/ports.ts';
+import { StopMatcher } from '../text/stop-matcher.ts';
 import { ChoiceOutput } from './choice-output.ts';
-import { ApiError, toApiError } from './errors.ts';
+import { ApiError, badField, toApiError } from './errors.ts';
 import type { GatewayMetrics } from './metrics.ts';
 import { choiceSeed, type LogprobRequest, samplingParams, stopStrings, stopTokenIds } from './params.ts';
 import type { Encode } from './prompt.ts';
-import { type Choice, type ChoiceHandler, RunningChoices, type Usage } from './run-choices.ts';
+import { type Choice, type ChoiceHandler, clientGone, RunningChoices, type Usage } from './run-choices.ts';
 import type { SharedBody } from './schema.ts';
 import type { ServedModel } from './served-model.ts';
 import { SseStream } from './sse.ts';
@@ -18,6 +20,9 @@ export interface EndpointContext {
   readonly encode: Encode;
   /** Bytes of a stream that may wait for a slow client before it is cancelled. */
   readonly streamBufferBytesMax: number;
+  /** Choices of one request. */
+  readonly choicesMax: number;
+  readonly logger: Logger;
 }
 
 /** One HTTP request to an endpoint. */
@@ -44,14 +49,20 @@ export function planChoices(
 ): Choice[] {
   const n = body.n ?? 1;
   const sampling = samplingParams(body, context.model, logprobs);
-  const stops = stopStrings(body);
+  const stopTexts = stopStrings(body);
+  const stops = stopTexts.length > 0 ? new StopMatcher(stopTexts) : undefined;
   const stopIds = stopTokenIds(body, context.model);
+  const stopIdSet = new Set(stopIds);
   return prompts.flatMap(({ tokens, maxTokens, answer }, p) =>
     Array.from({ length: n }, (_, i): Choice => {
       const index = p * n + i;
       return {
         index,
-        output: new ChoiceOutput(context.model.tokenizer, stops, answer),
+        output: new ChoiceOutput(context.model.tokenizer, {
+          stops: stops?.fresh(),
+          stopIds: stopIdSet,
+          atStart: answer,
+        }),
         request: {
           id: `${call.requestId}-${index}`,
           prompt: tokens,
@@ -63,6 +74,16 @@ export function planChoices(
         },
       };
     }),
+  );
+}
+
+/** @throws ApiError 400 for more choices than could ever be accepted at once */
+export function checkChoices(prompts: number, n: number | undefined, { choicesMax }: EndpointContext): void {
+  const choices = prompts * (n ?? 1);
+  if (choices <= choicesMax) return;
+  throw badField(
+    prompts > choicesMax ? 'prompt' : 'n',
+    `Cannot accept request: ${prompts} prompts with ${n ?? 1} choices each are ${choices}, this server takes ${choicesMax} at once`,
   );
 }
 
@@ -82,10 +103,10 @@ export async function runToEnd(
   context: EndpointContext,
   call: EndpointCall,
 ): Promise<Usage> {
+  throwIfGone(call.signal);
   const running = new RunningChoices(context.port, choices, handler, context.metrics.startRequest());
   const leave = (): void => running.cancel();
   call.signal.addEventListener('abort', leave, { once: true });
-  if (call.signal.aborted) leave();
   try {
     await running.done;
   } finally {
@@ -102,20 +123,25 @@ export function runStreaming(
   context: EndpointContext,
   call: EndpointCall,
 ): Response {
+  throwIfGone(call.signal);
   let running: RunningChoices | undefined;
   const leave = (): void => running?.cancel();
   const stream = new SseStream({ bufferBytesMax: context.streamBufferBytesMax, onGone: leave });
   running = new RunningChoices(context.port, choices, handlerFor(stream), context.metrics.startRequest());
   call.signal.addEventListener('abort', leave, { once: true });
   const { usage } = running;
-  running.done.then(
-    () => {
+  running.done
+    .then(() => {
       const chunk = lastChunk(usage);
       if (chunk !== undefined) stream.send(chunk);
       stream.done();
-    },
-    (error: unknown) => stream.fail(toApiError(error).body()),
-  );
+    })
+    .catch((error: unknown) => {
+      const apiError = toApiError(error);
+      if (apiError.status >= 500) context.logger.error({ requestId: call.requestId, err: error }, 'stream failed');
+      stream.fail(apiError.body());
+    })
+    .finally(() => call.signal.removeEventListener('abort', leave));
   return new Response(stream.body, {
     headers: {
       'content-type': 'text/event-stream; charset=utf-8',
@@ -123,6 +149,11 @@ export function runStreaming(
       'x-accel-buffering': 'no',
     },
   });
+}
+
+/** The client may have left while its prompt was tokenised. */
+function throwIfGone(signal: AbortSignal): void {
+  if (signal.aborted) throw clientGone();
 }
 
 export function usageBody(usage: Usage): object {

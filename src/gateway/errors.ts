@@ -1,4 +1,5 @@
 // Errors as clients see them: OpenAI's shape, one table from failure to status, and nothing internal.
+import { randomUUID } from 'node:crypto';
 import type { FailureCode } from '../cluster/ports.ts';
 
 export interface ApiErrorBody {
@@ -17,11 +18,13 @@ export class ApiError extends Error {
   readonly code: string | undefined;
   readonly param: string | undefined;
   readonly retryAfterMs: number | undefined;
+  /** Methods that would have been right. */
+  readonly allow: string | undefined;
 
   constructor(
     status: number,
     message: string,
-    details: { code?: string; param?: string | undefined; retryAfterMs?: number | undefined } = {},
+    details: { code?: string; param?: string | undefined; retryAfterMs?: number | undefined; allow?: string } = {},
   ) {
     super(message);
     this.name = 'ApiError';
@@ -30,6 +33,7 @@ export class ApiError extends Error {
     this.code = details.code;
     this.param = details.param;
     this.retryAfterMs = details.retryAfterMs;
+    this.allow = details.allow;
   }
 
   body(): ApiErrorBody {
@@ -78,6 +82,23 @@ export function toApiError(error: unknown): ApiError {
   return new ApiError(500, 'Cannot serve request: internal error; the log has the details under this request id', {
     code: 'internal_error',
   });
+}
+
+/** The headers of an error's answer. */
+export function errorHeaders(error: ApiError, requestId: string): Record<string, string> {
+  const headers: Record<string, string> = { 'content-type': 'application/json', 'x-request-id': requestId };
+  if (error.retryAfterMs !== undefined)
+    headers['retry-after'] = String(Math.max(1, Math.ceil(error.retryAfterMs / 1000)));
+  if (error.status === 401) headers['www-authenticate'] = 'Bearer';
+  if (error.allow !== undefined) headers.allow = error.allow;
+  // The rest of the body is not read: the connection cannot carry another request.
+  if (error.status === 413) headers.connection = 'close';
+  return headers;
+}
+
+/** A new id for an HTTP request. */
+export function newRequestId(): string {
+  return `req-${randomUUID().replaceAll('-', '')}`;
 }
 
 function errorType(status: number): string {

@@ -52,7 +52,7 @@ export function checkTokenId(id: number, field: string, model: ServedModel): voi
 export function choiceSeed(seed: number | undefined, index: number): [number, number] {
   if (seed === undefined) return [randomInt(2 ** 32), randomInt(2 ** 32)];
   const high = Math.floor(seed / 2 ** 32);
-  return [(seed >>> 0) ^ 0, (high + Math.imul(index, 0x9e3779b9)) >>> 0];
+  return [seed >>> 0, (high + Math.imul(index, 0x9e3779b9)) >>> 0];
 }
 
 export function stopStrings(body: SharedBody): string[] {

@@ -1,4 +1,5 @@
 // Prompts as token ids, with their lengths checked against the context.
+import { setImmediate } from 'node:timers/promises';
 import { type ChatMessage, type ChatTemplate, ChatTemplateError } from '../text/chat-template.ts';
 import { ApiError, badField } from './errors.ts';
 import { checkTokenId } from './params.ts';
@@ -19,7 +20,12 @@ export async function chatPrompt(body: ChatBody, model: ServedModel, encode: Enc
   if (model.chatTemplate === undefined) {
     throw badField('messages', `Cannot chat: model '${model.id}' has no chat template; use /v1/completions`);
   }
-  return tokenise(render(model.chatTemplate, body.messages, model), 'messages', false, encode);
+  const messages = body.messages.map(({ role, content, name }) => ({
+    role,
+    content,
+    ...(name !== undefined && { name }),
+  }));
+  return tokenise(render(model.chatTemplate, messages, model), 'messages', false, encode);
 }
 
 function render(template: ChatTemplate, messages: readonly ChatMessage[], { bosToken, eosToken }: ServedModel): string {
@@ -50,8 +56,11 @@ export async function completionPrompts(
   const prompts: Int32Array[] = [];
   if (isIds(prompt)) prompts.push(idsOf(prompt, model));
   else
-    for (const entry of prompt)
+    for (const entry of prompt) {
       prompts.push(typeof entry === 'string' ? await encodeText(entry, model, encode) : idsOf(entry, model));
+      // Each may take a millisecond: others get their turn between them.
+      await setImmediate();
+    }
   return prompts;
 }
 

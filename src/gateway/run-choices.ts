@@ -27,7 +27,7 @@ export interface Usage {
 
 /** Choices under way. */
 export class RunningChoices {
-  /** Resolves when all have finished; rejects with the first failure (an ApiError), the rest being cancelled. */
+  /** Resolves when all have finished; rejects with the first failure, the rest being cancelled. */
   readonly done: Promise<void>;
   readonly usage: Usage = { promptTokens: 0, cachedTokens: 0, completionTokens: 0 };
   readonly #port: InferencePort;
@@ -35,14 +35,17 @@ export class RunningChoices {
   readonly #times: RequestTimes;
   readonly #open = new Map<string, Choice>();
   readonly #cachedOfPrompt = new Map<Int32Array, number>();
+  #left: number;
+  #failure: unknown;
   #resolve: () => void = () => {};
-  #reject: (error: ApiError) => void = () => {};
+  #reject: (error: unknown) => void = () => {};
 
   /** @throws ApiError when a choice is refused: then none runs. */
   constructor(port: InferencePort, choices: readonly Choice[], handler: ChoiceHandler, times: RequestTimes) {
     this.#port = port;
     this.#handler = handler;
     this.#times = times;
+    this.#left = choices.length;
     this.done = new Promise((resolve, reject) => {
       this.#resolve = resolve;
       this.#reject = reject;
@@ -53,29 +56,45 @@ export class RunningChoices {
   }
 
   /** Frees everything; the handler hears nothing more and `done` rejects. Ends nothing that has ended. */
-  cancel(reason: ApiError = new ApiError(499, 'Cannot continue: the client went away')): void {
-    for (const id of this.#open.keys()) this.#port.cancel(id);
-    if (this.#open.size > 0) this.#times.cancelled();
+  cancel(): void {
+    if (this.#open.size === 0) return;
+    this.#times.cancelled();
+    this.#abandon(clientGone());
+  }
+
+  #abandon(error: unknown): void {
+    const ids = [...this.#open.keys()];
     this.#open.clear();
-    this.#reject(reason);
+    for (const id of ids) this.#port.cancel(id);
+    this.#failure ??= error;
+    this.#reject(error);
   }
 
   #submit(choices: readonly Choice[]): void {
-    for (const choice of choices) this.#open.set(choice.request.id, choice);
-    let refusal: ApiError | undefined;
     for (const choice of choices) {
-      this.#port.submit(choice.request, (event) => {
-        if (event.kind === 'failed') refusal ??= fromFailure(event);
-        this.#on(choice, event);
-      });
-      if (refusal !== undefined) throw refusal;
+      this.#open.set(choice.request.id, choice);
+      try {
+        this.#port.submit(choice.request, (event) => this.#hear(choice, event));
+      } catch (error) {
+        this.#abandon(error);
+      }
+      if (this.#failure !== undefined) throw this.#failure;
     }
     const prompts = new Set(choices.map((choice) => choice.request.prompt));
     for (const prompt of prompts) this.usage.promptTokens += prompt.length;
   }
 
-  #on(choice: Choice, event: GenerationEvent): void {
+  /** Whatever goes wrong with one request's answer must not reach the port: others are served through it. */
+  #hear(choice: Choice, event: GenerationEvent): void {
     if (!this.#open.has(choice.request.id)) return;
+    try {
+      this.#on(choice, event);
+    } catch (error) {
+      this.#abandon(error);
+    }
+  }
+
+  #on(choice: Choice, event: GenerationEvent): void {
     switch (event.kind) {
       case 'accepted':
         break;
@@ -92,7 +111,8 @@ export class RunningChoices {
         this.#finish(choice, event.reason, choice.output.finish());
         break;
       case 'failed':
-        this.cancel(fromFailure(event));
+        this.#open.delete(choice.request.id);
+        this.#abandon(fromFailure(event));
     }
   }
 
@@ -121,8 +141,12 @@ export class RunningChoices {
     this.#open.delete(choice.request.id);
     this.#handler.delta(choice, rest);
     this.#handler.finished(choice, rest.stopped === undefined ? reason : 'stop');
-    if (this.#open.size > 0) return;
+    if (--this.#left > 0) return;
     this.#times.finished();
     this.#resolve();
   }
+}
+
+export function clientGone(): ApiError {
+  return new ApiError(499, 'Cannot continue: the client went away');
 }

@@ -1,17 +1,46 @@
 // What request bodies may hold: types and ranges of the fields we serve.
 import { z } from 'zod';
+import { promptSchema } from './prompt-schema.ts';
 
-const textPart = z.object({ type: z.literal('text'), text: z.string() });
-const content = z.union([z.string(), z.array(textPart)]);
+/** Far more than fit any context; a longer list is refused before its members are looked at. */
+const messagesMax = 16_384;
+const biasesMax = 16_384;
+const stopCharactersMax = 1024;
 
-const message = z.object({
-  role: z.enum(['system', 'developer', 'user', 'assistant']),
-  content,
-  name: z.string().optional(),
-});
+/** A list whose length is checked before its members. */
+function list<T extends z.ZodType>(member: T, least: number, most: number) {
+  const fits = (value: unknown): boolean => Array.isArray(value) && value.length >= least && value.length <= most;
+  return z.custom<unknown[]>(fits, `expected a list of ${least} to ${most}`).pipe(z.array(member));
+}
 
-const logitBias = z.record(z.string().regex(/^\d+$/, 'keys are token ids'), z.number().min(-100).max(100));
+/** Members that messages and parts may have beside those we read, as long as they ask for nothing. */
+const nothing = z.custom<unknown>(isEmpty, 'is not supported yet');
+
+function isEmpty(value: unknown): boolean {
+  if (value === '' || value === false) return true;
+  return typeof value === 'object' && value !== null && Object.keys(value).length === 0;
+}
+
+const textPart = z.object({ type: z.literal('text'), text: z.string() }).catchall(nothing);
+const content = z.union([z.string(), list(textPart, 0, messagesMax)], 'expected text or a list of text parts');
+
+const message = z
+  .object({
+    role: z.enum(['system', 'developer', 'user', 'assistant']),
+    content,
+    name: z.string().optional(),
+  })
+  .catchall(nothing);
+
+const logitBias = z
+  .custom<Record<string, number>>(
+    (value) => typeof value === 'object' && value !== null && Object.keys(value).length <= biasesMax,
+    `expected an object of at most ${biasesMax} members`,
+  )
+  .pipe(z.record(z.string().regex(/^(0|[1-9]\d*)$/, 'keys are token ids'), z.number().min(-100).max(100)));
+
 const tokenId = z.number().int().min(0);
+const stopString = z.string().min(1).max(stopCharactersMax);
 
 /** Fields of sampling and output that both endpoints share. `null` was removed before. */
 const shared = {
@@ -26,8 +55,8 @@ const shared = {
   logit_bias: logitBias.optional(),
   seed: z.number().int().min(Number.MIN_SAFE_INTEGER).max(Number.MAX_SAFE_INTEGER).optional(),
   n: z.number().int().min(1).max(16).optional(),
-  stop: z.union([z.string().min(1), z.array(z.string().min(1)).max(16)]).optional(),
-  stop_token_ids: z.array(tokenId).max(64).optional(),
+  stop: z.union([stopString, list(stopString, 0, 16)], 'expected text or a list of up to 16 texts').optional(),
+  stop_token_ids: list(tokenId, 0, 64).optional(),
   ignore_eos: z.boolean().optional(),
   stream: z.boolean().optional(),
   stream_options: z
@@ -40,7 +69,7 @@ const shared = {
 
 export const chatSchema = z.object({
   ...shared,
-  messages: z.array(message).min(1),
+  messages: list(message, 1, messagesMax),
   max_tokens: z.number().int().min(1).optional(),
   max_completion_tokens: z.number().int().min(1).optional(),
   logprobs: z.boolean().optional(),
@@ -49,12 +78,7 @@ export const chatSchema = z.object({
 
 export const completionSchema = z.object({
   ...shared,
-  prompt: z.union([
-    z.string(),
-    z.array(z.string()).min(1),
-    z.array(tokenId).min(1),
-    z.array(z.array(tokenId).min(1)).min(1),
-  ]),
+  prompt: promptSchema,
   max_tokens: z.number().int().min(0).optional(),
   logprobs: z.number().int().min(0).max(20).optional(),
   echo: z.boolean().optional(),

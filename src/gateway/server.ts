@@ -1,7 +1,12 @@
 // Listening, and ending in order: no new connections, those under way finish, then the port is free.
-import type { Server } from 'node:http';
-import { createAdaptorServer } from '@hono/node-server';
+import { createServer, type Server } from 'node:http';
+import type { Socket } from 'node:net';
+import { getRequestListener } from '@hono/node-server';
 import { createApp, type GatewayOptions } from './app.ts';
+import { ApiError, errorHeaders, newRequestId } from './errors.ts';
+
+/** Longer than proxies keep an idle connection, so that it is not this side that closes one as a request comes. */
+const keepAliveMs = 75_000;
 
 export interface Gateway {
   readonly host: string;
@@ -13,27 +18,77 @@ export interface Gateway {
 /** @throws Error naming host and port when they cannot be listened on */
 export async function listen(options: GatewayOptions, host: string, port: number): Promise<Gateway> {
   const app = createApp(options);
-  const server = createAdaptorServer({ fetch: app.fetch, overrideGlobalObjects: false }) as Server;
+  const listener = getRequestListener(app.fetch, {
+    overrideGlobalObjects: false,
+    // HTTP/1.0 clients name no host.
+    hostname: 'localhost',
+    errorHandler: () => {
+      const { status, headers, body } = badRequest(400);
+      return new Response(body, { status, headers });
+    },
+  });
+  const server = createServer({ keepAliveTimeout: keepAliveMs }, listener);
+  const answers = new OpenAnswers(server);
+  server.on('clientError', (error: NodeJS.ErrnoException, socket: Socket) => refuseBytes(error, socket));
   await new Promise<void>((resolve, reject) => {
     server.once('error', (error) => reject(new Error(`Cannot listen on ${host}:${port}: ${error.message}`)));
     server.listen(port, host, resolve);
   });
   const address = server.address();
   const bound = typeof address === 'object' && address !== null ? address.port : port;
-  return { host, port: bound, drain: (graceMs) => drain(server, options, graceMs) };
+  return { host, port: bound, drain: (graceMs) => drain(server, answers, options, graceMs) };
 }
 
-async function drain(server: Server, options: GatewayOptions, graceMs: number): Promise<void> {
+/** Counts requests whose answer has not left yet. */
+class OpenAnswers {
+  #count = 0;
+  #whenNone: (() => void) | undefined;
+
+  constructor(server: Server) {
+    server.on('request', (_incoming, outgoing) => {
+      this.#count++;
+      outgoing.once('close', () => {
+        if (--this.#count === 0) this.#whenNone?.();
+      });
+    });
+  }
+
+  none(): Promise<void> {
+    return new Promise((resolve) => {
+      this.#whenNone = resolve;
+      if (this.#count === 0) resolve();
+    });
+  }
+}
+
+async function drain(server: Server, answers: OpenAnswers, options: GatewayOptions, graceMs: number): Promise<void> {
   const closed = new Promise<void>((resolve) => server.close(() => resolve()));
-  const drained = options.port.drain();
+  const drained = options.port.drain().then(() => answers.none());
   let timer: NodeJS.Timeout | undefined;
   const grace = new Promise<void>((resolve) => {
     timer = setTimeout(resolve, graceMs);
   });
   await Promise.race([drained, grace]);
-  server.closeIdleConnections();
-  await Promise.race([closed, grace]);
   clearTimeout(timer);
+  // What is left are connections kept alive or silent, or requests out of time.
   server.closeAllConnections();
   await closed;
+}
+
+/** An answer to a request that never reached the app. */
+function badRequest(status: 400 | 408 | 431): { status: number; headers: Record<string, string>; body: string } {
+  const why = { 400: 'it is not valid HTTP', 408: 'it came too slowly', 431: 'its headers are too large' }[status];
+  const error = new ApiError(status, `Cannot read request: ${why}`, { code: 'bad_request' });
+  return { status, headers: errorHeaders(error, newRequestId()), body: JSON.stringify(error.body()) };
+}
+
+function refuseBytes(error: NodeJS.ErrnoException, socket: Socket): void {
+  if (error.code === 'ECONNRESET' || !socket.writable || socket.bytesWritten > 0) {
+    socket.destroy();
+    return;
+  }
+  const statuses = { HPE_HEADER_OVERFLOW: 431, ERR_HTTP_REQUEST_TIMEOUT: 408 } as const;
+  const { status, headers, body } = badRequest(statuses[error.code as keyof typeof statuses] ?? 400);
+  const lines = Object.entries({ ...headers, connection: 'close', 'content-length': String(Buffer.byteLength(body)) });
+  socket.end(`HTTP/1.1 ${status} \r\n${lines.map(([name, value]) => `${name}: ${value}\r\n`).join('')}\r\n${body}`);
 }

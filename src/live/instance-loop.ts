@@ -94,7 +94,11 @@ export class InstanceLoop {
 
   #feed(event: InstanceEvent): void {
     this.#changed = true;
-    for (const effect of this.#machine.step(nowUs(), event)) this.#carryOut(effect);
+    for (const effect of this.#machine.step(nowUs(), event)) {
+      // A request often ends by itself while its cancel is under way: nothing is wrong.
+      if (effect.kind === 'ignored' && event.kind === 'cancel') continue;
+      this.#carryOut(effect);
+    }
   }
 
   #carryOut(effect: InstanceEffect): void {

@@ -55,12 +55,14 @@ export class TokenizerThread {
       if ('ids' in answer) waiting?.resolve(answer.ids);
       else waiting?.reject(new Error(answer.message));
     });
-    worker.once('error', (error) => this.#fail(error.message));
-    worker.once('exit', () => this.#fail('its thread ended'));
+    worker.once('error', (error) => this.#fail(worker, error.message));
+    worker.once('exit', () => this.#fail(worker, 'its thread ended'));
     return worker;
   }
 
-  #fail(why: string): void {
+  /** A thread that failed ends a little later: by then the calls may be another's. */
+  #fail(worker: Worker, why: string): void {
+    if (this.#worker !== worker) return;
     this.#worker = undefined;
     for (const { reject } of this.#waiting.values()) reject(new Error(`Cannot tokenize text: ${why}`));
     this.#waiting.clear();

@@ -56,6 +56,7 @@ export class WorkerInstance implements InferencePort {
   /** undefined until the instance is ready. */
   #conductor: Conductor | undefined;
   #snapshot = notReady;
+  #draining = false;
   #drained: (() => void) | undefined;
 
   constructor(options: WorkerInstanceOptions<unknown>) {
@@ -96,15 +97,15 @@ export class WorkerInstance implements InferencePort {
   }
 
   cancel(id: RequestId): void {
-    this.#sinks.delete(id);
-    this.#feed({ kind: 'cancel', id });
+    if (this.#sinks.delete(id)) this.#feed({ kind: 'cancel', id });
   }
 
   snapshot(): InstanceSnapshot {
-    return this.#snapshot;
+    return this.#draining ? { ...this.#snapshot, ready: false } : this.#snapshot;
   }
 
   drain(): Promise<void> {
+    this.#draining = true;
     if (this.#conductor === undefined) return Promise.resolve();
     return new Promise((resolve) => {
       this.#drained = resolve;
@@ -183,7 +184,13 @@ export class WorkerInstance implements InferencePort {
   #emit(id: RequestId, event: GenerationEvent): void {
     const sink = this.#sinks.get(id);
     if (event.kind === 'finished' || event.kind === 'failed') this.#sinks.delete(id);
-    sink?.(event);
+    try {
+      sink?.(event);
+    } catch (error) {
+      // One request's trouble must not end those that are heard after it.
+      this.#log(`Request ${id}: its events cannot be taken: ${error instanceof Error ? error.stack : String(error)}`);
+      this.cancel(id);
+    }
   }
 
   #send(message: ToInstance): void {

@@ -63,10 +63,18 @@ export class StopMatcher {
   #stopped: string | undefined;
 
   /** Throws on an empty stop string. */
-  constructor(stops: readonly string[]) {
-    if (stops.includes('')) throw new Error('Cannot match stop strings: one of them is empty');
-    this.#root = buildAutomaton(stops.map(toWellFormed));
+  constructor(stops: readonly string[] | StopMatcher) {
+    if (stops instanceof StopMatcher) this.#root = stops.#root;
+    else {
+      if (stops.includes('')) throw new Error('Cannot match stop strings: one of them is empty');
+      this.#root = buildAutomaton(stops.map(toWellFormed));
+    }
     this.#state = this.#root;
+  }
+
+  /** A matcher of the same stop strings for another output; they share what was built. */
+  fresh(): StopMatcher {
+    return new StopMatcher(this);
   }
 
   /** UTF-16 code units emitted so far. */

@@ -1,48 +1,8 @@
 // The gateway's answers, field by field, over a scripted inference port.
-import { pino } from 'pino';
 import { describe, expect, it } from 'vitest';
-import { createApp, type GatewayOptions } from '../../src/gateway/app.ts';
-import { ChatTemplate } from '../../src/text/chat-template.ts';
-import { bytesOf, byteTokenizer } from './byte-tokenizer.ts';
-import { accepted, finished, type Script, ScriptedPort, scriptedLogprobs, started, tokens } from './scripted-port.ts';
-
-const template = '{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}assistant:';
-
-function gateway(script: Script, more: Partial<GatewayOptions> = {}) {
-  const port = new ScriptedPort(script);
-  const options: GatewayOptions = {
-    model: {
-      id: 'bytes',
-      createdS: 1,
-      contextTokens: 100,
-      vocabSize: 257,
-      tokenizer: byteTokenizer,
-      chatTemplate: new ChatTemplate(template),
-      bosToken: undefined,
-      eosToken: undefined,
-      eosIds: [256],
-      defaults: { temperature: 1, topP: 1, topK: 0, minP: 0, repetitionPenalty: 1 },
-    },
-    port,
-    encode: async (text) => Int32Array.from(byteTokenizer.encode(text)),
-    logger: pino({ level: 'silent' }),
-    apiKeys: [],
-    corsOrigins: [],
-    bodyBytesMax: 10_000,
-    streamBufferBytesMax: 1 << 20,
-    ...more,
-  };
-  const app = createApp(options);
-  const post = (path: string, body: unknown, headers: Record<string, string> = {}) =>
-    app.request(path, { method: 'POST', body: typeof body === 'string' ? body : JSON.stringify(body), headers });
-  return { app, port, post };
-}
-
-const says =
-  (text: string, reason: 'stop' | 'length' = 'length'): Script =>
-  () => [accepted, started(2), ...bytesOf(text).map((id) => tokens([id])), finished(reason)];
-
-const chat = { model: 'bytes', messages: [{ role: 'user', content: 'hi' }] };
+import { bytesOf } from './byte-tokenizer.ts';
+import { accepted, finished, type Script, scriptedLogprobs, started, tokens } from './scripted-port.ts';
+import { chat, events, gateway, says } from './world.ts';
 
 /** What the tests read of an answer. */
 interface Answer {
@@ -61,11 +21,6 @@ interface Answer {
 
 async function json(response: Response | Promise<Response>): Promise<Answer> {
   return (await (await response).json()) as Answer;
-}
-
-async function events(response: Response): Promise<unknown[]> {
-  const lines = (await response.text()).split('\n\n').filter((line) => line !== '');
-  return lines.map((line) => (line === 'data: [DONE]' ? 'done' : JSON.parse(line.slice('data: '.length))));
 }
 
 describe('chat completions', () => {
@@ -220,7 +175,7 @@ describe('refusals', () => {
       '/v1/chat/completions',
       { ...chat, messages: [{ role: 'user', content: [{ type: 'image_url' }] }] },
       400,
-      'messages.0.content',
+      'messages.0.content.0.type',
     ],
     ['negative temperature', '/v1/chat/completions', { ...chat, temperature: -1 }, 400, 'temperature'],
     ['tools', '/v1/chat/completions', { ...chat, tools: [{ type: 'function' }] }, 400, 'tools'],

@@ -5,7 +5,7 @@ import type { ServedModel } from '../../gateway/served-model.ts';
 import { type Gateway, listen } from '../../gateway/server.ts';
 import type { InstanceDescription } from '../../live/protocol.ts';
 import type { WorkerInstance } from '../../live/worker-instance.ts';
-import { openServing } from '../open-serving.ts';
+import { openServing, type Serving } from '../open-serving.ts';
 import { addModelFlags, readOptions, type ServeOptions, serveOptionsSchema } from '../options.ts';
 
 const streamBufferBytesMax = 2 ** 20;
@@ -24,28 +24,34 @@ export function serveCommand(): Command {
     .action(async (flags: Record<string, unknown>) => {
       const options = readOptions(serveOptionsSchema, flags);
       const serving = await openServing(options, options);
-      const gateway = await listen(
-        {
-          model: serving.model,
-          port: serving.instance,
-          encode: serving.encode,
-          logger: pino({ level: options.logLevel }, pino.destination({ dest: 2, sync: false })),
-          apiKeys: options.apiKey,
-          corsOrigins: options.corsOrigin,
-          bodyBytesMax: options.bodyLimit,
-          streamBufferBytesMax,
-        },
-        options.host,
-        options.port,
-      );
       try {
-        announce(serving.model, await serving.instance.ready(), gateway, options);
-        await served(serving.instance);
+        const gateway = await openGateway(serving, options);
+        try {
+          announce(serving.model, await serving.instance.ready(), gateway, options);
+          await served(serving.instance);
+        } finally {
+          await gateway.drain(drainGraceMs);
+        }
       } finally {
-        await gateway.drain(drainGraceMs);
         await serving.close();
       }
     });
+}
+
+/** @throws Error when host and port cannot be listened on */
+function openGateway({ model, instance, encode }: Serving, options: ServeOptions): Promise<Gateway> {
+  const settings = {
+    model,
+    port: instance,
+    encode,
+    logger: pino({ level: options.logLevel }, pino.destination({ dest: 2, sync: false })),
+    apiKeys: options.apiKey,
+    corsOrigins: options.corsOrigin,
+    bodyBytesMax: options.bodyLimit,
+    streamBufferBytesMax,
+    choicesMax: options.queue,
+  };
+  return listen(settings, options.host, options.port);
 }
 
 function announce(model: ServedModel, description: InstanceDescription, gateway: Gateway, options: ServeOptions): void {

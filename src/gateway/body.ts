@@ -1,0 +1,57 @@
+// Request bodies: read up to a limit, whatever the client announced, as UTF-8 and JSON, or refused with the reason.
+import { ApiError } from './errors.ts';
+
+/**
+ * The body as JSON.
+ * @throws ApiError 413 over `bytesMax`, 400 for what is not UTF-8 or not JSON, 499 when the client leaves meanwhile
+ */
+export async function readJson(request: Request, bytesMax: number): Promise<unknown> {
+  if (Number(request.headers.get('content-length') ?? 0) > bytesMax) throw tooLarge(bytesMax);
+  const text = decode(await readBytes(request, bytesMax));
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw notJson(`it is not valid JSON: ${text.length} characters`);
+  }
+}
+
+async function readBytes(request: Request, bytesMax: number): Promise<Uint8Array> {
+  const pieces: Uint8Array[] = [];
+  let bytes = 0;
+  for await (const piece of piecesOf(request)) {
+    bytes += piece.length;
+    if (bytes > bytesMax) throw tooLarge(bytesMax);
+    pieces.push(piece);
+  }
+  return Buffer.concat(pieces, bytes);
+}
+
+async function* piecesOf(request: Request): AsyncGenerator<Uint8Array> {
+  const reader = request.body?.getReader();
+  if (reader === undefined) return;
+  for (;;) {
+    const read = await reader.read().catch(() => {
+      throw new ApiError(499, 'Cannot read request: the client went away');
+    });
+    if (read.done) return;
+    yield read.value;
+  }
+}
+
+function decode(bytes: Uint8Array): string {
+  try {
+    return new TextDecoder('utf-8', { fatal: true }).decode(bytes);
+  } catch {
+    throw notJson(`it is not valid UTF-8: ${bytes.length} bytes`);
+  }
+}
+
+function notJson(why: string): ApiError {
+  return new ApiError(400, `Cannot read request: the body cannot be used: ${why}`, { code: 'invalid_json' });
+}
+
+function tooLarge(bytesMax: number): ApiError {
+  return new ApiError(413, `Cannot read request: the body is larger than ${bytesMax} bytes`, {
+    code: 'body_too_large',
+  });
+}

@@ -1,0 +1,53 @@
+// A gateway over a scripted port and a tokenizer of bytes, and what tests say to it.
+import { pino } from 'pino';
+import { createApp, type GatewayOptions } from '../../src/gateway/app.ts';
+import { ChatTemplate } from '../../src/text/chat-template.ts';
+import { bytesOf, byteTokenizer } from './byte-tokenizer.ts';
+import { accepted, finished, type Script, ScriptedPort, started, tokens } from './scripted-port.ts';
+
+const template = '{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}assistant:';
+
+export function gatewayOptions(port: ScriptedPort, more: Partial<GatewayOptions> = {}): GatewayOptions {
+  return {
+    model: {
+      id: 'bytes',
+      createdS: 1,
+      contextTokens: 100,
+      vocabSize: 257,
+      tokenizer: byteTokenizer,
+      chatTemplate: new ChatTemplate(template),
+      bosToken: undefined,
+      eosToken: undefined,
+      eosIds: [256],
+      defaults: { temperature: 1, topP: 1, topK: 0, minP: 0, repetitionPenalty: 1 },
+    },
+    port,
+    encode: async (text) => Int32Array.from(byteTokenizer.encode(text)),
+    logger: pino({ level: 'silent' }),
+    apiKeys: [],
+    corsOrigins: [],
+    bodyBytesMax: 10_000,
+    streamBufferBytesMax: 1 << 20,
+    choicesMax: 64,
+    ...more,
+  };
+}
+
+export function gateway(script: Script, more: Partial<GatewayOptions> = {}) {
+  const port = new ScriptedPort(script);
+  const app = createApp(gatewayOptions(port, more));
+  const post = (path: string, body: unknown, headers: Record<string, string> = {}) =>
+    app.request(path, { method: 'POST', body: typeof body === 'string' ? body : JSON.stringify(body), headers });
+  return { app, port, post };
+}
+
+export const says =
+  (text: string, reason: 'stop' | 'length' = 'length'): Script =>
+  () => [accepted, started(2), ...bytesOf(text).map((id) => tokens([id])), finished(reason)];
+
+export const chat = { model: 'bytes', messages: [{ role: 'user', content: 'hi' }] };
+
+export async function events(response: Response): Promise<unknown[]> {
+  const lines = (await response.text()).split('\n\n').filter((line) => line !== '');
+  return lines.map((line) => (line === 'data: [DONE]' ? 'done' : JSON.parse(line.slice('data: '.length))));
+}
