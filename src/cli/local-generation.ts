@@ -1,6 +1,7 @@
 // One generation on an instance of this process: what `generate` and `chat` do.
-import { randomInt, randomUUID } from 'node:crypto';
+import { randomUUID } from 'node:crypto';
 import type { GenerationEvent, GenerationRequest } from '../cluster/ports.ts';
+import { choiceSeed } from '../gateway/params.ts';
 import type { ChatMessage } from '../text/chat-template.ts';
 import { Detokenizer } from '../text/detokenizer.ts';
 import type { Serving } from './open-serving.ts';
@@ -81,7 +82,7 @@ function localRequest(
       frequencyPenalty: 0,
       presencePenalty: 0,
       logitBias: [],
-      seed: [settings.seed ?? randomInt(2 ** 32), 0],
+      seed: choiceSeed(settings.seed, 0),
       topLogprobs: undefined,
       promptLogprobs: false,
     },

@@ -41,4 +41,10 @@ async function main(argv: readonly string[]): Promise<number> {
   }
 }
 
+// Whoever reads the output may have seen enough (`kvasir generate ... | head`).
+process.stdout.on('error', (error: NodeJS.ErrnoException) => {
+  if (error.code !== 'EPIPE') throw error;
+  process.exit(0);
+});
+
 process.exitCode = await main(process.argv);

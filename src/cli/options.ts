@@ -24,27 +24,28 @@ const bytes = z.union([z.string(), z.number()]).transform((value, context) => {
     return z.NEVER;
   }
 });
-const count = z.coerce.number().int();
+/** From a flag's text or a YAML number; an empty text is no zero. */
+export const numeric = <T extends z.ZodType<unknown, number>>(schema: T) =>
+  z.union([z.number(), z.string().trim().min(1).transform(Number)], 'expected a number').pipe(schema);
+
+const count = (least: number, most = Number.MAX_SAFE_INTEGER) => numeric(z.number().int().min(least).max(most));
 
 export const modelOptionsSchema = z.object({
   model: z.string().optional(),
   weights: z.enum(['native', 'q4', 'q8', 'bf16', 'f32']).default('native'),
   inputs: z.enum(['bf16', 'int8', 'f32']).default('bf16'),
-  threads: count
-    .min(1)
-    .max(1024)
-    .default(() => availableParallelism()),
-  context: count.min(1).optional(),
+  threads: count(1, 1024).default(() => availableParallelism()),
+  context: count(1).optional(),
   kvMemory: bytes.optional(),
   eviction: z.enum(['lru', 'lfu', 'length-aware']).default('lru'),
 });
 
 export const serveOptionsSchema = modelOptionsSchema.extend({
   host: z.string().default('127.0.0.1'),
-  port: count.min(0).max(65_535).default(8000),
+  port: count(0, 65_535).default(8000),
   apiKey: z.union([z.string().transform((key) => [key]), z.array(z.string())]).default([]),
   servedModelName: z.string().min(1).optional(),
-  queue: count.min(1).default(256),
+  queue: count(1).default(256),
   corsOrigin: z.union([z.string().transform((origin) => [origin]), z.array(z.string())]).default([]),
   bodyLimit: bytes.default(16 * 2 ** 20),
   logLevel: z.enum(['debug', 'info', 'warn', 'error', 'silent']).default('info'),

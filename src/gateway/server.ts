@@ -45,9 +45,15 @@ class OpenAnswers {
   #whenNone: (() => void) | undefined;
 
   constructor(server: Server) {
-    server.on('request', (_incoming, outgoing) => {
+    server.on('request', ({ socket }, outgoing) => {
       this.#count++;
+      // An answer that waits behind another of its connection is not told by itself that the connection is gone.
+      const left = (): void => {
+        if (!outgoing.closed) outgoing.emit('close');
+      };
+      socket.once('close', left);
       outgoing.once('close', () => {
+        socket.off('close', left);
         if (--this.#count === 0) this.#whenNone?.();
       });
     });

@@ -1,6 +1,7 @@
 // The command line from outside: help, exit codes, one clear line for bad usage, JSON as the last line.
-import { spawnSync } from 'node:child_process';
+import { spawn, spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { type AddressInfo, createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -32,6 +33,7 @@ describe('kvasir', { timeout: 60_000 }, () => {
     ['an unknown flag', ['serve', '--wings'], /unknown option '--wings'/],
     ['a bad choice', ['serve', '--weights', 'q3'], /--weights/],
     ['a bad number', ['serve', '--port', '99999'], /Cannot use --port 99999/],
+    ['an empty number', ['serve', '--threads='], /Cannot use --threads : expected a number/],
     ['a bad size', ['serve', '--kv-memory', 'much'], /Cannot use --kv-memory much: 'much' is no size/],
     ['a missing argument', ['generate'], /missing required argument 'prompt'/],
     [
@@ -86,6 +88,29 @@ describe('kvasir', { timeout: 60_000 }, () => {
     expect(status).toBe(1);
     expect(stderr.trim().split('\n')).toHaveLength(1);
     expect(stderr).toContain('model.embed_tokens.weight');
+  });
+
+  it('ends with one line when the port is taken', async () => {
+    const taken = createServer();
+    await new Promise<void>((resolve) => taken.listen(0, '127.0.0.1', resolve));
+    const { port } = taken.address() as AddressInfo;
+    const { status, stderr } = kvasir('serve', '--port', String(port));
+    taken.close();
+    expect(status).toBe(1);
+    expect(stderr.trim()).toMatch(new RegExp(`^Cannot listen on 127.0.0.1:${port}: .*EADDRINUSE`));
+  });
+
+  it('ends quietly when its reader has seen enough', async () => {
+    const child = spawn(process.execPath, [command, 'generate', 'Once upon a time', '--seed', '1'], {
+      stdio: ['ignore', 'pipe', 'pipe'],
+    });
+    let stderr = '';
+    child.stderr.on('data', (chunk: Buffer) => {
+      stderr += chunk.toString();
+    });
+    child.stdout.once('data', () => child.stdout.destroy());
+    const status = await new Promise((resolve) => child.once('close', resolve));
+    expect([status, stderr]).toEqual([0, '']);
   });
 
   it('lists and inspects models', () => {

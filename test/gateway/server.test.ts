@@ -52,6 +52,18 @@ describe('HTTP', () => {
     expect(both).toMatch(/"status":"ok".*"text":"yes"/s);
   });
 
+  it('cancels pipelined requests too when their client leaves', async () => {
+    const { gateway, port } = await serve(() =>
+      [accepted, started(0), tokens([97]), tokens([98])].concat(Array(1e4).fill(tokens([99]))),
+    );
+    const socket = connect(gateway.port, gateway.host, () => socket.write(whole + whole));
+    socket.on('error', () => {});
+    while (port.requests.length < 2) await new Promise((resolve) => setImmediate(resolve));
+    socket.destroy();
+    while (port.cancelled.length < 2) await new Promise((resolve) => setImmediate(resolve));
+    expect(port.cancelled).toEqual(port.requests.map(({ id }) => id));
+  });
+
   it('refuses a body over the limit before it has come, and closes', async () => {
     const { gateway } = await serve(says('x'));
     const announced = await exchange(gateway, `${head}Content-Length: 99999999\r\n\r\n{`);

@@ -69,4 +69,28 @@ describe('WorkerInstance', () => {
     await instance.drain();
     await instance.close();
   });
+
+  it('is not ready for more while it drains', async () => {
+    const instance = start('late exit');
+    await instance.ready();
+    expect(instance.snapshot().ready).toBe(true);
+    await instance.drain();
+    expect(instance.snapshot().ready).toBe(false);
+    await instance.close();
+  });
+
+  it('goes on when a sink throws: the others hear what they should', async () => {
+    const instance = start('late exit');
+    await instance.ready();
+    instance.submit(request('bad'), () => {
+      throw new Error('cannot take it');
+    });
+    const failed = new Promise<void>((resolve) => {
+      instance.submit(request('good'), ({ kind }) => {
+        if (kind === 'failed') resolve();
+      });
+    });
+    await failed;
+    await instance.close();
+  });
 });

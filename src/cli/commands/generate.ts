@@ -3,14 +3,14 @@ import { Command } from 'commander';
 import { z } from 'zod';
 import { ask } from '../local-generation.ts';
 import { openServing } from '../open-serving.ts';
-import { addModelFlags, modelOptionsSchema, readOptions } from '../options.ts';
+import { addModelFlags, modelOptionsSchema, numeric, readOptions } from '../options.ts';
 import { UsageError } from '../usage-error.ts';
 
 export const generationSchema = modelOptionsSchema.extend({
-  maxTokens: z.coerce.number().int().min(1).optional(),
-  temperature: z.coerce.number().min(0).max(2).optional(),
-  topP: z.coerce.number().gt(0).max(1).optional(),
-  seed: z.coerce.number().int().optional(),
+  maxTokens: numeric(z.number().int().min(1)).optional(),
+  temperature: numeric(z.number().min(0).max(2)).optional(),
+  topP: numeric(z.number().gt(0).max(1)).optional(),
+  seed: numeric(z.number().int()).optional(),
 });
 
 export function addGenerationFlags(command: Command): Command {
