@@ -40,10 +40,12 @@ export const modelOptionsSchema = z.object({
   eviction: z.enum(['lru', 'lfu', 'length-aware']).default('lru'),
 });
 
+const apiKey = z.string().min(1, 'a key is empty');
+
 export const serveOptionsSchema = modelOptionsSchema.extend({
   host: z.string().default('127.0.0.1'),
   port: count(0, 65_535).default(8000),
-  apiKey: z.union([z.string().transform((key) => [key]), z.array(z.string())]).default([]),
+  apiKey: z.union([apiKey.transform((key) => [key]), z.array(apiKey)]).default([]),
   servedModelName: z.string().min(1).optional(),
   queue: count(1).default(256),
   corsOrigin: z.union([z.string().transform((origin) => [origin]), z.array(z.string())]).default([]),

@@ -7,7 +7,7 @@ import { ApiKeys } from './auth.ts';
 import { readJson } from './body.ts';
 import { chatCompletions } from './chat.ts';
 import { completions } from './completions.ts';
-import { checkModel, type EndpointContext } from './endpoint.ts';
+import { checkModel, type EndpointCall, type EndpointContext } from './endpoint.ts';
 import { ApiError, errorHeaders, newRequestId, toApiError } from './errors.ts';
 import { GatewayMetrics } from './metrics.ts';
 import type { Encode } from './prompt.ts';
@@ -28,14 +28,10 @@ export interface GatewayOptions {
 }
 
 interface Env {
-  Variables: { requestId: string };
+  Variables: { requestId: string; startMs: number };
 }
 
-type Endpoint = (
-  json: unknown,
-  context: EndpointContext,
-  call: { requestId: string; signal: AbortSignal },
-) => Promise<Response>;
+type Endpoint = (json: unknown, context: EndpointContext, call: EndpointCall) => Promise<Response>;
 
 export function createApp(options: GatewayOptions): Hono<Env> {
   const { model, port, logger } = options;
@@ -56,6 +52,7 @@ export function createApp(options: GatewayOptions): Hono<Env> {
     app.post(path, async (c) =>
       endpoint(await readJson(c.req.raw, options.bodyBytesMax), context, {
         requestId: c.get('requestId'),
+        startMs: c.get('startMs'),
         signal: c.req.raw.signal,
       }),
     );
@@ -118,6 +115,7 @@ function observe(logger: Logger, metrics: GatewayMetrics) {
     const requestId = newRequestId();
     c.set('requestId', requestId);
     const startMs = performance.now();
+    c.set('startMs', startMs);
     await next();
     c.header('x-request-id', requestId);
     const { status } = c.res;

@@ -44,7 +44,7 @@ export async function chatCompletions(json: unknown, context: EndpointContext, c
     choices,
     {
       promptLogprobs: () => {},
-      delta: ({ index }, delta) => append(texts[index], delta),
+      delta: ({ index }, delta) => append(texts[index], delta, shape.wantsEntries),
       finished: ({ index }, reason) => {
         const text = texts[index];
         if (text !== undefined) text.finish = reason;
@@ -62,10 +62,10 @@ interface ChoiceText {
   finish: FinishReason;
 }
 
-function append(to: ChoiceText | undefined, delta: Delta): void {
+function append(to: ChoiceText | undefined, delta: Delta, wantsEntries: boolean): void {
   if (to === undefined) return;
   to.text += delta.text;
-  to.entries.push(...delta.entries);
+  if (wantsEntries) to.entries.push(...delta.entries);
 }
 
 function maxTokens(body: ChatBody): number | undefined {
@@ -91,6 +91,8 @@ function logprobRequest(body: ChatBody): LogprobRequest {
 
 /** Spells a chat request's answer in OpenAI's shapes. */
 class ChatShape {
+  /** Whether tokens without text matter to the client. */
+  readonly wantsEntries: boolean;
   readonly #body: ChatBody;
   readonly #names: TokenNames;
   readonly #promptTokens: Int32Array;
@@ -100,6 +102,7 @@ class ChatShape {
   constructor(body: ChatBody, context: EndpointContext, promptTokens: Int32Array) {
     this.#body = body;
     this.#promptTokens = promptTokens;
+    this.wantsEntries = body.logprobs === true || body.return_token_ids === true;
     this.#names = new TokenNames(context.model.tokenizer, body.return_tokens_as_token_ids === true);
     this.#head = { id: newId('chatcmpl'), created: Math.floor(Date.now() / 1000), model: context.model.id };
   }
@@ -125,7 +128,7 @@ class ChatShape {
       promptLogprobs: () => {},
       delta: ({ index }: Choice, delta: Delta) => {
         if (!this.#begun.has(index)) this.#begin(stream, index);
-        if (delta.text === '' && (delta.entries.length === 0 || !this.#wantsEntries())) return;
+        if (delta.text === '' && (delta.entries.length === 0 || !this.wantsEntries)) return;
         const logprobs = this.#logprobs(delta.entries);
         const choice = {
           index,
@@ -158,10 +161,6 @@ class ChatShape {
   #chunk(choices: readonly object[]): object {
     const usage = this.#body.stream_options?.include_usage === true ? { usage: null } : {};
     return { ...this.#head, object: 'chat.completion.chunk', choices, ...usage };
-  }
-
-  #wantsEntries(): boolean {
-    return this.#body.logprobs === true || this.#body.return_token_ids === true;
   }
 
   #logprobs(entries: readonly TokenEntry[]): object | undefined {

@@ -55,11 +55,11 @@ export async function completions(json: unknown, context: EndpointContext, call:
   const texts = choices.map(
     (choice): CompletionText => ({ choice, promptEntries: [], text: '', entries: [], finish: 'length' }),
   );
-  const usage = await runToEnd(choices, collectInto(texts), context, call);
+  const usage = await runToEnd(choices, collectInto(texts, shape.wantsEntries), context, call);
   return Response.json(shape.whole(texts, usageBody(usage)));
 }
 
-function collectInto(texts: readonly CompletionText[]): ChoiceHandler {
+function collectInto(texts: readonly CompletionText[], wantsEntries: boolean): ChoiceHandler {
   return {
     promptLogprobs: (choice, piece) => {
       const text = texts[choice.index];
@@ -69,7 +69,7 @@ function collectInto(texts: readonly CompletionText[]): ChoiceHandler {
       const text = texts[index];
       if (text === undefined) return;
       text.text += delta.text;
-      text.entries.push(...delta.entries);
+      if (wantsEntries) text.entries.push(...delta.entries);
     },
     finished: ({ index }, reason) => {
       const text = texts[index];

@@ -28,6 +28,8 @@ export interface EndpointContext {
 /** One HTTP request to an endpoint. */
 export interface EndpointCall {
   readonly requestId: string;
+  /** When it came, by performance.now(). */
+  readonly startMs: number;
   /** Aborted when the client closes the connection. */
   readonly signal: AbortSignal;
 }
@@ -104,7 +106,7 @@ export async function runToEnd(
   call: EndpointCall,
 ): Promise<Usage> {
   throwIfGone(call.signal);
-  const running = new RunningChoices(context.port, choices, handler, context.metrics.startRequest());
+  const running = new RunningChoices(context.port, choices, handler, context.metrics.startRequest(call.startMs));
   const leave = (): void => running.cancel();
   call.signal.addEventListener('abort', leave, { once: true });
   try {
@@ -127,7 +129,7 @@ export function runStreaming(
   let running: RunningChoices | undefined;
   const leave = (): void => running?.cancel();
   const stream = new SseStream({ bufferBytesMax: context.streamBufferBytesMax, onGone: leave });
-  running = new RunningChoices(context.port, choices, handlerFor(stream), context.metrics.startRequest());
+  running = new RunningChoices(context.port, choices, handlerFor(stream), context.metrics.startRequest(call.startMs));
   call.signal.addEventListener('abort', leave, { once: true });
   const { usage } = running;
   running.done

@@ -6,7 +6,6 @@ import { badField } from './errors.ts';
 const depthMax = 32;
 
 const isEmptyList = (value: unknown): boolean => Array.isArray(value) && value.length === 0;
-const isFalse = (value: unknown): boolean => value === false;
 const anything = (): boolean => true;
 const oneOf =
   (...allowed: unknown[]) =>
@@ -20,7 +19,7 @@ const unsupported: Readonly<Record<string, (value: unknown) => boolean>> = {
   safety_identifier: anything,
   prompt_cache_key: anything,
   prompt_cache_retention: anything,
-  store: isFalse,
+  store: oneOf(false),
   tools: isEmptyList,
   functions: isEmptyList,
   tool_choice: oneOf('none', 'auto'),
@@ -32,6 +31,15 @@ const unsupported: Readonly<Record<string, (value: unknown) => boolean>> = {
   verbosity: oneOf('medium'),
   suffix: oneOf(''),
   best_of: oneOf(1),
+  // vLLM's own, spelled out at their defaults by clients made for it.
+  min_tokens: oneOf(0),
+  use_beam_search: oneOf(false),
+  length_penalty: oneOf(1),
+  skip_special_tokens: oneOf(true),
+  spaces_between_special_tokens: oneOf(true),
+  include_stop_str_in_output: oneOf(false),
+  add_generation_prompt: oneOf(true),
+  continue_final_message: oneOf(false),
 };
 
 function isTextFormat(value: unknown): boolean {

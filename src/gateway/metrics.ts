@@ -68,8 +68,9 @@ export class GatewayMetrics {
     for (const [name, help, read] of instanceCounters) this.#pull(name, help, () => read(port.snapshot()), 'counter');
   }
 
-  startRequest(): RequestTimes {
-    return new RequestTimes(this.#ttft, this.#itl, this.#duration, this.#cancelled);
+  /** @param startMs when the request came, by performance.now() */
+  startRequest(startMs: number): RequestTimes {
+    return new RequestTimes(this.#ttft, this.#itl, this.#duration, this.#cancelled, startMs);
   }
 
   response(endpoint: string, status: number): void {
@@ -111,14 +112,15 @@ export class RequestTimes {
   readonly #itl: Histogram;
   readonly #duration: Histogram;
   readonly #cancelled: Counter;
-  readonly #startMs = performance.now();
+  readonly #startMs: number;
   readonly #lastMs = new Map<number, number>();
 
-  constructor(ttft: Histogram, itl: Histogram, duration: Histogram, cancelled: Counter) {
+  constructor(ttft: Histogram, itl: Histogram, duration: Histogram, cancelled: Counter, startMs: number) {
     this.#ttft = ttft;
     this.#itl = itl;
     this.#duration = duration;
     this.#cancelled = cancelled;
+    this.#startMs = startMs;
   }
 
   /** `count` tokens of a choice arrived together: one gap, then gaps of zero. */

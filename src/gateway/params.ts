@@ -56,7 +56,7 @@ export function choiceSeed(seed: number | undefined, index: number): [number, nu
 }
 
 export function stopStrings(body: SharedBody): string[] {
-  if (body.stop === undefined) return [];
+  if (body.stop === undefined || body.stop === '') return [];
   return typeof body.stop === 'string' ? [body.stop] : body.stop;
 }
 

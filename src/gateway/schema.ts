@@ -55,7 +55,9 @@ const shared = {
   logit_bias: logitBias.optional(),
   seed: z.number().int().min(Number.MIN_SAFE_INTEGER).max(Number.MAX_SAFE_INTEGER).optional(),
   n: z.number().int().min(1).max(16).optional(),
-  stop: z.union([stopString, list(stopString, 0, 16)], 'expected text or a list of up to 16 texts').optional(),
+  stop: z
+    .union([z.literal(''), stopString, list(stopString, 0, 16)], 'expected text or a list of up to 16 texts')
+    .optional(),
   stop_token_ids: list(tokenId, 0, 64).optional(),
   ignore_eos: z.boolean().optional(),
   stream: z.boolean().optional(),

@@ -34,6 +34,7 @@ describe('kvasir', { timeout: 60_000 }, () => {
     ['a bad choice', ['serve', '--weights', 'q3'], /--weights/],
     ['a bad number', ['serve', '--port', '99999'], /Cannot use --port 99999/],
     ['an empty number', ['serve', '--threads='], /Cannot use --threads : expected a number/],
+    ['an empty key', ['serve', '--api-key', ''], /Cannot use --api-key : a key is empty/],
     ['a bad size', ['serve', '--kv-memory', 'much'], /Cannot use --kv-memory much: 'much' is no size/],
     ['a missing argument', ['generate'], /missing required argument 'prompt'/],
     [

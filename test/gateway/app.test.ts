@@ -219,6 +219,9 @@ describe('refusals', () => {
       metadata: { a: '1' },
       response_format: { type: 'text' },
       seed: null,
+      stop: '',
+      min_tokens: 0,
+      skip_special_tokens: true,
       wings: null,
     };
     expect((await post('/v1/chat/completions', { ...chat, ...harmless })).status).toBe(200);

@@ -76,7 +76,11 @@ function run(port: InferencePort, count: number, handler: Partial<ChoiceHandler>
     finished: ({ index }, reason) => heard.push(`${index} ${reason}`),
     ...handler,
   };
-  return { heard, metrics, start: () => new RunningChoices(port, choices(count), all, metrics.startRequest()) };
+  return {
+    heard,
+    metrics,
+    start: () => new RunningChoices(port, choices(count), all, metrics.startRequest(performance.now())),
+  };
 }
 
 async function cancelledCount(metrics: GatewayMetrics): Promise<string | undefined> {

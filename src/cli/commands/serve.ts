@@ -58,7 +58,8 @@ function announce(model: ServedModel, description: InstanceDescription, gateway:
   const url = `http://${gateway.host.includes(':') ? `[${gateway.host}]` : gateway.host}:${gateway.port}`;
   console.log(describeInstance(model.id, description));
   console.log(`Serving on ${url}`);
-  const key = options.apiKey[0] === undefined ? '' : ` -H 'authorization: Bearer ${options.apiKey[0]}'`;
+  // The key itself is not for logs.
+  const key = options.apiKey.length === 0 ? '' : ' -H "authorization: Bearer $KEY"';
   const [path, fields] =
     model.chatTemplate === undefined
       ? ['completions', model.tokenizer === undefined ? '"prompt": [1, 2, 3]' : '"prompt": "Once upon a time"']
