@@ -40,6 +40,10 @@ export class ScriptedPort implements InferencePort {
     this.#play(request.id, rest, sink);
   }
 
+  overload(): undefined {
+    return undefined;
+  }
+
   cancel(id: string): void {
     if (this.#live.delete(id)) this.cancelled.push(id);
   }
