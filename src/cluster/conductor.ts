@@ -94,14 +94,18 @@ export class Conductor {
     this.#effects.push({ kind: 'forward', instance, request });
   }
 
+  /** The refusal that a request would meet now, were `ahead` others taken before it; undefined while there is room. */
+  overload(nowUs: number, ahead: number): Refusal | undefined {
+    const accepted = this.#requests.size + ahead;
+    if (accepted < this.#queueMax) return undefined;
+    return overloaded(accepted, this.#queueMax, this.#throughput.retryAfterMs(nowUs, accepted));
+  }
+
   #refuse(nowUs: number, request: GenerationRequest, instance: InstanceIndex | undefined): Refusal | undefined {
     if (this.#draining) return refusal('SHUTTING_DOWN', 'Cannot admit request: the server is shutting down');
     if (instance === undefined)
       return refusal('ENGINE_FAILED', 'Cannot admit request: no instance is left to serve it');
-    const accepted = this.#requests.size;
-    const late = tooLong(request, this.#instances[instance].capacityTokens);
-    if (late !== undefined || accepted < this.#queueMax) return late;
-    return overloaded(accepted, this.#queueMax, this.#throughput.retryAfterMs(nowUs, accepted));
+    return tooLong(request, this.#instances[instance].capacityTokens) ?? this.overload(nowUs, 0);
   }
 
   /** The instance with the fewest requests. */

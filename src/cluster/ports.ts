@@ -83,6 +83,8 @@ export interface InstanceSnapshot {
 export interface InferencePort {
   /** `sink` hears `accepted` or `failed` at once, before submit returns, then the rest in order; `finished` or `failed` is last and comes exactly once unless the request is cancelled. */
   submit(request: GenerationRequest, sink: (event: GenerationEvent) => void): void;
+  /** The refusal that a request would meet now, were `ahead` others submitted before it; undefined while there is room. Cheap. */
+  overload(ahead: number): Extract<GenerationEvent, { kind: 'failed' }> | undefined;
   /** Frees everything the request holds; its sink hears nothing more. Unknown ids are ignored. */
   cancel(id: RequestId): void;
   snapshot(): InstanceSnapshot;

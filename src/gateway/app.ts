@@ -33,9 +33,8 @@ interface Env {
 
 type Endpoint = (json: unknown, context: EndpointContext, call: EndpointCall) => Promise<Response>;
 
-export function createApp(options: GatewayOptions): Hono<Env> {
+export function createApp(options: GatewayOptions, metrics = new GatewayMetrics(options.port)): Hono<Env> {
   const { model, port, logger } = options;
-  const metrics = new GatewayMetrics(port);
   const context: EndpointContext = { ...options, metrics };
   const app = new Hono<Env>();
   app.use(observe(logger, metrics));

@@ -3,7 +3,10 @@ import { createServer, type Server } from 'node:http';
 import type { Socket } from 'node:net';
 import { getRequestListener } from '@hono/node-server';
 import { createApp, type GatewayOptions } from './app.ts';
+import { ApiKeys } from './auth.ts';
 import { ApiError, errorHeaders, newRequestId } from './errors.ts';
+import { FrontDoor } from './front-door.ts';
+import { GatewayMetrics } from './metrics.ts';
 
 /** Longer than proxies keep an idle connection, so that it is not this side that closes one as a request comes. */
 const keepAliveMs = 75_000;
@@ -17,7 +20,8 @@ export interface Gateway {
 
 /** @throws Error naming host and port when they cannot be listened on */
 export async function listen(options: GatewayOptions, host: string, port: number): Promise<Gateway> {
-  const app = createApp(options);
+  const metrics = new GatewayMetrics(options.port);
+  const app = createApp(options, metrics);
   const listener = getRequestListener(app.fetch, {
     overrideGlobalObjects: false,
     // HTTP/1.0 clients name no host.
@@ -27,7 +31,17 @@ export async function listen(options: GatewayOptions, host: string, port: number
       return new Response(body, { status, headers });
     },
   });
-  const server = createServer({ keepAliveTimeout: keepAliveMs }, listener);
+  const keys = new ApiKeys(options.apiKeys);
+  const door = new FrontDoor({
+    port: options.port,
+    listener: (incoming, outgoing) => void listener(incoming, outgoing),
+    isKnown: (authorization) => keys.knows(authorization),
+    onRefused: (requestId, path) => {
+      metrics.response(path, 429);
+      options.logger.info({ requestId, method: 'POST', path, status: 429 }, 'request');
+    },
+  });
+  const server = createServer({ keepAliveTimeout: keepAliveMs }, door.handle);
   const answers = new OpenAnswers(server);
   server.on('clientError', (error: NodeJS.ErrnoException, socket: Socket) => refuseBytes(error, socket));
   await new Promise<void>((resolve, reject) => {

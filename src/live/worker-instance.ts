@@ -96,6 +96,10 @@ export class WorkerInstance implements InferencePort {
     this.#feed({ kind: 'submit', request });
   }
 
+  overload(ahead: number): Extract<GenerationEvent, { kind: 'failed' }> | undefined {
+    return this.#conductor?.overload(nowUs(), ahead);
+  }
+
   cancel(id: RequestId): void {
     if (this.#sinks.delete(id)) this.#feed({ kind: 'cancel', id });
   }
@@ -157,8 +161,7 @@ export class WorkerInstance implements InferencePort {
   }
 
   #feed(event: ConductorEvent): void {
-    const nowUs = Math.round(performance.now() * 1000);
-    for (const effect of this.#conductor?.step(nowUs, event) ?? []) this.#carryOut(effect);
+    for (const effect of this.#conductor?.step(nowUs(), event) ?? []) this.#carryOut(effect);
   }
 
   #carryOut(effect: ConductorEffect): void {
@@ -196,4 +199,8 @@ export class WorkerInstance implements InferencePort {
   #send(message: ToInstance): void {
     this.#worker.postMessage(message);
   }
+}
+
+function nowUs(): number {
+  return Math.round(performance.now() * 1000);
 }

@@ -72,12 +72,13 @@ describe('one timed completion', () => {
     expect(answer).toMatchObject({ outputTokens: 3, promptTokens: 2, cachedTokens: 0, complete: true });
   });
 
-  test.each([
+  const broken: readonly (readonly [string, number | undefined, () => string | undefined])[] = [
     ['the connection breaks before the status', undefined, () => undefined],
     ['the stream breaks in the middle', 200, () => token()],
-    ['a chunk is no JSON', 200, () => `${token()}data: {oops\n\n${event('[DONE]')}`],
+    ['a chunk is no JSON', 200, (): string => `${token()}data: {oops\n\n${event('[DONE]')}`],
     ['the stream ends without its last line', 200, () => token() + usage(1, 1)],
-  ])('incomplete when %s', async (name, status, text) => {
+  ];
+  test.each(broken)('incomplete when %s', async (name, status, text) => {
     await serve(async (response) => {
       const sent = text();
       if (sent === undefined) {

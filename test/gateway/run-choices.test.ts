@@ -24,6 +24,10 @@ class HeldPort implements InferencePort {
     sink(answer);
   }
 
+  overload(): undefined {
+    return undefined;
+  }
+
   cancel(id: string): void {
     this.cancelled.push(id);
   }

@@ -40,7 +40,7 @@ export class ScriptedPort implements InferencePort {
     this.#play(request.id, rest, sink);
   }
 
-  overload(): undefined {
+  overload(_ahead: number): Extract<GenerationEvent, { kind: 'failed' }> | undefined {
     return undefined;
   }
 

@@ -28,34 +28,18 @@ constexpr int kTokenIds = 30000;
 
 [[noreturn]] void fail(const std::string& what) { throw std::runtime_error("Cannot run the peer: " + what); }
 
-/** Threads that live from one step to the next, as llama.cpp's own programs have them; gone between commands. */
-class Threads {
- public:
-  Threads(llama_context* context, int count) : context_(context) {
-    ggml_backend_reg_t cpu = ggml_backend_dev_backend_reg(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU));
-    auto create = reinterpret_cast<decltype(ggml_threadpool_new)*>(ggml_backend_reg_get_proc_address(cpu, "ggml_threadpool_new"));
-    free_ = reinterpret_cast<decltype(ggml_threadpool_free)*>(ggml_backend_reg_get_proc_address(cpu, "ggml_threadpool_free"));
-    if (!create || !free_) fail("its CPU library has no thread pools");
-    ggml_threadpool_params params = ggml_threadpool_params_default(count);
-    pool_ = create(&params);
-    llama_attach_threadpool(context_, pool_, pool_);
-  }
-  ~Threads() {
-    llama_detach_threadpool(context_);
-    free_(pool_);
-  }
-  Threads(const Threads&) = delete;
-  Threads& operator=(const Threads&) = delete;
-
- private:
-  llama_context* context_;
-  ggml_threadpool_t pool_;
-  decltype(ggml_threadpool_free)* free_;
-};
+/** Threads that live from one step to the next, as llama.cpp's own programs have them: one pool for all contexts and the whole run. */
+ggml_threadpool_t create_threads(int count) {
+  ggml_backend_reg_t cpu = ggml_backend_dev_backend_reg(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU));
+  auto create = reinterpret_cast<decltype(ggml_threadpool_new)*>(ggml_backend_reg_get_proc_address(cpu, "ggml_threadpool_new"));
+  if (!create) fail("its CPU library has no thread pools");
+  ggml_threadpool_params params = ggml_threadpool_params_default(count);
+  return create(&params);
+}
 
 class Peer {
  public:
-  Peer(const char* path, int threads) : threads_(threads), batch_(llama_batch_init(kStepTokens, 0, 1)) {
+  Peer(const char* path, int threads) : threads_(threads), pool_(create_threads(threads)), batch_(llama_batch_init(kStepTokens, 0, 1)) {
     model_ = llama_model_load_from_file(path, llama_model_default_params());
     if (!model_) fail(std::string("it does not load ") + path);
   }
@@ -63,7 +47,6 @@ class Peer {
   std::vector<double> prefill(bool flash, int tokens, int repeats) {
     if (tokens > kStepTokens) fail("a prefill step has at most 512 tokens");
     llama_context* context = context_of(flash, 0);
-    Threads threads(context, threads_);
     std::vector<double> times;
     for (int i = 0; i <= repeats; i++) {
       llama_memory_clear(llama_get_memory(context), true);
@@ -76,7 +59,6 @@ class Peer {
   std::vector<double> decode(bool flash, int batch, int depth, int steps) {
     if (depth > 0 && batch != 1) fail("a depth is for batch 1");
     llama_context* context = context_of(flash, depth);
-    Threads threads(context, threads_);
     reach_depth(context, depth);
     std::vector<double> times;
     for (int i = 0; i <= steps; i++) {
@@ -100,6 +82,7 @@ class Peer {
     params.flash_attn_type = flash ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
     context = llama_init_from_model(model_, params);
     if (!context) fail("no context");
+    llama_attach_threadpool(context, pool_, pool_);
     return context;
   }
 
@@ -143,6 +126,7 @@ class Peer {
   }
 
   int threads_;
+  ggml_threadpool_t pool_;
   llama_batch batch_;
   llama_model* model_;
   std::map<std::pair<bool, int>, llama_context*> contexts_;
