@@ -7,8 +7,6 @@ type Listener = (incoming: IncomingMessage, outgoing: ServerResponse) => void;
 
 export interface FrontDoorOptions {
   readonly port: InferencePort;
-  /** Serves a request that was let in. */
-  readonly listener: Listener;
   /** Whether the caller may be told about the queue at all. */
   readonly isKnown: (authorization: string | undefined) => boolean;
   readonly onRefused: (requestId: string, path: string) => void;
@@ -24,16 +22,23 @@ const generatingPaths: ReadonlySet<string> = new Set(['/v1/chat/completions', '/
 export class FrontDoor {
   readonly #options: FrontDoorOptions;
   readonly #line: (() => void)[] = [];
-  /** Let in during this turn of the event loop and the last one: not yet counted by the port. */
+  /** Let in and not yet submitted: the port does not count them. */
   #entering = 0;
+  /** Submissions whose expiry is still to come. */
+  #submitted = 0;
   #turning = false;
 
   constructor(options: FrontDoorOptions) {
     this.#options = options;
   }
 
-  readonly handle: Listener = (incoming, outgoing) => {
-    const { port, listener, isKnown } = this.#options;
+  /** What the server calls; `listener` serves the requests that are let in, over `watch`'s port. */
+  before(listener: Listener): Listener {
+    return (incoming, outgoing) => this.#receive(incoming, outgoing, listener);
+  }
+
+  #receive(incoming: IncomingMessage, outgoing: ServerResponse, listener: Listener): void {
+    const { port, isKnown } = this.#options;
     const { method, url = '', headers } = incoming;
     if (method !== 'POST' || !generatingPaths.has(url)) {
       listener(incoming, outgoing);
@@ -50,7 +55,25 @@ export class FrontDoor {
       if (!outgoing.closed) listener(incoming, outgoing);
     });
     this.#turn();
-  };
+  }
+
+  /** The port, telling the door of each submission. */
+  watch(): InferencePort {
+    const { port } = this.#options;
+    return {
+      submit: (request, sink) => {
+        if (this.#entering > 0) {
+          this.#entering--;
+          this.#submitted++;
+        }
+        port.submit(request, sink);
+      },
+      overload: (ahead) => port.overload(ahead),
+      cancel: (id) => port.cancel(id),
+      snapshot: () => port.snapshot(),
+      drain: () => port.drain(),
+    };
+  }
 
   #refuse(error: ApiError, path: string, outgoing: ServerResponse): void {
     const requestId = newRequestId();
@@ -67,9 +90,15 @@ export class FrontDoor {
       const enter = this.#line.shift();
       if (enter === undefined) return;
       this.#entering++;
-      setImmediate(() => setImmediate(() => this.#entering--));
+      setImmediate(() => setImmediate(() => this.#expire()));
       enter();
       if (this.#line.length > 0) this.#turn();
     });
+  }
+
+  /** What was not submitted by now was refused as invalid, or reads a slow body: it stands in nobody's way. */
+  #expire(): void {
+    if (this.#submitted > 0) this.#submitted--;
+    else this.#entering--;
   }
 }

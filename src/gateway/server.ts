@@ -21,7 +21,16 @@ export interface Gateway {
 /** @throws Error naming host and port when they cannot be listened on */
 export async function listen(options: GatewayOptions, host: string, port: number): Promise<Gateway> {
   const metrics = new GatewayMetrics(options.port);
-  const app = createApp(options, metrics);
+  const keys = new ApiKeys(options.apiKeys);
+  const door = new FrontDoor({
+    port: options.port,
+    isKnown: (authorization) => keys.knows(authorization),
+    onRefused: (requestId, path) => {
+      metrics.response(path, 429);
+      options.logger.info({ requestId, method: 'POST', path, status: 429 }, 'request');
+    },
+  });
+  const app = createApp({ ...options, port: door.watch() }, metrics);
   const listener = getRequestListener(app.fetch, {
     overrideGlobalObjects: false,
     // HTTP/1.0 clients name no host.
@@ -31,17 +40,8 @@ export async function listen(options: GatewayOptions, host: string, port: number
       return new Response(body, { status, headers });
     },
   });
-  const keys = new ApiKeys(options.apiKeys);
-  const door = new FrontDoor({
-    port: options.port,
-    listener: (incoming, outgoing) => void listener(incoming, outgoing),
-    isKnown: (authorization) => keys.knows(authorization),
-    onRefused: (requestId, path) => {
-      metrics.response(path, 429);
-      options.logger.info({ requestId, method: 'POST', path, status: 429 }, 'request');
-    },
-  });
-  const server = createServer({ keepAliveTimeout: keepAliveMs }, door.handle);
+  const admitted = door.before((incoming, outgoing) => void listener(incoming, outgoing));
+  const server = createServer({ keepAliveTimeout: keepAliveMs }, admitted);
   const answers = new OpenAnswers(server);
   server.on('clientError', (error: NodeJS.ErrnoException, socket: Socket) => refuseBytes(error, socket));
   await new Promise<void>((resolve, reject) => {

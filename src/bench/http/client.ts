@@ -23,6 +23,7 @@ export interface TimedRequest {
 export interface TimedAnswer {
   /** undefined: no status line came. */
   readonly status: number | undefined;
+  /** Since the request was sent whole. */
   readonly statusMs: number;
   readonly ttftMs: number | undefined;
   /** From the first token to the last. */
@@ -120,10 +121,15 @@ function stream(
     let answered = { status: undefined as number | undefined, statusMs: 0 };
     // A connection of its own: one kept open may be closed by the server just as it is used again, which would count as lost.
     const send = isSecure(endpoint) ? httpsRequest : httpRequest;
+    let sentMs = startMs;
     const outgoing = send(at(endpoint, '/v1/completions'), { method: 'POST', agent: false, headers }, (incoming) => {
-      answered = { status: incoming.statusCode, statusMs: endpoint.now() - startMs };
+      answered = { status: incoming.statusCode, statusMs: endpoint.now() - sentMs };
       readLines(incoming, onData);
       incoming.on('close', () => resolve(answered));
+    });
+    // A burst of hundreds takes this client a while to send: that is not the server's time.
+    outgoing.on('finish', () => {
+      sentMs = endpoint.now();
     });
     outgoing.on('error', () => resolve(answered));
     outgoing.end(body);
