@@ -26,7 +26,8 @@ const wanted = {
   '135m': { int8: [1.6, 1.3, 2, undefined, 1.7, 3], bf16: [1, undefined, 1, 1, 1, 1], bf16Amx: [3, 0.6, 1.5, 2, undefined, 2] },
   '1b': { int8: [1.5, 1, 1.8, undefined, undefined, undefined] },
 };
-const pauseMs = 60;
+/** The peer's threads spin for about 100 ms after a step: whoever comes next must not share the cores with them. */
+const pauseMs = 400;
 
 class Peer {
   #child;
