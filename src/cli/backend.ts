@@ -1,12 +1,17 @@
 // The kernels in force: native where they were built, else the TypeScript oracle.
+import { existsSync } from 'node:fs';
 import type { Backend } from '../kernel/backend.ts';
 import { createNativeBackend, findNative } from '../kernel/native.ts';
 import { ReferenceBackend } from '../kernel/reference.ts';
+import { packageFile } from './package-root.ts';
+
+const addon = packageFile('build/kvasir.node');
 
 /** @throws Error when KVASIR_ISA names an instruction set that this machine lacks */
 export function createBackend(threads: number): Backend {
   const found = findNative();
   if (found.kind === 'loaded') return createNativeBackend({ threads });
-  console.error(`Computing with the TypeScript oracle, which is slow: ${found.why}`);
+  // Without a compiler the build has said so already.
+  if (existsSync(addon)) console.error(`Computing with the TypeScript oracle, which is slow: ${found.why}`);
   return new ReferenceBackend();
 }

@@ -46,13 +46,14 @@ function load(settings: InstanceSettings, backend: Backend): Loaded {
         weightForm: weights,
         inputForm: inputs,
         kvType: model.kv.type,
-        rope: JSON.stringify(model.config.rope),
+        rope: JSON.stringify({ ...model.config.rope, rotaryDim: model.config.rotaryDim }),
       },
       hashKey: new Uint32Array(4),
     });
     const description = {
       weights: `${weights} (${model.packedTypes.join(', ')})`,
-      inputs,
+      // A layer whose weights are not quantised takes bf16 where int8 was asked for.
+      inputs: [...new Set(model.compiled.linears.map((linear) => linear.inputs))].join(', '),
       isa: backend.isa,
       threads: backend.threads,
       weightBytes: model.weightsBytes,

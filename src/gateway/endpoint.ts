@@ -72,7 +72,7 @@ export function planChoices(
           sampling: { ...sampling, seed: choiceSeed(body.seed, i) },
           stopTokenIds: stopIds,
           priority: body.priority ?? 0,
-          salt: '',
+          salt: body.cache_salt ?? '',
         },
       };
     }),

@@ -57,8 +57,6 @@ export interface Graph {
   readonly logits: TensorId;
 }
 
-export type NodeKind = Node['kind'];
-
 /** Tensors that a node reads. */
 export function nodeInputs(node: Node): readonly TensorId[] {
   switch (node.kind) {

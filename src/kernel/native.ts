@@ -18,7 +18,7 @@ import { loadNative, type NativeModule } from './native-module.ts';
 import { createResult, stepArguments } from './native-step.ts';
 
 export type { NativeIsa } from './codes.ts';
-export { findNative, loadNative, type MemoryInfo, type NativeLoad, type NativeModule } from './native-module.ts';
+export { findNative, loadNative, type NativeModule } from './native-module.ts';
 
 export interface NativeOptions {
   /** Threads that compute, the calling one included. */

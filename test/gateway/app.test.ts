@@ -164,6 +164,13 @@ describe('completions', () => {
   });
 });
 
+it('passes the cache salt on, so that tenants share no prefix', async () => {
+  const { post, port } = gateway(says('x'));
+  await post('/v1/chat/completions', { ...chat, cache_salt: 'tenant-7' });
+  await post('/v1/completions', { model: 'bytes', prompt: 'p' });
+  expect(port.requests.map(({ salt }) => salt)).toEqual(['tenant-7', '']);
+});
+
 describe('refusals', () => {
   const cases: readonly (readonly [string, string, unknown, number, string | null])[] = [
     ['bad JSON', '/v1/chat/completions', '{', 400, null],

@@ -72,9 +72,9 @@ function announce(model: ServedModel, description: InstanceDescription, gateway:
 export function describeInstance(id: string, description: InstanceDescription): string {
   const { weights, inputs, isa, threads, weightBytes, kvBytes, contextTokens } = description;
   const megabytes = (bytes: number): string => `${(bytes / 1e6).toFixed(0)} MB`;
-  const slow = isa === 'reference' ? ' (no native kernels: the TypeScript oracle computes, which is slow)' : '';
+  const kernels = isa === 'reference' ? 'none (TypeScript oracle)' : isa;
   return (
-    `Model ${id}: weights ${weights} (${megabytes(weightBytes)}), inputs ${inputs}, instruction set ${isa}${slow}, ` +
+    `Model ${id}: weights ${weights} (${megabytes(weightBytes)}), inputs ${inputs}, instruction set ${kernels}, ` +
     `${threads} threads, context ${contextTokens} tokens, KV ${megabytes(kvBytes)}`
   );
 }
