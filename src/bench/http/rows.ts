@@ -88,6 +88,31 @@ async function streams({ endpoint, prompts, sizes }: RowContext, count: number):
 
 /** Seven requests start when the first of the same prefix has its first token. */
 async function prefix({ endpoint, prompts, sizes }: RowContext): Promise<object> {
+  const firstMs: number[] = [];
+  const followersMs: number[] = [];
+  const cachedTokens = new Set<number>();
+  for (let i = 0; i < sizes.repeats; i++) {
+    const { first, followers } = await followFirst(endpoint, prompts, sizes);
+    firstMs.push(expectTtft('prefix', first));
+    followersMs.push(median(followers.map((answer) => expectTtft('prefix', answer))) ?? Number.NaN);
+    for (const follower of followers) cachedTokens.add(follower.cachedTokens);
+  }
+  const ratios = followersMs.map((ms, i) => ms / (firstMs[i] ?? Number.NaN));
+  return {
+    prefixTokens: sizes.prefixTokens,
+    firstTtftMs: round(median(firstMs)),
+    followersTtftMs: round(median(followersMs)),
+    ratio: round(median(ratios)),
+    cachedTokens: [...cachedTokens],
+  };
+}
+
+/** One prompt, then seven of the same prefix from its first token on. */
+async function followFirst(
+  endpoint: Endpoint,
+  prompts: PromptSource,
+  sizes: RowSizes,
+): Promise<{ first: TimedAnswer; followers: TimedAnswer[] }> {
   const shared = prompts.take(sizes.prefixTokens);
   const ask = (extra: Partial<TimedRequest> = {}): Promise<TimedAnswer> =>
     timedCompletion(endpoint, {
@@ -100,16 +125,7 @@ async function prefix({ endpoint, prompts, sizes }: RowContext): Promise<object>
     others = Promise.all(Array.from({ length: sharingStreams - 1 }, () => ask()));
   };
   const first = await ask({ onFirstToken });
-  const followers = await others;
-  const firstTtftMs = expectTtft('prefix', first);
-  const followersTtftMs = median(followers.map((answer) => expectTtft('prefix', answer)));
-  return {
-    prefixTokens: sizes.prefixTokens,
-    firstTtftMs: round(firstTtftMs),
-    followersTtftMs: round(followersTtftMs),
-    ratio: round((followersTtftMs ?? Number.NaN) / firstTtftMs),
-    cachedTokens: followers.map(({ cachedTokens }) => cachedTokens),
-  };
+  return { first, followers: await others };
 }
 
 /** Requests of one prefix that start at once: how many prompt tokens were computed, against one prompt's. */
@@ -127,25 +143,27 @@ async function together({ endpoint, prompts, sizes }: RowContext): Promise<objec
   };
 }
 
-/** Prefill of a long prompt, with health checks one after another beside it; repeated until there are enough of them. */
+/** Prefill of a long prompt alone; then with health checks one after another beside it, until there are enough of them. */
 async function long({ endpoint, prompts, sizes }: RowContext): Promise<object> {
+  const prefill = (): Promise<TimedAnswer> =>
+    timedCompletion(endpoint, { prompt: prompts.take(sizes.longTokens), maxTokens: 1 });
+  const ttftMs: number[] = [];
+  for (let i = 0; i < sizes.repeats; i++) ttftMs.push(expectTtft('long', await prefill()));
   const idle = new HealthCalls(endpoint);
   while (idle.count < sizes.healthCalls) await idle.call();
   const busy = new HealthCalls(endpoint);
-  const ttftMs: number[] = [];
   while (busy.count < sizes.healthCalls) {
     let running = true;
-    const prefill = timedCompletion(endpoint, { prompt: prompts.take(sizes.longTokens), maxTokens: 1 }).finally(() => {
+    const ended = prefill().finally(() => {
       running = false;
     });
     while (running) await busy.call();
-    ttftMs.push(expectTtft('long', await prefill));
+    expectTtft('long', await ended);
   }
   const excess = (summary(busy.ms).p99 ?? Number.NaN) - (summary(idle.ms).p99 ?? Number.NaN);
   return {
     promptTokens: sizes.longTokens,
     ttftMs: round(median(ttftMs)),
-    prefills: ttftMs.length,
     healthIdleMs: summary(idle.ms),
     healthBusyMs: summary(busy.ms),
     healthExcessP99Ms: round(excess),
