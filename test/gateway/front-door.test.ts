@@ -2,31 +2,9 @@
 import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { afterEach, expect, it } from 'vitest';
-import type { GenerationRequest } from '../../src/cluster/ports.ts';
 import { FrontDoor } from '../../src/gateway/front-door.ts';
+import { request } from '../cluster/world.ts';
 import { ScriptedPort } from './scripted-port.ts';
-
-const anyRequest: GenerationRequest = {
-  id: 'any',
-  prompt: Int32Array.of(1),
-  maxTokens: 1,
-  sampling: {
-    temperature: 0,
-    topP: 1,
-    topK: 0,
-    minP: 0,
-    repetitionPenalty: 1,
-    frequencyPenalty: 0,
-    presencePenalty: 0,
-    logitBias: [],
-    seed: [0, 0],
-    topLogprobs: undefined,
-    promptLogprobs: false,
-  },
-  stopTokenIds: [],
-  priority: 0,
-  salt: '',
-};
 
 /** A port with room for `room` requests, which never end. */
 class BoundedPort extends ScriptedPort {
@@ -65,7 +43,7 @@ async function open(room: number) {
   const watched = door.watch();
   const server = createServer(
     door.before((incoming, outgoing) => {
-      if (incoming.method === 'POST') watched.submit(anyRequest, () => {});
+      if (incoming.method === 'POST') watched.submit(request('any', [1]), () => {});
       incoming.resume();
       outgoing.end('served');
     }),

@@ -4,6 +4,7 @@ import type { GenerationEvent, GenerationRequest, InferencePort } from '../../sr
 import { ChoiceOutput } from '../../src/gateway/choice-output.ts';
 import { GatewayMetrics } from '../../src/gateway/metrics.ts';
 import { type Choice, type ChoiceHandler, RunningChoices } from '../../src/gateway/run-choices.ts';
+import { request } from '../cluster/world.ts';
 import { byteTokenizer } from './byte-tokenizer.ts';
 import { accepted, finished, ScriptedPort, tokens } from './scripted-port.ts';
 
@@ -47,27 +48,7 @@ function choices(count: number): Choice[] {
   return Array.from({ length: count }, (_, index) => ({
     index,
     output: new ChoiceOutput(byteTokenizer, { stops: undefined, stopIds: new Set(), atStart: true }),
-    request: {
-      id: `r-${index}`,
-      prompt: Int32Array.of(1),
-      maxTokens: 4,
-      sampling: {
-        temperature: 0,
-        topP: 1,
-        topK: 0,
-        minP: 0,
-        repetitionPenalty: 1,
-        frequencyPenalty: 0,
-        presencePenalty: 0,
-        logitBias: [],
-        seed: [0, 0],
-        topLogprobs: undefined,
-        promptLogprobs: false,
-      },
-      stopTokenIds: [],
-      priority: 0,
-      salt: '',
-    },
+    request: request(`r-${index}`, [1]),
   }));
 }
 

@@ -1,34 +1,13 @@
 // An instance's thread that fails: callers hear of it once, in order, and nothing hangs.
 import { describe, expect, it } from 'vitest';
-import type { GenerationEvent, GenerationRequest } from '../../src/cluster/ports.ts';
+import type { GenerationEvent } from '../../src/cluster/ports.ts';
 import { WorkerInstance } from '../../src/live/worker-instance.ts';
+import { request } from '../cluster/world.ts';
 
 function start(failure: string): WorkerInstance {
   const entry = new URL('./failing-worker.mjs', import.meta.url);
   return new WorkerInstance({ entry, settings: { failure }, queueMax: 4, log: () => {} });
 }
-
-const request = (id: string): GenerationRequest => ({
-  id,
-  prompt: Int32Array.of(1, 2, 3),
-  maxTokens: 4,
-  sampling: {
-    temperature: 0,
-    topP: 1,
-    topK: 0,
-    minP: 0,
-    repetitionPenalty: 1,
-    frequencyPenalty: 0,
-    presencePenalty: 0,
-    logitBias: [],
-    seed: [0, 0],
-    topLogprobs: undefined,
-    promptLogprobs: false,
-  },
-  stopTokenIds: [],
-  priority: 0,
-  salt: '',
-});
 
 describe('WorkerInstance', () => {
   it('says in one line why it cannot start', async () => {
@@ -44,7 +23,7 @@ describe('WorkerInstance', () => {
   it('refuses while the model loads', async () => {
     const instance = start('late exit');
     const heard: GenerationEvent[] = [];
-    instance.submit(request('early'), (event) => heard.push(event));
+    instance.submit(request('early', [1, 2, 3]), (event) => heard.push(event));
     expect(heard).toMatchObject([{ kind: 'failed', code: 'NOT_READY' }]);
     await instance.ready();
     await instance.close();
@@ -55,7 +34,7 @@ describe('WorkerInstance', () => {
     await instance.ready();
     const events: GenerationEvent[] = [];
     const failed = new Promise<void>((resolve) => {
-      instance.submit(request('a'), (event) => {
+      instance.submit(request('a', [1, 2, 3]), (event) => {
         events.push(event);
         if (event.kind === 'failed') resolve();
       });
@@ -64,7 +43,7 @@ describe('WorkerInstance', () => {
     expect(events.map(({ kind }) => kind)).toEqual(['accepted', 'failed']);
     expect(instance.snapshot().ready).toBe(false);
     const later: GenerationEvent[] = [];
-    instance.submit(request('b'), (event) => later.push(event));
+    instance.submit(request('b', [1, 2, 3]), (event) => later.push(event));
     expect(later.map(({ kind }) => kind)).toEqual(['failed']);
     await instance.drain();
     await instance.close();
@@ -82,11 +61,11 @@ describe('WorkerInstance', () => {
   it('goes on when a sink throws: the others hear what they should', async () => {
     const instance = start('late exit');
     await instance.ready();
-    instance.submit(request('bad'), () => {
+    instance.submit(request('bad', [1, 2, 3]), () => {
       throw new Error('cannot take it');
     });
     const failed = new Promise<void>((resolve) => {
-      instance.submit(request('good'), ({ kind }) => {
+      instance.submit(request('good', [1, 2, 3]), ({ kind }) => {
         if (kind === 'failed') resolve();
       });
     });
