@@ -1,4 +1,5 @@
 // Entry of an instance's thread: kernels, weights, engine, machine, loop.
+import { webcrypto } from 'node:crypto';
 import { type MessagePort, parentPort, workerData } from 'node:worker_threads';
 import { Instance } from '../cluster/instance.ts';
 import { Engine } from '../engine/engine.ts';
@@ -48,7 +49,8 @@ function load(settings: InstanceSettings, backend: Backend): Loaded {
         kvType: model.kv.type,
         rope: JSON.stringify({ ...model.config.rope, rotaryDim: model.config.rotaryDim }),
       },
-      hashKey: new Uint32Array(4),
+      // Blocks never leave this process, so nobody has to know the key: identities cannot be forged from outside.
+      hashKey: webcrypto.getRandomValues(new Uint32Array(4)),
     });
     const description = {
       weights: `${weights} (${model.packedTypes.join(', ')})`,
