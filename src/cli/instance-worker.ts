@@ -19,7 +19,7 @@ const sequencesMax = 128;
 /** Some above the running sequences, for rows that score prompts. */
 const logitRowsMax = sequencesMax + 64;
 /** Predicted time of a step: where others decode, prefill must not hold up their tokens. */
-const stepUsDecoding = 60_000;
+const stepUsDecoding = 50_000;
 const stepUsPrefill = 100_000;
 
 interface Loaded {
