@@ -1,5 +1,6 @@
 // Entry of an instance's thread: kernels, weights, engine, machine, loop.
 import { webcrypto } from 'node:crypto';
+import { platform, setPriority } from 'node:os';
 import { type MessagePort, parentPort, workerData } from 'node:worker_threads';
 import { Instance } from '../cluster/instance.ts';
 import { Engine } from '../engine/engine.ts';
@@ -21,6 +22,7 @@ const logitRowsMax = sequencesMax + 64;
 /** Predicted time of a step: where others decode, prefill must not hold up their tokens. */
 const stepUsDecoding = 50_000;
 const stepUsPrefill = 100_000;
+const computeNiceness = 5;
 
 interface Loaded {
   readonly machine: Instance;
@@ -69,10 +71,16 @@ function load(settings: InstanceSettings, backend: Backend): Loaded {
   }
 }
 
+/** On Linux this is the calling thread's own, and its compute threads inherit it: the gateway's thread goes first where cores are short. */
+function yieldToGateway(): void {
+  if (platform() === 'linux') setPriority(computeNiceness);
+}
+
 function serve(port: MessagePort): void {
   const post = (message: FromInstance): void => port.postMessage(message);
   const { settings, abort } = workerData as InstanceThreadData<InstanceSettings>;
   try {
+    yieldToGateway();
     const { machine, engine, description } = load(settings, createBackend(settings.threads));
     new InstanceLoop(machine, engine, port, new Int32Array(abort), console.error).start();
     post({ kind: 'ready', description, snapshot: machine.snapshot() });
