@@ -35,7 +35,7 @@ export async function ask(
   const room = model.contextTokens - prompt.length;
   if (room < 1)
     throw new Error(`Cannot generate: the prompt has ${prompt.length} tokens, the context ${model.contextTokens}`);
-  const detokenizer = new Detokenizer(model.tokenizer);
+  const detokenizer = new Detokenizer(model.tokenizer, { atStart: 'messages' in input });
   const ends = new Set(model.eosIds);
   let text = '';
   let outputTokens = 0;

@@ -46,7 +46,7 @@ export async function openServing(
       queueMax: queue,
       log: console.error,
     });
-    const model = createServedModel(files, context, servedModelName);
+    const model = await servedOrClosed(instance, () => createServedModel(files, context, servedModelName));
     const { tokenizer } = model;
     const thread = new TokenizerThread(new URL('./tokenizer-worker.js', import.meta.url), { model: path });
     const encode: Encode = async (text, addSpecial) => {
@@ -59,5 +59,15 @@ export async function openServing(
     return { model, instance, encode, close };
   } finally {
     files.close();
+  }
+}
+
+/** The thread of a model whose text side cannot be built must not keep the process alive. */
+async function servedOrClosed(instance: WorkerInstance, create: () => ServedModel): Promise<ServedModel> {
+  try {
+    return create();
+  } catch (error) {
+    await instance.close();
+    throw error;
   }
 }

@@ -63,7 +63,7 @@ const shared = {
   ignore_eos: z.boolean().optional(),
   stream: z.boolean().optional(),
   stream_options: z
-    .strictObject({ include_usage: z.boolean().optional(), include_obfuscation: z.boolean().optional() })
+    .strictObject({ include_usage: z.boolean().optional(), include_obfuscation: z.literal(false).optional() })
     .optional(),
   return_token_ids: z.boolean().optional(),
   return_tokens_as_token_ids: z.boolean().optional(),

@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterAll, describe, expect, it } from 'vitest';
-import { ggufMetadata, ggufTensors, tinySpec } from '../weights/random-model.ts';
+import { ggufMetadata, ggufTensors, tinySpec, writeHuggingFaceModel } from '../weights/random-model.ts';
 import { writeGguf } from '../weights/writers.ts';
 
 const command = fileURLToPath(new URL('../../dist/cli/main.js', import.meta.url));
@@ -112,6 +112,16 @@ describe('kvasir', { timeout: 60_000 }, () => {
     child.stdout.once('data', () => child.stdout.destroy());
     const status = await new Promise((resolve) => child.once('close', resolve));
     expect([status, stderr]).toEqual([0, '']);
+  });
+
+  it('ends with one line when the tokenizer cannot be built, whatever the weights', () => {
+    const model = join(folder, 'mute');
+    writeHuggingFaceModel(model, tinySpec, 'bf16');
+    writeFileSync(join(model, 'tokenizer.json'), '{"oops"');
+    const { status, stderr } = kvasir('serve', '--port', '0', '--model', model);
+    expect(status).toBe(1);
+    expect(stderr).toContain('tokenizer.json');
+    expect(stderr.trim().split('\n')).toHaveLength(1);
   });
 
   it('lists and inspects models', () => {
