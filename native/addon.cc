@@ -1,6 +1,10 @@
 // The Node-API module: instruction sets, thread teams, memory figures; weights and programs are bound beside it.
 #include <napi.h>
 
+#if !defined(_WIN32)
+#include <dlfcn.h>
+#endif
+
 #include "addon.hpp"
 
 namespace kvasir {
@@ -41,7 +45,19 @@ Napi::Value bound_memory_info(Arguments&, Napi::Env env) {
   return result;
 }
 
+/**
+ * Node unloads an addon with the last thread that loaded it, while pool threads still wait in its code:
+ * a process that exits in the middle of a step would crash. So the code stays mapped until the process ends.
+ */
+void stay_loaded() {
+#if !defined(_WIN32)
+  Dl_info self;
+  if (dladdr(reinterpret_cast<const void*>(&stay_loaded), &self) != 0) dlopen(self.dli_fname, RTLD_NOW | RTLD_NODELETE);
+#endif
+}
+
 Napi::Object initialise(Napi::Env env, Napi::Object exports) {
+  stay_loaded();
   exports.Set("encodingVersion", kEncodingVersion);
   bind<bound_detect_isa>(env, exports, "detectIsa");
   bind<create_team>(env, exports, "createTeam");
