@@ -1,4 +1,5 @@
 // Turns a fused graph into a program, and lists the weights and vectors that the program's handles must stand for.
+import type { LayerGroup } from '../util/step.ts';
 import { type Graph, type Node, nodeInputs, type TensorId, tensorSpec, type WeightRef } from './graph.ts';
 import type { BufferId, BufferSpec, InputForm, KvType, LinearId, Op, Program, VectorId } from './program.ts';
 import type { RopeSpec } from './rope.ts';
@@ -66,6 +67,7 @@ class Compiler {
           kind: 'embed',
           table: this.#linear([node.weight]),
           scale: node.scale,
+          positions: undefined,
           out: this.#define(node.out),
         });
         break;
@@ -97,7 +99,8 @@ class Compiler {
 
   finish(): Compiled {
     const logits = this.#read(this.#graph.logits);
-    const program = { buffers: this.#buffers, ops: this.#ops, logits, kvType: this.#options.kvType };
+    const groups = groupsOf(this.#graph);
+    const program = { buffers: this.#buffers, ops: this.#ops, logits, kvType: this.#options.kvType, groups };
     return { program, linears: this.#linears.values, vectors: this.#vectors.values };
   }
 
@@ -105,7 +108,8 @@ class Compiler {
     const { x, add, eps } = node;
     const gain = this.#vector({ kind: 'tensors', parts: [{ name: node.gain, length: this.#columns(node.out) }] });
     const residual = add === undefined ? undefined : this.#read(add.residual);
-    this.#push({ kind: 'norm', x: this.#read(x), residual, gain, eps, out: this.#define(node.out, node.kind) });
+    const out = this.#define(node.out, node.kind);
+    this.#push({ kind: 'norm', style: 'rms', x: this.#read(x), residual, gain, bias: undefined, eps, out });
     if (add !== undefined && residual !== undefined) this.#held.set(add.sum, new Map([['plain', residual]]));
   }
 
@@ -137,7 +141,8 @@ class Compiler {
       out: q,
     });
     const out = this.#define(node.out, node.kind);
-    this.#push({ kind: 'attention', layer, heads, kvHeads, headDim, scale, q, stats: undefined, out });
+    const plain = { window: undefined, softcap: undefined, slopes: undefined, stats: undefined };
+    this.#push({ kind: 'attention', layer, heads, kvHeads, headDim, scale, ...plain, q, out });
   }
 
   /** Rounds a tensor to the forms that its readers want and its own op did not write. */
@@ -206,6 +211,17 @@ class Compiler {
   #push(op: Op): void {
     this.#ops.push(op);
   }
+}
+
+/** Layer groups of the graph's attention nodes. */
+function groupsOf(graph: Graph): readonly LayerGroup[] {
+  const layers: number[] = [];
+  for (const node of graph.nodes) {
+    if (node.kind !== 'attention') continue;
+    const { group, index } = node.layer;
+    layers[group] = Math.max(layers[group] ?? 0, index + 1);
+  }
+  return Array.from(layers, (count) => ({ layers: count ?? 0, window: undefined }));
 }
 
 /** How the readers of each tensor want it stored. */

@@ -10,12 +10,16 @@ export function opReads(op: Op): readonly BufferId[] {
       return op.residual === undefined ? [op.x] : [op.x, op.residual];
     case 'linear':
     case 'glu':
+    case 'activate':
+    case 'softcap':
     case 'convert':
     case 'qkv':
     case 'gather':
       return [op.x];
     case 'attention':
       return [op.q];
+    case 'add':
+      return [op.x, op.residual];
     case 'merge':
       return op.parts.flatMap((part) => [part.o, part.max, part.sum]);
   }
@@ -23,6 +27,8 @@ export function opReads(op: Op): readonly BufferId[] {
 
 /** Buffers that an op writes. */
 export function opWrites(op: Op): readonly BufferId[] {
+  if (op.kind === 'add') return [op.residual];
+  if (op.kind === 'softcap') return [op.x];
   if (op.kind === 'norm' && op.residual !== undefined) return [op.out, op.residual];
   if (op.kind === 'attention' && op.stats !== undefined) return [op.out, op.stats.max, op.stats.sum];
   return [op.out];

@@ -1,4 +1,6 @@
 // What a backend executes: a flat list of ops over preplanned buffers, as plain data.
+import type { Activation } from '../util/model-config.ts';
+import type { LayerGroup } from '../util/step.ts';
 
 /** How the input rows of a linear layer are rounded before the product: the input form. */
 export type InputForm = 'f32' | 'bf16' | 'int8';
@@ -35,14 +37,25 @@ export interface HeadShape {
 }
 
 export type Op =
-  /** out[t] = table[token[t]] (x scale) */
-  | { readonly kind: 'embed'; readonly table: LinearId; readonly scale: number; readonly out: BufferId }
-  /** With `residual`: residual += x in place, then out = rmsNorm(residual) * gain. Without: out = rmsNorm(x) * gain. */
+  /** out[t] = table[token[t]] * scale, plus row position[t] + offset of the table `positions` (rows, columns of out). */
+  | {
+      readonly kind: 'embed';
+      readonly table: LinearId;
+      readonly scale: number;
+      readonly positions: { readonly table: VectorId; readonly offset: number } | undefined;
+      readonly out: BufferId;
+    }
+  /**
+   * With `residual`: residual += x in place, then out = norm(residual) * gain + bias. Without: out = norm(x) * gain + bias.
+   * rms: norm(x) = x / sqrt(mean(x^2) + eps). layer: norm(x) = (x - mean) / sqrt(variance + eps).
+   */
   | {
       readonly kind: 'norm';
+      readonly style: 'rms' | 'layer';
       readonly x: BufferId;
       readonly residual: BufferId | undefined;
       readonly gain: VectorId;
+      readonly bias: VectorId | undefined;
       readonly eps: number;
       readonly out: BufferId;
     }
@@ -55,7 +68,13 @@ export type Op =
       readonly out: BufferId;
     }
   /** x is (tokens, 2 n): gate | up. out = activation(gate) * up */
-  | { readonly kind: 'glu'; readonly activation: 'silu'; readonly x: BufferId; readonly out: BufferId }
+  | { readonly kind: 'glu'; readonly activation: Activation; readonly x: BufferId; readonly out: BufferId }
+  /** out = activation(x) */
+  | { readonly kind: 'activate'; readonly activation: Activation; readonly x: BufferId; readonly out: BufferId }
+  /** residual += x in place (f32) */
+  | { readonly kind: 'add'; readonly x: BufferId; readonly residual: BufferId }
+  /** x = cap * tanh(x / cap) in place (f32) */
+  | { readonly kind: 'softcap'; readonly cap: number; readonly x: BufferId }
   /** Rounds f32 rows to the kind of `out`. */
   | { readonly kind: 'convert'; readonly x: BufferId; readonly out: BufferId }
   /**
@@ -76,14 +95,19 @@ export type Op =
       readonly out: BufferId;
     } & HeadShape)
   /**
-   * Causal attention of each row over its sequence's keys 0..position. `out` is `f32` or `input` and holds the
-   * normalised result; with `stats`, `out` is f32 and unnormalised (sum of p v), and the running max m (of the scaled scores) and the sum
+   * Causal attention of each row over its sequence's keys 0..position, with `window` (that of the layer's group) the last `window` of
+   * them. The score of a key is s = scale * (q . k), then softcap * tanh(s / softcap), then plus slopes[head] * (key position - row
+   * position) (ALiBi), whatever is given. `out` is `f32` or `input` and holds the normalised result; with `stats`, `out` is f32 and unnormalised (sum of p v), and the running max m (of the scores) and the sum
    * l go to two f32 buffers of `heads` columns.
    */
   | ({
       readonly kind: 'attention';
       readonly layer: LayerRef;
       readonly scale: number;
+      readonly window: number | undefined;
+      readonly softcap: number | undefined;
+      /** (heads) */
+      readonly slopes: VectorId | undefined;
       readonly q: BufferId;
       readonly stats: { readonly max: BufferId; readonly sum: BufferId } | undefined;
       readonly out: BufferId;
@@ -105,4 +129,6 @@ export interface Program {
   /** f32 buffer of `logit` rows and vocabulary columns; sampling reads it. */
   readonly logits: BufferId | undefined;
   readonly kvType: KvType;
+  /** Layer groups that the ops name, in order; empty where no op touches pages. */
+  readonly groups: readonly LayerGroup[];
 }

@@ -16,7 +16,7 @@ const opCodes = {
   attention: 6,
   merge: 7,
   gather: 8,
-} as const satisfies Record<Op['kind'], number>;
+} as const satisfies Partial<Record<Op['kind'], number>>;
 const bufferKindCodes = { f32: 0, input: 1, query: 2 } as const satisfies Record<BufferSpec['kind'], number>;
 const rowKindCodes = { token: 0, logit: 1 } as const satisfies Record<BufferSpec['rows'], number>;
 
@@ -60,21 +60,34 @@ export function encodeProgram(program: Program, bindings: ProgramBindings): Enco
   const floats: number[] = [];
   for (const op of program.ops) {
     const encoded = encodeOp(op);
+    if (op.kind === 'activate' || op.kind === 'add' || op.kind === 'softcap') throw notYet(op.kind);
     ints.push(opCodes[op.kind], ...encoded.ints);
     floats.push(...encoded.floats);
   }
   return { ints: Int32Array.from(ints), floats: Float64Array.from(floats) };
 }
 
+function notYet(what: string): Error {
+  return new Error(`Cannot create program: the native kernels know no such op: ${what}`);
+}
+
 function encodeOp(op: Op): { readonly ints: readonly number[]; readonly floats: readonly number[] } {
   switch (op.kind) {
+    case 'activate':
+    case 'add':
+    case 'softcap':
+      throw notYet(op.kind);
     case 'embed':
+      if (op.positions !== undefined) throw notYet('embed with positions');
       return { ints: [op.table, op.out], floats: [op.scale] };
     case 'norm':
+      if (op.style !== 'rms' || op.bias !== undefined) throw notYet('layer norm');
       return { ints: [op.x, op.residual ?? absent, op.gain, op.out], floats: [op.eps] };
     case 'linear':
       return { ints: [op.weight, op.bias ?? absent, op.x, op.out], floats: [] };
     case 'glu':
+      if (op.activation !== 'silu') throw notYet(`glu with ${op.activation}`);
+      return { ints: [op.x, op.out], floats: [] };
     case 'convert':
     case 'gather':
       return { ints: [op.x, op.out], floats: [] };
@@ -83,6 +96,8 @@ function encodeOp(op: Op): { readonly ints: readonly number[]; readonly floats: 
       return { ints: [...pagedLayer(op), op.rope ?? absent, op.rotaryDim, ...norms, op.x, op.out], floats: [op.eps] };
     }
     case 'attention': {
+      if (op.window !== undefined || op.softcap !== undefined || op.slopes !== undefined)
+        throw notYet('attention with a window, a cap or slopes');
       const stats = [op.stats?.max ?? absent, op.stats?.sum ?? absent];
       return { ints: [...pagedLayer(op), op.q, ...stats, op.out], floats: [op.scale] };
     }

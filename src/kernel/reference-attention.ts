@@ -4,6 +4,7 @@ import { roundAllToBf16 } from '../util/floats.ts';
 import { pageTokens, type Step, type StepGroup } from '../util/step.ts';
 import type { KvPoolSpec } from './backend.ts';
 import { finishRow, type RowBuffer, rowOf } from './reference-buffers.ts';
+import { softcap } from './reference-ops.ts';
 
 /** Pages of (2, kvHeads, pageTokens, headDim) values, K first. */
 export class ReferencePool {
@@ -57,12 +58,16 @@ export function pagesOf(pool: ReferencePool, group: StepGroup, sequence: number,
 
 export interface AttentionTask extends HeadShape {
   readonly scale: number;
+  readonly window: number | undefined;
+  readonly softcap: number | undefined;
+  /** (heads) */
+  readonly slopes: Float32Array | undefined;
   readonly query: RowBuffer;
   readonly out: RowBuffer;
   readonly stats: { readonly max: RowBuffer; readonly sum: RowBuffer } | undefined;
 }
 
-/** Causal attention of every row of the step over its sequence's keys up to its own position. */
+/** Causal attention of every row of the step over its sequence's keys up to its own position, from its window on. */
 export function runAttention(
   task: AttentionTask,
   step: Step,
@@ -89,28 +94,24 @@ function attendHead(
   const { headDim } = task;
   const kvHead = Math.floor(head / (task.heads / task.kvHeads));
   const q = rowOf(task.query, row).subarray(head * headDim, (head + 1) * headDim);
+  const first = task.window === undefined ? 0 : Math.max(0, position - task.window + 1);
   const scores = new Float64Array(position + 1);
   const keys = pool.headStart(0, kvHead);
   let max = -Infinity;
-  for (let start = 0; start <= position; start += pageTokens) {
-    const page = pageOf(start);
-    for (let p = start; p < Math.min(start + pageTokens, position + 1); p++) {
-      const score = task.scale * dot(q, page, keys + (p - start) * headDim);
-      scores[p] = score;
-      if (score > max || Number.isNaN(score)) max = score;
-    }
+  for (let p = first; p <= position; p++) {
+    const score = scoreOf(task, head, dot(q, pageOf(p), keys + (p % pageTokens) * headDim), p - position);
+    scores[p] = score;
+    if (score > max || Number.isNaN(score)) max = score;
   }
   const values = pool.headStart(1, kvHead);
   const sums = new Float64Array(headDim);
   let total = 0;
-  for (let start = 0; start <= position; start += pageTokens) {
-    const page = pageOf(start);
-    for (let p = start; p < Math.min(start + pageTokens, position + 1); p++) {
-      const weight = Math.exp(scores[p] - max);
-      const at = values + (p - start) * headDim;
-      total += weight;
-      for (let i = 0; i < headDim; i++) sums[i] = sums[i] + weight * page[at + i];
-    }
+  for (let p = first; p <= position; p++) {
+    const page = pageOf(p);
+    const weight = Math.exp(scores[p] - max);
+    const at = values + (p % pageTokens) * headDim;
+    total += weight;
+    for (let i = 0; i < headDim; i++) sums[i] = sums[i] + weight * page[at + i];
   }
   const out = rowOf(task.out, row).subarray(head * headDim, (head + 1) * headDim);
   const divisor = task.stats === undefined ? total : 1;
@@ -118,6 +119,13 @@ function attendHead(
   if (task.stats === undefined) return;
   rowOf(task.stats.max, row)[head] = max;
   rowOf(task.stats.sum, row)[head] = total;
+}
+
+/** Score of a key that lies `distance` (<= 0) from the row. */
+function scoreOf(task: AttentionTask, head: number, product: number, distance: number): number {
+  const scaled = task.scale * product;
+  const capped = task.softcap === undefined ? scaled : softcap(task.softcap, scaled);
+  return task.slopes === undefined ? capped : capped + task.slopes[head] * distance;
 }
 
 /** a with the values of b from `at` on. */

@@ -1,40 +1,80 @@
-// Row-wise ops of the reference backend: norm, gated activation.
+// Row-wise ops of the reference backend: norms, activations, adds, soft-capping.
+import type { Activation } from '../util/model-config.ts';
 import { finishRow, type RowBuffer, rowOf } from './reference-buffers.ts';
 
-/** With `residual`: residual += x, then out = rmsNorm(residual) * gain. */
-export function runNorm(
-  x: RowBuffer,
-  residual: RowBuffer | undefined,
-  gain: Float32Array,
-  eps: number,
-  out: RowBuffer,
-  rows: number,
-): void {
+export interface NormTask {
+  readonly style: 'rms' | 'layer';
+  readonly x: RowBuffer;
+  readonly residual: RowBuffer | undefined;
+  readonly gain: Float32Array;
+  readonly bias: Float32Array | undefined;
+  readonly eps: number;
+  readonly out: RowBuffer;
+}
+
+/** With `residual`: residual += x, then out = norm(residual) * gain + bias. */
+export function runNorm({ style, x, residual, gain, bias, eps, out }: NormTask, rows: number): void {
+  if (residual !== undefined) runAdd(x, residual, rows);
   for (let row = 0; row < rows; row++) {
     const values = rowOf(residual ?? x, row);
-    if (residual !== undefined) {
-      const added = rowOf(x, row);
-      for (let i = 0; i < values.length; i++) values[i] = values[i] + added[i];
-    }
-    let squares = 0;
-    for (const value of values) squares += value * value;
+    const mean = style === 'rms' ? 0 : values.reduce((sum, value) => sum + value, 0) / values.length;
+    const squares = values.reduce((sum, value) => sum + (value - mean) ** 2, 0);
     const inverse = 1 / Math.sqrt(squares / values.length + eps);
     const result = rowOf(out, row);
-    for (let i = 0; i < values.length; i++) result[i] = values[i] * inverse * gain[i];
+    for (let i = 0; i < values.length; i++) result[i] = (values[i] - mean) * inverse * gain[i] + (bias?.[i] ?? 0);
     finishRow(out, row);
   }
 }
 
-/** silu(gate) * up of rows gate | up. */
-export function runGlu(x: RowBuffer, out: RowBuffer, rows: number): void {
-  const columns = out.columns;
+/** activation(gate) * up of rows gate | up. */
+export function runGlu(activation: Activation, x: RowBuffer, out: RowBuffer, rows: number): void {
+  const activate = activations[activation];
   for (let row = 0; row < rows; row++) {
     const values = rowOf(x, row);
     const result = rowOf(out, row);
-    for (let i = 0; i < columns; i++) {
-      const gate = values[i];
-      result[i] = (gate / (1 + Math.exp(-gate))) * values[columns + i];
-    }
+    for (let i = 0; i < out.columns; i++) result[i] = activate(values[i]) * values[out.columns + i];
     finishRow(out, row);
   }
+}
+
+export function runActivate(activation: Activation, x: RowBuffer, out: RowBuffer, rows: number): void {
+  const activate = activations[activation];
+  for (let row = 0; row < rows; row++) {
+    const values = rowOf(x, row);
+    const result = rowOf(out, row);
+    for (let i = 0; i < out.columns; i++) result[i] = activate(values[i]);
+    finishRow(out, row);
+  }
+}
+
+/** residual += x */
+export function runAdd(x: RowBuffer, residual: RowBuffer, rows: number): void {
+  for (let i = 0; i < rows * x.columns; i++) residual.values[i] = residual.values[i] + x.values[i];
+}
+
+export function runSoftcap(cap: number, x: RowBuffer, rows: number): void {
+  for (let i = 0; i < rows * x.columns; i++) x.values[i] = softcap(cap, x.values[i]);
+}
+
+export function softcap(cap: number, value: number): number {
+  return cap * Math.tanh(value / cap);
+}
+
+const activations: Record<Activation, (x: number) => number> = {
+  silu: (x) => x / (1 + Math.exp(-x)),
+  gelu: (x) => (x / 2) * (1 + erf(x / Math.SQRT2)),
+  gelu_tanh: (x) => (x / 2) * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3))),
+  relu: (x) => Math.max(x, 0),
+};
+
+/** Error function to an absolute 1e-15: 2 / sqrt(pi) exp(-x^2) (x + 2 x^3 / 3 + 4 x^5 / 15 + ...), whose terms never cancel. */
+function erf(x: number): number {
+  if (Math.abs(x) > 6) return Math.sign(x);
+  let term = x;
+  let sum = x;
+  for (let n = 1; Math.abs(term) > 1e-17 * Math.abs(sum); n++) {
+    term *= (2 * x * x) / (2 * n + 1);
+    sum += term;
+  }
+  return (2 / Math.sqrt(Math.PI)) * Math.exp(-x * x) * sum;
 }

@@ -15,9 +15,10 @@ import type {
   VectorHandle,
 } from './backend.ts';
 import { mergePartials, pagesOf, ReferencePool, runAttention, runQkv } from './reference-attention.ts';
-import { createBuffer, type RowBuffer, rowOf, writeRow } from './reference-buffers.ts';
+import { createBuffer, finishRow, type RowBuffer, rowOf, writeRow } from './reference-buffers.ts';
+import { checkGroups } from './reference-groups.ts';
 import { ReferenceLinear } from './reference-linear.ts';
-import { runGlu, runNorm } from './reference-ops.ts';
+import { runActivate, runAdd, runGlu, runNorm, runSoftcap } from './reference-ops.ts';
 import { emptyResult, sampleRow } from './reference-sample.ts';
 
 /** Objects by handle. */
@@ -127,6 +128,7 @@ export class ReferenceBackend implements Backend {
       const figures = `${step.tokens.length} tokens and ${step.logitRows.length} logit rows exceed ${tokensMax} and ${logitRowsMax}`;
       throw new RangeError(`Cannot run step: it is larger than planned: ${figures}`);
     }
+    checkGroups(scene.bound.program.groups, step);
     for (const op of scene.bound.program.ops) {
       if (Atomics.load(abort, 0) !== 0) return { kind: 'aborted' };
       runOp(op, scene);
@@ -201,17 +203,31 @@ function runOp(op: Op, scene: Scene): void {
   switch (op.kind) {
     case 'embed':
       runEmbed(linearOf(bound, op.table), op.scale, step.tokens, buffer(op.out));
+      if (op.positions !== undefined)
+        addPositions(vectorOf(bound, op.positions.table), op.positions.offset, step.positions, buffer(op.out));
+      for (let row = 0; row < step.tokens.length; row++) finishRow(buffer(op.out), row);
       break;
     case 'norm': {
       const residual = op.residual === undefined ? undefined : buffer(op.residual);
-      runNorm(buffer(op.x), residual, vectorOf(bound, op.gain), op.eps, buffer(op.out), rowsOf(scene, op.out));
+      const { style, eps } = op;
+      const vectors = { gain: vectorOf(bound, op.gain), bias: vector(op.bias) };
+      runNorm({ style, x: buffer(op.x), residual, ...vectors, eps, out: buffer(op.out) }, rowsOf(scene, op.out));
       break;
     }
     case 'linear':
       linearOf(bound, op.weight).run(buffer(op.x), buffer(op.out), rowsOf(scene, op.out), vector(op.bias));
       break;
     case 'glu':
-      runGlu(buffer(op.x), buffer(op.out), rowsOf(scene, op.out));
+      runGlu(op.activation, buffer(op.x), buffer(op.out), rowsOf(scene, op.out));
+      break;
+    case 'activate':
+      runActivate(op.activation, buffer(op.x), buffer(op.out), rowsOf(scene, op.out));
+      break;
+    case 'add':
+      runAdd(buffer(op.x), buffer(op.residual), rowsOf(scene, op.residual));
+      break;
+    case 'softcap':
+      runSoftcap(op.cap, buffer(op.x), rowsOf(scene, op.x));
       break;
     case 'convert':
       for (let row = 0; row < rowsOf(scene, op.out); row++) writeRow(buffer(op.out), row, rowOf(buffer(op.x), row));
@@ -239,6 +255,16 @@ function runEmbed(table: ReferenceLinear, scale: number, tokens: Int32Array, out
   });
 }
 
+function addPositions(table: Float32Array, offset: number, positions: Int32Array, out: RowBuffer): void {
+  positions.forEach((position, row) => {
+    const values = rowOf(out, row);
+    const at = (position + offset) * values.length;
+    if (at + values.length > table.length)
+      throw new RangeError(`Cannot embed: position ${position} + ${offset} is past the table of positions`);
+    for (let i = 0; i < values.length; i++) values[i] = values[i] + table[at + i];
+  });
+}
+
 /** Ops that touch K and V pages. */
 function runPaged(op: Op & { kind: 'qkv' | 'attention' }, { bound, pool, step }: Scene): void {
   const group = step.groups[op.layer.group];
@@ -249,9 +275,16 @@ function runPaged(op: Op & { kind: 'qkv' | 'attention' }, { bound, pool, step }:
   const buffer = (id: BufferId) => bufferOf(bound, id);
   const vector = (id: number | undefined) => (id === undefined ? undefined : vectorOf(bound, id));
   if (op.kind === 'attention') {
+    const { scale, window, softcap } = op;
     const stats = op.stats === undefined ? undefined : { max: buffer(op.stats.max), sum: buffer(op.stats.sum) };
     runAttention(
-      { heads, kvHeads, headDim, scale: op.scale, query: buffer(op.q), out: buffer(op.out), stats },
+      {
+        ...{ heads, kvHeads, headDim, scale, window, softcap },
+        slopes: vector(op.slopes),
+        query: buffer(op.q),
+        out: buffer(op.out),
+        stats,
+      },
       step,
       pages,
       pool,

@@ -6,6 +6,12 @@ export const pageTokens = 32;
 /** Most alternatives that can be asked for beside a sampled token. */
 export const topLogprobsMax = 20;
 
+/** Layers that share a block table. A window group's layers see the last `window` tokens only, their own included. */
+export interface LayerGroup {
+  readonly layers: number;
+  readonly window: number | undefined;
+}
+
 /** Pages of one layer group. An rBlock is `pageTokens` tokens of all layers of the group: one page for each layer. */
 export interface StepGroup {
   /** (rBlocks of the pool, layers of the group): page ids. Shared, not copied. */
@@ -15,7 +21,10 @@ export interface StepGroup {
   readonly blocks: Int32Array;
   /** (sequences): where a sequence's ids begin in `blocks`. */
   readonly blockStart: Int32Array;
-  /** (sequences): absolute index (position / pageTokens) of a sequence's first listed block; larger than 0 where a window has left blocks behind. */
+  /**
+   * (sequences): absolute index (position / pageTokens) of a sequence's first listed block; every block from it to that of the sequence's last
+   * position is listed. 0 without a window; else firstBlock * pageTokens <= max(0, first row's position - window + 1).
+   */
   readonly firstBlock: Int32Array;
 }
 

@@ -73,7 +73,7 @@ export function testOps(backend: Backend): void {
           const ids = Array.from({ length: rows }, (_, i) => (seed + 7 * i) % table);
           const scene: Scene = {
             buffers: [outSpec(columns, rounding)],
-            ops: [{ kind: 'embed', table: 0, scale: seed % 2 === 0 ? 1 : 1.5, out: 0 }],
+            ops: [{ kind: 'embed', table: 0, scale: seed % 2 === 0 ? 1 : 1.5, positions: undefined, out: 0 }],
             linears: [
               {
                 spec: { columns, segments: [{ type, rows: table }], inputs: type.startsWith('q') ? form : 'f32' },
@@ -95,7 +95,12 @@ export function testOps(backend: Backend): void {
       fc.property(columnCounts, rowCounts, roundings, fc.boolean(), fc.nat(), (columns, rows, rounding, adds, seed) => {
         const scene: Scene = {
           buffers: [plain(columns), plain(columns), outSpec(columns, rounding)],
-          ops: [{ kind: 'norm', x: 0, residual: adds ? 1 : undefined, gain: 0, eps: 1e-5, out: 2 }],
+          ops: [
+            {
+              ...{ kind: 'norm', style: 'rms', x: 0 },
+              ...{ residual: adds ? 1 : undefined, gain: 0, bias: undefined, eps: 1e-5, out: 2 },
+            },
+          ],
           vectors: [numbers(seed + 1, columns, 2)],
           inputs: new Map([
             [0, numbers(seed + 2, rows * columns, 3)],

@@ -13,6 +13,7 @@ const hidden = shape.heads * shape.headDim;
 const inner = 96;
 const vocabulary = 75;
 const layer = { group: 0, index: 0 };
+const plainScores = { window: undefined, softcap: undefined, slopes: undefined };
 
 const plain = (columns: number, rows: BufferSpec['rows'] = 'token'): BufferSpec => ({ rows, columns, kind: 'f32' });
 const input = (columns: number, form: InputForm): BufferSpec => ({ rows: 'token', columns, kind: 'input', form });
@@ -29,6 +30,8 @@ function layerScene(form: InputForm, step: Step, seed: number): Scene {
   ] as const;
   const norm = (x: number, residual: number | undefined, out: number): Op => ({
     kind: 'norm',
+    style: 'rms',
+    bias: undefined,
     x,
     residual,
     gain: 0,
@@ -37,7 +40,7 @@ function layerScene(form: InputForm, step: Step, seed: number): Scene {
   });
   const linear = (weight: number, x: number, out: number): Op => ({ kind: 'linear', weight, bias: undefined, x, out });
   const ops: Op[] = [
-    { kind: 'embed', table: 0, scale: 1, out: 0 },
+    { kind: 'embed', table: 0, scale: 1, positions: undefined, out: 0 },
     norm(0, undefined, 1),
     linear(1, 1, 2),
     {
@@ -52,7 +55,7 @@ function layerScene(form: InputForm, step: Step, seed: number): Scene {
       x: 2,
       out: 3,
     },
-    { kind: 'attention', layer, ...shape, scale: 0.25, q: 3, stats: undefined, out: 4 },
+    { kind: 'attention', layer, ...shape, ...plainScores, scale: 0.25, q: 3, stats: undefined, out: 4 },
     linear(2, 4, 5),
     norm(5, 0, 1),
     linear(3, 1, 6),

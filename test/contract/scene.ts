@@ -3,7 +3,7 @@ import { expect } from 'vitest';
 import type { BufferId, BufferSpec, KvType, Op } from '../../src/graph/program.ts';
 import type { Backend, LinearSpec, StepOutcome } from '../../src/kernel/backend.ts';
 import { counterUniform } from '../../src/util/counter-random.ts';
-import { pageTokens, type Step, type StepResult } from '../../src/util/step.ts';
+import { type LayerGroup, pageTokens, type Step, type StepResult } from '../../src/util/step.ts';
 
 export interface Scene {
   readonly buffers: readonly BufferSpec[];
@@ -50,7 +50,7 @@ export function play(backend: Backend, scene: Scene, wanted: Wanted, abort: Int3
   const rows = { token: scene.step.tokens.length, logit: scene.step.logitRows.length };
   const { buffers, ops, logits } = scene;
   const program = backend.createProgram(
-    { buffers, ops, logits, kvType: type },
+    { buffers, ops, logits, kvType: type, groups: groupsOf(ops) },
     { linears, vectors, tokensMax: rows.token + 1, logitRowsMax: rows.logit + 1, contextMax },
   );
   try {
@@ -69,6 +69,19 @@ export function play(backend: Backend, scene: Scene, wanted: Wanted, abort: Int3
     for (const vector of vectors) backend.freeVector(vector);
     for (const linear of linears) backend.freeLinear(linear);
   }
+}
+
+/** The layer groups that ops name. */
+export function groupsOf(ops: readonly Op[]): readonly LayerGroup[] {
+  const groups: LayerGroup[] = [];
+  for (const op of ops) {
+    if (op.kind !== 'qkv' && op.kind !== 'attention') continue;
+    const { group, index } = op.layer;
+    const known = groups[group];
+    const window = op.kind === 'attention' ? op.window : known?.window;
+    groups[group] = { layers: Math.max(known?.layers ?? 0, index + 1), window };
+  }
+  return groups;
 }
 
 export function resultOf(played: Played): StepResult {

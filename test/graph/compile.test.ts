@@ -21,8 +21,8 @@ test('norm, attention and glu write straight in the form of the linear that read
   const layer = ['norm', 'linear', 'qkv', 'attention', 'linear', 'norm', 'linear', 'glu', 'linear'];
   expect(kinds(program.ops.slice(0, 19))).toEqual(['embed', ...layer, ...layer]);
   for (const op of program.ops) {
-    const out = program.buffers[op.out];
-    if (op.kind === 'norm' || op.kind === 'glu') expect(out).toMatchObject({ kind: 'input', form: 'bf16' });
+    if (op.kind === 'norm' || op.kind === 'glu')
+      expect(program.buffers[op.out]).toMatchObject({ kind: 'input', form: 'bf16' });
     if (op.kind === 'linear') expect(program.buffers[op.x]).toMatchObject({ kind: 'input', form: 'bf16' });
   }
   const attention = program.ops.filter((op) => op.kind === 'attention');
@@ -98,12 +98,13 @@ test('what the outside may read or write shares no memory', () => {
   const logits = program.logits ?? -1;
   expect(place.filter((id) => id === place[logits])).toHaveLength(1);
   const spec = { rows: 'token', columns: 8, kind: 'f32' } as const;
+  const plainNorm = { kind: 'norm', style: 'rms', bias: undefined } as const;
   const ops: Op[] = [
-    { kind: 'norm', x: 0, residual: undefined, gain: 0, eps: 0, out: 1 },
-    { kind: 'norm', x: 1, residual: undefined, gain: 0, eps: 0, out: 2 },
-    { kind: 'norm', x: 2, residual: undefined, gain: 0, eps: 0, out: 3 },
+    { ...plainNorm, x: 0, residual: undefined, gain: 0, eps: 0, out: 1 },
+    { ...plainNorm, x: 1, residual: undefined, gain: 0, eps: 0, out: 2 },
+    { ...plainNorm, x: 2, residual: undefined, gain: 0, eps: 0, out: 3 },
   ];
-  expect(planBuffers({ buffers: [spec, spec, spec, spec], ops, logits: undefined, kvType: 'f32' }).place).toEqual([
-    0, 2, 3, 1,
-  ]);
+  expect(
+    planBuffers({ buffers: [spec, spec, spec, spec], ops, logits: undefined, kvType: 'f32', groups: [] }).place,
+  ).toEqual([0, 2, 3, 1]);
 });

@@ -47,7 +47,7 @@ function linearProgram(columns: number, rows: number, form: InputForm, bias: boo
     { rows: 'token', columns, kind: 'input', form },
     { rows: 'token', columns: rows, kind: 'f32' },
   ];
-  return { buffers, ops, logits: undefined, kvType: 'f32' };
+  return { buffers, ops, logits: undefined, kvType: 'f32', groups: [] };
 }
 
 const oneToken = plainStep([{ tokens: [0], start: 0, blocks: [0], logits: 'none' }], plainPageTable(1, 1), 1);
@@ -126,6 +126,7 @@ test('int8 inputs are levels of amax / 127, to nearest even; a block with NaN is
 test('partials of two halves of the keys merge to attention over all of them', () => {
   const shape = { heads: 2, kvHeads: 1, headDim: 4 };
   const layer = { group: 0, index: 0 };
+  const plainScores = { window: undefined, softcap: undefined, slopes: undefined };
   const stats = (max: number, sum: number) => ({ max, sum });
   const plain = { rows: 'token', kind: 'f32' } as const;
   const buffers: Program['buffers'] = [
@@ -136,12 +137,15 @@ test('partials of two halves of the keys merge to attention over all of them', (
     { ...plain, columns: 8 },
   ];
   const ops: Op[] = [
-    { kind: 'attention', layer, ...shape, scale: 0.5, q: 0, stats: stats(2, 3), out: 1 },
+    { kind: 'attention', layer, ...shape, ...plainScores, scale: 0.5, q: 0, stats: stats(2, 3), out: 1 },
     { kind: 'merge', parts: [{ o: 1, max: 2, sum: 3 }], heads: 2, headDim: 4, out: 4 },
   ];
   const backend = new ReferenceBackend();
   const bindings = { linears: [], vectors: [], tokensMax: 1, logitRowsMax: 1, contextMax: 64 };
-  const program = backend.createProgram({ buffers, ops, logits: undefined, kvType: 'f32' }, bindings);
+  const program = backend.createProgram(
+    { buffers, ops, logits: undefined, kvType: 'f32', groups: [{ layers: 1, window: undefined }] },
+    bindings,
+  );
   const pool = backend.createKvPool({ pages: 2, kvHeads: 1, headDim: 4, type: 'f32' });
   const page = (seed: number) => Float32Array.from({ length: 2 * 32 * 4 }, (_, i) => Math.sin(i * seed));
   backend.writePage(pool, 0, page(1.7));
@@ -166,7 +170,7 @@ test('partials of two halves of the keys merge to attention over all of them', (
   const mergeBuffers = [0, 1].flatMap(() => [buffers[1], buffers[2], buffers[3]]).concat([buffers[4]]);
   const merge: Op = { kind: 'merge', parts, heads: 2, headDim: 4, out: 6 };
   const merger = backend.createProgram(
-    { buffers: mergeBuffers, ops: [merge], logits: undefined, kvType: 'f32' },
+    { buffers: mergeBuffers, ops: [merge], logits: undefined, kvType: 'f32', groups: [] },
     bindings,
   );
   for (const [half, values] of halves.entries()) {

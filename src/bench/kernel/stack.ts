@@ -92,6 +92,7 @@ export class LayerStack {
       ],
       logits: undefined,
       kvType: 'bf16',
+      groups: [],
     };
   }
 }
