@@ -49,7 +49,7 @@ function load(settings: InstanceSettings, backend: Backend): Loaded {
         weightForm: weights,
         inputForm: inputs,
         kvType: model.kv.type,
-        rope: JSON.stringify({ ...model.config.rope, rotaryDim: model.config.rotaryDim }),
+        rope: JSON.stringify([model.config.positions, model.config.attention]),
       },
       // Blocks never leave this process, so nobody has to know the key: identities cannot be forged from outside.
       hashKey: webcrypto.getRandomValues(new Uint32Array(4)),

@@ -4,5 +4,5 @@ import type { ModelConfig } from '../util/model-config.ts';
 import { llama } from './llama.ts';
 
 export function qwen2(config: ModelConfig): Graph {
-  return llama({ ...config, attentionBias: true, attentionOutputBias: false, mlpBias: false });
+  return llama({ ...config, biases: { qkv: true, attentionOutput: false, mlp: false } });
 }

@@ -28,8 +28,8 @@ function unsupported(config: ModelConfig): string | undefined {
   if (config.activation !== 'silu') return `activation ${config.activation}`;
   // Keys are stored in pairs of dimensions.
   if (config.headDim % 2 !== 0) return `an odd head_dim: ${config.headDim}`;
-  const slides = config.layerAttention?.includes('sliding') ?? config.slidingWindow !== undefined;
-  if (slides && (config.slidingWindow ?? Infinity) < config.maxPositions)
-    return `a sliding window of ${config.slidingWindow} tokens`;
+  const { window, layers } = config.attention;
+  const slides = layers?.includes('sliding') ?? window !== undefined;
+  if (slides && (window ?? Infinity) < config.maxPositions) return `a sliding window of ${window} tokens`;
   return undefined;
 }

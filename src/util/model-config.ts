@@ -25,9 +25,43 @@ export type Activation = 'silu' | 'gelu' | 'gelu_tanh' | 'relu';
 
 export type LayerAttention = 'full' | 'sliding';
 
-/** Sizes are elements or counts; token positions are tokens. */
+/** How a model tells where a token stands. */
+export type Positions =
+  | {
+      readonly kind: 'rope';
+      /** Leading dimensions of a head that rope rotates: headDim unless the model says less. */
+      readonly rotaryDim: number;
+      readonly rope: Rope;
+      /** Rope of the sliding layers where it differs from the others'. */
+      readonly slidingRope: Rope | undefined;
+    }
+  /** A table of maxPositions + offset rows, added to the embeddings; a token at position p takes row p + offset. */
+  | { readonly kind: 'learned'; readonly offset: number }
+  /** A bias of each head's scores that falls with distance. */
+  | { readonly kind: 'alibi' };
+
+export interface AttentionConfig {
+  /** Factor of q k^T before the softmax: 1 / sqrt(headDim) unless the model says otherwise. */
+  readonly scale: number;
+  /** Scores s become softcap * tanh(s / softcap). */
+  readonly softcap: number | undefined;
+  /** Tokens that a sliding layer sees, its own included; undefined: no layer slides. */
+  readonly window: number | undefined;
+  /** One entry for each layer when layers differ; undefined: all slide if there is a window, else none. */
+  readonly layers: readonly LayerAttention[] | undefined;
+}
+
+/** Which linear layers have biases. */
+export interface Biases {
+  readonly qkv: boolean;
+  /** The attention's output projection. */
+  readonly attentionOutput: boolean;
+  readonly mlp: boolean;
+}
+
+/** Sizes are elements or counts; token positions are tokens. What all models of an architecture share is known to the models room alone. */
 export interface ModelConfig {
-  /** `model_type` of config.json or `general.architecture` of a GGUF file: known or not, the models room decides. */
+  /** `model_type` of config.json or `general.architecture` of a GGUF file, spelled as the models room spells it; known or not. */
   readonly architecture: string;
   readonly vocabSize: number;
   readonly hiddenSize: number;
@@ -36,25 +70,19 @@ export interface ModelConfig {
   readonly heads: number;
   readonly kvHeads: number;
   readonly headDim: number;
-  /** Leading dimensions of a head that rope rotates: headDim unless the model says less. */
-  readonly rotaryDim: number;
   readonly maxPositions: number;
-  readonly normEps: number;
+  /** `gainOffset` is added to stored gains: 1 for Gemma's safetensors, which hold w of (1 + w), else 0. */
+  readonly norm: { readonly eps: number; readonly gainOffset: 0 | 1 };
   /** The head shares the embedding's weights. */
   readonly tieEmbeddings: boolean;
-  /** Biases of the q, k and v projections. */
-  readonly attentionBias: boolean;
-  /** Bias of the attention's output projection. */
-  readonly attentionOutputBias: boolean;
-  readonly mlpBias: boolean;
+  readonly biases: Biases;
   readonly activation: Activation;
-  readonly rope: Rope;
-  /** Rope of the sliding layers where it differs from the others'. */
-  readonly slidingRope: Rope | undefined;
-  /** Tokens that a sliding layer sees, its own included. */
-  readonly slidingWindow: number | undefined;
-  /** One entry for each layer when layers differ; undefined: all slide if there is a window, else none. */
-  readonly layerAttention: readonly LayerAttention[] | undefined;
+  /** Attention and MLP read the same input and are added together (GPT-NeoX). */
+  readonly parallelResidual: boolean;
+  readonly positions: Positions;
+  readonly attention: AttentionConfig;
+  /** Final logits l become logitSoftcap * tanh(l / logitSoftcap). */
+  readonly logitSoftcap: number | undefined;
   readonly bosId: number | undefined;
   /** End-of-sequence ids, without duplicates. */
   readonly eosIds: readonly number[];

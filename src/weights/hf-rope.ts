@@ -1,8 +1,8 @@
 // Rope settings of a config.json, in both styles: rope_theta with rope_scaling, and rope_parameters.
 import { z } from 'zod';
-import type { ModelConfig, Rope, RopeScaling } from '../util/model-config.ts';
+import type { Positions, Rope, RopeScaling } from '../util/model-config.ts';
 import { ModelFileError } from './errors.ts';
-import type { RawConfig } from './hf-config.ts';
+import type { RawConfig } from './hf-schema.ts';
 import { validate } from './json-file.ts';
 
 const positive = z.number().positive();
@@ -26,11 +26,7 @@ const knownKinds = ['default', 'linear', 'llama3'];
 const thetaDefault = 10_000;
 
 /** Rope of the full and of the sliding layers, and how much of a head it turns. */
-export function ropesOf(
-  file: string,
-  raw: RawConfig,
-  headDim: number,
-): Pick<ModelConfig, 'rope' | 'slidingRope' | 'rotaryDim'> {
+export function ropesOf(file: string, raw: RawConfig, headDim: number): Positions {
   const theta =
     optionalNumber(file, 'rope_theta', raw.rope_theta) ??
     optionalNumber(file, 'rotary_emb_base', raw.rotary_emb_base) ??
@@ -43,12 +39,13 @@ export function ropesOf(
     throw new ModelFileError({ file, key: 'head_dim', reason });
   }
   const localTheta = optionalNumber(file, 'rope_local_base_freq', raw.rope_local_base_freq);
-  const slidingRope = sliding === undefined ? undefined : ropeOf(file, mainKey, sliding, theta);
+  const slidingRope = sliding === undefined ? undefined : ropeOf(file, mainKey, sliding, localTheta ?? theta);
   return {
+    kind: 'rope',
+    rotaryDim,
     rope: ropeOf(file, mainKey, main, theta),
     slidingRope:
       slidingRope ?? (localTheta === undefined ? undefined : { theta: localTheta, scaling: { kind: 'none' } }),
-    rotaryDim,
   };
 }
 

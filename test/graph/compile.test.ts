@@ -71,7 +71,10 @@ test('all layers share one rope table', () => {
   const { program, vectors } = compiled(smallConfig);
   const tables = new Set(program.ops.filter((op) => op.kind === 'qkv').map((op) => op.rope));
   expect(tables.size).toBe(1);
-  expect(vectors[[...tables][0] ?? -1]).toEqual({ kind: 'rope', spec: { ...smallConfig.rope, rotaryDim: 16 } });
+  expect(vectors[[...tables][0] ?? -1]).toEqual({
+    kind: 'rope',
+    spec: { theta: 10_000, scaling: { kind: 'none' }, rotaryDim: 16 },
+  });
 });
 
 /** Which op wrote what each op reads, buffer by buffer. */

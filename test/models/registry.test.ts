@@ -48,7 +48,7 @@ test('qwen2 adds biases to q, k and v alone', () => {
 });
 
 test('qwen3 adds the gains of q and k, and takes a head size of its own', () => {
-  const config = { ...smallConfig, architecture: 'qwen3', headDim: 32, rotaryDim: 32 };
+  const config = { ...smallConfig, architecture: 'qwen3', headDim: 32 };
   const extra = layerNames(config).filter((name) => !plainLayer.includes(name));
   expect(extra).toEqual(['self_attn.q_norm.weight', 'self_attn.k_norm.weight']);
   const q = buildGraph(config).nodes.find((node) => node.kind === 'linear');
@@ -64,9 +64,11 @@ test('an unknown architecture is refused with those known', () => {
   expect(() => buildGraph({ ...smallConfig, architecture: 'constructor' })).toThrow('unknown architecture');
 });
 
+const windowed = (window: number) => ({ ...smallConfig, attention: { ...smallConfig.attention, window } });
+
 test('what would change the values silently is refused: windows, activations, odd heads', () => {
   expect(() => buildGraph({ ...smallConfig, headDim: 15 })).toThrow('an odd head_dim: 15');
-  expect(() => buildGraph({ ...smallConfig, slidingWindow: 64 })).toThrow('a sliding window of 64 tokens');
+  expect(() => buildGraph(windowed(64))).toThrow('a sliding window of 64 tokens');
   expect(() => buildGraph({ ...smallConfig, activation: 'gelu' })).toThrow('activation gelu');
-  expect(buildGraph({ ...smallConfig, slidingWindow: 256 }).nodes.length).toBeGreaterThan(0);
+  expect(buildGraph(windowed(256)).nodes.length).toBeGreaterThan(0);
 });

@@ -78,7 +78,7 @@ describe('tensors of a GGUF file', () => {
     }
     const comparable = ({ config }: ModelFiles) => ({
       ...config,
-      normEps: Math.fround(config.normEps),
+      norm: { ...config.norm, eps: Math.fround(config.norm.eps) },
       bosId: 0,
       eosIds: [],
     });
@@ -110,7 +110,7 @@ describe('metadata of a GGUF file', () => {
       ['llama.rope.scaling.type', text('linear')],
       ['llama.rope.scaling.factor', f32(4)],
     );
-    expect(linear.config.rope).toEqual({ theta: 10_000, scaling: { kind: 'linear', factor: 4 } });
+    expect(linear.config.positions).toMatchObject({ rope: { theta: 10_000, scaling: { kind: 'linear', factor: 4 } } });
     linear.close();
     const divisors = [1, 1, 2, 4, 8, 8, 8, 8];
     const bytes = new Uint8Array(Float32Array.from(divisors).buffer);
@@ -119,7 +119,7 @@ describe('metadata of a GGUF file', () => {
       { name: 'rope_freqs.weight', type: 'f32' as const, shape: [8], bytes },
     ];
     const files = openModel(folder.write('divisors.gguf', writeGguf({ metadata: ggufMetadata(tinySpec), tensors })));
-    expect(files.config.rope.scaling).toEqual({ kind: 'divisors', divisors });
+    expect(files.config.positions).toMatchObject({ rope: { scaling: { kind: 'divisors', divisors } } });
     files.close();
     const yarn = ggufWith('yarn.gguf', ['llama.rope.scaling.type', text('yarn')]);
     expect(() => yarn.config).toThrow(
@@ -186,7 +186,7 @@ describe.skipIf(!hasShared)('kvasir-tiny in both forms (needs ../shared/models)'
     }
     expect(compared).toBe(56);
     expect([...gguf.tensors()].length).toBe(56);
-    expect({ ...gguf.config, normEps: 0, eosIds: [] }).toEqual({ ...hf.config, normEps: 0, eosIds: [] });
+    expect({ ...gguf.config, norm: 0, eosIds: [] }).toEqual({ ...hf.config, norm: 0, eosIds: [] });
     expect(hf.generationDefaults).toEqual({ temperature: 0.7, topP: 0.95, eosIds: [1, 6] });
     expect(gguf.generationDefaults.eosIds).toEqual([1, 6]);
     expect(hf.tokenizer?.kind).toBe('huggingface');

@@ -116,14 +116,21 @@ describe('config.json', () => {
       rope_theta: undefined,
       rope_parameters: { ...llama3, rope_type: 'llama3', rope_theta: 5e5 },
     });
-    expect(legacy.rope).toEqual({ theta: 5e5, scaling });
-    expect(modern).toEqual(legacy);
-    expect(configOf({ rope_scaling: { type: 'linear', factor: 2 } }).rope.scaling).toEqual({
-      kind: 'linear',
-      factor: 2,
+    expect(legacy.positions).toEqual({
+      kind: 'rope',
+      rotaryDim: 16,
+      rope: { theta: 5e5, scaling },
+      slidingRope: undefined,
     });
-    expect(configOf({ rope_scaling: null }).rope).toEqual({ theta: 10_000, scaling: { kind: 'none' } });
-    expect(configOf({ rope_parameters: { rope_type: 'default', partial_rotary_factor: 0.5 } }).rotaryDim).toBe(8);
+    expect(modern).toEqual(legacy);
+    expect(configOf({ rope_scaling: { type: 'linear', factor: 2 } }).positions).toMatchObject({
+      rope: { scaling: { kind: 'linear', factor: 2 } },
+    });
+    expect(configOf({ rope_scaling: null }).positions).toMatchObject({
+      rope: { theta: 10_000, scaling: { kind: 'none' } },
+    });
+    const half = { rope_type: 'default', partial_rotary_factor: 0.5 };
+    expect(configOf({ rope_parameters: half }).positions).toMatchObject({ rotaryDim: 8 });
   });
 
   test('what a model type means where its file is silent', () => {
@@ -131,25 +138,35 @@ describe('config.json', () => {
     expect(configOf(silent)).toMatchObject({
       headDim: 16,
       tieEmbeddings: false,
-      attentionBias: false,
-      rope: { theta: 10_000 },
+      biases: { qkv: false, attentionOutput: false, mlp: false },
+      positions: { rope: { theta: 10_000 } },
     });
     expect(configOf({ ...silent, model_type: 'qwen2' })).toMatchObject({
-      attentionBias: true,
-      attentionOutputBias: false,
+      biases: { qkv: true, attentionOutput: false, mlp: false },
     });
-    expect(configOf({ ...silent, model_type: 'qwen3' })).toMatchObject({ headDim: 128, attentionBias: false });
-    expect(configOf({ attention_bias: true })).toMatchObject({ attentionBias: true, attentionOutputBias: true });
+    expect(configOf({ ...silent, model_type: 'qwen3' })).toMatchObject({ headDim: 128, biases: { qkv: false } });
+    expect(configOf({ attention_bias: true })).toMatchObject({ biases: { qkv: true, attentionOutput: true } });
     expect(configOf({ num_key_value_heads: null }).kvHeads).toBe(4);
   });
 
   test('sliding windows', () => {
-    expect(configOf({ sliding_window: 64 })).toMatchObject({ slidingWindow: 64, layerAttention: undefined });
-    expect(configOf({ sliding_window: 64, use_sliding_window: false }).slidingWindow).toBeUndefined();
-    const mixed = { sliding_window: 64, use_sliding_window: true, model_type: 'qwen2', max_window_layers: 1 };
-    expect(configOf(mixed).layerAttention).toEqual(['full', 'sliding']);
-    const listed = { sliding_window: 64, layer_types: ['sliding_attention', 'full_attention'] };
-    expect(configOf(listed).layerAttention).toEqual(['sliding', 'full']);
+    const windowOf = (changes: Record<string, unknown>) => {
+      const { window, layers } = configOf(changes).attention;
+      return { window, layers };
+    };
+    const none = { window: undefined, layers: undefined };
+    expect(windowOf({ sliding_window: 64 })).toEqual(none);
+    expect(windowOf({ model_type: 'mistral' })).toEqual({ window: 4096, layers: undefined });
+    expect(windowOf({ model_type: 'mistral', sliding_window: null })).toEqual(none);
+    expect(windowOf({ model_type: 'phi3', sliding_window: 64 })).toEqual({ window: 64, layers: undefined });
+    const qwen = { model_type: 'qwen2', sliding_window: 64, max_window_layers: 1 };
+    expect(windowOf(qwen)).toEqual(none);
+    expect(windowOf({ ...qwen, use_sliding_window: true }).layers).toEqual(['full', 'sliding']);
+    expect(windowOf({ model_type: 'gemma2' })).toEqual({ window: 4096, layers: ['sliding', 'full'] });
+    const gemma3 = { model_type: 'gemma3_text', sliding_window: 512, sliding_window_pattern: 3, num_hidden_layers: 4 };
+    expect(windowOf(gemma3).layers).toEqual(['sliding', 'sliding', 'full', 'sliding']);
+    const listed = { model_type: 'mistral', sliding_window: 64, layer_types: ['sliding_attention', 'full_attention'] };
+    expect(windowOf(listed).layers).toEqual(['sliding', 'full']);
   });
 
   test.each<[string, Record<string, unknown>, RegExp]>([
@@ -175,7 +192,11 @@ describe('config.json', () => {
       /4 heads cannot share 3 key heads \(key "num_key_value_heads"\)/,
     ],
     ['an unknown activation', { hidden_act: 'tan' }, /activation "tan" is not supported: known are silu/],
-    ['a list of layers too short', { sliding_window: 8, layer_types: ['full_attention'] }, /1 entries for 2 layers/],
+    [
+      'a list of layers too short',
+      { model_type: 'mistral', sliding_window: 8, layer_types: ['full_attention'] },
+      /1 entries for 2 layers/,
+    ],
     ['no model type', { model_type: undefined }, /key "model_type"/],
   ])('%s is refused by key', (_, changes, message) => {
     expect(() => configOf(changes)).toThrow(ModelFileError);
@@ -236,7 +257,7 @@ describe.skipIf(!hasShared)('the random models (needs ../shared/models/random)',
     withModel(path, (files) => {
       const raw: unknown = JSON.parse(readFileSync(join(path, 'config.json'), 'utf8'));
       const { config } = files;
-      expect(raw).toMatchObject({ model_type: config.architecture });
+      expect(raw).toMatchObject({ model_type: expect.stringMatching(`^${config.architecture}(_text)?$`) });
       expect(config).toMatchObject({ vocabSize: 1024, hiddenSize: 128, heads: 4, eosIds: [2] });
       expect(files.tokenizer).toBeUndefined();
       for (const info of files.tensors()) {
