@@ -2,7 +2,7 @@
 import { Engine } from '../engine/engine.ts';
 import type { WeightsForm } from '../engine/forms.ts';
 import { freeModel, type LoadedModel, loadModel } from '../engine/load-model.ts';
-import { type PlainSequence, plainPageTable, plainStep } from '../engine/plain-step.ts';
+import { groupedStep, type PlainPages, type PlainSequence, plainPages } from '../engine/plain-step.ts';
 import type { InputForm } from '../graph/program.ts';
 import type { Backend } from '../kernel/backend.ts';
 import { pageTokens } from '../util/step.ts';
@@ -145,11 +145,11 @@ export class EngineBench {
       throw new Error(`Cannot bench: a row needs ${positions} positions, model ${model.id} has ${model.context}`);
     }
     const blocks = Math.ceil(positions / pageTokens);
-    const layers = model.kv.groupLayers[0] ?? 0;
+    const layers = model.kv.groups.reduce((sum, group) => sum + group.layers, 0);
     const kvBytes = sequences * blocks * layers * model.kv.pageBytes;
     const engine = new Engine({ model, backend: this.#backend, tokensMax, logitRowsMax: sequences, kvBytes });
     try {
-      return use(new Scene(engine, sequences, blocks, layers));
+      return use(new Scene(engine, sequences, blocks));
     } finally {
       engine.close();
     }
@@ -160,15 +160,13 @@ export class EngineBench {
 class Scene {
   readonly #engine: Engine;
   readonly #blocks: number;
-  readonly #layers: number;
-  readonly #pageTable: Int32Array;
+  readonly #pages: readonly PlainPages[];
   readonly #abort = new Int32Array(1);
 
-  constructor(engine: Engine, sequences: number, blocks: number, layers: number) {
+  constructor(engine: Engine, sequences: number, blocks: number) {
     this.#engine = engine;
     this.#blocks = blocks;
-    this.#layers = layers;
-    this.#pageTable = plainPageTable(sequences * blocks, layers);
+    this.#pages = plainPages(sequences * blocks, engine.model.kv.groups);
   }
 
   prefill(tokens: number, repeats: number): number[] {
@@ -191,7 +189,7 @@ class Scene {
   }
 
   #time(sequences: readonly PlainSequence[]): number {
-    const step = plainStep(sequences, this.#pageTable, this.#layers);
+    const step = groupedStep(sequences, this.#pages);
     step.sampling.topLogprobs.fill(0);
     const startMs = performance.now();
     const outcome = this.#engine.run(step, this.#abort);

@@ -9,7 +9,7 @@ const leastBytes = 256 * 2 ** 20;
 
 /** Two of the longest contexts, at least 256 MB, at most half of the machine's memory. Pages take memory only once they are used. */
 export function defaultKvBytes(kv: KvShape, contextTokens: number): number {
-  const layers = kv.groupLayers.reduce((sum, count) => sum + count, 0);
+  const layers = kv.groups.reduce((sum, group) => sum + group.layers, 0);
   const contextBytes = Math.ceil(contextTokens / pageTokens) * layers * kv.pageBytes;
   return Math.min(totalmem() / 2, Math.max(leastBytes, contextsAtOnce * contextBytes));
 }

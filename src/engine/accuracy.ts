@@ -6,7 +6,7 @@ import type { ModelFiles } from '../weights/types.ts';
 import { Engine } from './engine.ts';
 import type { WeightsForm } from './forms.ts';
 import { freeModel, loadModel } from './load-model.ts';
-import { plainPageTable, plainStep } from './plain-step.ts';
+import { groupedStep, type PlainPages, plainPages } from './plain-step.ts';
 
 export interface AccuracyForm {
   readonly weights: WeightsForm;
@@ -72,22 +72,20 @@ export function measureAccuracy(options: AccuracyOptions): AccuracyRow[] {
 class Reader {
   readonly #engine: Engine;
   readonly #blocks: readonly number[];
-  readonly #pageTable: Int32Array;
+  readonly #pages: readonly PlainPages[];
   readonly #abort = new Int32Array(1);
 
   constructor({ weights, inputs }: AccuracyForm, { model, backend, tokens }: AccuracyOptions, blockRows: number) {
     const loaded = loadModel({ model, backend, weights, inputs, context: tokens.length });
-    const [layers] = loaded.kv.groupLayers;
     this.#blocks = Array.from({ length: Math.ceil(tokens.length / pageTokens) }, (_, block) => block);
-    this.#pageTable = plainPageTable(this.#blocks.length, layers);
-    const kvBytes = this.#pageTable.length * loaded.kv.pageBytes;
+    this.#pages = plainPages(this.#blocks.length, loaded.kv.groups);
+    const kvBytes = this.#pages.reduce((sum, { pageTable }) => sum + pageTable.length, 0) * loaded.kv.pageBytes;
     this.#engine = new Engine({ model: loaded, backend, tokensMax: blockRows, logitRowsMax: blockRows, kvBytes });
   }
 
   /** (tokens, vocabulary) logits after each token. */
   logits(tokens: readonly number[], start: number): Float32Array {
-    const [layers] = this.#engine.model.kv.groupLayers;
-    const step = plainStep([{ tokens, start, blocks: this.#blocks, logits: 'all' }], this.#pageTable, layers);
+    const step = groupedStep([{ tokens, start, blocks: this.#blocks, logits: 'all' }], this.#pages);
     if (this.#engine.run(step, this.#abort).kind !== 'done')
       throw new Error('Cannot measure accuracy: the step was aborted');
     return this.#engine.readLogits(tokens.length);

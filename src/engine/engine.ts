@@ -24,12 +24,12 @@ export class Engine {
   readonly #program: ProgramHandle;
   readonly #pool: KvPoolHandle;
 
-  /** @throws Error when the memory given holds not even one rBlock */
+  /** @throws Error when the memory given holds not even one rBlock of each layer group */
   constructor(options: EngineOptions) {
     const { model, backend, tokensMax, logitRowsMax, kvBytes } = options;
-    const { kvHeads, headDim, type, pageBytes, groupLayers } = model.kv;
+    const { kvHeads, headDim, type, pageBytes, groups } = model.kv;
     const pages = Math.floor(kvBytes / pageBytes);
-    const needed = groupLayers.reduce((sum, layers) => sum + layers, 0);
+    const needed = groups.reduce((sum, { layers }) => sum + layers, 0);
     if (pages < needed) {
       throw new Error(
         `Cannot create the engine: ${kvBytes} bytes of KV memory hold ${pages} pages: ${needed} of ${pageBytes} bytes make one block`,

@@ -1,7 +1,7 @@
 // Greedy generation of one sequence over a pool that it has to itself: goldens and accuracy need no scheduler.
 import { pageTokens, topLogprobsMax } from '../util/step.ts';
 import type { Engine } from './engine.ts';
-import { plainPageTable, plainStep } from './plain-step.ts';
+import { groupedStep, plainPages } from './plain-step.ts';
 
 export interface GreedyToken {
   readonly token: number;
@@ -18,16 +18,15 @@ export function* greedyTokens(
   count: number,
   chunk = engine.tokensMax,
 ): Generator<GreedyToken> {
-  const layers = engine.model.kv.groupLayers[0];
   const blocks = Array.from({ length: Math.ceil((prompt.length + count) / pageTokens) }, (_, id) => id);
-  const pageTable = plainPageTable(blocks.length, layers);
+  const pages = plainPages(blocks.length, engine.model.kv.groups);
   const abort = new Int32Array(1);
   const pending = Array.from(prompt);
   let start = 0;
   for (let made = 0; made < count; ) {
     const tokens = pending.splice(0, chunk);
     const last = pending.length === 0;
-    const step = plainStep([{ tokens, start, blocks, logits: last ? 'last' : 'none' }], pageTable, layers);
+    const step = groupedStep([{ tokens, start, blocks, logits: last ? 'last' : 'none' }], pages);
     const outcome = engine.run(step, abort);
     if (outcome.kind !== 'done') throw new Error('Cannot generate: the step was aborted');
     start += tokens.length;

@@ -5,7 +5,7 @@ import type { InputForm, KvType } from '../graph/program.ts';
 import type { Backend, LinearHandle, VectorHandle } from '../kernel/backend.ts';
 import { buildGraph } from '../models/registry.ts';
 import type { ModelConfig } from '../util/model-config.ts';
-import { pageTokens } from '../util/step.ts';
+import { type LayerGroup, pageTokens } from '../util/step.ts';
 import { openModel } from '../weights/open-model.ts';
 import { expectTensor, type ModelFiles, type TensorType } from '../weights/types.ts';
 import { kvTypeOf, layerInputs, packedType, type WeightsForm } from './forms.ts';
@@ -28,8 +28,8 @@ export interface KvShape {
   readonly type: KvType;
   readonly kvHeads: number;
   readonly headDim: number;
-  /** Layers of each layer group: an rBlock of the group is this many pages. */
-  readonly groupLayers: readonly number[];
+  /** Layer groups, as the program numbers them: an rBlock of a group is a page for each of its layers. */
+  readonly groups: readonly LayerGroup[];
   /** Bytes of a page: `pageTokens` tokens of one layer's K and V. */
   readonly pageBytes: number;
 }
@@ -148,15 +148,11 @@ function typesBySize(segments: readonly Segment[]): readonly TensorType[] {
 
 function kvShape(config: ModelConfig, type: KvType, compiled: Compiled): KvShape {
   const { kvHeads, headDim } = config;
-  const groupLayers: number[] = [];
-  for (const op of compiled.program.ops) {
-    if (op.kind === 'attention') groupLayers[op.layer.group] = (groupLayers[op.layer.group] ?? 0) + 1;
-  }
   return {
     type,
     kvHeads,
     headDim,
-    groupLayers,
+    groups: compiled.program.groups,
     pageBytes: 2 * kvHeads * pageTokens * headDim * (type === 'f32' ? 4 : 2),
   };
 }

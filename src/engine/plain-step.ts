@@ -1,11 +1,11 @@
 // Steps written by hand: sequences with blocks of their own choosing and greedy sampling, for accuracy work and tests.
-import { type Step, type StepSampling, topLogprobsMax } from '../util/step.ts';
+import { type LayerGroup, type Step, type StepGroup, type StepSampling, topLogprobsMax } from '../util/step.ts';
 
 export interface PlainSequence {
   /** Tokens of this step, at positions start, start + 1, ... */
   readonly tokens: ArrayLike<number>;
   readonly start: number;
-  /** rBlock ids of the sequence from its first position on. */
+  /** rBlock ids of the sequence from its first position on, the same in every layer group. */
   readonly blocks: readonly number[];
   /** Which rows need logits. */
   readonly logits: 'none' | 'last' | 'all';
@@ -16,8 +16,22 @@ export function plainPageTable(blocks: number, layers: number): Int32Array {
   return Int32Array.from({ length: blocks * layers }, (_, index) => index);
 }
 
-/** One layer group; every logit row is sampled greedily and reports its best alternatives. */
+/** Where the rBlocks of a layer group have their pages. */
+export type PlainPages = Pick<StepGroup, 'pageTable' | 'layers'>;
+
+/** Pages of rBlocks 0..blocks-1 of every group, one group after another. */
+export function plainPages(blocks: number, groups: readonly LayerGroup[]): readonly PlainPages[] {
+  let next = 0;
+  return groups.map(({ layers }) => ({ layers, pageTable: plainPageTable(blocks, layers).map(() => next++) }));
+}
+
+/** A step of one layer group. */
 export function plainStep(sequences: readonly PlainSequence[], pageTable: Int32Array, layers: number): Step {
+  return groupedStep(sequences, [{ pageTable, layers }]);
+}
+
+/** Every group keeps every block; every logit row is sampled greedily and reports its best alternatives. */
+export function groupedStep(sequences: readonly PlainSequence[], pages: readonly PlainPages[]): Step {
   const tokens: number[] = [];
   const positions: number[] = [];
   const rowStart = [0];
@@ -35,9 +49,7 @@ export function plainStep(sequences: readonly PlainSequence[], pageTable: Int32A
     blockStart.push(blocks.length);
     blocks.push(...sequence.blocks);
   }
-  const group = {
-    pageTable,
-    layers,
+  const table = {
     blocks: Int32Array.from(blocks),
     blockStart: Int32Array.from(blockStart),
     firstBlock: new Int32Array(sequences.length),
@@ -46,7 +58,7 @@ export function plainStep(sequences: readonly PlainSequence[], pageTable: Int32A
     tokens: Int32Array.from(tokens),
     positions: Int32Array.from(positions),
     rowStart: Int32Array.from(rowStart),
-    groups: [group],
+    groups: pages.map((group) => ({ ...group, ...table })),
     logitRows: Int32Array.from(logitRows),
     sampling: greedySampling(logitRows.length),
   };

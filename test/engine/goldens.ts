@@ -2,7 +2,7 @@
 import { existsSync, readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import type { Engine } from '../../src/engine/engine.ts';
-import { plainPageTable, plainStep } from '../../src/engine/plain-step.ts';
+import { groupedStep, plainPages } from '../../src/engine/plain-step.ts';
 import { pageTokens } from '../../src/util/step.ts';
 
 /** Models outside the repository: tests that need them skip where they are missing. */
@@ -67,11 +67,10 @@ export function* forcedSteps(
   prompt: readonly number[],
   golden: readonly number[],
 ): Generator<ForcedStep> {
-  const layers = engine.model.kv.groupLayers[0];
   const blocks = Array.from({ length: Math.ceil((prompt.length + golden.length) / pageTokens) }, (_, id) => id);
-  const pageTable = plainPageTable(blocks.length, layers);
+  const pages = plainPages(blocks.length, engine.model.kv.groups);
   const run = (tokens: readonly number[], start: number, logits: 'none' | 'last'): ForcedStep => {
-    const outcome = engine.run(plainStep([{ tokens, start, blocks, logits }], pageTable, layers), new Int32Array(1));
+    const outcome = engine.run(groupedStep([{ tokens, start, blocks, logits }], pages), new Int32Array(1));
     if (outcome.kind !== 'done') throw new Error('the step was aborted');
     return { token: outcome.result.tokens[0], logits: engine.readLogits(outcome.result.tokens.length) };
   };

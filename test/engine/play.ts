@@ -1,19 +1,18 @@
 // Plays sequences on an engine in a chosen order of steps, and keeps the bits of every row of logits.
 import type { Engine } from '../../src/engine/engine.ts';
-import { type PlainSequence, plainPageTable, plainStep } from '../../src/engine/plain-step.ts';
+import { groupedStep, type PlainPages, type PlainSequence, plainPages } from '../../src/engine/plain-step.ts';
 import { pageTokens } from '../../src/util/step.ts';
 
 export class Player {
   readonly #engine: Engine;
-  readonly #pageTable: Int32Array;
-  readonly #layers: number;
+  readonly #pages: readonly PlainPages[];
   readonly blocks: number;
 
   constructor(engine: Engine) {
     this.#engine = engine;
-    this.#layers = engine.model.kv.groupLayers[0];
-    this.blocks = Math.floor(engine.pages / this.#layers);
-    this.#pageTable = plainPageTable(this.blocks, this.#layers);
+    const { groups } = engine.model.kv;
+    this.blocks = Math.floor(engine.pages / groups.reduce((sum, { layers }) => sum + layers, 0));
+    this.#pages = plainPages(this.blocks, groups);
   }
 
   /** Logit bits of each row that asked for them, in order, and which rows failed. */
@@ -22,7 +21,7 @@ export class Player {
     readonly failed: Uint8Array;
     readonly tokens: Int32Array;
   } {
-    const outcome = this.#engine.run(plainStep(sequences, this.#pageTable, this.#layers), new Int32Array(1));
+    const outcome = this.#engine.run(groupedStep(sequences, this.#pages), new Int32Array(1));
     if (outcome.kind !== 'done') throw new Error('the step was aborted');
     const { failed, tokens } = outcome.result;
     return { rows: bitRows(this.#engine.readLogits(tokens.length), tokens.length), failed, tokens };
@@ -30,9 +29,10 @@ export class Player {
 
   /** Fills every page of a block: stale bytes, as an earlier owner would leave them. */
   spoil(block: number, value: number): void {
-    for (let layer = 0; layer < this.#layers; layer++) {
-      const page = this.#pageTable[block * this.#layers + layer];
-      this.#engine.writePage(page, this.#engine.readPage(page).fill(value));
+    for (const { pageTable, layers } of this.#pages) {
+      for (const page of pageTable.subarray(block * layers, (block + 1) * layers)) {
+        this.#engine.writePage(page, this.#engine.readPage(page).fill(value));
+      }
     }
   }
 }
