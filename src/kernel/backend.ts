@@ -1,11 +1,12 @@
 // The seam between TypeScript and computation: one contract for the native kernels and for the plain-TypeScript oracle.
 import type { BufferId, InputForm, KvType, Program } from '../graph/program.ts';
+import type { QuantisedType } from '../util/quantised-blocks.ts';
 import type { Step, StepResult } from '../util/step.ts';
 
 export type Isa = 'portable' | 'avx2' | 'avx512' | 'amx' | 'reference';
 
 /** Stored element types of a linear layer, by their names in GGUF. */
-export type WeightType = 'f32' | 'f16' | 'bf16' | 'q4_0' | 'q4_1' | 'q8_0';
+export type WeightType = 'f32' | 'f16' | 'bf16' | QuantisedType;
 
 /** A linear layer, (rows, columns) = (out, in); several tensors with one input are one layer of several segments. */
 export interface LinearSpec {

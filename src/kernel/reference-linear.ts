@@ -1,16 +1,10 @@
 // Linear layers of the reference backend: stored bytes, decoded rows, products in float64.
 
 import { roundAllToBf16 } from '../util/floats.ts';
+import { decodeBlocks, type QuantisedBlocks } from '../util/quantised-blocks.ts';
 import type { LinearSpec, WeightType } from './backend.ts';
 import { type RowBuffer, rowOf } from './reference-buffers.ts';
-import {
-  blockElements,
-  decodeBlocks,
-  decodeWeights,
-  isQuantised,
-  type QuantisedBlocks,
-  storedBytes,
-} from './reference-weights.ts';
+import { blockElements, decodeWeights, isQuantised, storedBytes } from './reference-weights.ts';
 
 /** Decoded rows are kept up to this many float32 values in all layers; past it rows are decoded at each use. */
 const decodedValuesMax = 2 ** 28;
@@ -118,7 +112,9 @@ export class ReferenceLinear {
   #runInt8(x: RowBuffer, y: RowBuffer, count: number): void {
     const { columns } = this.spec;
     const blocks = columns / blockElements;
-    this.#blocks ??= this.#segments.map((segment) => decodeBlocks(segment.type, segment.bytes, segment.rows * columns));
+    this.#blocks ??= this.#segments.flatMap(({ type, bytes }) =>
+      isQuantised(type) ? [decodeBlocks(type, bytes)] : [],
+    );
     if (x.levels === undefined || x.scales === undefined)
       throw new Error('Cannot run linear layer: its input is not int8');
     for (const [index, segment] of this.#segments.entries()) {
@@ -127,8 +123,7 @@ export class ReferenceLinear {
         const levels = x.levels.subarray(t * columns, (t + 1) * columns);
         const scales = x.scales.subarray(t * blocks, (t + 1) * blocks);
         const out = y.values.subarray(t * y.columns + segment.firstColumn);
-        const sums = blockSums(levels, blocks);
-        for (let row = 0; row < segment.rows; row++) out[row] = blockProduct(weights, row, levels, scales, sums);
+        for (let row = 0; row < segment.rows; row++) out[row] = blockProduct(weights, row, levels, scales);
       }
     }
   }
@@ -201,24 +196,23 @@ function multiplyTile(
   }
 }
 
-/** Sums of the levels of each block. */
-function blockSums(levels: Int8Array, blocks: number): Int32Array {
-  const sums = new Int32Array(blocks);
-  for (let i = 0; i < levels.length; i++) sums[i >> 5] += levels[i];
-  return sums;
-}
-
-/** Integer sums inside a block are exact; scales join in float64. */
-function blockProduct(w: QuantisedBlocks, row: number, x: Int8Array, scales: Float32Array, sums: Int32Array): number {
-  const { levels } = w;
-  const first = row * scales.length;
+/** Integer sums over groups of levels are exact; scales join in float64. */
+function blockProduct(w: QuantisedBlocks, row: number, x: Int8Array, scales: Float32Array): number {
+  const { levels, minimums } = w;
+  const groupElements = levels.length / w.scales.length;
+  const first = (row * x.length) / groupElements;
   let total = 0;
-  for (let block = 0; block < scales.length; block++) {
-    const from = block * blockElements;
-    const at = (first + block) * blockElements;
+  for (let group = 0; group < x.length / groupElements; group++) {
+    const from = group * groupElements;
+    const at = row * x.length + from;
     let product = 0;
-    for (let i = 0; i < blockElements; i++) product = (product + Math.imul(x[from + i], levels[at + i])) | 0;
-    total += scales[block] * (w.scales[first + block] * product + w.minimums[first + block] * sums[block]);
+    let sum = 0;
+    for (let i = 0; i < groupElements; i++) {
+      product = (product + Math.imul(x[from + i], levels[at + i])) | 0;
+      sum = (sum + x[from + i]) | 0;
+    }
+    const minimum = minimums === undefined ? 0 : minimums[first + group];
+    total += scales[Math.floor(from / blockElements)] * (w.scales[first + group] * product + minimum * sum);
   }
   return total;
 }

@@ -1,4 +1,5 @@
 // Stored bytes of any tensor type to float32: the oracle of what a tensor's values are.
+import { decodeValues, type QuantisedType } from '../util/quantised-blocks.ts';
 import { f16Table } from './half.ts';
 import { type TensorType, tensorLayouts } from './types.ts';
 
@@ -29,7 +30,18 @@ const decoders: Readonly<Record<TensorType, Decoder>> = {
   q4_0: decodeQ40,
   q4_1: decodeQ41,
   q8_0: decodeQ80,
+  q5_0: blockDecoder('q5_0'),
+  q5_1: blockDecoder('q5_1'),
+  q2_k: blockDecoder('q2_k'),
+  q3_k: blockDecoder('q3_k'),
+  q4_k: blockDecoder('q4_k'),
+  q5_k: blockDecoder('q5_k'),
+  q6_k: blockDecoder('q6_k'),
 };
+
+function blockDecoder(type: QuantisedType): Decoder {
+  return (bytes, values) => decodeValues(type, bytes, values);
+}
 
 function patternsOf(values: Float32Array): Uint32Array {
   return new Uint32Array(values.buffer, values.byteOffset, values.length);

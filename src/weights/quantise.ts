@@ -1,5 +1,6 @@
-// float32 rows to stored blocks, rounding as ggml's reference quantisers do, so that files of other tools agree.
+// float32 rows to stored blocks; f32 to q8_0 round as ggml's reference quantisers do, so that files of other tools agree.
 import { f32BitsToBf16, f32BitsToF16, toF16 } from './half.ts';
+import { plainEncoder } from './quantise-k.ts';
 import { type TensorType, tensorLayouts } from './types.ts';
 
 /**
@@ -31,6 +32,13 @@ const encoders: Readonly<Record<TensorType, Encoder>> = {
   q4_0: encodeQ40,
   q4_1: encodeQ41,
   q8_0: encodeQ80,
+  q5_0: plainEncoder('q5_0'),
+  q5_1: plainEncoder('q5_1'),
+  q2_k: plainEncoder('q2_k'),
+  q3_k: plainEncoder('q3_k'),
+  q4_k: plainEncoder('q4_k'),
+  q5_k: plainEncoder('q5_k'),
+  q6_k: plainEncoder('q6_k'),
 };
 
 const fround = Math.fround;

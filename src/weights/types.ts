@@ -1,8 +1,9 @@
 // Tensors, and what an opened model offers: one face for GGUF files and Hugging Face directories.
 import type { ModelConfig } from '../util/model-config.ts';
+import { type QuantisedType, quantisedLayouts } from '../util/quantised-blocks.ts';
 import { ModelFileError } from './errors.ts';
 
-export type TensorType = 'f32' | 'f16' | 'bf16' | 'q4_0' | 'q4_1' | 'q8_0';
+export type TensorType = 'f32' | 'f16' | 'bf16' | QuantisedType;
 
 export interface TensorLayout {
   /** Elements that are stored together; a row is a whole number of blocks. */
@@ -10,14 +11,12 @@ export interface TensorLayout {
   readonly blockBytes: number;
 }
 
-/** Stored layout of each type; a further quantisation is a row here, one in `ggmlTypes` and a case in dequantise.ts. */
+/** Stored layout of each type; a further quantisation is a row and a decoder in util/quantised-blocks.ts and a row in `ggmlTypes`. */
 export const tensorLayouts: Readonly<Record<TensorType, TensorLayout>> = {
   f32: { blockElements: 1, blockBytes: 4 },
   f16: { blockElements: 1, blockBytes: 2 },
   bf16: { blockElements: 1, blockBytes: 2 },
-  q4_0: { blockElements: 32, blockBytes: 18 },
-  q4_1: { blockElements: 32, blockBytes: 20 },
-  q8_0: { blockElements: 32, blockBytes: 34 },
+  ...quantisedLayouts,
 };
 
 export interface TensorInfo {

@@ -10,18 +10,19 @@ import { bf16ToNumber, f16ToNumber, roundTiesToEven, roundToBf16 } from '../../s
 import { dequantise } from '../../src/weights/dequantise.ts';
 import { quantise } from '../../src/weights/quantise.ts';
 
-const types: readonly WeightType[] = ['f32', 'f16', 'bf16', 'q4_0', 'q4_1', 'q8_0'];
+const types: readonly WeightType[] = ['f32', 'f16', 'bf16', 'q4_0', 'q4_1', 'q5_0', 'q5_1', 'q8_0'];
+const superTypes: readonly WeightType[] = ['q2_k', 'q3_k', 'q4_k', 'q5_k', 'q6_k'];
 const row = (length: number) =>
   fc.array(fc.integer({ min: -1000, max: 1000 }), { minLength: length, maxLength: length });
 
 test('stored weights mean the same to the kernels as to the weights room', () => {
   fc.assert(
-    fc.property(fc.constantFrom(...types), row(96), (type, values) => {
+    fc.property(fc.constantFrom(...types, ...superTypes), row(256), (type, values) => {
       const bytes = quantise(
         type,
         Float32Array.from(values, (value) => value / 77),
       );
-      const out = new Float32Array(96);
+      const out = new Float32Array(256);
       decodeWeights(type, bytes, out);
       // Adding 0 turns -0 into 0: a level of 0 may carry the sign of its scale.
       expect(out.map((value) => value + 0)).toEqual(dequantise(type, bytes).map((value) => value + 0));
@@ -53,25 +54,32 @@ function linearProgram(columns: number, rows: number, form: InputForm, bias: boo
 const oneToken = plainStep([{ tokens: [0], start: 0, blocks: [0], logits: 'none' }], plainPageTable(1, 1), 1);
 
 test('a linear layer is the product of rounded inputs and stored weights, segment after segment, plus bias', () => {
-  const segments = fc.array(fc.record({ type: fc.constantFrom(...types), rows: fc.integer({ min: 1, max: 9 }) }), {
-    minLength: 1,
-    maxLength: 3,
-  });
+  const columns = 256;
+  const segments = fc.array(
+    fc.record({ type: fc.constantFrom(...types, ...superTypes), rows: fc.integer({ min: 1, max: 9 }) }),
+    {
+      minLength: 1,
+      maxLength: 3,
+    },
+  );
   fc.assert(
     fc.property(
       segments,
       fc.constantFrom<InputForm>('f32', 'bf16', 'int8'),
-      row(64),
+      row(columns),
       fc.boolean(),
       (given, form, x, bias) => {
-        const parts = form === 'int8' ? given.map((part) => ({ ...part, type: 'q4_1' as const })) : given;
+        const parts =
+          form === 'int8'
+            ? given.map((part) => (part.type.startsWith('q') ? part : { ...part, type: 'q4_1' as const }))
+            : given;
         const backend = new ReferenceBackend();
-        const linear = backend.createLinear({ columns: 64, segments: parts, inputs: form });
+        const linear = backend.createLinear({ columns, segments: parts, inputs: form });
         const weights = parts.flatMap(({ type, rows }, segment) =>
           Array.from({ length: rows }, (_, at) => {
             const bytes = quantise(
               type,
-              Float32Array.from({ length: 64 }, (_, i) => Math.sin(segment * 31 + at * 7 + i * i)),
+              Float32Array.from({ length: columns }, (_, i) => Math.sin(segment * 31 + at * 7 + i * i)),
             );
             backend.packRows(linear, segment, at, 1, bytes);
             const values = dequantise(type, bytes);
@@ -79,7 +87,7 @@ test('a linear layer is the product of rounded inputs and stored weights, segmen
           }),
         );
         const offsets = Float32Array.from(weights, (_, at) => at / 3);
-        const program = backend.createProgram(linearProgram(64, weights.length, form, bias), {
+        const program = backend.createProgram(linearProgram(columns, weights.length, form, bias), {
           linears: [linear],
           vectors: bias ? [backend.createVector(offsets)] : [],
           tokensMax: 1,

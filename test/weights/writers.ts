@@ -38,6 +38,13 @@ export const ggmlTypeIds: Readonly<Record<TensorType, number>> = {
   q4_0: 2,
   q4_1: 3,
   q8_0: 8,
+  q5_0: 6,
+  q5_1: 7,
+  q2_k: 10,
+  q3_k: 11,
+  q4_k: 12,
+  q5_k: 13,
+  q6_k: 14,
   bf16: 30,
 };
 

@@ -5,6 +5,7 @@ import { benchAttention } from '../../bench/kernel/attention.ts';
 import { benchGemm, type GemmLimits, gemmShapes } from '../../bench/kernel/gemm.ts';
 import { KernelLab } from '../../bench/kernel/lab.ts';
 import { inputForms } from '../../engine/forms.ts';
+import { weightTypeCodes } from '../../kernel/codes.ts';
 import { createBackend } from '../backend.ts';
 import { modelOptionsSchema, readOptions } from '../options.ts';
 import { printTable } from '../table.ts';
@@ -54,12 +55,14 @@ function attentionCommand(): Command {
     });
 }
 
+const weightTypes = Object.keys(weightTypeCodes) as (keyof typeof weightTypeCodes)[];
+
 const gemmSchema = modelOptionsSchema.pick({ threads: true }).extend({
   shapes: list(
     z.enum(gemmShapes.map(({ name }) => name)),
     gemmShapes.map(({ name }) => name),
   ),
-  types: list(z.enum(['f32', 'f16', 'bf16', 'q4_0', 'q4_1', 'q8_0']), ['f32', 'f16', 'bf16', 'q4_0', 'q4_1', 'q8_0']),
+  types: list(z.enum(weightTypes), weightTypes),
   inputs: list(z.enum(inputForms), inputForms),
   rows: counts(1, [1, 8, 32, 512]),
   mebibytes: count.default(128),
@@ -72,7 +75,7 @@ function gemmCommand(): Command {
     .description('linear layers of the 135M and 1B shapes, by weight type, input form and rows')
     .addOption(threadsFlag())
     .option('--shapes <list>', `layers (default: ${gemmShapes.map(({ name }) => name).join(',')})`)
-    .option('--types <list>', 'weight types (default: f32,f16,bf16,q4_0,q4_1,q8_0)')
+    .option('--types <list>', 'weight types (default: all)')
     .option('--inputs <list>', 'input forms (default: bf16,int8,f32)')
     .option('--rows <list>', 'input rows (default: 1,8,32,512)')
     .option('--mebibytes <n>', 'weights that a timed run reads at least, in copies of the layer (default: 128)')
