@@ -1,4 +1,5 @@
 // Compiles native/**/*.cc to build/kvasir.node with the C++ compiler at hand: no Python, no node-gyp, only what changed.
+// `--sanitize` makes build/sanitized/build/kvasir.node, which ends the process at its first fault.
 import { spawn, spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
@@ -11,9 +12,6 @@ import { root } from './root.mjs';
 
 const sourceFolder = join(root, 'native');
 const buildFolder = join(root, 'build');
-const objectFolder = join(buildFolder, 'objects');
-const addonPath = join(buildFolder, 'kvasir.node');
-const stampPath = join(buildFolder, 'kvasir.stamp');
 
 // GCC's own AVX-512 headers start from undefined vectors on purpose, and it warns of each.
 const warnings = ['-Wall', '-Wextra', '-Wno-uninitialized', '-Wno-maybe-uninitialized'];
@@ -25,6 +23,19 @@ const avx2 = ['-mavx2', '-mfma', '-mf16c'];
 const avx512Names = ['f', 'bw', 'vl', 'dq', 'vnni', 'bf16'];
 const avx512 = [...avx512Names.map((name) => `-mavx512${name}`), ...avx2];
 
+/** The addon that serves. */
+const optimised = { folder: buildFolder, what: 'the native kernels', flags: [], linkFlags: [] };
+
+const sanitizers = '-fsanitize=address,undefined';
+
+/** The addon that tests run hostile input through: little optimised, because instrumented code takes long to compile otherwise. */
+export const sanitized = {
+  folder: join(buildFolder, 'sanitized', 'build'),
+  what: 'the native kernels under sanitizers',
+  flags: ['-O1', '-g1', '-fno-omit-frame-pointer', sanitizers, '-fno-sanitize-recover=all'],
+  linkFlags: [sanitizers],
+};
+
 /** Instruction-set families by file-name suffix: `linear_avx2.cc` is compiled with the flags of `avx2`. */
 const families = {
   avx2,
@@ -33,12 +44,14 @@ const families = {
 };
 
 /**
- * Makes build/kvasir.node current; reports one line per thing done, and none when nothing is to be done.
+ * Makes the addon current; reports one line per thing done, and none when nothing is to be done.
  * Warnings of a compiler that succeeds go to `warn`: they concern whoever works on the kernels, not whoever starts a server.
  */
-export async function buildNative(report, warn = () => {}) {
+export async function buildNative(report, warn = () => {}, variant = optimised) {
   const sources = filesUnder(sourceFolder).filter((path) => path.endsWith('.cc'));
   if (sources.length === 0) return;
+  const addonPath = addonOf(variant);
+  const stampPath = join(variant.folder, 'kvasir.stamp');
   const text = hash(sources.flatMap((source) => textsOf(source)));
   const built = (existsSync(addonPath) ? readRecord(stampPath) : undefined) ?? {};
   const compiler = findCompiler();
@@ -51,31 +64,43 @@ export async function buildNative(report, warn = () => {}) {
     );
     return;
   }
-  const units = planUnits(compiler, sources);
+  const units = planUnits(compiler, sources, variant);
   // Bound at load: a kernel that is missing fails the load, which is reported, not a call in the middle of a step.
-  const linkFlags = process.platform === 'darwin' ? ['-undefined', 'dynamic_lookup'] : ['-pthread', '-Wl,-z,now'];
+  const platformFlags = process.platform === 'darwin' ? ['-undefined', 'dynamic_lookup'] : ['-pthread', '-Wl,-z,now'];
+  const linkFlags = [...platformFlags, ...variant.linkFlags];
   const stamp = { text, units: hash([...units.map((unit) => unit.key), ...linkFlags]) };
   if (built.text === stamp.text && built.units === stamp.units) return;
-  await makeAddon({ ...compiler, warn }, units, linkFlags, report);
+  await makeAddon({ ...compiler, warn }, units, linkFlags, variant, report);
   writeFileSync(stampPath, JSON.stringify(stamp));
 }
 
+/** Where a variant's addon lies. */
+export function addonOf(variant) {
+  return join(variant.folder, 'kvasir.node');
+}
+
+/** Where a variant's object files lie. */
+export function objectsOf(variant) {
+  return join(variant.folder, 'objects');
+}
+
 /** Compiles the units that have no object yet, links all, and puts the result in place in one move. */
-async function makeAddon(compiler, units, linkFlags, report) {
+async function makeAddon(compiler, units, linkFlags, variant, report) {
   const started = performance.now();
+  const objectFolder = objectsOf(variant);
   mkdirSync(objectFolder, { recursive: true });
   const stale = units.filter((unit) => !existsSync(unit.object));
-  report(`compiling the native kernels: ${stale.length} of ${units.length} files with ${compiler.name}`);
+  report(`compiling ${variant.what}: ${stale.length} of ${units.length} files with ${compiler.name}`);
   await inParallel(stale, availableParallelism(), (unit) => compile(compiler, unit));
-  const linking = `${addonPath}.${process.pid}.tmp`;
+  const linking = `${addonOf(variant)}.${process.pid}.tmp`;
   await execute(compiler, ['-shared', '-o', linking, ...units.map((unit) => unit.object), ...linkFlags]);
-  renameSync(linking, addonPath);
-  removeStaleObjects(new Set(units.map((unit) => basename(unit.object))));
-  report(`compiled the native kernels in ${((performance.now() - started) / 1000).toFixed(1)} s`);
+  renameSync(linking, addonOf(variant));
+  removeStaleObjects(objectFolder, new Set(units.map((unit) => basename(unit.object))));
+  report(`compiled ${variant.what} in ${((performance.now() - started) / 1000).toFixed(1)} s`);
 }
 
 /** @returns {{ command: string, prefix: string[], name: string } | undefined} the first compiler that answers */
-function findCompiler() {
+export function findCompiler() {
   const candidates = [process.env.CXX, 'c++', 'g++', 'clang++'].filter((name) => name !== undefined && name !== '');
   for (const candidate of candidates) {
     const [command, ...prefix] = candidate.split(' ').filter((part) => part !== '');
@@ -86,7 +111,7 @@ function findCompiler() {
 }
 
 /** One unit per source: its flags, and a key that changes with the source, its headers, the flags or the compiler. */
-function planUnits(compiler, sources) {
+function planUnits(compiler, sources, variant) {
   const usable = process.arch === 'x64' ? usableFamilies(compiler) : [];
   // Code outside a family's files asks these macros whether the family was compiled.
   const defines = usable.map((family) => `-DKVASIR_HAVE_${family.toUpperCase()}=1`);
@@ -95,11 +120,12 @@ function planUnits(compiler, sources) {
     const suffix = basename(source, '.cc').split('_').at(-1);
     const family = suffix in families ? suffix : undefined;
     if (family !== undefined && !usable.includes(family)) continue;
-    const flags = [...baseFlags, ...floatFlags, ...defines, ...(family === undefined ? [] : families[family])];
+    const own = [...variant.flags, ...defines, ...(family === undefined ? [] : families[family])];
+    const flags = [...baseFlags, ...floatFlags, ...own];
     const includes = usesNodeApi(source) ? nodeApiIncludes() : [];
     const key = hash([compiler.name, process.arch, process.platform, ...textsOf(source), ...flags, ...includes]);
     const name = relative(sourceFolder, source).replaceAll(/[/\\]/g, '.');
-    units.push({ source, flags: [...flags, ...includes], key, object: join(objectFolder, `${name}-${key}.o`) });
+    units.push({ source, flags: [...flags, ...includes], key, object: join(objectsOf(variant), `${name}-${key}.o`) });
   }
   // Files of the wide families unroll the most and take longest: begun first, they are not what all others wait for.
   return units.sort((a, b) => b.flags.length - a.flags.length || a.object.localeCompare(b.object));
@@ -168,7 +194,7 @@ async function inParallel(items, width, work) {
   await Promise.all(Array.from({ length: Math.min(width, items.length) }, lane));
 }
 
-function removeStaleObjects(wanted) {
+function removeStaleObjects(objectFolder, wanted) {
   for (const name of readdirSync(objectFolder)) {
     if (name.endsWith('.o') && !wanted.has(name)) rmSync(join(objectFolder, name), { force: true });
   }
@@ -194,7 +220,8 @@ function hash(parts) {
 
 if (import.meta.url === pathToFileURL(process.argv[1] ?? '').href) {
   try {
-    await buildNative(console.log, (text) => process.stderr.write(text));
+    const variant = process.argv.includes('--sanitize') ? sanitized : optimised;
+    await buildNative(console.log, (text) => process.stderr.write(text), variant);
   } catch (error) {
     console.error(error.message);
     process.exitCode = 1;

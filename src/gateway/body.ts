@@ -3,9 +3,11 @@ import { ApiError } from './errors.ts';
 
 /**
  * The body as JSON.
- * @throws ApiError 413 over `bytesMax`, 400 for what is not UTF-8 or not JSON, 499 when the client leaves meanwhile
+ * @throws ApiError 413 over `bytesMax`, 415 for a compressed body, 400 for what is not UTF-8 or not JSON, 499 when the client leaves meanwhile
  */
 export async function readJson(request: Request, bytesMax: number): Promise<unknown> {
+  const encoding = request.headers.get('content-encoding') ?? 'identity';
+  if (encoding !== 'identity') throw encoded();
   if (Number(request.headers.get('content-length') ?? 0) > bytesMax) throw tooLarge(bytesMax);
   const text = decode(await readBytes(request, bytesMax));
   try {
@@ -48,6 +50,17 @@ function decode(bytes: Uint8Array): string {
 
 function notJson(why: string): ApiError {
   return new ApiError(400, `Cannot read request: the body cannot be used: ${why}`, { code: 'invalid_json' });
+}
+
+function encoded(): ApiError {
+  return new ApiError(
+    415,
+    "Cannot read request: the header 'content-encoding' is not supported: send the body as it is",
+    {
+      code: 'unsupported_encoding',
+      param: 'content-encoding',
+    },
+  );
 }
 
 function tooLarge(bytesMax: number): ApiError {

@@ -92,7 +92,7 @@ export function errorHeaders(error: ApiError, requestId: string): Record<string,
   if (error.status === 401) headers['www-authenticate'] = 'Bearer';
   if (error.allow !== undefined) headers.allow = error.allow;
   // The rest of the body is not read: the connection cannot carry another request.
-  if (error.status === 413) headers.connection = 'close';
+  if (error.status === 413 || error.status === 415) headers.connection = 'close';
   return headers;
 }
 

@@ -21,7 +21,8 @@ export function samplingParams(
   return {
     temperature: body.temperature ?? defaults.temperature,
     topP: body.top_p ?? defaults.topP,
-    topK: Math.max(0, body.top_k ?? defaults.topK),
+    // More than the vocabulary asks for all of it, and larger numbers would not fit where samplers count.
+    topK: Math.min(Math.max(0, body.top_k ?? defaults.topK), model.vocabSize),
     minP: body.min_p ?? defaults.minP,
     repetitionPenalty: body.repetition_penalty ?? defaults.repetitionPenalty,
     frequencyPenalty: body.frequency_penalty ?? 0,

@@ -50,7 +50,8 @@ const shared = {
   top_p: z.number().gt(0).max(1).optional(),
   top_k: z.number().int().min(-1).optional(),
   min_p: z.number().min(0).max(1).optional(),
-  repetition_penalty: z.number().gt(0).max(10).optional(),
+  // A penalty nearer to 0 would make logits overflow.
+  repetition_penalty: z.number().min(0.01).max(10).optional(),
   frequency_penalty: z.number().min(-2).max(2).optional(),
   presence_penalty: z.number().min(-2).max(2).optional(),
   logit_bias: logitBias.optional(),

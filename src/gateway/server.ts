@@ -1,5 +1,5 @@
 // Listening, and ending in order: no new connections, those under way finish, then the port is free.
-import { createServer, type Server } from 'node:http';
+import { createServer, type Server, type ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 import { getRequestListener } from '@hono/node-server';
 import { createApp, type GatewayOptions } from './app.ts';
@@ -41,8 +41,15 @@ export async function listen(options: GatewayOptions, host: string, port: number
     },
   });
   const admitted = door.before((incoming, outgoing) => void listener(incoming, outgoing));
-  const server = createServer({ keepAliveTimeout: keepAliveMs }, admitted);
+  // Node's own refusals have no body: requests without a host, expectations and tunnels are refused here.
+  const server = createServer({ keepAliveTimeout: keepAliveMs, requireHostHeader: false }, (incoming, outgoing) => {
+    const { httpVersion, headers } = incoming;
+    if (httpVersion === '1.1' && headers.host === undefined) refuse(400, outgoing);
+    else admitted(incoming, outgoing);
+  });
   const answers = new OpenAnswers(server);
+  server.on('checkExpectation', (_, outgoing: ServerResponse) => refuse(417, outgoing));
+  server.on('connect', (_, socket: Socket) => socket.end(rawRefusal(405)));
   server.on('clientError', (error: NodeJS.ErrnoException, socket: Socket) => refuseBytes(error, socket));
   await new Promise<void>((resolve, reject) => {
     server.once('error', (error) => reject(new Error(`Cannot listen on ${host}:${port}: ${error.message}`)));
@@ -95,11 +102,34 @@ async function drain(server: Server, answers: OpenAnswers, options: GatewayOptio
   await closed;
 }
 
-/** An answer to a request that never reached the app. */
-function badRequest(status: 400 | 408 | 431): { status: number; headers: Record<string, string>; body: string } {
-  const why = { 400: 'it is not valid HTTP', 408: 'it came too slowly', 431: 'its headers are too large' }[status];
-  const error = new ApiError(status, `Cannot read request: ${why}`, { code: 'bad_request' });
-  return { status, headers: errorHeaders(error, newRequestId()), body: JSON.stringify(error.body()) };
+const whyBad = {
+  400: 'it is not valid HTTP',
+  405: 'this server opens no tunnels',
+  408: 'it came too slowly',
+  417: 'its header Expect asks for what is not supported',
+  431: 'its headers are too large',
+} as const;
+
+type BadStatus = keyof typeof whyBad;
+
+/** An answer to a request that never reached the app; its connection closes. */
+function badRequest(status: BadStatus): { status: number; headers: Record<string, string>; body: string } {
+  const error = new ApiError(status, `Cannot read request: ${whyBad[status]}`, { code: 'bad_request' });
+  const body = JSON.stringify(error.body());
+  const length = String(Buffer.byteLength(body));
+  const headers = { ...errorHeaders(error, newRequestId()), connection: 'close', 'content-length': length };
+  return { status, headers, body };
+}
+
+function refuse(status: BadStatus, outgoing: ServerResponse): void {
+  const { headers, body } = badRequest(status);
+  outgoing.writeHead(status, headers).end(body);
+}
+
+function rawRefusal(status: BadStatus): string {
+  const { headers, body } = badRequest(status);
+  const lines = Object.entries(headers).map(([name, value]) => `${name}: ${value}\r\n`);
+  return `HTTP/1.1 ${status} \r\n${lines.join('')}\r\n${body}`;
 }
 
 function refuseBytes(error: NodeJS.ErrnoException, socket: Socket): void {
@@ -108,7 +138,5 @@ function refuseBytes(error: NodeJS.ErrnoException, socket: Socket): void {
     return;
   }
   const statuses = { HPE_HEADER_OVERFLOW: 431, ERR_HTTP_REQUEST_TIMEOUT: 408 } as const;
-  const { status, headers, body } = badRequest(statuses[error.code as keyof typeof statuses] ?? 400);
-  const lines = Object.entries({ ...headers, connection: 'close', 'content-length': String(Buffer.byteLength(body)) });
-  socket.end(`HTTP/1.1 ${status} \r\n${lines.map(([name, value]) => `${name}: ${value}\r\n`).join('')}\r\n${body}`);
+  socket.end(rawRefusal(statuses[error.code as keyof typeof statuses] ?? 400));
 }
