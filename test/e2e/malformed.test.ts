@@ -3,7 +3,8 @@ import { readFileSync } from 'node:fs';
 import { Agent, request } from 'node:http';
 import { connect } from 'node:net';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { type Malformed, malformedRequests, type ServedFacts } from './malformed.ts';
+import { type Malformed, malformedRequests } from './malformed.ts';
+import type { ServedFacts } from './malformed-fields.ts';
 import { metric, type RunningServer, startServer, until } from './server.ts';
 
 const seed = Number(process.env.KVASIR_SEED ?? 4);

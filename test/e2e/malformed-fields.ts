@@ -1,0 +1,251 @@
+// What each field of a request may hold that it must not: wrong types, out of range, too many, too long.
+import type { Chance } from '../fuzz/chance.ts';
+
+/** What the server under test says of itself. */
+export interface ServedFacts {
+  readonly model: string;
+  readonly vocabSize: number;
+  readonly contextTokens: number;
+  readonly bodyBytesMax: number;
+}
+
+export const word = (chance: Chance): string =>
+  Array.from({ length: 1 + chance.below(10) }, () => String.fromCharCode(97 + chance.below(26))).join('');
+
+const noNumber = [
+  '"1"',
+  '"NaN"',
+  '"-Infinity"',
+  '"0x10"',
+  '""',
+  'true',
+  'false',
+  '[]',
+  '{}',
+  '[1]',
+  '{"a":1}',
+  '1e999',
+];
+const noInteger = [...noNumber, '0.5', '1.0000001', '-3.75', '1e-7'];
+const noFlag = ['0', '1', '"true"', '"false"', '""', '[]', '{}', '-1e300', '[true]'];
+const noText = ['0', '-1.5', 'true', 'false', '[]', '{}', '["x"]', '1e308'];
+
+type Fault = (chance: Chance, facts: ServedFacts) => string;
+const among =
+  (...values: readonly string[]): Fault =>
+  (chance) =>
+    chance.of(values);
+/** A wrong type, or a number outside [low, high]. */
+const number =
+  (low: number, high: number, wrong = noNumber): Fault =>
+  (chance) => {
+    const outside = [
+      String(high + chance.real(0.001, 1000)),
+      String(low - chance.real(0.001, 1000)),
+      '1e308',
+      '-1e308',
+    ];
+    return chance.of(chance.below(2) === 0 ? wrong : outside);
+  };
+const integer = (low: number, high: number): Fault => {
+  const outOfRange: Fault = (chance) =>
+    chance.of([
+      `${low - 1 - chance.below(1e6)}`,
+      ...(high < 1e15 ? [`${high + 1 + chance.below(1e6)}`] : []),
+      '-1e300',
+    ]);
+  return (chance, facts) => (chance.below(2) === 0 ? chance.of(noInteger) : outOfRange(chance, facts));
+};
+const tokenList: Fault = (chance, { vocabSize }) =>
+  chance.of([
+    ...['1', '"1"', '{}', '[-1]', '["1"]', '[1.5]', '[[1]]', '[1e300]', '[true]', `[${'1,'.repeat(64)}1]`],
+    `[${vocabSize + chance.below(1e6)}]`,
+    `[1,2,${2 ** 31 + chance.below(1e6)}]`,
+  ]);
+
+const stops: Fault = (chance) =>
+  chance.of([
+    ...['0', 'true', '{}', '[""]', '[1]', '[[]]', '["a",{}]', `[${Array(17).fill('"x"').join()}]`],
+    `"${'x'.repeat(1025 + chance.below(3000))}"`,
+  ]);
+
+const biases: Fault = (chance, { vocabSize }) =>
+  chance.of([
+    ...['1', '"x"', '[1]', 'true', '{"x":1}', '{"-1":1}', '{"05":1}', '{"1.5":1}', '{"1e3":1}', '{"":1}', '{"5":"1"}'],
+    ...[
+      '{"5":{}}',
+      '{"5":100.5}',
+      '{"5":-101}',
+      '{"5":1e999}',
+      '{"__proto__":1}',
+      '{" 5":1}',
+      '{"99999999999999999":1}',
+    ],
+    `{"${vocabSize + chance.below(1e6)}":${chance.real(-100, 100)}}`,
+  ]);
+
+const streamOptions: Fault = among(
+  ...['1', 'true', '"x"', '[1]', '{"include_usage":1}', '{"include_usage":"true"}', '{"include_obfuscation":true}'],
+  ...['{"x":1}', '{"include_usage":true,"constructor":1}', '{"__proto__":{"include_usage":true}}'],
+);
+
+/** Faults of fields that both endpoints share. */
+const sharedFaults: Readonly<Record<string, Fault>> = {
+  model: among(...noText, '{"id":"x"}'),
+  temperature: number(0, 2),
+  top_p: number(0, 1, [...noNumber, '0']),
+  top_k: integer(-1, Number.MAX_SAFE_INTEGER),
+  min_p: number(0, 1),
+  repetition_penalty: number(0.01, 10, [...noNumber, '0', '1e-300']),
+  frequency_penalty: number(-2, 2),
+  presence_penalty: number(-2, 2),
+  logit_bias: biases,
+  seed: among(...noInteger, '9007199254740993', '-9007199254740993', '1e300'),
+  n: integer(1, 16),
+  stop: stops,
+  stop_token_ids: tokenList,
+  ignore_eos: among(...noFlag),
+  stream: among(...noFlag),
+  stream_options: streamOptions,
+  return_token_ids: among(...noFlag),
+  return_tokens_as_token_ids: among(...noFlag),
+  cache_salt: (chance) => chance.of([...noText, `"${'s'.repeat(257 + chance.below(1000))}"`]),
+  priority: integer(-1000, 1000),
+};
+
+const messages: Fault = (chance) => {
+  const user = `{"role":"user","content":"${word(chance)}"}`;
+  const content = chance.of([
+    ...['0', 'true', '{}', '[1]', '["x"]', '[{}]', '[{"type":"text"}]', '[{"type":"text","text":1}]', '[[]]'],
+    ...['[{"type":"image_url","image_url":{"url":"http://x"}}]', '[{"type":"input_audio","input_audio":{}}]'],
+    ...[
+      '[{"type":"text","text":"x","cache":{"a":1}}]',
+      '[{"type":"text","text":"a"},{"type":"refusal","refusal":"x"}]',
+    ],
+  ]);
+  const member = chance.of([
+    ...['"tool_calls":[{"id":"1"}]', '"function_call":{"name":"f"}', '"audio":{"id":"1"}', '"name":1', '"name":{}'],
+    ...['"refusal":"no"', '"prefix":true', `"${word(chance)}_":1`, '"__proto__":{"a":1}', '"constructor":{"a":1}'],
+    ...['"reasoning_content":"x"', '"tool_call_id":"1"', '"weight":0'],
+  ]);
+  const role = chance.of([
+    '"tool"',
+    '"function"',
+    '"root"',
+    '""',
+    '1',
+    'true',
+    '{}',
+    '"User"',
+    '["user"]',
+    '"__proto__"',
+  ]);
+  const bad = chance.of([
+    ...['1', '"x"', 'true', '[]', '{}', '{"role":"user"}', '{"content":"x"}', '{"role":"user","content":null}'],
+    ...[
+      `{"role":"user","content":${content}}`,
+      `{"role":"user","content":"x",${member}}`,
+      `{"role":${role},"content":"x"}`,
+    ],
+    ...[`{"role":"assistant","content":${content}}`, `{"role":"system","content":"x",${member}}`],
+  ]);
+  const list = [...Array<string>(chance.below(4)).fill(user), bad, ...Array<string>(chance.below(3)).fill(user)];
+  return chance.below(6) === 0 ? chance.of(['1', '"x"', 'true', '{}', '[]', 'null', '{"0":{}}']) : `[${list.join()}]`;
+};
+
+export const chatFaults: Readonly<Record<string, Fault>> = {
+  ...sharedFaults,
+  messages,
+  max_tokens: integer(1, Number.MAX_SAFE_INTEGER),
+  max_completion_tokens: integer(1, Number.MAX_SAFE_INTEGER),
+  logprobs: among(...noFlag),
+  top_logprobs: integer(0, 20),
+};
+
+const prompts: Fault = (chance, { vocabSize }) =>
+  chance.of([
+    ...[
+      '1',
+      'true',
+      '{}',
+      '[]',
+      'null',
+      '[[]]',
+      '[{}]',
+      '[true]',
+      '["a",1]',
+      '[1,"a"]',
+      '[[1],2]',
+      '[[1],["a"]]',
+      '[1,[2]]',
+    ],
+    ...[
+      '[-1]',
+      '[1.5]',
+      '[1e300]',
+      '[[1],[]]',
+      '["a",["b"]]',
+      '[null]',
+      '[1,null]',
+      '{"text":"x"}',
+      '[[[1]]]',
+      '[1e999]',
+    ],
+    `[${vocabSize + chance.below(1e9)}]`,
+    `[1,${2 ** 32 + chance.below(vocabSize)}]`,
+    `[[1],[2,${vocabSize}]]`,
+  ]);
+
+export const completionFaults: Readonly<Record<string, Fault>> = {
+  ...sharedFaults,
+  prompt: prompts,
+  max_tokens: integer(0, Number.MAX_SAFE_INTEGER),
+  logprobs: integer(0, 20),
+  echo: among(...noFlag),
+};
+
+/** Known fields that ask for what is not served. */
+export const unsupported: Readonly<Record<string, readonly string[]>> = {
+  tools: [
+    '[{"type":"function","function":{"name":"f","parameters":{}}}]',
+    '{}',
+    '1',
+    '"auto"',
+    '[[]]',
+    'true',
+    '[null]',
+  ],
+  functions: ['[{"name":"f"}]', '{}', 'true', '"f"'],
+  tool_choice: ['"required"', '{"type":"function","function":{"name":"f"}}', '1', '[]', '""', 'true'],
+  function_call: ['{"name":"f"}', '"f"', '0'],
+  response_format: [
+    ...[
+      '{"type":"json_object"}',
+      '{"type":"json_schema","json_schema":{"name":"a","schema":{}}}',
+      '"text"',
+      '[]',
+      '{}',
+    ],
+    ...['{"type":["text"]}', '1', '{"type":"grammar"}', '{"Type":"text"}'],
+  ],
+  modalities: ['["audio"]', '["text","audio"]', '"text"', '{}', '1'],
+  audio: ['{"voice":"alloy","format":"wav"}', '1'],
+  prediction: ['{"type":"content","content":"x"}'],
+  web_search_options: ['{"search_context_size":"low"}'],
+  reasoning_effort: ['"low"', '"high"', '1'],
+  store: ['true', '1', '"false"', '{}'],
+  service_tier: ['"flex"', '"priority"', '1'],
+  verbosity: ['"low"', '"high"', '3'],
+  suffix: ['"end"', '1', '[]'],
+  best_of: ['2', '0', '"1"', '[]'],
+  min_tokens: ['1', '"0"', '-1'],
+  use_beam_search: ['true', '1'],
+  length_penalty: ['2', '0', '"1"'],
+  skip_special_tokens: ['false', '1'],
+  include_stop_str_in_output: ['true'],
+  add_generation_prompt: ['false', '0'],
+  continue_final_message: ['true'],
+  guided_json: ['{"type":"object"}'],
+  chat_template: ['"{{ 1 }}"'],
+  mirostat: ['1'],
+};
