@@ -1,15 +1,19 @@
 // int8 inputs on AVX2: exact int32 sums of 32 products by byte multiply-adds that cannot saturate, one scale for each sum.
 #include <immintrin.h>
 
-#include "linear_kernels.hpp"
+#include <cstddef>
 
-#define KVASIR_INLINE inline __attribute__((always_inline))
+#include "linear_tiles.hpp"
 
 namespace kvasir {
 namespace {
 
-constexpr int kTileRows = 4;
 constexpr int kPrefetchBlocks = 16;
+constexpr int kVectors = 2;  // of the 16 columns of a panel
+
+/** Rows of a tile, so that sums, weights and an input fill 16 registers: 16-bit sums of nibbles need no second operand beside the weight. */
+constexpr int tile_rows(TensorType type) { return type == TensorType::q8_0 ? 4 : 6; }
+constexpr int scales_at(TensorType type) { return type == TensorType::q8_0 ? 512 : 256; }
 
 template <class T>
 KVASIR_INLINE T load_scalar(const void* p) {
@@ -20,107 +24,128 @@ KVASIR_INLINE T load_scalar(const void* p) {
 
 KVASIR_INLINE __m256i load256(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 KVASIR_INLINE __m256 load_f16(const uint8_t* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
-KVASIR_INLINE __m256i input_group(const Int8Block& x, int group) { return _mm256_set1_epi32(load_scalar<int32_t>(x.values + 4 * group)); }
+KVASIR_INLINE __m256i broadcast_i32(const uint8_t* p) { return _mm256_set1_epi32(load_scalar<int32_t>(p)); }
+KVASIR_INLINE __m256 broadcast_f32(const uint8_t* p) { return _mm256_set1_ps(load_scalar<float>(p)); }
 
-/** Rows of int8 inputs, one block wide. */
 template <int MT>
-struct Rows {
-  const uint8_t* first;
-  size_t stride;
-  KVASIR_INLINE const Int8Block& row(int m) const { return *reinterpret_cast<const Int8Block*>(first + static_cast<size_t>(m) * stride); }
-};
+using Sums = __m256i[MT][kVectors];
 
-/** Nibbles are at most 15: eight pairs of products stay within 8 * 2 * 15 * 127 < 2^15. */
+/** Keeps a sum where it is: g++ otherwise reorders exact sums, multiplies first and adds later, with all products in memory. */
+KVASIR_INLINE void pin(__m256i& sum) { asm("" : "+x"(sum)); }
+
+/** Adds the products of four inputs to 16-bit sums; the first group begins them. */
 template <int MT>
-KVASIR_INLINE void nibble_sums(__m256i (&sum)[MT], const uint8_t* w, const Rows<MT>& x) {
+KVASIR_INLINE void add_nibbles(Sums<MT>& sum, __m256i left, __m256i right, const RowPointers<MT>& x, int group) {
+#pragma GCC unroll 8
+  for (int m = 0; m < MT; m++) {
+    __m256i values = broadcast_i32(x.row(m) + 4 * group);
+    __m256i a = _mm256_maddubs_epi16(left, values), b = _mm256_maddubs_epi16(right, values);
+    sum[m][0] = group == 0 ? a : _mm256_add_epi16(sum[m][0], a);
+    sum[m][1] = group == 0 ? b : _mm256_add_epi16(sum[m][1], b);
+    pin(sum[m][0]);
+    pin(sum[m][1]);
+  }
+}
+
+/** Nibbles are at most 15: eight pairs of products stay within 8 * 2 * 15 * 127 < 2^15, so they widen once a block. */
+template <int MT>
+KVASIR_INLINE void nibble_sums(Sums<MT>& sum, const uint8_t* w, const RowPointers<MT>& x) {
   const __m256i low = _mm256_set1_epi8(15);
-  __m256i pairs[MT];
-#pragma GCC unroll 4
-  for (int m = 0; m < MT; m++) pairs[m] = _mm256_setzero_si256();
 #pragma GCC unroll 4
   for (int j = 0; j < 4; j++) {
-    __m256i both = load256(w + 64 * j);
-    __m256i even = _mm256_and_si256(both, low), odd = _mm256_and_si256(_mm256_srli_epi16(both, 4), low);
-#pragma GCC unroll 4
-    for (int m = 0; m < MT; m++) {
-      pairs[m] = _mm256_add_epi16(pairs[m], _mm256_maddubs_epi16(even, input_group(x.row(m), 2 * j)));
-      pairs[m] = _mm256_add_epi16(pairs[m], _mm256_maddubs_epi16(odd, input_group(x.row(m), 2 * j + 1)));
-    }
+    __m256i left = load256(w + 64 * j), right = load256(w + 64 * j + 32);
+    add_nibbles<MT>(sum, _mm256_and_si256(left, low), _mm256_and_si256(right, low), x, 2 * j);
+    left = _mm256_and_si256(_mm256_srli_epi16(left, 4), low);
+    right = _mm256_and_si256(_mm256_srli_epi16(right, 4), low);
+    add_nibbles<MT>(sum, left, right, x, 2 * j + 1);
   }
-#pragma GCC unroll 4
-  for (int m = 0; m < MT; m++) sum[m] = _mm256_madd_epi16(pairs[m], _mm256_set1_epi16(1));
+#pragma GCC unroll 8
+  for (int m = 0; m < MT; m++) {
+    sum[m][0] = _mm256_madd_epi16(sum[m][0], _mm256_set1_epi16(1));
+    sum[m][1] = _mm256_madd_epi16(sum[m][1], _mm256_set1_epi16(1));
+  }
 }
 
 /** |w| <= 128 as the unsigned side and x with the sign of w: a pair stays within 2 * 128 * 127 < 2^15; pairs are widened before they add up. */
 template <int MT>
-KVASIR_INLINE void byte_sums(__m256i (&sum)[MT], const uint8_t* w, const Rows<MT>& x) {
-#pragma GCC unroll 4
-  for (int m = 0; m < MT; m++) sum[m] = _mm256_setzero_si256();
+KVASIR_INLINE void byte_sums(Sums<MT>& sum, const uint8_t* w, const RowPointers<MT>& x) {
 #pragma GCC unroll 8
   for (int g = 0; g < 8; g++) {
-    __m256i value = _mm256_xor_si256(load256(w + 64 * g), _mm256_set1_epi8(static_cast<char>(0x80)));
-    __m256i magnitude = _mm256_abs_epi8(value);
-#pragma GCC unroll 4
+    __m256i value[kVectors], magnitude[kVectors];
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; v++) {
+      value[v] = _mm256_xor_si256(load256(w + 64 * g + 32 * v), _mm256_set1_epi8(static_cast<char>(0x80)));
+      magnitude[v] = _mm256_abs_epi8(value[v]);
+    }
+#pragma GCC unroll 8
     for (int m = 0; m < MT; m++) {
-      __m256i pairs = _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(input_group(x.row(m), g), value));
-      sum[m] = _mm256_add_epi32(sum[m], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+      __m256i values = broadcast_i32(x.row(m) + 4 * g);
+#pragma GCC unroll 2
+      for (int v = 0; v < kVectors; v++) {
+        __m256i pairs = _mm256_madd_epi16(_mm256_maddubs_epi16(magnitude[v], _mm256_sign_epi8(values, value[v])), _mm256_set1_epi16(1));
+        sum[m][v] = g == 0 ? pairs : _mm256_add_epi32(sum[m][v], pairs);
+        pin(sum[m][v]);
+      }
     }
   }
 }
 
-/** MT rows x 8 columns (half a panel) over all inputs. */
+/** acc = fma(sum, d * scale, acc); q4_1: then acc = fma(minimum, scaled_sum, acc). Results so far wait in memory: registers are the sums'. */
 template <TensorType TYPE, int MT>
-KVASIR_INLINE void half_tile(const Segment& s, const uint8_t* panel, int half, Rows<MT> x, float (*out)[kPanel]) {
-  constexpr size_t kBytes = Segment::block_bytes(TYPE);
-  constexpr int kScales = TYPE == TensorType::q8_0 ? 512 : 256;
-  __m256 acc[MT];
-#pragma GCC unroll 4
-  for (int m = 0; m < MT; m++) acc[m] = _mm256_setzero_ps();
-  const uint8_t* w = panel;
-  for (int b = 0; b < s.blocks; b++, w += kBytes, x.first += sizeof(Int8Block)) {
-    for (size_t i = 0; i < kBytes; i += 128) _mm_prefetch(reinterpret_cast<const char*>(w + kPrefetchBlocks * kBytes + i + 64 * static_cast<size_t>(half)), _MM_HINT_T0);
-    __m256i sum[MT];
-    if constexpr (TYPE == TensorType::q8_0) byte_sums<MT>(sum, w + 32 * half, x);
-    else nibble_sums<MT>(sum, w + 32 * half, x);
-    __m256 d = load_f16(w + kScales + 16 * half);
-#pragma GCC unroll 4
+KVASIR_INLINE void add_scaled(float (&acc)[MT][kPanel], const Sums<MT>& sum, const uint8_t* scales, const RowPointers<MT>& x) {
+#pragma GCC unroll 2
+  for (int v = 0; v < kVectors; v++) {
+    __m256 d = load_f16(scales + 16 * v);
+#pragma GCC unroll 8
     for (int m = 0; m < MT; m++) {
-      const Int8Block& block = x.row(m);
-      if constexpr (TYPE == TensorType::q4_0) sum[m] = _mm256_add_epi32(sum[m], _mm256_set1_epi32(block.minus8));
-      acc[m] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[m]), _mm256_mul_ps(d, _mm256_set1_ps(block.scale)), acc[m]);
-      if constexpr (TYPE == TensorType::q4_1) acc[m] = _mm256_fmadd_ps(load_f16(w + kScales + 32 + 16 * half), _mm256_set1_ps(block.scaled_sum), acc[m]);
+      __m256i whole = sum[m][v];
+      if constexpr (TYPE == TensorType::q4_0) whole = _mm256_add_epi32(whole, broadcast_i32(x.row(m) + offsetof(Int8Block, minus8)));
+      __m256 scale = _mm256_mul_ps(d, broadcast_f32(x.row(m) + offsetof(Int8Block, scale)));
+      __m256 value = _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole), scale, _mm256_load_ps(acc[m] + 8 * v));
+      if constexpr (TYPE == TensorType::q4_1) {
+        value = _mm256_fmadd_ps(load_f16(scales + 32 + 16 * v), broadcast_f32(x.row(m) + offsetof(Int8Block, scaled_sum)), value);
+      }
+      _mm256_store_ps(acc[m] + 8 * v, value);
     }
   }
-#pragma GCC unroll 4
-  for (int m = 0; m < MT; m++) _mm256_storeu_ps(out[m] + 8 * half, acc[m]);
 }
 
+/** MT rows x one panel over all inputs. */
 template <TensorType TYPE, int MT>
 void tile(const Segment& s, const Product& p, int panel, int row) {
-  float out[MT][kPanel];
+  constexpr size_t kBytes = Segment::block_bytes(TYPE);
   const uint8_t* w = s.data + s.panel_bytes() * static_cast<size_t>(panel);
-  Rows<MT> x{p.input + p.row_bytes * static_cast<size_t>(row), p.row_bytes};
-  half_tile<TYPE, MT>(s, w, 0, x, out);
-  half_tile<TYPE, MT>(s, w, 1, x, out);
+  RowPointers<MT> x(p.input + p.row_bytes * static_cast<size_t>(row), p.row_bytes);
+  alignas(32) float acc[MT][kPanel] = {};
+  for (int b = 0; b < s.blocks; b++, w += kBytes, x.advance(sizeof(Int8Block))) {
+    for (size_t i = 0; i < kBytes; i += 64) _mm_prefetch(reinterpret_cast<const char*>(w + kPrefetchBlocks * kBytes + i), _MM_HINT_T0);
+    Sums<MT> sum;
+    if constexpr (TYPE == TensorType::q8_0) byte_sums<MT>(sum, w, x);
+    else nibble_sums<MT>(sum, w, x);
+    add_scaled<TYPE, MT>(acc, sum, w + scales_at(TYPE), x);
+  }
   int left = s.rows - panel * kPanel;
   int columns = left < kPanel ? left : kPanel;
   for (int m = 0; m < MT; m++) {
     float* y = p.y + static_cast<size_t>(row + m) * p.ld + panel * kPanel;
-    for (int c = 0; c < columns; c++) y[c] = p.bias ? out[m][c] + p.bias[panel * kPanel + c] : out[m][c];
+    for (int c = 0; c < columns; c++) y[c] = p.bias ? acc[m][c] + p.bias[panel * kPanel + c] : acc[m][c];
   }
+}
+
+/** The tile of `rows` <= MAX rows. */
+template <TensorType TYPE, int MAX>
+void tile_of(int rows, const Segment& s, const Product& p, int panel, int row) {
+  if constexpr (MAX > 1) {
+    if (rows < MAX) return tile_of<TYPE, MAX - 1>(rows, s, p, panel, row);
+  }
+  tile<TYPE, MAX>(s, p, panel, row);
 }
 
 template <TensorType TYPE>
 void run(const Segment& s, const Product& p, const Share& share) {
+  constexpr int kRows = tile_rows(TYPE);
   for (int panel = share.panel; panel < share.panel_end; panel++) {
-    int row = share.row;
-    for (; row + kTileRows <= share.row_end; row += kTileRows) tile<TYPE, kTileRows>(s, p, panel, row);
-    switch (share.row_end - row) {
-      case 3: tile<TYPE, 3>(s, p, panel, row); break;
-      case 2: tile<TYPE, 2>(s, p, panel, row); break;
-      case 1: tile<TYPE, 1>(s, p, panel, row); break;
-      default: break;
-    }
+    for_tiles<kRows>(share.row, share.row_end, [&](int row, int rows) { tile_of<TYPE, kRows>(rows, s, p, panel, row); });
   }
 }
 
