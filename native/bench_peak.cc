@@ -5,16 +5,20 @@ namespace kvasir {
 namespace {
 
 typedef float Lanes __attribute__((vector_size(16)));
-constexpr int kSums = 10;
+constexpr int kSums = 12;
 
 void run_portable(int iterations) {
-  Lanes sums[kSums] = {};
+  Lanes sums[kSums];
+#pragma GCC unroll 12
+  for (int k = 0; k < kSums; k++) sums[k] = Lanes{static_cast<float>(k)};  // equal ones would be computed once
   Lanes factor = {0.5f, 0.5f, 0.5f, 0.5f};
   for (int i = 0; i < iterations; i++) {
+#pragma GCC unroll 12
     for (int k = 0; k < kSums; k++) sums[k] = sums[k] * factor + factor;
   }
   volatile float keep = 0;
-  for (const Lanes& sum : sums) keep = keep + sum[0];
+#pragma GCC unroll 12
+  for (int k = 0; k < kSums; k++) keep = keep + sums[k][0];
 }
 
 }  // namespace

@@ -34,6 +34,22 @@ function librariesIn(folder) {
   throw new Error(`Cannot build the peer: ${found} is missing: run npm install node-llama-cpp in ${folder}`);
 }
 
+/**
+ * A folder with one of the CPU libraries alone: the peer takes the best of those it finds, whatever we would have it take.
+ * @param {string} folder where `npm install node-llama-cpp` was run
+ * @param {string} cpu as in libggml-cpu-NAME.so: haswell, zen4, ...
+ */
+export function onlyCpu(folder, cpu) {
+  const libraries = librariesIn(resolve(folder));
+  const name = readdirSync(libraries).find((file) => file.startsWith(`libggml-cpu-${cpu}.`));
+  if (name === undefined) throw new Error(`Cannot choose the peer's CPU library: ${libraries} has none for ${cpu}`);
+  const alone = join(resolve(folder), 'kvasir-peer', `cpu-${cpu}`);
+  mkdirSync(alone, { recursive: true });
+  rmSync(join(alone, name), { force: true });
+  symlinkSync(join(libraries, name), join(alone, name));
+  return alone;
+}
+
 /** The headers lie in a git bundle of the package. */
 function headersIn(folder, work) {
   const headers = join(work, 'llama.cpp');

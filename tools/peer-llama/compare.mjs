@@ -1,5 +1,6 @@
 // Takes turns with llama.cpp, figure by figure in one run, and prints how many times faster each of our forms is.
-// node tools/peer-llama/compare.mjs --peer DIR [--shape 135m|1b | --model FILE.gguf] [--threads 2] [--rounds 5] [--inputs int8,bf16] [--json]
+// node tools/peer-llama/compare.mjs --peer DIR [--peer-cpu haswell] [--shape 135m|1b | --model FILE.gguf] [--type q4_0|q8_0]
+//   [--threads 2] [--rounds 5] [--inputs int8,bf16] [--json]
 import { spawn } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { join, resolve } from 'node:path';
@@ -9,7 +10,7 @@ import { EngineBench } from '../../dist/bench/engine.js';
 import { KernelLab } from '../../dist/bench/kernel/lab.js';
 import { median } from '../../dist/bench/statistics.js';
 import { createNativeBackend } from '../../dist/kernel/native.js';
-import { buildPeer } from './build-peer.mjs';
+import { buildPeer, onlyCpu } from './build-peer.mjs';
 import { writeRandomGguf } from './random-gguf.mjs';
 
 const figures = [
@@ -21,9 +22,9 @@ const figures = [
   { name: 'decode at 4096', command: 'decode', batch: 1, depth: 4096, steps: 8 },
 ];
 
-/** Ratios that the project holds itself to, by shape, inputs and whether this machine's AMX is used; in the order of `figures`. */
+/** Ratios that the project holds itself to, by shape, inputs and instruction set where it matters; in the order of `figures`. */
 const wanted = {
-  '135m': { int8: [1.6, 1.3, 2, undefined, 1.7, 3], bf16: [1, undefined, 1, 1, 1, 1], bf16Amx: [3, 0.6, 1.5, 2, undefined, 2] },
+  '135m': { int8Avx2: [1.2, 1, 1, 1, 1, 1], int8: [1.6, 1.3, 2, undefined, 1.7, 3], bf16: [1, undefined, 1, 1, 1, 1], bf16Amx: [3, 0.6, 1.5, 2, undefined, 2] },
   '1b': { int8: [1.5, 1, 1.8, undefined, undefined, undefined] },
 };
 /** The peer's threads spin for about 100 ms after a step: whoever comes next must not share the cores with them. */
@@ -77,6 +78,12 @@ async function measure(contenders, rounds) {
   return table.map((times) => new Map([...times].map(([name, values]) => [name, { median: median(values), least: Math.min(...values) }])));
 }
 
+function wantedRatio(inputs, index) {
+  const ofShape = wanted[flags.shape] ?? {};
+  const ofIsa = `${inputs}${backend.isa.charAt(0).toUpperCase()}${backend.isa.slice(1)}`;
+  return (ofShape[ofIsa] ?? ofShape[inputs])?.[index];
+}
+
 /** What memory at its roof or arithmetic at its peak alone would take. */
 function floorMs(bench, { command, tokens, batch, depth }, roof, peak) {
   const { bytes, operations } = command === 'prefill' ? bench.prefillCost(tokens) : bench.decodeCost(batch, depth);
@@ -86,8 +93,10 @@ function floorMs(bench, { command, tokens, batch, depth }, roof, peak) {
 const { values: flags } = parseArgs({
   options: {
     peer: { type: 'string' },
+    'peer-cpu': { type: 'string' },
     model: { type: 'string' },
     shape: { type: 'string', default: '135m' },
+    type: { type: 'string', default: 'q4_0' },
     threads: { type: 'string', default: '2' },
     rounds: { type: 'string', default: '5' },
     inputs: { type: 'string', default: 'int8,bf16' },
@@ -97,8 +106,9 @@ const { values: flags } = parseArgs({
 if (flags.peer === undefined) throw new Error('usage: compare.mjs --peer DIR, where npm install node-llama-cpp was run');
 const threads = Number(flags.threads);
 const built = buildPeer(flags.peer);
-const model = flags.model ?? join(resolve(flags.peer), 'kvasir-peer', `${flags.shape}-q4_0.gguf`);
-if (!existsSync(model)) writeRandomGguf(model, flags.shape, 'q4_0');
+if (flags['peer-cpu'] !== undefined) built.libraries = onlyCpu(flags.peer, flags['peer-cpu']);
+const model = flags.model ?? join(resolve(flags.peer), 'kvasir-peer', `${flags.shape}-${flags.type}.gguf`);
+if (!existsSync(model)) writeRandomGguf(model, flags.shape, flags.type);
 
 const lab = new KernelLab(threads);
 const limits = () => ({
@@ -138,7 +148,7 @@ const rows = figures.map((figure, index) => {
       leastMs: times.get(inputs).least,
       ratio: peerMs / times.get(inputs).median,
       leastRatio: peerLeastMs / times.get(inputs).least,
-      wanted: wanted[flags.shape]?.[inputs === 'bf16' && backend.isa === 'amx' ? 'bf16Amx' : inputs]?.[index],
+      wanted: wantedRatio(inputs, index),
       floorMs: floorMs(benches[form], figure, best.roof, best[inputs]),
     })),
   };
