@@ -39,7 +39,7 @@ function load(settings: InstanceSettings, backend: Backend): Loaded {
     const engine = new Engine({ model, backend, tokensMax, logitRowsMax, kvBytes });
     const machine = new Instance({
       pages: engine.pages,
-      layers: model.kv.groups[0]?.layers ?? 0,
+      groups: model.kv.groups,
       eviction: settings.eviction,
       limits: { tokensMax, logitRowsMax, sequencesMax, stepUsDecoding, stepUsPrefill },
       // The conductor on the gateway's thread is the one that refuses.

@@ -1,7 +1,7 @@
 // How much memory KV pages get when nobody says.
 import { totalmem } from 'node:os';
 import type { KvShape } from '../engine/load-model.ts';
-import { pageTokens } from '../util/step.ts';
+import { pagesFor } from '../policy/blocks/layer-groups.ts';
 
 /** Longest contexts that fit beside one another. */
 const contextsAtOnce = 2;
@@ -9,7 +9,6 @@ const leastBytes = 256 * 2 ** 20;
 
 /** Two of the longest contexts, at least 256 MB, at most half of the machine's memory. Pages take memory only once they are used. */
 export function defaultKvBytes(kv: KvShape, contextTokens: number): number {
-  const layers = kv.groups.reduce((sum, group) => sum + group.layers, 0);
-  const contextBytes = Math.ceil(contextTokens / pageTokens) * layers * kv.pageBytes;
+  const contextBytes = pagesFor(kv.groups, contextTokens) * kv.pageBytes;
   return Math.min(totalmem() / 2, Math.max(leastBytes, contextsAtOnce * contextBytes));
 }

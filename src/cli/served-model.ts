@@ -1,8 +1,10 @@
 // The text side of a model and its limits, as the gateway wants them.
 import { statSync } from 'node:fs';
 import type { ServedModel } from '../gateway/served-model.ts';
+import { capacityTokens } from '../policy/blocks/layer-groups.ts';
 import { createModelText } from '../text/model-text.ts';
-import { pageTokens } from '../util/step.ts';
+import type { ModelConfig } from '../util/model-config.ts';
+import { type LayerGroup, pageTokens } from '../util/step.ts';
 import type { ModelFiles } from '../weights/types.ts';
 import type { ModelOptions } from './options.ts';
 import { UsageError } from './usage-error.ts';
@@ -24,11 +26,22 @@ export function contextTokens(files: ModelFiles, { context, kvMemory, inputs }: 
   const wanted = context ?? Math.min(config.maxPositions, contextTokensDefaultMax);
   if (kvMemory === undefined) return wanted;
   const valueBytes = inputs === 'f32' ? 4 : 2;
-  const blockBytes = config.layers * 2 * config.kvHeads * config.headDim * valueBytes * pageTokens;
-  const capacity = Math.floor(kvMemory / blockBytes) * pageTokens;
+  const pageBytes = 2 * config.kvHeads * config.headDim * valueBytes * pageTokens;
+  const capacity = capacityTokens(layerGroups(config), Math.floor(kvMemory / pageBytes));
   if (context === undefined && capacity > 0) return Math.min(wanted, capacity);
   if (capacity >= wanted) return wanted;
   throw new UsageError(`Cannot use --kv-memory ${kvMemory}: it holds ${capacity} tokens, the context is ${wanted}`);
+}
+
+/** Layers without and with a window. */
+function layerGroups({ layers, attention }: ModelConfig): readonly LayerGroup[] {
+  const isWhole = (layer: number): boolean => (attention.layers?.[layer] ?? 'sliding') === 'full';
+  const count = Array.from({ length: layers }, (_, layer) => layer).filter(isWhole).length;
+  const whole = attention.window === undefined ? layers : count;
+  return [
+    { layers: whole, window: undefined },
+    { layers: layers - whole, window: attention.window },
+  ].filter((group) => group.layers > 0);
 }
 
 /** @param name the id clients use; undefined: the file's or folder's stem */

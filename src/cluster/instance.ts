@@ -6,7 +6,7 @@ import { BlockCache } from '../policy/blocks/block-cache.ts';
 import { type BlockRoot, rootDigest } from '../policy/blocks/block-hash.ts';
 import type { EvictionKind } from '../policy/blocks/eviction.ts';
 import { StepCost, type StepShape } from '../policy/cost/step-cost.ts';
-import { pageTokens, type StepResult } from '../util/step.ts';
+import type { LayerGroup, StepResult } from '../util/step.ts';
 import { overloaded, Throughput, tooLong } from './admission.ts';
 import type { InstanceEffect } from './effects.ts';
 import { logprobsOf } from './logprobs.ts';
@@ -16,9 +16,9 @@ import { ServedRequest } from './request.ts';
 import { StepBuilder } from './step-builder.ts';
 
 export interface InstanceConfig {
-  /** Pages of the KV pool, and layers of the model's one layer group: a block takes a page of each. */
+  /** Pages of the KV pool, and the model's layer groups, which share them. */
   readonly pages: number;
-  readonly layers: number;
+  readonly groups: readonly LayerGroup[];
   readonly eviction: EvictionKind;
   readonly limits: BatchLimits;
   /** Requests accepted and not ended, at most. */
@@ -66,12 +66,15 @@ export class Instance {
     this.#config = config;
     this.#cache = new BlockCache(config);
     this.#batcher = new Batcher(this.#cache, config.limits, this.#cost);
-    this.#builder = new StepBuilder(config.limits, this.#cache.pool);
+    this.#builder = new StepBuilder(
+      config.limits,
+      this.#cache.groups.map(({ pool }) => pool),
+    );
   }
 
-  /** Tokens whose keys and values fit at once. */
+  /** Tokens of the longest sequence that the pages hold: infinite where every layer has a window and the windows fit. */
   get capacityTokens(): number {
-    return this.#cache.pool.total * pageTokens;
+    return this.#cache.capacityTokens;
   }
 
   /** `nowUs` never goes back. The effects are to be carried out in order. */
@@ -106,7 +109,7 @@ export class Instance {
     this.#emit(request.id, refusal ?? { kind: 'accepted' });
     if (refusal !== undefined) return;
     const root = rootDigest(this.#config.root, request.salt, this.#config.hashKey);
-    const served = new ServedRequest(request, root, this.#arrivals++);
+    const served = new ServedRequest(request, root, this.#arrivals++, this.#config.groups.length);
     this.#live.set(request.id, served);
     this.#served.set(served.sequence, served);
     this.#batcher.add(served.sequence);
@@ -259,13 +262,13 @@ export class Instance {
   }
 
   snapshot(): InstanceSnapshot {
-    const { pool, pages } = this.#cache;
+    const { usedPages, cachedPages, pages } = this.#cache;
     const totals = this.#totals;
     return {
       ready: true,
       waiting: this.#batcher.waiting.length,
       running: this.#batcher.running.length,
-      pages: { total: pages.total, used: pool.used * pool.layers, cached: pool.cached * pool.layers, free: pages.free },
+      pages: { total: pages.total, used: usedPages, cached: cachedPages, free: pages.free },
       promptTokens: totals.prompt,
       cachedTokens: totals.cached,
       computedPromptTokens: totals.computedPrompt,

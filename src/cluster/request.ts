@@ -48,7 +48,8 @@ export class ServedRequest {
   started = false;
   cancelled = false;
 
-  constructor(request: GenerationRequest, root: Uint32Array, arrival: number) {
+  /** @param groups layer groups of the model */
+  constructor(request: GenerationRequest, root: Uint32Array, arrival: number, groups: number) {
     const { sampling } = request;
     this.request = request;
     this.sequence = new Sequence({
@@ -58,6 +59,7 @@ export class ServedRequest {
       arrival,
       samples: request.maxTokens > 0,
       scoresPrompt: sampling.promptLogprobs,
+      groups,
     });
     this.biasTokens = Int32Array.from(sampling.logitBias, ([token]) => token);
     this.biasValues = Float32Array.from(sampling.logitBias, ([, bias]) => bias);

@@ -1,9 +1,10 @@
 // Lays planned sequences out as one engine step, in arrays that every step reuses.
 import type { BatchLimits } from '../policy/batching/step-budget.ts';
 import type { BlockPool } from '../policy/blocks/block-pool.ts';
-import { blocksFor } from '../policy/blocks/block-table.ts';
+import type { HeldBlocks } from '../policy/blocks/block-table.ts';
+import { blocksFor } from '../policy/blocks/layer-groups.ts';
 import { Int32List } from '../util/int32-list.ts';
-import type { Step, StepSampling } from '../util/step.ts';
+import type { Step, StepGroup, StepSampling } from '../util/step.ts';
 import type { ServedRequest } from './request.ts';
 
 /** Per-row parameters of `StepSampling`, one entry for each logit row. */
@@ -26,15 +27,47 @@ function samplingArrays(rows: number) {
   };
 }
 
+/** The block lists of one layer group. */
+class GroupLists {
+  readonly #pool: BlockPool;
+  readonly #blocks = new Int32List(256);
+  readonly #blockStart: Int32Array;
+  readonly #firstBlock: Int32Array;
+
+  constructor(pool: BlockPool, sequencesMax: number) {
+    this.#pool = pool;
+    this.#blockStart = new Int32Array(sequencesMax);
+    this.#firstBlock = new Int32Array(sequencesMax);
+  }
+
+  clear(): void {
+    this.#blocks.clear();
+  }
+
+  /** Lists the held blocks before block `end`: they begin with the first that the sequence's next row sees. */
+  add(index: number, held: HeldBlocks, end: number): void {
+    this.#blockStart[index] = this.#blocks.length;
+    this.#firstBlock[index] = held.first;
+    this.#blocks.append(held.blocks.raw, 0, end - held.first);
+  }
+
+  view(sequences: number): StepGroup {
+    return {
+      pageTable: this.#pool.pageTable,
+      layers: this.#pool.layers,
+      blocks: this.#blocks.view(),
+      blockStart: this.#blockStart.subarray(0, sequences),
+      firstBlock: this.#firstBlock.subarray(0, sequences),
+    };
+  }
+}
+
 /** A built step is valid until the next `build`. A decode row costs no allocation. */
 export class StepBuilder {
-  readonly #pool: BlockPool;
+  readonly #groups: readonly GroupLists[];
   readonly #tokens: Int32Array;
   readonly #positions: Int32Array;
   readonly #rowStart: Int32Array;
-  readonly #blockStart: Int32Array;
-  readonly #firstBlock: Int32Array;
-  readonly #blocks = new Int32List(256);
   readonly #logitRows: Int32Array;
   readonly #sampling: ReturnType<typeof samplingArrays>;
   readonly #seenTokens = new Int32List(256);
@@ -44,13 +77,12 @@ export class StepBuilder {
   #rows = 0;
   #logits = 0;
 
-  constructor(limits: BatchLimits, pool: BlockPool) {
-    this.#pool = pool;
+  /** @param pools of the model's layer groups, in order */
+  constructor(limits: BatchLimits, pools: readonly BlockPool[]) {
+    this.#groups = pools.map((pool) => new GroupLists(pool, limits.sequencesMax));
     this.#tokens = new Int32Array(limits.tokensMax);
     this.#positions = new Int32Array(limits.tokensMax);
     this.#rowStart = new Int32Array(limits.sequencesMax + 1);
-    this.#blockStart = new Int32Array(limits.sequencesMax);
-    this.#firstBlock = new Int32Array(limits.sequencesMax);
     this.#logitRows = new Int32Array(limits.logitRowsMax);
     this.#sampling = samplingArrays(limits.logitRowsMax);
   }
@@ -59,7 +91,7 @@ export class StepBuilder {
   build(requests: readonly ServedRequest[]): Step {
     this.#rows = 0;
     this.#logits = 0;
-    for (const list of [this.#blocks, this.#seenTokens, this.#seenCounts, this.#biasTokens]) list.clear();
+    for (const list of [...this.#groups, this.#seenTokens, this.#seenCounts, this.#biasTokens]) list.clear();
     for (let i = 0; i < requests.length; i++) this.#addSequence(requests[i], i);
     this.#rowStart[requests.length] = this.#rows;
     return this.#views(requests.length);
@@ -70,8 +102,8 @@ export class StepBuilder {
     const { computed, planned } = sequence;
     const known = sequence.tokens.raw;
     this.#rowStart[index] = this.#rows;
-    this.#blockStart[index] = this.#blocks.length;
-    this.#blocks.append(sequence.table.blocks.raw, 0, blocksFor(computed + planned));
+    const end = blocksFor(computed + planned);
+    for (let g = 0; g < this.#groups.length; g++) this.#groups[g].add(index, sequence.table.groups[g], end);
     for (let position = computed; position < computed + planned; position++) {
       this.#tokens[this.#rows + position - computed] = known[position];
       this.#positions[this.#rows + position - computed] = position;
@@ -129,18 +161,11 @@ export class StepBuilder {
   }
 
   #views(sequences: number): Step {
-    const group = {
-      pageTable: this.#pool.pageTable,
-      layers: this.#pool.layers,
-      blocks: this.#blocks.view(),
-      blockStart: this.#blockStart.subarray(0, sequences),
-      firstBlock: this.#firstBlock.subarray(0, sequences),
-    };
     return {
       tokens: this.#tokens.subarray(0, this.#rows),
       positions: this.#positions.subarray(0, this.#rows),
       rowStart: this.#rowStart.subarray(0, sequences + 1),
-      groups: [group],
+      groups: this.#groups.map((group) => group.view(sequences)),
       logitRows: this.#logitRows.subarray(0, this.#logits),
       sampling: this.#samplingViews(),
     };

@@ -2,9 +2,9 @@
 export { Batcher } from './batching/batcher.ts';
 export { Sequence, type SequenceSpec, type SequenceState } from './batching/sequence.ts';
 export type { BatchLimits } from './batching/step-budget.ts';
-export { BlockCache, type BlockCacheConfig, type PrefixMatch } from './blocks/block-cache.ts';
+export { BlockCache, type BlockCacheConfig } from './blocks/block-cache.ts';
 export { type BlockRoot, HashChain, rootDigest } from './blocks/block-hash.ts';
 export type { BlockId } from './blocks/block-pool.ts';
-export { BlockTable } from './blocks/block-table.ts';
+export { BlockTable, HeldBlocks } from './blocks/block-table.ts';
 export { type BlockUse, type EvictionKind, type EvictionOrder, evictionOrders } from './blocks/eviction.ts';
 export { StepCost, type StepShape } from './cost/step-cost.ts';

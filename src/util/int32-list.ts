@@ -43,6 +43,12 @@ export class Int32List {
     return this.#items[--this.#length];
   }
 
+  /** Drops the first `count` items; there must be as many. */
+  shift(count: number): void {
+    this.#items.copyWithin(0, count, this.#length);
+    this.#length -= count;
+  }
+
   append(source: Int32Array, from: number, to: number): void {
     const length = this.#length + to - from;
     if (length > this.#items.length) this.#grow(length);

@@ -77,7 +77,7 @@ class History {
     const { tokensMax, sequencesMax, usPerStep: us } = settings;
     this.world = new World({
       pages: settings.blocks * layers + 1,
-      layers,
+      groups: [{ layers, window: undefined }],
       eviction: settings.eviction,
       queueMax: settings.queueMax,
       limits: {
@@ -149,7 +149,7 @@ test('every request ends with exactly the tokens that it gets alone, and nothing
 });
 
 test('inside a priority none starves while others keep coming', () => {
-  const world = new World({ pages: 60, layers: 2, limits: { ...limits, tokensMax: 64, sequencesMax: 4 } });
+  const world = new World({ pages: 60, limits: { ...limits, tokensMax: 64, sequencesMax: 4 } });
   const long = request('long', promptOf(1, 700), { maxTokens: 100 });
   let next = 0;
   const another = (): void => {

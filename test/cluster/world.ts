@@ -53,7 +53,7 @@ export const limits: BatchLimits = {
 
 export const baseConfig: InstanceConfig = {
   pages: 400,
-  layers: 2,
+  groups: [{ layers: 2, window: undefined }],
   eviction: 'lru',
   limits,
   queueMax: 512,

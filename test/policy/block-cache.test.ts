@@ -4,8 +4,9 @@ import { describe, expect, test } from 'vitest';
 import { BlockCache } from '../../src/policy/blocks/block-cache.ts';
 import { HashChain, rootDigest } from '../../src/policy/blocks/block-hash.ts';
 import { BlockPool } from '../../src/policy/blocks/block-pool.ts';
-import { BlockTable, blocksFor } from '../../src/policy/blocks/block-table.ts';
+import { BlockTable } from '../../src/policy/blocks/block-table.ts';
 import type { EvictionKind } from '../../src/policy/blocks/eviction.ts';
+import { blocksFor } from '../../src/policy/blocks/layer-groups.ts';
 import { PagePool } from '../../src/policy/blocks/page-pool.ts';
 import { pageTokens } from '../../src/util/step.ts';
 
@@ -169,7 +170,11 @@ describe.each<EvictionKind>(['lru', 'lfu', 'length-aware'])('eviction by %s', (k
     const operation = fc.oneof({ weight: 3, arbitrary: text }, { weight: 2, arbitrary: fc.nat(5) });
     fc.assert(
       fc.property(fc.array(operation, { maxLength: 60 }), fc.integer({ min: 6, max: 12 }), (operations, capacity) => {
-        const cache = new BlockCache({ pages: capacity * 3 + 2, layers: 3, eviction: kind });
+        const cache = new BlockCache({
+          pages: capacity * 3 + 2,
+          groups: [{ layers: 3, window: undefined }],
+          eviction: kind,
+        });
         const oracle = new Oracle(capacity, kind);
         const running: { table: BlockTable; text: string }[] = [];
         for (const what of operations) {
@@ -186,14 +191,14 @@ describe.each<EvictionKind>(['lru', 'lfu', 'length-aware'])('eviction by %s', (k
           }
           cache.check();
           expect(cache.evicted).toBe(oracle.evicted.length);
-          expect(cache.pool.used + cache.pool.cached).toBe(oracle.entries.size);
+          expect(cache.usedPages + cache.cachedPages).toBe(3 * oracle.entries.size);
           for (const path of oracle.entries.keys()) {
-            expect(cache.match(chainOf(blocksOf(path)), path.length).blocks).toBe(path.length);
+            expect(cache.match(chainOf(blocksOf(path)), path.length)).toBe(path.length);
           }
         }
         for (const { table } of running) cache.release(table);
         cache.check();
-        expect(cache.available).toBe(capacity);
+        expect(cache.availablePages).toBe(cache.pages.total);
       }),
     );
   });
@@ -205,7 +210,7 @@ function blocksOf(text: string): number[] {
 
 function comeAndCompute(cache: BlockCache, text: string, running: { table: BlockTable; text: string }[]): boolean {
   const chain = chainOf(blocksOf(text));
-  const table = new BlockTable();
+  const table = new BlockTable(1);
   const hits = cache.share(chain, text.length, table);
   while (table.length < text.length) {
     if (!cache.allocate(table)) {
@@ -220,37 +225,38 @@ function comeAndCompute(cache: BlockCache, text: string, running: { table: Block
 
 describe('sharing', () => {
   test('two that computed the same blocks end with one copy', () => {
-    const cache = new BlockCache({ pages: 20, layers: 2, eviction: 'lru' });
+    const cache = new BlockCache({ pages: 20, groups: [{ layers: 2, window: undefined }], eviction: 'lru' });
     const chain = chainOf([1, 2, 3]);
-    const tables = [new BlockTable(), new BlockTable()] as const;
+    const tables = [new BlockTable(1), new BlockTable(1)] as const;
     for (const table of tables) for (let i = 0; i < 3; i++) cache.allocate(table);
-    expect(cache.pool.used).toBe(6);
+    expect(cache.usedPages).toBe(12);
     for (const table of tables) cache.commit(chain, 0, 3, table);
-    expect(cache.pool.used).toBe(3);
-    expect([...tables[1].blocks.view()]).toEqual([...tables[0].blocks.view()]);
+    expect(cache.usedPages).toBe(6);
+    expect(tables[1].groups).toEqual(tables[0].groups);
     cache.check();
     cache.release(tables[0]);
-    expect(cache.match(chain, 3)).toEqual({ blocks: 3, idle: 0 });
+    expect([cache.match(chain, 3), cache.usedPages]).toEqual([3, 6]);
     cache.release(tables[1]);
-    expect(cache.match(chain, 3)).toEqual({ blocks: 3, idle: 3 });
+    expect([cache.match(chain, 3), cache.usedPages]).toEqual([3, 0]);
     cache.check();
   });
 
   test('what a failed sequence leaves is forgotten unless others hold it', () => {
-    const cache = new BlockCache({ pages: 20, layers: 2, eviction: 'lru' });
-    const failed = new BlockTable();
+    const cache = new BlockCache({ pages: 20, groups: [{ layers: 2, window: undefined }], eviction: 'lru' });
+    const failed = new BlockTable(1);
     const chain = chainOf([1, 2, 3]);
     for (let i = 0; i < 3; i++) cache.allocate(failed);
     cache.commit(chain, 0, 3, failed);
-    const other = new BlockTable();
+    const other = new BlockTable(1);
     cache.share(chain, 1, other);
-    cache.release(failed, true);
-    expect(cache.match(chain, 3)).toEqual({ blocks: 1, idle: 0 });
+    cache.release(failed);
+    cache.forget(chain, 3);
+    expect([cache.match(chain, 3), cache.usedPages]).toEqual([1, 2]);
     cache.check();
   });
 
   test('blocks for tokens round up', () => {
     expect([0, 1, pageTokens, pageTokens + 1].map(blocksFor)).toEqual([0, 1, 1, 2]);
-    expect(new BlockTable().missing(65)).toBe(3);
+    expect(new BlockTable(1).missing(65)).toBe(3);
   });
 });

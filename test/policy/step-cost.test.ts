@@ -121,6 +121,7 @@ describe('sizing a chunk', () => {
         arrival: length,
         samples: true,
         scoresPrompt: false,
+        groups: 1,
       });
     };
     budget.endDecode();

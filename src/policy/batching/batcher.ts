@@ -1,7 +1,8 @@
 // Continuous batching: who waits, who runs, and what rows each step computes.
 import { pageTokens } from '../../util/step.ts';
 import type { BlockCache } from '../blocks/block-cache.ts';
-import { blocksFor } from '../blocks/block-table.ts';
+import type { Growth } from '../blocks/group-cache.ts';
+import { blocksFor } from '../blocks/layer-groups.ts';
 import type { StepCost, StepShape } from '../cost/step-cost.ts';
 import { Claims } from './claims.ts';
 import { RankedList } from './ranked-list.ts';
@@ -90,16 +91,18 @@ export class Batcher {
     return this.#planned;
   }
 
-  /** The sequence's planned rows are computed: full blocks become shareable. */
+  /** The sequence's planned rows are computed: full blocks become shareable, and those behind a window are given back. */
   commit(sequence: Sequence): void {
     const from = Math.floor(sequence.computed / pageTokens);
     sequence.computed += sequence.planned;
     sequence.planned = 0;
     const to = Math.floor(sequence.computed / pageTokens);
-    if (to === from) return;
-    sequence.chain.extend(sequence.tokens.raw, sequence.computed);
-    this.#cache.commit(sequence.chain, from, to, sequence.table);
-    this.#claims.advance(sequence, to);
+    if (to > from) {
+      sequence.chain.extend(sequence.tokens.raw, sequence.computed);
+      this.#cache.commit(sequence.chain, from, to, sequence.table);
+      this.#claims.advance(sequence, to);
+    }
+    this.#cache.leaveBehind(sequence.table, sequence.computed);
   }
 
   #planDecode(): void {
@@ -184,7 +187,7 @@ export class Batcher {
   /** Tokens still to compute, counting what the cache holds for one that waits. */
   #restOf(sequence: Sequence): number {
     if (sequence.state === 'running') return sequence.remaining;
-    return sequence.remaining - this.#cache.match(sequence.chain, sequence.reusableBlocks).blocks * pageTokens;
+    return sequence.remaining - this.#cache.match(sequence.chain, sequence.reusableBlocks) * pageTokens;
   }
 
   /** Does a waiting sequence wait for a block that another computes? */
@@ -192,8 +195,8 @@ export class Batcher {
     const awaited = sequence.waitsForBlock;
     if (awaited !== undefined && this.#claims.isPromised(sequence, awaited)) return true;
     const reusable = sequence.reusableBlocks;
-    const { blocks } = this.#cache.match(sequence.chain, reusable);
-    sequence.waitsForBlock = this.#claims.lastPromised(sequence, blocks, reusable);
+    const known = this.#cache.match(sequence.chain, reusable);
+    sequence.waitsForBlock = this.#claims.lastPromised(sequence, known, reusable);
     return sequence.waitsForBlock !== undefined;
   }
 
@@ -217,23 +220,33 @@ export class Batcher {
   /** Is there a slot, and room for all its tokens and one more, besides what the running ones still need for theirs? */
   #hasPlace(sequence: Sequence): boolean {
     const running = this.#running.items;
+    // Alone it has all there is, if need be in smaller chunks than it would like.
+    if (running.length === 0) return true;
     if (running.length >= this.#limits.sequencesMax) return false;
     // A block each for the next growth of those that run, so that a newcomer is not preempted at once.
-    let promised = Math.min(running.length, Math.ceil(this.#cache.pool.total / 16));
-    for (const other of running) promised += other.table.missing(other.tokens.length);
-    return this.#blocksNeeded(sequence) + promised <= this.#cache.available;
+    const { pages, blockPages } = this.#cache;
+    let promised = Math.min(running.length, Math.ceil(pages.total / blockPages / 16)) * blockPages;
+    for (const other of running) promised += this.#cache.pagesMissing(other.table, this.#growth(other));
+    return this.#pagesNeeded(sequence) + promised <= this.#cache.availablePages;
   }
 
   /** Would it fit if every running sequence of lower priority went? */
   #wouldFit(sequence: Sequence): boolean {
-    let most = this.#cache.available;
-    for (const other of this.#running.items) if (other.priority < sequence.priority) most += other.table.length;
-    return this.#blocksNeeded(sequence) <= most;
+    let most = this.#cache.availablePages;
+    let others = 0;
+    for (const other of this.#running.items) {
+      if (other.priority < sequence.priority) most += this.#cache.pagesOf(other.table);
+      else others++;
+    }
+    return others === 0 || this.#pagesNeeded(sequence) <= most;
   }
 
-  #blocksNeeded(sequence: Sequence): number {
-    const match = this.#cache.match(sequence.chain, sequence.reusableBlocks);
-    return blocksFor(sequence.tokens.length) - match.blocks + match.idle;
+  #pagesNeeded(sequence: Sequence): number {
+    return this.#cache.pagesToRun(sequence.chain, sequence.reusableBlocks, this.#growth(sequence));
+  }
+
+  #growth(sequence: Sequence): Growth {
+    return { tokens: sequence.tokens.length, rows: Math.min(sequence.remaining, this.#limits.tokensMax) };
   }
 
   /** Gives the sequence blocks for its first `tokens` tokens, at the expense of the lowest ranks; stops short when it is the lowest itself. */
@@ -259,7 +272,8 @@ export class Batcher {
   #stop(sequence: Sequence, forget: boolean): void {
     this.#claims.close(sequence);
     this.#running.remove(sequence);
-    this.#cache.release(sequence.table, forget);
+    this.#cache.release(sequence.table);
+    if (forget) this.#cache.forget(sequence.chain, Math.floor(sequence.computed / pageTokens));
     sequence.computed = 0;
     sequence.planned = 0;
   }
@@ -267,34 +281,50 @@ export class Batcher {
   /** Throws unless every block reference belongs to a running sequence and every claim and list is in order. */
   check(): void {
     this.#cache.check();
-    const refs = new Int32Array(this.#cache.pool.total);
+    this.#checkReferences();
     let claimed = 0;
     for (const sequence of this.running) {
-      const blocks = sequence.table.blocks.view();
-      for (const block of blocks) refs[block]++;
-      if (sequence.state !== 'running' || blocks.length < blocksFor(sequence.computed + sequence.planned)) {
+      const { table, computed, planned } = sequence;
+      if (sequence.state !== 'running' || table.length < blocksFor(computed + planned))
         throw new Error(
-          `Batcher broken: arrival ${sequence.arrival} runs with ${blocks.length} blocks for ${sequence.computed} tokens`,
+          `Batcher broken: arrival ${sequence.arrival} runs with ${table.length} blocks for ${computed} tokens`,
         );
-      }
       for (let i = sequence.claimedFrom; i < sequence.claimedTo; i++)
         if (this.#claims.owner(sequence, i) === sequence) claimed++;
     }
     for (const sequence of this.waiting) {
-      if (sequence.state !== 'waiting' || sequence.table.length + sequence.computed + sequence.planned > 0) {
+      if (
+        sequence.state !== 'waiting' ||
+        this.#cache.pagesOf(sequence.table) + sequence.computed + sequence.planned > 0
+      ) {
         throw new Error(`Batcher broken: arrival ${sequence.arrival} waits with ${sequence.table.length} blocks`);
       }
     }
-    const leaked = refs.findIndex((count, block) => count !== this.#cache.pool.refs(block));
-    if (leaked >= 0)
-      throw new Error(
-        `Batcher broken: block ${leaked} has ${this.#cache.pool.refs(leaked)} references, ${refs[leaked]} are known`,
-      );
     if (claimed !== this.#claims.size)
       throw new Error(`Batcher broken: ${this.#claims.size} blocks are claimed, ${claimed} by running sequences`);
     for (const list of [this.running, this.waiting]) {
       const wrong = list.findIndex((sequence, i) => i > 0 && !outranks(list[i - 1], sequence));
       if (wrong >= 0) throw new Error(`Batcher broken: arrival ${list[wrong].arrival} stands out of order at ${wrong}`);
+    }
+  }
+
+  /** Throws unless every group's references are those of the running sequences, each of which holds what its next row sees and nothing before. */
+  #checkReferences(): void {
+    for (const [g, group] of this.#cache.groups.entries()) {
+      const refs = new Int32Array(group.pool.total);
+      for (const { table, computed, arrival } of this.running) {
+        const { first, blocks } = table.groups[g];
+        for (const block of blocks.view()) refs[block]++;
+        if (first !== group.firstSeen(computed) || first + blocks.length !== table.length)
+          throw new Error(
+            `Batcher broken: arrival ${arrival} holds blocks ${first} to ${first + blocks.length} of group ${g}: ${computed} tokens`,
+          );
+      }
+      const leaked = refs.findIndex((count, block) => count !== group.pool.refs(block));
+      if (leaked >= 0)
+        throw new Error(
+          `Batcher broken: block ${leaked} has ${group.pool.refs(leaked)} references, ${refs[leaked]} are known: group ${g}`,
+        );
     }
   }
 }

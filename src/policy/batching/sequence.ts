@@ -16,6 +16,8 @@ export interface SequenceSpec {
   readonly samples: boolean;
   /** Every prompt row but the last needs logits. */
   readonly scoresPrompt: boolean;
+  /** Layer groups of the model. */
+  readonly groups: number;
 }
 
 export type SequenceState = 'new' | 'waiting' | 'running' | 'ended';
@@ -30,7 +32,7 @@ export class Sequence {
   /** Prompt, then output. */
   readonly tokens: Int32List;
   readonly chain: HashChain;
-  readonly table = new BlockTable();
+  readonly table: BlockTable;
   state: SequenceState = 'new';
   /** Leading tokens whose keys and values are in the table's blocks. */
   computed = 0;
@@ -54,6 +56,7 @@ export class Sequence {
     this.promptLength = spec.prompt.length;
     this.samples = spec.samples;
     this.scoresPrompt = spec.scoresPrompt;
+    this.table = new BlockTable(spec.groups);
     this.tokens = Int32List.from(spec.prompt, spec.samples ? pageTokens : 0);
     this.chain = new HashChain(spec.root, Math.ceil(this.promptLength / pageTokens) + 1);
     this.chain.extend(this.tokens.raw, this.promptLength);

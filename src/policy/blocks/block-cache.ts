@@ -1,79 +1,128 @@
-// Pool, prefix index and eviction as one store: sequences take blocks from it, share them and leave them behind.
-import { Int32List } from '../../util/int32-list.ts';
+// The KV memory of an instance as one store: sequences take blocks from it, share them and leave them behind.
+import { digestWords } from '../../util/blake2s.ts';
+import { type LayerGroup, pageTokens } from '../../util/step.ts';
 import type { HashChain } from './block-hash.ts';
-import { type BlockId, BlockPool } from './block-pool.ts';
 import type { BlockTable } from './block-table.ts';
 import { type EvictionKind, EvictionQueue } from './eviction.ts';
+import { GroupCache, type Growth } from './group-cache.ts';
+import { blockPages, capacityTokens } from './layer-groups.ts';
 import { PagePool } from './page-pool.ts';
-import { PrefixIndex } from './prefix-index.ts';
 
 export interface BlockCacheConfig {
   readonly pages: number;
-  readonly layers: number;
+  /** Layer groups of the model, one at least: they share the pages. */
+  readonly groups: readonly LayerGroup[];
   readonly eviction: EvictionKind;
-}
-
-/** How much of a prompt the cache holds. */
-export interface PrefixMatch {
-  /** Blocks from the start. */
-  readonly blocks: number;
-  /** How many of them nobody uses: taking them makes that many fewer available. */
-  readonly idle: number;
 }
 
 /**
  * Full blocks are indexed by their digests; a block that nobody uses stays as cache until its place is wanted.
- * A block is never evicted while it is used or while a block that follows it in a prefix is indexed.
+ * A prefix can be reused where every block is known in groups without a window, and in the others those that its next row sees.
+ * So a block of a group with a window goes when the one of the same digest without a window goes: it is of no use any more.
  */
 export class BlockCache {
   readonly pages: PagePool;
-  readonly pool: BlockPool;
-  readonly #index: PrefixIndex;
+  /** In the order of the model's groups. */
+  readonly groups: readonly GroupCache[];
+  /** Pages of one block of every group. */
+  readonly blockPages: number;
+  /** Tokens of the longest sequence that the pages hold: infinite where windows bound what it keeps. */
+  readonly capacityTokens: number;
+  readonly #whole: readonly GroupCache[];
+  readonly #windowed: readonly GroupCache[];
   readonly #queue: EvictionQueue;
-  readonly #found = new Int32List();
   #evicted = 0;
 
-  constructor(config: BlockCacheConfig) {
-    this.pages = new PagePool(config.pages);
-    this.pool = new BlockPool(this.pages, config.layers);
-    this.#index = new PrefixIndex(this.pool.total);
-    this.#queue = new EvictionQueue(this.pool.total, config.eviction);
+  constructor({ pages, groups, eviction }: BlockCacheConfig) {
+    this.pages = new PagePool(pages);
+    this.blockPages = blockPages(groups);
+    this.capacityTokens = capacityTokens(groups, pages);
+    const ends = [0];
+    for (const { layers } of groups) ends.push(ends[ends.length - 1] + Math.floor(pages / layers));
+    const queue = new EvictionQueue(ends[groups.length], eviction);
+    this.#queue = queue;
+    this.groups = groups.map((group, i) => new GroupCache(group, this.pages, queue, ends[i]));
+    this.#whole = this.groups.filter(({ window }) => window === undefined);
+    this.#windowed = this.groups.filter(({ window }) => window !== undefined);
   }
 
-  /** Blocks evicted so far. */
+  /** Blocks of all groups evicted so far. */
   get evicted(): number {
     return this.#evicted;
   }
 
-  /** Blocks that can be had without taking one from a sequence. */
-  get available(): number {
-    return this.pool.free + this.pool.cached;
+  /** Pages that can be had without taking a block from a sequence. */
+  get availablePages(): number {
+    return this.pages.free + this.cachedPages;
   }
 
-  /** Looks only, pins nothing: valid until the next allocation. */
-  match(chain: HashChain, blocksMax: number): PrefixMatch {
-    this.#found.clear();
-    this.#index.match(chain.words, Math.min(blocksMax, chain.blocks), this.#found);
-    let idle = 0;
-    for (let i = 0; i < this.#found.length; i++) if (this.pool.refs(this.#found.at(i)) === 0) idle++;
-    return { blocks: this.#found.length, idle };
+  get usedPages(): number {
+    return this.groups.reduce((sum, { pool }) => sum + pool.usedPages, 0);
   }
 
-  /** Appends the blocks of the chain's longest known prefix to an empty table, pinned. Returns how many. */
+  get cachedPages(): number {
+    return this.groups.reduce((sum, { pool }) => sum + pool.cachedPages, 0);
+  }
+
+  /** Blocks of the longest prefix of the chain, at most `blocksMax`, that can be reused. Pins nothing: valid until the next allocation. */
+  match(chain: HashChain, blocksMax: number): number {
+    let blocks = Math.min(blocksMax, chain.blocks);
+    for (const group of this.#whole) blocks = group.knownPrefix(chain, blocks);
+    // What one window cuts off may uncover another.
+    let before: number;
+    do {
+      before = blocks;
+      for (const group of this.#windowed) blocks = group.coveredTo(chain, blocks);
+    } while (blocks < before);
+    return blocks;
+  }
+
+  /** Pages that would be available no more if a sequence came, reused what it can of its first `blocksMax` blocks, and grew. */
+  pagesToRun(chain: HashChain, blocksMax: number, growth: Growth): number {
+    const shared = this.match(chain, blocksMax);
+    let pages = 0;
+    for (const group of this.groups) {
+      const first = group.firstSeen(shared * pageTokens);
+      // A block that others hold costs nothing, as long as this one stands in it.
+      const used = group.usedOf(chain, first, shared);
+      pages += group.layers * group.heldMax(first + used, growth);
+    }
+    return pages;
+  }
+
+  /** Pages that a sequence still lacks for its growth. */
+  pagesMissing(table: BlockTable, growth: Growth): number {
+    let pages = 0;
+    for (let g = 0; g < this.groups.length; g++) {
+      const { first, blocks } = table.groups[g];
+      const { layers } = this.groups[g];
+      pages += layers * Math.max(0, this.groups[g].heldMax(first, growth) - blocks.length);
+    }
+    return pages;
+  }
+
+  /** Pages of the table's blocks. */
+  pagesOf(table: BlockTable): number {
+    return this.groups.reduce((sum, { layers }, g) => sum + layers * table.groups[g].blocks.length, 0);
+  }
+
+  /** Gives an empty table what can be reused of the chain's first `blocksMax` blocks, pinned. Returns how many blocks the sequence has behind it. */
   share(chain: HashChain, blocksMax: number, table: BlockTable): number {
-    const from = table.length;
-    this.#index.match(chain.words, Math.min(blocksMax, chain.blocks), table.blocks);
+    const shared = this.match(chain, blocksMax);
     this.#queue.tick();
-    for (let i = from; i < table.length; i++) this.#pin(table.blocks.at(i));
-    return table.length - from;
+    for (let g = 0; g < this.groups.length; g++) {
+      const held = table.groups[g];
+      held.first = this.groups[g].firstSeen(shared * pageTokens);
+      this.groups[g].share(chain, held.first, shared, held);
+    }
+    return shared;
   }
 
-  /** Appends an empty block to the table, evicting if need be; false when every block is in use. */
+  /** Appends an empty block of every group to the table, evicting if need be; false, and none appended, when too much is in use. */
   allocate(table: BlockTable): boolean {
-    let block = this.pool.allocate();
-    while (block === undefined && this.#evictOne()) block = this.pool.allocate();
-    if (block === undefined) return false;
-    table.blocks.push(block);
+    if (this.availablePages < this.blockPages) return false;
+    while (this.pages.free < this.blockPages) this.#evictOne();
+    for (let g = 0; g < this.groups.length; g++) this.groups[g].allocate(table.groups[g]);
     return true;
   }
 
@@ -83,88 +132,68 @@ export class BlockCache {
    */
   commit(chain: HashChain, from: number, to: number, table: BlockTable): void {
     this.#queue.tick();
-    for (let i = from; i < to; i++) {
-      const own = table.blocks.at(i);
-      const known = this.#index.find(chain.words, i);
-      if (known === own) continue;
-      if (known === undefined) {
-        this.#insert(chain, i, own);
-      } else {
-        this.#pin(known);
-        table.blocks.set(i, known);
-        this.pool.release(own, false);
+    for (let g = 0; g < this.groups.length; g++) this.groups[g].commit(chain, from, to, table.groups[g]);
+  }
+
+  /** Releases the blocks that no row from `position` on sees. */
+  leaveBehind(table: BlockTable, position: number): void {
+    if (this.#windowed.length === 0) return;
+    this.#queue.tick();
+    for (let g = 0; g < this.groups.length; g++) {
+      const held = table.groups[g];
+      const gone = this.groups[g].firstSeen(position) - held.first;
+      if (gone <= 0) continue;
+      for (let i = 0; i < gone; i++) this.groups[g].release(held.blocks.at(i));
+      held.blocks.shift(gone);
+      held.first += gone;
+    }
+  }
+
+  /** Takes all blocks from the table. Indexed ones stay as cache. */
+  release(table: BlockTable): void {
+    this.#queue.tick();
+    for (let g = 0; g < this.groups.length; g++) {
+      const held = table.groups[g];
+      while (held.blocks.length > 0) this.groups[g].release(held.blocks.pop());
+      held.first = 0;
+    }
+  }
+
+  /** Drops the chain's first `blocks` blocks, whose contents are suspect, as far as nobody needs them. */
+  forget(chain: HashChain, blocks: number): void {
+    for (let i = blocks - 1; i >= 0; i--) {
+      for (const groups of [this.#windowed, this.#whole]) {
+        for (const group of groups) group.forget(chain.words, i * digestWords);
       }
     }
   }
 
-  /** Takes all blocks from the table. Indexed ones stay as cache; with `forget`, those that nobody else needs are dropped (their contents are suspect). */
-  release(table: BlockTable, forget = false): void {
-    this.#queue.tick();
-    while (table.length > 0) {
-      const block = table.blocks.pop();
-      const indexed = this.#index.has(block);
-      if (!this.pool.release(block, indexed) || !indexed) continue;
-      this.#queue.letGo(block);
-      if (this.#index.children(block) > 0) continue;
-      this.#queue.add(block);
-      if (forget) this.#evict(block);
+  #evictOne(): void {
+    const id = this.#queue.pop();
+    if (id === undefined)
+      throw new Error(`Block cache broken: ${this.cachedPages} pages are cached, none can be evicted`);
+    let g = 0;
+    while (id >= this.groups[g].end) g++;
+    const group = this.groups[g];
+    const block = id - group.offset;
+    if (group.window === undefined) {
+      for (const other of this.#windowed) if (group.forgetBeside(block, other)) this.#evicted++;
     }
+    group.drop(block);
+    this.#evicted++;
   }
 
-  /** Throws unless every page and block is accounted for: free + cached + used = total, and cached ones can be evicted in some order. */
+  /** Throws unless every page belongs to one block or is free, and cached blocks can be evicted in some order. */
   check(): void {
     this.pages.check();
-    this.pool.check();
-    this.#index.check();
-    for (let block = 0; block < this.pool.total; block++) {
-      const state = this.pool.state(block);
-      const evictable = state === 'cached' && this.#index.children(block) === 0;
-      if (evictable !== this.#queue.has(block))
-        throw new Error(`Block cache broken: block ${block} is ${state}, queued for eviction: ${!evictable}`);
-      if (state === 'cached' && !this.#index.has(block))
-        throw new Error(`Block cache broken: block ${block} is cached but not indexed`);
-      if (state === 'free' && this.#index.has(block))
-        throw new Error(`Block cache broken: block ${block} is free but indexed`);
-      const parent = this.#index.parent(block);
-      if (state === 'used' && parent !== undefined && this.pool.state(parent) !== 'used') {
-        throw new Error(`Block cache broken: block ${block} is used but its parent ${parent} is not`);
-      }
+    const owners = new Int32Array(this.pages.total);
+    for (const group of this.groups) group.check(owners);
+    for (const group of this.#windowed) for (const whole of this.#whole) group.checkBeside(whole);
+    const { usedPages, cachedPages, pages } = this;
+    if (usedPages + cachedPages + pages.free !== pages.total) {
+      throw new Error(
+        `Block cache broken: ${usedPages} pages used, ${cachedPages} cached, ${pages.free} free of ${pages.total}`,
+      );
     }
-    const { free, cached, used } = this.pool;
-    if ((cached + used) * this.pool.layers + this.pages.free !== this.pages.total) {
-      throw new Error(`Block cache broken: ${free} free, ${cached} cached, ${used} used of ${this.pool.total} blocks`);
-    }
-  }
-
-  #insert(chain: HashChain, index: number, block: BlockId): void {
-    this.#index.insert(chain.words, index, block);
-    this.#queue.begin(block, index + 1);
-  }
-
-  #pin(block: BlockId): void {
-    this.#queue.remove(block);
-    this.pool.retain(block);
-    this.#queue.reuse(block);
-  }
-
-  #evictOne(): boolean {
-    const block = this.#queue.pop();
-    if (block === undefined) return false;
-    this.#evicted++;
-    this.#drop(block);
-    return true;
-  }
-
-  #evict(block: BlockId): void {
-    this.#queue.remove(block);
-    this.#drop(block);
-  }
-
-  #drop(block: BlockId): void {
-    const parent = this.#index.parent(block);
-    this.#index.remove(block);
-    this.pool.drop(block);
-    if (parent === undefined || this.#index.children(parent) > 0 || this.pool.state(parent) !== 'cached') return;
-    this.#queue.add(parent);
   }
 }

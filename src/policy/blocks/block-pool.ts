@@ -26,8 +26,9 @@ export class BlockPool {
   #used = 0;
   #cached = 0;
 
-  /** `blocks` defaults to as many as the pages could ever hold. */
-  constructor(pages: PagePool, layers: number, blocks: number = Math.floor(pages.total / layers)) {
+  /** Rows for as many blocks as the pages could ever hold. */
+  constructor(pages: PagePool, layers: number) {
+    const blocks = Math.floor(pages.total / layers);
     this.layers = layers;
     this.total = blocks;
     this.pageTable = new Int32Array(blocks * layers);
@@ -46,9 +47,18 @@ export class BlockPool {
     return this.#cached;
   }
 
-  /** Blocks that could be allocated right now: rows and pages both bound it. */
+  /** Blocks that could be allocated right now, if no other group took the pages. */
   get free(): number {
-    return Math.min(this.#freeRowCount, Math.floor(this.#pages.free / this.layers));
+    return Math.floor(this.#pages.free / this.layers);
+  }
+
+  /** Pages of its blocks, used and cached. */
+  get usedPages(): number {
+    return this.#used * this.layers;
+  }
+
+  get cachedPages(): number {
+    return this.#cached * this.layers;
   }
 
   state(block: BlockId): BlockState {
@@ -59,11 +69,11 @@ export class BlockPool {
     return this.#refs[block];
   }
 
-  /** A used block with one reference; undefined when pages or rows are short. */
+  /** A used block with one reference; undefined when pages are short. */
   allocate(): BlockId | undefined {
-    if (this.#freeRowCount === 0) return undefined;
+    if (this.#pages.free < this.layers) return undefined;
     const block = this.#freeRows[this.#freeRowCount - 1];
-    if (!this.#pages.take(this.layers, this.pageTable, block * this.layers)) return undefined;
+    this.#pages.take(this.layers, this.pageTable, block * this.layers);
     this.#freeRowCount--;
     this.#state[block] = isUsed;
     this.#refs[block] = 1;
@@ -104,9 +114,8 @@ export class BlockPool {
     this.#freeRows[this.#freeRowCount++] = block;
   }
 
-  /** Throws unless free + cached + used = total and no page belongs to two blocks. */
-  check(): void {
-    const owner = new Int32Array(this.#pages.total);
+  /** Throws unless free + cached + used = total and no page belongs to two blocks. `owners` (pages) are marked: pools that share pages share it. */
+  check(owners: Int32Array = new Int32Array(this.#pages.total)): void {
     const counts: [number, number, number] = [0, 0, 0];
     for (let block = 0; block < this.total; block++) {
       const state = this.#state[block] as 0 | 1 | 2;
@@ -116,10 +125,10 @@ export class BlockPool {
       if (state === isFree) continue;
       for (let layer = 0; layer < this.layers; layer++) {
         const page = this.pageTable[block * this.layers + layer];
-        if (owner[page] !== 0) {
-          throw new Error(`Block pool broken: page ${page} belongs to blocks ${owner[page] - 1} and ${block}`);
+        if (owners[page] !== 0) {
+          throw new Error(`Block pool broken: page ${page} belongs to blocks ${owners[page] - 1} and ${block}`);
         }
-        owner[page] = block + 1;
+        owners[page] = block + 1;
       }
     }
     if (counts[isFree] !== this.#freeRowCount || counts[isCached] !== this.#cached || counts[isUsed] !== this.#used) {

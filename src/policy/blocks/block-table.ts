@@ -1,22 +1,31 @@
-// The blocks of one sequence, in order of position.
+// The blocks of one sequence in every layer group, in order of position.
 import { Int32List } from '../../util/int32-list.ts';
-import { pageTokens } from '../../util/step.ts';
+import { blocksFor } from './layer-groups.ts';
 
-/** Entry i holds positions i*32..i*32+31. The table owns one reference to each block. */
-export class BlockTable {
+/** Blocks of one layer group: entry i holds positions 32 (first + i) .. 32 (first + i) + 31. Owns one reference to each block. */
+export class HeldBlocks {
+  /** Blocks before this one lie behind the window and were given back. */
+  first = 0;
   readonly blocks = new Int32List(8);
+}
 
-  get length(): number {
-    return this.blocks.length;
+/** All groups end at the same block; those with a window begin later once the sequence has grown past it. */
+export class BlockTable {
+  readonly groups: readonly HeldBlocks[];
+
+  /** @param groups layer groups of the model, one at least */
+  constructor(groups: number) {
+    this.groups = Array.from({ length: groups }, () => new HeldBlocks());
   }
 
-  /** Blocks still missing before `tokens` tokens have room. */
+  /** Blocks from the sequence's start to the last one held. */
+  get length(): number {
+    const { first, blocks } = this.groups[0];
+    return first + blocks.length;
+  }
+
+  /** Blocks still missing at the end before `tokens` tokens have room. */
   missing(tokens: number): number {
     return Math.max(0, blocksFor(tokens) - this.length);
   }
-}
-
-/** Blocks that hold `tokens` tokens. */
-export function blocksFor(tokens: number): number {
-  return Math.ceil(tokens / pageTokens);
 }

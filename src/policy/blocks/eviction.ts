@@ -82,9 +82,9 @@ export class EvictionQueue {
     this.#heap.push(block);
   }
 
-  /** Ignores a block that is not in. */
-  remove(block: BlockId): void {
-    this.#heap.remove(block);
+  /** False when the block was not in. */
+  remove(block: BlockId): boolean {
+    return this.#heap.remove(block);
   }
 
   /** Takes out the block to evict next. */

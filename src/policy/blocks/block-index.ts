@@ -1,0 +1,64 @@
+// Which block of a layer group holds which digest of a chain, and back.
+import { digestWords } from '../../util/blake2s.ts';
+import { DigestTable } from '../../util/digest-table.ts';
+import type { BlockId } from './block-pool.ts';
+
+/** Knows neither references nor prefixes. */
+export class BlockIndex {
+  readonly #table: DigestTable;
+  /** (blocks, 4 words): digests of the blocks that are in. */
+  readonly digests: Uint32Array;
+  /** (blocks): blocks before it in its sequence plus one; 0: not in. */
+  readonly #depth: Int32Array;
+
+  constructor(blocks: number) {
+    this.#table = new DigestTable(blocks);
+    this.digests = new Uint32Array(blocks * digestWords);
+    this.#depth = new Int32Array(blocks);
+  }
+
+  get size(): number {
+    return this.#table.size;
+  }
+
+  has(block: BlockId): boolean {
+    return this.#depth[block] !== 0;
+  }
+
+  /** Blocks before it plus one; 0 when it is not in. */
+  depth(block: BlockId): number {
+    return this.#depth[block];
+  }
+
+  /** The block of the digest at `words[at..at+4]`. Does not pin: valid until the next allocation or eviction. */
+  find(words: Uint32Array, at: number): BlockId | undefined {
+    return this.#table.get(words, at);
+  }
+
+  /** Puts a full block in under the digest at `words[at..at+4]`, which must not be known yet. */
+  insert(words: Uint32Array, at: number, block: BlockId, depth: number): void {
+    if (this.has(block) || this.find(words, at) !== undefined)
+      throw new Error(`Cannot index a block: it or its digest is known: block ${block} at depth ${depth}`);
+    this.#table.set(words, at, block);
+    for (let i = 0; i < digestWords; i++) this.digests[block * digestWords + i] = words[at + i];
+    this.#depth[block] = depth;
+  }
+
+  remove(block: BlockId): void {
+    if (!this.has(block)) throw new Error(`Cannot remove a block from the index: it is unknown: block ${block}`);
+    this.#table.delete(this.digests, block * digestWords);
+    this.#depth[block] = 0;
+  }
+
+  /** Throws unless every block that is in is found by its digest. */
+  check(): void {
+    let size = 0;
+    for (let block = 0; block < this.#depth.length; block++) {
+      if (!this.has(block)) continue;
+      size++;
+      if (this.find(this.digests, block * digestWords) !== block)
+        throw new Error(`Block index broken: block ${block} is not found`);
+    }
+    if (size !== this.size) throw new Error(`Block index broken: ${size} blocks for ${this.size} digests`);
+  }
+}
