@@ -34,6 +34,20 @@ const modernWords = (digitsMax: number) =>
     `${anyCaseContractions}|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,${digitsMax}}| ?${word}+[\\r\\n]*|${space}*[\\r\\n]+|${spaces}`,
   );
 
+// Cased letters of the scripts that DeepSeek's tokenizer.json lists: those outside it are cut like symbols.
+const deepseekLetters = `(?:(?![\\u0560-\\u0588\\u10c7-\\u10ff\\u1c80-\\u1c8f\\u2d00-\\u2d2d\\ua790-\\ua7fa\\uab30-\\uab68\\u{10570}-\\u{105bf}\\u{10d50}-\\u{10d8f}\\u{16e40}-\\u{16eff}\\u{1d400}-\\u{1d7cb}\\u{1df00}-\\u{1df2f}])\\p{LC})+`;
+// White space inside these ranges counts as space only, as it does for llama.cpp.
+const eastAsian = `(?:(?!${space})[\\u0800-\\u9fa5\\uac00-\\ud7ff])+`;
+
+// Case decides where a word ends; a letter without case belongs to either side.
+const upper = '[\\p{L}--[a-z]]';
+const lower = '[\\p{L}--[A-Z]]';
+const casedWords = (suffix: string, digitsMax: number): Pass => {
+  const edge = '[^\\r\\n\\p{L}\\p{N}]?';
+  const pattern = `${edge}${upper}*${lower}+${suffix}|${edge}${upper}+${lower}*${suffix}|\\p{N}{1,${digitsMax}}| ?${word}+[\\r\\n\\/]*|${space}*[\\r\\n]+|${spaces}`;
+  return { pattern: new RegExp(pattern, 'gv'), whole: true };
+};
+
 const row = (passes: readonly Pass[], flags: Partial<PreTokenizer> = {}): PreTokenizer => ({
   passes,
   ignoreMerges: false,
@@ -43,29 +57,55 @@ const row = (passes: readonly Pass[], flags: Partial<PreTokenizer> = {}): PreTok
 
 const gpt2 = row([gpt2Words]);
 const digitByDigit = row([separates('\\p{N}'), gpt2Words]);
+const threeDigits = row([modernWords(3)]);
 const llama3 = row([modernWords(3)], { ignoreMerges: true, addBos: true });
 const qwen2 = row([modernWords(1)]);
-
-const table: ReadonlyMap<string, PreTokenizer> = new Map([
-  ['default', row([separates('[\\p{P}$+<=>^~|]+'), gpt2Words, separates('\\p{N}+'), separates('[0-9]{3}')])],
-  ['gpt-2', gpt2],
-  ['smollm', digitByDigit],
-  ['starcoder', digitByDigit],
-  ['refact', digitByDigit],
-  ['command-r', digitByDigit],
-  ['llama-bpe', llama3],
-  ['llama3', llama3],
-  ['llama-v3', llama3],
-  ['qwen2', qwen2],
-  ['deepseek-r1-qwen', qwen2],
+const deepseek = row([
+  separates('[\\r\\n]'),
+  separates(`${space}?${deepseekLetters}`),
+  separates(`${space}?[!-\\/:-~\\uff01-\\uff0f\\uff1a-\\uff5e\\u2018-\\u201f\\u3001\\u3002]+`),
+  separates(`${space}+$`),
+  separates(eastAsian),
+  separates('\\p{N}+'),
 ]);
+const deepseekCoder = row([
+  separates('[\\r\\n]'),
+  separates(`${space}?\\p{L}+`),
+  separates(`${space}?\\p{P}+`),
+  separates(eastAsian),
+  separates('\\p{N}'),
+]);
+const falcon = row([separates('[\\p{P}$+<=>^~|`]+'), gpt2Words, separates('[0-9]{3}')]);
+const gpt4o = row([casedWords(`(?:${anyCaseContractions})?`, 3)]);
+const tekken = row([casedWords('', 1)], { ignoreMerges: true, addBos: true });
+
+const names: readonly (readonly [PreTokenizer, string])[] = [
+  [row([separates('[\\p{P}$+<=>^~|]+'), gpt2Words, separates('\\p{N}+'), separates('[0-9]{3}')]), 'default'],
+  [gpt2, 'gpt-2 phi-2 mpt olmo jais exaone4 trillion gigachat mellum a.x-4.0'],
+  [digitByDigit, 'smollm starcoder refact command-r codeshell exaone minerva-7b'],
+  [llama3, 'llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2'],
+  [threeDigits, 'dbrx smaug-bpe glm4 chatglm-bpe'],
+  [qwen2, 'qwen2 deepseek-r1-qwen kormo megrez stablelm2 hunyuan'],
+  [deepseek, 'deepseek-llm'],
+  [deepseekCoder, 'deepseek-coder'],
+  [falcon, 'falcon'],
+  [gpt4o, 'gpt-4o llama4 kanana2'],
+  [tekken, 'tekken'],
+];
+
+const table: ReadonlyMap<string, PreTokenizer> = new Map(
+  names.flatMap(([found, list]) => list.split(' ').map((name) => [name, found] as const)),
+);
+
+/** Names that `tokenizer.ggml.pre` may have. */
+export const preTokenizerNames: readonly string[] = [...table.keys()];
 
 /** The row of a `tokenizer.ggml.pre` name; no name means `default`. Throws on a name that is not in the table. */
 export function preTokenizer(name = 'default'): PreTokenizer {
   const found = table.get(name);
   if (found === undefined) {
     throw new Error(
-      `Cannot build tokenizer: unknown pre-tokenizer: '${name}', known are ${[...table.keys()].join(', ')}`,
+      `Cannot build tokenizer: unknown pre-tokenizer: '${name}', known are ${preTokenizerNames.join(', ')}`,
     );
   }
   return found;

@@ -1,21 +1,21 @@
-// Builds peer.cpp against the llama.cpp library that node-llama-cpp ships, inside the folder where that was installed.
+// Builds a program of this folder against the llama.cpp library that node-llama-cpp ships, inside the folder where that was installed.
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, readdirSync, rmSync, statSync, symlinkSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
-const source = join(dirname(fileURLToPath(import.meta.url)), 'peer.cpp');
-
 /**
  * @param {string} folder where `npm install node-llama-cpp` was run
+ * @param {'peer' | 'values'} program
  * @returns {{ binary: string, libraries: string }}
  */
-export function buildPeer(folder) {
+export function buildPeer(folder, program = 'peer') {
+  const source = join(dirname(fileURLToPath(import.meta.url)), `${program}.cpp`);
   const libraries = librariesIn(resolve(folder));
   const work = join(resolve(folder), 'kvasir-peer');
   mkdirSync(work, { recursive: true });
   const headers = headersIn(resolve(folder), work);
-  const binary = join(work, 'peer');
+  const binary = join(work, program);
   if (existsSync(binary) && statSync(binary).mtimeMs > statSync(source).mtimeMs) return { binary, libraries };
   linkPlainNames(libraries, work);
   const includes = ['include', 'ggml/include'].map((path) => `-I${join(headers, path)}`);

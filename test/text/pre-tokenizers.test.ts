@@ -1,0 +1,45 @@
+// Every pre-tokenizer against the ids that llama.cpp gave for a vocabulary that shows each cut (tools/peer-llama/compare-tokens.mjs).
+
+import { readFileSync } from 'node:fs';
+import { resolve } from 'node:path';
+import { expect, test } from 'vitest';
+import { createGgufTokenizer } from '../../src/text/gguf-tokenizer.ts';
+import { preTokenizer, preTokenizerNames } from '../../src/text/pre-tokenizers.ts';
+import { pairVocabulary } from '../../tools/peer-llama/pair-vocabulary.mjs';
+
+interface Case {
+  readonly text: string;
+  /** Names of the pre-tokenizers that give the same ids, to those ids. */
+  readonly ids: Readonly<Record<string, string>>;
+}
+
+const recorded = resolve(import.meta.dirname, '../data/tokens/pre-tokenizers.json');
+const cases: readonly Case[] = JSON.parse(readFileSync(recorded, 'utf8'));
+const vocabulary = pairVocabulary();
+
+test('the record tells pre-tokenizers apart', () => {
+  expect(cases.length).toBeGreaterThan(80);
+  for (const { ids } of cases)
+    expect(Object.keys(ids).join(' ').split(' ').sort()).toEqual([...preTokenizerNames].sort());
+  const columns = preTokenizerNames.map((name) => cases.map(({ ids }) => idsOf(ids, name)).join('\n'));
+  expect(new Set(columns).size).toBe(11);
+});
+
+// Names by the row of the table that they share.
+const rows = new Map<unknown, [string, ...string[]]>();
+for (const name of preTokenizerNames) {
+  const row = preTokenizer(name);
+  rows.set(row, [...(rows.get(row) ?? []), name] as [string, ...string[]]);
+}
+
+test.each([...rows.values()])('%s', (pre, ...others) => {
+  const tokenizer = createGgufTokenizer({ model: 'gpt2', pre, ...vocabulary });
+  for (const { text, ids } of cases) {
+    const got = tokenizer.encode(text, { addSpecial: false, parseSpecial: false }).join(' ');
+    for (const name of [pre, ...others]) expect(got, `${name} ${JSON.stringify(text)}`).toBe(idsOf(ids, name));
+  }
+});
+
+function idsOf(ids: Case['ids'], pre: string): string | undefined {
+  return Object.entries(ids).find(([names]) => names.split(' ').includes(pre))?.[1];
+}
