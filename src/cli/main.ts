@@ -6,6 +6,7 @@ import { chatCommand } from './commands/chat.ts';
 import { generateCommand } from './commands/generate.ts';
 import { modelsCommand } from './commands/models.ts';
 import { serveCommand } from './commands/serve.ts';
+import { traceCommand } from './commands/trace.ts';
 import { packageFile } from './package-root.ts';
 import { UsageError } from './usage-error.ts';
 
@@ -15,7 +16,14 @@ function createProgram(): Command {
     .description('KVCache-centric LLM serving: one OpenAI-compatible endpoint over your own machines')
     .version(version)
     .showHelpAfterError('(kvasir COMMAND --help lists the options)');
-  for (const command of [serveCommand(), generateCommand(), chatCommand(), modelsCommand(), benchCommand()]) {
+  for (const command of [
+    serveCommand(),
+    generateCommand(),
+    chatCommand(),
+    modelsCommand(),
+    traceCommand(),
+    benchCommand(),
+  ]) {
     command.copyInheritedSettings(program);
     program.addCommand(command);
   }

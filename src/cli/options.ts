@@ -4,6 +4,7 @@ import { availableParallelism } from 'node:os';
 import { type Command, Option } from 'commander';
 import { parse } from 'yaml';
 import { z } from 'zod';
+import { evictionKinds } from '../policy/blocks/eviction.ts';
 import { UsageError } from './usage-error.ts';
 
 const bytesPattern = /^(\d+(?:\.\d+)?)\s*(b|k|kb|kib|m|mb|mib|g|gb|gib)?$/i;
@@ -37,7 +38,7 @@ export const modelOptionsSchema = z.object({
   threads: count(1, 1024).default(() => availableParallelism()),
   context: count(1).optional(),
   kvMemory: bytes.optional(),
-  eviction: z.enum(['lru', 'lfu', 'length-aware']).default('lru'),
+  eviction: z.enum(evictionKinds).default('lru'),
 });
 
 const apiKey = z.string().min(1, 'a key is empty');
@@ -75,13 +76,7 @@ export function addModelFlags(command: Command): Command {
     .addOption(new Option('--threads <n>', 'compute threads (default: all cores)'))
     .addOption(new Option('--context <tokens>', "prompt plus output (default: the model's own, at most 8192)"))
     .addOption(new Option('--kv-memory <size>', 'memory for KV pages, for example 512m or 2g (default: by context)'))
-    .addOption(
-      new Option('--eviction <order>', 'which cached blocks go first (default: lru)').choices([
-        'lru',
-        'lfu',
-        'length-aware',
-      ]),
-    )
+    .addOption(new Option('--eviction <order>', 'which cached blocks go first (default: lru)').choices(evictionKinds))
     .addOption(new Option('--config <file>', 'YAML file with the same names as these flags; flags win'));
 }
 

@@ -19,14 +19,20 @@ function kvasir(...args: string[]): { status: number | null; stdout: string; std
 }
 
 describe('kvasir', { timeout: 60_000 }, () => {
-  it.each([['serve'], ['generate'], ['chat'], ['models'], ['models', 'list'], ['models', 'inspect'], ['bench']])(
-    '%s %s has --help',
-    (...words) => {
-      const { status, stdout } = kvasir(...words, '--help');
-      expect(status).toBe(0);
-      expect(stdout).toContain('Usage: kvasir');
-    },
-  );
+  it.each([
+    ['serve'],
+    ['generate'],
+    ['chat'],
+    ['models'],
+    ['models', 'list'],
+    ['models', 'inspect'],
+    ['trace', 'stats'],
+    ['bench'],
+  ])('%s %s has --help', (...words) => {
+    const { status, stdout } = kvasir(...words, '--help');
+    expect(status).toBe(0);
+    expect(stdout).toContain('Usage: kvasir');
+  });
 
   const misuses: readonly (readonly [string, readonly string[], RegExp])[] = [
     ['an unknown command', ['sing'], /unknown command 'sing'/],
@@ -36,6 +42,7 @@ describe('kvasir', { timeout: 60_000 }, () => {
     ['an empty number', ['serve', '--threads='], /Cannot use --threads : expected a number/],
     ['an empty key', ['serve', '--api-key', ''], /Cannot use --api-key : a key is empty/],
     ['a bad size', ['serve', '--kv-memory', 'much'], /Cannot use --kv-memory much: 'much' is no size/],
+    ['a capacity of nothing', ['trace', 'stats', 'x', '--capacity', '10,0'], /Cannot use --capacity 10,0/],
     ['a missing argument', ['generate'], /missing required argument 'prompt'/],
     [
       'too little memory',
@@ -99,6 +106,29 @@ describe('kvasir', { timeout: 60_000 }, () => {
     taken.close();
     expect(status).toBe(1);
     expect(stderr.trim()).toMatch(new RegExp(`^Cannot listen on 127.0.0.1:${port}: .*EADDRINUSE`));
+  });
+
+  it.each([
+    ['no file', 'nowhere.jsonl', undefined, /^Cannot read .*nowhere.jsonl: ENOENT/],
+    [
+      'a bad line',
+      'bad.jsonl',
+      '{"timestamp":0,"input_length":"5"}',
+      /bad.jsonl: line 1: input_length is "5": a whole/,
+    ],
+    [
+      'a broken archive',
+      'bad.jsonl.gz',
+      Buffer.from('1f8b0800ffff', 'hex'),
+      /^Cannot read .*bad.jsonl.gz: unexpected end/,
+    ],
+  ])('says in one line why a trace cannot be read: %s', (_, name, content, message) => {
+    const path = join(folder, name);
+    if (content !== undefined) writeFileSync(path, content);
+    const { status, stdout, stderr } = kvasir('trace', 'stats', path);
+    expect([status, stdout]).toEqual([1, '']);
+    expect(stderr.trim().split('\n')).toHaveLength(1);
+    expect(stderr).toMatch(message);
   });
 
   it('ends quietly when its reader has seen enough', async () => {

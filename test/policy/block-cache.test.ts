@@ -88,6 +88,7 @@ interface Entry {
   refs: number;
   uses: number;
   lastUse: number;
+  since: number;
 }
 
 /** The cache as a plain list: what it should hold and whom it should evict. */
@@ -120,7 +121,7 @@ class Oracle {
     const fits = fresh === paths.length - hits;
     this.#clock++;
     for (const path of fits ? paths.slice(hits) : []) {
-      this.entries.set(path, { path, depth: path.length, refs: 1, uses: 1, lastUse: this.#clock });
+      this.entries.set(path, { path, depth: path.length, refs: 1, uses: 1, lastUse: this.#clock, since: this.#clock });
     }
     if (!fits) this.leave(paths.slice(0, hits));
     return fits;
@@ -140,6 +141,7 @@ class Oracle {
       lru: (e) => [e.lastUse, -e.depth],
       lfu: (e) => [e.uses, e.lastUse, -e.depth],
       'length-aware': (e) => [e.uses, -e.depth, e.lastUse],
+      fifo: (e) => [e.since, -e.depth],
     };
     const key = keys[this.#kind];
     const leaves = [...this.entries.values()].filter((entry) => {
@@ -164,7 +166,7 @@ function pathsOf(text: string): string[] {
   return Array.from({ length: text.length }, (_, i) => text.slice(0, i + 1));
 }
 
-describe.each<EvictionKind>(['lru', 'lfu', 'length-aware'])('eviction by %s', (kind) => {
+describe.each<EvictionKind>(['lru', 'lfu', 'length-aware', 'fifo'])('eviction by %s', (kind) => {
   test('keeps what a brute-force oracle keeps', () => {
     const text = fc.string({ unit: fc.constantFrom('a', 'b', 'c'), minLength: 1, maxLength: 6 });
     const operation = fc.oneof({ weight: 3, arbitrary: text }, { weight: 2, arbitrary: fc.nat(5) });

@@ -1,14 +1,17 @@
-// Which cached block goes first: LRU, LFU and length-aware behind one order, and the queue that applies it.
+// Which cached block goes first: LRU, LFU, length-aware and FIFO behind one order, and the queue that applies it.
 import { IndexedHeap } from '../../util/indexed-heap.ts';
 import type { BlockId } from './block-pool.ts';
 
-export type EvictionKind = 'lru' | 'lfu' | 'length-aware';
+export const evictionKinds = ['lru', 'lfu', 'length-aware', 'fifo'] as const;
+export type EvictionKind = (typeof evictionKinds)[number];
 
 /** What is known of each block's use; arrays are indexed by block. */
 export interface BlockUse {
   /** Counts uses of the pool, not time. */
   readonly lastUse: Float64Array;
   readonly uses: Float64Array;
+  /** When it came into the cache, in the pool's own count. */
+  readonly since: Float64Array;
   /** Blocks before it in its prefix, plus one. */
   readonly depth: Int32Array;
 }
@@ -20,7 +23,7 @@ function difference(values: Float64Array | Int32Array, a: BlockId, b: BlockId): 
   return values[a] - values[b];
 }
 
-/** All three end with the deepest first, then the lowest id, so that every order is total. */
+/** All end with the deepest first, then the lowest id, so that every order is total. */
 export const evictionOrders: Readonly<Record<EvictionKind, EvictionOrder>> = {
   lru: (use, a, b) => difference(use.lastUse, a, b) || difference(use.depth, b, a) || a - b,
   lfu: (use, a, b) =>
@@ -28,6 +31,7 @@ export const evictionOrders: Readonly<Record<EvictionKind, EvictionOrder>> = {
   // Mooncake's LengthAwareCache: LFU, but among equals the blocks that come later in a prompt go first.
   'length-aware': (use, a, b) =>
     difference(use.uses, a, b) || difference(use.depth, b, a) || difference(use.lastUse, a, b) || a - b,
+  fifo: (use, a, b) => difference(use.since, a, b) || difference(use.depth, b, a) || a - b,
 };
 
 /** The blocks that may be evicted now: cached, and no child of theirs is indexed. Every operation is O(log n). */
@@ -40,6 +44,7 @@ export class EvictionQueue {
     const use = {
       lastUse: new Float64Array(blocks),
       uses: new Float64Array(blocks),
+      since: new Float64Array(blocks),
       depth: new Int32Array(blocks),
     };
     const order = evictionOrders[kind];
@@ -64,6 +69,7 @@ export class EvictionQueue {
   begin(block: BlockId, depth: number): void {
     this.#use.depth[block] = depth;
     this.#use.uses[block] = 1;
+    this.#use.since[block] = this.#clock;
     this.#use.lastUse[block] = this.#clock;
   }
 

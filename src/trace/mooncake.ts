@@ -1,0 +1,59 @@
+// Traces in Mooncake's format: a JSON object a line, with the ids of the prompt's blocks.
+import { shown, TraceError, type TraceRequest } from './request.ts';
+
+const idMax = 2 ** 31 - 1;
+/** Time stamps are milliseconds: microseconds stay exact integers up to here. */
+const timestampMsMax = Math.floor(Number.MAX_SAFE_INTEGER / 1000);
+
+export function parseMooncakeLine(text: string, line: number, index: number, blockTokens: number): TraceRequest {
+  const row = parseObject(text, line);
+  const arrivalMs = row.timestamp;
+  if (typeof arrivalMs !== 'number' || !(arrivalMs >= 0 && arrivalMs <= timestampMsMax)) {
+    throw new TraceError(line, `timestamp is ${shown(arrivalMs)}: milliseconds from the start expected`);
+  }
+  const inputTokens = tokens(row, 'input_length', line);
+  const outputTokens = tokens(row, 'output_length', line);
+  const blocks = blockIds(row.hash_ids, line);
+  const expected = Math.ceil(inputTokens / blockTokens);
+  if (blocks.length !== expected && blocks.length !== 0) {
+    throw new TraceError(
+      line,
+      `hash_ids has ${blocks.length} ids: ${expected} expected for ${inputTokens} tokens in blocks of ${blockTokens}`,
+    );
+  }
+  return { index, arrivalUs: Math.round(arrivalMs * 1000), inputTokens, outputTokens, blocks };
+}
+
+function parseObject(text: string, line: number): Readonly<Record<string, unknown>> {
+  let value: unknown;
+  try {
+    value = JSON.parse(text);
+  } catch {
+    throw new TraceError(line, `not JSON: ${shown(text)}`);
+  }
+  if (typeof value !== 'object' || value === null || Array.isArray(value)) {
+    throw new TraceError(line, `not a JSON object: ${shown(value)}`);
+  }
+  return value as Readonly<Record<string, unknown>>;
+}
+
+function tokens(row: Readonly<Record<string, unknown>>, field: string, line: number): number {
+  const value = row[field];
+  if (typeof value !== 'number' || !Number.isSafeInteger(value) || value < 1) {
+    throw new TraceError(line, `${field} is ${shown(value)}: a whole number of at least 1 expected`);
+  }
+  return value;
+}
+
+function blockIds(value: unknown, line: number): Int32Array {
+  if (value === undefined) return new Int32Array(0);
+  if (!Array.isArray(value)) throw new TraceError(line, `hash_ids is ${shown(value)}: a list of block ids expected`);
+  const ids = Int32Array.from(value as ArrayLike<number>);
+  for (let i = 0; i < ids.length; i++) {
+    // Whatever is no 32-bit integer does not survive the conversion.
+    if (ids[i] !== value[i] || ids[i] < 0) {
+      throw new TraceError(line, `hash_ids[${i}] is ${shown(value[i])}: a whole number of 0 to ${idMax} expected`);
+    }
+  }
+  return ids;
+}

@@ -1,0 +1,159 @@
+// How much of a trace's prompts a cache could serve: hit ratios of one global cache, without bound and with.
+import { type EvictionKind, EvictionQueue } from '../policy/blocks/eviction.ts';
+import { Int32List } from '../util/int32-list.ts';
+import type { TraceRequest } from './request.ts';
+
+/** Shares of 0..1. A hit is a block that is in the cache when its request, taken in the order of the trace, touches it. */
+export interface HitRatios {
+  readonly hitRatioBlocks: number;
+  /** Each block weighs as many tokens as it has. */
+  readonly hitRatioTokens: number;
+  /** Mean over requests of their own ratios. */
+  readonly meanRequestHitRatioBlocks: number;
+  readonly meanRequestHitRatioTokens: number;
+}
+
+export interface CacheBound {
+  readonly eviction: EvictionKind;
+  /** Most blocks, whatever their tokens, or most tokens. */
+  readonly capacityBlocks?: number;
+  readonly capacityTokens?: number;
+}
+
+/** The prompts of a trace as one list of blocks: 8 bytes for each touch. */
+export class BlockTouches {
+  readonly #blockTokens: number;
+  readonly #dense = new Map<number, number>();
+  readonly #touches = new Int32List(1024);
+  /** (requests): how many touches came before the end of each, and its tokens. */
+  readonly #ends = new Int32List(256);
+  readonly #tokens = new Int32List(256);
+
+  constructor(blockTokens: number) {
+    this.#blockTokens = blockTokens;
+  }
+
+  add(request: TraceRequest): void {
+    for (const id of request.blocks) {
+      let dense = this.#dense.get(id);
+      if (dense === undefined) {
+        dense = this.#dense.size;
+        this.#dense.set(id, dense);
+      }
+      this.#touches.push(dense);
+    }
+    this.#ends.push(this.#touches.length);
+    this.#tokens.push(request.inputTokens);
+  }
+
+  get total(): number {
+    return this.#touches.length;
+  }
+
+  get unique(): number {
+    return this.#dense.size;
+  }
+
+  /** Unique blocks that one request alone touches. */
+  usedOnce(): number {
+    const uses = new Int32Array(this.unique);
+    for (const block of this.#touches.view()) uses[block]++;
+    return uses.reduce((once, count) => once + (count === 1 ? 1 : 0), 0);
+  }
+
+  /** Ratios of a cache that keeps everything. */
+  ideal(): HitRatios {
+    const seen = new Uint8Array(this.unique);
+    return this.#replay((block) => {
+      const hit = seen[block] === 1;
+      seen[block] = 1;
+      return hit;
+    });
+  }
+
+  /** Ratios of a bounded cache: a miss evicts until it fits, then inserts. Uses count anew after an eviction. */
+  bounded(bound: CacheBound): HitRatios {
+    const cache = new BoundedCache(this.unique, bound);
+    return this.#replay((block, tokens, depth) => cache.touch(block, tokens, depth));
+  }
+
+  #replay(touch: (block: number, tokens: number, depth: number) => boolean): HitRatios {
+    const touches = this.#touches.view();
+    const all = { blocks: 0, tokens: 0, hits: 0, hitTokens: 0, requestBlocks: 0, requestTokens: 0 };
+    let at = 0;
+    let requests = 0;
+    for (let request = 0; request < this.#ends.length; request++) {
+      const first = at;
+      const end = this.#ends.at(request);
+      if (end === first) continue;
+      const input = this.#tokens.at(request);
+      let hits = 0;
+      let hitTokens = 0;
+      for (; at < end; at++) {
+        const tokens = Math.min(this.#blockTokens, input - (at - first) * this.#blockTokens);
+        if (!touch(touches[at], tokens, at - first + 1)) continue;
+        hits++;
+        hitTokens += tokens;
+      }
+      requests++;
+      all.blocks += end - first;
+      all.tokens += input;
+      all.hits += hits;
+      all.hitTokens += hitTokens;
+      all.requestBlocks += hits / (end - first);
+      all.requestTokens += hitTokens / input;
+    }
+    return {
+      hitRatioBlocks: ratio(all.hits, all.blocks),
+      hitRatioTokens: ratio(all.hitTokens, all.tokens),
+      meanRequestHitRatioBlocks: ratio(all.requestBlocks, requests),
+      meanRequestHitRatioTokens: ratio(all.requestTokens, requests),
+    };
+  }
+}
+
+/** 0 where there is nothing to hit. */
+function ratio(part: number, whole: number): number {
+  return whole === 0 ? 0 : part / whole;
+}
+
+/** Blocks 0..blocks-1 under the orders of the block cache, but each block stands for itself: no parent keeps its children. */
+class BoundedCache {
+  readonly #queue: EvictionQueue;
+  readonly #tokens: Int32Array;
+  readonly #capacityBlocks: number;
+  readonly #capacityTokens: number;
+  #heldTokens = 0;
+
+  constructor(blocks: number, { eviction, capacityBlocks = Infinity, capacityTokens = Infinity }: CacheBound) {
+    this.#queue = new EvictionQueue(blocks, eviction);
+    this.#tokens = new Int32Array(blocks);
+    this.#capacityBlocks = capacityBlocks;
+    this.#capacityTokens = capacityTokens;
+  }
+
+  /** True for a hit. A block larger than the whole cache is never kept. */
+  touch(block: number, tokens: number, depth: number): boolean {
+    const queue = this.#queue;
+    queue.tick();
+    if (queue.has(block)) {
+      queue.remove(block);
+      queue.reuse(block);
+      queue.add(block);
+      return true;
+    }
+    if (tokens > this.#capacityTokens || this.#capacityBlocks < 1) return false;
+    while (queue.size >= this.#capacityBlocks || this.#heldTokens + tokens > this.#capacityTokens) this.#evict();
+    queue.begin(block, depth);
+    queue.add(block);
+    this.#tokens[block] = tokens;
+    this.#heldTokens += tokens;
+    return false;
+  }
+
+  #evict(): void {
+    const victim = this.#queue.pop();
+    if (victim === undefined) throw new Error(`Cannot evict: the cache is empty but holds ${this.#heldTokens} tokens`);
+    this.#heldTokens -= this.#tokens[victim];
+  }
+}

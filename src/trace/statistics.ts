@@ -1,0 +1,119 @@
+// What a trace is made of: lengths, arrivals, and what its prompts share.
+import { Int32List } from '../util/int32-list.ts';
+import type { TraceRequest } from './request.ts';
+import { BlockTouches, type CacheBound, type HitRatios } from './reuse.ts';
+
+/** Percentiles interpolate linearly between the two values around rank p (n - 1). */
+export interface Distribution {
+  readonly mean: number;
+  readonly p50: number;
+  readonly p90: number;
+  readonly p99: number;
+  readonly max: number;
+}
+
+export interface TraceStatistics {
+  readonly requests: number;
+  readonly blockTokens: number;
+  readonly durationSeconds: number;
+  readonly inputTokens: Distribution & { readonly total: number };
+  readonly outputTokens: Distribution & { readonly total: number };
+  readonly arrivals: {
+    readonly requestsPerSecond: number;
+    /** Most requests that came within one second of the clock, and within one minute. */
+    readonly busiestSecond: number;
+    readonly busiestMinute: number;
+    readonly gapMs: Distribution;
+  };
+  readonly blocks: { readonly total: number; readonly unique: number; readonly usedOnce: number };
+  /** One cache without bound. */
+  readonly ideal: HitRatios;
+  readonly capacities: readonly (CacheBound & HitRatios)[];
+}
+
+/** Takes requests one by one; keeps 20 bytes for each and 8 for each of their blocks. */
+export class TraceSummary {
+  readonly #blockTokens: number;
+  readonly #input = new Int32List(256);
+  readonly #output = new Int32List(256);
+  readonly #gapUs: number[] = [];
+  readonly #touches: BlockTouches;
+  readonly #perSecond = new BusiestWindow(1_000_000);
+  readonly #perMinute = new BusiestWindow(60_000_000);
+  #firstUs: number | undefined;
+  #lastUs = 0;
+
+  constructor(blockTokens: number) {
+    this.#blockTokens = blockTokens;
+    this.#touches = new BlockTouches(blockTokens);
+  }
+
+  add(request: TraceRequest): void {
+    if (this.#firstUs === undefined) this.#firstUs = request.arrivalUs;
+    else this.#gapUs.push(request.arrivalUs - this.#lastUs);
+    this.#lastUs = request.arrivalUs;
+    this.#perSecond.add(request.arrivalUs);
+    this.#perMinute.add(request.arrivalUs);
+    this.#input.push(request.inputTokens);
+    this.#output.push(request.outputTokens);
+    this.#touches.add(request);
+  }
+
+  statistics(bounds: readonly CacheBound[]): TraceStatistics {
+    const requests = this.#input.length;
+    const durationSeconds = (this.#lastUs - (this.#firstUs ?? 0)) / 1e6;
+    const { total, unique } = this.#touches;
+    return {
+      requests,
+      blockTokens: this.#blockTokens,
+      durationSeconds,
+      inputTokens: withTotal(this.#input.view()),
+      outputTokens: withTotal(this.#output.view()),
+      arrivals: {
+        requestsPerSecond: durationSeconds === 0 ? 0 : requests / durationSeconds,
+        busiestSecond: this.#perSecond.most,
+        busiestMinute: this.#perMinute.most,
+        gapMs: distribution(this.#gapUs, 1000),
+      },
+      blocks: { total, unique, usedOnce: this.#touches.usedOnce() },
+      ideal: this.#touches.ideal(),
+      capacities: bounds.map((bound) => ({ ...bound, ...this.#touches.bounded(bound) })),
+    };
+  }
+}
+
+/** Counts arrivals in consecutive windows of the clock; they come in order. */
+class BusiestWindow {
+  readonly #windowUs: number;
+  #window = 0;
+  #count = 0;
+  most = 0;
+
+  constructor(windowUs: number) {
+    this.#windowUs = windowUs;
+  }
+
+  add(atUs: number): void {
+    const window = Math.floor(atUs / this.#windowUs);
+    if (window !== this.#window) this.#count = 0;
+    this.#window = window;
+    this.most = Math.max(this.most, ++this.#count);
+  }
+}
+
+function withTotal(values: Int32Array): Distribution & { readonly total: number } {
+  return { ...distribution(values), total: values.reduce((sum, value) => sum + value, 0) };
+}
+
+function distribution(values: ArrayLike<number>, unit = 1): Distribution {
+  const sorted = Float64Array.from(values).sort();
+  const n = sorted.length;
+  const at = (p: number) => {
+    if (n === 0) return 0;
+    const rank = p * (n - 1);
+    const below = sorted[Math.floor(rank)];
+    return (below + (sorted[Math.ceil(rank)] - below) * (rank % 1)) / unit;
+  };
+  const mean = n === 0 ? 0 : sorted.reduce((sum, value) => sum + value, 0) / n / unit;
+  return { mean, p50: at(0.5), p90: at(0.9), p99: at(0.99), max: n === 0 ? 0 : sorted[n - 1] / unit };
+}
