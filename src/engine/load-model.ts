@@ -7,7 +7,7 @@ import { buildGraph } from '../models/registry.ts';
 import type { ModelConfig } from '../util/model-config.ts';
 import { type LayerGroup, pageTokens } from '../util/step.ts';
 import { openModel } from '../weights/open-model.ts';
-import { expectTensor, type ModelFiles, type TensorType } from '../weights/types.ts';
+import { expectTensor, type ModelFiles, type TensorInfo, type TensorType } from '../weights/types.ts';
 import { kvTypeOf, layerInputs, packedType, type WeightsForm } from './forms.ts';
 import { Packer, type Segment, vectorValues } from './pack.ts';
 
@@ -66,16 +66,17 @@ function load(files: ModelFiles, options: LoadOptions): LoadedModel {
   const { backend, weights = 'native', inputs = 'bf16' } = options;
   const { config } = files;
   const context = contextOf(config, options.context);
-  const graph = fuse(buildGraph(config));
-  const typeOf = (name: string): TensorType => {
+  const graph = fuse(buildGraph(config, context));
+  const typeOf = (info: TensorInfo): TensorType => packedType(info, weights, graph.vocabularyNames.has(info.name));
+  const typeOfName = (name: string): TensorType => {
     const info = files.tensor(name);
-    return info === undefined ? 'f32' : packedType(info, weights, isVocabulary(name));
+    return info === undefined ? 'f32' : typeOf(info);
   };
   const compiled = compile(graph, {
-    inputForm: (names) => layerInputs(inputs, names.map(typeOf)),
+    inputForm: (names) => layerInputs(inputs, names.map(typeOfName)),
     kvType: kvTypeOf(inputs),
   });
-  const segments = compiled.linears.map((wanted) => checkedSegments(files, wanted, weights));
+  const segments = compiled.linears.map((wanted) => checkedSegments(files, wanted, typeOf));
   const vectorData = compiled.vectors.map((wanted) => vectorValues(files, wanted, context));
   const linears = packAll(files, backend, compiled.linears, segments);
   const vectors = vectorData.map((values) => backend.createVector(values));
@@ -127,14 +128,14 @@ function contextOf(config: ModelConfig, asked: number | undefined): number {
   return asked ?? config.maxPositions;
 }
 
-function isVocabulary(name: string): boolean {
-  return name === 'model.embed_tokens.weight' || name === 'lm_head.weight';
-}
-
-function checkedSegments(files: ModelFiles, wanted: WantedLinear, weights: WeightsForm): readonly Segment[] {
+function checkedSegments(
+  files: ModelFiles,
+  wanted: WantedLinear,
+  typeOf: (info: TensorInfo) => TensorType,
+): readonly Segment[] {
   return wanted.segments.map(({ name, rows }) => {
     const info = expectTensor(files, name, [rows, wanted.columns]);
-    return { info, type: packedType(info, weights, isVocabulary(name)) };
+    return { info, type: typeOf(info) };
   });
 }
 

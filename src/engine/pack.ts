@@ -1,4 +1,6 @@
 // Packing: stored rows go from the file through one reusable buffer to the backend, converted on the way if a form asks for it.
+
+import { alibiSlopes } from '../graph/alibi.ts';
 import type { WantedLinear, WantedVector } from '../graph/compile.ts';
 import { ropeTable } from '../graph/rope.ts';
 import type { Backend, LinearHandle } from '../kernel/backend.ts';
@@ -76,17 +78,33 @@ function atLeast<T extends { readonly length: number }>(buffer: T, length: numbe
   return buffer.length >= length ? buffer : new make(length);
 }
 
-/** Values of a vector: stored tensors widened, zeros where a part has none, or a rope table of `context` positions. */
+/** Values of a vector for sequences of at most `context` tokens. */
 export function vectorValues(files: ModelFiles, wanted: WantedVector, context: number): Float32Array {
-  if (wanted.kind === 'rope') return ropeTable(wanted.spec, context);
-  const values = new Float32Array(wanted.parts.reduce((sum, part) => sum + part.length, 0));
+  switch (wanted.kind) {
+    case 'rope':
+      return ropeTable(wanted.spec, context);
+    case 'slopes':
+      return alibiSlopes(wanted.heads);
+    case 'positions': {
+      const { table, columns } = wanted;
+      const info = expectTensor(files, table.name, [table.rows, columns]);
+      const rows = Math.min(table.rows, context + table.offset);
+      return dequantise(info.type, files.read(info, 0, rows * rowBytes(info)));
+    }
+    case 'tensors':
+      return storedValues(files, wanted);
+  }
+}
+
+function storedValues(files: ModelFiles, { parts, offset }: WantedVector & { kind: 'tensors' }): Float32Array {
+  const values = new Float32Array(parts.reduce((sum, part) => sum + part.length, 0));
   let at = 0;
-  for (const { name, length } of wanted.parts) {
+  for (const { name, length } of parts) {
     if (name !== undefined) {
       const info = expectTensor(files, name, [length]);
       dequantise(info.type, files.read(info, 0, info.byteLength), values.subarray(at, at + length));
     }
     at += length;
   }
-  return values;
+  return offset === 0 ? values : values.map((value) => value + offset);
 }

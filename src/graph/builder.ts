@@ -1,72 +1,105 @@
-// Writes a graph down: a model is a function that calls these in the order of its forward pass.
-import type { Graph, Node, TensorId, TensorSpec, WeightRef } from './graph.ts';
-import type { HeadShape } from './program.ts';
+// Writes a graph down: a model is a function that calls these in the order of its forward pass, with the stems of checkpoint names.
+import type { Activation } from '../util/model-config.ts';
+import type { LayerGroup } from '../util/step.ts';
+import type { GainRef, Graph, Node, PositionTable, TensorId, TensorSpec, WeightRef } from './graph.ts';
+import type { HeadShape, LayerRef } from './program.ts';
 import type { RopeSpec } from './rope.ts';
 
+export interface RmsNormOptions {
+  readonly eps: number;
+  /** Added to the stored gains: 1 where they are w of (1 + w). */
+  readonly gainOffset?: number;
+}
+
+export interface EmbedOptions {
+  readonly scale?: number;
+  /** Learned positions, added to the embeddings. */
+  readonly positions?: PositionTable;
+}
+
 export interface AttentionOptions extends HeadShape {
-  readonly rope: RopeSpec | undefined;
-  /** Gains of the rms norm over each head of q and of k. */
+  readonly rope?: RopeSpec | undefined;
+  /** Stems of the gains of the rms norm over each head of q and of k. */
   readonly qNorm?: string;
   readonly kNorm?: string;
-  readonly eps?: number;
+  readonly norm?: RmsNormOptions;
   /** Factor of q k^T before the softmax; 1 / sqrt(headDim) unless given. */
   readonly scale?: number;
-  /** Layers of one group share a block table; all are in group 0 unless given. */
-  readonly group?: number;
+  /** Scores s become softcap * tanh(s / softcap). */
+  readonly softcap?: number | undefined;
+  /** A bias that falls with distance, each head by its slope. */
+  readonly alibi?: boolean;
+  /** Tokens that a row sees, its own included. Layers of the same window are one layer group and share a block table. */
+  readonly window?: number | undefined;
 }
 
 export class GraphBuilder {
   readonly #tensors: TensorSpec[] = [];
   readonly #nodes: Node[] = [];
-  readonly #layersOfGroup: number[] = [];
+  readonly #groups: { layers: number; readonly window: number | undefined }[] = [];
+  readonly #vocabularyNames = new Set<string>();
 
   /** Rows of an embedding table (vocabulary, hidden). */
-  embed(name: string, vocabulary: number, hidden: number, scale = 1): TensorId {
-    const weight: WeightRef = { name, rows: vocabulary, columns: hidden, bias: undefined };
-    return this.#emit(hidden, (out) => ({ kind: 'embed', weight, scale, out }));
+  embed(stem: string, vocabulary: number, hidden: number, options: EmbedOptions = {}): TensorId {
+    const weight: WeightRef = { name: `${stem}.weight`, rows: vocabulary, columns: hidden, bias: undefined };
+    this.#vocabularyNames.add(weight.name);
+    const { scale = 1, positions } = options;
+    return this.#emit(hidden, (out) => ({ kind: 'embed', weight, scale, positions, out }));
   }
 
-  rmsNorm(x: TensorId, gain: string, eps: number): TensorId {
-    return this.#emit(this.columns(x), (out) => ({ kind: 'norm', x, add: undefined, gain, eps, out }));
+  rmsNorm(x: TensorId, stem: string, options: RmsNormOptions): TensorId {
+    const gain = gainOf(stem, options);
+    return this.#norm(x, { style: 'rms', gain, bias: undefined, eps: options.eps });
   }
 
-  /** x times the transposed matrix `name` (rows, columns of x), plus the vector `bias` if named. */
-  linear(x: TensorId, name: string, rows: number, bias?: string): TensorId {
-    const segments: WeightRef[] = [{ name, rows, columns: this.columns(x), bias }];
+  layerNorm(x: TensorId, stem: string, eps: number): TensorId {
+    return this.#norm(x, { style: 'layer', gain: gainOf(stem, { eps }), bias: `${stem}.bias`, eps });
+  }
+
+  /** x times the transposed matrix (rows, columns of x), plus its bias if it has one. */
+  linear(x: TensorId, stem: string, rows: number, bias = false): TensorId {
+    const name = `${stem}.weight`;
+    const segments: WeightRef[] = [{ name, rows, columns: this.columns(x), bias: bias ? `${stem}.bias` : undefined }];
     return this.#emit(rows, (out) => ({ kind: 'linear', x, segments, out }));
   }
 
   /** Causal self-attention over paged K and V; `qkv` are tensors that side by side are q | k | v. */
   attention(qkv: readonly TensorId[], options: AttentionOptions): TensorId {
-    const { heads, kvHeads, headDim, rope } = options;
+    const { heads, kvHeads, headDim, rope, qNorm, kNorm, norm = { eps: 0 }, softcap, window, alibi = false } = options;
     const columns = qkv.reduce((sum, tensor) => sum + this.columns(tensor), 0);
     if (columns !== (heads + 2 * kvHeads) * headDim) {
       throw new Error(
         `Cannot build attention: q, k and v have ${columns} columns: ${heads} + 2 x ${kvHeads} heads of ${headDim} expected`,
       );
     }
-    const group = options.group ?? 0;
-    const index = this.#layersOfGroup[group] ?? 0;
-    this.#layersOfGroup[group] = index + 1;
+    const layer = this.#nextLayer(window);
     return this.#emit(heads * headDim, (out) => ({
       kind: 'attention',
-      layer: { group, index },
+      layer,
       heads,
       kvHeads,
       headDim,
       rope,
-      qNorm: options.qNorm,
-      kNorm: options.kNorm,
-      eps: options.eps ?? 0,
+      qNorm: qNorm === undefined ? undefined : gainOf(qNorm, norm),
+      kNorm: kNorm === undefined ? undefined : gainOf(kNorm, norm),
+      eps: norm.eps,
       scale: options.scale ?? 1 / Math.sqrt(headDim),
+      softcap,
+      window,
+      alibi,
       x: qkv,
       out,
     }));
   }
 
-  /** silu(gate) * up */
-  swiglu(gate: TensorId, up: TensorId): TensorId {
-    return this.#emit(this.columns(up), (out) => ({ kind: 'glu', activation: 'silu', x: [gate, up], out }));
+  activate(x: TensorId, activation: Activation): TensorId {
+    return this.#emit(this.columns(x), (out) => ({ kind: 'activate', activation, x, out }));
+  }
+
+  /** activation(gate) * up; `gateUp` are tensors that side by side are gate | up. */
+  glu(gateUp: readonly TensorId[], activation: Activation): TensorId {
+    const columns = gateUp.reduce((sum, tensor) => sum + this.columns(tensor), 0);
+    return this.#emit(columns / 2, (out) => ({ kind: 'glu', activation, x: gateUp, out }));
   }
 
   /** `left` is the residual stream. */
@@ -75,9 +108,15 @@ export class GraphBuilder {
   }
 
   /** The projection to the vocabulary ends the graph; which rows it runs on is the compiler's business. */
-  head(x: TensorId, name: string, vocabulary: number, bias?: string): Graph {
-    const logits = this.linear(x, name, vocabulary, bias);
-    return { tensors: this.#tensors, nodes: this.#nodes, logits };
+  head(x: TensorId, stem: string, vocabulary: number, softcap?: number): Graph {
+    this.#vocabularyNames.add(`${stem}.weight`);
+    let logits = this.linear(x, stem, vocabulary);
+    if (softcap !== undefined) {
+      const raw = logits;
+      logits = this.#emit(vocabulary, (out) => ({ kind: 'softcap', cap: softcap, x: raw, out }));
+    }
+    const groups: readonly LayerGroup[] = this.#groups;
+    return { tensors: this.#tensors, nodes: this.#nodes, logits, groups, vocabularyNames: this.#vocabularyNames };
   }
 
   columns(tensor: TensorId): number {
@@ -86,9 +125,24 @@ export class GraphBuilder {
     return spec.columns;
   }
 
+  /** The next layer of the group of this window; groups are numbered as their first layers come. */
+  #nextLayer(window: number | undefined): LayerRef {
+    const known = this.#groups.findIndex((group) => group.window === window);
+    const group = known >= 0 ? known : this.#groups.push({ layers: 0, window }) - 1;
+    return { group, index: this.#groups[group].layers++ };
+  }
+
+  #norm(x: TensorId, norm: Pick<Node & { kind: 'norm' }, 'style' | 'gain' | 'bias' | 'eps'>): TensorId {
+    return this.#emit(this.columns(x), (out) => ({ kind: 'norm', x, add: undefined, ...norm, out }));
+  }
+
   #emit(columns: number, node: (out: TensorId) => Node): TensorId {
     const out = this.#tensors.push({ rows: 'token', columns }) - 1;
     this.#nodes.push(node(out));
     return out;
   }
+}
+
+function gainOf(stem: string, { gainOffset = 0 }: RmsNormOptions): GainRef {
+  return { name: `${stem}.weight`, offset: gainOffset };
 }

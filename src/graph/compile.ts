@@ -1,6 +1,15 @@
 // Turns a fused graph into a program, and lists the weights and vectors that the program's handles must stand for.
-import type { LayerGroup } from '../util/step.ts';
-import { type Graph, type Node, nodeInputs, type TensorId, tensorSpec, type WeightRef } from './graph.ts';
+import {
+  type GainRef,
+  type Graph,
+  type Node,
+  nodeInputs,
+  type PositionTable,
+  readersOf,
+  type TensorId,
+  tensorSpec,
+  type WeightRef,
+} from './graph.ts';
 import type { BufferId, BufferSpec, InputForm, KvType, LinearId, Op, Program, VectorId } from './program.ts';
 import type { RopeSpec } from './rope.ts';
 
@@ -11,12 +20,18 @@ export interface WantedLinear {
   readonly inputs: InputForm;
 }
 
-/** A float32 vector to load: stored tensors (or zeros) end to end, or a rope table. */
+/** A float32 vector to load. */
 export type WantedVector =
+  /** Stored vectors (or zeros) end to end, to which `offset` is added. */
   | {
       readonly kind: 'tensors';
       readonly parts: readonly { readonly name: string | undefined; readonly length: number }[];
+      readonly offset: number;
     }
+  /** A stored table (rows, columns) of learned positions, as far as the context needs it. */
+  | { readonly kind: 'positions'; readonly table: PositionTable; readonly columns: number }
+  /** ALiBi slopes (heads). */
+  | { readonly kind: 'slopes'; readonly heads: number }
   | { readonly kind: 'rope'; readonly spec: RopeSpec };
 
 export interface CompileOptions {
@@ -34,14 +49,14 @@ export interface Compiled {
 
 export function compile(graph: Graph, options: CompileOptions): Compiled {
   const compiler = new Compiler(graph, options);
-  for (const node of graph.nodes) compiler.emit(node);
+  for (const [index, node] of graph.nodes.entries()) compiler.emit(node, index);
   return compiler.finish();
 }
 
 /** How a buffer holds a tensor: plain float32, or rounded to an input form. */
 type Storage = 'plain' | InputForm;
-/** Norm, attention and glu can round what they write to the form that its reader wants. */
-const roundsOutput: ReadonlySet<Node['kind']> = new Set(['norm', 'attention', 'glu']);
+/** These can round what they write to the form that its reader wants. */
+const roundsOutput: ReadonlySet<Node['kind']> = new Set(['norm', 'attention', 'glu', 'activate']);
 
 class Compiler {
   readonly #graph: Graph;
@@ -53,26 +68,22 @@ class Compiler {
   /** Buffers that hold a tensor. */
   readonly #held = new Map<TensorId, Map<Storage, BufferId>>();
   readonly #wanted: ReadonlyMap<TensorId, ReadonlySet<Storage>>;
+  readonly #readers: readonly (readonly number[])[];
 
   constructor(graph: Graph, options: CompileOptions) {
     this.#graph = graph;
     this.#options = options;
+    this.#readers = readersOf(graph);
     this.#wanted = wantedStorage(graph, (segments) => this.#inputForm(segments));
   }
 
-  emit(node: Node): void {
+  emit(node: Node, index: number): void {
     switch (node.kind) {
       case 'embed':
-        this.#push({
-          kind: 'embed',
-          table: this.#linear([node.weight]),
-          scale: node.scale,
-          positions: undefined,
-          out: this.#define(node.out),
-        });
+        this.#embed(node);
         break;
       case 'norm':
-        this.#norm(node);
+        this.#norm(node, index);
         break;
       case 'linear':
         this.#product(node);
@@ -91,40 +102,68 @@ class Compiler {
       case 'gather':
         this.#push({ kind: 'gather', x: this.#read(node.x), out: this.#define(node.out) });
         break;
+      case 'activate': {
+        const { kind, activation } = node;
+        this.#push({ kind, activation, x: this.#read(node.x), out: this.#define(node.out, kind) });
+        break;
+      }
       case 'add':
-        throw new Error('Cannot compile the graph: a residual add has no norm after it to happen in: no op adds alone');
+        this.#push({ kind: 'add', x: this.#read(node.right), residual: this.#takeOver(node.left, index, node.out) });
+        break;
+      case 'softcap':
+        this.#push({ kind: 'softcap', cap: node.cap, x: this.#takeOver(node.x, index, node.out) });
+        break;
     }
     this.#convert(node.out);
   }
 
   finish(): Compiled {
     const logits = this.#read(this.#graph.logits);
-    const groups = groupsOf(this.#graph);
-    const program = { buffers: this.#buffers, ops: this.#ops, logits, kvType: this.#options.kvType, groups };
+    const { kvType } = this.#options;
+    const program = { buffers: this.#buffers, ops: this.#ops, logits, kvType, groups: this.#graph.groups };
     return { program, linears: this.#linears.values, vectors: this.#vectors.values };
   }
 
-  #norm(node: Node & { kind: 'norm' }): void {
-    const { x, add, eps } = node;
-    const gain = this.#vector({ kind: 'tensors', parts: [{ name: node.gain, length: this.#columns(node.out) }] });
-    const residual = add === undefined ? undefined : this.#read(add.residual);
-    const out = this.#define(node.out, node.kind);
-    this.#push({ kind: 'norm', style: 'rms', x: this.#read(x), residual, gain, bias: undefined, eps, out });
-    if (add !== undefined && residual !== undefined) this.#held.set(add.sum, new Map([['plain', residual]]));
+  #norm(node: Node & { kind: 'norm' }, index: number): void {
+    const { style, add, eps } = node;
+    const columns = this.#columns(node.out);
+    const gain = this.#gain(node.gain, columns);
+    const bias = node.bias === undefined ? undefined : this.#gain({ name: node.bias, offset: 0 }, columns);
+    const x = this.#read(node.x);
+    const residual = add === undefined ? undefined : this.#takeOver(add.residual, index, add.sum);
+    this.#push({ kind: 'norm', style, x, residual, gain, bias, eps, out: this.#define(node.out, node.kind) });
+  }
+
+  #embed(node: Node & { kind: 'embed' }): void {
+    const { weight, scale, positions: table, out } = node;
+    const positions =
+      table === undefined
+        ? undefined
+        : { table: this.#vector({ kind: 'positions', table, columns: weight.columns }), offset: table.offset };
+    this.#push({ kind: 'embed', table: this.#linear([weight]), scale, positions, out: this.#define(out) });
+  }
+
+  /** The buffer of a tensor, which the node at `index` changes in place into another: no later node may read it. */
+  #takeOver(tensor: TensorId, index: number, into: TensorId): BufferId {
+    if (this.#readers[tensor]?.at(-1) !== index)
+      throw new Error(`Cannot compile the graph: a tensor that is changed in place is read again: id ${tensor}`);
+    const buffer = this.#read(tensor);
+    this.#held.set(into, new Map([['plain', buffer]]));
+    return buffer;
   }
 
   #product(node: Node & { kind: 'linear' }): void {
     const form = this.#inputForm(node.segments);
     const parts = node.segments.map((segment) => ({ name: segment.bias, length: segment.rows }));
-    const bias = parts.some((part) => part.name !== undefined) ? this.#vector({ kind: 'tensors', parts }) : undefined;
+    const biased = parts.some((part) => part.name !== undefined);
+    const bias = biased ? this.#vector({ kind: 'tensors', parts, offset: 0 }) : undefined;
     const x = this.#read(node.x, form);
     this.#push({ kind: 'linear', weight: this.#linear(node.segments), bias, x, out: this.#define(node.out) });
   }
 
   #attention(node: Node & { kind: 'attention' }): void {
-    const { layer, heads, kvHeads, headDim, rope, eps, scale } = node;
-    const gain = (name: string | undefined) =>
-      name === undefined ? undefined : this.#vector({ kind: 'tensors', parts: [{ name, length: headDim }] });
+    const { layer, heads, kvHeads, headDim, rope, eps, scale, window, softcap } = node;
+    const gain = (ref: GainRef | undefined) => (ref === undefined ? undefined : this.#gain(ref, headDim));
     const q = this.#buffers.push({ rows: 'token', columns: heads * headDim, kind: 'query' }) - 1;
     this.#push({
       kind: 'qkv',
@@ -141,8 +180,9 @@ class Compiler {
       out: q,
     });
     const out = this.#define(node.out, node.kind);
-    const plain = { window: undefined, softcap: undefined, slopes: undefined, stats: undefined };
-    this.#push({ kind: 'attention', layer, heads, kvHeads, headDim, scale, ...plain, q, out });
+    const slopes = node.alibi ? this.#vector({ kind: 'slopes', heads }) : undefined;
+    const scores = { scale, window, softcap, slopes, stats: undefined };
+    this.#push({ kind: 'attention', layer, heads, kvHeads, headDim, ...scores, q, out });
   }
 
   /** Rounds a tensor to the forms that its readers want and its own op did not write. */
@@ -204,6 +244,10 @@ class Compiler {
     return this.#vectors.id(wanted);
   }
 
+  #gain({ name, offset }: GainRef, length: number): VectorId {
+    return this.#vector({ kind: 'tensors', parts: [{ name, length }], offset });
+  }
+
   #columns(tensor: TensorId): number {
     return tensorSpec(this.#graph, tensor).columns;
   }
@@ -211,17 +255,6 @@ class Compiler {
   #push(op: Op): void {
     this.#ops.push(op);
   }
-}
-
-/** Layer groups of the graph's attention nodes. */
-function groupsOf(graph: Graph): readonly LayerGroup[] {
-  const layers: number[] = [];
-  for (const node of graph.nodes) {
-    if (node.kind !== 'attention') continue;
-    const { group, index } = node.layer;
-    layers[group] = Math.max(layers[group] ?? 0, index + 1);
-  }
-  return Array.from(layers, (count) => ({ layers: count ?? 0, window: undefined }));
 }
 
 /** How the readers of each tensor want it stored. */

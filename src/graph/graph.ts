@@ -1,5 +1,7 @@
 // The symbolic graph of a model as plain data: nodes in order over tensors that are each written once.
 
+import type { Activation } from '../util/model-config.ts';
+import type { LayerGroup } from '../util/step.ts';
 import type { HeadShape, LayerRef } from './program.ts';
 import type { RopeSpec } from './rope.ts';
 
@@ -19,32 +21,59 @@ export interface WeightRef {
   readonly bias: string | undefined;
 }
 
+/** A stored vector of gains, to whose values `offset` is added. */
+export interface GainRef {
+  readonly name: string;
+  readonly offset: number;
+}
+
+/** A stored table (rows, hidden) of learned positions: a token at position p takes row p + offset. */
+export interface PositionTable {
+  readonly name: string;
+  readonly rows: number;
+  readonly offset: number;
+}
+
 export type Node =
-  | { readonly kind: 'embed'; readonly weight: WeightRef; readonly scale: number; readonly out: TensorId }
-  /** With `sum`: sum = x + residual, out = rmsNorm(sum) * gain. Without: out = rmsNorm(x) * gain. */
+  | {
+      readonly kind: 'embed';
+      readonly weight: WeightRef;
+      readonly scale: number;
+      readonly positions: PositionTable | undefined;
+      readonly out: TensorId;
+    }
+  /** With `sum`: sum = x + residual, out = norm(sum) * gain + bias. Without: out = norm(x) * gain + bias. */
   | {
       readonly kind: 'norm';
+      readonly style: 'rms' | 'layer';
       readonly x: TensorId;
       readonly add: { readonly residual: TensorId; readonly sum: TensorId } | undefined;
-      readonly gain: string;
+      readonly gain: GainRef;
+      readonly bias: string | undefined;
       readonly eps: number;
       readonly out: TensorId;
     }
   /** Outputs of the segments follow one another. */
   | { readonly kind: 'linear'; readonly x: TensorId; readonly segments: readonly WeightRef[]; readonly out: TensorId }
   /** `x` side by side: gate | up. */
-  | { readonly kind: 'glu'; readonly activation: 'silu'; readonly x: readonly TensorId[]; readonly out: TensorId }
+  | { readonly kind: 'glu'; readonly activation: Activation; readonly x: readonly TensorId[]; readonly out: TensorId }
+  | { readonly kind: 'activate'; readonly activation: Activation; readonly x: TensorId; readonly out: TensorId }
   /** left is the residual stream, where there is one. */
   | { readonly kind: 'add'; readonly left: TensorId; readonly right: TensorId; readonly out: TensorId }
+  /** out = cap * tanh(x / cap) */
+  | { readonly kind: 'softcap'; readonly cap: number; readonly x: TensorId; readonly out: TensorId }
   /** `x` side by side: q | k | v. Writes K and V of every row to the pages, so every token row goes through it. */
   | ({
       readonly kind: 'attention';
       readonly layer: LayerRef;
       readonly rope: RopeSpec | undefined;
-      readonly qNorm: string | undefined;
-      readonly kNorm: string | undefined;
+      readonly qNorm: GainRef | undefined;
+      readonly kNorm: GainRef | undefined;
       readonly eps: number;
       readonly scale: number;
+      readonly softcap: number | undefined;
+      readonly window: number | undefined;
+      readonly alibi: boolean;
       readonly x: readonly TensorId[];
       readonly out: TensorId;
     } & HeadShape)
@@ -55,6 +84,9 @@ export interface Graph {
   readonly tensors: readonly TensorSpec[];
   readonly nodes: readonly Node[];
   readonly logits: TensorId;
+  readonly groups: readonly LayerGroup[];
+  /** Stored matrices with a row for each token of the vocabulary. */
+  readonly vocabularyNames: ReadonlySet<string>;
 }
 
 /** Tensors that a node reads. */
@@ -65,6 +97,8 @@ export function nodeInputs(node: Node): readonly TensorId[] {
     case 'norm':
       return node.add === undefined ? [node.x] : [node.x, node.add.residual];
     case 'linear':
+    case 'activate':
+    case 'softcap':
     case 'gather':
       return [node.x];
     case 'glu':
@@ -92,6 +126,8 @@ export function withInputs(node: Node, rename: (tensor: TensorId) => TensorId): 
         add: node.add === undefined ? undefined : { ...node.add, residual: rename(node.add.residual) },
       };
     case 'linear':
+    case 'activate':
+    case 'softcap':
     case 'gather':
       return { ...node, x: rename(node.x) };
     case 'glu':

@@ -55,7 +55,7 @@ export function planBuffers(program: Program): BufferPlan {
     for (const id of [...opReads(op), ...opWrites(op)]) lastUse[id] = index;
   }
   const alone = program.buffers.map(
-    (_, id) => firstWrite[id] === end || lastRead[id] < lastUse[id] || lastRead[id] === -1,
+    (_, id) => firstWrite[id] === end || lastRead[id] < lastUse[id] || lastRead[id] === -1 || id === program.logits,
   );
 
   const buffers: BufferSpec[] = [];

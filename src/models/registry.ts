@@ -1,35 +1,56 @@
 // Architectures by the name that config.json (`model_type`) or a GGUF file (`general.architecture`) gives them.
 import type { Graph } from '../graph/graph.ts';
 import type { ModelConfig } from '../util/model-config.ts';
+import { bloom } from './bloom.ts';
+import { gemma2 } from './gemma2.ts';
+import { gemma3 } from './gemma3.ts';
+import { gptNeox } from './gpt-neox.ts';
+import { gpt2 } from './gpt2.ts';
 import { llama } from './llama.ts';
+import { mistral } from './mistral.ts';
+import { opt } from './opt.ts';
+import { phi3 } from './phi3.ts';
 import { qwen2 } from './qwen2.ts';
 import { qwen3 } from './qwen3.ts';
 
-const architectures: Readonly<Record<string, (config: ModelConfig) => Graph>> = { llama, qwen2, qwen3 };
+const architectures: Readonly<Record<string, (config: ModelConfig) => Graph>> = {
+  bloom,
+  gemma2,
+  gemma3,
+  gpt2,
+  gpt_neox: gptNeox,
+  llama,
+  mistral,
+  opt,
+  phi3,
+  qwen2,
+  qwen3,
+};
 
 export const knownArchitectures: readonly string[] = Object.keys(architectures).sort();
 
-/** @throws Error naming the architectures known, or what in the configuration they do not cover */
-export function buildGraph(config: ModelConfig): Graph {
+/**
+ * @param context longest sequence served, in tokens: a window that it never leaves is none
+ * @throws Error naming the architectures known, or what in the configuration they do not cover
+ */
+export function buildGraph(config: ModelConfig, context = config.maxPositions): Graph {
   const build = Object.hasOwn(architectures, config.architecture) ? architectures[config.architecture] : undefined;
   if (build === undefined) {
     throw new Error(
       `Cannot build the model: unknown architecture: ${config.architecture} (known: ${knownArchitectures.join(', ')})`,
     );
   }
-  const missing = unsupported(config);
-  if (missing !== undefined)
-    throw new Error(`Cannot build the model: not supported with ${config.architecture}: ${missing}`);
-  return build(config);
+  // Keys are stored in pairs of dimensions.
+  if (config.headDim % 2 !== 0)
+    throw new Error(
+      `Cannot build the model: not supported with ${config.architecture}: an odd head_dim: ${config.headDim}`,
+    );
+  return build(windowWithin(config, context));
 }
 
-/** Configurations that would give other values than the model means are refused, never ignored. */
-function unsupported(config: ModelConfig): string | undefined {
-  if (config.activation !== 'silu') return `activation ${config.activation}`;
-  // Keys are stored in pairs of dimensions.
-  if (config.headDim % 2 !== 0) return `an odd head_dim: ${config.headDim}`;
-  const { window, layers } = config.attention;
-  const slides = layers?.includes('sliding') ?? window !== undefined;
-  if (slides && (window ?? Infinity) < config.maxPositions) return `a sliding window of ${window} tokens`;
-  return undefined;
+/** A layer that slides keeps the rope of sliding layers, whatever becomes of its window. */
+function windowWithin(config: ModelConfig, context: number): ModelConfig {
+  const { attention } = config;
+  if (attention.window === undefined || attention.window < context) return config;
+  return { ...config, attention: { ...attention, window: undefined } };
 }

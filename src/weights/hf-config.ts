@@ -5,7 +5,7 @@ import { ModelFileError } from './errors.ts';
 import { type AllowedValues, type Family, familyOf, fixedEverywhere, slidingLayers } from './hf-families.ts';
 import { ropesOf } from './hf-rope.ts';
 import { configSchema, generationSchema, type RawConfig } from './hf-schema.ts';
-import { validate } from './json-file.ts';
+import { readOptionalJson, validate } from './json-file.ts';
 import type { GenerationDefaults } from './types.ts';
 
 const activations: ReadonlyMap<string, Activation> = new Map([
@@ -18,14 +18,26 @@ const activations: ReadonlyMap<string, Activation> = new Map([
   ['relu', 'relu'],
 ]);
 
+export const configBytesMax = 1 << 24;
+
+/** The architecture alone, as the models room spells it; empty where the file does not say or cannot be read. */
+export function huggingFaceArchitecture(file: string): string {
+  try {
+    return familyOf(readSettings(file)).architecture;
+  } catch (error) {
+    // Names and shapes can be listed without it; who asks for the configuration is told.
+    if (error instanceof ModelFileError) return '';
+    throw error;
+  }
+}
+
 /**
- * @param file path for error messages
- * @param json parsed config.json
+ * @param file path of a config.json
  * @throws ModelFileError naming the key that is missing, wrong, or set to what cannot be served
  */
-export function huggingFaceConfig(file: string, json: unknown): ModelConfig {
-  const settings = withTextConfig(file, json);
-  const family = familyOf(typeof settings.model_type === 'string' ? settings.model_type : '');
+export function huggingFaceConfig(file: string): ModelConfig {
+  const settings = readSettings(file);
+  const family = familyOf(settings);
   const raw = validate(file, configSchema, { ...family.defaults, ...settings });
   const need = (key: string, ...values: readonly (number | null | undefined)[]): number =>
     values.find((value) => value !== null && value !== undefined) ?? fail(file, key, 'the value is missing');
@@ -79,7 +91,9 @@ export function huggingFaceDefaults(file: string, json: unknown, config: ModelCo
 }
 
 /** A model of text and images keeps the settings of its text half in `text_config`; those outside hold where it is silent. */
-function withTextConfig(file: string, json: unknown): Readonly<Record<string, unknown>> {
+function readSettings(file: string): Readonly<Record<string, unknown>> {
+  const json = readOptionalJson(file, configBytesMax);
+  if (json === undefined) throw new ModelFileError({ file, reason: 'the file is missing' });
   const outer = settingsOf(file, json);
   if (outer.text_config === undefined || outer.text_config === null) return outer;
   return { ...outer, ...settingsOf(file, outer.text_config, 'text_config') };

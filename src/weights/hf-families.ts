@@ -148,7 +148,8 @@ const families: ReadonlyMap<string, Family> = new Map<string, Family>([
 ]);
 
 /** The family of a type; one that is not known is read like Llama, for the models room to refuse by its name. */
-export function familyOf(modelType: string): Required<Pick<Family, 'biases'>> & Family {
+export function familyOf(settings: Readonly<Record<string, unknown>>): Required<Pick<Family, 'biases'>> & Family {
+  const modelType = typeof settings.model_type === 'string' ? settings.model_type : '';
   return { biases: attentionBiased, ...(families.get(modelType) ?? { architecture: modelType }) };
 }
 

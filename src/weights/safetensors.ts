@@ -4,15 +4,16 @@ import { basename, join, resolve } from 'node:path';
 import { z } from 'zod';
 import type { ModelConfig } from '../util/model-config.ts';
 import { ModelFileError } from './errors.ts';
-import { huggingFaceConfig, huggingFaceDefaults } from './hf-config.ts';
+import { configBytesMax, huggingFaceArchitecture, huggingFaceConfig, huggingFaceDefaults } from './hf-config.ts';
+import { checkpointName } from './hf-names.ts';
 import { huggingFaceTokenizer } from './hf-tokenizer.ts';
 import { readOptionalJson, validate } from './json-file.ts';
 import { RandomAccessFile } from './random-access-file.ts';
-import { readSafetensorsHeader } from './safetensors-header.ts';
+import { readSafetensorsHeader, type SafetensorsEntry } from './safetensors-header.ts';
+import { readHeadWise, readTransposed, storedOrder } from './stored-order.ts';
 import { readRange, TensorDirectory } from './tensor-directory.ts';
 import type { GenerationDefaults, ModelFiles, TensorInfo, TokenizerSource, UnsupportedTensor } from './types.ts';
 
-const configBytesMax = 1 << 24;
 const indexBytesMax = 1 << 27;
 const shardsMax = 4096;
 
@@ -24,11 +25,15 @@ export class HuggingFaceFiles implements ModelFiles {
   readonly id: string;
   readonly #files = new Map<string, RandomAccessFile>();
   readonly #directory = new TensorDirectory();
+  readonly #architecture: string;
+  /** The transposed matrix that was read last: rows come in chunks, and turning needs all of it. */
+  #turned: { readonly info: TensorInfo; readonly bytes: Uint8Array } | undefined;
   #config: ModelConfig | undefined;
 
   constructor(path: string) {
     this.path = path;
     this.id = basename(resolve(path));
+    this.#architecture = huggingFaceArchitecture(this.#configPath);
     try {
       this.#openShards();
     } catch (error) {
@@ -39,10 +44,7 @@ export class HuggingFaceFiles implements ModelFiles {
 
   get config(): ModelConfig {
     if (this.#config === undefined) {
-      const path = join(this.path, 'config.json');
-      const json = readOptionalJson(path, configBytesMax);
-      if (json === undefined) throw new ModelFileError({ file: path, reason: 'the file is missing' });
-      this.#config = huggingFaceConfig(path, json);
+      this.#config = huggingFaceConfig(this.#configPath);
     }
     return this.#config;
   }
@@ -73,11 +75,21 @@ export class HuggingFaceFiles implements ModelFiles {
     const file = this.#files.get(info.file);
     if (file === undefined)
       throw new ModelFileError({ file: info.file, tensor: info.name, reason: 'the tensor is not of this model' });
-    file.readInto(info.offset + byteStart, bytes);
+    switch (storedOrder(this.#architecture, info.name, info.shape)) {
+      case 'transposed':
+        bytes.set(this.#transposed(file, info).subarray(byteStart, byteStart + byteLength));
+        break;
+      case 'head-wise':
+        readHeadWise(file, info, this.config.heads, byteStart, bytes);
+        break;
+      default:
+        file.readInto(info.offset + byteStart, bytes);
+    }
     return bytes;
   }
 
   close(): void {
+    this.#turned = undefined;
     for (const file of this.#files.values()) file.close();
   }
 
@@ -102,7 +114,7 @@ export class HuggingFaceFiles implements ModelFiles {
     const held = new Map(this.#directory.placements());
     for (const [tensor, shard] of Object.entries(index.weight_map)) {
       const file = join(this.path, shard);
-      if (held.get(tensor) !== file)
+      if (held.get(checkpointName(this.#architecture, tensor)) !== file)
         throw new ModelFileError({
           file,
           tensor,
@@ -114,9 +126,23 @@ export class HuggingFaceFiles implements ModelFiles {
   #openShard(path: string): void {
     const file = new RandomAccessFile(path);
     this.#files.set(path, file);
-    for (const { name, dtype, type, shape, byteLength, offset } of readSafetensorsHeader(file)) {
-      if (type === undefined) this.#directory.addUnsupported({ name, typeName: dtype, shape }, path, offset);
-      else this.#directory.add({ name, type, shape, byteLength, file: path, offset });
-    }
+    for (const entry of readSafetensorsHeader(file)) this.#add(path, entry);
+  }
+
+  #add(path: string, { name: storedName, dtype, type, shape: stored, byteLength, offset }: SafetensorsEntry): void {
+    const name = checkpointName(this.#architecture, storedName);
+    const turned = storedOrder(this.#architecture, name, stored) === 'transposed';
+    const shape = turned ? [...stored].reverse() : stored;
+    if (type === undefined) this.#directory.addUnsupported({ name, typeName: dtype, shape }, path, offset);
+    else this.#directory.add({ name, type, shape, byteLength, file: path, offset });
+  }
+
+  #transposed(file: RandomAccessFile, info: TensorInfo): Uint8Array {
+    if (this.#turned?.info !== info) this.#turned = { info, bytes: readTransposed(file, info) };
+    return this.#turned.bytes;
+  }
+
+  get #configPath(): string {
+    return join(this.path, 'config.json');
   }
 }

@@ -21,6 +21,14 @@ const smallModels: readonly GoldenModel[] = [
   { folder: 'random/llama-linear', bf16Max: 0.2 },
   { folder: 'random/qwen2', bf16Max: 0.8 },
   { folder: 'random/qwen3', bf16Max: 0.2 },
+  { folder: 'random/mistral-window', bf16Max: 0.2 },
+  { folder: 'random/gemma2', bf16Max: 0.2 },
+  { folder: 'random/gemma3', bf16Max: 0.2 },
+  { folder: 'random/phi3', bf16Max: 0.2 },
+  { folder: 'random/gpt2', bf16Max: 0.2 },
+  { folder: 'random/opt', bf16Max: 0.2 },
+  { folder: 'random/bloom-alibi', bf16Max: 0.2 },
+  { folder: 'random/gptneox-parallel', bf16Max: 0.2 },
 ];
 const smol = 'SmolLM2-135M-Instruct';
 

@@ -59,15 +59,15 @@ test('a linear that another node reads as well is not merged away', () => {
   const x = b.embed('embed', 10, 16);
   const gate = b.linear(x, 'gate', 16);
   const up = b.linear(x, 'up', 16);
-  const graph = b.head(b.add(gate, b.swiglu(gate, up)), 'head', 10);
+  const graph = b.head(b.add(gate, b.glu([gate, up], 'silu')), 'head', 10);
   expect(kinds(mergeLinears(graph))).toEqual(kinds(graph));
 });
 
 test('linears with different inputs are not merged', () => {
   const b = new GraphBuilder();
   const x = b.embed('embed', 10, 16);
-  const y = b.rmsNorm(x, 'gain', 1e-5);
-  const graph = b.head(b.swiglu(b.linear(x, 'gate', 16), b.linear(y, 'up', 16)), 'head', 10);
+  const y = b.rmsNorm(x, 'gain', { eps: 1e-5 });
+  const graph = b.head(b.glu([b.linear(x, 'gate', 16), b.linear(y, 'up', 16)], 'silu'), 'head', 10);
   expect(kinds(mergeLinears(graph))).toEqual(kinds(graph));
 });
 
@@ -75,7 +75,7 @@ test('an add stays where the residual is read again later', () => {
   const b = new GraphBuilder();
   const x = b.embed('embed', 10, 16);
   const sum = b.add(x, b.linear(x, 'w', 16));
-  const y = b.rmsNorm(sum, 'gain', 1e-5);
+  const y = b.rmsNorm(sum, 'gain', { eps: 1e-5 });
   const graph = b.head(b.add(y, x), 'head', 10);
   expect(kinds(fuseResidualAdds(graph))).toContain('add');
 });

@@ -8,10 +8,10 @@ import { smallConfig } from './configs.ts';
 function storedNames(graph: Graph): string[] {
   return graph.nodes.flatMap((node: Node): string[] => {
     if (node.kind === 'embed') return [node.weight.name];
-    if (node.kind === 'norm') return [node.gain];
+    if (node.kind === 'norm') return [node.gain.name, node.bias].filter((name) => name !== undefined);
     if (node.kind === 'linear')
       return node.segments.flatMap(({ name, bias }) => (bias === undefined ? [name] : [name, bias]));
-    if (node.kind === 'attention') return [node.qNorm, node.kNorm].filter((name) => name !== undefined);
+    if (node.kind === 'attention') return [node.qNorm?.name, node.kNorm?.name].filter((name) => name !== undefined);
     return [];
   });
 }
@@ -59,7 +59,7 @@ test('qwen3 adds the gains of q and k, and takes a head size of its own', () => 
 
 test('an unknown architecture is refused with those known', () => {
   expect(() => buildGraph({ ...smallConfig, architecture: 'mamba' })).toThrow(
-    'Cannot build the model: unknown architecture: mamba (known: llama, qwen2, qwen3)',
+    'Cannot build the model: unknown architecture: mamba (known: bloom, gemma2, gemma3, gpt2, gpt_neox, llama, mistral, opt, phi3, qwen2, qwen3)',
   );
   expect(() => buildGraph({ ...smallConfig, architecture: 'constructor' })).toThrow('unknown architecture');
 });
