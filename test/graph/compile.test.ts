@@ -1,5 +1,6 @@
 // Programs: forms meet their readers, weights are shared, and planned buffers never mix two living tensors.
 import { expect, test } from 'vitest';
+import { GraphBuilder } from '../../src/graph/builder.ts';
 import { compile } from '../../src/graph/compile.ts';
 import { fuse } from '../../src/graph/fuse.ts';
 import { opReads, opWrites, planBuffers } from '../../src/graph/plan.ts';
@@ -8,9 +9,35 @@ import { buildGraph } from '../../src/models/registry.ts';
 import type { ModelConfig } from '../../src/util/model-config.ts';
 import { smallConfig } from '../models/configs.ts';
 
-function compiled(config: ModelConfig, inputForm: (names: readonly string[]) => InputForm = () => 'bf16') {
-  return compile(fuse(buildGraph(config)), { inputForm, kvType: 'bf16' });
+function compiled(
+  config: ModelConfig,
+  inputForm: (names: readonly string[]) => InputForm = () => 'bf16',
+  context?: number,
+) {
+  return compile(fuse(buildGraph(config, context)), { inputForm, kvType: 'bf16' });
 }
+
+const gemma: ModelConfig = {
+  ...smallConfig,
+  architecture: 'gemma2',
+  norm: { eps: 1e-6, gainOffset: 1 },
+  activation: 'gelu_tanh',
+  positions: {
+    kind: 'rope',
+    rotaryDim: 16,
+    rope: { theta: 10_000, scaling: { kind: 'none' } },
+    slidingRope: { theta: 100, scaling: { kind: 'none' } },
+  },
+  attention: { scale: 0.125, softcap: 20, window: 32, layers: ['sliding', 'full', 'sliding'] },
+  logitSoftcap: 15,
+};
+
+const layerNormed: ModelConfig = {
+  ...smallConfig,
+  kvHeads: 4,
+  biases: { qkv: true, attentionOutput: true, mlp: true },
+  activation: 'gelu',
+};
 
 function kinds(ops: readonly Op[]): string[] {
   return ops.map((op) => op.kind);
@@ -64,7 +91,69 @@ test('biases of merged linears are one vector, zeros where a segment has none', 
   expect(vectors[first?.bias ?? -1]).toEqual({
     kind: 'tensors',
     parts: names.map((name, i) => ({ name, length: lengths[i] })),
+    offset: 0,
   });
+});
+
+test('layers of one window are a group, in the order in which windows appear', () => {
+  const { program } = compiled(gemma);
+  expect(program.groups).toEqual([
+    { layers: 2, window: 32 },
+    { layers: 1, window: undefined },
+  ]);
+  const attention = program.ops.filter((op) => op.kind === 'attention');
+  expect(attention.map(({ layer, window }) => [layer.group, layer.index, window])).toEqual([
+    [0, 0, 32],
+    [1, 0, undefined],
+    [0, 1, 32],
+  ]);
+  expect(compiled(gemma, undefined, 32).program.groups).toEqual([{ layers: 3, window: undefined }]);
+});
+
+test('the caps of scores and of logits, and gains of 1 + w', () => {
+  const { program, vectors } = compiled(gemma);
+  expect(program.ops.at(-1)).toEqual({ kind: 'softcap', cap: 15, x: program.logits });
+  for (const op of program.ops) {
+    if (op.kind === 'attention') expect(op).toMatchObject({ softcap: 20, scale: 0.125 });
+    if (op.kind === 'norm') expect(vectors[op.gain]).toMatchObject({ offset: 1 });
+  }
+});
+
+test('local layers turn by their own rope', () => {
+  const { program, vectors } = compiled({ ...gemma, architecture: 'gemma3' });
+  const thetas = program.ops.flatMap((op) => (op.kind === 'qkv' && op.rope !== undefined ? [vectors[op.rope]] : []));
+  expect(thetas.map((vector) => vector.kind === 'rope' && vector.spec.theta)).toEqual([100, 10_000, 100]);
+});
+
+test('attention and MLP beside each other: one add alone, one inside the next norm', () => {
+  const config: ModelConfig = { ...layerNormed, architecture: 'gpt_neox', parallelResidual: true };
+  const { program } = compiled(config);
+  const layer = ['norm', 'linear', 'qkv', 'attention', 'linear', 'norm', 'linear', 'activate', 'linear', 'add'];
+  expect(kinds(program.ops.slice(0, 11))).toEqual(['embed', ...layer]);
+  const add = program.ops.find((op) => op.kind === 'add');
+  const next = program.ops.slice(11).find((op) => op.kind === 'norm');
+  expect(next?.residual).toBe(add?.residual);
+  const plain = compiled({ ...config, parallelResidual: false });
+  expect(kinds(plain.program.ops)).not.toContain('add');
+});
+
+test('learned positions are a table of the embedding, slopes a vector of attention', () => {
+  const learned = compiled({ ...layerNormed, architecture: 'opt', positions: { kind: 'learned', offset: 2 } });
+  const embed = learned.program.ops.find((op) => op.kind === 'embed');
+  const table = { name: 'model.decoder.embed_positions.weight', rows: 258, offset: 2 };
+  expect(embed?.positions?.offset).toBe(2);
+  expect(learned.vectors[embed?.positions?.table ?? -1]).toEqual({ kind: 'positions', table, columns: 64 });
+  const alibi = compiled({ ...layerNormed, architecture: 'bloom', positions: { kind: 'alibi' } });
+  const attention = alibi.program.ops.find((op) => op.kind === 'attention');
+  expect(alibi.vectors[attention?.slopes ?? -1]).toEqual({ kind: 'slopes', heads: 4 });
+});
+
+test('a tensor that is read again is not changed in place', () => {
+  const b = new GraphBuilder();
+  const x = b.embed('embed', 10, 16);
+  const y = b.linear(x, 'w', 16);
+  const graph = b.head(b.add(b.add(x, y), x), 'head', 10);
+  expect(() => compile(graph, { inputForm: () => 'f32', kvType: 'f32' })).toThrow('changed in place is read again');
 });
 
 test('all layers share one rope table', () => {

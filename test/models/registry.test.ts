@@ -64,11 +64,21 @@ test('an unknown architecture is refused with those known', () => {
   expect(() => buildGraph({ ...smallConfig, architecture: 'constructor' })).toThrow('unknown architecture');
 });
 
-const windowed = (window: number) => ({ ...smallConfig, attention: { ...smallConfig.attention, window } });
-
-test('what would change the values silently is refused: windows, activations, odd heads', () => {
+test('an odd head size is refused', () => {
   expect(() => buildGraph({ ...smallConfig, headDim: 15 })).toThrow('an odd head_dim: 15');
-  expect(() => buildGraph(windowed(64))).toThrow('a sliding window of 64 tokens');
-  expect(() => buildGraph({ ...smallConfig, activation: 'gelu' })).toThrow('activation gelu');
-  expect(buildGraph(windowed(256)).nodes.length).toBeGreaterThan(0);
+});
+
+test('phi3 reads one matrix for q, k and v and one for gate and up', () => {
+  expect(layerNames({ ...smallConfig, architecture: 'phi3' })).toEqual([
+    'input_layernorm.weight',
+    'self_attn.qkv_proj.weight',
+    'self_attn.o_proj.weight',
+    'post_attention_layernorm.weight',
+    'mlp.gate_up_proj.weight',
+    'mlp.down_proj.weight',
+  ]);
+});
+
+test('learned positions are asked of a configuration that has them', () => {
+  expect(() => buildGraph({ ...smallConfig, architecture: 'gpt2' })).toThrow('gpt2 has learned positions, not rope');
 });
