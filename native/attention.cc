@@ -166,7 +166,7 @@ class Attention {
     const AttentionSequence& sequence = args_.sequences[tile.sequence];
     int end_key = sequence.start + tile.token + tile.tokens;
     int origin = group * tile.group_ranges;
-    int first = std::max(origin, sequence.first_block * kPageTokens / kRangeTokens);
+    int first = std::max(origin, tile.first_block / kRangePages);
     int last = std::min((end_key - 1) / kRangeTokens, origin + tile.group_ranges - 1);
     int depth = 0;
     auto level = [&](int index) { return index == 0 ? out : shape_.partial(workspace.stack + shape_.partial_floats * index); };
@@ -174,7 +174,7 @@ class Attention {
       merge_partial(level(depth - 2), level(depth - 1), tile);
       depth--;
     };
-    // Ranges before the first block are empty; what stands for them keeps the tree aligned.
+    // Ranges before the first key are empty; what stands for them keeps the tree aligned.
     for (int missing = first - origin; missing != 0; missing &= missing - 1) clear_rows(level(depth++), tile);
     for (int range = first; range <= last; range++) {
       run_range(tile, kv_head, range, workspace, level(depth++));
@@ -193,7 +193,7 @@ class Attention {
   void run_range(const AttentionTile& tile, int kv_head, int range, const Workspace& workspace, const PartialRows& out) const {
     const AttentionSequence& sequence = args_.sequences[tile.sequence];
     int end_block = (sequence.start + tile.token + tile.tokens + kPageTokens - 1) / kPageTokens;
-    int first_block = std::max(range * kRangePages, sequence.first_block);
+    int first_block = std::max(range * kRangePages, tile.first_block);
     int range_end = std::min((range + 1) * kRangePages, end_block);
     size_t head_bytes = args_.layout.page_bytes() / args_.layout.kv_heads;
     size_t head_offset = head_bytes * kv_head;
@@ -207,7 +207,10 @@ class Attention {
     work.group = shape_.group;
     work.tokens = tile.tokens;
     work.first_position = sequence.start + tile.token;
+    work.window = args_.window;
     work.scale = args_.scale;
+    work.softcap = args_.softcap;
+    work.slopes = args_.slopes == nullptr ? nullptr : args_.slopes + static_cast<size_t>(kv_head) * shape_.group;
     work.first_key = first_block * kPageTokens;
     work.page_count = range_end - first_block;
     work.pages = pages;

@@ -37,6 +37,15 @@ struct AttentionArgs {
   const AttentionSequence* sequences;
   int sequence_count;
   int tokens;                 // rows of the batch
+  int window = kNoWindow;     // last keys that a row sees, its own included
+  float softcap = 0;          // a scaled score s becomes softcap tanh(s / softcap); 0: it stays
+  const float* slopes = nullptr;  // (heads): slope x (key's position - row's) is added to the score; null: nothing is
+
+  /** The first listed block that holds a key which row `row` of a sequence sees. */
+  int first_block(const AttentionSequence& s, int row) const {
+    const int block = s.start + row < window ? 0 : (s.start + row - window + 1) / kPageTokens;
+    return block > s.first_block ? block : s.first_block;
+  }
 
   uint8_t* page(const AttentionSequence& s, int block) const {
     int32_t rblock = s.blocks[block - s.first_block];
@@ -72,7 +81,7 @@ AttentionSplit attention_split(const AttentionArgs& args, int threads);
 size_t attention_scratch_bytes(Isa isa, const KvLayout& layout, int heads, int threads, int tokens_max, int context_max);
 /**
  * out (tokens, heads x head_dim) float32: normalised, or with `max` and `sum` (tokens, heads) given, unnormalised beside its statistics.
- * Keys stop at each row's position: stale bytes past it never meet a product.
+ * Keys begin at each row's window and stop at its position: bytes outside never meet a product.
  */
 void run_attention(ThreadPool& pool, const AttentionArgs& args, const void* query, float* out, float* max, float* sum, void* scratch);
 

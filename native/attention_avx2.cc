@@ -20,6 +20,11 @@ struct Avx2Lanes {
   static Vec add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
   static Vec multiply(Vec a, Vec b) { return _mm256_mul_ps(a, b); }
   static Vec multiply_add(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
+  static Vec divide(Vec a, Vec b) { return _mm256_div_ps(a, b); }
+  static Vec magnitude(Vec v) { return _mm256_andnot_ps(set(-0.0f), v); }
+  static Vec with_sign(Vec size, Vec sign) { return _mm256_or_ps(size, _mm256_and_ps(set(-0.0f), sign)); }
+  /** x < bound ? a : b */
+  static Vec select_below(Vec x, float bound, Vec a, Vec b) { return _mm256_blendv_ps(b, a, _mm256_cmp_ps(x, set(bound), _CMP_LT_OQ)); }
   static Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
   static Vec round(Vec v) { return _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
   static bool any_above(Vec v, float bound) { return _mm256_movemask_ps(_mm256_cmp_ps(v, set(bound), _CMP_GT_OQ)) != 0; }

@@ -22,6 +22,11 @@ struct Avx512Lanes {
   static Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
   static Vec multiply(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
   static Vec multiply_add(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+  static Vec divide(Vec a, Vec b) { return _mm512_div_ps(a, b); }
+  static Vec magnitude(Vec v) { return _mm512_andnot_ps(set(-0.0f), v); }
+  static Vec with_sign(Vec size, Vec sign) { return _mm512_or_ps(size, _mm512_and_ps(set(-0.0f), sign)); }
+  /** x < bound ? a : b */
+  static Vec select_below(Vec x, float bound, Vec a, Vec b) { return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, set(bound), _CMP_LT_OQ), b, a); }
   static Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
   static Vec round(Vec v) { return _mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
   static bool any_above(Vec v, float bound) { return _mm512_cmp_ps_mask(v, set(bound), _CMP_GT_OQ) != 0; }

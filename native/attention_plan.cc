@@ -17,10 +17,10 @@ constexpr int kMiddleContext = 32768;
 
 int group_ranges_min(int context) { return context < kShortContext ? 1 : context < kMiddleContext ? 4 : 16; }
 
-int first_range(const AttentionSequence& s) { return s.first_block * kPageTokens / kRangeTokens; }
+constexpr int kRangeBlocks = kRangeTokens / kPageTokens;
 
-/** Ranges that hold keys of the sequence before position `end`. */
-int ranges_before(const AttentionSequence& s, int end) { return (end - 1) / kRangeTokens - first_range(s) + 1; }
+/** Ranges that hold keys from block `first_block` to position `end`, exclusive. */
+int ranges_between(int first_block, int end) { return (end - 1) / kRangeTokens - first_block / kRangeBlocks + 1; }
 
 /** Ranges over all tiles and KV heads, as if each were a task. */
 long long count_ranges(const AttentionArgs& args, int tile_tokens) {
@@ -29,7 +29,7 @@ long long count_ranges(const AttentionArgs& args, int tile_tokens) {
     const AttentionSequence& s = args.sequences[i];
     for (int token = 0; token < s.rows; token += tile_tokens) {
       int end = token + tile_tokens < s.rows ? token + tile_tokens : s.rows;
-      total += ranges_before(s, s.start + end);
+      total += ranges_between(args.first_block(s, token), s.start + end);
     }
   }
   return total * args.layout.kv_heads;
@@ -41,12 +41,13 @@ AttentionTile make_tile(const AttentionArgs& args, int sequence, int token, int 
   tile.sequence = sequence;
   tile.token = token;
   tile.tokens = tile_tokens < s.rows - token ? tile_tokens : s.rows - token;
-  int context = s.start + token + tile.tokens;
-  int smallest = group_ranges_min(context);
+  tile.first_block = args.first_block(s, token);
+  int end = s.start + token + tile.tokens;
+  int smallest = group_ranges_min(end - tile.first_block * kPageTokens);
   tile.group_ranges = group_ranges_wanted > smallest ? group_ranges_wanted : smallest;
-  if (ranges_before(s, context) <= tile.group_ranges) tile.group_ranges = kWholeSequence;
-  tile.first_group = first_range(s) / tile.group_ranges;
-  tile.groups = (context - 1) / kRangeTokens / tile.group_ranges - tile.first_group + 1;
+  if (ranges_between(tile.first_block, end) <= tile.group_ranges) tile.group_ranges = kWholeSequence;
+  tile.first_group = tile.first_block / kRangeBlocks / tile.group_ranges;
+  tile.groups = (end - 1) / kRangeTokens / tile.group_ranges - tile.first_group + 1;
   return tile;
 }
 
@@ -101,7 +102,7 @@ AttentionPlan plan_attention(const AttentionArgs& args, int threads, AttentionTi
         plan.partials += tile.groups * args.layout.kv_heads;
         plan.merges += args.layout.kv_heads;
       }
-      int ranges = ranges_before(args.sequences[i], args.sequences[i].start + token + tile.tokens);
+      int ranges = ranges_between(tile.first_block, args.sequences[i].start + token + tile.tokens);
       int task_ranges = ranges < tile.group_ranges ? ranges : tile.group_ranges;
       if (task_ranges > plan.group_ranges) plan.group_ranges = task_ranges;
       tiles[plan.tile_count++] = tile;

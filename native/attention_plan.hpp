@@ -10,6 +10,7 @@ struct AttentionTile {
   int sequence;
   int token;
   int tokens;
+  int first_block;  // with a key that the first row sees
   int first_group;  // in units of the tile's own groups
   int groups;
   int group_ranges;  // a power of two: a group is an aligned subtree

@@ -25,6 +25,11 @@ struct PortableLanes {
   static Vec multiply(Vec a, Vec b) { return a * b; }
   static Vec multiply_add(Vec a, Vec b, Vec c) { return a * b + c; }
   static Vec select(Bits mask, Vec a, Vec b) { return (Vec)((mask & (Bits)a) | (~mask & (Bits)b)); }
+  static Vec divide(Vec a, Vec b) { return a / b; }
+  static Vec magnitude(Vec v) { return (Vec)((Bits)v & 0x7fffffff); }
+  static Vec with_sign(Vec size, Vec sign) { return (Vec)((Bits)size | ((Bits)sign & INT32_MIN)); }
+  /** x < bound ? a : b */
+  static Vec select_below(Vec x, float bound, Vec a, Vec b) { return select(x < set(bound), a, b); }
   static Vec max(Vec a, Vec b) { return select(a > b, a, b); }
   /** Nearest integer, |v| < 2^22: the sum has no bits left for a fraction. */
   static Vec round(Vec v) { return (v + set(12582912.0f)) - set(12582912.0f); }

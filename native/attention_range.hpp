@@ -10,15 +10,18 @@ constexpr int kPrefetchPages = 2;  // how far ahead the loops over pages may pre
 
 /**
  * A tile (tokens x group rows, the heads of a token side by side) against the keys of one range. In: query, o_stride and everything above.
- * Out: o (rows, o_stride) unnormalised, max (rows) of the scaled scores, sum (rows). A row without keys here gets 0, -infinity, 0.
+ * Out: o (rows, o_stride) unnormalised, max (rows) of the scores, sum (rows). A row without keys here gets 0, -infinity, 0.
  */
 struct RangeWork {
   int head_dim;
   int group;           // query heads that share the KV head
   int tokens;
   int first_position;  // of the tile's first token; tokens follow one another
+  int window;          // last keys that a row sees, its own included
   float scale;
-  int first_key;                 // position of the first key of pages[0]
+  float softcap;         // of the scaled scores; 0: none
+  const float* slopes;   // (group): what a position between key and row takes from the score; null: nothing
+  int first_key;                 // position of the first key of pages[0], the first page that holds a key for the first token
   int page_count;                // pages that hold a key for the last token
   const uint8_t* const* pages;   // K of this KV head, V right behind it; kPrefetchPages more may be prefetched
   int prefetch_pages;            // how far ahead to prefetch

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "attention_product.hpp"
+#include "fitted.hpp"
 
 namespace kvasir {
 namespace {
@@ -27,19 +28,59 @@ typename Lanes::Vec exp_lanes(typename Lanes::Vec x) {
 }
 
 /**
- * Scores of one row to weights exp(score - max) and their sum. `keys` of the range are seen: scores behind them in the last page are stale, and
- * are replaced before anything is computed from them. `largest` and the sum run over lanes in the order of pages.
+ * tanh(x), relative error under 5e-7; a NaN stays.
+ */
+template <class Lanes>
+typename Lanes::Vec tanh_lanes(typename Lanes::Vec x) {
+  using Vec = typename Lanes::Vec;
+  Vec size = Lanes::magnitude(x);
+  Vec e = exp_lanes<Lanes>(Lanes::multiply(size, Lanes::set(-2.0f)));
+  Vec large = Lanes::divide(Lanes::add(Lanes::set(1.0f), Lanes::multiply(e, Lanes::set(-1.0f))), Lanes::add(Lanes::set(1.0f), e));
+  Vec square = Lanes::multiply(x, x);
+  Vec p = Lanes::set(kTanhSmall[4]);
+  KVASIR_UNROLL
+  for (int i = 3; i >= 0; i--) p = Lanes::multiply_add(p, square, Lanes::set(kTanhSmall[i]));
+  Vec small = Lanes::multiply_add(Lanes::multiply(p, square), size, size);
+  return Lanes::with_sign(Lanes::select_below(size, kTanhBend, small, large), x);
+}
+
+/** What turns a product q . k into a score, beyond a factor. */
+struct ScoreShape {
+  float scale;
+  float softcap;    // 0: none
+  float slope;
+  float distance;   // of key 0 from the row, 0 or less
+};
+
+/** Products of keys [from, to), whole pages, to scores: scaled, capped, and lowered by their distance. */
+template <class Lanes>
+void shape_scores(float* scores, int from, int to, const ScoreShape& shape) {
+  alignas(64) static constexpr float kSteps[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const auto scale = Lanes::set(shape.softcap == 0 ? shape.scale : shape.scale / shape.softcap);
+  for (int key = from; key < to; key += Lanes::kWidth) {
+    auto score = Lanes::multiply(Lanes::load(scores + key), scale);
+    if (shape.softcap != 0) score = Lanes::multiply(tanh_lanes<Lanes>(score), Lanes::set(shape.softcap));
+    auto distance = Lanes::add(Lanes::load(kSteps), Lanes::set(shape.distance + static_cast<float>(key)));
+    Lanes::store(scores + key, Lanes::add(score, Lanes::multiply(distance, Lanes::set(shape.slope))));
+  }
+}
+
+/**
+ * Scores of one row to weights exp(score - max) and their sum. Keys [first, keys) of the range are seen: scores beside them in the first and the
+ * last page are stale, and are replaced before anything is computed from them. `largest` and the sum run over lanes in the order of pages.
  */
 template <class Form>
-void weigh_row(float* scores, typename Form::Element* weights, int keys, float scale, float* max, float* sum) {
+void weigh_row(float* scores, typename Form::Element* weights, int first, int keys, float scale, float* max, float* sum) {
   using Lanes = typename Form::Lanes;
   constexpr int kVectors = kPageTokens / Lanes::kWidth;
-  int seen = (keys + kPageTokens - 1) / kPageTokens * kPageTokens;
+  const int start = first / kPageTokens * kPageTokens;
+  const int seen = (keys + kPageTokens - 1) / kPageTokens * kPageTokens;
+  for (int key = start; key < first; key++) scores[key] = -std::numeric_limits<float>::infinity();
   for (int key = keys; key < seen; key++) scores[key] = -std::numeric_limits<float>::infinity();
   typename Lanes::Vec largest[kVectors];
   KVASIR_UNROLL
-  for (int n = 0; n < kVectors; n++) largest[n] = Lanes::load(scores + n * Lanes::kWidth);
-  for (int key = kPageTokens; key < seen; key += kPageTokens) {
+  for (int n = 0; n < kVectors; n++) largest[n] = Lanes::load(scores + start + n * Lanes::kWidth);
+  for (int key = start + kPageTokens; key < seen; key += kPageTokens) {
     KVASIR_UNROLL
     for (int n = 0; n < kVectors; n++) largest[n] = Lanes::max(largest[n], Lanes::load(scores + key + n * Lanes::kWidth));
   }
@@ -48,7 +89,7 @@ void weigh_row(float* scores, typename Form::Element* weights, int keys, float s
   *max = Lanes::largest(largest[0]) * scale;
   auto shift = Lanes::set(-*max);
   auto sums = Lanes::zero();
-  for (int key = 0; key < seen; key += kPageTokens) {
+  for (int key = start; key < seen; key += kPageTokens) {
     typename Lanes::Vec page[kVectors];
     KVASIR_UNROLL
     for (int n = 0; n < kVectors; n++) {
@@ -78,49 +119,78 @@ class RangeRun {
   }
 
  private:
-  /** Keys of this range that a token sees. */
-  int keys_of(int token) const {
-    int keys = work_.first_position + token - work_.first_key + 1;
-    int all = work_.page_count * kPageTokens;
-    return keys < 0 ? 0 : keys > all ? all : keys;
+  int within(int64_t key) const {
+    const int all = work_.page_count * kPageTokens;
+    return key < 0 ? 0 : key > all ? all : static_cast<int>(key);
   }
+
+  /** A token sees keys first_of .. keys_of of this range, the latter not included. */
+  int keys_of(int token) const { return within(int64_t{work_.first_position} + token - work_.first_key + 1); }
+  int first_of(int token) const { return within(int64_t{work_.first_position} + token - work_.first_key + 1 - work_.window); }
 
   /** Scores of the rows that see any key of the page. */
   void score_page(int page) const {
     int token = work_.first_key + page * kPageTokens - work_.first_position;
     int row = token > 0 ? token * work_.group : 0;
+    int tokens = work_.tokens;
+    while (first_of(tokens - 1) >= (page + 1) * kPageTokens) tokens--;  // their windows begin behind the page
+    if (tokens * work_.group <= row) return;
     const auto* query = static_cast<const Element*>(work_.query) + static_cast<ptrdiff_t>(row) * work_.head_dim;
     float* scores = work_.scores + static_cast<ptrdiff_t>(row) * kRangeStride + page * kPageTokens;
     Form::multiply_keys(Product<Form>{query, work_.head_dim, work_.pages + page, 0, 4 * kPageTokens, 1, work_.head_dim / Form::kPack, scores,
                                       kRangeStride, true, work_.prefetch_pages},
-                        rows_ - row);
+                        tokens * work_.group - row);
   }
 
   Element* weights_of(int row) const { return static_cast<Element*>(work_.weights) + static_cast<ptrdiff_t>(row) * kRangeStride; }
 
   void weigh_token(int token) const {
-    int keys = keys_of(token);
+    const int first = first_of(token), keys = keys_of(token);
     for (int row = token * work_.group; row < (token + 1) * work_.group; row++) {
-      if (keys == 0) {
+      if (first >= keys) {
         work_.max[row] = -std::numeric_limits<float>::infinity();
         work_.sum[row] = 0;
-      } else {
-        float* scores = work_.scores + static_cast<ptrdiff_t>(row) * kRangeStride;
-        weigh_row<Form>(scores, weights_of(row), keys, work_.scale, work_.max + row, work_.sum + row);
+        continue;
       }
+      float* scores = work_.scores + static_cast<ptrdiff_t>(row) * kRangeStride;
+      const bool shaped = work_.softcap != 0 || work_.slopes != nullptr;
+      if (shaped) shape_row(token, row, first, keys);
+      weigh_row<Form>(scores, weights_of(row), first, keys, shaped ? 1.0f : work_.scale, work_.max + row, work_.sum + row);
     }
   }
 
-  /** Pages that every token sees whole are added for the tile at once; the others token by token, each up to its own last key. */
+  void shape_row(int token, int row, int first, int keys) const {
+    const float slope = work_.slopes == nullptr ? 0.0f : work_.slopes[row % work_.group];
+    const ScoreShape shape{work_.scale, work_.softcap, slope, static_cast<float>(work_.first_key - work_.first_position - token)};
+    const int end = (keys + kPageTokens - 1) / kPageTokens * kPageTokens;
+    shape_scores<typename Form::Lanes>(work_.scores + static_cast<ptrdiff_t>(row) * kRangeStride, first / kPageTokens * kPageTokens, end, shape);
+  }
+
+  /** Pages that every token sees whole are added for the tile at once; keys before and behind them token by token. */
   void add_values() const {
-    int shared = keys_of(0) / kPageTokens;
-    add_pages(0, rows_, 0, shared, kPageTokens / Form::kPack);
-    for (int token = 0; token < work_.tokens; token++) {
-      int keys = keys_of(token);
-      int whole = keys / kPageTokens;
-      add_pages(token * work_.group, work_.group, shared, whole - shared, kPageTokens / Form::kPack);
-      if (keys % kPageTokens != 0) add_part(token * work_.group, whole, keys % kPageTokens);
+    int begin = (first_of(work_.tokens - 1) + kPageTokens - 1) / kPageTokens;
+    int end = keys_of(0) / kPageTokens;
+    if (begin > end) begin = end = work_.page_count;
+    for (int token = 0; begin > 0 && token < work_.tokens; token++) {
+      const int keys = keys_of(token);
+      add_keys(token * work_.group, first_of(token), keys < begin * kPageTokens ? keys : begin * kPageTokens);
     }
+    add_pages(0, rows_, begin, end - begin, kPageTokens / Form::kPack);
+    for (int token = 0; token < work_.tokens; token++) add_keys(token * work_.group, end * kPageTokens, keys_of(token));
+  }
+
+  /** Keys [from, to) for one token. */
+  void add_keys(int row, int from, int to) const {
+    if (from < to && from % kPageTokens != 0) {
+      const int page = from / kPageTokens;
+      const int stop = to < (page + 1) * kPageTokens ? to : (page + 1) * kPageTokens;
+      add_part(row, page, from % kPageTokens, stop - page * kPageTokens);
+      from = stop;
+    }
+    if (from >= to) return;
+    const int whole = to / kPageTokens;
+    add_pages(row, work_.group, from / kPageTokens, whole - from / kPageTokens, kPageTokens / Form::kPack);
+    if (to % kPageTokens != 0) add_part(row, whole, 0, to % kPageTokens);
   }
 
   Product<Form> values_product(int row, int page) const {
@@ -137,21 +207,32 @@ class RangeRun {
     Form::multiply_values(product, rows, work_.head_dim);
   }
 
-  /** The first `keys` keys of a page for one token. An odd last key of a pair form meets zeros, never the stale key beside it. */
-  void add_part(int row, int page, int keys) const {
-    if (Form::kWholePages) return add_padded_page(row, page, keys);
-    int pairs = keys / Form::kPack;
-    if (pairs > 0) add_pages(row, work_.group, page, 1, pairs);
-    if (keys % Form::kPack == 0) return;
+  /** Keys [from, to) of a page for one token. Half a pair meets zeros, never the stale key beside it. */
+  void add_part(int row, int page, int from, int to) const {
+    if (Form::kWholePages) return add_padded_page(row, page, from, to);
+    if (from % Form::kPack != 0) add_half(row, page, from++);
+    const int step = from / Form::kPack;
     Product<Form> product = values_product(row, page);
-    const uint8_t* last = work_.pages[page] + values_offset_ + pairs * product.b_stride;
-    product.a += pairs * Form::kPack;
+    product.a += step * Form::kPack;
+    product.b_offset += step * product.b_stride;
+    product.steps = to / Form::kPack - step;
+    product.prefetch_pages = work_.prefetch_pages;
+    if (product.steps > 0) Form::multiply_values(product, work_.group, work_.head_dim);
+    if (to % Form::kPack != 0) add_half(row, page, to - 1);
+  }
+
+  /** One key of a page for one token, in a form of pairs: the other key of its pair is left out. */
+  void add_half(int row, int page, int key) const {
+    const int step = key / Form::kPack;
+    Product<Form> product = values_product(row, page);
+    const uint8_t* pairs = work_.pages[page] + values_offset_ + step * product.b_stride;
+    product.a += step * Form::kPack;
     product.steps = 1;
     constexpr int kColumns = 64;
     for (int column = 0; column < work_.head_dim; column += kColumns) {
       alignas(64) uint8_t half[4 * kColumns];
       int columns = work_.head_dim - column < kColumns ? work_.head_dim - column : kColumns;
-      copy_even(last + 4 * column, columns, half);
+      copy_half(pairs + 4 * column, columns, key % 2, half);
       const uint8_t* b = half;
       product.b = &b;
       product.b_offset = 0;
@@ -160,16 +241,25 @@ class RangeRun {
     }
   }
 
-  /** For forms that take whole pages only: a copy of V in which keys from `keys` on are zeros. */
-  void add_padded_page(int row, int page, int keys) const {
+  /** For forms that take whole pages only: a copy of V in which keys outside [from, to) are zeros. */
+  void add_padded_page(int row, int page, int from, int to) const {
     constexpr int kColumns = 64;
     for (int column = 0; column < work_.head_dim; column += kColumns) {
       alignas(64) uint8_t copy[kPageTokens / 2 * 4 * kColumns] = {};
       int columns = work_.head_dim - column < kColumns ? work_.head_dim - column : kColumns;
       Product<Form> product = values_product(row, page);
-      const uint8_t* from = work_.pages[page] + values_offset_ + 4 * column;
-      for (int pair = 0; pair < keys / 2; pair++) std::memcpy(copy + pair * 4 * kColumns, from + pair * product.b_stride, 4 * columns);
-      if (keys % 2 != 0) copy_even(from + keys / 2 * product.b_stride, columns, copy + keys / 2 * 4 * kColumns);
+      const uint8_t* values = work_.pages[page] + values_offset_ + 4 * column;
+      for (int key = from; key < to; key++) {
+        const int pair = key / 2;
+        const bool whole = key % 2 == 0 && key + 1 < to;
+        uint8_t* place = copy + pair * 4 * kColumns;
+        if (whole) {
+          std::memcpy(place, values + pair * product.b_stride, 4 * columns);
+          key++;
+        } else {
+          copy_half(values + pair * product.b_stride, columns, key % 2, place);
+        }
+      }
       const uint8_t* b = copy;
       product.b = &b;
       product.b_offset = 0;
@@ -179,12 +269,10 @@ class RangeRun {
     }
   }
 
-  /** The even key of a row of pairs beside zeros. */
-  static void copy_even(const uint8_t* pairs, int columns, uint8_t* out) {
-    for (int i = 0; i < columns; i++) {
-      std::memcpy(out + 4 * i, pairs + 4 * i, 2);
-      std::memset(out + 4 * i + 2, 0, 2);
-    }
+  /** One key (0 or 1) of a row of pairs beside zeros. */
+  static void copy_half(const uint8_t* pairs, int columns, int key, uint8_t* out) {
+    std::memset(out, 0, 4 * static_cast<size_t>(columns));
+    for (int i = 0; i < columns; i++) std::memcpy(out + 4 * i + 2 * key, pairs + 4 * i + 2 * key, 2);
   }
 
   const RangeWork& work_;

@@ -6,9 +6,12 @@
 
 namespace kvasir {
 
-constexpr int kEncodingVersion = 1;
+constexpr int kEncodingVersion = 2;
 
-enum class OpCode : int { embed = 0, norm = 1, linear = 2, glu = 3, convert = 4, qkv = 5, attention = 6, merge = 7, gather = 8 };
+enum class OpCode : int {
+  embed = 0, norm = 1, linear = 2, glu = 3, convert = 4, qkv = 5, attention = 6, merge = 7, gather = 8, activate = 9, add = 10, softcap = 11
+};
+constexpr int kOpCodes = 12;
 
 /** Reads integers and floats in order; throws where the form ends early or a value is out of range. */
 class EncodedReader {

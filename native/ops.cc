@@ -22,30 +22,52 @@ void for_rows(ThreadPool& pool, int rows, int columns, const Body& body) {
 
 }  // namespace
 
-void run_embed(const OpContext& op, const Linear& table, const int32_t* tokens, int count, float factor, const Buffer& out) {
+void run_embed(const OpContext& op, const EmbedArgs& embed, int count, const Buffer& out) {
+  const size_t columns = static_cast<size_t>(out.columns);
   for_rows(op.pool, count, out.columns, [&](int row, int thread) {
     float* values = out.begin_row(row, op.scratch_row(thread));
-    table.read_row(tokens[row], values);
-    if (factor != 1.0f) op.rows.scale(values, factor, out.columns);
+    embed.table.read_row(embed.tokens[row], values);
+    if (embed.factor != 1.0f) op.rows.scale(values, embed.factor, out.columns);
+    if (embed.position_table) op.rows.add(values, embed.position_table + columns * (embed.positions[row] + embed.offset), out.columns);
     out.finish_row(row, values);
   });
 }
 
-void run_norm(const OpContext& op, const Buffer& x, const Buffer* residual, const float* gain, float eps, int rows, const Buffer& out) {
+void run_norm(const OpContext& op, const NormArgs& norm, const Buffer& x, const Buffer* residual, int rows, const Buffer& out) {
+  const auto kernel = op.rows.norm(norm.style);
   for_rows(op.pool, rows, x.columns, [&](int row, int thread) {
     float* values = out.begin_row(row, op.scratch_row(thread));
-    op.rows.rms_norm(x.row(row), residual ? residual->row(row) : nullptr, gain, eps, x.columns, values);
+    kernel(x.row(row), residual ? residual->row(row) : nullptr, norm.gain, norm.eps, x.columns, values);
+    if (norm.bias) op.rows.add(values, norm.bias, x.columns);
     out.finish_row(row, values);
   });
 }
 
-void run_glu(const OpContext& op, const Buffer& x, int rows, const Buffer& out) {
+void run_glu(const OpContext& op, Activation activation, const Buffer& x, int rows, const Buffer& out) {
+  const auto kernel = op.rows.glu[static_cast<int>(activation)];
   for_rows(op.pool, rows, 4 * out.columns, [&](int row, int thread) {
     float* values = out.begin_row(row, op.scratch_row(thread));
     const float* gate = x.row(row);
-    op.rows.silu_glu(gate, gate + out.columns, out.columns, values);
+    kernel(gate, gate + out.columns, out.columns, values);
     out.finish_row(row, values);
   });
+}
+
+void run_activate(const OpContext& op, Activation activation, const Buffer& x, int rows, const Buffer& out) {
+  const auto kernel = op.rows.activate[static_cast<int>(activation)];
+  for_rows(op.pool, rows, 4 * out.columns, [&](int row, int thread) {
+    float* values = out.begin_row(row, op.scratch_row(thread));
+    kernel(x.row(row), out.columns, values);
+    out.finish_row(row, values);
+  });
+}
+
+void run_add(const OpContext& op, const Buffer& x, int rows, const Buffer& residual) {
+  for_rows(op.pool, rows, x.columns, [&](int row, int) { op.rows.add(residual.row(row), x.row(row), x.columns); });
+}
+
+void run_softcap(const OpContext& op, float cap, const Buffer& x, int rows) {
+  for_rows(op.pool, rows, 4 * x.columns, [&](int row, int) { op.rows.softcap(x.row(row), cap, x.columns); });
 }
 
 void run_convert(const OpContext& op, const Buffer& x, int rows, const Buffer& out) {

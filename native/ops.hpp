@@ -16,14 +16,39 @@ struct OpContext {
   float* scratch_row(int thread) const { return scratch + scratch_columns * static_cast<size_t>(thread); }
 };
 
-/** out[t] = table[token[t]] x factor */
-void run_embed(const OpContext& op, const Linear& table, const int32_t* tokens, int count, float factor, const Buffer& out);
+struct EmbedArgs {
+  const Linear& table;
+  float factor;
+  const float* position_table;  // (positions, columns): the row of a token's position + offset is added; null: nothing is
+  int offset;
+  const int32_t* tokens;
+  const int32_t* positions;
+};
 
-/** With `residual`: residual += x in place, then out = rmsNorm(residual) x gain. Without: out = rmsNorm(x) x gain. */
-void run_norm(const OpContext& op, const Buffer& x, const Buffer* residual, const float* gain, float eps, int rows, const Buffer& out);
+/** out[t] = table[token[t]] x factor + position_table[position[t] + offset] */
+void run_embed(const OpContext& op, const EmbedArgs& embed, int count, const Buffer& out);
 
-/** x is (rows, 2 n): gate | up. out = silu(gate) x up */
-void run_glu(const OpContext& op, const Buffer& x, int rows, const Buffer& out);
+struct NormArgs {
+  NormStyle style;
+  const float* gain;
+  const float* bias;  // null: none
+  float eps;
+};
+
+/** With `residual`: residual += x in place, then out = norm(residual) x gain + bias. Without: out = norm(x) x gain + bias. */
+void run_norm(const OpContext& op, const NormArgs& norm, const Buffer& x, const Buffer* residual, int rows, const Buffer& out);
+
+/** x is (rows, 2 n): gate | up. out = activation(gate) x up */
+void run_glu(const OpContext& op, Activation activation, const Buffer& x, int rows, const Buffer& out);
+
+/** out = activation(x) */
+void run_activate(const OpContext& op, Activation activation, const Buffer& x, int rows, const Buffer& out);
+
+/** residual += x */
+void run_add(const OpContext& op, const Buffer& x, int rows, const Buffer& residual);
+
+/** x = cap tanh(x / cap) */
+void run_softcap(const OpContext& op, float cap, const Buffer& x, int rows);
 
 /** Rounds float32 rows to the kind of `out`. */
 void run_convert(const OpContext& op, const Buffer& x, int rows, const Buffer& out);

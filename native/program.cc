@@ -52,7 +52,7 @@ Program::Program(EncodedReader in, const ProgramBindings& bindings) : plan_(deco
   place_buffers();
   const StepLimits& limits = plan_->limits;
   row_sequence_.resize(limits.tokens_max);
-  groups_.resize(limits.group_layers.size());
+  groups_.resize(limits.groups.size());
   for (auto& sequences : groups_) sequences.reserve(limits.tokens_max);
   if (plan_->logits) sampler_ = std::make_unique<Sampler>(limits.vocabulary, bindings.team->pool.size());
 }

@@ -41,6 +41,13 @@ std::unique_ptr<ProgramPlan> decode_program(EncodedReader in, const ProgramBindi
   const int buffer_count = in.integer("buffers", 0, kMost);
   const int op_count = in.integer("ops", 0, kMost);
   const int logits = in.integer("logits", -1, buffer_count);
+  const int group_count = in.integer("layer groups", 0, kMost);
+  for (int i = 0; i < group_count; i++) {
+    const int layers = in.size("layers of a group");
+    const int window = in.integer("window of a group", -1, INT32_MAX);
+    if (window == 0) EncodedReader::refuse("a window of a layer group is empty");
+    plan->limits.groups.push_back({layers, window < 0 ? kNoWindow : window});
+  }
   for (int i = 0; i < buffer_count; i++) read_buffer_spec(in, op_count, *plan);
   if (logits >= 0) {
     plan->logits = &plan->buffers[logits];

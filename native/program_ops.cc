@@ -46,35 +46,48 @@ const Linear* read_linear(EncodedReader& in, const ProgramPlan& plan, const char
   return plan.bindings.linears[in.integer(what, 0, static_cast<int64_t>(plan.bindings.linears.size()))].get();
 }
 
+Activation read_activation(EncodedReader& in) { return static_cast<Activation>(in.integer("activation", 0, 4)); }
+
 struct Embed final : ProgramOp {
   const Linear* table;
   const Buffer* out;
+  const float* position_table;
+  int offset;
   float scale;
 
   Embed(EncodedReader& in, ProgramPlan& plan)
-      : table(read_linear(in, plan, "embedding table")), out(read_buffer(in, plan, "embed.out")), scale(in.real("embed.scale")) {
+      : table(read_linear(in, plan, "embedding table")), out(read_buffer(in, plan, "embed.out")) {
     require_columns(*out, table->columns, "columns of embed.out");
     require(!out->logit_rows, "embed.out has logit rows");
     plan.limits.table_rows = std::min(plan.limits.table_rows, table->rows);
+    offset = in.integer("embed.positions.offset", 0, INT32_MAX);
+    const size_t positions = static_cast<size_t>(plan.limits.context_max) + static_cast<size_t>(offset);
+    position_table = data_of(read_vector(in, plan, "embed.positions.table", positions * static_cast<size_t>(out->columns), true));
+    scale = in.real("embed.scale");
   }
-  void run(const StepState& s) const override { run_embed(s.op, *table, s.step->tokens.data, s.tokens, scale, *out); }
+  void run(const StepState& s) const override {
+    run_embed(s.op, {*table, scale, position_table, offset, s.step->tokens.data, s.step->positions.data}, s.tokens, *out);
+  }
 };
 
 struct Norm final : ProgramOp {
+  NormArgs args;
   const Buffer *x, *residual, *out;
-  const float* gain;
-  float eps;
 
-  Norm(EncodedReader& in, ProgramPlan& plan) : x(read_plain(in, plan, "norm.x")), residual(read_plain(in, plan, "norm.residual", true)) {
-    gain = data_of(read_vector(in, plan, "norm.gain", x->columns, false));
+  Norm(EncodedReader& in, ProgramPlan& plan) {
+    args.style = static_cast<NormStyle>(in.integer("norm.style", 0, 2));
+    x = read_plain(in, plan, "norm.x");
+    residual = read_plain(in, plan, "norm.residual", true);
+    args.gain = data_of(read_vector(in, plan, "norm.gain", x->columns, false));
+    args.bias = data_of(read_vector(in, plan, "norm.bias", x->columns, true));
     out = read_buffer(in, plan, "norm.out");
-    eps = in.real("norm.eps");
+    args.eps = in.real("norm.eps");
     require_columns(*out, x->columns, "columns of norm.out");
     require_same_rows(*x, *out);
     if (residual) require_columns(*residual, x->columns, "columns of norm.residual");
     if (residual) require_same_rows(*x, *residual);
   }
-  void run(const StepState& s) const override { run_norm(s.op, *x, residual, gain, eps, s.rows(*x), *out); }
+  void run(const StepState& s) const override { run_norm(s.op, args, *x, residual, s.rows(*x), *out); }
 };
 
 struct Product final : ProgramOp {
@@ -99,13 +112,47 @@ struct Product final : ProgramOp {
 };
 
 struct Glu final : ProgramOp {
+  Activation activation;
   const Buffer *x, *out;
 
-  Glu(EncodedReader& in, ProgramPlan& plan) : x(read_plain(in, plan, "glu.x")), out(read_buffer(in, plan, "glu.out")) {
+  Glu(EncodedReader& in, ProgramPlan& plan)
+      : activation(read_activation(in)), x(read_plain(in, plan, "glu.x")), out(read_buffer(in, plan, "glu.out")) {
     require_columns(*x, 2 * static_cast<int64_t>(out->columns), "columns of glu.x");
     require_same_rows(*x, *out);
   }
-  void run(const StepState& s) const override { run_glu(s.op, *x, s.rows(*x), *out); }
+  void run(const StepState& s) const override { run_glu(s.op, activation, *x, s.rows(*x), *out); }
+};
+
+struct Activate final : ProgramOp {
+  Activation activation;
+  const Buffer *x, *out;
+
+  Activate(EncodedReader& in, ProgramPlan& plan)
+      : activation(read_activation(in)), x(read_plain(in, plan, "activate.x")), out(read_buffer(in, plan, "activate.out")) {
+    require_columns(*out, x->columns, "columns of activate.out");
+    require_same_rows(*x, *out);
+  }
+  void run(const StepState& s) const override { run_activate(s.op, activation, *x, s.rows(*x), *out); }
+};
+
+struct Add final : ProgramOp {
+  const Buffer *x, *residual;
+
+  Add(EncodedReader& in, ProgramPlan& plan) : x(read_plain(in, plan, "add.x")), residual(read_plain(in, plan, "add.residual")) {
+    require_columns(*residual, x->columns, "columns of add.residual");
+    require_same_rows(*x, *residual);
+  }
+  void run(const StepState& s) const override { run_add(s.op, *x, s.rows(*x), *residual); }
+};
+
+struct Softcap final : ProgramOp {
+  const Buffer* x;
+  float cap;
+
+  Softcap(EncodedReader& in, ProgramPlan& plan) : x(read_plain(in, plan, "softcap.x")), cap(in.real("softcap.cap")) {
+    require(cap > 0, "softcap.cap is not above 0");
+  }
+  void run(const StepState& s) const override { run_softcap(s.op, cap, *x, s.rows(*x)); }
 };
 
 struct Convert final : ProgramOp {
@@ -143,9 +190,10 @@ struct PagedLayer {
     require(layout.kv_heads == 0 || (layout.kv_heads == kv_heads && layout.head_dim == head_dim), "layers differ in kvHeads or headDim");
     layout.kv_heads = kv_heads;
     layout.head_dim = head_dim;
-    std::vector<int>& layers = plan.limits.group_layers;
-    if (layers.size() <= static_cast<size_t>(group)) layers.resize(group + 1, 1);
-    layers[group] = std::max(layers[group], index + 1);
+    require(layout.type == KvType::f32 || head_dim % 2 == 0, "headDim is odd: " + std::to_string(head_dim) + ": bf16 pages hold pairs");
+    const std::vector<LayerGroup>& groups = plan.limits.groups;
+    require(static_cast<size_t>(group) < groups.size(), differ("layer group", group, static_cast<int64_t>(groups.size())) + " groups");
+    require(index < groups[group].layers, differ("layer of a group", index, groups[group].layers) + " layers");
   }
 
   void require_query(const Buffer& q, const ProgramPlan& plan) const {
@@ -159,7 +207,7 @@ struct PagedLayer {
     const StepGroupView& g = s.step->groups[group];
     const std::vector<AttentionSequence>& sequences = (*s.groups)[group];
     return {s.pool->isa, s.pool->layout, s.pool->memory.data(), g.page_table.data, g.layers, index, heads, scale, sequences.data(),
-            s.step->sequences(), s.tokens};
+            s.step->sequences(), s.tokens, kNoWindow, 0.0f, nullptr};
   }
 };
 
@@ -197,7 +245,9 @@ struct Qkv final : ProgramOp {
 struct Attention final : ProgramOp {
   PagedLayer layer;
   const Buffer *q, *max, *sum, *out;
-  float scale;
+  int window;
+  const float* slopes;
+  float scale, softcap;
 
   Attention(EncodedReader& in, ProgramPlan& plan)
       : layer(in, plan),
@@ -205,7 +255,13 @@ struct Attention final : ProgramOp {
         max(read_plain(in, plan, "attention.max", true)),
         sum(read_plain(in, plan, "attention.sum", true)),
         out(read_buffer(in, plan, "attention.out")),
-        scale(in.real("attention.scale")) {
+        window(plan.limits.groups[layer.group].window),
+        slopes(data_of(read_vector(in, plan, "attention.slopes", layer.heads, true))),
+        scale(in.real("attention.scale")),
+        softcap(in.real("attention.softcap")) {
+    const int wanted = in.integer("attention.window", -1, INT32_MAX);
+    require((wanted < 0 ? kNoWindow : wanted) == window, differ("window of an attention op", wanted, window) + " as its group has");
+    require(softcap >= 0, "attention.softcap is negative");
     layer.require_query(*q, plan);
     require_columns(*out, q->columns, "columns of attention.out");
     require_same_rows(*q, *out);
@@ -228,7 +284,11 @@ struct Attention final : ProgramOp {
     plain.data = reinterpret_cast<uint8_t*>(s.attention_out);
     const bool rounds = out->kind != BufferKind::f32;
     float* values = rounds ? s.attention_out : out->row(0);
-    run_attention(s.op.pool, layer.args(s, scale), q->data, values, max ? max->row(0) : nullptr, sum ? sum->row(0) : nullptr,
+    AttentionArgs args = layer.args(s, scale);
+    args.window = window;
+    args.softcap = softcap;
+    args.slopes = slopes;
+    run_attention(s.op.pool, args, q->data, values, max ? max->row(0) : nullptr, sum ? sum->row(0) : nullptr,
                   s.attention_scratch);
     if (rounds) run_convert(s.op, plain, s.tokens, *out);
   }
@@ -279,6 +339,9 @@ std::unique_ptr<ProgramOp> create_op(OpCode code, EncodedReader& in, ProgramPlan
     case OpCode::attention: return std::make_unique<Attention>(in, plan);
     case OpCode::merge: return std::make_unique<Merge>(in, plan);
     case OpCode::gather: return std::make_unique<Gather>(in, plan);
+    case OpCode::activate: return std::make_unique<Activate>(in, plan);
+    case OpCode::add: return std::make_unique<Add>(in, plan);
+    case OpCode::softcap: return std::make_unique<Softcap>(in, plan);
   }
   EncodedReader::refuse("unknown op code " + std::to_string(static_cast<int>(code)));
 }
@@ -286,7 +349,7 @@ std::unique_ptr<ProgramOp> create_op(OpCode code, EncodedReader& in, ProgramPlan
 }  // namespace
 
 std::unique_ptr<ProgramOp> decode_op(EncodedReader& in, ProgramPlan& plan) {
-  return create_op(static_cast<OpCode>(in.integer("op code", 0, static_cast<int>(OpCode::gather) + 1)), in, plan);
+  return create_op(static_cast<OpCode>(in.integer("op code", 0, kOpCodes)), in, plan);
 }
 
 }  // namespace kvasir

@@ -17,12 +17,21 @@ struct RowScan {
 
 /** Within an instruction set every function gives the same bits for the same row. Rows need no alignment. */
 struct RowKernels {
+  /** By NormStyle; see the two. */
+  auto norm(NormStyle style) const { return style == NormStyle::rms ? rms_norm : layer_norm; }
   /** out = x / sqrt(mean(x^2) + eps) * gain. With `residual`: residual += x first, and the sum is normalised. `out` may be `x`. */
   void (*rms_norm)(const float* x, float* residual, const float* gain, float eps, int n, float* out);
+  /** out = (x - mean) / sqrt(variance + eps) * gain; the rest as above. */
+  void (*layer_norm)(const float* x, float* residual, const float* gain, float eps, int n, float* out);
   /** x *= factor */
   void (*scale)(float* x, float factor, int n);
-  /** out = silu(gate) * up */
-  void (*silu_glu)(const float* gate, const float* up, int n, float* out);
+  /** x += y */
+  void (*add)(float* x, const float* y, int n);
+  /** x = cap * tanh(x / cap) */
+  void (*softcap)(float* x, float cap, int n);
+  /** By Activation: out = activation(gate) * up, and out = activation(x). */
+  void (*glu[4])(const float* gate, const float* up, int n, float* out);
+  void (*activate[4])(const float* x, int n, float* out);
   /** Rotates the first `rotary_dim` dimensions of one head in place; `table` is cos of rotary_dim / 2 angles, then sin. */
   void (*rotate_half)(float* head, const float* table, int rotary_dim);
   /** Largest value, and of each block of kScanBlock columns. A row that holds NaN says so; its maxima mean nothing. */

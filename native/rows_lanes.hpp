@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "fitted.hpp"
 #include "rows.hpp"
 
 #if defined(__AVX2__)
@@ -101,30 +102,55 @@ inline __attribute__((always_inline)) Lanes exp_lanes(Lanes x) {
   return vanishes ? all(0.0f) : y * (Lanes)power;
 }
 
-void rms_norm(const float* x, float* residual, const float* gain, float eps, int n, float* out) {
+inline __attribute__((always_inline)) Lanes tanh_lanes(Lanes x) {
+  const Lanes size = x < 0.0f ? -x : x;
+  const Lanes e = exp_lanes(size * -2.0f);
+  const Lanes square = x * x;
+  Lanes p = all(kTanhSmall[4]);
+  for (int i = 3; i >= 0; i--) p = fused(p, square, all(kTanhSmall[i]));
+  const Lanes large = (1.0f - e) / (1.0f + e);
+  const Lanes result = size < kTanhBend ? fused(p * square, size, size) : large;
+  return x < 0.0f ? -result : result;
+}
+
+void add(float* x, const float* y, int n) {
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes) store(x + i, load(x + i) + load(y + i));
+  for (; i < n; i++) x[i] += y[i];
+}
+
+/** Sum over a row of term(vector, what came before), in four running vectors. The last vector is filled up with `rest`. */
+template <class Term>
+inline __attribute__((always_inline)) float sum_row(const float* x, int n, float rest, const Term& term) {
   constexpr int kSums = 4;
-  const int whole = n - n % kLanes;
-  Lanes squares[kSums] = {};
-  const float* source = residual ? residual : x;
-  if (residual) {
-    int i = 0;
-    for (; i < whole; i += kLanes) store(residual + i, load(residual + i) + load(x + i));
-    for (; i < n; i++) residual[i] += x[i];
-  }
+  Lanes sums[kSums] = {};
   int i = 0;
   for (; i + kSums * kLanes <= n; i += kSums * kLanes)
-    for (int k = 0; k < kSums; k++) {
-      const Lanes v = load(source + i + k * kLanes);
-      squares[k] = fused(v, v, squares[k]);
-    }
-  for (; i < n; i += kLanes) {
-    const Lanes v = load_some(source + i, n - i < kLanes ? n - i : kLanes, 0.0f);
-    squares[0] = fused(v, v, squares[0]);
-  }
-  const float mean = sum((squares[0] + squares[1]) + (squares[2] + squares[3])) / static_cast<float>(n);
-  const float factor = 1.0f / std::sqrt(mean + eps);
-  for (i = 0; i < whole; i += kLanes) store(out + i, load(source + i) * factor * load(gain + i));
+    for (int k = 0; k < kSums; k++) sums[k] = term(load(x + i + k * kLanes), sums[k]);
+  for (; i < n; i += kLanes) sums[0] = term(load_some(x + i, n - i < kLanes ? n - i : kLanes, rest), sums[0]);
+  return sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
+}
+
+void rms_norm(const float* x, float* residual, const float* gain, float eps, int n, float* out) {
+  if (residual) add(residual, x, n);
+  const float* source = residual ? residual : x;
+  const float squares = sum_row(source, n, 0.0f, [](Lanes v, Lanes total) { return fused(v, v, total); });
+  const float factor = 1.0f / std::sqrt(squares / static_cast<float>(n) + eps);
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes) store(out + i, load(source + i) * factor * load(gain + i));
   for (; i < n; i++) out[i] = source[i] * factor * gain[i];
+}
+
+void layer_norm(const float* x, float* residual, const float* gain, float eps, int n, float* out) {
+  if (residual) add(residual, x, n);
+  const float* source = residual ? residual : x;
+  const float mean = sum_row(source, n, 0.0f, [](Lanes v, Lanes total) { return total + v; }) / static_cast<float>(n);
+  const auto square = [mean](Lanes v, Lanes total) { return fused(v - mean, v - mean, total); };
+  const float squares = sum_row(source, n, mean, square);
+  const float factor = 1.0f / std::sqrt(squares / static_cast<float>(n) + eps);
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes) store(out + i, (load(source + i) - mean) * factor * load(gain + i));
+  for (; i < n; i++) out[i] = (source[i] - mean) * factor * gain[i];
 }
 
 void scale(float* x, float factor, int n) {
@@ -133,12 +159,45 @@ void scale(float* x, float factor, int n) {
   for (; i < n; i++) x[i] *= factor;
 }
 
+void softcap(float* x, float cap, int n) {
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes) store(x + i, tanh_lanes(load(x + i) / cap) * cap);
+  if (i < n) store_some(x + i, n - i, tanh_lanes(load_some(x + i, n - i, 0.0f) / cap) * cap);
+}
+
 inline __attribute__((always_inline)) Lanes silu(Lanes x) { return x / (1.0f + exp_lanes(-x)); }
 
-void silu_glu(const float* gate, const float* up, int n, float* out) {
+/** x Phi(x), Phi the normal distribution: by its tail, so that small results keep their digits. */
+inline __attribute__((always_inline)) Lanes gelu(Lanes x) {
+  const Lanes size = x < 0.0f ? -x : x;
+  const Lanes t = 1.0f / fused(size, all(kTailRate), all(1.0f));
+  Lanes p = all(kTail[8]);
+  for (int i = 7; i >= 0; i--) p = fused(p, t, all(kTail[i]));
+  const Lanes tail = p * t * exp_lanes(x * x * -0.5f);
+  return x * (x < 0.0f ? tail : 1.0f - tail);
+}
+
+/** x / 2 (1 + tanh(u)) is x / (1 + exp(-2 u)). */
+inline __attribute__((always_inline)) Lanes gelu_tanh(Lanes x) {
+  const Lanes u = fused(x * x * x, all(0.0713548163f), x * 1.59576912f);  // twice sqrt(2 / pi) (x + 0.044715 x^3)
+  return x / (1.0f + exp_lanes(-u));
+}
+
+/** A NaN stays. */
+inline __attribute__((always_inline)) Lanes relu(Lanes x) { return x < 0.0f ? Lanes{} : x; }
+
+template <Lanes (*Function)(Lanes)>
+void glu(const float* gate, const float* up, int n, float* out) {
   int i = 0;
-  for (; i + kLanes <= n; i += kLanes) store(out + i, silu(load(gate + i)) * load(up + i));
-  if (i < n) store_some(out + i, n - i, silu(load_some(gate + i, n - i, 0.0f)) * load_some(up + i, n - i, 0.0f));
+  for (; i + kLanes <= n; i += kLanes) store(out + i, Function(load(gate + i)) * load(up + i));
+  if (i < n) store_some(out + i, n - i, Function(load_some(gate + i, n - i, 0.0f)) * load_some(up + i, n - i, 0.0f));
+}
+
+template <Lanes (*Function)(Lanes)>
+void activate(const float* x, int n, float* out) {
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes) store(out + i, Function(load(x + i)));
+  if (i < n) store_some(out + i, n - i, Function(load_some(x + i, n - i, 0.0f)));
 }
 
 void rotate_half(float* head, const float* table, int rotary_dim) {
@@ -235,7 +294,9 @@ double mass_at_least(const float* x, int n, float threshold) {
   return mass;
 }
 
-constexpr RowKernels kRowKernels = {rms_norm, scale, silu_glu, rotate_half, scan, exp_row, select_at_least, mass_at_least};
+constexpr RowKernels kRowKernels = {
+    rms_norm,    layer_norm, scale,   add,    softcap,         {glu<silu>, glu<gelu>, glu<gelu_tanh>, glu<relu>}, {activate<silu>, activate<gelu>, activate<gelu_tanh>, activate<relu>},
+    rotate_half, scan,       exp_row, select_at_least, mass_at_least};
 
 }  // namespace
 }  // namespace kvasir

@@ -45,6 +45,12 @@ struct StepView {
   int sequences() const { return row_start.size == 0 ? 0 : static_cast<int>(row_start.size) - 1; }
 };
 
+/** Layers that share a block table, and the last tokens that they see. */
+struct LayerGroup {
+  int layers;
+  int window;
+};
+
 /** What a step may refer to. */
 struct StepLimits {
   int tokens_max;
@@ -53,7 +59,7 @@ struct StepLimits {
   int table_rows;  // rows of the smallest embedding table
   int vocabulary;  // columns of the logits; 0: nothing is sampled
   int pages;
-  std::vector<int> group_layers;  // layers that ops use of each group
+  std::vector<LayerGroup> groups;
 };
 
 /** Throws std::runtime_error that names the first index a kernel could not follow; checks everything before anything is computed. */

@@ -57,13 +57,18 @@ void check_logit_rows(const StepView& step) {
   }
 }
 
-/** A sequence's listed blocks must cover 0 .. its last position: attention reads all of them. */
-void check_sequence_blocks(const StepView& step, const StepGroupView& group, int sequence, int pages) {
+/** A sequence's listed blocks must cover its keys from its first row's window to its last position: attention reads all of them. */
+void check_sequence_blocks(const StepView& step, const StepGroupView& group, int sequence, const LayerGroup& of, int pages) {
+  const int first = step.positions[step.row_start[sequence]];
   const int last = step.positions[step.row_start[sequence + 1] - 1];
-  const int64_t needed = last / kPageTokens + 1;
-  const int64_t start = group.block_start[sequence];
+  const int first_seen = first < of.window ? 0 : first - of.window + 1;
+  const int64_t first_block = group.first_block[sequence];
   const std::string name = "sequence " + std::to_string(sequence);
-  if (group.first_block[sequence] != 0) refuse(name + " misses its first blocks: " + std::to_string(group.first_block[sequence]));
+  if (first_block < 0 || first_block * kPageTokens > first_seen) {
+    refuse(name + " misses its first blocks: first block " + std::to_string(first_block) + ", first key " + std::to_string(first_seen));
+  }
+  const int64_t needed = last / kPageTokens + 1 - first_block;
+  const int64_t start = group.block_start[sequence];
   if (start < 0 || start + needed > static_cast<int64_t>(group.blocks.size)) {
     refuse(name + " has too few blocks: " + std::to_string(needed) + " needed from " + std::to_string(start) + " of " +
            std::to_string(group.blocks.size));
@@ -81,18 +86,18 @@ void check_sequence_blocks(const StepView& step, const StepGroupView& group, int
 }
 
 void check_groups(const StepView& step, const StepLimits& limits) {
-  if (step.groups.size() < limits.group_layers.size()) {
-    refuse("layer groups are missing: " + std::to_string(step.groups.size()) + " of " + std::to_string(limits.group_layers.size()));
+  if (step.groups.size() < limits.groups.size()) {
+    refuse("layer groups are missing: " + std::to_string(step.groups.size()) + " of " + std::to_string(limits.groups.size()));
   }
-  for (size_t g = 0; g < limits.group_layers.size(); g++) {
+  for (size_t g = 0; g < limits.groups.size(); g++) {
     const StepGroupView& group = step.groups[g];
-    if (group.layers < 1 || group.layers < limits.group_layers[g]) {
+    if (group.layers < limits.groups[g].layers) {
       refuse("layer group " + std::to_string(g) + " has too few layers: " + std::to_string(group.layers) + " of " +
-             std::to_string(limits.group_layers[g]));
+             std::to_string(limits.groups[g].layers));
     }
     check_length(group.block_start, step.sequences(), "blockStart");
     check_length(group.first_block, step.sequences(), "firstBlock");
-    for (int s = 0; s < step.sequences(); s++) check_sequence_blocks(step, group, s, limits.pages);
+    for (int s = 0; s < step.sequences(); s++) check_sequence_blocks(step, group, s, limits.groups[g], limits.pages);
   }
 }
 

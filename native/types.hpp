@@ -9,8 +9,11 @@ enum class Isa : int { portable = 0, avx2 = 1, avx512 = 2, amx = 3 };
 enum class TensorType : int { f32 = 0, f16 = 1, bf16 = 2, q4_0 = 3, q4_1 = 4, q8_0 = 5 };
 enum class InputForm : int { f32 = 0, bf16 = 1, int8 = 2 };
 enum class KvType : int { bf16 = 0, f32 = 1 };
+enum class NormStyle : int { rms = 0, layer = 1 };
+enum class Activation : int { silu = 0, gelu = 1, gelu_tanh = 2, relu = 3 };
 
 constexpr int kPageTokens = 32;    // tokens of a page
+constexpr int kNoWindow = INT32_MAX;  // a window that no sequence outgrows
 constexpr int kRangeTokens = 512;  // keys of one attention range (fixed absolute positions)
 
 /** Best instruction set of this machine (amx asks the kernel for tile state), bounded by KVASIR_ISA. avx512 means F, BW, VL, DQ, VNNI and BF16. */

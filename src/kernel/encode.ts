@@ -2,9 +2,9 @@
 import { opReads, opWrites } from '../graph/plan.ts';
 import type { BufferId, BufferSpec, HeadShape, LayerRef, Op, Program } from '../graph/program.ts';
 import type { ProgramBindings } from './backend.ts';
-import { inputFormCodes, kvTypeCodes } from './codes.ts';
+import { activationCodes, inputFormCodes, kvTypeCodes, normStyleCodes } from './codes.ts';
 
-export const encodingVersion = 1;
+export const encodingVersion = 2;
 
 const opCodes = {
   embed: 0,
@@ -16,7 +16,10 @@ const opCodes = {
   attention: 6,
   merge: 7,
   gather: 8,
-} as const satisfies Partial<Record<Op['kind'], number>>;
+  activate: 9,
+  add: 10,
+  softcap: 11,
+} as const satisfies Record<Op['kind'], number>;
 const bufferKindCodes = { f32: 0, input: 1, query: 2 } as const satisfies Record<BufferSpec['kind'], number>;
 const rowKindCodes = { token: 0, logit: 1 } as const satisfies Record<BufferSpec['rows'], number>;
 
@@ -38,6 +41,8 @@ export function encodeProgram(program: Program, bindings: ProgramBindings): Enco
     program.buffers.length,
     program.ops.length,
     program.logits ?? absent,
+    program.groups.length,
+    ...program.groups.flatMap(({ layers, window }) => [layers, window ?? absent]),
   ];
   const lives = bufferLives(program);
   const queries = queryHeads(program);
@@ -60,46 +65,42 @@ export function encodeProgram(program: Program, bindings: ProgramBindings): Enco
   const floats: number[] = [];
   for (const op of program.ops) {
     const encoded = encodeOp(op);
-    if (op.kind === 'activate' || op.kind === 'add' || op.kind === 'softcap') throw notYet(op.kind);
     ints.push(opCodes[op.kind], ...encoded.ints);
     floats.push(...encoded.floats);
   }
   return { ints: Int32Array.from(ints), floats: Float64Array.from(floats) };
 }
 
-function notYet(what: string): Error {
-  return new Error(`Cannot create program: the native kernels know no such op: ${what}`);
-}
-
 function encodeOp(op: Op): { readonly ints: readonly number[]; readonly floats: readonly number[] } {
   switch (op.kind) {
-    case 'activate':
-    case 'add':
-    case 'softcap':
-      throw notYet(op.kind);
-    case 'embed':
-      if (op.positions !== undefined) throw notYet('embed with positions');
-      return { ints: [op.table, op.out], floats: [op.scale] };
-    case 'norm':
-      if (op.style !== 'rms' || op.bias !== undefined) throw notYet('layer norm');
-      return { ints: [op.x, op.residual ?? absent, op.gain, op.out], floats: [op.eps] };
+    case 'embed': {
+      const positions = [op.positions?.offset ?? 0, op.positions?.table ?? absent];
+      return { ints: [op.table, op.out, ...positions], floats: [op.scale] };
+    }
+    case 'norm': {
+      const vectors = [op.gain, op.bias ?? absent];
+      return { ints: [normStyleCodes[op.style], op.x, op.residual ?? absent, ...vectors, op.out], floats: [op.eps] };
+    }
     case 'linear':
       return { ints: [op.weight, op.bias ?? absent, op.x, op.out], floats: [] };
     case 'glu':
-      if (op.activation !== 'silu') throw notYet(`glu with ${op.activation}`);
-      return { ints: [op.x, op.out], floats: [] };
+    case 'activate':
+      return { ints: [activationCodes[op.activation], op.x, op.out], floats: [] };
     case 'convert':
     case 'gather':
       return { ints: [op.x, op.out], floats: [] };
+    case 'add':
+      return { ints: [op.x, op.residual], floats: [] };
+    case 'softcap':
+      return { ints: [op.x], floats: [op.cap] };
     case 'qkv': {
       const norms = [op.qNorm ?? absent, op.kNorm ?? absent];
       return { ints: [...pagedLayer(op), op.rope ?? absent, op.rotaryDim, ...norms, op.x, op.out], floats: [op.eps] };
     }
     case 'attention': {
-      if (op.window !== undefined || op.softcap !== undefined || op.slopes !== undefined)
-        throw notYet('attention with a window, a cap or slopes');
       const stats = [op.stats?.max ?? absent, op.stats?.sum ?? absent];
-      return { ints: [...pagedLayer(op), op.q, ...stats, op.out], floats: [op.scale] };
+      const scores = [op.slopes ?? absent, op.window ?? absent];
+      return { ints: [...pagedLayer(op), op.q, ...stats, op.out, ...scores], floats: [op.scale, op.softcap ?? 0] };
     }
     case 'merge': {
       const parts = op.parts.flatMap((part) => [part.o, part.max, part.sum]);

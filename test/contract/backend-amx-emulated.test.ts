@@ -5,6 +5,7 @@ import { createNativeBackend } from '../../src/kernel/native.ts';
 import { testAttention } from './backend-attention.ts';
 import { testOps } from './backend-ops.ts';
 import { testSteps } from './backend-steps.ts';
+import { testWindows } from './backend-windows.ts';
 
 // The addon reads it once, when first asked: this file has a process of its own.
 process.env.KVASIR_ISA = 'amx-emulated';
@@ -30,6 +31,7 @@ if (backend === undefined) {
     afterAll(() => backend.close());
     testOps(backend);
     testAttention(backend);
+    testWindows(backend);
     testSteps(backend, emulated);
   });
 }

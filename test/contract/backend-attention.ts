@@ -8,6 +8,14 @@ import { ReferenceBackend } from '../../src/kernel/reference.ts';
 import { pageTokens, type Step } from '../../src/util/step.ts';
 import { expectClose, expectSameBits, numbers, pageValues, play, type Scene } from './scene.ts';
 
+/** What a score is besides scale (q . k). */
+export interface ScoreRules {
+  readonly window?: number;
+  readonly softcap?: number;
+  /** (heads) */
+  readonly slopes?: Float32Array;
+}
+
 const oracle = new ReferenceBackend();
 
 const shapes: fc.Arbitrary<HeadShape> = fc
@@ -53,12 +61,13 @@ const query = (shape: HeadShape): BufferSpec => ({
 });
 const plain = (columns: number): BufferSpec => ({ rows: 'token', columns, kind: 'f32' });
 
-function attentionScene(
+export function attentionScene(
   shape: HeadShape,
   kvType: KvType,
   sequences: readonly { start: number; rows: number }[],
   seed: number,
   stats: boolean,
+  { window, softcap, slopes }: ScoreRules = {},
 ): Scene {
   const { step, pages } = pagedStep(sequences);
   const tokens = step.tokens.length;
@@ -71,20 +80,43 @@ function attentionScene(
         layer,
         ...shape,
         scale: 1 / Math.sqrt(shape.headDim),
-        window: undefined,
-        softcap: undefined,
-        slopes: undefined,
+        window,
+        softcap,
+        slopes: slopes === undefined ? undefined : 0,
         q: 0,
         stats: stats ? { max: 2, sum: 3 } : undefined,
         out: 1,
       },
     ],
     kvType,
+    vectors: slopes === undefined ? [] : [slopes],
     kv: { kvHeads: shape.kvHeads, headDim: shape.headDim, pages },
     pages: Array.from({ length: pages }, (_, page) => numbers(seed + page, pageValues(shape.kvHeads, shape.headDim))),
     inputs: new Map([[0, numbers(seed, tokens * columns, 3)]]),
     step,
   };
+}
+
+/** `rows` rows of sequence `s` from row `row` of the step on, alone, with blocks from `firstBlock` on. */
+export function rowsAlone(scene: Scene, s: number, row: number, rows: number, firstBlock: number): Scene {
+  const { step } = scene;
+  const { columns } = scene.buffers[0];
+  const [group] = step.groups;
+  const start = group.blockStart[s] - group.firstBlock[s];
+  const listed = {
+    blocks: group.blocks.slice(start + firstBlock),
+    blockStart: Int32Array.of(0),
+    firstBlock: Int32Array.of(firstBlock),
+  };
+  const alone: Step = {
+    ...step,
+    tokens: step.tokens.slice(row, row + rows),
+    positions: step.positions.slice(row, row + rows),
+    rowStart: Int32Array.of(0, rows),
+    groups: [{ ...group, ...listed }],
+  };
+  const q = scene.inputs.get(0)?.slice(row * columns, (row + rows) * columns) ?? new Float32Array(0);
+  return { ...scene, step: alone, inputs: new Map([[0, q]]) };
 }
 
 export function testAttention(backend: Backend): void {
@@ -167,23 +199,7 @@ export function testAttention(backend: Backend): void {
         const s = seed % sequences.length;
         const row = step.rowStart[s + 1] - 1;
         const columns = shape.heads * shape.headDim;
-        const group = step.groups[0];
-        const alone: Step = {
-          ...step,
-          tokens: step.tokens.slice(row, row + 1),
-          positions: step.positions.slice(row, row + 1),
-          rowStart: Int32Array.of(0, 1),
-          groups: [
-            {
-              ...group,
-              blocks: group.blocks.slice(group.blockStart[s]),
-              blockStart: Int32Array.of(0),
-              firstBlock: Int32Array.of(0),
-            },
-          ],
-        };
-        const q = together.inputs.get(0)?.slice(row * columns, (row + 1) * columns) ?? new Float32Array(0);
-        const [one] = play(backend, { ...together, step: alone, inputs: new Map([[0, q]]) }, { buffers: [1] }).buffers;
+        const [one] = play(backend, rowsAlone(together, s, row, 1, 0), { buffers: [1] }).buffers;
         expectSameBits(one, all.slice(row * columns, (row + 1) * columns), `row ${row}`);
       }),
       { numRuns: 15 },

@@ -5,6 +5,7 @@ import { testAttention } from './backend-attention.ts';
 import { testOps } from './backend-ops.ts';
 import { testSampling } from './backend-sampling.ts';
 import { testRefusals, testSteps } from './backend-steps.ts';
+import { testWindows } from './backend-windows.ts';
 
 const found = findNative();
 if (found.kind === 'absent') test.skip(`native kernels: ${found.why}`, () => {});
@@ -15,6 +16,7 @@ for (const isa of found.kind === 'loaded' ? availableIsas(found.native) : []) {
     afterAll(() => backend.close());
     testOps(backend);
     testAttention(backend);
+    testWindows(backend);
     testSampling(backend);
     testSteps(backend, (threads) => createNativeBackend({ isa, threads }));
     testRefusals(backend);

@@ -5,16 +5,18 @@ import { plainPageTable, plainStep } from '../../src/engine/plain-step.ts';
 import type { BufferSpec, InputForm, KvType, Op } from '../../src/graph/program.ts';
 import type { Backend, WeightType } from '../../src/kernel/backend.ts';
 import { ReferenceBackend } from '../../src/kernel/reference.ts';
+import type { Activation } from '../../src/util/model-config.ts';
 import { pageTokens, type Step } from '../../src/util/step.ts';
 import { dequantise } from '../../src/weights/dequantise.ts';
 import { quantise } from '../../src/weights/quantise.ts';
-import { expectClose, numbers, play, type Scene } from './scene.ts';
+import { expectClose, expectSameBits, numbers, play, type Scene } from './scene.ts';
 
 const oracle = new ReferenceBackend();
 const numRuns = 40;
 
 type Rounding = 'f32' | InputForm;
 const roundings = fc.constantFrom<Rounding | 'plain'>('plain', 'f32', 'bf16', 'int8');
+const activations = fc.constantFrom<Activation>('silu', 'gelu', 'gelu_tanh', 'relu');
 const columnCounts = fc.integer({ min: 1, max: 300 });
 const rowCounts = fc.oneof(fc.integer({ min: 1, max: 6 }), fc.integer({ min: 7, max: 90 }));
 
@@ -70,10 +72,12 @@ export function testOps(backend: Backend): void {
         fc.nat(),
         (type, { blocks, table, form }, rows, rounding, seed) => {
           const columns = 32 * blocks;
+          const positions = seed % 3 === 0 ? undefined : { table: 0, offset: seed % 3 };
           const ids = Array.from({ length: rows }, (_, i) => (seed + 7 * i) % table);
           const scene: Scene = {
             buffers: [outSpec(columns, rounding)],
-            ops: [{ kind: 'embed', table: 0, scale: seed % 2 === 0 ? 1 : 1.5, positions: undefined, out: 0 }],
+            ops: [{ kind: 'embed', table: 0, scale: seed % 2 === 0 ? 1 : 1.5, positions, out: 0 }],
+            vectors: [Float32Array.from({ length: 4098 * columns }, (_, i) => ((seed + 37 * i) % 1009) / 500 - 1)],
             linears: [
               {
                 spec: { columns, segments: [{ type, rows: table }], inputs: type.startsWith('q') ? form : 'f32' },
@@ -90,40 +94,105 @@ export function testOps(backend: Backend): void {
     );
   });
 
-  test('norm, with and without residual', () => {
+  test('norms of both styles, with and without residual and bias', () => {
+    const styles = fc.record({
+      style: fc.constantFrom('rms', 'layer'),
+      adds: fc.boolean(),
+      shifts: fc.boolean(),
+    });
     fc.assert(
-      fc.property(columnCounts, rowCounts, roundings, fc.boolean(), fc.nat(), (columns, rows, rounding, adds, seed) => {
-        const scene: Scene = {
-          buffers: [plain(columns), plain(columns), outSpec(columns, rounding)],
-          ops: [
-            {
-              ...{ kind: 'norm', style: 'rms', x: 0 },
-              ...{ residual: adds ? 1 : undefined, gain: 0, bias: undefined, eps: 1e-5, out: 2 },
-            },
-          ],
-          vectors: [numbers(seed + 1, columns, 2)],
-          inputs: new Map([
-            [0, numbers(seed + 2, rows * columns, 3)],
-            [1, numbers(seed + 3, rows * columns, 3)],
-          ]),
-          step: rowsStep(rows),
-        };
-        expectOutput(backend, { ...scene, kv: kvFor(scene.step) }, rounding, adds ? [2, 1] : [2]);
-      }),
+      fc.property(
+        columnCounts,
+        rowCounts,
+        roundings,
+        styles,
+        fc.nat(),
+        (least, rows, rounding, { style, adds, shifts }, seed) => {
+          // The variance of a few values may nearly vanish, and the result with it.
+          const columns = style === 'layer' ? least + 15 : least;
+          const op: Op = {
+            ...{ kind: 'norm', style, x: 0, residual: adds ? 1 : undefined },
+            ...{ gain: 0, bias: shifts ? 1 : undefined, eps: 1e-5, out: 2 },
+          };
+          const scene: Scene = {
+            buffers: [plain(columns), plain(columns), outSpec(columns, rounding)],
+            ops: [op],
+            vectors: [numbers(seed + 1, columns, 2), numbers(seed + 4, columns, 2)],
+            inputs: new Map([
+              [0, numbers(seed + 2, rows * columns, 3)],
+              [1, numbers(seed + 3, rows * columns, 3)],
+            ]),
+            step: rowsStep(rows),
+          };
+          expectOutput(backend, { ...scene, kv: kvFor(scene.step) }, rounding, adds ? [2, 1] : [2]);
+        },
+      ),
       { numRuns },
     );
   });
 
-  test('glu', () => {
+  test('glu and activate, every activation', () => {
+    const kinds = fc.record({ activation: activations, gated: fc.boolean(), size: fc.constantFrom(0.01, 3, 20) });
     fc.assert(
-      fc.property(columnCounts, rowCounts, roundings, fc.nat(), (columns, rows, rounding, seed) => {
+      fc.property(
+        columnCounts,
+        rowCounts,
+        roundings,
+        kinds,
+        fc.nat(),
+        (columns, rows, rounding, { activation, gated, size }, seed) => {
+          const width = gated ? 2 * columns : columns;
+          const scene: Scene = {
+            buffers: [plain(width), outSpec(columns, rounding)],
+            ops: [{ kind: gated ? 'glu' : 'activate', activation, x: 0, out: 1 }],
+            inputs: new Map([[0, numbers(seed, width * rows, size)]]),
+            step: rowsStep(rows),
+          };
+          expectOutput(backend, { ...scene, kv: kvFor(scene.step) }, rounding, [1]);
+        },
+      ),
+      { numRuns: 2 * numRuns },
+    );
+  });
+
+  test('activations keep the digits of small and of large arguments, and NaN', () => {
+    const x = Float32Array.from({ length: 4001 }, (_, i) => (i < 4000 ? (i - 2000) / 130 : Number.NaN));
+    for (const activation of ['silu', 'gelu', 'gelu_tanh', 'relu'] as const) {
+      const scene: Scene = {
+        buffers: [plain(1), plain(1)],
+        ops: [{ kind: 'activate', activation, x: 0, out: 1 }],
+        inputs: new Map([[0, x]]),
+        step: rowsStep(x.length),
+        kv: { kvHeads: 1, headDim: 4, pages: 126 },
+      };
+      const [wanted] = play(oracle, scene, { buffers: [1] }).buffers;
+      const [got] = play(backend, scene, { buffers: [1] }).buffers;
+      // exp(-x^2 / 2) loses x^2 / 2 roundings.
+      expectClose(got, wanted, (i) => (2e-6 + 2e-7 * x[i] ** 2) * Math.abs(wanted[i]) + 1e-14, activation);
+    }
+  });
+
+  test('add, and softcap within 1e-6', () => {
+    fc.assert(
+      fc.property(columnCounts, rowCounts, fc.nat(), (columns, rows, seed) => {
+        const cap = 1 + (seed % 50);
         const scene: Scene = {
-          buffers: [plain(2 * columns), outSpec(columns, rounding)],
-          ops: [{ kind: 'glu', activation: 'silu', x: 0, out: 1 }],
-          inputs: new Map([[0, numbers(seed, 2 * rows * columns, 20)]]),
+          buffers: [plain(columns), plain(columns)],
+          ops: [
+            { kind: 'add', x: 0, residual: 1 },
+            { kind: 'softcap', cap, x: 0 },
+          ],
+          inputs: new Map([
+            [0, numbers(seed, rows * columns, seed % 2 === 0 ? 0.3 * cap : 10 * cap)],
+            [1, numbers(seed + 1, rows * columns, 3)],
+          ]),
           step: rowsStep(rows),
+          kv: { kvHeads: 1, headDim: 4, pages: 4 },
         };
-        expectOutput(backend, { ...scene, kv: kvFor(scene.step) }, rounding, [1]);
+        const wanted = play(oracle, scene, { buffers: [0, 1] }).buffers;
+        const got = play(backend, scene, { buffers: [0, 1] }).buffers;
+        expectClose(got[0], wanted[0], (i) => 1e-6 * Math.abs(wanted[0][i]), 'softcap');
+        expectSameBits(got[1], wanted[1], 'add');
       }),
       { numRuns },
     );

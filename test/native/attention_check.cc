@@ -44,8 +44,8 @@ double largest(const std::vector<float>& values) {
 }
 
 /** Rows of one sequence, computed in chunks of `chunk`. */
-std::vector<float> run_chunks(const Family& family, const Shape& shape, const Tokens& tokens, int chunk, int threads) {
-  World world(family.isa, shape, {tokens}, threads);
+std::vector<float> run_chunks(const Family& family, const Shape& shape, const Tokens& tokens, int chunk, int threads, const Rules& rules = {}) {
+  World world(family.isa, shape, {tokens}, threads, rules);
   std::vector<float> all;
   for (int start = 0; start < tokens.count; start += chunk) {
     std::vector<float> rows = world.step({{0, std::min(chunk, tokens.count - start)}});
@@ -54,14 +54,14 @@ std::vector<float> run_chunks(const Family& family, const Shape& shape, const To
   return all;
 }
 
-void check_against_oracle(const Family& family, const Shape& shape, const Tokens& tokens, const std::vector<float>& out, const std::string& what) {
+void check_against_oracle(const Family& family, const Shape& shape, const Tokens& tokens, const std::vector<float>& out, const std::string& what, const Rules& rules = {}) {
   double bound = (shape.type == KvType::bf16 ? 1e-3 : 2e-6) * largest(tokens.v);
   double scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
   double worst = 0;
   for (int position : {0, 1, 30, 31, 32, 33, 62, tokens.count / 2, tokens.count - 2, tokens.count - 1}) {
     if (position < 0 || position >= tokens.count) continue;
     for (int head = 0; head < shape.heads(); head++) {
-      OracleRow row = oracle(shape, tokens, position, head, scale);
+      OracleRow row = oracle(shape, tokens, position, head, scale, rules);
       for (int d = 0; d < shape.head_dim; d++) {
         double error = std::fabs(out[static_cast<size_t>(position) * shape.row() + head * shape.head_dim + d] - row.out[d]);
         worst = std::isnan(error) ? INFINITY : std::fmax(worst, error);
@@ -71,15 +71,16 @@ void check_against_oracle(const Family& family, const Shape& shape, const Tokens
   expect(worst <= bound, describe(family, shape, what + " is off by " + std::to_string(worst / largest(tokens.v)) + " x max|V|"));
 }
 
-void check_shape(const Family& family, const Shape& shape, int count) {
+void check_shape(const Family& family, const Shape& shape, int count, const Rules& rules = {}) {
   Tokens tokens = random_tokens(shape, count, 17 * count + shape.group);
-  std::vector<float> alone = run_chunks(family, shape, tokens, 1, 1);
-  check_against_oracle(family, shape, tokens, alone, "a sequence of " + std::to_string(count));
+  std::vector<float> alone = run_chunks(family, shape, tokens, 1, 1, rules);
+  const std::string window = rules.window == kNoWindow ? "" : ", window " + std::to_string(rules.window);
+  check_against_oracle(family, shape, tokens, alone, "a sequence of " + std::to_string(count) + window, rules);
   for (int chunk : {7, 31, 512}) {
     for (int threads : {1, 2, 3}) {
       if (amx_emulated() && threads == 2) continue;  // slow
-      std::string what = "chunks of " + std::to_string(chunk) + " on " + std::to_string(threads) + " threads change bits";
-      expect(same_bits(run_chunks(family, shape, tokens, chunk, threads), alone), describe(family, shape, what));
+      std::string what = "chunks of " + std::to_string(chunk) + " on " + std::to_string(threads) + " threads change bits" + window;
+      expect(same_bits(run_chunks(family, shape, tokens, chunk, threads, rules), alone), describe(family, shape, what));
     }
   }
 }
@@ -241,6 +242,13 @@ int main() {
       }
       check_shape(family, {type, 1, 2, 64}, amx_emulated() ? 530 : 1100);
       check_shape(family, {type, 1, 4, 40}, 513);
+      for (int window : {1, 31, 32, 33, 100, 512, 700}) {
+        if (amx_emulated() && window > 100) continue;  // slow
+        check_shape(family, {type, 1, 2, 48}, window < 200 ? 160 : 1300, {window, 0, {}});
+      }
+      check_shape(family, {type, 2, 1, 256}, 130, {50, 5.0f, {}});
+      check_shape(family, {type, 2, 4, 32}, 90, {kNoWindow, 20.0f, {}});
+      check_shape(family, {type, 2, 2, 64}, 600, {kNoWindow, 0, {0.5f, 0.25f, 0.125f, 0.0625f}});
       for (int share : {512, 1024, 2048}) check_merge(family, {type, 2, 3, 64}, 3000, share);
       check_statistics(family, {type, 2, 2, 48}, 700);
     }

@@ -20,6 +20,13 @@ struct Shape {
   int row() const { return heads() * head_dim; }
 };
 
+/** What a score is besides scale (q . k). */
+struct Rules {
+  int window = kNoWindow;
+  float softcap = 0;
+  std::vector<float> slopes;  // (heads), or none
+};
+
 /** Tokens of one sequence: q (tokens, heads, dim), k and v (tokens, kv_heads, dim). */
 struct Tokens {
   int count;
@@ -46,8 +53,8 @@ struct Chunk {
 /** A pool of NaN bytes with shuffled pages, and sequences that grow in it. */
 class World {
  public:
-  World(Isa isa, const Shape& shape, std::vector<Tokens> sequences, int threads)
-      : isa_(isa), shape_(shape), layout_{shape.type, shape.kv_heads, shape.head_dim}, sequences_(std::move(sequences)), pool_(threads) {
+  World(Isa isa, const Shape& shape, std::vector<Tokens> sequences, int threads, Rules rules = {})
+      : isa_(isa), shape_(shape), rules_(std::move(rules)), layout_{shape.type, shape.kv_heads, shape.head_dim}, sequences_(std::move(sequences)), pool_(threads) {
     int blocks = 0;
     for (const Tokens& tokens : sequences_) {
       lengths_.push_back(0);
@@ -67,7 +74,7 @@ class World {
     std::vector<AttentionSequence> sequences;
     int tokens = 0;
     for (const Chunk& chunk : chunks) {
-      sequences.push_back({tokens, chunk.rows, lengths_[chunk.sequence], blocks_[chunk.sequence].data(), 0});
+      sequences.push_back(listed(chunk.sequence, tokens, chunk.rows));
       write_tokens(chunk.sequence, chunk.rows);
       tokens += chunk.rows;
     }
@@ -80,6 +87,13 @@ class World {
     return attend(sequences, queries, tokens, max, sum);
   }
 
+  /** The next rows of a sequence, with the blocks that their windows need and no other. */
+  AttentionSequence listed(int sequence, int row, int rows) const {
+    const int start = lengths_[sequence];
+    const int first_block = start < rules_.window ? 0 : (start - rules_.window + 1) / kPageTokens;
+    return {row, rows, start, blocks_[sequence].data() + first_block, first_block};
+  }
+
   /** Writes K and V of the next `count` tokens of a sequence. */
   void write_tokens(int sequence, int count) {
     for (int i = 0; i < count; i++) write_token(sequence, lengths_[sequence]++);
@@ -87,7 +101,8 @@ class World {
 
   std::vector<float> attend(const std::vector<AttentionSequence>& sequences, const std::vector<float>& queries, int tokens, std::vector<float>* max,
                             std::vector<float>* sum) {
-    AttentionArgs args{isa_, layout_, memory_, pages_.data(), 1, 0, shape_.heads(), scale(), sequences.data(), static_cast<int>(sequences.size()), tokens};
+    AttentionArgs args{isa_, layout_, memory_, pages_.data(), 1, 0, shape_.heads(), scale(), sequences.data(), static_cast<int>(sequences.size()), tokens,
+                       rules_.window, rules_.softcap, rules_.slopes.empty() ? nullptr : rules_.slopes.data()};
     std::vector<uint8_t> query(query_bytes(isa_, shape_.type, shape_.heads(), shape_.head_dim, tokens));
     for (int i = 0; i < tokens; i++) {
       write_query_row(isa_, shape_.type, shape_.heads(), shape_.head_dim, query.data(), i, &queries[static_cast<size_t>(i) * shape_.row()]);
@@ -117,6 +132,7 @@ class World {
 
   Isa isa_;
   Shape shape_;
+  Rules rules_;
   KvLayout layout_;
   std::vector<Tokens> sequences_;
   ThreadPool pool_;
@@ -142,22 +158,24 @@ struct OracleRow {
   double sum;
 };
 
-inline OracleRow oracle(const Shape& shape, const Tokens& tokens, int position, int head, double scale) {
+inline OracleRow oracle(const Shape& shape, const Tokens& tokens, int position, int head, double scale, const Rules& rules = {}) {
+  const int first = position < rules.window ? 0 : position - rules.window + 1;
   std::vector<double> scores(position + 1);
   int kv_head = head / shape.group;
   auto value = [&](const std::vector<float>& from, int key, int d) {
     return rounded(from[(static_cast<size_t>(key) * shape.kv_heads + kv_head) * shape.head_dim + d], shape.type);
   };
   OracleRow row{std::vector<double>(shape.head_dim, 0.0), -INFINITY, 0.0};
-  for (int key = 0; key <= position; key++) {
+  for (int key = first; key <= position; key++) {
     double dot = 0;
     for (int d = 0; d < shape.head_dim; d++) {
       dot += rounded(tokens.q[static_cast<size_t>(position) * shape.row() + head * shape.head_dim + d], shape.type) * value(tokens.k, key, d);
     }
-    scores[key] = dot * scale;
+    scores[key] = rules.softcap == 0 ? dot * scale : rules.softcap * std::tanh(dot * scale / rules.softcap);
+    if (!rules.slopes.empty()) scores[key] += double{rules.slopes[head]} * (key - position);
     row.max = std::fmax(row.max, scores[key]);
   }
-  for (int key = 0; key <= position; key++) {
+  for (int key = first; key <= position; key++) {
     double weight = std::exp(scores[key] - row.max);
     row.sum += weight;
     for (int d = 0; d < shape.head_dim; d++) row.out[d] += weight * value(tokens.v, key, d);
