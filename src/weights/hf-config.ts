@@ -18,6 +18,8 @@ const activations: ReadonlyMap<string, Activation> = new Map([
   ['relu', 'relu'],
 ]);
 
+export type Settings = Readonly<Record<string, unknown>>;
+
 export const configBytesMax = 1 << 24;
 
 /** The architecture alone, as the models room spells it; empty where the file does not say or cannot be read. */
@@ -32,11 +34,11 @@ export function huggingFaceArchitecture(file: string): string {
 }
 
 /**
- * @param file path of a config.json
+ * @param file path for error messages
+ * @param settings those of a config.json
  * @throws ModelFileError naming the key that is missing, wrong, or set to what cannot be served
  */
-export function huggingFaceConfig(file: string): ModelConfig {
-  const settings = readSettings(file);
+export function huggingFaceConfig(file: string, settings: Settings): ModelConfig {
   const family = familyOf(settings);
   const raw = validate(file, configSchema, { ...family.defaults, ...settings });
   const need = (key: string, ...values: readonly (number | null | undefined)[]): number =>
@@ -90,8 +92,11 @@ export function huggingFaceDefaults(file: string, json: unknown, config: ModelCo
   });
 }
 
-/** A model of text and images keeps the settings of its text half in `text_config`; those outside hold where it is silent. */
-function readSettings(file: string): Readonly<Record<string, unknown>> {
+/**
+ * Settings of a config.json. A model of text and images keeps those of its text half in `text_config`: they hold before those outside.
+ * @throws ModelFileError when the file is missing, or no object
+ */
+export function readSettings(file: string): Settings {
   const json = readOptionalJson(file, configBytesMax);
   if (json === undefined) throw new ModelFileError({ file, reason: 'the file is missing' });
   const outer = settingsOf(file, json);
@@ -99,7 +104,7 @@ function readSettings(file: string): Readonly<Record<string, unknown>> {
   return { ...outer, ...settingsOf(file, outer.text_config, 'text_config') };
 }
 
-function settingsOf(file: string, json: unknown, key?: string): Readonly<Record<string, unknown>> {
+function settingsOf(file: string, json: unknown, key?: string): Settings {
   if (typeof json !== 'object' || json === null || Array.isArray(json))
     throw new ModelFileError({ file, key, reason: 'an object is expected' });
   return { ...json };

@@ -4,7 +4,13 @@ import { basename, join, resolve } from 'node:path';
 import { z } from 'zod';
 import type { ModelConfig } from '../util/model-config.ts';
 import { ModelFileError } from './errors.ts';
-import { configBytesMax, huggingFaceArchitecture, huggingFaceConfig, huggingFaceDefaults } from './hf-config.ts';
+import {
+  configBytesMax,
+  huggingFaceArchitecture,
+  huggingFaceConfig,
+  huggingFaceDefaults,
+  readSettings,
+} from './hf-config.ts';
 import { checkpointName } from './hf-names.ts';
 import { huggingFaceTokenizer } from './hf-tokenizer.ts';
 import { readOptionalJson, validate } from './json-file.ts';
@@ -44,7 +50,7 @@ export class HuggingFaceFiles implements ModelFiles {
 
   get config(): ModelConfig {
     if (this.#config === undefined) {
-      this.#config = huggingFaceConfig(this.#configPath);
+      this.#config = huggingFaceConfig(this.#configPath, readSettings(this.#configPath));
     }
     return this.#config;
   }

@@ -5,7 +5,8 @@ import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { ModelFileError } from '../../src/weights/errors.ts';
 import { openModel } from '../../src/weights/open-model.ts';
-import { configJson, ggufMetadata, ggufTensors, tinySpec, writeHuggingFaceModel } from './random-model.ts';
+import { configJson } from './random-families.ts';
+import { ggufMetadata, ggufTensors, tinySpec, writeHuggingFaceModel } from './random-model.ts';
 import { temporaryFolder } from './temporary.ts';
 import {
   type GgufSpec,

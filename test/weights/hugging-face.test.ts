@@ -6,7 +6,8 @@ import { dequantise } from '../../src/weights/dequantise.ts';
 import { ModelFileError } from '../../src/weights/errors.ts';
 import { openModel } from '../../src/weights/open-model.ts';
 import { expectTensor, type ModelFiles } from '../../src/weights/types.ts';
-import { configJson, randomTensors, tinySpec, writeHuggingFaceModel } from './random-model.ts';
+import { configJson } from './random-families.ts';
+import { randomTensors, tinySpec, writeHuggingFaceModel } from './random-model.ts';
 import { hasShared, sharedModels, temporaryFolder } from './temporary.ts';
 import { writeSafetensors } from './writers.ts';
 

@@ -1,12 +1,16 @@
 // Random models of any size in both file kinds, with the same values: for tests that need a model that nobody trained.
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import type { GainRef, Graph, WeightRef } from '../../src/graph/graph.ts';
+import { buildGraph } from '../../src/models/registry.ts';
+import { huggingFaceConfig } from '../../src/weights/hf-config.ts';
 import { quantise } from '../../src/weights/quantise.ts';
 import type { TensorType } from '../../src/weights/types.ts';
+import { asStored, configJson, type FamilyName } from './random-families.ts';
 import { f32, type GgufTensorSpec, type GgufValue, text, u32, writeGguf, writeSafetensors } from './writers.ts';
 
 export interface RandomModelSpec {
-  readonly architecture: 'llama' | 'qwen2' | 'qwen3';
+  readonly architecture: FamilyName;
   readonly vocabSize: number;
   readonly hiddenSize: number;
   readonly intermediateSize: number;
@@ -16,6 +20,8 @@ export interface RandomModelSpec {
   readonly headDim: number;
   readonly maxPositions: number;
   readonly tieEmbeddings: boolean;
+  /** Of the layers that slide, in architectures that have them. */
+  readonly window?: number;
   readonly seed: number;
 }
 
@@ -34,82 +40,68 @@ export const tinySpec: RandomModelSpec = {
 };
 
 export interface RandomTensor {
-  /** Hugging Face name, and rows in its order. */
+  /** Hugging Face name. */
   readonly name: string;
+  /** Shape, and values in the order, that models ask for: the file may hold them otherwise. */
   readonly shape: readonly number[];
   readonly values: Float32Array;
 }
 
-/** Every tensor of the model: matrices small enough that activations stay near 1, gains near 1, biases near 0. */
+/** Every tensor that the model's graph asks for: matrices small enough that activations stay near 1, gains near 1, biases near 0. */
 export function randomTensors(spec: RandomModelSpec): RandomTensor[] {
   const random = normals(spec.seed);
-  const filled = (name: string, shape: readonly number[], mean: number, deviation: number): RandomTensor => {
+  const tensors = new Map<string, RandomTensor>();
+  for (const { name, shape, mean, deviation } of wantedTensors(buildGraph(huggingFaceConfig('', configJson(spec))))) {
+    if (tensors.has(name)) continue;
     const values = new Float32Array(shape.reduce((product, size) => product * size, 1));
     for (let index = 0; index < values.length; index++) values[index] = mean + deviation * random();
-    return { name, shape, values };
-  };
-  const matrix = (name: string, rows: number, columns: number): RandomTensor =>
-    filled(`${name}.weight`, [rows, columns], 0, 1 / Math.sqrt(columns));
-  const gain = (name: string, size: number): RandomTensor => filled(`${name}.weight`, [size], 1, 0.1);
-  const { hiddenSize, intermediateSize, heads, kvHeads, headDim } = spec;
-  const tensors = [matrix('model.embed_tokens', spec.vocabSize, hiddenSize)];
-  for (let layer = 0; layer < spec.layers; layer++) {
-    const at = `model.layers.${layer}`;
-    const projections = [
-      ['q', heads],
-      ['k', kvHeads],
-      ['v', kvHeads],
-    ] as const;
-    tensors.push(gain(`${at}.input_layernorm`, hiddenSize));
-    for (const [which, count] of projections) {
-      tensors.push(matrix(`${at}.self_attn.${which}_proj`, count * headDim, hiddenSize));
-      if (spec.architecture === 'qwen2') {
-        tensors.push(filled(`${at}.self_attn.${which}_proj.bias`, [count * headDim], 0, 0.1));
-      }
-    }
-    if (spec.architecture === 'qwen3') {
-      tensors.push(gain(`${at}.self_attn.q_norm`, headDim), gain(`${at}.self_attn.k_norm`, headDim));
-    }
-    tensors.push(matrix(`${at}.self_attn.o_proj`, hiddenSize, heads * headDim));
-    tensors.push(gain(`${at}.post_attention_layernorm`, hiddenSize));
-    tensors.push(matrix(`${at}.mlp.gate_proj`, intermediateSize, hiddenSize));
-    tensors.push(matrix(`${at}.mlp.up_proj`, intermediateSize, hiddenSize));
-    tensors.push(matrix(`${at}.mlp.down_proj`, hiddenSize, intermediateSize));
+    tensors.set(name, { name, shape, values });
   }
-  tensors.push(gain('model.norm', hiddenSize));
-  if (!spec.tieEmbeddings) tensors.push(matrix('lm_head', spec.vocabSize, hiddenSize));
-  return tensors;
+  return [...tensors.values()];
 }
 
-export function configJson(spec: RandomModelSpec): Record<string, unknown> {
-  return {
-    model_type: spec.architecture,
-    vocab_size: spec.vocabSize,
-    hidden_size: spec.hiddenSize,
-    intermediate_size: spec.intermediateSize,
-    num_hidden_layers: spec.layers,
-    num_attention_heads: spec.heads,
-    num_key_value_heads: spec.kvHeads,
-    head_dim: spec.headDim,
-    max_position_embeddings: spec.maxPositions,
-    rms_norm_eps: 1e-5,
-    rope_theta: 10_000,
-    hidden_act: 'silu',
-    tie_word_embeddings: spec.tieEmbeddings,
-    bos_token_id: 1,
-    eos_token_id: 2,
-  };
+interface WantedTensor {
+  readonly name: string;
+  readonly shape: readonly number[];
+  readonly mean: number;
+  readonly deviation: number;
+}
+
+function wantedTensors(graph: Graph): WantedTensor[] {
+  const matrix = ({ name, rows, columns, bias }: WeightRef): WantedTensor[] => [
+    { name, shape: [rows, columns], mean: 0, deviation: 1 / Math.sqrt(columns) },
+    ...vector(bias, rows, 0),
+  ];
+  const vector = (name: string | undefined, size: number, mean: number): WantedTensor[] =>
+    name === undefined ? [] : [{ name, shape: [size], mean, deviation: 0.1 }];
+  const gain = (ref: GainRef | undefined, size: number) => vector(ref?.name, size, 1 - (ref?.offset ?? 0));
+  return graph.nodes.flatMap((node): WantedTensor[] => {
+    const columns = graph.tensors[node.out].columns;
+    switch (node.kind) {
+      case 'embed': {
+        const { weight, positions } = node;
+        const table = positions === undefined ? [] : matrix({ ...positions, columns, bias: undefined });
+        return [...matrix(weight), ...table];
+      }
+      case 'norm':
+        return [...gain(node.gain, columns), ...vector(node.bias, columns, 0)];
+      case 'linear':
+        return node.segments.flatMap(matrix);
+      case 'attention':
+        return [...gain(node.qNorm, node.headDim), ...gain(node.kNorm, node.headDim)];
+      default:
+        return [];
+    }
+  });
 }
 
 /** Writes a Hugging Face directory without a tokenizer. */
 export function writeHuggingFaceModel(folder: string, spec: RandomModelSpec, type: 'f32' | 'f16' | 'bf16'): void {
   mkdirSync(folder, { recursive: true });
-  const tensors = randomTensors(spec).map(({ name, shape, values }) => ({
-    name,
-    shape,
-    dtype: type.toUpperCase(),
-    bytes: quantise(type, values),
-  }));
+  const tensors = randomTensors(spec).map((tensor) => {
+    const { name, shape, values } = asStored(spec, tensor);
+    return { name, shape, dtype: type.toUpperCase(), bytes: quantise(type, values) };
+  });
   writeFileSync(join(folder, 'config.json'), JSON.stringify(configJson(spec)));
   writeFileSync(join(folder, 'model.safetensors'), writeSafetensors(tensors));
 }
