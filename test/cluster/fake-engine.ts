@@ -1,18 +1,37 @@
 // A deterministic engine for tests: it keeps tokens in pages instead of keys and values, and answers from what it reads back.
-import { pageTokens, type Step, type StepResult, topLogprobsMax } from '../../src/util/step.ts';
+import { checkGroups } from '../../src/kernel/reference-groups.ts';
+import {
+  type LayerGroup,
+  pageTokens,
+  type Step,
+  type StepGroup,
+  type StepResult,
+  topLogprobsMax,
+} from '../../src/util/step.ts';
 
 const vocabulary = 50;
+const seedHash = 17;
 
 function mix(hash: number, value: number): number {
   return Math.imul(hash ^ (value + 0x9e3779b9), 0x85ebca6b) ^ (hash >>> 13);
 }
 
+/** What a prefix comes to: like keys and values, that of a position depends on all tokens up to it. */
+function hashOf(prefix: Iterable<number>): number {
+  let hash = seedHash;
+  for (const token of prefix) hash = mix(hash, token);
+  return hash;
+}
+
+function tokenAfter(prefixHash: number, ...values: readonly number[]): number {
+  let hash = prefixHash;
+  for (const value of values) hash = mix(hash, value);
+  return (hash >>> 4) % vocabulary;
+}
+
 /** The token that follows a prefix. With a seed, another for each; seen tokens and bias change it as well. */
 export function nextToken(prefix: Iterable<number>, seed: number, tokenIndex: number, extra = 0): number {
-  let hash = 17;
-  for (const token of prefix) hash = mix(hash, token);
-  for (const value of [seed, tokenIndex, extra]) hash = mix(hash, value);
-  return (hash >>> 4) % vocabulary;
+  return tokenAfter(hashOf(prefix), seed, tokenIndex, extra);
 }
 
 /** What the penalties' lists and the bias add up to: independent of the order of the list. */
@@ -24,22 +43,38 @@ export function extraOf(tokens: ArrayLike<number>, counts: ArrayLike<number>, bi
 
 /** A log-probability that depends on the prefix and the token: exact in float32. */
 export function logprobOf(prefix: Iterable<number>, token: number): number {
-  return -nextToken(prefix, 99, token) / 64;
+  return logprobAfter(hashOf(prefix), token);
 }
 
-/** Holds (pages, 32) slots for each page id; every layer of a block keeps its own copy, salted by the layer. */
+function logprobAfter(prefixHash: number, token: number): number {
+  return -tokenAfter(prefixHash, 99, token, 0) / 64;
+}
+
+/**
+ * Each slot of a page holds a token and the hash of the prefix that ends with it, salted by the layer. A row's hash comes from the slot before
+ * it, as keys and values come from those that a row sees; and every slot that a row may see must continue the one before.
+ */
 export class FakeEngine {
-  readonly #slots: Int32Array;
+  readonly #groups: readonly LayerGroup[];
+  readonly #tokens: Int32Array;
+  readonly #hashes: Int32Array;
   rows = 0;
   steps = 0;
 
-  constructor(pages: number) {
-    this.#slots = new Int32Array(pages * pageTokens).fill(-1);
+  /** @param groups one of them sees two tokens at least */
+  constructor(pages: number, groups: readonly LayerGroup[]) {
+    this.#groups = groups;
+    this.#tokens = new Int32Array(pages * pageTokens).fill(-1);
+    this.#hashes = new Int32Array(pages * pageTokens).fill(-1);
   }
 
-  /** Writes all rows (or, when it will be aborted, garbage into some) and answers each logit row. */
+  /** Writes all rows, reads all that they may see, and answers each logit row. */
   run(step: Step): StepResult {
-    this.#write(step, step.tokens.length, false);
+    checkGroups(this.#groups, step);
+    const hashes = this.#write(step, step.tokens.length, false);
+    for (let sequence = 0; sequence + 1 < step.rowStart.length; sequence++) {
+      for (let g = 0; g < step.groups.length; g++) this.#read(step, g, sequence, hashes);
+    }
     this.rows += step.tokens.length;
     this.steps++;
     const rows = step.logitRows.length;
@@ -50,7 +85,7 @@ export class FakeEngine {
       topLogprobs: new Float32Array(rows * topLogprobsMax),
       failed: new Uint8Array(rows),
     };
-    for (let i = 0; i < rows; i++) this.#answer(step, i, result);
+    for (let i = 0; i < rows; i++) answer(step, i, hashes[step.logitRows[i] as number] as number, result);
     return result;
   }
 
@@ -59,72 +94,91 @@ export class FakeEngine {
     this.#write(step, Math.min(rows, step.tokens.length), true);
   }
 
-  #write(step: Step, rows: number, broken: boolean): void {
-    for (let row = 0; row < rows; row++) {
-      const sequence = sequenceOf(step, row);
-      for (let layer = 0; layer < layersOf(step); layer++) {
-        const slot = this.#slot(step, sequence, step.positions[row] as number, layer);
-        this.#slots[slot] = broken && layer > 0 ? -7 : (step.tokens[row] as number) + layer * 1000;
+  /** Returns the hash of each row. */
+  #write(step: Step, rows: number, broken: boolean): Int32Array {
+    const hashes = new Int32Array(rows);
+    for (let sequence = 0, row = 0; sequence + 1 < step.rowStart.length; sequence++) {
+      let hash = this.#hashBefore(step, sequence);
+      for (; row < Math.min(rows, step.rowStart[sequence + 1] as number); row++) {
+        const token = step.tokens[row] as number;
+        hash = mix(hash, token);
+        hashes[row] = hash;
+        for (const group of step.groups) {
+          for (let layer = 0; layer < group.layers; layer++) {
+            const slot = slotOf(group, sequence, step.positions[row] as number, layer);
+            this.#tokens[slot] = broken && layer > 0 ? -7 : token + layer * 1000;
+            this.#hashes[slot] = hash ^ layer;
+          }
+        }
       }
     }
+    return hashes;
   }
 
-  #answer(step: Step, i: number, result: StepResult): void {
-    const row = step.logitRows[i] as number;
-    const sampling = step.sampling;
-    const prefix = this.#prefix(step, row);
-    const seed = sampling.seed[2 * i] as number;
-    const [seenFrom, seenTo] = [sampling.seenStart[i], sampling.seenStart[i + 1]];
-    const bias = sampling.biasValues.subarray(sampling.biasStart[i], sampling.biasStart[i + 1]);
-    const seen = sampling.seenTokens.subarray(seenFrom, seenTo);
-    const extra = extraOf(
-      seen,
-      sampling.seenCounts.subarray(seenFrom, seenTo),
-      bias.reduce((sum, b) => sum + b, 0),
-    );
-    const scored = sampling.hasTarget[i] === 1;
-    const token = scored
-      ? (sampling.target[i] as number)
-      : nextToken(prefix, seed, sampling.tokenIndex[i] as number, extra);
-    result.tokens[i] = token;
-    result.logprobs[i] = logprobOf(prefix, token);
-    for (let k = 0; k < (sampling.topLogprobs[i] as number); k++) {
-      result.topTokens[i * topLogprobsMax + k] = k;
-      result.topLogprobs[i * topLogprobsMax + k] = logprobOf(prefix, k);
+  /** Hash of what comes before the sequence's first row, from a group that still sees it. */
+  #hashBefore(step: Step, sequence: number): number {
+    const position = (step.positions[step.rowStart[sequence] as number] as number) - 1;
+    if (position < 0) return seedHash;
+    const g = this.#groups.findIndex(({ window }) => window === undefined || window > 1);
+    return this.#hashes[slotOf(step.groups[g] as StepGroup, sequence, position, 0)] as number;
+  }
+
+  /** Every slot that the sequence's rows may see, in every layer, holds what follows from the slot before it. */
+  #read(step: Step, g: number, sequence: number, hashes: Int32Array): void {
+    const group = step.groups[g] as StepGroup;
+    const rows = [step.rowStart[sequence] as number, (step.rowStart[sequence + 1] as number) - 1] as const;
+    const last = step.positions[rows[1]] as number;
+    const window = this.#groups[g]?.window ?? Number.POSITIVE_INFINITY;
+    const from = Math.max(0, (step.positions[rows[0]] as number) - window + 1);
+    let before = from === 0 ? seedHash : undefined;
+    for (let position = from; position <= last; position++) {
+      const slot = slotOf(group, sequence, position, 0);
+      const hash = this.#hashes[slot] as number;
+      const token = this.#tokens[slot] as number;
+      if (before !== undefined && mix(before, token) !== hash)
+        throw new Error(
+          `Group ${g} holds another sequence's token at position ${position} of rows at ${from} to ${last}`,
+        );
+      for (let layer = 1; layer < group.layers; layer++) {
+        const other = slotOf(group, sequence, position, layer);
+        if (this.#tokens[other] !== token + layer * 1000 || this.#hashes[other] !== (hash ^ layer))
+          throw new Error(`Layers of group ${g} disagree at position ${position}`);
+      }
+      before = hash;
     }
-  }
-
-  /** Reads the row's own prefix through the block table, from every layer. */
-  #prefix(step: Step, row: number): number[] {
-    const sequence = sequenceOf(step, row);
-    const length = (step.positions[row] as number) + 1;
-    return Array.from({ length }, (_, position) => {
-      const values = Array.from({ length: layersOf(step) }, (_, layer) => {
-        return (this.#slots[this.#slot(step, sequence, position, layer)] as number) - layer * 1000;
-      });
-      if (values.some((value) => value !== values[0]))
-        throw new Error(`Layers disagree at position ${position}: ${values}`);
-      return values[0] as number;
-    });
-  }
-
-  #slot(step: Step, sequence: number, position: number, layer: number): number {
-    const group = step.groups[0];
-    if (group === undefined) throw new Error('A step has no layer group');
-    const index = (group.blockStart[sequence] as number) + Math.floor(position / pageTokens);
-    if (index >= (group.blockStart[sequence + 1] ?? group.blocks.length))
-      throw new Error(`No block for position ${position}`);
-    const page = group.pageTable[(group.blocks[index] as number) * group.layers + layer] as number;
-    return page * pageTokens + (position % pageTokens);
+    if (before !== hashes[rows[1]]) throw new Error(`Group ${g} holds another sequence's tokens up to ${last}`);
   }
 }
 
-function layersOf(step: Step): number {
-  return step.groups[0]?.layers ?? 0;
+function answer(step: Step, i: number, prefixHash: number, result: StepResult): void {
+  const sampling = step.sampling;
+  const seed = sampling.seed[2 * i] as number;
+  const [seenFrom, seenTo] = [sampling.seenStart[i], sampling.seenStart[i + 1]];
+  const bias = sampling.biasValues.subarray(sampling.biasStart[i], sampling.biasStart[i + 1]);
+  const extra = extraOf(
+    sampling.seenTokens.subarray(seenFrom, seenTo),
+    sampling.seenCounts.subarray(seenFrom, seenTo),
+    bias.reduce((sum, b) => sum + b, 0),
+  );
+  const scored = sampling.hasTarget[i] === 1;
+  const sampled = tokenAfter(prefixHash, seed, sampling.tokenIndex[i] as number, extra);
+  const token = scored ? (sampling.target[i] as number) : sampled;
+  result.tokens[i] = token;
+  result.logprobs[i] = logprobAfter(prefixHash, token);
+  for (let k = 0; k < (sampling.topLogprobs[i] as number); k++) {
+    result.topTokens[i * topLogprobsMax + k] = k;
+    result.topLogprobs[i * topLogprobsMax + k] = logprobAfter(prefixHash, k);
+  }
 }
 
-function sequenceOf(step: Step, row: number): number {
-  let sequence = 0;
-  while ((step.rowStart[sequence + 1] as number) <= row) sequence++;
-  return sequence;
+function slotOf(group: StepGroup, sequence: number, position: number, layer: number): number {
+  const first = group.firstBlock[sequence] as number;
+  const index = (group.blockStart[sequence] as number) + Math.floor(position / pageTokens) - first;
+  if (
+    index < (group.blockStart[sequence] as number) ||
+    index >= (group.blockStart[sequence + 1] ?? group.blocks.length)
+  )
+    throw new Error(`No block for position ${position}: the first listed is ${first}`);
+  const page = group.pageTable[(group.blocks[index] as number) * group.layers + layer] as number;
+  return page * pageTokens + (position % pageTokens);
 }

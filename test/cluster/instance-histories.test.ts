@@ -2,9 +2,28 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import type { GenerationRequest } from '../../src/cluster/ports.ts';
+import { blockPages, pagesFor } from '../../src/policy/blocks/layer-groups.ts';
+import type { LayerGroup } from '../../src/util/step.ts';
 import { expectComplete, greedy, limits, promptOf, request, World } from './world.ts';
 
-const layers = 3;
+/** One group, windows beside it in both orders, windows alone: smaller and larger than a block, whole blocks or not. */
+const layerGroups: readonly (readonly LayerGroup[])[] = [
+  [{ layers: 3, window: undefined }],
+  [
+    { layers: 2, window: 40 },
+    { layers: 1, window: undefined },
+  ],
+  [
+    { layers: 2, window: undefined },
+    { layers: 1, window: 64 },
+    { layers: 1, window: 5 },
+  ],
+  [{ layers: 2, window: 33 }],
+  [
+    { layers: 1, window: 20 },
+    { layers: 2, window: 70 },
+  ],
+];
 
 /** Few different prompts, many lengths: shared prefixes, equal prompts and near misses are common. */
 const arbitraryRequest = fc.record({
@@ -50,7 +69,9 @@ function toRequest(id: string, drawn: Drawn): GenerationRequest {
 }
 
 interface Settings {
-  readonly blocks: number;
+  readonly groups: readonly LayerGroup[];
+  /** Blocks beyond those of the largest request. */
+  readonly spareBlocks: number;
   readonly tokensMax: number;
   readonly sequencesMax: number;
   readonly eviction: 'lru' | 'lfu' | 'length-aware';
@@ -59,8 +80,8 @@ interface Settings {
 }
 
 const arbitrarySettings: fc.Arbitrary<Settings> = fc.record({
-  // The largest request fits alone: 153 + 70 tokens, seven blocks.
-  blocks: fc.constantFrom(7, 8, 12, 30),
+  groups: fc.constantFrom(...layerGroups),
+  spareBlocks: fc.constantFrom(0, 1, 5, 23),
   tokensMax: fc.constantFrom(36, 50, 200),
   sequencesMax: fc.constantFrom(1, 3, 4),
   eviction: fc.constantFrom('lru', 'lfu', 'length-aware'),
@@ -74,10 +95,11 @@ class History {
   readonly cancelled = new Map<string, number>();
 
   constructor(settings: Settings) {
-    const { tokensMax, sequencesMax, usPerStep: us } = settings;
+    const { groups, spareBlocks, tokensMax, sequencesMax, usPerStep: us } = settings;
     this.world = new World({
-      pages: settings.blocks * layers + 1,
-      groups: [{ layers, window: undefined }],
+      // The largest request fits alone, a block at a time, and a page is left that is no block.
+      pages: pagesFor(groups, 153 + 70) + spareBlocks * blockPages(groups) + 1,
+      groups,
       eviction: settings.eviction,
       queueMax: settings.queueMax,
       limits: {
@@ -142,7 +164,7 @@ test('every request ends with exactly the tokens that it gets alone, and nothing
       shared += snapshot.cachedTokens;
       evicted += snapshot.evictedBlocks;
     }),
-    { numRuns: 150 },
+    { numRuns: 250 },
   );
   // The histories reach what they are for.
   expect(Math.min(preempted, shared, evicted)).toBeGreaterThan(0);

@@ -77,19 +77,22 @@ export class World {
   nowUs = 0;
   running: RunStep | undefined;
   abortAsked = 0;
+  /** Most pages that sequences held at once. */
+  usedPagesMax = 0;
   /** Rows of each step that ended well. */
   readonly stepRows: number[] = [];
 
   constructor(config: Partial<InstanceConfig> = {}) {
     const all = { ...baseConfig, ...config };
     this.instance = new Instance(all);
-    this.engine = new FakeEngine(all.pages);
+    this.engine = new FakeEngine(all.pages, all.groups);
   }
 
   /** One event, its effects, and every invariant. */
   tell(event: InstanceEvent): void {
     for (const effect of this.instance.step(this.nowUs, event)) this.#apply(effect);
     this.instance.check();
+    this.usedPagesMax = Math.max(this.usedPagesMax, this.instance.snapshot().pages.used);
   }
 
   submit(...requests: readonly GenerationRequest[]): void {

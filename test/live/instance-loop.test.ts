@@ -15,7 +15,7 @@ afterEach(() => outer.close());
 
 /** Runs every step at once, aborts where the word is set; `during` happens in the middle of a step. */
 class ScriptedEngine {
-  readonly #pages = new FakeEngine(baseConfig.pages);
+  readonly #pages = new FakeEngine(baseConfig.pages, baseConfig.groups);
   readonly rows: number[] = [];
   readonly #during: (step: number, abort: Int32Array) => void;
 
