@@ -1,6 +1,7 @@
 // The `kvasir` command: parses, dispatches, and turns every failure into one line and an exit code.
 import { readFileSync } from 'node:fs';
 import { Command, CommanderError } from 'commander';
+import { HubError } from '../weights/hub/errors.ts';
 import { benchCommand } from './commands/bench.ts';
 import { chatCommand } from './commands/chat.ts';
 import { generateCommand } from './commands/generate.ts';
@@ -45,6 +46,8 @@ async function main(argv: readonly string[]): Promise<number> {
     if (error instanceof CommanderError) return error.exitCode === 0 ? 0 : 2;
     console.error(error instanceof Error ? error.message : String(error));
     if (process.env.KVASIR_DEBUG !== undefined && error instanceof Error) console.error(error.stack);
+    // What a shell reports of a process that SIGINT ended.
+    if (error instanceof HubError && error.kind === 'interrupted') return 130;
     return error instanceof UsageError ? 2 : 1;
   }
 }

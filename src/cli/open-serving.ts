@@ -5,8 +5,8 @@ import type { ServedModel } from '../gateway/served-model.ts';
 import { TokenizerThread } from '../live/tokenizer-thread.ts';
 import { WorkerInstance } from '../live/worker-instance.ts';
 import { openModel } from '../weights/open-model.ts';
+import { locateModel } from './locate-model.ts';
 import type { ModelOptions } from './options.ts';
-import { embeddedModel } from './package-root.ts';
 import { contextTokens, createServedModel } from './served-model.ts';
 import type { InstanceSettings } from './worker-settings.ts';
 
@@ -26,7 +26,7 @@ export async function openServing(
   options: ModelOptions,
   { queue, servedModelName }: { queue: number; servedModelName?: string | undefined },
 ): Promise<Serving> {
-  const path = options.model ?? embeddedModel;
+  const { path, name } = await locateModel(options.model);
   const files = openModel(path);
   try {
     const context = contextTokens(files, options);
@@ -46,7 +46,7 @@ export async function openServing(
       queueMax: queue,
       log: console.error,
     });
-    const model = await servedOrClosed(instance, () => createServedModel(files, context, servedModelName));
+    const model = await servedOrClosed(instance, () => createServedModel(files, context, servedModelName ?? name));
     const { tokenizer } = model;
     const thread = new TokenizerThread(new URL('./tokenizer-worker.js', import.meta.url), { model: path });
     const encode: Encode = async (text, addSpecial) => {

@@ -57,10 +57,15 @@ export const serveOptionsSchema = modelOptionsSchema.extend({
 export type ModelOptions = z.infer<typeof modelOptionsSchema>;
 export type ServeOptions = z.infer<typeof serveOptionsSchema>;
 
+export function modelFlag(): Option {
+  const kinds = 'GGUF file, Hugging Face directory, or org/name[@revision][:file.gguf] of the hub';
+  return new Option('--model <model>', `${kinds} (default: the embedded kvasir-tiny)`);
+}
+
 /** Flags that say what to load and how. Defaults live in the schema, so that a config file can stand between. */
 export function addModelFlags(command: Command): Command {
   return command
-    .addOption(new Option('--model <path>', 'GGUF file or Hugging Face directory (default: the embedded kvasir-tiny)'))
+    .addOption(modelFlag())
     .addOption(
       new Option('--weights <form>', 'weights in memory (default: native)').choices([
         'native',

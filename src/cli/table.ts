@@ -15,3 +15,7 @@ function cell(value: unknown): string {
   if (value === undefined) return '-';
   return typeof value === 'object' ? JSON.stringify(value) : String(value);
 }
+
+export function megabytes(bytes: number): string {
+  return `${(bytes / 1e6).toFixed(1)} MB`;
+}

@@ -38,7 +38,8 @@ export function quoteName(name: string): string {
   return `"${printable(name, 120)}"`;
 }
 
-function printable(text: string, lengthMax: number): string {
+/** Text from outside as one line: cut, and without control characters. */
+export function printable(text: string, lengthMax: number): string {
   const short = text.length > lengthMax ? `${text.slice(0, lengthMax)}...` : text;
   return short.replace(/[\p{Cc}\p{Zl}\p{Zp}\p{Cf}\p{Cs}]/gu, '\ufffd');
 }

@@ -11,8 +11,8 @@ import type { Backend } from '../../kernel/backend.ts';
 import { createModelText } from '../../text/model-text.ts';
 import { openModel } from '../../weights/open-model.ts';
 import { createBackend } from '../backend.ts';
-import { modelOptionsSchema, readOptions } from '../options.ts';
-import { embeddedModel } from '../package-root.ts';
+import { locateModel } from '../locate-model.ts';
+import { modelFlag, modelOptionsSchema, readOptions } from '../options.ts';
 import { printTable } from '../table.ts';
 import { UsageError } from '../usage-error.ts';
 import { kernelCommand } from './bench-kernel.ts';
@@ -38,7 +38,7 @@ const engineSchema = modelOptionsSchema.pick({ model: true, weights: true, input
 function engineCommand(): Command {
   return new Command('engine')
     .description('prefill and decode steps of a model, without scheduler or HTTP: medians')
-    .option('--model <path>', 'GGUF file or Hugging Face directory (default: the embedded kvasir-tiny)')
+    .addOption(modelFlag())
     .addOption(new Option('--weights <form>', 'weights in memory (default: native)').choices(weightsForms))
     .addOption(new Option('--inputs <form>', 'rounding of linear inputs (default: bf16)').choices(inputForms))
     .addOption(threadsFlag())
@@ -48,8 +48,9 @@ function engineCommand(): Command {
     .option('--depth <list>', 'tokens in the cache of each (default: 0,512,4096)')
     .option('--repeats <n>', 'prefills timed (default: 5)')
     .option('--json', 'print one JSON object')
-    .action(({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
-      const { threads, model = embeddedModel, ...options } = readOptions(engineSchema, flags);
+    .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
+      const { threads, model: named, ...options } = readOptions(engineSchema, flags);
+      const { path: model } = await locateModel(named);
       const report = withBackend(threads, (backend) =>
         benchEngine(backend, { ...options, model, onProgress: progress }),
       );
@@ -106,15 +107,15 @@ const accuracySchema = modelOptionsSchema.pick({ model: true, threads: true }).e
 function accuracyCommand(): Command {
   return new Command('accuracy')
     .description('perplexity, divergence and agreement of forms, against float32 arithmetic on the stored weights')
-    .option('--model <path>', 'GGUF file or Hugging Face directory (default: the embedded kvasir-tiny)')
+    .addOption(modelFlag())
     .requiredOption('--text <file>', 'UTF-8 text to read')
     .option('--tokens <n>', 'tokens of it (default: 1500)')
     .option('--forms <list>', 'WEIGHTS/INPUTS (default: native/f32,native/bf16,native/int8)')
     .addOption(threadsFlag())
     .option('--json', 'print one JSON object')
-    .action(({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
-      const { model = embeddedModel, threads, text, ...options } = readOptions(accuracySchema, flags);
-      const files = openModel(model);
+    .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
+      const { model, threads, text, ...options } = readOptions(accuracySchema, flags);
+      const files = openModel((await locateModel(model)).path);
       try {
         if (files.tokenizer === undefined)
           throw new UsageError(`Cannot read the text: model '${files.id}' has no tokenizer`);

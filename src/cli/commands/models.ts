@@ -1,115 +1,86 @@
-// `kvasir models`: what is there, and what is inside a file.
-import { existsSync, readdirSync, statSync } from 'node:fs';
-import { join } from 'node:path';
+// `kvasir models`: what is on this machine, what is inside, fetching from the hub and taking out of its cache.
+import { createInterface } from 'node:readline/promises';
 import { Command } from 'commander';
-import { openModel } from '../../weights/open-model.ts';
-import type { ModelFiles } from '../../weights/types.ts';
-import { packageFile } from '../package-root.ts';
+import { planRemoval, remove } from '../../weights/hub/cached-repositories.ts';
+import { type HubReference, parseHubReference } from '../../weights/hub/reference.ts';
+import { hubSettings } from '../../weights/hub/settings.ts';
+import { pull } from '../locate-model.ts';
+import { megabytes } from '../table.ts';
 import { UsageError } from '../usage-error.ts';
+import { inspect } from './models-inspect.ts';
+import { listFolder, listMachine } from './models-list.ts';
+
+const referenceHelp = 'org/name, org/name@revision, org/name:file.gguf or org/name:Q4_K_M';
+
+interface JsonFlag {
+  readonly json?: boolean;
+}
 
 export function modelsCommand(): Command {
-  const models = new Command('models').description('list and inspect models');
+  const models = new Command('models').description('pull, list, inspect and remove models');
+  models
+    .command('pull')
+    .description('download a model of the hub, or what is missing of it')
+    .argument('<model>', referenceHelp)
+    .option('--json', 'print one JSON object')
+    .action((model: string, { json }: JsonFlag) => pullNamed(model, json === true));
   models
     .command('list')
-    .description('models in a folder (default: those that ship with kvasir)')
-    .argument('[folder]', 'folder to look in, one level deep', packageFile('models'))
+    .description('models in a folder, or the embedded one and those in the cache of the hub')
+    .argument('[folder]', 'folder to look in, one level deep')
     .option('--json', 'print one JSON object')
-    .action((folder: string, { json }: { json?: boolean }) => list(folder, json === true));
+    .action((folder: string | undefined, { json }: JsonFlag) =>
+      folder === undefined ? listMachine(json === true) : listFolder(folder, json === true),
+    );
   models
     .command('inspect')
-    .description('configuration, tokenizer and tensors of a model')
-    .argument('<path>', 'GGUF file or Hugging Face directory')
+    .description('architecture, sizes, tokenizer, files and tensors of a model on this machine')
+    .argument('<model>', `GGUF file, Hugging Face directory, or a cached ${referenceHelp}`)
     .option('--json', 'print one JSON object')
-    .action((path: string, { json }: { json?: boolean }) => inspect(path, json === true));
+    .action((model: string, { json }: JsonFlag) => inspect(model, json === true));
+  models
+    .command('remove')
+    .description('take a model out of the cache, with what nothing else uses')
+    .argument('<model>', referenceHelp)
+    .option('--yes', 'do not ask')
+    .option('--json', 'print one JSON object')
+    .action((model: string, flags: JsonFlag & { yes?: boolean }) =>
+      removeNamed(model, flags.yes === true, flags.json === true),
+    );
   return models;
 }
 
-interface ListedModel {
-  readonly path: string;
-  readonly architecture?: string;
-  readonly context?: number;
-  readonly bytes?: number;
-  readonly error?: string;
+function referenceOf(model: string): HubReference {
+  const reference = parseHubReference(model);
+  if (reference === undefined) throw new UsageError(`Cannot use '${model}': write ${referenceHelp}`);
+  return reference;
 }
 
-function list(folder: string, json: boolean): void {
-  if (!existsSync(folder)) throw new UsageError(`Cannot list models: no folder ${folder}`);
-  const found = candidates(folder).map(describe);
-  if (json) {
-    console.log(JSON.stringify({ models: found }));
+async function pullNamed(model: string, json: boolean): Promise<void> {
+  const reference = referenceOf(model);
+  const { path, commit, files, bytes } = await pull(reference);
+  if (json) console.log(JSON.stringify({ model, revision: reference.revision, commit, path, bytes, files }));
+  else console.log(path);
+}
+
+async function removeNamed(model: string, yes: boolean, json: boolean): Promise<void> {
+  const { cacheFolder } = hubSettings(process.env);
+  const removal = planRemoval(cacheFolder, referenceOf(model));
+  const { bytes } = removal;
+  const asks = !yes && process.stdin.isTTY === true;
+  if (asks && !(await agrees(`Remove ${model}, ${megabytes(bytes)}? [y/N] `))) {
+    console.log('Nothing was removed');
     return;
   }
-  for (const model of found) {
-    const facts = model.error ?? `${model.architecture}, context ${model.context}, ${megabytes(model.bytes ?? 0)}`;
-    console.log(`${model.path}: ${facts}`);
-  }
-  if (found.length === 0) console.log(`No models in ${folder}`);
+  await remove(cacheFolder, removal);
+  console.log(json ? JSON.stringify({ model, bytes }) : `Removed ${model}: ${megabytes(bytes)}`);
 }
 
-function candidates(folder: string): string[] {
-  const inside = readdirSync(folder, { withFileTypes: true }).flatMap((entry) => {
-    const path = join(folder, entry.name);
-    if (!entry.isDirectory()) return [path];
-    return [path, ...readdirSync(path).map((name) => join(path, name))];
-  });
-  return [folder, ...inside].filter((path) =>
-    statSync(path).isDirectory() ? existsSync(join(path, 'config.json')) : path.endsWith('.gguf'),
-  );
-}
-
-function describe(path: string): ListedModel {
+async function agrees(question: string): Promise<boolean> {
+  const terminal = createInterface({ input: process.stdin, output: process.stderr });
   try {
-    return withModel(path, (files) => ({
-      path,
-      architecture: files.config.architecture,
-      context: files.config.maxPositions,
-      bytes: tensorBytes(files),
-    }));
-  } catch (error) {
-    return { path, error: error instanceof Error ? error.message : String(error) };
-  }
-}
-
-function inspect(path: string, json: boolean): void {
-  const report = withModel(path, (files) => {
-    const tensors = [...files.tensors()].map(({ name, type, shape }) => ({ name, type, shape }));
-    const tokenizer = files.tokenizer?.kind === 'gguf' ? files.tokenizer.data.model : files.tokenizer?.kind;
-    return {
-      path,
-      kind: files.kind,
-      bytes: tensorBytes(files),
-      config: files.config,
-      tokenizer,
-      defaults: files.generationDefaults,
-      tensors,
-    };
-  });
-  if (json) {
-    console.log(JSON.stringify(report));
-    return;
-  }
-  console.log(`${path}: ${report.kind}, ${megabytes(report.bytes)}, tokenizer ${report.tokenizer ?? 'none'}`);
-  for (const [name, value] of Object.entries({ ...report.config, ...report.defaults })) {
-    if (value !== undefined) console.log(`  ${name}: ${typeof value === 'object' ? JSON.stringify(value) : value}`);
-  }
-  for (const { name, type, shape } of report.tensors) console.log(`  ${name} ${type} [${shape.join(', ')}]`);
-}
-
-function withModel<T>(path: string, read: (files: ModelFiles) => T): T {
-  const files = openModel(path);
-  try {
-    return read(files);
+    return /^y(es)?$/i.test((await terminal.question(question)).trim());
   } finally {
-    files.close();
+    terminal.close();
   }
-}
-
-function tensorBytes(files: ModelFiles): number {
-  let bytes = 0;
-  for (const tensor of files.tensors()) bytes += tensor.byteLength;
-  return bytes;
-}
-
-function megabytes(bytes: number): string {
-  return `${(bytes / 1e6).toFixed(1)} MB`;
 }

@@ -1,0 +1,99 @@
+// The lock between processes: one holds it, others wait, and what a dead one left stops nobody.
+import { spawn } from 'node:child_process';
+import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { describe, expect, it } from 'vitest';
+import { FolderLock } from '../../../src/weights/hub/lock.ts';
+import { temporaryFolder } from '../temporary.ts';
+
+const root = temporaryFolder();
+const built = new URL('../../../dist/weights/hub/lock.js', import.meta.url);
+
+/** Yields to the event loop and takes no time. */
+const soon = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
+const signal = new AbortController().signal;
+
+async function held(folder: string): Promise<FolderLock> {
+  const lock = await FolderLock.tryAcquire(folder);
+  if (!(lock instanceof FolderLock)) throw new Error(`held by ${lock}`);
+  return lock;
+}
+
+describe('the lock of a folder', () => {
+  it('is held by one at a time and passes on', async () => {
+    const folder = join(root.path, 'one');
+    const first = await held(folder);
+    expect(await FolderLock.tryAcquire(folder)).toBe(`process ${process.pid}`);
+    const told: string[] = [];
+    const waiting = FolderLock.acquire(folder, { signal, sleep: soon, onWait: (holder) => told.push(holder) });
+    await soon();
+    await first.release();
+    await (await waiting).release();
+    expect(told).toEqual([`process ${process.pid}`]);
+    expect(readdirSync(folder)).toEqual(['kvasir-2.free']);
+  });
+
+  it('goes to one alone of many that want it at once, time after time', async () => {
+    const folder = join(root.path, 'many');
+    let inside = 0;
+    let most = 0;
+    const turn = async (): Promise<void> => {
+      const lock = await FolderLock.acquire(folder, { signal, sleep: soon, onWait: () => {} });
+      inside++;
+      most = Math.max(most, inside);
+      await soon();
+      inside--;
+      await lock.release();
+    };
+    await Promise.all(Array.from({ length: 20 }, turn));
+    expect(most).toBe(1);
+  });
+
+  it('stops waiting on a signal', async () => {
+    const folder = join(root.path, 'stopped');
+    const lock = await held(folder);
+    const stop = new AbortController();
+    const waiting = FolderLock.acquire(folder, { signal: stop.signal, sleep: soon, onWait: () => stop.abort() });
+    await expect(waiting).rejects.toMatchObject({ kind: 'interrupted' });
+    await lock.release();
+  });
+
+  it('of a process that was killed is free at once', async () => {
+    const folder = join(root.path, 'killed');
+    const script = `
+      const { FolderLock } = await import(${JSON.stringify(built.href)});
+      await FolderLock.tryAcquire(${JSON.stringify(folder)});
+      console.log('held');
+      setInterval(() => {}, 1000);`;
+    const child = spawn(process.execPath, ['--input-type=module', '--eval', script], {
+      stdio: ['ignore', 'pipe', 'inherit'],
+    });
+    await new Promise((resolve) => child.stdout.once('data', resolve));
+    expect(await FolderLock.tryAcquire(folder)).toBe(`process ${child.pid}`);
+    child.kill('SIGKILL');
+    await new Promise((resolve) => child.once('exit', resolve));
+    await (await held(folder)).release();
+  });
+
+  it('of another machine, or half written, is not broken at once', async () => {
+    const folder = join(root.path, 'foreign');
+    mkdirSync(folder);
+    writeFileSync(join(folder, 'kvasir-7.lock'), JSON.stringify({ machine: 'other', pid: 1, started: '1' }));
+    expect(await FolderLock.tryAcquire(folder)).toBe('process 1 on another machine');
+    writeFileSync(join(folder, 'kvasir-7.lock'), '');
+    expect(await FolderLock.tryAcquire(folder)).toBe('another process');
+  });
+
+  it('is not mistaken for one whose process id was used again', async () => {
+    const folder = join(root.path, 'again');
+    const lock = await held(folder);
+    const [name = ''] = readdirSync(folder);
+    const holder = JSON.parse(readFileSync(join(folder, name), 'utf8')) as { started: string };
+    // Where the system does not tell when a process began, a living process id is a living holder.
+    if (holder.started !== '') {
+      writeFileSync(join(folder, name), JSON.stringify({ ...holder, started: '1' }));
+      await (await held(folder)).release();
+    }
+    await lock.release();
+  });
+});

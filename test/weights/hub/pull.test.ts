@@ -1,0 +1,204 @@
+// Pulling from a hub: the cache's layout, what is found again, and resuming.
+import { existsSync, lstatSync, mkdirSync, readFileSync, readlinkSync, unlinkSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { describe, expect, it } from 'vitest';
+import { commitA, commitB, cutAfter, gitSha1, sha256 } from './hub-server.ts';
+import { createWorld, noise } from './world.ts';
+
+const weights = noise(300_000);
+const folderFiles = {
+  'config.json': '{"model_type": "llama"}',
+  'tokenizer.json': '{"a": 1}',
+  'model.safetensors': weights,
+  'pytorch_model.bin': noise(2000, 3),
+  'README.md': 'words',
+};
+const ggufFiles = { 'tiny-Q8_0.gguf': weights, '.gitattributes': '*' };
+const partial = (bytes: Uint8Array): string => `${sha256(bytes)}.kvasir.incomplete`;
+
+describe('the cache', () => {
+  it('holds blobs by hash, a snapshot of links and the ref; what the model does not need stays there', async () => {
+    const { pull, cache, hub, blobs } = await createWorld(folderFiles);
+    const model = await pull();
+    expect(model).toMatchObject({ path: cache.snapshot(commitA), commit: commitA });
+    expect([...model.files].toSorted()).toEqual(['config.json', 'model.safetensors', 'tokenizer.json']);
+    expect(blobs()).toEqual(
+      [gitSha1(folderFiles['config.json']), gitSha1(folderFiles['tokenizer.json']), sha256(weights)].toSorted(),
+    );
+    expect(readlinkSync(join(model.path, 'model.safetensors'))).toBe(`../../blobs/${sha256(weights)}`);
+    expect(readFileSync(join(model.path, 'model.safetensors')).equals(weights)).toBe(true);
+    expect(readFileSync(join(cache.folder, 'refs', 'main'), 'utf8')).toBe(commitA);
+    expect(hub.fetched()).toHaveLength(3);
+  });
+
+  it('is found again: one list, no file', async () => {
+    const { pull, hub } = await createWorld(folderFiles);
+    await pull();
+    const before = hub.fetched().length;
+    await pull();
+    expect(hub.fetched()).toHaveLength(before);
+  });
+
+  it('made by another tool is found: its blobs, also without a snapshot', async () => {
+    const { pull, cache, hub } = await createWorld(ggufFiles);
+    mkdirSync(cache.blobFolder, { recursive: true });
+    writeFileSync(cache.blob(sha256(weights)), weights);
+    const { path } = await pull();
+    expect(readFileSync(path).equals(weights)).toBe(true);
+    expect(hub.fetched()).toEqual([]);
+  });
+
+  it('shares what two revisions have in common, and asks nobody about a commit that it has', async () => {
+    const { pull, hub } = await createWorld(folderFiles);
+    await pull();
+    hub.repositories.set('org/tiny', {
+      commit: commitB,
+      files: { ...folderFiles, 'config.json': '{"model_type": "qwen2"}' },
+    });
+    const fetched = hub.fetched().length;
+    expect((await pull()).commit).toBe(commitB);
+    expect(hub.fetched().slice(fetched)).toEqual([`/cdn/org/tiny/resolve/${commitB}/config.json`]);
+    const seen = hub.seen.length;
+    expect((await pull(`org/tiny@${commitA}`)).commit).toBe(commitA);
+    expect(hub.seen).toHaveLength(seen);
+  });
+
+  it('copies where links cannot be made', async () => {
+    const { pull, cache } = await createWorld(ggufFiles);
+    await pull();
+    const fail = async (): Promise<void> => {
+      throw new Error('no links here');
+    };
+    await cache.link(commitB, 'sub/copy.gguf', sha256(weights), fail);
+    const copy = join(cache.snapshot(commitB), 'sub', 'copy.gguf');
+    expect(lstatSync(copy).isFile()).toBe(true);
+    expect(readFileSync(copy).equals(weights)).toBe(true);
+  });
+
+  it('serves when the network is down, and says so; offline it is not even tried', async () => {
+    const { pull, hub, events } = await createWorld(folderFiles);
+    const { path } = await pull();
+    await hub.close();
+    expect((await pull('org/tiny')).path).toBe(path);
+    expect(events.at(-1)).toMatchObject({
+      kind: 'cached-only',
+      why: expect.stringContaining(`Cannot reach ${hub.url}: the connection`),
+    });
+    const seen = hub.seen.length;
+    expect((await pull('org/tiny', { offline: true })).path).toBe(path);
+    expect(hub.seen).toHaveLength(seen);
+    await expect(pull('org/other', { offline: true })).rejects.toThrow(/HF_HUB_OFFLINE is set, and it is not in/);
+    await expect(pull('org/other')).rejects.toThrow(/^Cannot reach http.*: the connection is refused \(4 times\)$/);
+  });
+
+  it('without the weights does not serve when the network is down', async () => {
+    const { pull, cache } = await createWorld(folderFiles);
+    await pull();
+    unlinkSync(cache.blob(sha256(weights)));
+    await expect(pull('org/tiny', { offline: true })).rejects.toThrow('HF_HUB_OFFLINE');
+  });
+});
+
+describe('resuming', () => {
+  it('goes on where the connection was cut, and again, with the delays growing', async () => {
+    const { pull, hub, sleptMs } = await createWorld(ggufFiles);
+    hub.misbehave = (request, response, sent, content) => {
+      if (!request.path.startsWith('/cdn/') || content === undefined || sent >= 3) return false;
+      const start = Number(/\d+/.exec(request.range ?? '')?.[0] ?? 0);
+      cutAfter(response, content, start, sent === 1 ? 0 : 70_000);
+      return true;
+    };
+    const { path } = await pull();
+    expect(readFileSync(path).equals(weights)).toBe(true);
+    const cdn = hub.seen.filter((request) => request.path.startsWith('/cdn/'));
+    const [first, second = 0, third = 0, fourth = 0] = cdn.map(({ range }) => Number(/\d+/.exec(range ?? '0')?.[0]));
+    // A cut may take what was on the way with it.
+    expect([first, third]).toEqual([0, second]);
+    expect(second).toBeGreaterThan(0);
+    expect(fourth).toBeGreaterThan(third);
+    expect(sleptMs).toEqual([500, 1000, 500]);
+  });
+
+  it('gives up after a while without progress, and the next pull takes what came', async () => {
+    const { pull, hub, blobs, cache } = await createWorld(ggufFiles);
+    hub.misbehave = (request, response, sent, content) => {
+      if (!request.path.startsWith('/cdn/') || content === undefined) return false;
+      cutAfter(response, content, sent === 0 ? 0 : 50_000, sent === 0 ? 50_000 : 0);
+      return true;
+    };
+    await expect(pull()).rejects.toThrow(
+      /^Cannot download org\/tiny: tiny-Q8_0.gguf: the connection was cut.*\(6 times\)$/,
+    );
+    expect(blobs()).toEqual([partial(weights)]);
+    expect(existsSync(cache.snapshot(commitA))).toBe(false);
+    const { size } = lstatSync(cache.partial(sha256(weights)));
+    expect(size).toBeGreaterThan(0);
+    hub.misbehave = () => false;
+    const { path } = await pull();
+    expect(hub.seen.at(-1)?.range).toBe(`bytes=${size}-`);
+    expect(readFileSync(path).equals(weights)).toBe(true);
+    expect(blobs()).toEqual([sha256(weights)]);
+  });
+
+  it('starts anew where the server knows no ranges', async () => {
+    const { pull, hub } = await createWorld(ggufFiles);
+    hub.ranges = false;
+    hub.misbehave = (request, response, sent, content) => {
+      if (!request.path.startsWith('/cdn/') || content === undefined || sent > 0) return false;
+      cutAfter(response, content, 0, 50_000);
+      return true;
+    };
+    const { path } = await pull();
+    expect(readFileSync(path).equals(weights)).toBe(true);
+  });
+
+  it('verifies a partial that is whole without asking for it', async () => {
+    const { pull, hub, cache } = await createWorld(ggufFiles);
+    mkdirSync(cache.blobFolder, { recursive: true });
+    writeFileSync(cache.partial(sha256(weights)), weights);
+    await pull();
+    expect(hub.fetched()).toEqual([]);
+  });
+
+  it('drops a partial that is longer than the file', async () => {
+    const { pull, cache } = await createWorld(ggufFiles);
+    mkdirSync(cache.blobFolder, { recursive: true });
+    writeFileSync(cache.partial(sha256(weights)), noise(400_000, 9));
+    expect(readFileSync((await pull()).path).equals(weights)).toBe(true);
+  });
+
+  it('stops on a signal and keeps what came', async () => {
+    const { pull, hub, cache } = await createWorld(ggufFiles);
+    const stop = new AbortController();
+    hub.misbehave = (request, response, _sent, content) => {
+      if (!request.path.startsWith('/cdn/') || content === undefined) return false;
+      response.writeHead(200, { 'content-length': content.byteLength });
+      response.write(content.subarray(0, 80_000));
+      return true;
+    };
+    const pulling = pull('org/tiny', {}, { signal: stop.signal });
+    const failed = expect(pulling).rejects.toMatchObject({
+      kind: 'interrupted',
+      message: expect.stringMatching(/^Interrupted: org\/tiny/),
+    });
+    while ((lstatSync(cache.partial(sha256(weights)), { throwIfNoEntry: false })?.size ?? 0) < 80_000)
+      await new Promise((resolve) => setImmediate(resolve));
+    stop.abort();
+    await failed;
+    hub.misbehave = () => false;
+    await pull();
+    expect(hub.seen.at(-1)?.range).toBe('bytes=80000-');
+  });
+
+  it('takes silence for a cut connection', async () => {
+    const { pull, hub } = await createWorld(ggufFiles);
+    hub.misbehave = (request, response, sent, content) => {
+      if (!request.path.startsWith('/cdn/') || content === undefined || sent > 0) return false;
+      response.writeHead(200, { 'content-length': content.byteLength });
+      response.write(content.subarray(0, 1000));
+      return true;
+    };
+    const { path } = await pull('org/tiny', {}, { silenceMs: 50 });
+    expect(readFileSync(path).equals(weights)).toBe(true);
+  });
+});
