@@ -159,22 +159,20 @@ KernelChoice amx_kernel(InputForm inputs) {
 KernelChoice avx512_kernel(InputForm inputs) {
   if (inputs == InputForm::bf16) return {linear_bf16_avx512, Order::pairs, Order::pairs, 256, 1, 2};
   if (inputs == InputForm::int8) return {linear_int8_avx512, Order::quads, Order::rows, 96, 1, 2};
-  return {linear_f32_avx512, Order::quads, Order::rows, 96, 1, 2};
+  return {linear_chain_avx512, Order::quads, Order::rows, 96, 1, 2};
 }
 #endif
 
 #if KVASIR_HAVE_AVX2
 KernelChoice avx2_kernel(InputForm inputs) {
-  if (inputs == InputForm::bf16) return {linear_bf16_avx2, Order::quads, Order::rows, 96, 1, 1};
   if (inputs == InputForm::int8) return {linear_int8_avx2, Order::quads, Order::rows, 64, 1, 1};
-  return {linear_f32_avx2, Order::quads, Order::rows, 96, 1, 1};
+  return {linear_chain_avx2, Order::quads, Order::rows, 256, 1, 2};
 }
 #endif
 
 KernelChoice portable_kernel(InputForm inputs) {
-  if (inputs == InputForm::bf16) return {linear_bf16_portable, Order::quads, Order::rows, 64, 1, 1};
-  if (inputs == InputForm::int8) return {linear_int8_portable, Order::quads, Order::rows, 64, 1, 1};
-  return {linear_f32_portable, Order::quads, Order::rows, 64, 1, 1};
+  if (inputs == InputForm::int8) return {linear_int8_portable, Order::quads, Order::rows, 256, 1, 1};
+  return {linear_chain_portable, Order::quads, Order::rows, 256, 1, 1};
 }
 
 }  // namespace

@@ -12,13 +12,6 @@
 namespace kvasir {
 namespace {
 
-constexpr int kPrefetchBlocks = 16;  // ahead of use; found by measurement
-
-template <int BYTES>
-KVASIR_INLINE void prefetch(const uint8_t* p) {
-  for (int i = 0; i < BYTES; i += 64) _mm_prefetch(reinterpret_cast<const char*>(p + i), _MM_HINT_T0);
-}
-
 KVASIR_INLINE __m512i load512(const void* p) { return _mm512_loadu_si512(p); }
 KVASIR_INLINE __m512 load_f16(const uint8_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
 
@@ -35,16 +28,6 @@ KVASIR_INLINE __m512 broadcast_f32(const uint8_t* p) { return _mm512_set1_ps(loa
 inline __mmask16 panel_mask(const Segment& s, int panel) {
   int columns = s.rows - panel * kPanel;
   return columns >= kPanel ? 0xffff : static_cast<__mmask16>((1u << columns) - 1);
-}
-
-/**
- * Bytes from block `b` of a panel to what is wanted kPrefetchBlocks later, when NP panels are read side by side: past the end of the
- * panel that is the panel NP further on, not the neighbour that is being read already.
- */
-template <int NP>
-KVASIR_INLINE size_t prefetch_ahead(const Segment& s, int b, size_t block_bytes, int blocks_ahead) {
-  size_t bytes = static_cast<size_t>(blocks_ahead) * block_bytes;
-  return b + blocks_ahead < s.blocks ? bytes : bytes + static_cast<size_t>(NP - 1) * static_cast<size_t>(s.blocks) * block_bytes;
 }
 
 /** Stores one row of a panel's results, plus bias. */

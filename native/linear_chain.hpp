@@ -1,173 +1,193 @@
-// Float32 chains: weights of a chunk of a panel are widened (and folded to bf16 if asked) to [k][16] float32, then each output element is
-// one chain of fused multiply-adds, k ascending. Instantiated for a vector type V once per instruction set; internal linkage.
+// Float32 chains: each output element is one chain of multiply-adds, k ascending, over weights widened to float32. Few rows take weights
+// straight from registers; for many a chunk of a panel is widened once to [k][16] float32. Compiled for a vector type V once per instruction
+// set; internal linkage.
 #pragma once
-#include "float_bits.hpp"
-#include "linear_tiles.hpp"
+#include "linear_chain_weights.hpp"
 
 namespace kvasir {
 namespace {
 
-// V: kLanes, Float, Int, and the functions used below. Vectors of a panel: 16 / kLanes.
-template <class V, bool FOLD>
+/**
+ * V: Float and Int of kLanes lanes; kTileRows rows of a tile over a widened panel; kDirectPanels panels side by side for a single row, enough
+ * chains at once to hide the latency of one; and the functions used below.
+ */
+template <class V>
 struct Chain {
   using Float = typename V::Float;
   static constexpr int kVectors = kPanel / V::kLanes;
-  /** Panels side by side when rows are few: enough chains at once to hide the latency of one. */
-  static constexpr int kWide = V::kWidePanels;
+  /** Rows that take weights from registers: more would widen them longer than a way through memory takes. */
+  static constexpr int kDirectRows = 3;
 
-  /** Widened weights: (NP panels, inputs of the chunk, 16 columns), 16 KB. */
-  template <int NP>
+  /** A widened part of a panel: 16 KB. */
   struct Chunk {
-    static constexpr int kBlocks = 8 / NP;
-    alignas(64) float weights[NP][kBlocks * kBlock][kPanel];
+    static constexpr int kBlocks = 8;
+    alignas(64) float weights[kBlocks * kBlock][kPanel];
     int first, count;  // blocks
     bool last;
   };
 
-  static inline Float fold(Float w) {
-    if constexpr (FOLD) return V::round_bf16(w);
-    else return w;
-  }
-
-  template <TensorType TYPE>
-  static void expand_nibbles(const uint8_t* block, int v, float (*out)[kPanel]) {
-    const int lane = v * V::kLanes;
-    const Float d = V::load_f16(block + 256 + 2 * lane);
-    Float m = V::zero();
-    if constexpr (TYPE == TensorType::q4_1) m = V::load_f16(block + 288 + 2 * lane);
-#pragma GCC unroll 32
-    for (int k = 0; k < kBlock; k++) {
-      // Order `quads`: see Segment.
-      int shift = 8 * (k % 4) + 4 * (k / 4 % 2);
-      typename V::Int q = V::nibble(block + 64 * (k / 8) + 4 * lane, shift);
-      Float w = TYPE == TensorType::q4_0 ? V::mul(V::to_float(V::add(q, -8)), d) : V::fma(d, V::to_float(q), m);
-      V::store(&out[k][lane], fold(w));
-    }
-  }
-
-  static void expand_bytes(const uint8_t* block, int v, float (*out)[kPanel]) {
-    const int lane = v * V::kLanes;
-    const Float d = V::load_f16(block + 512 + 2 * lane);
-#pragma GCC unroll 32
-    for (int k = 0; k < kBlock; k++) {
-      typename V::Int q = V::byte(block + 64 * (k / 4) + 4 * lane, 8 * (k % 4));
-      V::store(&out[k][lane], fold(V::mul(V::to_float(V::add(q, -128)), d)));
-    }
-  }
-
-  template <TensorType TYPE>
-  static void expand_floats(const uint8_t* block, int v, float (*out)[kPanel]) {
-    const int lane = v * V::kLanes;
-    constexpr int kSize = TYPE == TensorType::f32 ? 4 : 2;
-    for (int k = 0; k < kBlock; k++) {
-      const uint8_t* p = block + kSize * (k * kPanel + lane);
-      Float w = TYPE == TensorType::f32 ? V::load(reinterpret_cast<const float*>(p)) : TYPE == TensorType::f16 ? V::load_f16(p) : V::load_bf16(p);
-      V::store(&out[k][lane], TYPE == TensorType::bf16 ? w : fold(w));
-    }
-  }
-
-  template <TensorType TYPE>
+  template <TensorType TYPE, bool LEVELS = false>
   static void expand(const uint8_t* block, int blocks, float (*out)[kPanel]) {
     for (int b = 0; b < blocks; b++, block += Segment::block_bytes(TYPE), out += kBlock) {
       for (int v = 0; v < kVectors; v++) {
-        if constexpr (TYPE == TensorType::q8_0) expand_bytes(block, v, out);
-        else if constexpr (is_quantised(TYPE)) expand_nibbles<TYPE>(block, v, out);
-        else expand_floats<TYPE>(block, v, out);
+        const BlockWeights<V, TYPE, 1, LEVELS> weights(block, v, 0);
+        unrolled<kBlock>([&](auto k) __attribute__((always_inline)) {
+          Float w[1];
+          weights.template at<k.value>(w);
+          V::store(&out[k.value][v * V::kLanes], w[0]);
+        });
       }
     }
   }
 
-  template <int NP>
-  static void expand_panel(const Segment& s, int panel, Chunk<NP>& chunk, int place) {
+  static void expand_panel(const Segment& s, int panel, Chunk& chunk) {
     const uint8_t* block = s.data + s.panel_bytes() * static_cast<size_t>(panel) + s.block_bytes() * static_cast<size_t>(chunk.first);
-    auto* out = chunk.weights[place];
-    switch (s.type) {
-      case TensorType::q4_0: return expand<TensorType::q4_0>(block, chunk.count, out);
-      case TensorType::q4_1: return expand<TensorType::q4_1>(block, chunk.count, out);
-      case TensorType::q8_0: return expand<TensorType::q8_0>(block, chunk.count, out);
-      case TensorType::f16: return expand<TensorType::f16>(block, chunk.count, out);
-      case TensorType::bf16: return expand<TensorType::bf16>(block, chunk.count, out);
-      case TensorType::f32: return expand<TensorType::f32>(block, chunk.count, out);
+    with_type(s.type, [&](auto type) { expand<type.value>(block, chunk.count, chunk.weights); });
+  }
+
+  /** Calls body with the type as a constant. */
+  template <class F>
+  static void with_type(TensorType type, F&& body) {
+    switch (type) {
+      case TensorType::q4_0: return body(std::integral_constant<TensorType, TensorType::q4_0>{});
+      case TensorType::q4_1: return body(std::integral_constant<TensorType, TensorType::q4_1>{});
+      case TensorType::q8_0: return body(std::integral_constant<TensorType, TensorType::q8_0>{});
+      case TensorType::f16: return body(std::integral_constant<TensorType, TensorType::f16>{});
+      case TensorType::bf16: return body(std::integral_constant<TensorType, TensorType::bf16>{});
+      case TensorType::f32: return body(std::integral_constant<TensorType, TensorType::f32>{});
     }
   }
 
   /** Sums of a tile between chunks, in float32 as in registers. */
-  using Sums = float[V::kTileRows][kWide * kPanel];
+  using Sums = float[V::kTileRows][kPanel];
 
-  template <int MT, int NP>
-  static void multiply(const Chunk<NP>& chunk, const uint8_t* input, size_t row_bytes, Sums& sums) {
-    Float acc[MT][NP * kVectors];
+  template <int MT>
+  static void multiply(const Chunk& chunk, const uint8_t* input, size_t row_bytes, Sums& sums) {
+    Float acc[MT][kVectors];
 #pragma GCC unroll 16
     for (int m = 0; m < MT; m++)
 #pragma GCC unroll 16
-      for (int v = 0; v < NP * kVectors; v++) acc[m][v] = V::load(sums[m] + v * V::kLanes);
+      for (int v = 0; v < kVectors; v++) acc[m][v] = V::load(sums[m] + v * V::kLanes);
     RowPointers<MT> x(input, row_bytes);
     for (int k = 0; k < chunk.count * kBlock; k++, x.advance(sizeof(float))) {
-      Float w[NP * kVectors];
+      Float w[kVectors];
 #pragma GCC unroll 16
-      for (int v = 0; v < NP * kVectors; v++) w[v] = V::load(&chunk.weights[v / kVectors][k][v % kVectors * V::kLanes]);
+      for (int v = 0; v < kVectors; v++) w[v] = V::load(&chunk.weights[k][v * V::kLanes]);
 #pragma GCC unroll 16
       for (int m = 0; m < MT; m++) {
         Float value = V::broadcast(*reinterpret_cast<const float*>(x.row(m)));
 #pragma GCC unroll 16
-        for (int v = 0; v < NP * kVectors; v++) acc[m][v] = V::fma(value, w[v], acc[m][v]);
+        for (int v = 0; v < kVectors; v++) acc[m][v] = V::fma(value, w[v], acc[m][v]);
       }
     }
 #pragma GCC unroll 16
     for (int m = 0; m < MT; m++)
 #pragma GCC unroll 16
-      for (int v = 0; v < NP * kVectors; v++) V::store(sums[m] + v * V::kLanes, acc[m][v]);
+      for (int v = 0; v < kVectors; v++) V::store(sums[m] + v * V::kLanes, acc[m][v]);
   }
 
   /** The product of `rows` <= MAX rows. */
-  template <int MAX, int NP>
-  static void multiply_rows(int rows, const Chunk<NP>& chunk, const uint8_t* input, size_t row_bytes, Sums& sums) {
+  template <int MAX>
+  static void multiply_rows(int rows, const Chunk& chunk, const uint8_t* input, size_t row_bytes, Sums& sums) {
     if constexpr (MAX > 1) {
-      if (rows < MAX) return multiply_rows<MAX - 1, NP>(rows, chunk, input, row_bytes, sums);
+      if (rows < MAX) return multiply_rows<MAX - 1>(rows, chunk, input, row_bytes, sums);
     }
-    multiply<MAX, NP>(chunk, input, row_bytes, sums);
+    multiply<MAX>(chunk, input, row_bytes, sums);
+  }
+
+  /** One row of results of `panels` panels, plus bias. */
+  static void store_results(const Segment& s, const Product& p, int row, int panel, int panels, const float* sums, bool last) {
+    int left = s.rows - panel * kPanel;
+    int columns = left < panels * kPanel ? left : panels * kPanel;
+    float* y = p.y + static_cast<size_t>(row) * p.ld + panel * kPanel;
+    const float* bias = last && p.bias ? p.bias + panel * kPanel : nullptr;
+    for (int c = 0; c < columns; c++) y[c] = bias ? sums[c] + bias[c] : sums[c];
   }
 
   /** Rows of a tile over one chunk: sums of earlier chunks wait in y. */
-  template <int MAX, int NP>
-  static void tile(const Segment& s, const Product& p, const Chunk<NP>& chunk, int panel, int row, int rows) {
+  static void tile(const Segment& s, const Product& p, const Chunk& chunk, int panel, int row, int rows) {
     Sums sums = {};
-    int left = s.rows - panel * kPanel;
-    int columns = left < NP * kPanel ? left : NP * kPanel;
-    float* y = p.y + static_cast<size_t>(row) * p.ld + panel * kPanel;
     const uint8_t* x = p.input + p.row_bytes * static_cast<size_t>(row) + static_cast<size_t>(chunk.first) * kBlock * sizeof(float);
     if (chunk.first > 0) {
-      for (int m = 0; m < rows; m++) std::memcpy(sums[m], y + static_cast<size_t>(m) * p.ld, sizeof(float) * static_cast<size_t>(columns));
+      int left = s.rows - panel * kPanel;
+      size_t columns = static_cast<size_t>(left < kPanel ? left : kPanel);
+      const float* y = p.y + static_cast<size_t>(row) * p.ld + panel * kPanel;
+      for (int m = 0; m < rows; m++) std::memcpy(sums[m], y + static_cast<size_t>(m) * p.ld, sizeof(float) * columns);
     }
-    multiply_rows<MAX, NP>(rows, chunk, x, p.row_bytes, sums);
-    const float* bias = chunk.last && p.bias ? p.bias + panel * kPanel : nullptr;
-    for (int m = 0; m < rows; m++) {
-      float* out = y + static_cast<size_t>(m) * p.ld;
-      for (int c = 0; c < columns; c++) out[c] = bias ? sums[m][c] + bias[c] : sums[m][c];
+    multiply_rows<V::kTileRows>(rows, chunk, x, p.row_bytes, sums);
+    for (int m = 0; m < rows; m++) store_results(s, p, row + m, panel, 1, sums[m], chunk.last);
+  }
+
+  static void many_rows(const Segment& s, const Product& p, const Share& share) {
+    Chunk chunk;
+    int chunks = (s.blocks + Chunk::kBlocks - 1) / Chunk::kBlocks;
+    for (int panel = share.panel; panel < share.panel_end; panel++) {
+      for (int c = 0; c < chunks; c++) {
+        chunk.first = s.blocks * c / chunks;
+        chunk.count = s.blocks * (c + 1) / chunks - chunk.first;
+        chunk.last = c + 1 == chunks;
+        expand_panel(s, panel, chunk);
+        for_tiles<V::kTileRows>(share.row, share.row_end, [&](int row, int rows) { tile(s, p, chunk, panel, row, rows); });
+      }
     }
   }
 
-  /** MAX: rows of a tile. */
-  template <int MAX, int NP>
-  static void panels(const Segment& s, const Product& p, int panel, const Share& share) {
-    Chunk<NP> chunk;
-    int chunks = (s.blocks + Chunk<NP>::kBlocks - 1) / Chunk<NP>::kBlocks;
-    for (int c = 0; c < chunks; c++) {
-      chunk.first = s.blocks * c / chunks;
-      chunk.count = s.blocks * (c + 1) / chunks - chunk.first;
-      chunk.last = c + 1 == chunks;
-      for (int i = 0; i < NP; i++) expand_panel<NP>(s, panel + i, chunk, i);
-      for_tiles<MAX>(share.row, share.row_end, [&](int row, int rows) { tile<MAX, NP>(s, p, chunk, panel, row, rows); });
+  /** MT rows x NP panels over all inputs, each weight used as soon as it is widened. */
+  template <TensorType TYPE, int MT, int NP>
+  static void direct(const Segment& s, const Product& p, int panel, int row) {
+    constexpr int N = NP * kVectors;
+    constexpr size_t kBytes = Segment::block_bytes(TYPE);
+    const size_t panel_bytes = s.panel_bytes();
+    const uint8_t* block = s.data + panel_bytes * static_cast<size_t>(panel);
+    const uint8_t* x = p.input + p.row_bytes * static_cast<size_t>(row);
+    Float acc[MT][N];
+#pragma GCC unroll 4
+    for (int m = 0; m < MT; m++)
+#pragma GCC unroll 16
+      for (int n = 0; n < N; n++) acc[m][n] = V::zero();
+    for (int b = 0; b < s.blocks; b++, block += kBytes, x += kBlock * sizeof(float)) {
+      const uint8_t* later = block + prefetch_ahead<NP>(s, b, kBytes, kPrefetchBlocks);
+#pragma GCC unroll 4
+      for (int i = 0; i < NP; i++) prefetch<kBytes>(later + static_cast<size_t>(i) * panel_bytes);
+      const BlockWeights<V, TYPE, N> weights(block, 0, panel_bytes);
+      unrolled<kBlock>([&](auto k) __attribute__((always_inline)) {
+        Float w[N];
+        weights.template at<k.value>(w);
+#pragma GCC unroll 4
+        for (int m = 0; m < MT; m++) {
+          Float value = V::broadcast(reinterpret_cast<const float*>(x + static_cast<size_t>(m) * p.row_bytes)[k.value]);
+#pragma GCC unroll 16
+          for (int n = 0; n < N; n++) acc[m][n] = V::fma(value, w[n], acc[m][n]);
+        }
+      });
+    }
+    for (int m = 0; m < MT; m++) {
+      float sums[N * V::kLanes];
+#pragma GCC unroll 16
+      for (int n = 0; n < N; n++) V::store(sums + n * V::kLanes, acc[m][n]);
+      store_results(s, p, row + m, panel, NP, sums, true);
+    }
+  }
+
+  template <TensorType TYPE>
+  static void few_rows(const Segment& s, const Product& p, const Share& share) {
+    int panel = share.panel;
+    switch (share.row_end - share.row) {
+      case 1:
+        for (; panel + V::kDirectPanels <= share.panel_end; panel += V::kDirectPanels) direct<TYPE, 1, V::kDirectPanels>(s, p, panel, share.row);
+        for (; panel < share.panel_end; panel++) direct<TYPE, 1, 1>(s, p, panel, share.row);
+        return;
+      case 2:
+        for (; panel < share.panel_end; panel++) direct<TYPE, 2, 1>(s, p, panel, share.row);
+        return;
+      default:
+        for (; panel < share.panel_end; panel++) direct<TYPE, 3, 1>(s, p, panel, share.row);
     }
   }
 
   static void run(const Segment& s, const Product& p, const Share& share) {
-    constexpr int kFewRows = V::kTileRows / kWide > 0 ? V::kTileRows / kWide : 1;
-    int panel = share.panel;
-    if (share.row_end - share.row <= kFewRows) {
-      for (; panel + kWide <= share.panel_end; panel += kWide) panels<kFewRows, kWide>(s, p, panel, share);
-    }
-    for (; panel < share.panel_end; panel++) panels<V::kTileRows, 1>(s, p, panel, share);
+    if (share.row_end - share.row > kDirectRows) return many_rows(s, p, share);
+    with_type(s.type, [&](auto type) { few_rows<type.value>(s, p, share); });
   }
 };
 

@@ -10,7 +10,7 @@ struct Avx512 {
   using Int = __m512i;
   static constexpr int kLanes = 16;
   static constexpr int kTileRows = 12;
-  static constexpr int kWidePanels = 4;
+  static constexpr int kDirectPanels = 4;
 
   static Float zero() { return _mm512_setzero_ps(); }
   static Float load(const float* p) { return _mm512_loadu_ps(p); }
@@ -23,18 +23,17 @@ struct Avx512 {
     __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
   }
-  static Int nibble(const uint8_t* p, int shift) {
-    return _mm512_and_si512(_mm512_srl_epi32(load512(p), _mm_cvtsi32_si128(shift)), _mm512_set1_epi32(15));
+  static Int load_int(const uint8_t* p) { return load512(p); }
+  static Int bits(Int a, int32_t mask) { return _mm512_and_si512(a, _mm512_set1_epi32(mask)); }
+  template <int SHIFT>
+  static Int shift_down(Int a) {
+    return _mm512_srli_epi32(a, SHIFT);
   }
-  static Int byte(const uint8_t* p, int shift) {
-    return _mm512_and_si512(_mm512_srl_epi32(load512(p), _mm_cvtsi32_si128(shift)), _mm512_set1_epi32(255));
-  }
-  static Int add(Int a, int b) { return _mm512_add_epi32(a, _mm512_set1_epi32(b)); }
   static Float to_float(Int a) { return _mm512_cvtepi32_ps(a); }
 };
 
 }  // namespace
 
-void linear_f32_avx512(const Segment& s, const Product& p, const Share& share) { Chain<Avx512, false>::run(s, p, share); }
+void linear_chain_avx512(const Segment& s, const Product& p, const Share& share) { Chain<Avx512>::run(s, p, share); }
 
 }  // namespace kvasir

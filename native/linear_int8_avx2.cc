@@ -8,7 +8,6 @@
 namespace kvasir {
 namespace {
 
-constexpr int kPrefetchBlocks = 16;
 constexpr int kVectors = 2;  // of the 16 columns of a panel
 
 /** Rows of a tile, so that sums, weights and an input fill 16 registers: 16-bit sums of nibbles need no second operand beside the weight. */
@@ -118,7 +117,7 @@ void tile(const Segment& s, const Product& p, int panel, int row) {
   RowPointers<MT> x(p.input + p.row_bytes * static_cast<size_t>(row), p.row_bytes);
   alignas(32) float acc[MT][kPanel] = {};
   for (int b = 0; b < s.blocks; b++, w += kBytes, x.advance(sizeof(Int8Block))) {
-    for (size_t i = 0; i < kBytes; i += 64) _mm_prefetch(reinterpret_cast<const char*>(w + kPrefetchBlocks * kBytes + i), _MM_HINT_T0);
+    prefetch<kBytes>(w + kPrefetchBlocks * kBytes);
     Sums<MT> sum;
     if constexpr (TYPE == TensorType::q8_0) byte_sums<MT>(sum, w, x);
     else nibble_sums<MT>(sum, w, x);

@@ -47,17 +47,15 @@ struct KernelChoice {
 KernelChoice choose_kernel(Isa isa, InputForm inputs);
 
 /**
- * float32 chains: acc = fma(x[k], w[k], acc), k ascending; `bf16` folds weights to bf16 first (inputs are already rounded).
+ * float32 chains: acc = fma(x[k], w[k], acc), k ascending, for inputs of float32 as they come or rounded to bf16.
  * int8 blocks: acc = fma(float(block sum), scale * input scale, acc), then acc = fma(minimum, scaled_sum, acc) for q4_1, blocks ascending.
  */
-void linear_f32_portable(const Segment&, const Product&, const Share&);
-void linear_bf16_portable(const Segment&, const Product&, const Share&);
+void linear_chain_portable(const Segment&, const Product&, const Share&);
 void linear_int8_portable(const Segment&, const Product&, const Share&);
 // Below: those of the instruction sets that the compiler knows (KVASIR_HAVE_*).
-void linear_f32_avx2(const Segment&, const Product&, const Share&);
-void linear_bf16_avx2(const Segment&, const Product&, const Share&);
+void linear_chain_avx2(const Segment&, const Product&, const Share&);
 void linear_int8_avx2(const Segment&, const Product&, const Share&);
-void linear_f32_avx512(const Segment&, const Product&, const Share&);
+void linear_chain_avx512(const Segment&, const Product&, const Share&);
 /** One chain of vdpbf16ps over pairs of inputs, k ascending. */
 void linear_bf16_avx512(const Segment&, const Product&, const Share&);
 void linear_int8_avx512(const Segment&, const Product&, const Share&);

@@ -27,6 +27,23 @@ struct RowPointers {
   }
 };
 
+constexpr int kPrefetchBlocks = 16;  // ahead of use; found by measurement
+
+template <int BYTES>
+KVASIR_INLINE void prefetch(const uint8_t* p) {
+  for (int i = 0; i < BYTES; i += 64) __builtin_prefetch(p + i);
+}
+
+/**
+ * Bytes from block `b` of a panel to what is wanted `blocks_ahead` later, when NP panels are read side by side: past the end of the
+ * panel that is the panel NP further on, not the neighbour that is being read already.
+ */
+template <int NP>
+KVASIR_INLINE size_t prefetch_ahead(const Segment& s, int b, size_t block_bytes, int blocks_ahead) {
+  size_t bytes = static_cast<size_t>(blocks_ahead) * block_bytes;
+  return b + blocks_ahead < s.blocks ? bytes : bytes + static_cast<size_t>(NP - 1) * static_cast<size_t>(s.blocks) * block_bytes;
+}
+
 /** Calls body(row, integral constant of rows) for tiles that cut [row, end) into nearly equal parts of at most MAX rows. */
 template <int MAX, class F>
 inline void for_tiles(int row, int end, F&& body) {
