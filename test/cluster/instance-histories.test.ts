@@ -2,6 +2,7 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import type { GenerationRequest } from '../../src/cluster/ports.ts';
+import { type EvictionKind, evictionKinds } from '../../src/policy/blocks/eviction.ts';
 import { blockPages, pagesFor } from '../../src/policy/blocks/layer-groups.ts';
 import type { LayerGroup } from '../../src/util/step.ts';
 import { expectComplete, greedy, limits, promptOf, request, World } from './world.ts';
@@ -74,7 +75,7 @@ interface Settings {
   readonly spareBlocks: number;
   readonly tokensMax: number;
   readonly sequencesMax: number;
-  readonly eviction: 'lru' | 'lfu' | 'length-aware';
+  readonly eviction: EvictionKind;
   readonly queueMax: number;
   readonly usPerStep: number;
 }
@@ -84,7 +85,7 @@ const arbitrarySettings: fc.Arbitrary<Settings> = fc.record({
   spareBlocks: fc.constantFrom(0, 1, 5, 23),
   tokensMax: fc.constantFrom(36, 50, 200),
   sequencesMax: fc.constantFrom(1, 3, 4),
-  eviction: fc.constantFrom('lru', 'lfu', 'length-aware'),
+  eviction: fc.constantFrom(...evictionKinds),
   queueMax: fc.constantFrom(6, 100),
   usPerStep: fc.constantFrom(3_000, 50_000),
 });

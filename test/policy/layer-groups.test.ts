@@ -4,6 +4,7 @@ import { describe, expect, test } from 'vitest';
 import { BlockCache } from '../../src/policy/blocks/block-cache.ts';
 import { HashChain, rootDigest } from '../../src/policy/blocks/block-hash.ts';
 import { BlockTable } from '../../src/policy/blocks/block-table.ts';
+import { evictionKinds } from '../../src/policy/blocks/eviction.ts';
 import { blockPages, blocksSeenMax, capacityTokens, firstBlockSeen } from '../../src/policy/blocks/layer-groups.ts';
 import { type LayerGroup, pageTokens } from '../../src/util/step.ts';
 
@@ -92,7 +93,7 @@ test('the capacity is the length at which a sequence that is computed block by b
 test('what can be reused is what the definition says, whatever came, went and was evicted', () => {
   const text = fc.string({ unit: fc.constantFrom('a', 'a', 'a', 'b'), minLength: 1, maxLength: 9 });
   const action = fc.record({ text, chunk: fc.integer({ min: 1, max: 9 }), leaves: fc.nat(4) });
-  const eviction = fc.constantFrom('lru' as const, 'lfu' as const, 'length-aware' as const);
+  const eviction = fc.constantFrom(...evictionKinds);
   let partly = 0;
   fc.assert(
     fc.property(

@@ -1,11 +1,11 @@
 // Continuous batching: who waits, who runs, and what rows each step computes.
 import { pageTokens } from '../../util/step.ts';
 import type { BlockCache } from '../blocks/block-cache.ts';
-import type { Growth } from '../blocks/group-cache.ts';
 import { blocksFor } from '../blocks/layer-groups.ts';
 import type { StepCost, StepShape } from '../cost/step-cost.ts';
 import { Claims } from './claims.ts';
 import { RankedList } from './ranked-list.ts';
+import { Room } from './room.ts';
 import { outranks, type Sequence } from './sequence.ts';
 import { type BatchLimits, StepBudget } from './step-budget.ts';
 
@@ -22,7 +22,7 @@ const lookAhead = 32;
  */
 export class Batcher {
   readonly #cache: BlockCache;
-  readonly #limits: BatchLimits;
+  readonly #room: Room;
   readonly #budget: StepBudget;
   readonly #waiting = new RankedList();
   readonly #running = new RankedList();
@@ -36,7 +36,7 @@ export class Batcher {
 
   constructor(cache: BlockCache, limits: BatchLimits, cost: StepCost) {
     this.#cache = cache;
-    this.#limits = limits;
+    this.#room = new Room(cache, limits);
     this.#budget = new StepBudget(limits, cost);
     this.#claims = new Claims(limits.sequencesMax);
   }
@@ -202,9 +202,14 @@ export class Batcher {
 
   /** Moves a waiting sequence to the running ones with the blocks that the cache has for it; false when there is no place. */
   #admit(sequence: Sequence): boolean {
-    while (!this.#hasPlace(sequence)) {
+    while (!this.#room.hasPlace(sequence, this.#running.items)) {
       const victim = this.#running.last;
-      if (victim === undefined || victim.priority >= sequence.priority || !this.#wouldFit(sequence)) return false;
+      if (
+        victim === undefined ||
+        victim.priority >= sequence.priority ||
+        !this.#room.wouldFit(sequence, this.#running.items)
+      )
+        return false;
       this.#preempt(victim);
     }
     this.#waiting.remove(sequence);
@@ -215,38 +220,6 @@ export class Batcher {
     this.#claims.open(sequence);
     this.#admitted.push(sequence);
     return true;
-  }
-
-  /** Is there a slot, and room for all its tokens and one more, besides what the running ones still need for theirs? */
-  #hasPlace(sequence: Sequence): boolean {
-    const running = this.#running.items;
-    // Alone it has all there is, if need be in smaller chunks than it would like.
-    if (running.length === 0) return true;
-    if (running.length >= this.#limits.sequencesMax) return false;
-    // A block each for the next growth of those that run, so that a newcomer is not preempted at once.
-    const { pages, blockPages } = this.#cache;
-    let promised = Math.min(running.length, Math.ceil(pages.total / blockPages / 16)) * blockPages;
-    for (const other of running) promised += this.#cache.pagesMissing(other.table, this.#growth(other));
-    return this.#pagesNeeded(sequence) + promised <= this.#cache.availablePages;
-  }
-
-  /** Would it fit if every running sequence of lower priority went? */
-  #wouldFit(sequence: Sequence): boolean {
-    let most = this.#cache.availablePages;
-    let others = 0;
-    for (const other of this.#running.items) {
-      if (other.priority < sequence.priority) most += this.#cache.pagesOf(other.table);
-      else others++;
-    }
-    return others === 0 || this.#pagesNeeded(sequence) <= most;
-  }
-
-  #pagesNeeded(sequence: Sequence): number {
-    return this.#cache.pagesToRun(sequence.chain, sequence.reusableBlocks, this.#growth(sequence));
-  }
-
-  #growth(sequence: Sequence): Growth {
-    return { tokens: sequence.tokens.length, rows: Math.min(sequence.remaining, this.#limits.tokensMax) };
   }
 
   /** Gives the sequence blocks for its first `tokens` tokens, at the expense of the lowest ranks; stops short when it is the lowest itself. */

@@ -34,7 +34,7 @@ export const evictionOrders: Readonly<Record<EvictionKind, EvictionOrder>> = {
   fifo: (use, a, b) => difference(use.since, a, b) || difference(use.depth, b, a) || a - b,
 };
 
-/** The blocks that may be evicted now: cached, and no child of theirs is indexed. Every operation is O(log n). */
+/** The blocks of all layer groups that may be evicted now, numbered through. Every operation is O(log n). */
 export class EvictionQueue {
   readonly #use: BlockUse;
   readonly #heap: IndexedHeap;

@@ -1,0 +1,47 @@
+// Whether there is room for one more sequence, in slots and in pages.
+import type { BlockCache } from '../blocks/block-cache.ts';
+import type { Growth } from '../blocks/group-cache.ts';
+import type { Sequence } from './sequence.ts';
+import type { BatchLimits } from './step-budget.ts';
+
+/** A sequence counts with what it will hold at once until its known tokens are computed; whoever is alone has room. */
+export class Room {
+  readonly #cache: BlockCache;
+  readonly #limits: BatchLimits;
+
+  constructor(cache: BlockCache, limits: BatchLimits) {
+    this.#cache = cache;
+    this.#limits = limits;
+  }
+
+  /** Is there a slot, and room for all its tokens and one more, besides what the running ones still need for theirs? */
+  hasPlace(sequence: Sequence, running: readonly Sequence[]): boolean {
+    // Alone it has all there is, if need be in smaller chunks than it would like.
+    if (running.length === 0) return true;
+    if (running.length >= this.#limits.sequencesMax) return false;
+    // A block each for the next growth of those that run, so that a newcomer is not preempted at once.
+    const { pages, blockPages } = this.#cache;
+    let promised = Math.min(running.length, Math.ceil(Math.floor(pages.total / blockPages) / 16)) * blockPages;
+    for (const other of running) promised += this.#cache.pagesMissing(other.table, this.#growth(other));
+    return this.#pagesNeeded(sequence) + promised <= this.#cache.availablePages;
+  }
+
+  /** Would it fit if every running sequence of lower priority went? */
+  wouldFit(sequence: Sequence, running: readonly Sequence[]): boolean {
+    let most = this.#cache.availablePages;
+    let others = 0;
+    for (const other of running) {
+      if (other.priority < sequence.priority) most += this.#cache.pagesOf(other.table);
+      else others++;
+    }
+    return others === 0 || this.#pagesNeeded(sequence) <= most;
+  }
+
+  #pagesNeeded(sequence: Sequence): number {
+    return this.#cache.pagesToRun(sequence.chain, sequence.reusableBlocks, this.#growth(sequence));
+  }
+
+  #growth(sequence: Sequence): Growth {
+    return { tokens: sequence.tokens.length, rows: Math.min(sequence.remaining, this.#limits.tokensMax) };
+  }
+}
