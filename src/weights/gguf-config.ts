@@ -1,53 +1,88 @@
 // Model configuration and generation defaults out of GGUF metadata.
-import type { ModelConfig, Rope, RopeScaling } from '../util/model-config.ts';
-import { layersMax, sizeMax, withoutUndefined } from './config-limits.ts';
-import { dequantise } from './dequantise.ts';
-import { ModelFileError } from './errors.ts';
+import type { Activation, AttentionConfig, LayerAttention, ModelConfig, Positions } from '../util/model-config.ts';
+import { layersMax, withoutUndefined } from './config-limits.ts';
+import { ArchitectureKeys } from './gguf-keys.ts';
 import type { GgufMetadata } from './gguf-metadata.ts';
+import { ggufRope } from './gguf-rope.ts';
 import { tokenId } from './gguf-tokenizer.ts';
-import { expectTensor, type GenerationDefaults, type ModelFiles, type TensorInfo } from './types.ts';
+import type { GenerationDefaults, ModelFiles } from './types.ts';
+
+/** What an architecture means beyond its keys. */
+interface Family {
+  readonly activation?: Activation;
+  /** A table of positions in place of rope. */
+  readonly learnedPositions?: true;
+  /** One layer in so many sees everything, the last of each run; all slide unless given. */
+  readonly fullEvery?: number;
+  /** Where the file does not say. */
+  readonly window?: number;
+  readonly softcap?: number;
+  readonly logitSoftcap?: number;
+  /** Rope base of the sliding layers where the file does not say. */
+  readonly slidingTheta?: number;
+  /** The size whose query scale is by hidden size over heads, told by its layers: no key says so. */
+  readonly layersOfHiddenScale?: number;
+}
+
+const families: ReadonlyMap<string, Family> = new Map<string, Family>([
+  [
+    'gemma2',
+    {
+      activation: 'gelu_tanh',
+      fullEvery: 2,
+      window: 4096,
+      softcap: 50,
+      logitSoftcap: 30,
+      layersOfHiddenScale: 46,
+    },
+  ],
+  ['gemma3', { activation: 'gelu_tanh', fullEvery: 6, slidingTheta: 10_000, layersOfHiddenScale: 62 }],
+  ['gpt2', { activation: 'gelu_tanh', learnedPositions: true }],
+]);
 
 /** @throws ModelFileError naming the key that is missing or wrong */
 export function ggufConfig(metadata: GgufMetadata, architecture: string, files: ModelFiles): ModelConfig {
   if (architecture === '') metadata.fail('general.architecture', 'the architecture is missing');
-  const reader = new ArchitectureReader(metadata, architecture);
-  reader.refuse('expert_count', 'mixtures of experts are not supported');
-  const hiddenSize = reader.size('embedding_length');
-  const heads = reader.size('attention.head_count');
-  const kvHeads = reader.optionalSize('attention.head_count_kv') ?? heads;
-  if (heads % kvHeads !== 0) reader.fail('attention.head_count_kv', `${heads} heads cannot share ${kvHeads} key heads`);
-  const headDim = headDimension(reader, hiddenSize, heads);
-  const has = (name: string): boolean => someTensor(files, name);
-  const rotaryDim = reader.optionalSize('rope.dimension_count') ?? headDim;
-  if (rotaryDim > headDim)
-    reader.fail('rope.dimension_count', `${rotaryDim} rotated dimensions in heads of ${headDim}`);
+  const keys = new ArchitectureKeys(metadata, architecture);
+  const family = families.get(architecture) ?? {};
+  keys.refuse('expert_count', 'mixtures of experts are not supported');
+  const hiddenSize = keys.size('embedding_length');
+  const layers = keys.size('block_count', layersMax);
+  const heads = keys.size('attention.head_count');
+  const kvHeads = keys.optionalSize('attention.head_count_kv') ?? heads;
+  if (heads % kvHeads !== 0) keys.fail('attention.head_count_kv', `${heads} heads cannot share ${kvHeads} key heads`);
+  const headDim = headDimension(keys, hiddenSize, heads);
+  const { positions, magnitude, positionsMax = Infinity } = positionsOf(keys, files, family, headDim);
+  const scaleDim = layers === family.layersOfHiddenScale ? hiddenSize / heads : headDim;
+  const scale = (keys.positive('attention.scale') ?? 1 / Math.sqrt(scaleDim)) * magnitude ** 2;
+  const names = tensorNames(files);
   return {
     architecture,
-    vocabSize: vocabularySize(metadata, reader, files),
+    vocabSize: vocabularySize(metadata, keys, files),
     hiddenSize,
-    intermediateSize: reader.size('feed_forward_length'),
-    layers: reader.size('block_count', layersMax),
+    intermediateSize: keys.size('feed_forward_length'),
+    layers,
     heads,
     kvHeads,
     headDim,
-    maxPositions: reader.size('context_length'),
-    norm: { eps: normEpsilon(reader), gainOffset: 0 },
-    tieEmbeddings: !has('lm_head.weight'),
+    maxPositions: Math.min(keys.size('context_length'), positionsMax),
+    // Files hold the gains themselves, whatever the checkpoint held.
+    norm: { eps: normEpsilon(keys), gainOffset: 0 },
+    tieEmbeddings: !names.has('lm_head.weight'),
     biases: {
-      qkv: has('model.layers.0.self_attn.q_proj.bias'),
-      attentionOutput: has('model.layers.0.self_attn.o_proj.bias'),
-      mlp: has('model.layers.0.mlp.up_proj.bias'),
+      qkv: hasAny(names, ['self_attn.q_proj.bias', 'self_attn.qkv_proj.bias', 'attn.c_attn.bias']),
+      attentionOutput: hasAny(names, ['self_attn.o_proj.bias', 'attn.c_proj.bias']),
+      mlp: hasAny(names, ['mlp.up_proj.bias', 'mlp.gate_up_proj.bias', 'mlp.c_fc.bias']),
     },
-    activation: 'silu',
+    activation: family.activation ?? 'silu',
     parallelResidual: false,
-    positions: { kind: 'rope', rotaryDim, rope: ropeOf(reader, rotaryDim, files), slidingRope: undefined },
+    positions,
     attention: {
-      scale: 1 / Math.sqrt(headDim),
-      softcap: undefined,
-      window: reader.optionalSize('attention.sliding_window'),
-      layers: undefined,
+      scale,
+      ...windowsOf(keys, family, layers),
+      softcap: keys.positive('attn_logit_softcapping') ?? family.softcap,
     },
-    logitSoftcap: undefined,
+    logitSoftcap: keys.positive('final_logit_softcapping') ?? family.logitSoftcap,
     bosId: tokenId(metadata, 'bos_token_id', undefined),
     eosIds: ggufEosIds(metadata),
   };
@@ -78,119 +113,66 @@ function ggufEosIds(metadata: GgufMetadata): number[] {
   return [...new Set(ids.filter((id) => id !== undefined))];
 }
 
-/** Keys under the architecture's own prefix. */
-class ArchitectureReader {
-  readonly metadata: GgufMetadata;
-  readonly #prefix: string;
-
-  constructor(metadata: GgufMetadata, architecture: string) {
-    this.metadata = metadata;
-    this.#prefix = architecture;
-  }
-
-  /** A size or count above 0; per-layer arrays must have one value throughout. */
-  optionalSize(name: string, limit = sizeMax): number | undefined {
-    const values = this.metadata.numbers(this.#key(name));
-    const value = values?.[0];
-    if (values === undefined || value === undefined || value === 0) return undefined;
-    if (values.some((other) => other !== value)) this.fail(name, 'layers with different values are not supported');
-    if (!Number.isSafeInteger(value) || value < 0 || value > limit)
-      this.fail(name, `${value} is not an integer from 1 to ${limit}`);
-    return value;
-  }
-
-  size(name: string, limit = sizeMax): number {
-    return this.optionalSize(name, limit) ?? this.fail(name, 'the value is missing or 0');
-  }
-
-  number(name: string): number | undefined {
-    return this.metadata.number(this.#key(name));
-  }
-
-  string(name: string): string | undefined {
-    return this.metadata.string(this.#key(name));
-  }
-
-  refuse(name: string, reason: string): void {
-    if ((this.number(name) ?? 0) !== 0) this.fail(name, reason);
-  }
-
-  fail(name: string, reason: string): never {
-    return this.metadata.fail(this.#key(name), reason);
-  }
-
-  #key(name: string): string {
-    return `${this.#prefix}.${name}`;
-  }
+interface PositionsFound {
+  readonly positions: Positions;
+  readonly magnitude: number;
+  readonly positionsMax: number | undefined;
 }
 
-function headDimension(reader: ArchitectureReader, hiddenSize: number, heads: number): number {
-  const keyLength = reader.optionalSize('attention.key_length');
+function positionsOf(keys: ArchitectureKeys, files: ModelFiles, family: Family, headDim: number): PositionsFound {
+  if (family.learnedPositions)
+    return { positions: { kind: 'learned', offset: 0 }, magnitude: 1, positionsMax: undefined };
+  return ggufRope(keys, files, headDim, family.slidingTheta);
+}
+
+function windowsOf(keys: ArchitectureKeys, family: Family, layers: number): Pick<AttentionConfig, 'window' | 'layers'> {
+  const window = keys.optionalSize('attention.sliding_window') ?? family.window;
+  if (window === undefined) return { window, layers: undefined };
+  const key = 'attention.sliding_window_pattern';
+  const listed = keys.flags(key);
+  if (listed !== undefined) {
+    if (listed.length < layers) keys.fail(key, `${listed.length} entries for ${layers} layers`);
+    return { window, layers: layerKinds(layers, (layer) => listed[layer] === true) };
+  }
+  const fullEvery = keys.optionalSize(key) ?? family.fullEvery;
+  if (fullEvery === undefined) return { window, layers: undefined };
+  return { window, layers: layerKinds(layers, (layer) => (layer + 1) % fullEvery !== 0) };
+}
+
+function layerKinds(layers: number, slides: (layer: number) => boolean): LayerAttention[] {
+  return Array.from({ length: layers }, (_, layer) => (slides(layer) ? 'sliding' : 'full'));
+}
+
+function headDimension(keys: ArchitectureKeys, hiddenSize: number, heads: number): number {
+  const keyLength = keys.optionalSize('attention.key_length');
   const headDim = keyLength ?? hiddenSize / heads;
   if (!Number.isSafeInteger(headDim))
-    reader.fail('attention.head_count', `${heads} heads do not divide the hidden size ${hiddenSize}`);
-  const valueLength = reader.optionalSize('attention.value_length') ?? headDim;
+    keys.fail('attention.head_count', `${heads} heads do not divide the hidden size ${hiddenSize}`);
+  const valueLength = keys.optionalSize('attention.value_length') ?? headDim;
   if (valueLength !== headDim)
-    reader.fail('attention.value_length', `values of ${valueLength} beside keys of ${headDim} are not supported`);
+    keys.fail('attention.value_length', `values of ${valueLength} beside keys of ${headDim} are not supported`);
   return headDim;
 }
 
-function normEpsilon(reader: ArchitectureReader): number {
-  const eps = reader.number('attention.layer_norm_rms_epsilon') ?? reader.number('attention.layer_norm_epsilon');
+function normEpsilon(keys: ArchitectureKeys): number {
+  const eps = keys.number('attention.layer_norm_rms_epsilon') ?? keys.number('attention.layer_norm_epsilon');
   if (eps === undefined || eps <= 0 || eps > 1)
-    reader.fail('attention.layer_norm_rms_epsilon', `${eps ?? 'no value'} is not above 0 and at most 1`);
+    keys.fail('attention.layer_norm_rms_epsilon', `${eps ?? 'no value'} is not above 0 and at most 1`);
   return eps;
 }
 
-function vocabularySize(metadata: GgufMetadata, reader: ArchitectureReader, files: ModelFiles): number {
-  const stored = reader.optionalSize('vocab_size');
-  const size =
-    stored ?? files.tensor('model.embed_tokens.weight')?.shape[0] ?? metadata.arrayLength('tokenizer.ggml.tokens');
-  return size ?? reader.fail('vocab_size', 'the vocabulary size is missing');
+function vocabularySize(metadata: GgufMetadata, keys: ArchitectureKeys, files: ModelFiles): number {
+  const embedding = files.tensor('model.embed_tokens.weight') ?? files.tensor('transformer.wte.weight');
+  const size = keys.optionalSize('vocab_size') ?? embedding?.shape[0] ?? metadata.arrayLength('tokenizer.ggml.tokens');
+  return size ?? keys.fail('vocab_size', 'the vocabulary size is missing');
 }
 
-function ropeOf(reader: ArchitectureReader, rotaryDim: number, files: ModelFiles): Rope {
-  const theta = reader.number('rope.freq_base') ?? 10_000;
-  if (theta <= 0) reader.fail('rope.freq_base', `${theta} is not above 0`);
-  const factors = files.tensor('rope_freqs.weight');
-  const scaling = ropeScaling(reader);
-  if (factors === undefined) return { theta, scaling };
-  if (scaling.kind !== 'none')
-    reader.fail('rope.scaling.type', `${scaling.kind} scaling beside the tensor rope_freqs.weight is not supported`);
-  return {
-    theta,
-    scaling: {
-      kind: 'divisors',
-      divisors: ropeDivisors(files, expectTensor(files, 'rope_freqs.weight', [rotaryDim / 2])),
-    },
-  };
+/** Names of the tensors, in whatever type they are stored. */
+function tensorNames(files: ModelFiles): ReadonlySet<string> {
+  return new Set([...files.tensors(), ...files.unsupportedTensors()].map(({ name }) => name));
 }
 
-function ropeScaling(reader: ArchitectureReader): RopeScaling {
-  const type = reader.string('rope.scaling.type');
-  const legacy = reader.number('rope.scale_linear');
-  const factor = reader.number('rope.scaling.factor') ?? legacy ?? 1;
-  if (type !== undefined && type !== 'none' && type !== 'linear')
-    reader.fail('rope.scaling.type', `rope scaling "${type}" is not supported: known are none, linear`);
-  if (type === 'none' || factor === 1 || factor === 0) return { kind: 'none' };
-  if (factor < 0) reader.fail('rope.scaling.factor', `${factor} is not above 0`);
-  return { kind: 'linear', factor };
-}
-
-function ropeDivisors(files: ModelFiles, info: TensorInfo): number[] {
-  const divisors = Array.from(dequantise(info.type, files.read(info, 0, info.byteLength)));
-  if (divisors.every((divisor) => divisor > 0 && Number.isFinite(divisor))) return divisors;
-  throw new ModelFileError({
-    file: info.file,
-    tensor: info.name,
-    offset: info.offset,
-    reason: 'a rope divisor is not a finite number above 0',
-  });
-}
-
-/** Whether the model has the tensor, in whatever type. */
-function someTensor(files: ModelFiles, name: string): boolean {
-  for (const tensor of files.unsupportedTensors()) if (tensor.name === name) return true;
-  for (const tensor of files.tensors()) if (tensor.name === name) return true;
-  return false;
+/** Whether the first layer has one of these tensors. */
+function hasAny(names: ReadonlySet<string>, stems: readonly string[]): boolean {
+  return stems.some((stem) => names.has(`model.layers.0.${stem}`) || names.has(`transformer.h.0.${stem}`));
 }

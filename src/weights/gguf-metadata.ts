@@ -142,6 +142,15 @@ export class GgufMetadata {
     return Array.from({ length: value.count }, (_, index) => readNumber(bytes, index * size, value.itemType));
   }
 
+  /** undefined where the key is missing or holds no list of booleans. */
+  booleans(key: string): readonly boolean[] | undefined {
+    const value = this.#entries.get(key)?.value;
+    if (typeof value !== 'object' || value.itemType !== 7) return undefined;
+    if (value.count > numbersMax)
+      this.fail(key, `the array has ${value.count} booleans, more than the ${numbersMax} allowed`);
+    return Array.from(this.#arrayBytes(key, value, [7]), (byte) => byte !== 0);
+  }
+
   int32Array(key: string): Int32Array | undefined {
     const array = this.#array(key);
     if (array === undefined) return undefined;

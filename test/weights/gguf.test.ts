@@ -123,7 +123,7 @@ describe('metadata of a GGUF file', () => {
     files.close();
     const yarn = ggufWith('yarn.gguf', ['llama.rope.scaling.type', text('yarn')]);
     expect(() => yarn.config).toThrow(
-      /rope scaling "yarn" is not supported: known are none, linear \(key "llama.rope.scaling.type", offset \d+\)/,
+      /rope scaling "yarn" is not supported: known are none, linear, longrope \(key "llama.rope.scaling.type", offset \d+\)/,
     );
     yarn.close();
   });
