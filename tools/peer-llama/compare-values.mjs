@@ -67,11 +67,17 @@ async function compareCase(engine, peer, { prompt, greedy, steps }) {
   return worst;
 }
 
+function report(name, { oursPeer, oursGolden, peerGolden, tokens, steps }) {
+  const distances = [oursPeer, oursGolden, peerGolden].map((value) => value.toExponential(1));
+  console.log(`| ${[name, ...distances, `${tokens} of ${steps}`].join(' | ')} |`);
+}
+
 const { values: flags, positionals: folders } = parseArgs({
   allowPositionals: true,
   options: { peer: { type: 'string' }, oracle: { type: 'boolean', default: false } },
 });
 if (flags.peer === undefined || folders.length === 0) throw new Error('usage: compare-values.mjs --peer DIR [--oracle] FOLDER...');
+console.log('| model, tokens of the prompt | ours from the peer | ours from the recorded | the peer from the recorded | tokens the same in all |');
 const work = mkdtempSync(join(tmpdir(), 'kvasir-values-'));
 try {
   for (const folder of folders) {
@@ -80,11 +86,7 @@ try {
     const { engine, close } = openEngine(model, flags.oracle);
     const peer = await PeerValues.open({ folder: flags.peer, model });
     const { cases } = JSON.parse(readFileSync(join(folder, 'golden.json'), 'utf8'));
-    for (const golden of cases) {
-      const { oursPeer, oursGolden, peerGolden, tokens, steps } = await compareCase(engine, peer, golden);
-      const [a, b, c] = [oursPeer, oursGolden, peerGolden].map((value) => value.toExponential(1));
-      console.log(`${basename(folder)}, ${golden.prompt.length} tokens: ours from the peer's ${a}, from the recorded ${b}; the peer's from the recorded ${c}; ${tokens} of ${steps} tokens the same in all`);
-    }
+    for (const golden of cases) report(`${basename(folder)}, ${golden.prompt.length}`, await compareCase(engine, peer, golden));
     peer.close();
     close();
   }
