@@ -1,5 +1,12 @@
 // Steps written by hand: sequences with blocks of their own choosing and greedy sampling, for accuracy work and tests.
-import { type LayerGroup, type Step, type StepGroup, type StepSampling, topLogprobsMax } from '../util/step.ts';
+import {
+  type LayerGroup,
+  pageTokens,
+  type Step,
+  type StepGroup,
+  type StepSampling,
+  topLogprobsMax,
+} from '../util/step.ts';
 
 export interface PlainSequence {
   /** Tokens of this step, at positions start, start + 1, ... */
@@ -7,6 +14,8 @@ export interface PlainSequence {
   readonly start: number;
   /** rBlock ids of the sequence from its first position on, the same in every layer group. */
   readonly blocks: readonly number[];
+  /** Window groups list no block that none of these tokens sees; else every group lists all. */
+  readonly leavesBehind?: boolean;
   /** Which rows need logits. */
   readonly logits: 'none' | 'last' | 'all';
 }
@@ -17,26 +26,24 @@ export function plainPageTable(blocks: number, layers: number): Int32Array {
 }
 
 /** Where the rBlocks of a layer group have their pages. */
-export type PlainPages = Pick<StepGroup, 'pageTable' | 'layers'>;
+export type PlainPages = Pick<StepGroup, 'pageTable'> & LayerGroup;
 
 /** Pages of rBlocks 0..blocks-1 of every group, one group after another. */
 export function plainPages(blocks: number, groups: readonly LayerGroup[]): readonly PlainPages[] {
   let next = 0;
-  return groups.map(({ layers }) => ({ layers, pageTable: plainPageTable(blocks, layers).map(() => next++) }));
+  return groups.map((group) => ({ ...group, pageTable: plainPageTable(blocks, group.layers).map(() => next++) }));
 }
 
 /** A step of one layer group. */
 export function plainStep(sequences: readonly PlainSequence[], pageTable: Int32Array, layers: number): Step {
-  return groupedStep(sequences, [{ pageTable, layers }]);
+  return groupedStep(sequences, [{ pageTable, layers, window: undefined }]);
 }
 
-/** Every group keeps every block; every logit row is sampled greedily and reports its best alternatives. */
+/** Every logit row is sampled greedily and reports its best alternatives. */
 export function groupedStep(sequences: readonly PlainSequence[], pages: readonly PlainPages[]): Step {
   const tokens: number[] = [];
   const positions: number[] = [];
   const rowStart = [0];
-  const blocks: number[] = [];
-  const blockStart: number[] = [];
   const logitRows: number[] = [];
   for (const sequence of sequences) {
     const count = sequence.tokens.length;
@@ -46,22 +53,39 @@ export function groupedStep(sequences: readonly PlainSequence[], pages: readonly
       positions.push(sequence.start + i);
     }
     rowStart.push(tokens.length);
-    blockStart.push(blocks.length);
-    blocks.push(...sequence.blocks);
   }
-  const table = {
-    blocks: Int32Array.from(blocks),
-    blockStart: Int32Array.from(blockStart),
-    firstBlock: new Int32Array(sequences.length),
-  };
   return {
     tokens: Int32Array.from(tokens),
     positions: Int32Array.from(positions),
     rowStart: Int32Array.from(rowStart),
-    groups: pages.map((group) => ({ ...group, ...table })),
+    groups: pages.map((group) => groupBlocks(sequences, group)),
     logitRows: Int32Array.from(logitRows),
     sampling: greedySampling(logitRows.length),
   };
+}
+
+function groupBlocks(sequences: readonly PlainSequence[], { pageTable, layers, window }: PlainPages): StepGroup {
+  const blocks: number[] = [];
+  const blockStart: number[] = [];
+  const firstBlock: number[] = [];
+  for (const sequence of sequences) {
+    const first = sequence.leavesBehind ? firstSeenBlock(sequence.start, window) : 0;
+    blockStart.push(blocks.length);
+    firstBlock.push(first);
+    blocks.push(...sequence.blocks.slice(first));
+  }
+  return {
+    pageTable,
+    layers,
+    blocks: Int32Array.from(blocks),
+    blockStart: Int32Array.from(blockStart),
+    firstBlock: Int32Array.from(firstBlock),
+  };
+}
+
+/** The block of the first token that a row at `position` sees. */
+export function firstSeenBlock(position: number, window: number | undefined): number {
+  return window === undefined ? 0 : Math.floor(Math.max(0, position - window + 1) / pageTokens);
 }
 
 export function greedySampling(rows: number): StepSampling {

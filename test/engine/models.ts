@@ -16,6 +16,24 @@ export const oddSpec: RandomModelSpec = {
   maxPositions: 2048,
 };
 
+/** One checkpoint of every architecture beyond Llama and Qwen; a window that is no multiple of a page where layers slide. */
+export const familySpecs: readonly RandomModelSpec[] = (
+  ['mistral', 'gemma2', 'gemma3_text', 'phi3', 'gpt2', 'opt', 'bloom', 'gpt_neox'] as const
+).map((architecture) => {
+  const own = ['gpt2', 'opt', 'bloom', 'gpt_neox'].includes(architecture);
+  return {
+    ...oddSpec,
+    architecture,
+    layers: 3,
+    maxPositions: 512,
+    tieEmbeddings: architecture !== 'phi3' && architecture !== 'gpt_neox',
+    // Heads of the older families divide the hidden size among them.
+    ...(own ? { kvHeads: oddSpec.heads, headDim: 16 } : {}),
+    ...(architecture === 'bloom' ? { intermediateSize: 4 * oddSpec.hiddenSize } : {}),
+    ...(architecture === 'mistral' || architecture.startsWith('gemma') ? { window: 40 } : {}),
+  };
+});
+
 export class ModelFolder {
   readonly path = mkdtempSync(join(tmpdir(), 'kvasir-engine-'));
 

@@ -27,9 +27,10 @@ export class Player {
     return { rows: bitRows(this.#engine.readLogits(tokens.length), tokens.length), failed, tokens };
   }
 
-  /** Fills every page of a block: stale bytes, as an earlier owner would leave them. */
-  spoil(block: number, value: number): void {
-    for (const { pageTable, layers } of this.#pages) {
+  /** Fills every page of a block, or those of the window groups alone: stale bytes, as an earlier owner would leave them. */
+  spoil(block: number, value: number, which: 'all' | 'windows' = 'all'): void {
+    for (const { pageTable, layers, window } of this.#pages) {
+      if (which === 'windows' && window === undefined) continue;
       for (const page of pageTable.subarray(block * layers, (block + 1) * layers)) {
         this.#engine.writePage(page, this.#engine.readPage(page).fill(value));
       }
@@ -41,6 +42,12 @@ export function bitRows(logits: Float32Array, rows: number): Uint32Array[] {
   const columns = rows === 0 ? 0 : logits.length / rows;
   const bits = new Uint32Array(logits.buffer, logits.byteOffset, logits.length);
   return Array.from({ length: rows }, (_, row) => bits.slice(row * columns, (row + 1) * columns));
+}
+
+export function sameBits(a: readonly Uint32Array[], b: readonly Uint32Array[]): boolean {
+  return (
+    a.length === b.length && a.every((row, i) => row.length === b[i].length && row.every((bits, j) => bits === b[i][j]))
+  );
 }
 
 /** Token ids that no one chose: a fixed walk through the vocabulary. */
