@@ -2,7 +2,7 @@
 import { webcrypto } from 'node:crypto';
 import { platform, setPriority } from 'node:os';
 import { type MessagePort, parentPort, workerData } from 'node:worker_threads';
-import { Instance } from '../cluster/instance.ts';
+import { createTokenInstance, type TokenInstance } from '../cluster/token-work.ts';
 import { Engine } from '../engine/engine.ts';
 import { modelFingerprint } from '../engine/fingerprint.ts';
 import { loadModel } from '../engine/load-model.ts';
@@ -25,7 +25,7 @@ const stepUsPrefill = 100_000;
 const computeNiceness = 5;
 
 interface Loaded {
-  readonly machine: Instance;
+  readonly machine: TokenInstance;
   readonly engine: Engine;
   readonly description: InstanceDescription;
 }
@@ -37,7 +37,7 @@ function load(settings: InstanceSettings, backend: Backend): Loaded {
     const model = loadModel({ model: files, backend, weights, inputs, context: contextTokens });
     const kvBytes = settings.kvBytes ?? defaultKvBytes(model.kv, contextTokens);
     const engine = new Engine({ model, backend, tokensMax, logitRowsMax, kvBytes });
-    const machine = new Instance({
+    const machine = createTokenInstance({
       pages: engine.pages,
       groups: model.kv.groups,
       eviction: settings.eviction,

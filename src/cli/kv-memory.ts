@@ -2,6 +2,7 @@
 import { totalmem } from 'node:os';
 import type { KvShape } from '../engine/load-model.ts';
 import { pagesFor } from '../policy/blocks/layer-groups.ts';
+import { pageTokens } from '../util/step.ts';
 
 /** Longest contexts that fit beside one another. */
 const contextsAtOnce = 2;
@@ -9,6 +10,6 @@ const leastBytes = 256 * 2 ** 20;
 
 /** Two of the longest contexts, at least 256 MB, at most half of the machine's memory. Pages take memory only once they are used. */
 export function defaultKvBytes(kv: KvShape, contextTokens: number): number {
-  const contextBytes = pagesFor(kv.groups, contextTokens) * kv.pageBytes;
+  const contextBytes = pagesFor(kv.groups, contextTokens, pageTokens) * kv.pageBytes;
   return Math.min(totalmem() / 2, Math.max(leastBytes, contextsAtOnce * contextBytes));
 }

@@ -27,7 +27,7 @@ export function contextTokens(files: ModelFiles, { context, kvMemory, inputs }: 
   if (kvMemory === undefined) return wanted;
   const valueBytes = inputs === 'f32' ? 4 : 2;
   const pageBytes = 2 * config.kvHeads * config.headDim * valueBytes * pageTokens;
-  const capacity = capacityTokens(layerGroups(config), Math.floor(kvMemory / pageBytes));
+  const capacity = capacityTokens(layerGroups(config), Math.floor(kvMemory / pageBytes), pageTokens);
   if (context === undefined && capacity > 0) return Math.min(wanted, capacity);
   if (capacity >= wanted) return wanted;
   throw new UsageError(`Cannot use --kv-memory ${kvMemory}: it holds ${capacity} tokens, the context is ${wanted}`);

@@ -15,11 +15,22 @@ interface Ignored {
   readonly message: string;
 }
 
-export type InstanceEffect =
+export type InstanceEffect<Plan = Step> =
   | Emit
   | Ignored
-  /** Run it and answer with stepDone, stepAborted or stepFailed. The arrays of `plan` are reused: valid until that answer. */
-  | { readonly kind: 'runStep'; readonly step: StepNumber; readonly plan: Step; readonly predictedUs: number }
+  /**
+   * Run it, or up to `stepsMax` steps of its rows one after another, each a token further; answer with stepDone, stepAborted or stepFailed.
+   * The arrays of `plan` are reused: valid until that answer.
+   */
+  | {
+      readonly kind: 'runStep';
+      readonly step: StepNumber;
+      readonly plan: Plan;
+      readonly predictedUs: number;
+      readonly stepsMax: number;
+    }
+  /** Answer stepDone when the step of the run ends that runs now. */
+  | { readonly kind: 'endRun'; readonly step: StepNumber }
   /** Set the abort word of this step, if it still runs. It may end as stepDone all the same. */
   | { readonly kind: 'abortStep'; readonly step: StepNumber }
   /** For the log: a step failed and took its requests with it. */

@@ -3,73 +3,70 @@ import { Batcher } from '../policy/batching/batcher.ts';
 import type { Sequence } from '../policy/batching/sequence.ts';
 import type { BatchLimits } from '../policy/batching/step-budget.ts';
 import { BlockCache } from '../policy/blocks/block-cache.ts';
-import { type BlockRoot, rootDigest } from '../policy/blocks/block-hash.ts';
+import type { BlockPool } from '../policy/blocks/block-pool.ts';
 import type { EvictionKind } from '../policy/blocks/eviction.ts';
 import { StepCost, type StepShape } from '../policy/cost/step-cost.ts';
-import type { LayerGroup, StepResult } from '../util/step.ts';
-import { overloaded, Throughput, tooLong } from './admission.ts';
+import type { LayerGroup } from '../util/step.ts';
+import { overloaded, Throughput } from './admission.ts';
 import type { InstanceEffect } from './effects.ts';
-import { logprobsOf } from './logprobs.ts';
 import type { InstanceEvent, StepNumber } from './messages.ts';
-import type { GenerationEvent, GenerationRequest, InstanceSnapshot, RequestId } from './ports.ts';
-import { ServedRequest } from './request.ts';
-import { StepBuilder } from './step-builder.ts';
+import type { GenerationEvent, InstanceSnapshot, RequestId } from './ports.ts';
+import type { ResultRows, Served, StepRun, Work } from './work.ts';
 
 export interface InstanceConfig {
   /** Pages of the KV pool, and the model's layer groups, which share them. */
   readonly pages: number;
   readonly groups: readonly LayerGroup[];
+  readonly blockTokens: number;
   readonly eviction: EvictionKind;
   readonly limits: BatchLimits;
   /** Requests accepted and not ended, at most. */
   readonly queueMax: number;
-  readonly root: BlockRoot;
-  /** Four words, the same wherever blocks are exchanged. */
-  readonly hashKey: Uint32Array;
 }
 
 /** A decode row is worth an abort only when its step would go on for longer than this. */
 const abortDecodeUsMin = 100_000;
 
-interface InFlight {
+interface InFlight<S> {
   readonly step: StepNumber;
   readonly startedUs: number;
   readonly predictedUs: number;
   readonly shape: StepShape;
-  readonly requests: readonly ServedRequest[];
-  aborting: boolean;
+  readonly requests: readonly S[];
+  /** Equal steps that may follow one another before anything has to be decided. */
+  readonly stepsMax: number;
+  /** It was asked to stop: by an abort, or at the end of the step that runs. */
+  ending: boolean;
 }
 
 /**
- * One step is in flight at a time; it counts only when its result is committed, so an aborted one is planned again without those who left.
+ * One step, or one run of equal steps, is in flight at a time; it counts only when its result is committed, so an aborted one is planned again without those who left.
  * Late, doubled and unknown events change nothing and are answered with an `ignored` effect.
  */
-export class Instance {
+export class Instance<Request extends { readonly id: RequestId }, S extends Served, Plan, Result> {
   readonly #config: InstanceConfig;
   readonly #cache: BlockCache;
   readonly #cost = new StepCost();
   readonly #batcher: Batcher;
-  readonly #builder: StepBuilder;
+  readonly #work: Work<Request, S, Plan, Result>;
   readonly #throughput = new Throughput();
   /** Those that hear events: accepted, not ended, not cancelled. */
-  readonly #live = new Map<RequestId, ServedRequest>();
+  readonly #live = new Map<RequestId, S>();
   /** Every sequence that the batcher holds: the live ones, and cancelled ones whose rows are in flight. */
-  readonly #served = new Map<Sequence, ServedRequest>();
+  readonly #served = new Map<Sequence, S>();
   readonly #totals = { prompt: 0, cached: 0, computedPrompt: 0, generated: 0, steps: 0, stepUs: 0 };
   #arrivals = 0;
   #steps: StepNumber = 0;
-  #inFlight: InFlight | undefined;
+  #inFlight: InFlight<S> | undefined;
   #abortedLast = false;
-  #effects: InstanceEffect[] = [];
+  #effects: InstanceEffect<Plan>[] = [];
 
-  constructor(config: InstanceConfig) {
+  /** @param work made over the pools of the layer groups */
+  constructor(config: InstanceConfig, work: (pools: readonly BlockPool[]) => Work<Request, S, Plan, Result>) {
     this.#config = config;
     this.#cache = new BlockCache(config);
     this.#batcher = new Batcher(this.#cache, config.limits, this.#cost);
-    this.#builder = new StepBuilder(
-      config.limits,
-      this.#cache.groups.map(({ pool }) => pool),
-    );
+    this.#work = work(this.#cache.groups.map(({ pool }) => pool));
   }
 
   /** Tokens of the longest sequence that the pages hold: infinite where every layer has a window and the windows fit. */
@@ -78,7 +75,7 @@ export class Instance {
   }
 
   /** `nowUs` never goes back. The effects are to be carried out in order. */
-  step(nowUs: number, event: InstanceEvent): readonly InstanceEffect[] {
+  step(nowUs: number, event: InstanceEvent<Request, Result>): readonly InstanceEffect<Plan>[] {
     this.#effects = [];
     switch (event.kind) {
       case 'submit':
@@ -91,10 +88,11 @@ export class Instance {
         this.#stepEnded(nowUs, event);
     }
     if (this.#inFlight === undefined) this.#launch(nowUs);
+    else if (event.kind === 'submit' || event.kind === 'cancel') this.#endRun(this.#inFlight);
     return this.#effects;
   }
 
-  #submit(nowUs: number, request: GenerationRequest): void {
+  #submit(nowUs: number, request: Request): void {
     if (this.#live.has(request.id)) {
       this.#ignore(`submit: request ${request.id} is live already`);
       return;
@@ -102,14 +100,13 @@ export class Instance {
     const { queueMax } = this.#config;
     const accepted = this.#live.size;
     const refusal =
-      tooLong(request, this.capacityTokens) ??
+      this.#work.tooLong(request, this.capacityTokens) ??
       (accepted >= queueMax
         ? overloaded(accepted, queueMax, this.#throughput.retryAfterMs(nowUs, accepted))
         : undefined);
     this.#emit(request.id, refusal ?? { kind: 'accepted' });
     if (refusal !== undefined) return;
-    const root = rootDigest(this.#config.root, request.salt, this.#config.hashKey);
-    const served = new ServedRequest(request, root, this.#arrivals++, this.#config.groups.length);
+    const served = this.#work.serve(request, this.#arrivals++);
     this.#live.set(request.id, served);
     this.#served.set(served.sequence, served);
     this.#batcher.add(served.sequence);
@@ -126,20 +123,21 @@ export class Instance {
     const flight = this.#inFlight;
     if (flight === undefined || served.sequence.planned === 0) {
       this.#remove(served, false);
-    } else if (!flight.aborting && this.#worthAborting(nowUs, flight, served)) {
-      flight.aborting = true;
+    } else if (!flight.ending && this.#worthAborting(nowUs, flight, served)) {
+      flight.ending = true;
       this.#effects.push({ kind: 'abortStep', step: flight.step });
     }
   }
 
   /** Is it worth losing the step's work to be rid of these rows? Never twice in a row at the expense of others: they must get on. */
-  #worthAborting(nowUs: number, flight: InFlight, served: ServedRequest): boolean {
+  #worthAborting(nowUs: number, flight: InFlight<S>, served: S): boolean {
     if (flight.requests.every((other) => other.cancelled)) return true;
-    if (this.#abortedLast) return false;
+    // The steps of a run are short.
+    if (this.#abortedLast || flight.stepsMax > 1) return false;
     return served.sequence.planned > 1 || flight.predictedUs - (nowUs - flight.startedUs) > abortDecodeUsMin;
   }
 
-  #stepEnded(nowUs: number, event: Extract<InstanceEvent, { step: StepNumber }>): void {
+  #stepEnded(nowUs: number, event: Extract<InstanceEvent<Request, Result>, { step: StepNumber }>): void {
     const flight = this.#inFlight;
     if (flight?.step !== event.step) {
       const current = flight === undefined ? 'none is' : `step ${flight.step} is`;
@@ -148,79 +146,75 @@ export class Instance {
     }
     this.#inFlight = undefined;
     this.#abortedLast = event.kind === 'stepAborted';
-    if (event.kind === 'stepDone') this.#commit(nowUs, flight, event.result);
+    if (event.kind === 'stepDone')
+      this.#commit(nowUs, flight, event.result, event.stepUs ?? [nowUs - flight.startedUs]);
     if (event.kind === 'stepFailed') this.#failStep(nowUs, flight, event.message);
     for (const served of flight.requests) if (served.cancelled) this.#remove(served, false);
   }
 
-  #commit(nowUs: number, flight: InFlight, result: StepResult): void {
-    const us = nowUs - flight.startedUs;
-    this.#cost.observe(flight.shape, us);
-    this.#totals.steps++;
-    this.#totals.stepUs += us;
+  #commit(nowUs: number, flight: InFlight<S>, result: Result, stepUs: ArrayLike<number>): void {
+    this.#observe(flight.shape, stepUs);
+    const run = { startedUs: flight.startedUs, stepUs };
     let row = 0;
     for (const served of flight.requests) {
-      const rows = served.sequence.scoredRows + (served.sequence.samplesNow ? 1 : 0);
-      if (result.failed.subarray(row, row + rows).includes(1)) this.#failRow(nowUs, served);
-      else this.#commitRows(nowUs, served, result, row);
-      row += rows;
+      const rows = { row, scored: served.sequence.scoredRows, samples: served.sequence.samplesNow };
+      if (this.#work.failed(result, rows)) this.#failRow(nowUs, served);
+      else this.#commitRows(nowUs, served, result, rows, run);
+      row += rows.scored + Number(rows.samples);
     }
   }
 
-  /** The request's share of a result: its rows with logits begin at `row`. */
-  #commitRows(nowUs: number, served: ServedRequest, result: StepResult, row: number): void {
+  /** Each step of a run attends to one key more in every row than the step before. */
+  #observe(shape: StepShape, stepUs: ArrayLike<number>): void {
+    const now = { ...shape };
+    for (let i = 0; i < stepUs.length; i++) {
+      this.#cost.observe(now, stepUs[i]);
+      this.#totals.stepUs += stepUs[i];
+      now.keyRows += now.rows;
+    }
+    this.#totals.steps += stepUs.length;
+  }
+
+  #commitRows(nowUs: number, served: S, result: Result, rows: ResultRows, run: StepRun): void {
     const { sequence } = served;
-    const { computed, planned, promptLength, scoredRows, samplesNow } = sequence;
-    this.#totals.computedPrompt += Math.max(0, Math.min(promptLength, computed + planned) - computed);
+    const { computed, promptLength } = sequence;
+    // In a run of several steps every row decodes.
+    if (run.stepUs.length > 1) sequence.planned = run.stepUs.length;
+    const end = computed + sequence.planned;
+    this.#totals.computedPrompt += Math.max(0, Math.min(promptLength, end) - computed);
     this.#batcher.commit(sequence);
     if (served.cancelled) return;
-    const { id, sampling } = served.request;
-    if (scoredRows > 0) {
-      sequence.scored = Math.min(computed + planned, promptLength - 1);
-      const logprobs = logprobsOf(result, row, scoredRows, sampling.topLogprobs ?? 0);
-      this.#emit(id, { kind: 'prompt-logprobs', logprobs });
-    }
-    let reason: 'stop' | 'length' | undefined;
-    if (samplesNow) {
-      const last = row + scoredRows;
-      const token = result.tokens[last];
-      reason = served.append(token);
-      this.#totals.generated++;
-      const width = sampling.topLogprobs;
-      const logprobs = width === undefined ? undefined : logprobsOf(result, last, 1, width);
-      this.#emit(id, { kind: 'tokens', tokens: Int32Array.of(token), logprobs });
-    } else if (!sequence.samples && sequence.remaining === 0) {
-      reason = 'length';
-    }
+    if (rows.samples) this.#totals.generated += run.stepUs.length;
+    const reason = this.#work.commit(served, result, rows, run, (event) => this.#emit(served.id, event));
     if (reason !== undefined) this.#end(nowUs, served, { kind: 'finished', reason }, false);
   }
 
   /** Its own numbers broke: whatever it computed is dropped from the cache. */
-  #failRow(nowUs: number, served: ServedRequest): void {
+  #failRow(nowUs: number, served: S): void {
     const position = served.sequence.computed + served.sequence.planned;
     this.#fail(nowUs, served, `Cannot generate: the model's logits are not finite: after ${position} tokens`);
   }
 
-  #failStep(nowUs: number, flight: InFlight, message: string): void {
+  #failStep(nowUs: number, flight: InFlight<S>, message: string): void {
     const figures = `step ${flight.step}, ${flight.requests.length} requests, ${flight.shape.rows} rows`;
     this.#effects.push({ kind: 'fault', message: `Cannot run a step: ${message}: ${figures}` });
     for (const served of flight.requests) this.#fail(nowUs, served, `Cannot generate: the engine failed: ${figures}`);
   }
 
-  #fail(nowUs: number, served: ServedRequest, message: string): void {
+  #fail(nowUs: number, served: S, message: string): void {
     if (served.cancelled) this.#remove(served, true);
     else this.#end(nowUs, served, { kind: 'failed', code: 'ENGINE_FAILED', message, retryAfterMs: undefined }, true);
   }
 
-  #end(nowUs: number, served: ServedRequest, event: GenerationEvent, forget: boolean): void {
+  #end(nowUs: number, served: S, event: GenerationEvent, forget: boolean): void {
     this.#throughput.ended(nowUs);
-    this.#live.delete(served.request.id);
-    this.#emit(served.request.id, event);
+    this.#live.delete(served.id);
+    this.#emit(served.id, event);
     this.#remove(served, forget);
   }
 
   /** Frees all that it holds; with `forget` its blocks leave the cache. A second call does nothing. */
-  #remove(served: ServedRequest, forget: boolean): void {
+  #remove(served: S, forget: boolean): void {
     if (!this.#served.delete(served.sequence)) return;
     this.#batcher.remove(served.sequence, forget);
   }
@@ -233,21 +227,36 @@ export class Instance {
     const shape = { ...this.#batcher.shape };
     const predictedUs = Math.round(this.#cost.predictUs(shape));
     const step = ++this.#steps;
-    this.#inFlight = { step, startedUs: nowUs, predictedUs, shape, requests, aborting: false };
-    this.#effects.push({ kind: 'runStep', step, plan: this.#builder.build(requests), predictedUs });
+    const stepsMax = this.#stepsMax(requests);
+    this.#inFlight = { step, startedUs: nowUs, predictedUs, shape, requests, stepsMax, ending: false };
+    this.#effects.push({ kind: 'runStep', step, plan: this.#work.plan(requests), predictedUs, stepsMax });
+  }
+
+  /** How many equal steps may follow one another: until a request may end or the batcher has something to decide. */
+  #stepsMax(requests: readonly S[]): number {
+    let most = this.#batcher.steadySteps();
+    for (let i = 0; i < requests.length && most > 1; i++) most = Math.min(most, this.#work.growthMax(requests[i]));
+    return most;
+  }
+
+  /** What was just heard may change what the next step computes. */
+  #endRun(flight: InFlight<S>): void {
+    if (flight.stepsMax === 1 || flight.ending) return;
+    flight.ending = true;
+    this.#effects.push({ kind: 'endRun', step: flight.step });
   }
 
   /** The first time that a request runs; a preempted one has started before. */
-  #start(served: ServedRequest): void {
+  #start(served: S): void {
     if (served.started) return;
     served.started = true;
     const cachedTokens = served.sequence.cachedTokens ?? 0;
     this.#totals.prompt += served.sequence.promptLength;
     this.#totals.cached += cachedTokens;
-    this.#emit(served.request.id, { kind: 'started', cachedTokens });
+    this.#emit(served.id, { kind: 'started', cachedTokens });
   }
 
-  #requestOf(sequence: Sequence): ServedRequest {
+  #requestOf(sequence: Sequence): S {
     const served = this.#served.get(sequence);
     if (served === undefined) throw new Error(`Instance broken: arrival ${sequence.arrival} belongs to no request`);
     return served;
@@ -289,7 +298,7 @@ export class Instance {
     }
     const flying = new Set(this.#inFlight?.requests);
     for (const served of this.#served.values()) {
-      const { id } = served.request;
+      const { id } = served;
       if (served.cancelled ? !flying.has(served) : this.#live.get(id) !== served)
         throw new Error(`Instance broken: request ${id} is in no state`);
       if (served.sequence.planned > 0 !== flying.has(served))

@@ -6,11 +6,19 @@ import type { GenerationEvent, GenerationRequest, RequestId } from './ports.ts';
 export type StepNumber = number;
 
 /** To an instance. An event about a step that is not in flight, or about a request that is not live, is ignored. */
-export type InstanceEvent =
-  | { readonly kind: 'submit'; readonly request: GenerationRequest }
+export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =
+  | { readonly kind: 'submit'; readonly request: Request }
   | { readonly kind: 'cancel'; readonly id: RequestId }
-  /** `result` is read before `step` returns and may be reused then. */
-  | { readonly kind: 'stepDone'; readonly step: StepNumber; readonly result: StepResult }
+  /**
+   * `result` is read before `step` returns and may be reused then. `stepUs`, where the executor knows how long each step of a run took
+   * (one entry for each that ran): else one step ran, and ended now.
+   */
+  | {
+      readonly kind: 'stepDone';
+      readonly step: StepNumber;
+      readonly result: Result;
+      readonly stepUs?: ArrayLike<number>;
+    }
   /** The abort word was seen: nothing of the step counts. Cancels that arrived while it ran are to be told first, or it is planned again with them. */
   | { readonly kind: 'stepAborted'; readonly step: StepNumber }
   /** `message` is for the log alone. */

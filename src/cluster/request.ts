@@ -1,7 +1,9 @@
-// One request inside an instance: its sequence, and what its sampling and its end depend on.
+// One request inside an engine's instance: its tokens, and what its sampling and its end depend on.
 import { Sequence } from '../policy/batching/sequence.ts';
+import { TokenContent } from '../policy/batching/token-content.ts';
 import { Int32List } from '../util/int32-list.ts';
-import type { GenerationRequest, SamplingParams } from './ports.ts';
+import type { GenerationRequest, RequestId, SamplingParams } from './ports.ts';
+import type { Served } from './work.ts';
 
 /** Tokens seen by a request and how often each stands in its output; kept up as tokens come. */
 export class SeenTokens {
@@ -33,13 +35,11 @@ function hasPenalties(sampling: SamplingParams): boolean {
   return sampling.repetitionPenalty !== 1 || sampling.frequencyPenalty !== 0 || sampling.presencePenalty !== 0;
 }
 
-/**
- * Lives from submit to its last event. Its sequence is waiting or running; `cancelled` marks one that nobody hears any more
- * but whose rows are in the step that runs.
- */
-export class ServedRequest {
+/** Lives from submit to its last event. */
+export class ServedRequest implements Served {
   readonly request: GenerationRequest;
   readonly sequence: Sequence;
+  readonly content: TokenContent;
   readonly biasTokens: Int32Array;
   readonly biasValues: Float32Array;
   /** Undefined when no penalty asks for it. */
@@ -52,14 +52,15 @@ export class ServedRequest {
   constructor(request: GenerationRequest, root: Uint32Array, arrival: number, groups: number) {
     const { sampling } = request;
     this.request = request;
+    this.content = new TokenContent(request.prompt, root);
     this.sequence = new Sequence({
-      prompt: request.prompt,
-      root,
+      content: this.content,
+      promptLength: request.prompt.length,
+      groups,
       priority: request.priority,
       arrival,
       samples: request.maxTokens > 0,
       scoresPrompt: sampling.promptLogprobs,
-      groups,
     });
     this.biasTokens = Int32Array.from(sampling.logitBias, ([token]) => token);
     this.biasValues = Float32Array.from(sampling.logitBias, ([, bias]) => bias);
@@ -67,14 +68,18 @@ export class ServedRequest {
     this.#stops = new Set(request.stopTokenIds);
   }
 
+  get id(): RequestId {
+    return this.request.id;
+  }
+
   /** Tokens of output so far. */
   get outputs(): number {
-    return this.sequence.tokens.length - this.sequence.promptLength;
+    return this.content.length - this.sequence.promptLength;
   }
 
   /** Appends a sampled token; says whether it is the last one. */
   append(token: number): 'stop' | 'length' | undefined {
-    this.sequence.tokens.push(token);
+    this.content.tokens.push(token);
     this.seen?.addOutput(token);
     if (this.#stops.has(token)) return 'stop';
     return this.outputs === this.request.maxTokens ? 'length' : undefined;

@@ -4,7 +4,7 @@ import type { BlockPool } from '../policy/blocks/block-pool.ts';
 import type { HeldBlocks } from '../policy/blocks/block-table.ts';
 import { blocksFor } from '../policy/blocks/layer-groups.ts';
 import { Int32List } from '../util/int32-list.ts';
-import type { Step, StepGroup, StepSampling } from '../util/step.ts';
+import { pageTokens, type Step, type StepGroup, type StepSampling } from '../util/step.ts';
 import type { ServedRequest } from './request.ts';
 
 /** Per-row parameters of `StepSampling`, one entry for each logit row. */
@@ -100,9 +100,9 @@ export class StepBuilder {
   #addSequence(served: ServedRequest, index: number): void {
     const { sequence } = served;
     const { computed, planned } = sequence;
-    const known = sequence.tokens.raw;
+    const known = served.content.tokens.raw;
     this.#rowStart[index] = this.#rows;
-    const end = blocksFor(computed + planned);
+    const end = blocksFor(computed + planned, pageTokens);
     for (let g = 0; g < this.#groups.length; g++) this.#groups[g].add(index, sequence.table.groups[g], end);
     for (let position = computed; position < computed + planned; position++) {
       this.#tokens[this.#rows + position - computed] = known[position];

@@ -1,16 +1,16 @@
 // The loop of an instance's thread: messages in, machine, step, events out; JavaScript sleeps only when there is nothing to run.
 import { type MessagePort, receiveMessageOnPort } from 'node:worker_threads';
 import type { InstanceEffect } from '../cluster/effects.ts';
-import type { Instance } from '../cluster/instance.ts';
 import type { InstanceEvent } from '../cluster/messages.ts';
 import type { GenerationEvent, RequestId } from '../cluster/ports.ts';
+import type { TokenInstance } from '../cluster/token-work.ts';
 import type { Engine } from '../engine/engine.ts';
 import type { FromInstance, ToInstance } from './protocol.ts';
 
 type RunStep = Extract<InstanceEffect, { kind: 'runStep' }>;
 
 export class InstanceLoop {
-  readonly #machine: Instance;
+  readonly #machine: TokenInstance;
   readonly #engine: Pick<Engine, 'run'>;
   readonly #port: MessagePort;
   /** One word; another value than 0 stops the step in flight. The gateway's thread sets it too. */
@@ -24,7 +24,7 @@ export class InstanceLoop {
 
   /** @param abort over shared memory */
   constructor(
-    machine: Instance,
+    machine: TokenInstance,
     engine: Pick<Engine, 'run'>,
     port: MessagePort,
     abort: Int32Array,
@@ -111,6 +111,9 @@ export class InstanceLoop {
         break;
       case 'abortStep':
         Atomics.store(this.#abort, 0, 1);
+        break;
+      case 'endRun':
+        // Every run is one step long here.
         break;
       default:
         this.#log(effect.message);

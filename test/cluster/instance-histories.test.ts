@@ -4,7 +4,7 @@ import { expect, test } from 'vitest';
 import type { GenerationRequest } from '../../src/cluster/ports.ts';
 import { type EvictionKind, evictionKinds } from '../../src/policy/blocks/eviction.ts';
 import { blockPages, pagesFor } from '../../src/policy/blocks/layer-groups.ts';
-import type { LayerGroup } from '../../src/util/step.ts';
+import { type LayerGroup, pageTokens } from '../../src/util/step.ts';
 import { expectComplete, greedy, limits, promptOf, request, World } from './world.ts';
 
 /** One group, windows beside it in both orders, windows alone: smaller and larger than a block, whole blocks or not. */
@@ -99,7 +99,7 @@ class History {
     const { groups, spareBlocks, tokensMax, sequencesMax, usPerStep: us } = settings;
     this.world = new World({
       // The largest request fits alone, a block at a time, and a page is left that is no block.
-      pages: pagesFor(groups, 153 + 70) + spareBlocks * blockPages(groups) + 1,
+      pages: pagesFor(groups, 153 + 70, pageTokens) + spareBlocks * blockPages(groups) + 1,
       groups,
       eviction: settings.eviction,
       queueMax: settings.queueMax,

@@ -1,6 +1,6 @@
 // The instance machine: stories of requests, and random histories that end with exactly what each request gets alone.
 import { describe, expect, test } from 'vitest';
-import { Instance } from '../../src/cluster/instance.ts';
+import { createTokenInstance } from '../../src/cluster/token-work.ts';
 import { baseConfig, expectComplete, expectedOutput, greedy, limits, promptOf, request, World } from './world.ts';
 
 describe('one request', () => {
@@ -160,7 +160,7 @@ describe('refusals', () => {
 
   test('limits that could not hold a step are refused at once', () => {
     const config = { ...baseConfig, limits: { ...limits, tokensMax: 40, sequencesMax: 16 } };
-    expect(() => new Instance(config)).toThrow(
+    expect(() => createTokenInstance(config)).toThrow(
       'Cannot batch: 16 sequences need 48 rows and 17 with logits: 40 and 96 given',
     );
   });

@@ -1,9 +1,9 @@
 // An instance and a fake engine under a test's control: submits, cancels, aborts, and what every request has heard.
 import { expect } from 'vitest';
 import type { InstanceEffect } from '../../src/cluster/effects.ts';
-import { Instance, type InstanceConfig } from '../../src/cluster/instance.ts';
 import type { InstanceEvent } from '../../src/cluster/messages.ts';
 import type { GenerationEvent, GenerationRequest, SamplingParams } from '../../src/cluster/ports.ts';
+import { createTokenInstance, type TokenInstance, type TokenInstanceConfig } from '../../src/cluster/token-work.ts';
 import type { BatchLimits } from '../../src/policy/batching/step-budget.ts';
 import { extraOf, FakeEngine, logprobOf, nextToken } from './fake-engine.ts';
 
@@ -51,7 +51,7 @@ export const limits: BatchLimits = {
   stepUsPrefill: 100_000,
 };
 
-export const baseConfig: InstanceConfig = {
+export const baseConfig: TokenInstanceConfig = {
   pages: 400,
   groups: [{ layers: 2, window: undefined }],
   eviction: 'lru',
@@ -69,7 +69,7 @@ export interface Heard {
 type RunStep = Extract<InstanceEffect, { kind: 'runStep' }>;
 
 export class World {
-  readonly instance: Instance;
+  readonly instance: TokenInstance;
   readonly engine: FakeEngine;
   readonly heard = new Map<string, Heard>();
   readonly ignored: string[] = [];
@@ -82,9 +82,9 @@ export class World {
   /** Rows of each step that ended well. */
   readonly stepRows: number[] = [];
 
-  constructor(config: Partial<InstanceConfig> = {}) {
+  constructor(config: Partial<TokenInstanceConfig> = {}) {
     const all = { ...baseConfig, ...config };
-    this.instance = new Instance(all);
+    this.instance = createTokenInstance(all);
     this.engine = new FakeEngine(all.pages, all.groups);
   }
 

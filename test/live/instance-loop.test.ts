@@ -2,7 +2,7 @@
 import { once } from 'node:events';
 import { MessageChannel } from 'node:worker_threads';
 import { afterEach, expect, test } from 'vitest';
-import { Instance } from '../../src/cluster/instance.ts';
+import { createTokenInstance } from '../../src/cluster/token-work.ts';
 import type { StepOutcome } from '../../src/kernel/backend.ts';
 import { InstanceLoop } from '../../src/live/instance-loop.ts';
 import type { FromInstance, ToInstance } from '../../src/live/protocol.ts';
@@ -38,7 +38,7 @@ test('a step aborted for a cancel is not planned again with the cancelled rows',
     send({ kind: 'cancel', id: 'gone' });
     Atomics.store(abort, 0, 1);
   });
-  const machine = new Instance(baseConfig);
+  const machine = createTokenInstance(baseConfig);
   const kept = request('kept', promptOf(2, 20));
   send({ kind: 'submit', request: request('gone', promptOf(1, 90)) });
   send({ kind: 'submit', request: kept });

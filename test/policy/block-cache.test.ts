@@ -176,6 +176,7 @@ describe.each<EvictionKind>(['lru', 'lfu', 'length-aware', 'fifo'])('eviction by
           pages: capacity * 3 + 2,
           groups: [{ layers: 3, window: undefined }],
           eviction: kind,
+          blockTokens: pageTokens,
         });
         const oracle = new Oracle(capacity, kind);
         const running: { table: BlockTable; text: string }[] = [];
@@ -227,7 +228,12 @@ function comeAndCompute(cache: BlockCache, text: string, running: { table: Block
 
 describe('sharing', () => {
   test('two that computed the same blocks end with one copy', () => {
-    const cache = new BlockCache({ pages: 20, groups: [{ layers: 2, window: undefined }], eviction: 'lru' });
+    const cache = new BlockCache({
+      pages: 20,
+      groups: [{ layers: 2, window: undefined }],
+      eviction: 'lru',
+      blockTokens: pageTokens,
+    });
     const chain = chainOf([1, 2, 3]);
     const tables = [new BlockTable(1), new BlockTable(1)] as const;
     for (const table of tables) for (let i = 0; i < 3; i++) cache.allocate(table);
@@ -244,7 +250,12 @@ describe('sharing', () => {
   });
 
   test('what a failed sequence leaves is forgotten unless others hold it', () => {
-    const cache = new BlockCache({ pages: 20, groups: [{ layers: 2, window: undefined }], eviction: 'lru' });
+    const cache = new BlockCache({
+      pages: 20,
+      groups: [{ layers: 2, window: undefined }],
+      eviction: 'lru',
+      blockTokens: pageTokens,
+    });
     const failed = new BlockTable(1);
     const chain = chainOf([1, 2, 3]);
     for (let i = 0; i < 3; i++) cache.allocate(failed);
@@ -258,7 +269,9 @@ describe('sharing', () => {
   });
 
   test('blocks for tokens round up', () => {
-    expect([0, 1, pageTokens, pageTokens + 1].map(blocksFor)).toEqual([0, 1, 1, 2]);
-    expect(new BlockTable(1).missing(65)).toBe(3);
+    expect([0, 1, 32, 33].map((tokens) => blocksFor(tokens, 32))).toEqual([0, 1, 1, 2]);
+    const groups = [{ layers: 2, window: undefined }];
+    const cache = new BlockCache({ pages: 20, groups, eviction: 'lru', blockTokens: 16 });
+    expect(cache.missing(new BlockTable(1), 65)).toBe(5);
   });
 });

@@ -70,22 +70,22 @@ test('a row sees the blocks from that of its first key to its own, never more th
     fc.property(fc.integer({ min: 1, max: 200 }), fc.nat(500), fc.integer({ min: 1, max: 100 }), (window, at, rows) => {
       const keys = Array.from({ length: at + rows }, (_, key) => key).filter((key) => at - key < window);
       const seen = new Set(keys.map((key) => Math.floor(key / pageTokens)));
-      expect(firstBlockSeen(window, at)).toBe(Math.min(...seen));
-      expect(seen.size).toBeLessThanOrEqual(blocksSeenMax(window, rows));
+      expect(firstBlockSeen(window, at, pageTokens)).toBe(Math.min(...seen));
+      expect(seen.size).toBeLessThanOrEqual(blocksSeenMax(window, rows, pageTokens));
     }),
   );
-  expect(blocksSeenMax(64, 1)).toBe(3);
-  expect(blocksSeenMax(1, 1)).toBe(1);
+  expect(blocksSeenMax(64, 1, pageTokens)).toBe(3);
+  expect(blocksSeenMax(1, 1, pageTokens)).toBe(1);
 });
 
 test('the capacity is the length at which a sequence that is computed block by block runs out of pages', () => {
   const text = 'x'.repeat(60);
   fc.assert(
     fc.property(arbitraryGroups, fc.integer({ min: 1, max: 60 }), (groups, pages) => {
-      const cache = new BlockCache({ pages, groups, eviction: 'lru' });
+      const cache = new BlockCache({ pages, groups, eviction: 'lru', blockTokens: pageTokens });
       const runner = new Runner(cache, text);
       while (runner.grow()) cache.check();
-      expect(runner.blocks).toBe(Math.min(text.length, capacityTokens(groups, pages) / pageTokens));
+      expect(runner.blocks).toBe(Math.min(text.length, capacityTokens(groups, pages, pageTokens) / pageTokens));
     }),
   );
 });
@@ -102,7 +102,12 @@ test('what can be reused is what the definition says, whatever came, went and wa
       eviction,
       fc.array(action),
       (groups, blocks, kind, actions) => {
-        const cache = new BlockCache({ pages: blocks * blockPages(groups), groups, eviction: kind });
+        const cache = new BlockCache({
+          pages: blocks * blockPages(groups),
+          groups,
+          eviction: kind,
+          blockTokens: pageTokens,
+        });
         const running: Runner[] = [];
         for (const { text, chunk, leaves } of actions) {
           const chain = chainOf(text);
@@ -135,7 +140,7 @@ describe('a model with and without windows', () => {
   const groups = [windowed(3, 40), whole(1)];
 
   test('keeps every block of one group and the window of the other', () => {
-    const cache = new BlockCache({ pages: 400, groups, eviction: 'lru' });
+    const cache = new BlockCache({ pages: 400, groups, eviction: 'lru', blockTokens: pageTokens });
     const runner = new Runner(cache, 'abcdefghij');
     runner.grow(10);
     // After 320 tokens the next row sees keys 281..319: blocks 8 and 9.
@@ -148,7 +153,7 @@ describe('a model with and without windows', () => {
   });
 
   test('evicts what windows left behind before what sequences left whole, and then reuses only where the window is whole', () => {
-    const cache = new BlockCache({ pages: 40, groups, eviction: 'lru' });
+    const cache = new BlockCache({ pages: 40, groups, eviction: 'lru', blockTokens: pageTokens });
     const first = new Runner(cache, 'abcdefghij');
     first.grow(10);
     first.leave();
@@ -163,7 +168,12 @@ describe('a model with and without windows', () => {
   });
 
   test('drops a window block with the one that stood beside it', () => {
-    const cache = new BlockCache({ pages: 41, groups: [whole(3), windowed(1, 40)], eviction: 'lru' });
+    const cache = new BlockCache({
+      pages: 41,
+      groups: [whole(3), windowed(1, 40)],
+      eviction: 'lru',
+      blockTokens: pageTokens,
+    });
     const runner = new Runner(cache, 'ab');
     runner.grow(2);
     runner.leave();
@@ -175,7 +185,7 @@ describe('a model with and without windows', () => {
   });
 
   test('forgets of a failed sequence what it left behind as well', () => {
-    const cache = new BlockCache({ pages: 40, groups: [windowed(2, 40)], eviction: 'lru' });
+    const cache = new BlockCache({ pages: 40, groups: [windowed(2, 40)], eviction: 'lru', blockTokens: pageTokens });
     const failed = new Runner(cache, 'abcdef');
     failed.grow(6);
     expect(cache.match(failed.chain, 6)).toBe(6);

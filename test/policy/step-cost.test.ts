@@ -2,8 +2,10 @@
 import { describe, expect, test } from 'vitest';
 import { Sequence } from '../../src/policy/batching/sequence.ts';
 import { StepBudget } from '../../src/policy/batching/step-budget.ts';
+import { TokenContent } from '../../src/policy/batching/token-content.ts';
 import { StepCost, type StepShape } from '../../src/policy/cost/step-cost.ts';
 import { counterUniform } from '../../src/util/counter-random.ts';
+import { pageTokens } from '../../src/util/step.ts';
 
 /** A machine five times slower than the guess, with other ratios. */
 function trueUs(shape: StepShape): number {
@@ -111,12 +113,12 @@ describe('sizing a chunk', () => {
       stepUsDecoding: 50_000,
       stepUsPrefill: 400_000,
     };
-    const budget = new StepBudget(limits, cost);
+    const budget = new StepBudget(limits, cost, pageTokens);
     const prompt = (length: number): Sequence => {
       const root = new Uint32Array(4);
       return new Sequence({
-        prompt: new Int32Array(length),
-        root,
+        content: new TokenContent(new Int32Array(length), root),
+        promptLength: length,
         priority: 0,
         arrival: length,
         samples: true,
@@ -130,7 +132,7 @@ describe('sizing a chunk', () => {
     expect(budget.rowsFor(prompt(rows * 2), false)).toBe(rows);
     for (let i = 0; i < 32; i++) {
       const one = prompt(3_000 + i);
-      Object.assign(one, { computed: one.tokens.length - 1, planned: 1 });
+      Object.assign(one, { computed: one.length - 1, planned: 1 });
       budget.take(one);
     }
     const decodeUs = cost.predictUs(budget.shape);
@@ -142,8 +144,8 @@ describe('sizing a chunk', () => {
 
   test('limits that leave no row for a prefill, or no logits for it, are refused', () => {
     const limits = { tokensMax: 64, logitRowsMax: 33, sequencesMax: 32, stepUsDecoding: 1, stepUsPrefill: 1 };
-    expect(() => new StepBudget(limits, cost)).not.toThrow();
-    expect(() => new StepBudget({ ...limits, tokensMax: 63 }, cost)).toThrow('Cannot batch');
-    expect(() => new StepBudget({ ...limits, logitRowsMax: 32 }, cost)).toThrow('Cannot batch');
+    expect(() => new StepBudget(limits, cost, pageTokens)).not.toThrow();
+    expect(() => new StepBudget({ ...limits, tokensMax: 63 }, cost, pageTokens)).toThrow('Cannot batch');
+    expect(() => new StepBudget({ ...limits, logitRowsMax: 32 }, cost, pageTokens)).toThrow('Cannot batch');
   });
 });

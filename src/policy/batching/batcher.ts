@@ -1,7 +1,5 @@
 // Continuous batching: who waits, who runs, and what rows each step computes.
-import { pageTokens } from '../../util/step.ts';
 import type { BlockCache } from '../blocks/block-cache.ts';
-import { blocksFor } from '../blocks/layer-groups.ts';
 import type { StepCost, StepShape } from '../cost/step-cost.ts';
 import { Claims } from './claims.ts';
 import { RankedList } from './ranked-list.ts';
@@ -22,6 +20,7 @@ const lookAhead = 32;
  */
 export class Batcher {
   readonly #cache: BlockCache;
+  readonly #blockTokens: number;
   readonly #room: Room;
   readonly #budget: StepBudget;
   readonly #waiting = new RankedList();
@@ -36,9 +35,10 @@ export class Batcher {
 
   constructor(cache: BlockCache, limits: BatchLimits, cost: StepCost) {
     this.#cache = cache;
+    this.#blockTokens = cache.blockTokens;
     this.#room = new Room(cache, limits);
-    this.#budget = new StepBudget(limits, cost);
-    this.#claims = new Claims(limits.sequencesMax);
+    this.#budget = new StepBudget(limits, cost, cache.blockTokens);
+    this.#claims = new Claims(limits.sequencesMax, cache.blockTokens);
   }
 
   get waiting(): readonly Sequence[] {
@@ -93,16 +93,31 @@ export class Batcher {
 
   /** The sequence's planned rows are computed: full blocks become shareable, and those behind a window are given back. */
   commit(sequence: Sequence): void {
-    const from = Math.floor(sequence.computed / pageTokens);
+    const from = Math.floor(sequence.computed / this.#blockTokens);
     sequence.computed += sequence.planned;
     sequence.planned = 0;
-    const to = Math.floor(sequence.computed / pageTokens);
-    if (to > from) {
-      sequence.chain.extend(sequence.tokens.raw, sequence.computed);
+    if (Math.floor(sequence.computed / this.#blockTokens) > from) {
+      sequence.content.digest(sequence.computed);
+      const to = Math.min(Math.floor(sequence.computed / this.#blockTokens), sequence.chain.blocks);
       this.#cache.commit(sequence.chain, from, to, sequence.table);
       this.#claims.advance(sequence, to);
     }
     this.#cache.leaveBehind(sequence.table, sequence.computed);
+  }
+
+  /**
+   * How many steps could follow one another with the rows of the last plan, before a sequence needs a block: 1 when any row is prefill or
+   * somebody who waits could be let in. Whoever waits for room gets none before then.
+   */
+  steadySteps(): number {
+    const { rows, decodeRows } = this.#budget.shape;
+    if (rows === 0 || rows !== decodeRows || (this.#waiting.items.length > 0 && this.#admitting)) return 1;
+    let steps = Number.MAX_SAFE_INTEGER;
+    for (const { planned, computed, remaining, table } of this.#running.items) {
+      if (planned !== 1 || remaining !== 1) return 1;
+      steps = Math.min(steps, table.length * this.#blockTokens - computed);
+    }
+    return steps;
   }
 
   #planDecode(): void {
@@ -111,8 +126,8 @@ export class Batcher {
     for (let i = 0; i < running.length; i++) {
       const sequence = running[i];
       if (sequence.remaining !== 1) continue;
-      this.#makeRoom(sequence, sequence.tokens.length);
-      if (sequence.table.missing(sequence.tokens.length) === 0) this.#take(sequence, 1);
+      this.#makeRoom(sequence, sequence.length);
+      if (this.#cache.missing(sequence.table, sequence.length) === 0) this.#take(sequence, 1);
     }
   }
 
@@ -157,13 +172,13 @@ export class Batcher {
       const kept = Math.floor(rows * shortShare);
       if (this.#shortBehind(sequence, kept, nextRunning, nextWaiting)) rows -= kept;
       const end = sequence.computed + rows;
-      const aligned = end - (end % pageTokens);
+      const aligned = end - (end % this.#blockTokens);
       if (aligned > sequence.computed) rows = aligned - sequence.computed;
       else if (!first) return;
     }
     rows = Math.min(rows, scorable);
     this.#makeRoom(sequence, sequence.computed + rows);
-    this.#take(sequence, Math.min(rows, sequence.table.length * pageTokens - sequence.computed));
+    this.#take(sequence, Math.min(rows, sequence.table.length * this.#blockTokens - sequence.computed));
   }
 
   #take(sequence: Sequence, rows: number): void {
@@ -187,14 +202,17 @@ export class Batcher {
   /** Tokens still to compute, counting what the cache holds for one that waits. */
   #restOf(sequence: Sequence): number {
     if (sequence.state === 'running') return sequence.remaining;
-    return sequence.remaining - this.#cache.match(sequence.chain, sequence.reusableBlocks) * pageTokens;
+    return (
+      sequence.remaining -
+      this.#cache.match(sequence.chain, sequence.reusableBlocks(this.#blockTokens)) * this.#blockTokens
+    );
   }
 
   /** Does a waiting sequence wait for a block that another computes? */
   #isBlocked(sequence: Sequence): boolean {
     const awaited = sequence.waitsForBlock;
     if (awaited !== undefined && this.#claims.isPromised(sequence, awaited)) return true;
-    const reusable = sequence.reusableBlocks;
+    const reusable = sequence.reusableBlocks(this.#blockTokens);
     const known = this.#cache.match(sequence.chain, reusable);
     sequence.waitsForBlock = this.#claims.lastPromised(sequence, known, reusable);
     return sequence.waitsForBlock !== undefined;
@@ -214,7 +232,8 @@ export class Batcher {
     }
     this.#waiting.remove(sequence);
     sequence.state = 'running';
-    sequence.computed = this.#cache.share(sequence.chain, sequence.reusableBlocks, sequence.table) * pageTokens;
+    sequence.computed =
+      this.#cache.share(sequence.chain, sequence.reusableBlocks(this.#blockTokens), sequence.table) * this.#blockTokens;
     sequence.cachedTokens ??= sequence.computed;
     this.#running.insert(sequence);
     this.#claims.open(sequence);
@@ -224,7 +243,7 @@ export class Batcher {
 
   /** Gives the sequence blocks for its first `tokens` tokens, at the expense of the lowest ranks; stops short when it is the lowest itself. */
   #makeRoom(sequence: Sequence, tokens: number): void {
-    while (sequence.table.missing(tokens) > 0) {
+    while (this.#cache.missing(sequence.table, tokens) > 0) {
       if (this.#cache.allocate(sequence.table)) continue;
       const victim = this.#running.last;
       if (victim === undefined || victim === sequence) return;
@@ -246,7 +265,7 @@ export class Batcher {
     this.#claims.close(sequence);
     this.#running.remove(sequence);
     this.#cache.release(sequence.table);
-    if (forget) this.#cache.forget(sequence.chain, Math.floor(sequence.computed / pageTokens));
+    if (forget) this.#cache.forget(sequence.chain, Math.floor(sequence.computed / this.#blockTokens));
     sequence.computed = 0;
     sequence.planned = 0;
   }
@@ -258,7 +277,7 @@ export class Batcher {
     let claimed = 0;
     for (const sequence of this.running) {
       const { table, computed, planned } = sequence;
-      if (sequence.state !== 'running' || table.length < blocksFor(computed + planned))
+      if (sequence.state !== 'running' || this.#cache.missing(table, computed + planned) > 0)
         throw new Error(
           `Batcher broken: arrival ${sequence.arrival} runs with ${table.length} blocks for ${computed} tokens`,
         );

@@ -1,7 +1,6 @@
 // Who is computing which full block right now, so that requests that start together compute what they share once.
 import { digestWords } from '../../util/blake2s.ts';
 import { DigestTable } from '../../util/digest-table.ts';
-import { pageTokens } from '../../util/step.ts';
 import { outranks, type Sequence } from './sequence.ts';
 
 /** A claim is a running sequence's promise to compute a block. Claims go as blocks are committed or their owner stops running. */
@@ -10,8 +9,10 @@ export class Claims {
   /** Owners by slot. */
   readonly #owners: (Sequence | undefined)[];
   readonly #freeSlots: number[];
+  readonly #blockTokens: number;
 
-  constructor(sequencesMax: number) {
+  constructor(sequencesMax: number, blockTokens: number) {
+    this.#blockTokens = blockTokens;
     this.#owners = new Array<Sequence | undefined>(sequencesMax).fill(undefined);
     this.#freeSlots = Array.from({ length: sequencesMax }, (_, i) => sequencesMax - 1 - i);
   }
@@ -26,7 +27,7 @@ export class Claims {
     if (slot === undefined) throw new Error(`Cannot claim blocks: all ${this.#owners.length} slots are taken`);
     this.#owners[slot] = sequence;
     sequence.slot = slot;
-    sequence.claimedFrom = Math.floor(sequence.computed / pageTokens);
+    sequence.claimedFrom = Math.floor(sequence.computed / this.#blockTokens);
     sequence.claimedTo = sequence.chain.blocks;
     for (let block = sequence.claimedFrom; block < sequence.claimedTo; block++) {
       const owner = this.owner(sequence, block);

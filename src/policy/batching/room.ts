@@ -38,10 +38,14 @@ export class Room {
   }
 
   #pagesNeeded(sequence: Sequence): number {
-    return this.#cache.pagesToRun(sequence.chain, sequence.reusableBlocks, this.#growth(sequence));
+    return this.#cache.pagesToRun(
+      sequence.chain,
+      sequence.reusableBlocks(this.#cache.blockTokens),
+      this.#growth(sequence),
+    );
   }
 
   #growth(sequence: Sequence): Growth {
-    return { tokens: sequence.tokens.length, rows: Math.min(sequence.remaining, this.#limits.tokensMax) };
+    return { tokens: sequence.length, rows: Math.min(sequence.remaining, this.#limits.tokensMax) };
   }
 }

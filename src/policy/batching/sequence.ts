@@ -1,13 +1,21 @@
-// A request as the batcher sees it: tokens, blocks, and how far both have come.
-import { Int32List } from '../../util/int32-list.ts';
-import { pageTokens } from '../../util/step.ts';
-import { HashChain } from '../blocks/block-hash.ts';
+// A request as the batcher sees it: how many tokens, which blocks, and how far both have come.
+import type { BlockChain } from '../blocks/block-chain.ts';
 import { BlockTable } from '../blocks/block-table.ts';
 
+/** What a sequence is made of. Its owner appends to it; the batcher asks how long it is and what its blocks are called. */
+export interface SequenceContent {
+  /** Known tokens: prompt, then output. */
+  readonly length: number;
+  readonly chain: BlockChain;
+  /** Makes the digests of the full blocks in the first `length` tokens known to the chain, as far as anybody could share them. */
+  digest(length: number): void;
+}
+
 export interface SequenceSpec {
-  readonly prompt: Int32Array;
-  /** Digest that its blocks chain from (model and tenant). */
-  readonly root: Uint32Array;
+  readonly content: SequenceContent;
+  readonly promptLength: number;
+  /** Layer groups of the model. */
+  readonly groups: number;
   /** Larger runs first. */
   readonly priority: number;
   /** Unique and rising: the order inside a priority. */
@@ -16,8 +24,6 @@ export interface SequenceSpec {
   readonly samples: boolean;
   /** Every prompt row but the last needs logits. */
   readonly scoresPrompt: boolean;
-  /** Layer groups of the model. */
-  readonly groups: number;
 }
 
 export type SequenceState = 'new' | 'waiting' | 'running' | 'ended';
@@ -29,9 +35,7 @@ export class Sequence {
   readonly promptLength: number;
   readonly samples: boolean;
   readonly scoresPrompt: boolean;
-  /** Prompt, then output. */
-  readonly tokens: Int32List;
-  readonly chain: HashChain;
+  readonly content: SequenceContent;
   readonly table: BlockTable;
   state: SequenceState = 'new';
   /** Leading tokens whose keys and values are in the table's blocks. */
@@ -53,24 +57,31 @@ export class Sequence {
   constructor(spec: SequenceSpec) {
     this.priority = spec.priority;
     this.arrival = spec.arrival;
-    this.promptLength = spec.prompt.length;
+    this.promptLength = spec.promptLength;
     this.samples = spec.samples;
     this.scoresPrompt = spec.scoresPrompt;
+    this.content = spec.content;
     this.table = new BlockTable(spec.groups);
-    this.tokens = Int32List.from(spec.prompt, spec.samples ? pageTokens : 0);
-    this.chain = new HashChain(spec.root, Math.ceil(this.promptLength / pageTokens) + 1);
-    this.chain.extend(this.tokens.raw, this.promptLength);
+  }
+
+  /** Known tokens: prompt, then output. */
+  get length(): number {
+    return this.content.length;
+  }
+
+  get chain(): BlockChain {
+    return this.content.chain;
   }
 
   /** Known tokens still to compute. */
   get remaining(): number {
-    return this.tokens.length - this.computed;
+    return this.length - this.computed;
   }
 
   /** Full blocks that may come from the cache: never the last token, whose logits are wanted, nor a prompt row still to be scored. */
-  get reusableBlocks(): number {
-    const known = this.tokens.length - 1;
-    return Math.floor((this.scoring ? Math.min(known, this.scored) : known) / pageTokens);
+  reusableBlocks(blockTokens: number): number {
+    const known = this.length - 1;
+    return Math.floor((this.scoring ? Math.min(known, this.scored) : known) / blockTokens);
   }
 
   get scoring(): boolean {

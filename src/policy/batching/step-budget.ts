@@ -1,5 +1,4 @@
 // What one step may still take: rows, rows with logits, and time by prediction.
-import { pageTokens } from '../../util/step.ts';
 import type { StepCost, StepShape } from '../cost/step-cost.ts';
 import type { Sequence } from './sequence.ts';
 
@@ -8,7 +7,7 @@ export interface BatchLimits {
   readonly tokensMax: number;
   /** Rows with logits of a step: more than `sequencesMax`; what is over serves prompt log-probabilities. */
   readonly logitRowsMax: number;
-  /** Sequences that run at once; at least a page below `tokensMax`. */
+  /** Sequences that run at once; at least a block below `tokensMax`. */
   readonly sequencesMax: number;
   /** Predicted time of a step, with and without others decoding beside the prefill. */
   readonly stepUsDecoding: number;
@@ -26,19 +25,22 @@ const prefillShareMin = 0.5;
 export class StepBudget {
   readonly #limits: BatchLimits;
   readonly #cost: StepCost;
+  readonly #chunkMin: number;
   readonly #shape = { rows: 0, keyRows: 0, decodeRows: 0, logitRows: 0 };
   #scored = 0;
   #us = 0;
 
-  constructor(limits: BatchLimits, cost: StepCost) {
+  /** @param chunkMin rows that a prefill may always take: a block */
+  constructor(limits: BatchLimits, cost: StepCost, chunkMin: number) {
     const { tokensMax, logitRowsMax, sequencesMax } = limits;
-    if (sequencesMax < 1 || sequencesMax + pageTokens > tokensMax || sequencesMax >= logitRowsMax) {
+    if (sequencesMax < 1 || sequencesMax + chunkMin > tokensMax || sequencesMax >= logitRowsMax) {
       throw new RangeError(
-        `Cannot batch: ${sequencesMax} sequences need ${sequencesMax + pageTokens} rows and ${sequencesMax + 1} with logits: ${tokensMax} and ${logitRowsMax} given`,
+        `Cannot batch: ${sequencesMax} sequences need ${sequencesMax + chunkMin} rows and ${sequencesMax + 1} with logits: ${tokensMax} and ${logitRowsMax} given`,
       );
     }
     this.#limits = limits;
     this.#cost = cost;
+    this.#chunkMin = chunkMin;
   }
 
   get shape(): StepShape {
@@ -64,14 +66,14 @@ export class StepBudget {
         : Math.max(stepUsDecoding, this.#cost.predictUs(this.#shape) * (1 + prefillShareMin));
   }
 
-  /** Rows that the sequence's prefill may take now. With `atLeastPage`, time is ignored up to a page: a prefill must get on. */
-  rowsFor(sequence: Sequence, atLeastPage: boolean): number {
+  /** Rows that the sequence's prefill may take now. With `atLeastBlock`, time is ignored up to a block: a prefill must get on. */
+  rowsFor(sequence: Sequence, atLeastBlock: boolean): number {
     const { remaining, computed } = sequence;
     let byTime = this.#cost.rowsWithin(this.#us, this.#shape, computed);
     if (byTime < remaining && this.#cost.rowsWithin(this.#us * endSlack, this.#shape, computed) >= remaining) {
       byTime = remaining;
     }
-    return Math.min(this.rows, remaining, atLeastPage ? Math.max(byTime, pageTokens) : byTime);
+    return Math.min(this.rows, remaining, atLeastBlock ? Math.max(byTime, this.#chunkMin) : byTime);
   }
 
   /** Rows that the sequence may take before the rows that score its prompt are too many; unbounded for most. */

@@ -1,15 +1,17 @@
 // The KV memory of an instance as one store: sequences take blocks from it, share them and leave them behind.
 import { digestWords } from '../../util/blake2s.ts';
-import { type LayerGroup, pageTokens } from '../../util/step.ts';
-import type { HashChain } from './block-hash.ts';
+import type { LayerGroup } from '../../util/step.ts';
+import type { BlockChain } from './block-chain.ts';
 import type { BlockTable } from './block-table.ts';
 import { type EvictionKind, EvictionQueue } from './eviction.ts';
 import { GroupCache, type Growth } from './group-cache.ts';
-import { blockPages, capacityTokens } from './layer-groups.ts';
+import { blockPages, blocksFor, capacityTokens } from './layer-groups.ts';
 import { PagePool } from './page-pool.ts';
 
 export interface BlockCacheConfig {
   readonly pages: number;
+  /** Tokens of a block, and so of a page. */
+  readonly blockTokens: number;
   /** Layer groups of the model, one at least: they share the pages. */
   readonly groups: readonly LayerGroup[];
   readonly eviction: EvictionKind;
@@ -22,6 +24,7 @@ export interface BlockCacheConfig {
  */
 export class BlockCache {
   readonly pages: PagePool;
+  readonly blockTokens: number;
   /** In the order of the model's groups. */
   readonly groups: readonly GroupCache[];
   /** Pages of one block of every group. */
@@ -33,17 +36,23 @@ export class BlockCache {
   readonly #queue: EvictionQueue;
   #evicted = 0;
 
-  constructor({ pages, groups, eviction }: BlockCacheConfig) {
+  constructor({ pages, blockTokens, groups, eviction }: BlockCacheConfig) {
+    this.blockTokens = blockTokens;
     this.pages = new PagePool(pages);
     this.blockPages = blockPages(groups);
-    this.capacityTokens = capacityTokens(groups, pages);
+    this.capacityTokens = capacityTokens(groups, pages, blockTokens);
     const ends = [0];
     for (const { layers } of groups) ends.push(ends[ends.length - 1] + Math.floor(pages / layers));
     const queue = new EvictionQueue(ends[groups.length], eviction);
     this.#queue = queue;
-    this.groups = groups.map((group, i) => new GroupCache(group, this.pages, queue, ends[i]));
+    this.groups = groups.map((group, i) => new GroupCache(group, blockTokens, this.pages, queue, ends[i]));
     this.#whole = this.groups.filter(({ window }) => window === undefined);
     this.#windowed = this.groups.filter(({ window }) => window !== undefined);
+  }
+
+  /** Blocks still missing at the end of the table before `tokens` tokens have room. */
+  missing(table: BlockTable, tokens: number): number {
+    return Math.max(0, blocksFor(tokens, this.blockTokens) - table.length);
   }
 
   /** Blocks of all groups evicted so far. */
@@ -65,7 +74,7 @@ export class BlockCache {
   }
 
   /** Blocks of the longest prefix of the chain, at most `blocksMax`, that can be reused. Pins nothing: valid until the next allocation. */
-  match(chain: HashChain, blocksMax: number): number {
+  match(chain: BlockChain, blocksMax: number): number {
     let blocks = Math.min(blocksMax, chain.blocks);
     for (const group of this.#whole) blocks = group.knownPrefix(chain, blocks);
     // What one window cuts off may uncover another.
@@ -78,11 +87,11 @@ export class BlockCache {
   }
 
   /** Pages that would be available no more if a sequence came, reused what it can of its first `blocksMax` blocks, and grew. */
-  pagesToRun(chain: HashChain, blocksMax: number, growth: Growth): number {
+  pagesToRun(chain: BlockChain, blocksMax: number, growth: Growth): number {
     const shared = this.match(chain, blocksMax);
     let pages = 0;
     for (const group of this.groups) {
-      const first = group.firstSeen(shared * pageTokens);
+      const first = group.firstSeen(shared * this.blockTokens);
       // A block that others hold costs nothing, as long as this one stands in it.
       const used = group.usedOf(chain, first, shared);
       pages += group.layers * group.heldMax(first + used, growth);
@@ -107,12 +116,12 @@ export class BlockCache {
   }
 
   /** Gives an empty table what can be reused of the chain's first `blocksMax` blocks, pinned. Returns how many blocks the sequence has behind it. */
-  share(chain: HashChain, blocksMax: number, table: BlockTable): number {
+  share(chain: BlockChain, blocksMax: number, table: BlockTable): number {
     const shared = this.match(chain, blocksMax);
     this.#queue.tick();
     for (let g = 0; g < this.groups.length; g++) {
       const held = table.groups[g];
-      held.first = this.groups[g].firstSeen(shared * pageTokens);
+      held.first = this.groups[g].firstSeen(shared * this.blockTokens);
       this.groups[g].share(chain, held.first, shared, held);
     }
     return shared;
@@ -130,7 +139,7 @@ export class BlockCache {
    * Indexes blocks `from..to` of the table, now computed. Where an equal block is known already (two sequences computed it at the same time),
    * the table takes that one and frees its own: equal digests mean equal bits.
    */
-  commit(chain: HashChain, from: number, to: number, table: BlockTable): void {
+  commit(chain: BlockChain, from: number, to: number, table: BlockTable): void {
     this.#queue.tick();
     for (let g = 0; g < this.groups.length; g++) this.groups[g].commit(chain, from, to, table.groups[g]);
   }
@@ -160,7 +169,7 @@ export class BlockCache {
   }
 
   /** Drops the chain's first `blocks` blocks, whose contents are suspect, as far as nobody needs them. */
-  forget(chain: HashChain, blocks: number): void {
+  forget(chain: BlockChain, blocks: number): void {
     for (let i = blocks - 1; i >= 0; i--) {
       for (const groups of [this.#windowed, this.#whole]) {
         for (const group of groups) group.forget(chain.words, i * digestWords);

@@ -1,6 +1,7 @@
 // The identity of a block: 128 bits, chained from what its keys and values depend on besides the tokens before them.
 import { blake2s128, digestWords } from '../../util/blake2s.ts';
 import { pageTokens } from '../../util/step.ts';
+import type { BlockChain } from './block-chain.ts';
 
 /** Everything but tokens that decides the bits of a block. Two caches that differ in any of it share nothing. */
 export interface BlockRoot {
@@ -45,7 +46,7 @@ export function rootDigest(root: BlockRoot, salt: string, key: Uint32Array): Uin
  * Digests of a sequence's full blocks, extended as tokens arrive: digest i is BLAKE2s-128 of the block's token ids under digest i-1 as key.
  * About 1.5 us for a block.
  */
-export class HashChain {
+export class HashChain implements BlockChain {
   readonly #root: Uint32Array;
   #words: Uint32Array;
   #blocks = 0;
@@ -55,12 +56,10 @@ export class HashChain {
     this.#words = new Uint32Array(Math.max(1, blocksExpected) * digestWords);
   }
 
-  /** Full blocks hashed so far. */
   get blocks(): number {
     return this.#blocks;
   }
 
-  /** (blocks, 4 words). Valid until the next `extend`. */
   get words(): Uint32Array {
     return this.#words;
   }

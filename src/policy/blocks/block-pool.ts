@@ -12,7 +12,7 @@ const isCached = 1;
 const isUsed = 2;
 const stateNames: readonly BlockState[] = ['free', 'cached', 'used'];
 
-/** An rBlock is `pageTokens` tokens of all layers of the group, one page for each layer (Infinite-LLM, section 4). */
+/** An rBlock is the same tokens of all layers of the group, one page for each layer (Infinite-LLM, section 4). */
 export class BlockPool {
   readonly layers: number;
   readonly total: number;

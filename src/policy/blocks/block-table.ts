@@ -1,8 +1,7 @@
 // The blocks of one sequence in every layer group, in order of position.
 import { Int32List } from '../../util/int32-list.ts';
-import { blocksFor } from './layer-groups.ts';
 
-/** Blocks of one layer group: entry i holds positions 32 (first + i) .. 32 (first + i) + 31. Owns one reference to each block. */
+/** Blocks of one layer group: entry i is block first + i of the sequence. Owns one reference to each block. */
 export class HeldBlocks {
   /** Blocks before this one lie behind the window and were given back. */
   first = 0;
@@ -22,10 +21,5 @@ export class BlockTable {
   get length(): number {
     const { first, blocks } = this.groups[0];
     return first + blocks.length;
-  }
-
-  /** Blocks still missing at the end before `tokens` tokens have room. */
-  missing(tokens: number): number {
-    return Math.max(0, blocksFor(tokens) - this.length);
   }
 }

@@ -1,7 +1,7 @@
 // The blocks of one layer group: pool and index, and which of them may be evicted.
 import { digestWords } from '../../util/blake2s.ts';
-import { type LayerGroup, pageTokens } from '../../util/step.ts';
-import type { HashChain } from './block-hash.ts';
+import type { LayerGroup } from '../../util/step.ts';
+import type { BlockChain } from './block-chain.ts';
 import { BlockIndex } from './block-index.ts';
 import { type BlockId, BlockPool } from './block-pool.ts';
 import type { HeldBlocks } from './block-table.ts';
@@ -30,11 +30,19 @@ export class GroupCache {
   /** Its blocks stand in the queue as ids offset..end-1. */
   readonly offset: number;
   readonly end: number;
+  readonly #blockTokens: number;
   readonly #queue: EvictionQueue;
   readonly #index: BlockIndex;
   readonly #tree: PrefixTree | undefined;
 
-  constructor({ layers, window }: LayerGroup, pages: PagePool, queue: EvictionQueue, offset: number) {
+  constructor(
+    { layers, window }: LayerGroup,
+    blockTokens: number,
+    pages: PagePool,
+    queue: EvictionQueue,
+    offset: number,
+  ) {
+    this.#blockTokens = blockTokens;
     this.layers = layers;
     this.window = window;
     this.pool = new BlockPool(pages, layers);
@@ -47,34 +55,35 @@ export class GroupCache {
 
   /** Index of the first block that a row at `position` sees. */
   firstSeen(position: number): number {
-    return firstBlockSeen(this.window, position);
+    return firstBlockSeen(this.window, position, this.#blockTokens);
   }
 
-  find(chain: HashChain, index: number): BlockId | undefined {
+  find(chain: BlockChain, index: number): BlockId | undefined {
     return this.#index.find(chain.words, index * digestWords);
   }
 
   /** How many of the chain's first `blocks` blocks are known without a gap. */
-  knownPrefix(chain: HashChain, blocks: number): number {
+  knownPrefix(chain: BlockChain, blocks: number): number {
     let known = 0;
     while (known < blocks && this.find(chain, known) !== undefined) known++;
     return known;
   }
 
   /** The longest prefix of at most `blocks` blocks after which every block that the next row sees is known. */
-  coveredTo(chain: HashChain, blocks: number): number {
+  coveredTo(chain: BlockChain, blocks: number): number {
     let end = blocks;
-    for (let i = end - 1; i >= this.firstSeen(end * pageTokens); i--) if (this.find(chain, i) === undefined) end = i;
+    for (let i = end - 1; i >= this.firstSeen(end * this.#blockTokens); i--)
+      if (this.find(chain, i) === undefined) end = i;
     return end;
   }
 
   /** Most blocks that a sequence holds at once until it has grown, the `first` ones left behind. */
   heldMax(first: number, { tokens, rows }: Growth): number {
-    return Math.min(blocksFor(tokens) - first, blocksSeenMax(this.window, rows));
+    return Math.min(blocksFor(tokens, this.#blockTokens) - first, blocksSeenMax(this.window, rows, this.#blockTokens));
   }
 
   /** How many of the chain's blocks `from..to`, which must be known, sequences hold. */
-  usedOf(chain: HashChain, from: number, to: number): number {
+  usedOf(chain: BlockChain, from: number, to: number): number {
     let used = 0;
     for (let i = from; i < to; i++) {
       const block = this.find(chain, i);
@@ -91,7 +100,7 @@ export class GroupCache {
   }
 
   /** Appends the chain's blocks `from..to`, which must be known, pinned. */
-  share(chain: HashChain, from: number, to: number, held: HeldBlocks): void {
+  share(chain: BlockChain, from: number, to: number, held: HeldBlocks): void {
     for (let i = from; i < to; i++) {
       const block = this.find(chain, i);
       if (block === undefined) throw new Error(`Cannot share a block: it is not known: block ${i} of the sequence`);
@@ -101,7 +110,7 @@ export class GroupCache {
   }
 
   /** Indexes blocks `from..to` of the sequence, now computed; where an equal one is known, the sequence takes that and frees its own. */
-  commit(chain: HashChain, from: number, to: number, held: HeldBlocks): void {
+  commit(chain: BlockChain, from: number, to: number, held: HeldBlocks): void {
     for (let i = from; i < to; i++) {
       const own = held.blocks.at(i - held.first);
       const known = this.find(chain, i);
@@ -150,7 +159,7 @@ export class GroupCache {
     return this.#tree === undefined || this.#tree.children(block) === 0;
   }
 
-  #insert(chain: HashChain, index: number, block: BlockId): void {
+  #insert(chain: BlockChain, index: number, block: BlockId): void {
     const parent = this.#tree === undefined || index === 0 ? undefined : this.find(chain, index - 1);
     if (this.#tree !== undefined && index > 0 && parent === undefined)
       throw new Error(`Cannot index a block: its parent is unknown: block ${block} at depth ${index + 1}`);

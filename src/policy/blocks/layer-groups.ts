@@ -1,19 +1,19 @@
 // How many blocks a sequence needs of each layer group: arithmetic of windows, in blocks and pages.
-import { type LayerGroup, pageTokens } from '../../util/step.ts';
+import type { LayerGroup } from '../../util/step.ts';
 
 /** Blocks that hold `tokens` tokens. */
-export function blocksFor(tokens: number): number {
-  return Math.ceil(tokens / pageTokens);
+export function blocksFor(tokens: number, blockTokens: number): number {
+  return Math.ceil(tokens / blockTokens);
 }
 
 /** Index of the first block that a row at `position` sees, and so any row after it. */
-export function firstBlockSeen(window: number | undefined, position: number): number {
-  return window === undefined ? 0 : Math.floor(Math.max(0, position - window + 1) / pageTokens);
+export function firstBlockSeen(window: number | undefined, position: number, blockTokens: number): number {
+  return window === undefined ? 0 : Math.floor(Math.max(0, position - window + 1) / blockTokens);
 }
 
 /** Most blocks that `rows` rows of one step see together, wherever they stand: those of window + rows - 1 positions. */
-export function blocksSeenMax(window: number | undefined, rows: number): number {
-  return window === undefined ? Number.POSITIVE_INFINITY : Math.ceil((window + rows - 2) / pageTokens) + 1;
+export function blocksSeenMax(window: number | undefined, rows: number, blockTokens: number): number {
+  return window === undefined ? Number.POSITIVE_INFINITY : Math.ceil((window + rows - 2) / blockTokens) + 1;
 }
 
 /** Pages of one block of every group. */
@@ -22,20 +22,21 @@ export function blockPages(groups: readonly LayerGroup[]): number {
 }
 
 /** Pages that a sequence of `tokens` tokens holds at most, when it is computed in chunks of a block. */
-export function pagesFor(groups: readonly LayerGroup[], tokens: number): number {
-  const blocks = blocksFor(tokens);
-  return groups.reduce((sum, { layers, window }) => sum + layers * Math.min(blocks, blocksSeenMax(window, 1)), 0);
+export function pagesFor(groups: readonly LayerGroup[], tokens: number, blockTokens: number): number {
+  const blocks = blocksFor(tokens, blockTokens);
+  const held = (window: number | undefined) => Math.min(blocks, blocksSeenMax(window, 1, blockTokens));
+  return groups.reduce((sum, { layers, window }) => sum + layers * held(window), 0);
 }
 
 /** Length of the longest sequence that `pages` pages hold; infinite where every group leaves blocks behind and the windows fit. */
-export function capacityTokens(groups: readonly LayerGroup[], pages: number): number {
-  if (pagesFor(groups, Number.POSITIVE_INFINITY) <= pages) return Number.POSITIVE_INFINITY;
+export function capacityTokens(groups: readonly LayerGroup[], pages: number, blockTokens: number): number {
+  if (pagesFor(groups, Number.POSITIVE_INFINITY, blockTokens) <= pages) return Number.POSITIVE_INFINITY;
   let blocks = 0;
   let tooMany = pages + 1;
   while (tooMany - blocks > 1) {
     const middle = Math.floor((blocks + tooMany) / 2);
-    if (pagesFor(groups, middle * pageTokens) <= pages) blocks = middle;
+    if (pagesFor(groups, middle * blockTokens, blockTokens) <= pages) blocks = middle;
     else tooMany = middle;
   }
-  return blocks * pageTokens;
+  return blocks * blockTokens;
 }

@@ -1,0 +1,78 @@
+// The work of an instance with an engine: token ids in, engine steps out, tokens and log-probabilities back.
+import { type BlockRoot, rootDigest } from '../policy/blocks/block-hash.ts';
+import { pageTokens, type Step, type StepResult } from '../util/step.ts';
+import { type Refusal, tooLong } from './admission.ts';
+import { Instance, type InstanceConfig } from './instance.ts';
+import { logprobsOf } from './logprobs.ts';
+import type { GenerationEvent, GenerationRequest } from './ports.ts';
+import { ServedRequest } from './request.ts';
+import { StepBuilder } from './step-builder.ts';
+import type { ResultRows, StepRun, Work } from './work.ts';
+
+export interface TokenInstanceConfig extends Omit<InstanceConfig, 'blockTokens'> {
+  readonly root: BlockRoot;
+  /** Four words, the same wherever blocks are exchanged. */
+  readonly hashKey: Uint32Array;
+}
+
+/** An instance that an engine stands behind. */
+export type TokenInstance = Instance<GenerationRequest, ServedRequest, Step, StepResult>;
+
+export function createTokenInstance(config: TokenInstanceConfig): TokenInstance {
+  return new Instance({ ...config, blockTokens: pageTokens }, (pools) => {
+    return new TokenWork(config, new StepBuilder(config.limits, pools));
+  });
+}
+
+class TokenWork implements Work<GenerationRequest, ServedRequest, Step, StepResult> {
+  readonly #config: TokenInstanceConfig;
+  readonly #builder: StepBuilder;
+
+  constructor(config: TokenInstanceConfig, builder: StepBuilder) {
+    this.#config = config;
+    this.#builder = builder;
+  }
+
+  tooLong(request: GenerationRequest, capacityTokens: number): Refusal | undefined {
+    return tooLong(request, capacityTokens);
+  }
+
+  serve(request: GenerationRequest, arrival: number): ServedRequest {
+    const root = rootDigest(this.#config.root, request.salt, this.#config.hashKey);
+    return new ServedRequest(request, root, arrival, this.#config.groups.length);
+  }
+
+  plan(requests: readonly ServedRequest[]): Step {
+    return this.#builder.build(requests);
+  }
+
+  failed(result: StepResult, { row, scored, samples }: ResultRows): boolean {
+    return result.failed.subarray(row, row + scored + Number(samples)).includes(1);
+  }
+
+  commit(
+    served: ServedRequest,
+    result: StepResult,
+    { row, scored, samples }: ResultRows,
+    _run: StepRun,
+    emit: (event: GenerationEvent) => void,
+  ): 'stop' | 'length' | undefined {
+    const { sequence } = served;
+    const width = served.request.sampling.topLogprobs;
+    if (scored > 0) {
+      sequence.scored = Math.min(sequence.computed, sequence.promptLength - 1);
+      emit({ kind: 'prompt-logprobs', logprobs: logprobsOf(result, row, scored, width ?? 0) });
+    }
+    if (!samples) return !sequence.samples && sequence.remaining === 0 ? 'length' : undefined;
+    const last = row + scored;
+    const token = result.tokens[last];
+    const reason = served.append(token);
+    const logprobs = width === undefined ? undefined : logprobsOf(result, last, 1, width);
+    emit({ kind: 'tokens', tokens: Int32Array.of(token), logprobs });
+    return reason;
+  }
+
+  growthMax(): number {
+    return 1;
+  }
+}

@@ -1,0 +1,51 @@
+// What an instance works on, as its machine sees it: tokens for an engine, or lengths alone for a simulator.
+import type { Sequence } from '../policy/batching/sequence.ts';
+import type { Refusal } from './admission.ts';
+import type { GenerationEvent, RequestId } from './ports.ts';
+
+/** A request inside an instance. Its sequence is waiting or running; `cancelled` marks one that nobody hears any more but whose rows are in the step that runs. */
+export interface Served {
+  readonly id: RequestId;
+  readonly sequence: Sequence;
+  started: boolean;
+  cancelled: boolean;
+}
+
+/** Steps that ran: more than one only where each had the same rows, one token further. */
+export interface StepRun {
+  readonly startedUs: number;
+  /** (steps): how long each took. */
+  readonly stepUs: ArrayLike<number>;
+}
+
+/** Rows of a result that belong to one request. */
+export interface ResultRows {
+  /** The first one, the scored rows before the sampled one. */
+  readonly row: number;
+  readonly scored: number;
+  readonly samples: boolean;
+}
+
+/**
+ * The contents of requests, behind the machine's decisions. Nothing here decides when or where something runs.
+ * `Request` comes in, `Plan` goes to the executor, `Result` comes back.
+ */
+export interface Work<Request, S extends Served, Plan, Result> {
+  tooLong(request: Request, capacityTokens: number): Refusal | undefined;
+  /** @param arrival unique and rising */
+  serve(request: Request, arrival: number): S;
+  /** Lays out sequences with planned rows, in the order that their results are to come back. */
+  plan(requests: readonly S[]): Plan;
+  /** Did any of these rows break? */
+  failed(result: Result, rows: ResultRows): boolean;
+  /** Takes what a run computed for a request, whose sequence is committed; says whether that was its last token. */
+  commit(
+    served: S,
+    result: Result,
+    rows: ResultRows,
+    run: StepRun,
+    emit: (event: GenerationEvent) => void,
+  ): 'stop' | 'length' | undefined;
+  /** How many tokens a request may grow by before it could end: 1 where only its tokens tell. */
+  growthMax(served: S): number;
+}
