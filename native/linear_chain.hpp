@@ -29,6 +29,7 @@ struct Chain {
   template <TensorType TYPE, bool LEVELS = false>
   static void expand(const uint8_t* block, int blocks, float (*out)[kPanel]) {
     for (int b = 0; b < blocks; b++, block += Segment::block_bytes(TYPE), out += kBlock) {
+      prefetch<Segment::block_bytes(TYPE)>(block + kPrefetchBlocks * Segment::block_bytes(TYPE));
       for (int v = 0; v < kVectors; v++) {
         const BlockWeights<V, TYPE, 1, LEVELS> weights(block, v, 0);
         unrolled<kBlock>([&](auto k) __attribute__((always_inline)) {
@@ -58,16 +59,21 @@ struct Chain {
     }
   }
 
-  /** Sums of a tile between chunks, in float32 as in registers. */
-  using Sums = float[V::kTileRows][kPanel];
+  /** Rows of sums between chunks, `stride` floats apart, in float32 as in registers. */
+  struct Sums {
+    float* first;
+    size_t stride;
+    bool fresh;  // begin at zero
+    KVASIR_INLINE float* row(int m) const { return first + static_cast<size_t>(m) * stride; }
+  };
 
   template <int MT>
-  static void multiply(const Chunk& chunk, const uint8_t* input, size_t row_bytes, Sums& sums) {
+  static void multiply(const Chunk& chunk, const uint8_t* input, size_t row_bytes, const Sums& sums) {
     Float acc[MT][kVectors];
 #pragma GCC unroll 16
     for (int m = 0; m < MT; m++)
 #pragma GCC unroll 16
-      for (int v = 0; v < kVectors; v++) acc[m][v] = V::load(sums[m] + v * V::kLanes);
+      for (int v = 0; v < kVectors; v++) acc[m][v] = sums.fresh ? V::zero() : V::load(sums.row(m) + v * V::kLanes);
     RowPointers<MT> x(input, row_bytes);
     for (int k = 0; k < chunk.count * kBlock; k++, x.advance(sizeof(float))) {
       Float w[kVectors];
@@ -83,12 +89,12 @@ struct Chain {
 #pragma GCC unroll 16
     for (int m = 0; m < MT; m++)
 #pragma GCC unroll 16
-      for (int v = 0; v < kVectors; v++) V::store(sums[m] + v * V::kLanes, acc[m][v]);
+      for (int v = 0; v < kVectors; v++) V::store(sums.row(m) + v * V::kLanes, acc[m][v]);
   }
 
   /** The product of `rows` <= MAX rows. */
   template <int MAX>
-  static void multiply_rows(int rows, const Chunk& chunk, const uint8_t* input, size_t row_bytes, Sums& sums) {
+  static void multiply_rows(int rows, const Chunk& chunk, const uint8_t* input, size_t row_bytes, const Sums& sums) {
     if constexpr (MAX > 1) {
       if (rows < MAX) return multiply_rows<MAX - 1>(rows, chunk, input, row_bytes, sums);
     }
@@ -104,18 +110,21 @@ struct Chain {
     for (int c = 0; c < columns; c++) y[c] = bias ? sums[c] + bias[c] : sums[c];
   }
 
-  /** Rows of a tile over one chunk: sums of earlier chunks wait in y. */
+  /** Rows of a tile over one chunk: sums wait in y for the next one. A panel that is not full has no room there, and takes a copy. */
   static void tile(const Segment& s, const Product& p, const Chunk& chunk, int panel, int row, int rows) {
-    Sums sums = {};
     const uint8_t* x = p.input + p.row_bytes * static_cast<size_t>(row) + static_cast<size_t>(chunk.first) * kBlock * sizeof(float);
-    if (chunk.first > 0) {
-      int left = s.rows - panel * kPanel;
-      size_t columns = static_cast<size_t>(left < kPanel ? left : kPanel);
-      const float* y = p.y + static_cast<size_t>(row) * p.ld + panel * kPanel;
-      for (int m = 0; m < rows; m++) std::memcpy(sums[m], y + static_cast<size_t>(m) * p.ld, sizeof(float) * columns);
+    const int left = s.rows - panel * kPanel;
+    Sums sums{p.y + static_cast<size_t>(row) * p.ld + panel * kPanel, p.ld, chunk.first == 0};
+    if (left >= kPanel) {
+      multiply_rows<V::kTileRows>(rows, chunk, x, p.row_bytes, sums);
+      if (!chunk.last || !p.bias) return;
+      for (int m = 0; m < rows; m++) store_results(s, p, row + m, panel, 1, sums.row(m), true);
+      return;
     }
-    multiply_rows<V::kTileRows>(rows, chunk, x, p.row_bytes, sums);
-    for (int m = 0; m < rows; m++) store_results(s, p, row + m, panel, 1, sums[m], chunk.last);
+    float copy[V::kTileRows][kPanel] = {};
+    for (int m = 0; m < rows && !sums.fresh; m++) std::memcpy(copy[m], sums.row(m), sizeof(float) * static_cast<size_t>(left));
+    multiply_rows<V::kTileRows>(rows, chunk, x, p.row_bytes, {copy[0], kPanel, sums.fresh});
+    for (int m = 0; m < rows; m++) store_results(s, p, row + m, panel, 1, copy[m], chunk.last);
   }
 
   static void many_rows(const Segment& s, const Product& p, const Share& share) {
