@@ -1,8 +1,8 @@
 // The text side of a model and its limits, as the gateway wants them.
 import { statSync } from 'node:fs';
+import { textOf } from '../engine/model-text.ts';
 import type { ServedModel } from '../gateway/served-model.ts';
 import { capacityTokens } from '../policy/blocks/layer-groups.ts';
-import { createModelText } from '../text/model-text.ts';
 import type { ModelConfig } from '../util/model-config.ts';
 import { type LayerGroup, pageTokens } from '../util/step.ts';
 import type { ModelFiles } from '../weights/types.ts';
@@ -46,8 +46,7 @@ function layerGroups({ layers, attention }: ModelConfig): readonly LayerGroup[] 
 
 /** @param name the id clients use; undefined: the file's or folder's stem */
 export function createServedModel(files: ModelFiles, context: number, name: string | undefined): ServedModel {
-  const source = files.tokenizer;
-  const text = source === undefined ? undefined : createModelText(source);
+  const text = textOf(files);
   const { config, generationDefaults: defaults } = files;
   const eosIds = [...new Set([...defaults.eosIds, ...config.eosIds, ...(text?.tokenizer.eosIds ?? [])])];
   return {

@@ -1,14 +1,14 @@
 // Entry of the tokenizer's thread: the model's tokenizer, answering call after call.
 import { parentPort, workerData } from 'node:worker_threads';
+import { textOf } from '../engine/model-text.ts';
 import type { TokenizeAnswer, TokenizeCall } from '../live/tokenizer-thread.ts';
-import { createModelText } from '../text/model-text.ts';
 import { openModel } from '../weights/open-model.ts';
 
 const files = openModel((workerData as { model: string }).model);
-const source = files.tokenizer;
+const text = textOf(files);
 files.close();
-if (source === undefined) throw new Error('Cannot tokenize text: the model has no tokenizer');
-const { tokenizer } = createModelText(source);
+if (text === undefined) throw new Error('Cannot tokenize text: the model has no tokenizer');
+const { tokenizer } = text;
 
 function answer({ call, text, addSpecial }: TokenizeCall): TokenizeAnswer {
   try {

@@ -6,6 +6,7 @@ import type { Backend, LinearHandle, VectorHandle } from '../kernel/backend.ts';
 import { buildGraph } from '../models/registry.ts';
 import type { ModelConfig } from '../util/model-config.ts';
 import { type LayerGroup, pageTokens } from '../util/step.ts';
+import { ModelFileError, reasonOf } from '../weights/errors.ts';
 import { openModel } from '../weights/open-model.ts';
 import { expectTensor, type ModelFiles, type TensorInfo, type TensorType } from '../weights/types.ts';
 import { kvTypeOf, layerInputs, packedType, type WeightsForm } from './forms.ts';
@@ -51,14 +52,24 @@ export interface LoadedModel {
   readonly packedTypes: readonly TensorType[];
 }
 
-/** @throws ModelFileError naming file, tensor and offset, or Error where the model asks for what is not supported */
+/** @throws ModelFileError naming the file, and tensor and offset where one is at fault */
 export function loadModel(options: LoadOptions): LoadedModel {
-  if (typeof options.model !== 'string') return load(options.model, options);
+  if (typeof options.model !== 'string') return loadFrom(options.model, options);
   const files = openModel(options.model);
   try {
-    return load(files, options);
+    return loadFrom(files, options);
   } finally {
     files.close();
+  }
+}
+
+/** As `load`, with the file named in what it refuses. */
+function loadFrom(files: ModelFiles, options: LoadOptions): LoadedModel {
+  try {
+    return load(files, options);
+  } catch (error) {
+    const isRefusal = error instanceof Error && error.name === 'Error';
+    throw isRefusal ? new ModelFileError({ file: files.path, reason: reasonOf(error) }) : error;
   }
 }
 

@@ -1,6 +1,8 @@
 // Renders a conversation with the model's own Jinja template.
 
-import { Environment, Interpreter, Template } from '@huggingface/jinja';
+import { Environment, Template } from '@huggingface/jinja';
+import { oneLine } from '../util/one-line.ts';
+import { BoundedInterpreter, listItemsMax } from './bounded-interpreter.ts';
 import { formatTime } from './strftime.ts';
 
 export interface TextPart {
@@ -41,6 +43,7 @@ export class ChatTemplate {
   constructor(source: string) {
     this.source = source;
     try {
+      checkSource(source);
       this.#program = new Template(source).parsed;
     } catch (error) {
       this.problem = `the model's chat template does not parse: ${messageOf(error)}`;
@@ -54,7 +57,8 @@ export class ChatTemplate {
     const environment = new Environment();
     for (const [name, value] of Object.entries(this.#variables(input))) environment.set(name, value);
     try {
-      return new Interpreter(environment).run(this.#program).value;
+      return new BoundedInterpreter(environment, this.source.length + charactersOf(input)).run(this.#program)
+        .value as string;
     } catch (error) {
       if (error instanceof ChatTemplateError) throw error;
       throw new ChatTemplateError(`Cannot render chat: the model's chat template failed: ${messageOf(error)}`);
@@ -74,7 +78,9 @@ export class ChatTemplate {
       bos_token: input.bosToken ?? '',
       eos_token: input.eosToken ?? '',
       raise_exception: (reason: unknown) => {
-        throw new ChatTemplateError(`Cannot render chat: the model's chat template refuses it: ${String(reason)}`);
+        throw new ChatTemplateError(
+          `Cannot render chat: the model's chat template refuses it: ${oneLine(String(reason), reasonCharactersMax)}`,
+        );
       },
       ...(nowMs === undefined ? {} : { strftime_now: (format: string) => formatTime(nowMs, format) }),
     };
@@ -108,13 +114,32 @@ function plainContent(content: ChatMessage['content'], index: number): string {
 
 const jinjaConstants = { true: true, True: true, false: false, False: false, none: null, None: null, range };
 
-const rangeItemsMax = 1_000_000;
-
 function range(first: number, second?: number, step = 1): number[] {
   const [start, stop] = second === undefined || second === null ? [0, first] : [first, second];
   const count = Math.max(0, Math.ceil((stop - start) / step));
-  if (!(count <= rangeItemsMax)) throw new Error(`range() of ${count} items: at most ${rangeItemsMax}`);
+  if (!(count <= listItemsMax)) throw new Error(`range() of ${count} items: at most ${listItemsMax}`);
   return Array.from({ length: count }, (_, i) => start + i * step);
 }
 
-const messageOf = (error: unknown) => (error instanceof Error ? error.message : String(error));
+const reasonCharactersMax = 300;
+const sourceCharactersMax = 2 ** 18;
+/** The library looks for the end of white space from each of its characters. */
+const spacesMax = 1000;
+const spaces = new RegExp(`\\s{${spacesMax + 1}}`);
+
+/** @throws Error for what would take the library's parser long */
+function checkSource(source: string): void {
+  if (source.length > sourceCharactersMax)
+    throw new Error(`it has ${source.length} characters, at most ${sourceCharactersMax} are read`);
+  if (spaces.test(source)) throw new Error(`it has more than ${spacesMax} spaces in a row`);
+}
+
+const messageOf = (error: unknown) =>
+  oneLine(error instanceof Error ? error.message : String(error), reasonCharactersMax);
+
+/** What the conversation gives the template to work on; each message counts beyond its text. */
+function charactersOf({ messages }: ChatInput): number {
+  return messages.reduce((sum, message, index) => sum + perMessage + plainContent(message.content, index).length, 0);
+}
+
+const perMessage = 100;

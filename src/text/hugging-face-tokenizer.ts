@@ -1,10 +1,14 @@
 // Tokenizers of Hugging Face directories (tokenizer.json), through the library of the same people.
 
 import { Tokenizer as Library } from '@huggingface/tokenizers';
+import { oneLine } from '../util/one-line.ts';
 import { byteLevelBytes } from './byte-level.ts';
 import { exactPreTokenizer } from './hugging-face-splits.ts';
 import type { EncodeOptions, Tokenizer } from './tokenizer.ts';
 import { encodeUtf8, toWellFormed } from './utf8.ts';
+
+/** No vocabulary is larger. */
+const idMax = 2 ** 28;
 
 interface AddedToken {
   readonly id: number;
@@ -40,7 +44,7 @@ export function createHuggingFaceTokenizer(files: HuggingFaceTokenizerFiles): To
   try {
     return new HuggingFaceTokenizer(files.tokenizer, config, specialMap);
   } catch (error) {
-    const reason = error instanceof Error ? error.message : String(error);
+    const reason = reasonOf(error);
     throw reason.startsWith('Cannot ') ? error : new Error(`Cannot build tokenizer: tokenizer.json: ${reason}`);
   }
 }
@@ -75,7 +79,7 @@ class HuggingFaceTokenizer implements Tokenizer {
     this.eosIds = eosId === undefined ? [] : [eosId];
     const special = added.filter((token) => token.special === true).map((token) => token.id);
     this.specialIds = new Set([...special, ...[this.bosId, eosId].filter((id) => id !== undefined)]);
-    this.vocabSize = 1 + [...this.#library.get_vocab().values()].reduce((most, id) => Math.max(most, id), -1);
+    this.vocabSize = 1 + greatestId(this.#library.get_vocab());
     const steps = decoderSteps(json.decoder);
     this.addsSpacePrefix = steps.some(stripsSpace);
     this.#bytesOf = bytesReader(steps);
@@ -84,9 +88,14 @@ class HuggingFaceTokenizer implements Tokenizer {
   encode(text: string, options: EncodeOptions = {}): number[] {
     const { addSpecial = true, parseSpecial = true } = options;
     const wellFormed = toWellFormed(text);
-    if (parseSpecial) return this.#library.encode(wellFormed, { add_special_tokens: addSpecial }).ids;
-    const plain = this.#withoutSpecial().encode(wellFormed, { add_special_tokens: false }).ids;
-    return addSpecial ? this.#frame(plain) : plain;
+    try {
+      if (parseSpecial) return whole(this.#library.encode(wellFormed, { add_special_tokens: addSpecial }).ids);
+      const plain = whole(this.#withoutSpecial().encode(wellFormed, { add_special_tokens: false }).ids);
+      return addSpecial ? this.#frame(plain) : plain;
+    } catch (error) {
+      // The library finds some broken parts of a tokenizer.json only when it comes to them.
+      throw new Error(`Cannot tokenize text: ${reasonOf(error)}`);
+    }
   }
 
   decodeBytes(id: number): Uint8Array {
@@ -127,7 +136,26 @@ class HuggingFaceTokenizer implements Tokenizer {
   }
 }
 
+const reasonCharactersMax = 300;
+const reasonOf = (error: unknown): string =>
+  oneLine(error instanceof Error ? error.message : String(error), reasonCharactersMax);
+
 const noBytes = new Uint8Array(0);
+
+/** The ids, where a vocabulary without an unknown token has one for every part of the text. */
+function whole(ids: number[]): number[] {
+  if (ids.every((id) => Number.isInteger(id))) return ids;
+  throw new Error('the vocabulary has no token for a part of it');
+}
+
+function greatestId(vocabulary: ReadonlyMap<string, number>): number {
+  let greatest = -1;
+  for (const [token, id] of vocabulary) {
+    if (!(Number.isInteger(id) && id >= 0 && id <= idMax)) throw new Error(`token '${token}' has the id ${id}`);
+    greatest = Math.max(greatest, id);
+  }
+  return greatest;
+}
 
 const isObject = (value: unknown): value is Json =>
   typeof value === 'object' && value !== null && !Array.isArray(value);

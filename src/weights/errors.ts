@@ -1,4 +1,5 @@
 // The one error of this room: a model file that cannot be used, with the place that shows it.
+import { oneLine } from '../util/one-line.ts';
 
 export interface ModelFileProblem {
   readonly file: string;
@@ -24,7 +25,7 @@ export class ModelFileError extends Error {
     if (key !== undefined) places.push(`key ${quoteName(key)}`);
     if (offset !== undefined) places.push(`offset ${offset}`);
     const where = places.length > 0 ? ` (${places.join(', ')})` : '';
-    super(`Cannot read ${printable(file, 1000)}: ${printable(reason, 1000)}${where}`);
+    super(`Cannot read ${oneLine(file, 1000)}: ${oneLine(reason, 1000)}${where}`);
     this.name = 'ModelFileError';
     this.file = file;
     this.tensor = tensor;
@@ -35,13 +36,7 @@ export class ModelFileError extends Error {
 
 /** A name out of a file, made safe for one line of a log. */
 export function quoteName(name: string): string {
-  return `"${printable(name, 120)}"`;
-}
-
-/** Text from outside as one line: cut, and without control characters. */
-export function printable(text: string, lengthMax: number): string {
-  const short = text.length > lengthMax ? `${text.slice(0, lengthMax)}...` : text;
-  return short.replace(/[\p{Cc}\p{Zl}\p{Zp}\p{Cf}\p{Cs}]/gu, '\ufffd');
+  return `"${oneLine(name, 120)}"`;
 }
 
 /** What the system or a parser said, as the reason of a ModelFileError. */

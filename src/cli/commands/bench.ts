@@ -7,8 +7,8 @@ import { benchEngine } from '../../bench/engine.ts';
 import { fullSizes } from '../../bench/http/rows.ts';
 import { benchHttp, httpRowNames } from '../../bench/http/run.ts';
 import { inputForms, weightsForms } from '../../engine/forms.ts';
+import { textOf } from '../../engine/model-text.ts';
 import type { Backend } from '../../kernel/backend.ts';
-import { createModelText } from '../../text/model-text.ts';
 import { openModel } from '../../weights/open-model.ts';
 import { createBackend } from '../backend.ts';
 import { locateModel } from '../locate-model.ts';
@@ -117,9 +117,8 @@ function accuracyCommand(): Command {
       const { model, threads, text, ...options } = readOptions(accuracySchema, flags);
       const files = openModel((await locateModel(model)).path);
       try {
-        if (files.tokenizer === undefined)
-          throw new UsageError(`Cannot read the text: model '${files.id}' has no tokenizer`);
-        const { tokenizer } = createModelText(files.tokenizer);
+        const tokenizer = textOf(files)?.tokenizer;
+        if (tokenizer === undefined) throw new UsageError(`Cannot read the text: model '${files.id}' has no tokenizer`);
         const report = withBackend(threads, (backend) =>
           benchAccuracy(backend, { ...options, files, tokenizer, text: readText(text) }),
         );

@@ -1,5 +1,5 @@
 // What can go wrong between here and the model hub: one line each, and its kind for those who can go on without.
-import { printable } from '../errors.ts';
+import { oneLine } from '../../util/one-line.ts';
 
 /**
  * `unreachable`: no network, or a hub that stays broken; `refused`: rights are missing; `missing`: no such repository, revision or
@@ -12,7 +12,7 @@ export class HubError extends Error {
 
   /** @param message one line; what came from outside is made printable */
   constructor(kind: HubErrorKind, message: string) {
-    super(printable(message, 2000));
+    super(oneLine(message, 2000));
     this.name = 'HubError';
     this.kind = kind;
   }

@@ -3,7 +3,7 @@ import { readFileSync, statSync, utimesSync } from 'node:fs';
 import { mkdir } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import { z } from 'zod';
-import { printable } from '../errors.ts';
+import { oneLine } from '../../util/one-line.ts';
 import { RepositoryCache, sizeOf } from './cache.ts';
 import { chooseFiles, type FileChoice, mainFile, weightsIndex } from './choose-files.ts';
 import type { HubClient } from './client.ts';
@@ -247,7 +247,7 @@ function shardsOf(path: string): string[] {
   const shards = [...new Set(Object.values(index.weight_map))];
   const outside = shards.find((shard) => shard !== basename(shard));
   if (outside !== undefined)
-    throw new HubError('corrupt', `Cannot read ${path}: '${printable(outside, 120)}' is no plain file name`);
+    throw new HubError('corrupt', `Cannot read ${path}: '${oneLine(outside, 120)}' is no plain file name`);
   return shards;
 }
 

@@ -1,0 +1,146 @@
+// The fuzz target under sanitizers: builds it, runs cases for a time, starts again after a crash, and counts what was found.
+// `node scripts/fuzz.mjs --seconds 60 --seed 1`; a finding is replayed by the line that is printed with it.
+import { spawn, spawnSync } from 'node:child_process';
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { isAbsolute, join } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { parseArgs } from 'node:util';
+import { buildNative, findCompiler, sanitized } from './build-native.mjs';
+import { root } from './root.mjs';
+
+/** A case takes a few hundredths of a second: one that takes this long hangs. */
+const hangMs = 60_000;
+const findingsMax = 20;
+const target = join(root, 'build', 'sanitized', 'test', 'fuzz', 'main.js');
+
+/**
+ * @param {{ seconds?: number, cases?: number, from?: number, seed?: number }} options
+ * @returns {Promise<{ passed: number, failed: number, skipped: number }>} one test, or as many failures as findings
+ */
+export async function fuzz(options, report) {
+  const libraries = sanitizerLibraries();
+  if (libraries === undefined) {
+    report('fuzzing skipped: the compiler has no runtime of the address and undefined-behaviour sanitizers');
+    return { passed: 0, failed: process.env.CI ? 1 : 0, skipped: 1 };
+  }
+  await buildNative(report, () => {}, sanitized);
+  compileTarget();
+  const { seconds = 60, cases = 1_000_000, from = 0, seed = 1 } = options;
+  const endMs = performance.now() + 1000 * seconds;
+  const last = from + cases;
+  let next = from;
+  let findings = 0;
+  while (next < last && findings < findingsMax) {
+    const leftSeconds = (endMs - performance.now()) / 1000;
+    if (leftSeconds <= 0) break;
+    const run = await runCases({ from: next, cases: last - next, seconds: leftSeconds, seed }, libraries);
+    for (const finding of run.findings) {
+      findings++;
+      report(`found in case ${finding.index} (${finding.seedName}): ${finding.why}`);
+      report(`  replay: node scripts/fuzz.mjs --seed ${seed} --from ${finding.index} --cases 1`);
+    }
+    if (run.done !== undefined) {
+      const { cases: count, ...outcomes } = run.done;
+      const told = Object.entries(outcomes).map(([stage, times]) => `${stage} ${times}`);
+      report(`fuzzed ${next - from + count} mutated models with seed ${seed}: ${told.join(', ')}`);
+      break;
+    }
+    next = run.at + 1;
+  }
+  return { passed: findings === 0 ? 1 : 0, failed: findings, skipped: 0 };
+}
+
+/** Paths of the runtimes to be loaded before all else, or undefined where the compiler has none that work. */
+function sanitizerLibraries() {
+  const compiler = process.platform === 'linux' ? findCompiler() : undefined;
+  if (compiler === undefined) return undefined;
+  const paths = ['libasan.so', 'libstdc++.so'].map((name) => {
+    const args = [...compiler.prefix, `-print-file-name=${name}`];
+    return spawnSync(compiler.command, args, { encoding: 'utf8' }).stdout.trim();
+  });
+  if (!paths.every((path) => isAbsolute(path) && existsSync(path))) return undefined;
+  const preload = paths.join(' ');
+  const { status } = spawnSync(process.execPath, ['-e', ''], { env: environment(preload) });
+  return status === 0 ? preload : undefined;
+}
+
+function environment(preload) {
+  // Node frees nothing at its end; memory that was freed is kept aside, but not so much that a case's own cannot be measured.
+  const address = 'detect_leaks=0:quarantine_size_mb=8:allocator_may_return_null=1';
+  return { ...process.env, LD_PRELOAD: preload, ASAN_OPTIONS: address, UBSAN_OPTIONS: 'print_stacktrace=1' };
+}
+
+function compileTarget() {
+  const compiler = join(root, 'node_modules', 'typescript', 'bin', 'tsc');
+  const { status, stdout } = spawnSync(process.execPath, [compiler, '-p', join(root, 'test', 'fuzz')], {
+    encoding: 'utf8',
+  });
+  if (status !== 0) throw new Error(`Cannot compile the fuzz target:\n${stdout}`);
+}
+
+/** One process of cases, to its end or to the case that ends it. */
+async function runCases({ from, cases, seconds, seed }, preload) {
+  const folder = mkdtempSync(join(tmpdir(), 'kvasir-fuzz-progress-'));
+  const progress = join(folder, 'case');
+  writeFileSync(progress, '');
+  const numbers = Object.entries({ from, cases, seconds, seed }).flatMap(([name, value]) => [
+    `--${name}`,
+    String(value),
+  ]);
+  const child = spawn(process.execPath, ['--expose-gc', target, '--progress', progress, ...numbers], {
+    env: environment(preload),
+    stdio: ['ignore', 'pipe', 'pipe'],
+  });
+  const said = { stdout: '', stderr: '' };
+  for (const name of ['stdout', 'stderr'])
+    child[name].setEncoding('utf8').on('data', (text) => {
+      said[name] += text;
+    });
+  const hung = watchForHang(child, progress);
+  const code = await new Promise((resolve) => child.on('close', (status, signal) => resolve(status ?? signal)));
+  const at = Number(readFileSync(progress, 'utf8')) || from;
+  rmSync(folder, { recursive: true, force: true });
+  const lines = said.stdout.split('\n');
+  const findings = lines.filter((line) => line.startsWith('FAULT ')).map((line) => JSON.parse(line.slice(6)));
+  const done = lines.find((line) => line.startsWith('DONE '));
+  if (done !== undefined) return { at, findings, done: JSON.parse(done.slice(5)) };
+  const why = hung() ? `it hung for ${hangMs / 1000} s` : `the process ended with ${code}:\n${excerpt(said.stderr)}`;
+  return { at, findings: [...findings, { index: at, seedName: 'crash or hang', why }], done: undefined };
+}
+
+/** Kills the child when it stays on one case; the function returned says whether it had to. */
+function watchForHang(child, progress) {
+  let last = { text: '', sinceMs: performance.now() };
+  let killed = false;
+  const timer = setInterval(() => {
+    const text = readFileSync(progress, 'utf8');
+    if (text !== last.text) last = { text, sinceMs: performance.now() };
+    else if (performance.now() - last.sinceMs > hangMs) {
+      killed = true;
+      child.kill('SIGKILL');
+    }
+  }, 1000);
+  child.on('close', () => clearInterval(timer));
+  return () => killed;
+}
+
+/** The beginning of a sanitizer's report: the fault and the stack that led to it. */
+function excerpt(text) {
+  const start = Math.max(0, text.search(/ERROR: AddressSanitizer|runtime error|FATAL ERROR/));
+  return text.slice(start).split('\n').slice(0, 25).join('\n');
+}
+
+if (import.meta.url === pathToFileURL(process.argv[1] ?? '').href) {
+  const number = { type: 'string' };
+  const { values } = parseArgs({ options: { seconds: number, cases: number, from: number, seed: number } });
+  const options = Object.fromEntries(Object.entries(values).map(([name, value]) => [name, Number(value)]));
+  try {
+    const { passed, failed } = await fuzz(options, console.log);
+    console.log(`${passed} passed, ${failed} failed`);
+    process.exitCode = failed === 0 ? 0 : 1;
+  } catch (error) {
+    console.error(error.message);
+    process.exitCode = 1;
+  }
+}

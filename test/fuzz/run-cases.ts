@@ -1,0 +1,103 @@
+// Runs numbered cases of mutated model files; each is judged by what it says and by the memory it took.
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import type { Backend } from '../../src/kernel/backend.ts';
+import { Chance } from './chance.ts';
+import { type Mutant, mutate, unchanged } from './mutate.ts';
+import { allSeeds, type Seed } from './seeds.ts';
+import { type Outcome, useModel } from './use-model.ts';
+
+/** What a case may add to the process's memory at its peak: seeds are far smaller, so more would be by a file's claim. */
+const peakBytesMax = 64 * 2 ** 20;
+
+export interface Fault {
+  readonly index: number;
+  readonly seedName: string;
+  readonly why: string;
+}
+
+export class CaseRunner {
+  readonly #seed: number;
+  readonly #backend: Backend;
+  readonly #seeds: readonly Seed[] = allSeeds();
+  readonly #folder = mkdtempSync(join(tmpdir(), 'kvasir-fuzz-'));
+  readonly outcomes: Record<Outcome['stage'], number> = { served: 0, open: 0, text: 0, load: 0, use: 0 };
+
+  constructor(seed: number, backend: Backend) {
+    this.#seed = seed;
+    this.#backend = backend;
+  }
+
+  /** Every seed must be served as it is: what refuses an honest file finds no fault in a hostile one. */
+  checkSeeds(): Fault[] {
+    return this.#seeds.flatMap((seed) => {
+      const { stage, line } = useModel(this.#write(unchanged(seed)), this.#backend);
+      return stage === 'served' ? [] : [{ index: -1, seedName: seed.name, why: `the seed is not served: ${line}` }];
+    });
+  }
+
+  /** undefined: the case was served or refused as it should be. */
+  run(index: number): Fault | undefined {
+    const chance = new Chance(Math.imul(this.#seed, 0x01000193) + index);
+    const seed = chance.of(this.#seeds);
+    const path = this.#write(mutate(seed, chance));
+    const fault = (why: string): Fault => ({ index, seedName: seed.name, why });
+    try {
+      const peak = new PeakMemory();
+      const { stage, line } = useModel(path, this.#backend);
+      this.outcomes[stage]++;
+      if (peak.bytes() <= peakBytesMax) return undefined;
+      // Once more: what the collector had not cleared away yet, or code made at first use, is not the file's doing.
+      globalThis.gc?.();
+      const again = new PeakMemory();
+      useModel(path, this.#backend);
+      const bytes = again.bytes();
+      return bytes <= peakBytesMax
+        ? undefined
+        : fault(`it took ${Math.round(bytes / 2 ** 20)} MB at its peak: ${stage}: ${line}`);
+    } catch (error) {
+      const cause = error instanceof Error && error.cause instanceof Error ? error.cause : error;
+      const where = cause instanceof Error ? (cause.stack ?? '').split('\n').slice(1, 6).join('\n') : '';
+      return fault(`${error instanceof Error ? error.message : String(error)}\n${where}`);
+    }
+  }
+
+  close(): void {
+    rmSync(this.#folder, { recursive: true, force: true });
+  }
+
+  #write({ files, opens }: Mutant): string {
+    const folder = join(this.#folder, 'model');
+    rmSync(folder, { recursive: true, force: true });
+    mkdirSync(folder);
+    for (const [name, content] of files) writeFileSync(join(folder, name), content);
+    return join(folder, opens);
+  }
+}
+
+/** The growth of the process from now on to its peak, where the system says; else what is left of it. */
+class PeakMemory {
+  readonly #startBytes: number;
+
+  constructor() {
+    try {
+      // Linux: forgets the peak so far.
+      writeFileSync('/proc/self/clear_refs', '5');
+    } catch {}
+    this.#startBytes = process.memoryUsage.rss();
+  }
+
+  bytes(): number {
+    return peakBytes() - this.#startBytes;
+  }
+}
+
+function peakBytes(): number {
+  try {
+    const kilobytes = /VmHWM:\s+(\d+)/.exec(readFileSync('/proc/self/status', 'utf8'))?.[1];
+    return Number(kilobytes) * 1024;
+  } catch {
+    return process.memoryUsage.rss();
+  }
+}

@@ -1,0 +1,116 @@
+// Uses a model's files as the commands do: opens, builds the text side, loads, renders, encodes, generates; or one line says why not.
+import { contextTokens, createServedModel } from '../../src/cli/served-model.ts';
+import { Engine } from '../../src/engine/engine.ts';
+import { modelFingerprint } from '../../src/engine/fingerprint.ts';
+import { generateGreedy } from '../../src/engine/greedy.ts';
+import { freeModel, loadModel } from '../../src/engine/load-model.ts';
+import type { ServedModel } from '../../src/gateway/served-model.ts';
+import type { Backend } from '../../src/kernel/backend.ts';
+import { pageTokens } from '../../src/util/step.ts';
+import { openModel } from '../../src/weights/open-model.ts';
+import type { ModelFiles } from '../../src/weights/types.ts';
+
+const messageCharactersMax = 1500;
+const promptTokens = 5;
+const outputTokens = 2;
+const contextAsked = 64;
+const sample = 'Hello, the \u00e9l\u00e8ve 42 \u{1f600}\n\u4f60\u597d';
+
+/** How far the files came: served to the end, or refused by a stage with its line. */
+export interface Outcome {
+  readonly stage: 'served' | 'open' | 'text' | 'load' | 'use';
+  readonly line: string | undefined;
+}
+
+/** @throws Error when the files are refused in another way than by one line that names them */
+export function useModel(path: string, backend: Backend): Outcome {
+  let stage: Outcome['stage'] = 'open';
+  try {
+    const files = openModel(path);
+    try {
+      const context = Math.min(
+        contextAsked,
+        contextTokens(files, { context: undefined, kvMemory: undefined, inputs: 'bf16' }),
+      );
+      stage = 'text';
+      const served = createServedModel(files, context, undefined);
+      stage = 'load';
+      const refused = runModel(files, served, context, backend);
+      return { stage: refused === undefined ? 'served' : 'use', line: refused };
+    } finally {
+      files.close();
+    }
+  } catch (error) {
+    return { stage, line: lineOf(error, path) };
+  }
+}
+
+/** The refusal's line. @throws Error when it is none: more than a line, too long, about no file, or a bug's own error */
+function lineOf(error: unknown, path: string | undefined): string {
+  if (!(error instanceof Error)) throw new Error(`something thrown that is no error: ${String(error)}`);
+  const { message } = error;
+  const fail = (why: string): never => {
+    throw new Error(`${why}: ${error.name}: ${message.slice(0, 500)}`, { cause: error });
+  };
+  if (error instanceof TypeError || error instanceof RangeError || error instanceof ReferenceError)
+    fail('a bug speaks');
+  if (!message.startsWith('Cannot ')) fail('not a refusal');
+  if (/[\p{Cc}\u2028\u2029]/u.test(message)) fail('more than one line');
+  if (message.length > messageCharactersMax) fail(`a line of ${message.length} characters`);
+  if (path !== undefined && !message.includes(path)) fail('the file is not named');
+  return message;
+}
+
+function runModel(files: ModelFiles, served: ServedModel, context: number, backend: Backend): string | undefined {
+  modelFingerprint(files);
+  const model = loadModel({ model: files, backend, context });
+  try {
+    const layers = model.kv.groups.reduce((sum, group) => sum + group.layers, 0);
+    const blocks = Math.ceil((promptTokens + outputTokens) / pageTokens);
+    const kvBytes = blocks * layers * model.kv.pageBytes;
+    const engine = new Engine({ model, backend, tokensMax: 8, logitRowsMax: 2, kvBytes });
+    try {
+      return useServed(served, engine);
+    } finally {
+      engine.close();
+    }
+  } finally {
+    freeModel(model, backend);
+  }
+}
+
+/** A request each to template, tokenizer and engine; a refusal here need not name the file: it goes to a client. */
+function useServed(
+  { tokenizer, chatTemplate, bosToken, eosToken, vocabSize }: ServedModel,
+  engine: Engine,
+): string | undefined {
+  let line: string | undefined;
+  const attempt = (use: () => void): void => {
+    try {
+      use();
+    } catch (error) {
+      line = lineOf(error, undefined);
+    }
+  };
+  let text = sample;
+  attempt(() => {
+    const messages = [
+      { role: 'system', content: 'Be brief.' },
+      { role: 'user', content: sample },
+    ];
+    text = chatTemplate?.render({ messages, bosToken, eosToken, nowMs: 0 }).slice(0, 2000) ?? sample;
+  });
+  let ids = [1, 2, 3];
+  attempt(() => {
+    const encoded = [...(tokenizer?.encode(sample) ?? []), ...(tokenizer?.encode(text, { addSpecial: false }) ?? [])];
+    for (const id of encoded) {
+      if (!Number.isInteger(id) || id < 0) throw new RangeError(`token id ${id}`);
+      tokenizer?.tokenBytes(id);
+      tokenizer?.decodeBytes(id);
+    }
+    ids = encoded;
+  });
+  const prompt = [...ids, 0, 0].filter((id) => id < vocabSize).slice(0, promptTokens);
+  attempt(() => generateGreedy(engine, prompt.length === 0 ? [0] : prompt, outputTokens));
+  return line;
+}
