@@ -1,8 +1,10 @@
 // `npm test`: prepares, runs the tests, and closes with `N passed, N failed`; arguments go to vitest.
+// `--fuzz SECONDS` before them runs the fuzz target under sanitizers for so long besides.
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { fuzz } from './fuzz.mjs';
 import { root } from './root.mjs';
 import { prepare } from './steps.mjs';
 
@@ -22,24 +24,37 @@ function countsOf(reportPath, exitCode) {
   };
 }
 
+const none = { passed: 0, failed: 0, skipped: 0 };
+
 function close({ passed, failed, skipped }) {
   console.log(`${passed} passed, ${failed} failed${skipped > 0 ? `, ${skipped} skipped` : ''}`);
   // A run without a test shows nothing, so it is no success.
   process.exitCode = failed === 0 && passed > 0 ? 0 : 1;
 }
 
+/** The seconds to fuzz for, and what is left for vitest. */
+function argumentsOf([flag, seconds, ...rest]) {
+  return flag === '--fuzz' ? { fuzzSeconds: Number(seconds), rest } : { fuzzSeconds: 0, rest: process.argv.slice(2) };
+}
+
 try {
+  const { fuzzSeconds, rest } = argumentsOf(process.argv.slice(2));
   await prepare(console.log);
   console.log('running the tests (vitest)');
   const folder = mkdtempSync(join(tmpdir(), 'kvasir-test-'));
   const reportPath = join(folder, 'report.json');
   const vitest = join(root, 'node_modules', 'vitest', 'vitest.mjs');
   const reporters = ['--reporter=default', '--reporter=json', `--outputFile.json=${reportPath}`];
-  const args = [vitest, 'run', ...reporters, ...process.argv.slice(2)];
+  const args = [vitest, 'run', ...reporters, ...rest];
   const { status } = spawnSync(process.execPath, args, { cwd: root, stdio: ['ignore', 'inherit', 'inherit'] });
   const counts = countsOf(reportPath, status ?? 1);
   rmSync(folder, { recursive: true, force: true });
-  close(counts);
+  const found = fuzzSeconds > 0 ? await fuzz({ seconds: fuzzSeconds }, console.log) : none;
+  close({
+    passed: counts.passed + found.passed,
+    failed: counts.failed + found.failed,
+    skipped: counts.skipped + found.skipped,
+  });
 } catch (error) {
   console.error(error.message);
   close({ passed: 0, failed: 1, skipped: 0 });

@@ -14,7 +14,7 @@ const charactersPerCharacter = 4;
 /** One unit of work goes through so many characters of a text, or items of a list. */
 const charactersPerWork = 64;
 const itemsPerWork = 2;
-const workPerRound = 2;
+const workPerRound = 5;
 const indentMax = 64;
 
 /** A part of a parsed template. */

@@ -14,6 +14,11 @@ export function mutate(seed: Seed, chance: Chance): Mutant {
   return seed.kind === 'gguf' ? mutateGguf(seed, chance) : mutateFolder(seed, chance);
 }
 
+/** Mostly one: of several changes the first hides what the others would show. */
+function few(chance: Chance): number {
+  return chance.of([1, 1, 1, 2, 3]);
+}
+
 /** The seed as it is. */
 export function unchanged(seed: Seed): Mutant {
   if (seed.kind === 'gguf') return { files: new Map([['model.gguf', writeGguf(seed.spec)]]), opens: 'model.gguf' };
@@ -24,7 +29,7 @@ export function unchanged(seed: Seed): Mutant {
 function mutateGguf(seed: GgufSeed, chance: Chance): Mutant {
   let { spec } = seed;
   const structural = chance.below(4) > 0;
-  if (structural) for (let n = 1 + chance.below(3); n > 0; n--) spec = mutateSpec(spec, chance);
+  if (structural) for (let n = few(chance); n > 0; n--) spec = mutateSpec(spec, chance);
   const bytes = writeGguf(spec);
   const mutated = structural && chance.below(5) > 0 ? bytes : mutateBytes(bytes, chance, headerBytesOf(spec, bytes));
   return { files: new Map([['model.gguf', mutated]]), opens: 'model.gguf' };
@@ -163,7 +168,7 @@ function mutateArray(value: Extract<GgufValue, { type: 'array' }>, chance: Chanc
 /** @param span how many of the first bytes most changes fall into */
 function mutateBytes(original: Uint8Array, chance: Chance, span: number): Uint8Array {
   let bytes = Uint8Array.from(original);
-  for (let n = 1 + chance.below(4); n > 0 && bytes.byteLength > 0; n--) {
+  for (let n = few(chance); n > 0 && bytes.byteLength > 0; n--) {
     const reach = chance.below(4) === 0 ? bytes.byteLength : Math.min(span, bytes.byteLength);
     const at = chance.below(reach);
     switch (chance.below(7)) {
@@ -203,7 +208,7 @@ function putNumber(bytes: Uint8Array, at: number, chance: Chance): void {
 function mutateFolder(seed: FolderSeed, chance: Chance): Mutant {
   const whole = unchanged(seed);
   const files = new Map(whole.files);
-  for (let n = 1 + chance.below(2); n > 0; n--) {
+  for (let n = few(chance); n > 0; n--) {
     const name = chance.of([...files.keys(), 'config.json', 'tokenizer.json']);
     const json = seed.json[name];
     const bytes = seed.bytes[name];
@@ -224,7 +229,7 @@ function mutateJsonFile(json: Json, chance: Chance): string | Uint8Array {
 function spellMutated(json: Json, chance: Chance): string {
   const copy = structuredClone(json);
   const holes = new Map<string, string>();
-  for (let n = 1 + chance.below(3); n > 0; n--) mutateNode(copy, chance, holes);
+  for (let n = few(chance); n > 0; n--) mutateNode(copy, chance, holes);
   return JSON.stringify(copy).replaceAll(/"@hole(\d+)"/g, (hole, number) => holes.get(number) ?? hole);
 }
 

@@ -2,6 +2,7 @@
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { inputForms, weightsForms } from '../../src/engine/forms.ts';
 import type { Backend } from '../../src/kernel/backend.ts';
 import { Chance } from './chance.ts';
 import { type Mutant, mutate, unchanged } from './mutate.ts';
@@ -32,7 +33,7 @@ export class CaseRunner {
   /** Every seed must be served as it is: what refuses an honest file finds no fault in a hostile one. */
   checkSeeds(): Fault[] {
     return this.#seeds.flatMap((seed) => {
-      const { stage, line } = useModel(this.#write(unchanged(seed)), this.#backend);
+      const { stage, line } = useModel(this.#write(unchanged(seed)), this.#backend, {});
       return stage === 'served' ? [] : [{ index: -1, seedName: seed.name, why: `the seed is not served: ${line}` }];
     });
   }
@@ -42,16 +43,17 @@ export class CaseRunner {
     const chance = new Chance(Math.imul(this.#seed, 0x01000193) + index);
     const seed = chance.of(this.#seeds);
     const path = this.#write(mutate(seed, chance));
+    const form = { weights: chance.of(weightsForms), inputs: chance.of(inputForms) };
     const fault = (why: string): Fault => ({ index, seedName: seed.name, why });
     try {
       const peak = new PeakMemory();
-      const { stage, line } = useModel(path, this.#backend);
+      const { stage, line } = useModel(path, this.#backend, form);
       this.outcomes[stage]++;
       if (peak.bytes() <= peakBytesMax) return undefined;
       // Once more: what the collector had not cleared away yet, or code made at first use, is not the file's doing.
       globalThis.gc?.();
       const again = new PeakMemory();
-      useModel(path, this.#backend);
+      useModel(path, this.#backend, form);
       const bytes = again.bytes();
       return bytes <= peakBytesMax
         ? undefined

@@ -3,14 +3,8 @@
 import { byteChars } from '../../src/text/byte-level.ts';
 import { quantise } from '../../src/weights/quantise.ts';
 import type { TensorType } from '../../src/weights/types.ts';
-import {
-  configJson,
-  ggufMetadata,
-  ggufTensors,
-  type RandomModelSpec,
-  randomTensors,
-  tinySpec,
-} from '../weights/random-model.ts';
+import { asStored, configJson, type FamilyName } from '../weights/random-families.ts';
+import { ggufMetadata, ggufTensors, type RandomModelSpec, randomTensors, tinySpec } from '../weights/random-model.ts';
 import {
   bool,
   type GgufSpec,
@@ -208,13 +202,11 @@ const tokenizerConfig: Json = {
   chat_template: chatTemplate,
 };
 
-function folderSeed(name: string, spec: RandomModelSpec, shards: number): FolderSeed {
-  const tensors = randomTensors(spec).map(({ name, shape, values }) => ({
-    name,
-    shape,
-    dtype: 'BF16',
-    bytes: quantise('bf16', values),
-  }));
+function folderSeed(name: string, spec: RandomModelSpec, shards: number, extra: Record<string, Json> = {}): FolderSeed {
+  const tensors = randomTensors(spec).map((tensor) => {
+    const { name, shape, values } = asStored(spec, tensor);
+    return { name, shape, dtype: 'BF16', bytes: quantise('bf16', values) };
+  });
   const fileOf = (shard: number): string =>
     shards === 1 ? 'model.safetensors' : `model-${shard + 1}-of-${shards}.safetensors`;
   const bytes: Record<string, Uint8Array> = {};
@@ -229,7 +221,7 @@ function folderSeed(name: string, spec: RandomModelSpec, shards: number): Folder
     kind: 'folder',
     name,
     json: {
-      'config.json': { ...config, rope_scaling: { rope_type: 'linear', factor: 2 }, architectures: ['X'] },
+      'config.json': { ...config, ...extra },
       'generation_config.json': generation,
       'tokenizer.json': tokenizerJson(),
       'tokenizer_config.json': tokenizerConfig,
@@ -240,18 +232,27 @@ function folderSeed(name: string, spec: RandomModelSpec, shards: number): Folder
   };
 }
 
-const wide: RandomModelSpec = { ...base, hiddenSize: 256, intermediateSize: 256, heads: 2, headDim: 16 };
+const wide: RandomModelSpec = { ...base, hiddenSize: 256, intermediateSize: 256 };
+const rope: Record<string, Json> = { rope_scaling: { rope_type: 'linear', factor: 2 }, architectures: ['X'] };
+
+const families: readonly FamilyName[] = [
+  ...(['mistral', 'gemma2', 'gemma3_text', 'phi3', 'gpt2', 'opt', 'bloom', 'gpt_neox'] as const),
+];
 
 /** Built once; mutators copy what they change. */
 export function allSeeds(): readonly Seed[] {
+  const further = families.map((architecture) =>
+    folderSeed(architecture, { ...base, architecture, kvHeads: 2, layers: 2, window: 4 }, 1),
+  );
   return [
     ggufSeed('gguf-q8_0', base, 'q8_0', sentencePieceMetadata()),
     ggufSeed('gguf-q4_0', { ...base, architecture: 'qwen2' }, 'q4_0', bytePairMetadata()),
     ggufSeed('gguf-q4_1', { ...base, architecture: 'qwen3', tieEmbeddings: true }, 'q4_1', sentencePieceMetadata()),
     ggufSeed('gguf-f16', base, 'f16', bytePairMetadata()),
     ggufSeed('gguf-q4_0-wide', wide, 'q4_0', sentencePieceMetadata()),
-    folderSeed('folder', base, 1),
-    folderSeed('folder-shards', { ...base, architecture: 'qwen2' }, 3),
-    folderSeed('folder-tied', { ...base, architecture: 'qwen3', tieEmbeddings: true }, 1),
+    folderSeed('folder', base, 1, rope),
+    folderSeed('folder-shards', { ...base, architecture: 'qwen2' }, 3, rope),
+    folderSeed('folder-tied', { ...base, architecture: 'qwen3', tieEmbeddings: true }, 1, rope),
+    ...further,
   ];
 }

@@ -3,7 +3,7 @@ import { contextTokens, createServedModel } from '../../src/cli/served-model.ts'
 import { Engine } from '../../src/engine/engine.ts';
 import { modelFingerprint } from '../../src/engine/fingerprint.ts';
 import { generateGreedy } from '../../src/engine/greedy.ts';
-import { freeModel, loadModel } from '../../src/engine/load-model.ts';
+import { freeModel, type LoadOptions, loadModel } from '../../src/engine/load-model.ts';
 import type { ServedModel } from '../../src/gateway/served-model.ts';
 import type { Backend } from '../../src/kernel/backend.ts';
 import { pageTokens } from '../../src/util/step.ts';
@@ -16,6 +16,9 @@ const outputTokens = 2;
 const contextAsked = 64;
 const sample = 'Hello, the \u00e9l\u00e8ve 42 \u{1f600}\n\u4f60\u597d';
 
+/** What the weights are in memory, and how inputs are rounded. */
+export type Form = Pick<LoadOptions, 'weights' | 'inputs'>;
+
 /** How far the files came: served to the end, or refused by a stage with its line. */
 export interface Outcome {
   readonly stage: 'served' | 'open' | 'text' | 'load' | 'use';
@@ -23,7 +26,7 @@ export interface Outcome {
 }
 
 /** @throws Error when the files are refused in another way than by one line that names them */
-export function useModel(path: string, backend: Backend): Outcome {
+export function useModel(path: string, backend: Backend, form: Form): Outcome {
   let stage: Outcome['stage'] = 'open';
   try {
     const files = openModel(path);
@@ -35,7 +38,7 @@ export function useModel(path: string, backend: Backend): Outcome {
       stage = 'text';
       const served = createServedModel(files, context, undefined);
       stage = 'load';
-      const refused = runModel(files, served, context, backend);
+      const refused = runModel(files, served, context, backend, form);
       return { stage: refused === undefined ? 'served' : 'use', line: refused };
     } finally {
       files.close();
@@ -61,9 +64,15 @@ function lineOf(error: unknown, path: string | undefined): string {
   return message;
 }
 
-function runModel(files: ModelFiles, served: ServedModel, context: number, backend: Backend): string | undefined {
+function runModel(
+  files: ModelFiles,
+  served: ServedModel,
+  context: number,
+  backend: Backend,
+  form: Form,
+): string | undefined {
   modelFingerprint(files);
-  const model = loadModel({ model: files, backend, context });
+  const model = loadModel({ model: files, backend, context, ...form });
   try {
     const layers = model.kv.groups.reduce((sum, group) => sum + group.layers, 0);
     const blocks = Math.ceil((promptTokens + outputTokens) / pageTokens);

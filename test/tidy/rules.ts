@@ -43,7 +43,7 @@ function textBreaches({ path, text }: SourceFile): string[] {
 function isKnownTestFolder(path: string): boolean {
   const [, folder, rest] = path.split('/');
   if (rest === undefined || folder === undefined) return true;
-  return folder in rooms || ['native', 'scripts', 'e2e', 'contract', 'docs'].includes(folder);
+  return folder in rooms || ['native', 'scripts', 'e2e', 'contract', 'docs', 'fuzz'].includes(folder);
 }
 
 function syntaxBreaches(file: SourceFile): string[] {
