@@ -10,20 +10,6 @@ namespace {
 
 Napi::Value number(Napi::Env env, double value) { return Napi::Number::New(env, value); }
 
-/** Stored bytes of one row. */
-size_t row_bytes(TensorType type, int columns) {
-  const size_t n = static_cast<size_t>(columns);
-  switch (type) {
-    case TensorType::f32: return n * 4;
-    case TensorType::f16: return n * 2;
-    case TensorType::bf16: return n * 2;
-    case TensorType::q4_0: return n / 32 * 18;
-    case TensorType::q4_1: return n / 32 * 20;
-    case TensorType::q8_0: return n / 32 * 34;
-  }
-  return 0;
-}
-
 /** (team, columns, types, rows, inputs) => linear */
 Napi::Value bind_create_linear(Arguments& in, Napi::Env env) {
   const auto team = registries().teams.get(in.handle("backend"));
@@ -34,7 +20,7 @@ Napi::Value bind_create_linear(Arguments& in, Napi::Env env) {
   if (types.size != rows.size || types.size == 0) throw std::runtime_error("Cannot create linear layer: no segments, or types without rows");
   auto bound = std::make_shared<BoundLinear>();
   for (size_t i = 0; i < types.size; i++) {
-    if (types[i] < 0 || types[i] > static_cast<int>(TensorType::q8_0)) throw std::runtime_error("Cannot create linear layer: unknown weight type: " + std::to_string(types[i]));
+    if (types[i] < 0 || types[i] >= kTensorTypes) throw std::runtime_error("Cannot create linear layer: unknown weight type: " + std::to_string(types[i]));
     if (rows[i] < 1) throw std::runtime_error("Cannot create linear layer: a segment has " + std::to_string(rows[i]) + " rows");
     bound->segments.push_back({static_cast<TensorType>(types[i]), rows[i]});
   }
@@ -50,7 +36,7 @@ Napi::Value bind_pack_rows(Arguments& in, Napi::Env env) {
   const int row = in.integer("first row", 0, spec.rows - 1);
   const int count = in.integer("rows", 0, spec.rows - row);
   const Span<uint8_t> bytes = in.array<uint8_t>("bytes");
-  const size_t wanted = row_bytes(spec.type, bound->linear->columns) * static_cast<size_t>(count);
+  const size_t wanted = stored_row_bytes(spec.type, bound->linear->columns) * static_cast<size_t>(count);
   if (bytes.size != wanted) {
     throw std::runtime_error("Cannot pack rows: wrong length: " + std::to_string(bytes.size) + " bytes, not " + std::to_string(wanted));
   }

@@ -7,6 +7,7 @@
 #include "amx_tiles.hpp"
 #include "linear_input.hpp"
 #include "linear_memory.hpp"
+#include "linear_planes_pack.hpp"
 
 namespace kvasir {
 namespace {
@@ -36,8 +37,9 @@ void check_specs(int columns, const std::vector<SegmentSpec>& segments, InputFor
   if (columns <= 0 || segments.empty()) throw std::invalid_argument("Cannot create linear layer: it is empty: " + figures(columns, segments));
   for (const SegmentSpec& spec : segments) {
     if (spec.rows <= 0) throw std::invalid_argument("Cannot create linear layer: a segment has no rows: " + figures(columns, segments));
-    if (is_quantised(spec.type) && columns % kBlock != 0) {
-      throw std::invalid_argument("Cannot create linear layer: quantised rows are whole blocks of 32: columns " + std::to_string(columns));
+    int block = is_planar(spec.type) ? stored_plane_inputs(spec.type) : is_quantised(spec.type) ? kBlock : 1;
+    if (columns % block != 0) {
+      throw std::invalid_argument("Cannot create linear layer: quantised rows are whole blocks of " + std::to_string(block) + ": columns " + std::to_string(columns));
     }
     if (!is_quantised(spec.type) && inputs == InputForm::int8) {
       throw std::invalid_argument("Cannot create linear layer: int8 inputs need quantised weights: a segment of " +

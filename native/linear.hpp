@@ -32,6 +32,9 @@ class Linear {
   virtual void run(ThreadPool& pool, const void* input, int tokens, const float* bias, float* y, size_t ld) const = 0;
 };
 
+/** Bytes of one stored row of whole blocks. */
+size_t stored_row_bytes(TensorType type, int columns);
+
 std::unique_ptr<Linear> create_linear(Isa isa, int columns, const std::vector<SegmentSpec>& segments, InputForm inputs);
 
 /** Bytes of an input buffer for up to `tokens` rows (rows may be tiled). 64-byte aligned base. */

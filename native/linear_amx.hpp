@@ -46,10 +46,10 @@ void store_sums(const Segment& s, const Product& p, const Place& place, Stage& s
 }
 
 template <TensorType TYPE>
-KVASIR_INLINE void expand_block(const uint8_t* w, uint8_t* out) {
+KVASIR_INLINE void expand_block(const uint8_t* w, const uint8_t* header, uint8_t* out) {
   prefetch<static_cast<int>(Segment::block_bytes(TYPE))>(w + prefetch_blocks(TYPE) * Segment::block_bytes(TYPE));
   PairExpander<TYPE> expand;
-  expand.begin(w);
+  expand.begin(w, header);
 #pragma GCC unroll 16
   for (int i = 0; i < 16; i++) _mm512_store_si512(out + 64 * i, expand.pair(i));
 }
@@ -105,12 +105,15 @@ template <TensorType TYPE, int NR, int NP>
 void few_rows(const Segment& s, const Product& p, int panel, const Group& g) {
   alignas(64) uint8_t expanded[2][NP][kTileBytes];
   Stage stage;
-  const uint8_t* w = s.data + s.panel_bytes() * static_cast<size_t>(panel);
+  BlockWalk<TYPE> w(s, panel, 0);
   const uint8_t* a = p.input + p.row_bytes * static_cast<size_t>(g.row / kTileRows);
   zero_sums<NR, NP>();
-  for (int b = 0; b < s.blocks; b++, w += Segment::block_bytes(TYPE), a += kTileBytes) {
+  for (int b = 0; b < s.blocks; b++, w.next(), a += kTileBytes) {
     uint8_t(*out)[kTileBytes] = expanded[b & 1];
-    for (int i = 0; i < NP; i++) expand_block<TYPE>(w + s.panel_bytes() * static_cast<size_t>(i), out[i]);
+    for (int i = 0; i < NP; i++) {
+      const size_t further = s.panel_bytes() * static_cast<size_t>(i);
+      expand_block<TYPE>(w.block + further, w.header + further, out[i]);
+    }
     multiply_block<NR, NP>(a, p.row_bytes, out[0], kTileBytes);
   }
   store_group<NR, NP>(s, p, panel, g, stage);
@@ -149,8 +152,8 @@ void many_rows(const Segment& s, const Product& p, int panel, const Share& share
     chunk.count = s.blocks * (c + 1) / chunks - chunk.first;
     chunk.last = c + 1 == chunks;
     for (int i = 0; i < NP; i++) {
-      const uint8_t* w = s.data + s.panel_bytes() * static_cast<size_t>(panel + i) + s.block_bytes() * static_cast<size_t>(chunk.first);
-      for (int b = 0; b < chunk.count; b++, w += Segment::block_bytes(TYPE)) expand_block<TYPE>(w, chunk.tiles[i] + kTileBytes * static_cast<size_t>(b));
+      BlockWalk<TYPE> w(s, panel + i, chunk.first);
+      for (int b = 0; b < chunk.count; b++, w.next()) expand_block<TYPE>(w.block, w.header, chunk.tiles[i] + kTileBytes * static_cast<size_t>(b));
     }
     int row = share.row;
     configure(kTileRows, kTileRows);
@@ -190,6 +193,7 @@ void bf16_on_tiles(const Segment& s, const Product& p, const Share& share) {
     case TensorType::f16: return run_bf16<TensorType::f16>(s, p, share);
     case TensorType::bf16: return run_bf16<TensorType::bf16>(s, p, share);
     case TensorType::f32: return run_bf16<TensorType::f32>(s, p, share);
+    default: return with_planar(s.type, [&](auto type) { run_bf16<decltype(type)::value>(s, p, share); });
   }
 }
 
@@ -310,6 +314,7 @@ void run_int8(const Segment& s, const Product& p, const Share& share) {
 
 /** Whole tiles of 16 rows go through AMX, the rest through VNNI: block sums are exact, so both give the same bits. */
 void int8_on_tiles(const Segment& s, const Product& p, const Share& share) {
+  if (is_planar(s.type)) return linear_int8_planes_avx512(s, p, share);
   Share whole = share, rest = share;
   whole.row_end = rest.row = share.row + (share.row_end - share.row) / kTileRows * kTileRows;
   if (whole.row < whole.row_end) {

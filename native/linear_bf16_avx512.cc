@@ -34,17 +34,17 @@ template <TensorType TYPE, int MT, int NP>
 __attribute__((noinline)) void fused_tile(const Segment& s, const Product& product, int panel, int row) {
   constexpr size_t kBytes = Segment::block_bytes(TYPE);
   const size_t panel_bytes = s.panel_bytes();
-  const uint8_t* w = s.data + panel_bytes * static_cast<size_t>(panel);
+  BlockWalk<TYPE> w(s, panel, 0);
   RowPointers<MT> x(product.input + product.row_bytes * static_cast<size_t>(row), product.row_bytes);
   __m512 acc[MT][NP];
   clear(acc);
-  for (int b = 0; b < s.blocks; b++, w += kBytes, x.advance(64)) {
+  for (int b = 0; b < s.blocks; b++, w.next(), x.advance(64)) {
     PairExpander<TYPE> expand[NP];
-    const uint8_t* later = w + prefetch_ahead<NP>(s, b, kBytes, prefetch_blocks(TYPE));
+    const uint8_t* later = w.block + prefetch_ahead<NP>(s, b, Segment::run_bytes(TYPE, prefetch_blocks(TYPE)), prefetch_blocks(TYPE));
 #pragma GCC unroll 4
     for (int p = 0; p < NP; p++) {
       prefetch<kBytes>(later + static_cast<size_t>(p) * panel_bytes);
-      expand[p].begin(w + static_cast<size_t>(p) * panel_bytes);
+      expand[p].begin(w.block + static_cast<size_t>(p) * panel_bytes, w.header + static_cast<size_t>(p) * panel_bytes);
     }
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++) {
@@ -110,13 +110,13 @@ __attribute__((noinline)) void chunk_tile(const Segment& s, const Product& produ
 template <TensorType TYPE>
 const uint8_t* expand_chunk(const Segment& s, int panel, int first, int count, uint8_t* expanded) {
   constexpr size_t kBytes = Segment::block_bytes(TYPE);
-  const uint8_t* w = s.data + s.panel_bytes() * static_cast<size_t>(panel) + kBytes * static_cast<size_t>(first);
-  if constexpr (TYPE == TensorType::bf16) return w;
+  BlockWalk<TYPE> w(s, panel, first);
+  if constexpr (TYPE == TensorType::bf16) return w.block;
   uint8_t* out = expanded;
-  for (int b = 0; b < count; b++, w += kBytes, out += 1024) {
-    prefetch<kBytes>(w + prefetch_blocks(TYPE) * kBytes);
+  for (int b = 0; b < count; b++, w.next(), out += 1024) {
+    prefetch<kBytes>(w.block + prefetch_blocks(TYPE) * kBytes);
     PairExpander<TYPE> expand;
-    expand.begin(w);
+    expand.begin(w.block, w.header);
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++) _mm512_store_si512(out + 64 * i, expand.pair(i));
   }
@@ -199,7 +199,8 @@ void linear_bf16_avx512(const Segment& s, const Product& p, const Share& share) 
     case TensorType::q8_0: return run<TensorType::q8_0>(s, p, share);
     case TensorType::f16: return run<TensorType::f16>(s, p, share);
     case TensorType::bf16: return run<TensorType::bf16>(s, p, share);
-    default: return run<TensorType::f32>(s, p, share);
+    case TensorType::f32: return run<TensorType::f32>(s, p, share);
+    default: return with_planar(s.type, [&](auto type) { run<decltype(type)::value>(s, p, share); });
   }
 }
 

@@ -3,13 +3,14 @@
 // set; internal linkage.
 #pragma once
 #include "linear_chain_weights.hpp"
+#include "linear_planes.hpp"
 
 namespace kvasir {
 namespace {
 
 /**
  * V: Float and Int of kLanes lanes; kTileRows rows of a tile over a widened panel; kDirectPanels panels side by side for a single row, enough
- * chains at once to hide the latency of one; and the functions used below.
+ * chains at once to hide the latency of one; Planes (see linear_planes.hpp); and the functions used below.
  */
 template <class V>
 struct Chain {
@@ -41,7 +42,27 @@ struct Chain {
     }
   }
 
+  /** `walk` stands at the first of the blocks. */
+  template <TensorType TYPE>
+  static void expand_planes(BlockWalk<TYPE> walk, int blocks, float (*out)[kPanel]) {
+    using Lanes = typename V::Planes;
+    for (int b = 0; b < blocks; b++, walk.next(), out += kBlock) {
+      for (int lane = 0; lane < kPanel; lane += Lanes::kLanes) {
+        unrolled<kBlock / 4>([&](auto g) __attribute__((always_inline)) {
+          const PlaneScale<TYPE, Lanes> scale(walk.block, walk.header, 4 * g.value / planes_of(TYPE).part, lane);
+          const typename Lanes::Float offset = scale.offset();
+          const typename Lanes::Word codes = plane_codes<TYPE, Lanes>(walk.block, g.value, lane);
+#pragma GCC unroll 4
+          for (int e = 0; e < 4; e++) Lanes::store_floats(&out[4 * g.value + e][lane], Lanes::fma(Lanes::code(codes, e), scale.scale, offset));
+        });
+      }
+    }
+  }
+
   static void expand_panel(const Segment& s, int panel, Chunk& chunk) {
+    if (is_planar(s.type)) {
+      return with_planar(s.type, [&](auto type) { expand_planes(BlockWalk<decltype(type)::value>(s, panel, chunk.first), chunk.count, chunk.weights); });
+    }
     const uint8_t* block = s.data + s.panel_bytes() * static_cast<size_t>(panel) + s.block_bytes() * static_cast<size_t>(chunk.first);
     with_type(s.type, [&](auto type) { expand<type.value>(block, chunk.count, chunk.weights); });
   }
@@ -55,7 +76,7 @@ struct Chain {
       case TensorType::q8_0: return body(std::integral_constant<TensorType, TensorType::q8_0>{});
       case TensorType::f16: return body(std::integral_constant<TensorType, TensorType::f16>{});
       case TensorType::bf16: return body(std::integral_constant<TensorType, TensorType::bf16>{});
-      case TensorType::f32: return body(std::integral_constant<TensorType, TensorType::f32>{});
+      default: return body(std::integral_constant<TensorType, TensorType::f32>{});
     }
   }
 
@@ -155,7 +176,7 @@ struct Chain {
 #pragma GCC unroll 16
       for (int n = 0; n < N; n++) acc[m][n] = V::zero();
     for (int b = 0; b < s.blocks; b++, block += kBytes, x += kBlock * sizeof(float)) {
-      const uint8_t* later = block + prefetch_ahead<NP>(s, b, kBytes, kPrefetchBlocks);
+      const uint8_t* later = block + prefetch_ahead<NP>(s, b, kPrefetchBlocks * kBytes, kPrefetchBlocks);
 #pragma GCC unroll 4
       for (int i = 0; i < NP; i++) prefetch<kBytes>(later + static_cast<size_t>(i) * panel_bytes);
       const BlockWeights<V, TYPE, N> weights(block, 0, panel_bytes);
@@ -195,7 +216,7 @@ struct Chain {
   }
 
   static void run(const Segment& s, const Product& p, const Share& share) {
-    if (share.row_end - share.row > kDirectRows) return many_rows(s, p, share);
+    if (share.row_end - share.row > kDirectRows || is_planar(s.type)) return many_rows(s, p, share);
     with_type(s.type, [&](auto type) { few_rows<type.value>(s, p, share); });
   }
 };

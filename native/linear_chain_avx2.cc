@@ -2,6 +2,7 @@
 #include <immintrin.h>
 
 #include "linear_chain.hpp"
+#include "linear_planes_avx2.hpp"
 
 namespace kvasir {
 namespace {
@@ -9,6 +10,7 @@ namespace {
 struct Avx2 {
   using Float = __m256;
   using Int = __m256i;
+  using Planes = PlanesAvx2;
   static constexpr int kLanes = 8;
   static constexpr int kTileRows = 6;
   static constexpr int kDirectPanels = 2;

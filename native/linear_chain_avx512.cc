@@ -1,6 +1,6 @@
 // Float32 chains on AVX-512: the f32 form.
-#include "linear_avx512.hpp"
 #include "linear_chain.hpp"
+#include "linear_planes_avx512.hpp"
 
 namespace kvasir {
 namespace {
@@ -8,6 +8,7 @@ namespace {
 struct Avx512 {
   using Float = __m512;
   using Int = __m512i;
+  using Planes = PlanesAvx512;
   static constexpr int kLanes = 16;
   static constexpr int kTileRows = 12;
   static constexpr int kDirectPanels = 4;

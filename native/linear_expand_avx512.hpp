@@ -1,6 +1,6 @@
 // Expansion of packed blocks (order `pairs`) to bf16 vectors of (16 columns, 2 inputs), for dot products and for AMX tiles.
 #pragma once
-#include "linear_avx512.hpp"
+#include "linear_planes_avx512.hpp"
 
 namespace kvasir {
 namespace {
@@ -42,9 +42,32 @@ struct NibblePair {
   }
 };
 
-/** begin() at a block, then pair(i) for i = 0..15 in order: inputs 2 i and 2 i + 1 of 16 columns. */
+/** begin() at a block (and the header of its super-block), then pair(i) for i = 0..15 in order: inputs 2 i and 2 i + 1 of 16 columns. */
 template <TensorType TYPE>
-struct PairExpander;
+struct PairExpander {
+  using Lanes = PlanesAvx512;
+  static constexpr Planes kPlanes = planes_of(TYPE);
+  const uint8_t *block, *header;
+  __m512i codes;
+  __m512 scale, offset;
+
+  KVASIR_INLINE void begin(const uint8_t* b, const uint8_t* h) {
+    block = b;
+    header = h;
+  }
+  KVASIR_INLINE __m512i pair(int i) {
+    const __m512i interleave = _mm512_cvtepu8_epi16(_mm256_set_epi64x(0x1f0f1e0e1d0d1c0c, 0x1b0b1a0a19091808, 0x1707160615051404, 0x1303120211011000));
+    if (2 * i % kPlanes.part == 0) {
+      const PlaneScale<TYPE, Lanes> part(block, header, 2 * i / kPlanes.part, 0);
+      scale = part.scale;
+      offset = part.offset();
+    }
+    if (i % 2 == 0) codes = plane_codes<TYPE, Lanes>(block, i / 2, 0);
+    __m512 first = _mm512_fmadd_ps(Lanes::code(codes, 2 * (i % 2)), scale, offset);
+    __m512 second = _mm512_fmadd_ps(Lanes::code(codes, 2 * (i % 2) + 1), scale, offset);
+    return _mm512_permutexvar_epi16(interleave, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first)));
+  }
+};
 
 template <>
 struct PairExpander<TensorType::q4_0> {
@@ -53,7 +76,7 @@ struct PairExpander<TensorType::q4_0> {
   __m512 low_offset, high_offset;
   __m512i nibbles;
 
-  KVASIR_INLINE void begin(const uint8_t* b) {
+  KVASIR_INLINE void begin(const uint8_t* b, const uint8_t*) {
     block = b;
     scale.load(b + 256);
     low_offset = _mm512_mul_ps(scale.low, _mm512_set1_ps(-(NibblePair::kLow + 8)));
@@ -72,7 +95,7 @@ struct PairExpander<TensorType::q4_1> {
   Doubled scale, minimum;
   __m512i nibbles;
 
-  KVASIR_INLINE void begin(const uint8_t* b) {
+  KVASIR_INLINE void begin(const uint8_t* b, const uint8_t*) {
     block = b;
     scale.load(b + 256);
     minimum.load(b + 288);
@@ -90,7 +113,7 @@ struct PairExpander<TensorType::q8_0> {
   const uint8_t* block;
   Doubled scale;
 
-  KVASIR_INLINE void begin(const uint8_t* b) {
+  KVASIR_INLINE void begin(const uint8_t* b, const uint8_t*) {
     block = b;
     scale.load(b + 512);
   }
@@ -106,7 +129,7 @@ template <>
 struct PairExpander<TensorType::f16> {
   const uint8_t* block;
 
-  KVASIR_INLINE void begin(const uint8_t* b) { block = b; }
+  KVASIR_INLINE void begin(const uint8_t* b, const uint8_t*) { block = b; }
   KVASIR_INLINE __m512i pair(int i) { return round_pair(load_f16(block + 64 * i), load_f16(block + 64 * i + 32)); }
 };
 
@@ -114,7 +137,7 @@ template <>
 struct PairExpander<TensorType::bf16> {
   const uint8_t* block;
 
-  KVASIR_INLINE void begin(const uint8_t* b) { block = b; }
+  KVASIR_INLINE void begin(const uint8_t* b, const uint8_t*) { block = b; }
   KVASIR_INLINE __m512i pair(int i) { return load512(block + 64 * i); }
 };
 
@@ -122,7 +145,7 @@ template <>
 struct PairExpander<TensorType::f32> {
   const uint8_t* block;
 
-  KVASIR_INLINE void begin(const uint8_t* b) { block = b; }
+  KVASIR_INLINE void begin(const uint8_t* b, const uint8_t*) { block = b; }
   KVASIR_INLINE __m512i pair(int i) { return round_pair(_mm512_loadu_ps(block + 128 * i), _mm512_loadu_ps(block + 128 * i + 64)); }
 };
 

@@ -35,16 +35,15 @@ void quantise_block(const float* x, int count, Int8Block& out) {
   }
   if (max < kTiny) return;
   float inverse = 127.0f / max;
-  int sum = 0;
   for (int k = 0; k < count; k++) {
     int q = static_cast<int>(std::nearbyintf(x[k] * inverse));
     out.values[k] = static_cast<int8_t>(q);
-    sum += q;
+    out.sums[k / 16] = static_cast<int16_t>(out.sums[k / 16] + q);
   }
+  int sum = out.sums[0] + out.sums[1];
   out.scale = max / 127.0f;
   out.scaled_sum = out.scale * static_cast<float>(sum);
   out.minus8 = -8 * sum;
-  out.minus128 = -128 * sum;
 }
 
 void quantise_row([[maybe_unused]] Isa isa, int columns, const float* x, uint8_t* row) {

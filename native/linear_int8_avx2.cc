@@ -154,7 +154,8 @@ void linear_int8_avx2(const Segment& s, const Product& p, const Share& share) {
   switch (s.type) {
     case TensorType::q4_0: return run<TensorType::q4_0>(s, p, share);
     case TensorType::q4_1: return run<TensorType::q4_1>(s, p, share);
-    default: return run<TensorType::q8_0>(s, p, share);
+    case TensorType::q8_0: return run<TensorType::q8_0>(s, p, share);
+    default: return linear_int8_planes_avx2(s, p, share);
   }
 }
 
@@ -177,22 +178,23 @@ void quantise_row_avx2(int columns, const float* x, Int8Block* out) {
     float scale = !finite ? __builtin_nanf("") : zero ? 0.0f : max / 127.0f;
     __m256 inverse = _mm256_set1_ps(zero ? 0.0f : 127.0f / max);
     __m256i keep = _mm256_set1_epi32(finite ? -1 : 0);
-    __m256i q[4], total = _mm256_setzero_si256();
+    __m256i q[4];
     for (int i = 0; i < 4; i++) {
       q[i] = _mm256_and_si256(keep, _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inverse)));
-      total = _mm256_add_epi32(total, q[i]);
     }
     __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
     bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(out->values), bytes);
-    __m128i sums = _mm_add_epi32(_mm256_castsi256_si128(total), _mm256_extracti128_si256(total, 1));
-    sums = _mm_add_epi32(sums, _mm_shuffle_epi32(sums, 0x4e));
-    sums = _mm_add_epi32(sums, _mm_shuffle_epi32(sums, 0xb1));
-    int sum = _mm_cvtsi128_si32(sums);
+    // Pairwise: the low half of both lanes becomes (first, second, first, second) sums of 16.
+    __m256i halves = _mm256_hadd_epi32(_mm256_add_epi32(q[0], q[1]), _mm256_add_epi32(q[2], q[3]));
+    __m128i pairs = _mm_add_epi32(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1));
+    pairs = _mm_hadd_epi32(pairs, pairs);
+    int first = _mm_cvtsi128_si32(pairs), second = _mm_extract_epi32(pairs, 1), sum = first + second;
     out->scale = scale;
     out->scaled_sum = scale * static_cast<float>(sum);
     out->minus8 = -8 * sum;
-    out->minus128 = -128 * sum;
+    out->sums[0] = static_cast<int16_t>(first);
+    out->sums[1] = static_cast<int16_t>(second);
   }
 }
 

@@ -11,7 +11,7 @@ constexpr int scales_at(TensorType type) { return type == TensorType::q8_0 ? 512
 template <TensorType TYPE>
 KVASIR_INLINE __m512i first_sum(const uint8_t* block) {
   if constexpr (TYPE == TensorType::q4_0) return broadcast_i32(block + offsetof(Int8Block, minus8));
-  if constexpr (TYPE == TensorType::q8_0) return broadcast_i32(block + offsetof(Int8Block, minus128));
+  if constexpr (TYPE == TensorType::q8_0) return _mm512_slli_epi32(broadcast_i32(block + offsetof(Int8Block, minus8)), 4);
   return _mm512_setzero_si512();
 }
 
@@ -105,7 +105,7 @@ void tile(const Segment& s, const Product& product, int panel, int row) {
     for (int m = 0; m < MT; m++)
 #pragma GCC unroll 4
       for (int p = 0; p < NP; p++) sum[m][p] = first_sum<TYPE>(x.row(m));
-    const uint8_t* later = w + prefetch_ahead<NP>(s, b, kBytes, kPrefetchBlocks);
+    const uint8_t* later = w + prefetch_ahead<NP>(s, b, kPrefetchBlocks * kBytes, kPrefetchBlocks);
 #pragma GCC unroll 4
     for (int p = 0; p < NP; p++) prefetch<kBytes>(later + static_cast<size_t>(p) * panel_bytes);
     block_sums<TYPE, MT, NP>(sum, w, panel_bytes, x);
@@ -158,7 +158,8 @@ void linear_int8_avx512(const Segment& s, const Product& p, const Share& share) 
   switch (s.type) {
     case TensorType::q4_0: return run<TensorType::q4_0>(s, p, share);
     case TensorType::q4_1: return run<TensorType::q4_1>(s, p, share);
-    default: return run<TensorType::q8_0>(s, p, share);
+    case TensorType::q8_0: return run<TensorType::q8_0>(s, p, share);
+    default: return linear_int8_planes_avx512(s, p, share);
   }
 }
 
@@ -176,13 +177,14 @@ void quantise_row_avx512(int columns, const float* x, Int8Block* out) {
     __m512 inverse = _mm512_set1_ps(zero ? 0.0f : 127.0f / max);
     __mmask16 keep = finite ? 0xffff : 0;
     __m512i qa = _mm512_maskz_cvtps_epi32(keep, _mm512_mul_ps(a, inverse)), qb = _mm512_maskz_cvtps_epi32(keep, _mm512_mul_ps(b, inverse));
-    int sum = _mm512_reduce_add_epi32(_mm512_add_epi32(qa, qb));
+    int first = _mm512_reduce_add_epi32(qa), second = _mm512_reduce_add_epi32(qb), sum = first + second;
     _mm_storeu_si128(reinterpret_cast<__m128i*>(out->values), _mm512_cvtepi32_epi8(qa));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(out->values + 16), _mm512_cvtepi32_epi8(qb));
     out->scale = scale;
     out->scaled_sum = scale * static_cast<float>(sum);
     out->minus8 = -8 * sum;
-    out->minus128 = -128 * sum;
+    out->sums[0] = static_cast<int16_t>(first);
+    out->sums[1] = static_cast<int16_t>(second);
   }
 }
 

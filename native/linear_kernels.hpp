@@ -6,14 +6,14 @@ namespace kvasir {
 
 /**
  * One block of 32 int8 inputs with all that the products need of it; rows of an int8 input buffer are arrays of these.
- * The sum over the block rides along so that weights can be stored unsigned: sum (q - 8) x = sum q x + minus8, exactly.
+ * Sums over the block ride along so that weights can be stored unsigned: sum (q - 8) x = sum q x + minus8, exactly.
  */
 struct Int8Block {
   int8_t values[kBlock];
   float scale;         // largest magnitude / 127, 0 for a block of zeros
   float scaled_sum;    // scale * sum(values): what q4_1 minima multiply
   int32_t minus8;      // -8 * sum(values)
-  int32_t minus128;    // -128 * sum(values)
+  int16_t sums[2];     // sums of the first and the last 16 values
 };
 static_assert(sizeof(Int8Block) == 48, "kernels step by this size");
 
@@ -46,9 +46,15 @@ struct KernelChoice {
 
 KernelChoice choose_kernel(Isa isa, InputForm inputs);
 
+/** int8 products of the types of planes, whose kernels are written once over vectors: the bits of linear_int8_* of the same set. */
+void linear_int8_planes_portable(const Segment&, const Product&, const Share&);
+void linear_int8_planes_avx2(const Segment&, const Product&, const Share&);
+void linear_int8_planes_avx512(const Segment&, const Product&, const Share&);
+
 /**
  * float32 chains: acc = fma(x[k], w[k], acc), k ascending, for inputs of float32 as they come or rounded to bf16.
- * int8 blocks: acc = fma(float(block sum), scale * input scale, acc), then acc = fma(minimum, scaled_sum, acc) for q4_1, blocks ascending.
+ * int8 blocks: acc = fma(float(block sum), scale * input scale, acc), then acc = fma(minimum, scaled_sum, acc) where there are minima, blocks
+ * ascending. Where 16 inputs share a scale each half of a block is taken so.
  */
 void linear_chain_portable(const Segment&, const Product&, const Share&);
 void linear_int8_portable(const Segment&, const Product&, const Share&);

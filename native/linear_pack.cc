@@ -1,6 +1,7 @@
 // Moves stored rows (GGUF byte layouts) into panels and widens packed rows back to float32.
 #include "float_bits.hpp"
 #include "linear_layout.hpp"
+#include "linear_planes_pack.hpp"
 
 namespace kvasir {
 namespace {
@@ -17,7 +18,7 @@ void store(uint8_t* p, T value) {
   std::memcpy(p, &value, sizeof value);
 }
 
-/** Stored bytes of one quantised block: f16 scale, f16 minimum (q4_1), values. */
+/** Stored bytes of one block of 32: f16 scale, f16 minimum (q4_1), values. */
 constexpr size_t stored_block_bytes(TensorType type) {
   return type == TensorType::q4_0 ? 18 : type == TensorType::q4_1 ? 20 : 34;
 }
@@ -122,11 +123,13 @@ float widen(TensorType type, const uint8_t* p) {
 }  // namespace
 
 size_t stored_row_bytes(TensorType type, int columns) {
+  if (is_planar(type)) return stored_plane_bytes(type) * static_cast<size_t>(columns / stored_plane_inputs(type));
   if (is_quantised(type)) return stored_block_bytes(type) * static_cast<size_t>(columns / kBlock);
   return element_bytes(type) * static_cast<size_t>(columns);
 }
 
 void pack_row(const Segment& s, int row, const uint8_t* stored) {
+  if (is_planar(s.type)) return pack_planar_row(s, row, stored);
   uint8_t* block = s.data + s.panel_bytes() * static_cast<size_t>(row / kPanel);
   size_t step = stored_row_bytes(s.type, kBlock);
   for (int b = 0; b < s.blocks; b++, block += s.block_bytes(), stored += step) {
@@ -138,6 +141,7 @@ void pack_row(const Segment& s, int row, const uint8_t* stored) {
 }
 
 void unpack_row(const Segment& s, int row, float* out) {
+  if (is_planar(s.type)) return unpack_planar_row(s, row, out);
   const uint8_t* block = s.data + s.panel_bytes() * static_cast<size_t>(row / kPanel);
   int column = row % kPanel;
   for (int b = 0; b < s.blocks; b++, block += s.block_bytes(), out += kBlock) {

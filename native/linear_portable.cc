@@ -4,6 +4,8 @@
 #endif
 
 #include "linear_chain.hpp"
+#include "linear_int8_planes.hpp"
+#include "linear_planes_portable.hpp"
 
 namespace kvasir {
 namespace {
@@ -13,6 +15,7 @@ struct Portable {
   typedef float Float __attribute__((vector_size(16)));
   typedef int32_t Int __attribute__((vector_size(16)));
   typedef uint16_t Halves __attribute__((vector_size(8)));
+  using Planes = PlanesPortable;
   static constexpr int kLanes = 4;
   static constexpr int kTileRows = 3;
   static constexpr int kDirectPanels = 1;
@@ -128,7 +131,10 @@ void int8_panel(const Segment& s, const Product& p, int panel, const Share& shar
 
 void linear_chain_portable(const Segment& s, const Product& p, const Share& share) { Chain<Portable>::run(s, p, share); }
 
+void linear_int8_planes_portable(const Segment& s, const Product& p, const Share& share) { run_planes<PlanesPortable>(s, p, share); }
+
 void linear_int8_portable(const Segment& s, const Product& p, const Share& share) {
+  if (is_planar(s.type)) return linear_int8_planes_portable(s, p, share);
   for (int panel = share.panel; panel < share.panel_end; panel++) {
     switch (s.type) {
       case TensorType::q4_0: int8_panel<TensorType::q4_0>(s, p, panel, share); break;

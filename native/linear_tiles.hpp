@@ -2,8 +2,6 @@
 #pragma once
 #include "linear_kernels.hpp"
 
-#define KVASIR_INLINE inline __attribute__((always_inline))
-
 namespace kvasir {
 namespace {
 
@@ -35,14 +33,37 @@ KVASIR_INLINE void prefetch(const uint8_t* p) {
 }
 
 /**
- * Bytes from block `b` of a panel to what is wanted `blocks_ahead` later, when NP panels are read side by side: past the end of the
- * panel that is the panel NP further on, not the neighbour that is being read already.
+ * Bytes from block `b` of a panel to what is wanted `blocks_ahead` later, when NP panels are read side by side: `bytes`, but past the end of
+ * the panel that is the panel NP further on, not the neighbour that is being read already.
  */
 template <int NP>
-KVASIR_INLINE size_t prefetch_ahead(const Segment& s, int b, size_t block_bytes, int blocks_ahead) {
-  size_t bytes = static_cast<size_t>(blocks_ahead) * block_bytes;
-  return b + blocks_ahead < s.blocks ? bytes : bytes + static_cast<size_t>(NP - 1) * static_cast<size_t>(s.blocks) * block_bytes;
+KVASIR_INLINE size_t prefetch_ahead(const Segment& s, int b, size_t bytes, int blocks_ahead) {
+  return b + blocks_ahead < s.blocks ? bytes : bytes + static_cast<size_t>(NP - 1) * s.panel_bytes();
 }
+
+/** Steps over the blocks of a panel; the same place in a panel further on is a whole number of panel_bytes away. */
+template <TensorType TYPE>
+struct BlockWalk {
+  const uint8_t* block;
+  const uint8_t* header;  // of the block's super-block, if its type has them
+
+  KVASIR_INLINE BlockWalk(const Segment& s, int panel, int first) {
+    header = s.data + s.panel_bytes() * static_cast<size_t>(panel) + Segment::run_bytes(TYPE, first - first % kSuperBlocks);
+    block = header + kHeader + kBytes * static_cast<size_t>(first % kSuperBlocks);
+    left_ = kSuperBlocks - first % kSuperBlocks;
+  }
+  KVASIR_INLINE void next() {
+    block += kBytes;
+    if (kHeader == 0 || --left_ > 0) return;
+    left_ = kSuperBlocks;
+    header = block;
+    block += kHeader;
+  }
+
+ private:
+  static constexpr size_t kBytes = Segment::block_bytes(TYPE), kHeader = Segment::header_bytes(TYPE);
+  int left_;
+};
 
 /** Calls body(row, integral constant of rows) for tiles that cut [row, end) into nearly equal parts of at most MAX rows. */
 template <int MAX, class F>

@@ -6,7 +6,11 @@
 namespace kvasir {
 
 enum class Isa : int { portable = 0, avx2 = 1, avx512 = 2, amx = 3 };
-enum class TensorType : int { f32 = 0, f16 = 1, bf16 = 2, q4_0 = 3, q4_1 = 4, q8_0 = 5 };
+enum class TensorType : int {
+  f32 = 0, f16 = 1, bf16 = 2, q4_0 = 3, q4_1 = 4, q8_0 = 5,
+  q5_0 = 6, q5_1 = 7, q2_k = 8, q3_k = 9, q4_k = 10, q5_k = 11, q6_k = 12,
+};
+constexpr int kTensorTypes = 13;
 enum class InputForm : int { f32 = 0, bf16 = 1, int8 = 2 };
 enum class KvType : int { bf16 = 0, f32 = 1 };
 enum class NormStyle : int { rms = 0, layer = 1 };

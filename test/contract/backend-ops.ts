@@ -1,11 +1,12 @@
 // Every op outside attention, on random shapes: a backend against the oracle.
 import fc from 'fast-check';
-import { test } from 'vitest';
+import { expect, test } from 'vitest';
 import { plainPageTable, plainStep } from '../../src/engine/plain-step.ts';
 import type { BufferSpec, InputForm, KvType, Op } from '../../src/graph/program.ts';
 import type { Backend, WeightType } from '../../src/kernel/backend.ts';
 import { ReferenceBackend } from '../../src/kernel/reference.ts';
 import type { Activation } from '../../src/util/model-config.ts';
+import { type QuantisedType, quantisedLayouts } from '../../src/util/quantised-blocks.ts';
 import { pageTokens, type Step } from '../../src/util/step.ts';
 import { dequantise } from '../../src/weights/dequantise.ts';
 import { quantise } from '../../src/weights/quantise.ts';
@@ -37,6 +38,15 @@ function outSpec(columns: number, rounding: Rounding | 'plain'): BufferSpec {
 
 const plain = (columns: number): BufferSpec => ({ rows: 'token', columns, kind: 'f32' });
 
+const floatTypes = ['f32', 'f16', 'bf16'] as const;
+const quantisedTypes = Object.keys(quantisedLayouts) as QuantisedType[];
+
+/** At least `columns`, in whole blocks of every type. */
+function wholeBlocks(columns: number, types: readonly WeightType[]): number {
+  const block = types.some((type) => type.endsWith('_k')) ? 256 : 32;
+  return Math.ceil(columns / block) * block;
+}
+
 /** How far two roundings of nearly equal values may lie apart. */
 function roundedTolerance(wanted: Float32Array, rounding: Rounding | 'plain' | KvType): (index: number) => number {
   const largest = wanted.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
@@ -56,7 +66,7 @@ function expectOutput(backend: Backend, scene: Scene, rounding: Rounding | 'plai
 
 export function testOps(backend: Backend): void {
   test('embed', () => {
-    const types = fc.constantFrom<WeightType>('f32', 'f16', 'bf16', 'q4_0', 'q4_1', 'q8_0');
+    const types = fc.constantFrom<WeightType>(...floatTypes, ...quantisedTypes);
     // A tied table is packed for the head's products.
     const shape = fc.record({
       blocks: fc.integer({ min: 1, max: 5 }),
@@ -71,8 +81,8 @@ export function testOps(backend: Backend): void {
         roundings,
         fc.nat(),
         (type, { blocks, table, form }, rows, rounding, seed) => {
-          const columns = 32 * blocks;
           const positions = seed % 3 === 0 ? undefined : { table: 0, offset: seed % 3 };
+          const columns = wholeBlocks(32 * blocks, [type]);
           const ids = Array.from({ length: rows }, (_, i) => (seed + 7 * i) % table);
           const scene: Scene = {
             buffers: [outSpec(columns, rounding)],
@@ -227,21 +237,39 @@ export function testOps(backend: Backend): void {
     );
   });
 
+  test('packed layers take at most 1.3 times their stored bytes', () => {
+    for (const type of quantisedTypes) {
+      const [columns, rows] = [512, 96];
+      for (const inputs of ['f32', 'bf16', 'int8'] as const) {
+        const linear = backend.createLinear({ columns, segments: [{ type, rows }], inputs });
+        const { blockElements, blockBytes } = quantisedLayouts[type];
+        const stored = (rows * columns * blockBytes) / blockElements;
+        expect(backend.linearBytes(linear)).toBeLessThanOrEqual(1.3 * stored);
+        backend.freeLinear(linear);
+      }
+    }
+  });
+
+  test('K types refuse rows that are not whole blocks of 256', () => {
+    const spec = { columns: 384, segments: [{ type: 'q4_k', rows: 8 }], inputs: 'bf16' } as const;
+    expect(() => backend.createLinear(spec)).toThrow(
+      'Cannot create linear layer: quantised rows are whole blocks of 256',
+    );
+  });
+
   test('linear, every stored type and input form', () => {
-    const floats = ['f32', 'f16', 'bf16'] as const;
-    const blocks = ['q4_0', 'q4_1', 'q8_0'] as const;
     const shape = fc.record({
       form: fc.constantFrom<InputForm>('f32', 'bf16', 'int8'),
-      types: fc.array(fc.constantFrom<WeightType>(...floats, ...blocks), { minLength: 1, maxLength: 3 }),
+      types: fc.array(fc.constantFrom<WeightType>(...floatTypes, ...quantisedTypes), { minLength: 1, maxLength: 3 }),
       blocks: fc.oneof(fc.integer({ min: 1, max: 9 }), fc.integer({ min: 10, max: 50 })),
       rows: fc.array(fc.integer({ min: 1, max: 70 }), { minLength: 3, maxLength: 3 }),
       bias: fc.boolean(),
     });
     fc.assert(
       fc.property(shape, rowCounts, fc.nat(), (given, tokens, seed) => {
-        const columns = 32 * given.blocks;
         const types =
           given.form === 'int8' ? given.types.map((type) => (type.startsWith('q') ? type : 'q8_0')) : given.types;
+        const columns = wholeBlocks(32 * given.blocks, types);
         const segments = types.map((type, i) => ({ type, rows: given.rows[i] }));
         const bytes = segments.map(({ type, rows }, i) => quantise(type, numbers(seed + i, rows * columns)));
         const outputs = segments.reduce((sum, { rows }) => sum + rows, 0);

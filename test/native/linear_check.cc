@@ -15,7 +15,7 @@ using namespace kvasir;
 
 namespace {
 
-constexpr const char* kTypeNames[] = {"f32", "f16", "bf16", "q4_0", "q4_1", "q8_0"};
+constexpr const char* kTypeNames[] = {"f32", "f16", "bf16", "q4_0", "q4_1", "q8_0", "q5_0", "q5_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k"};
 constexpr const char* kFormNames[] = {"f32", "bf16", "int8"};
 constexpr const char* kIsaNames[] = {"portable", "avx2", "avx512", "amx"};
 
@@ -58,8 +58,77 @@ void add_quantised_block(TensorType type, StoredRow& row) {
   }
 }
 
+/** Stored bytes of a block of the five-bit and K types, and where its f16 factors stand. */
+struct StoredBlock {
+  int inputs;
+  size_t bytes, d, m;  // m: 0 where there is none
+};
+
+StoredBlock stored_block(TensorType type) {
+  switch (type) {
+    case TensorType::q5_0: return {32, 22, 0, 0};
+    case TensorType::q5_1: return {32, 24, 0, 2};
+    case TensorType::q2_k: return {256, 84, 80, 82};
+    case TensorType::q3_k: return {256, 110, 108, 0};
+    case TensorType::q4_k: return {256, 144, 0, 2};
+    case TensorType::q5_k: return {256, 176, 0, 2};
+    default: return {256, 210, 208, 0};
+  }
+}
+
+/** Value of input k: each type's own loops in the order that its bytes are written in. */
+float stored_value(TensorType type, const uint8_t* p, float d, float m, int k) {
+  const int half = k / 128, quarter = k % 128 / 32, l = k % 32, part = k / 16;
+  if (type == TensorType::q5_0 || type == TensorType::q5_1) {
+    const uint8_t* high = p + (type == TensorType::q5_0 ? 2 : 4);
+    uint32_t fifth;
+    std::memcpy(&fifth, high, 4);
+    int q = (k < 16 ? high[4 + k] & 15 : high[4 + k - 16] >> 4) | static_cast<int>((fifth >> k) & 1) << 4;
+    return type == TensorType::q5_0 ? d * static_cast<float>(q - 16) : d * static_cast<float>(q) + m;
+  }
+  if (type == TensorType::q2_k) {
+    int q = (p[16 + 32 * half + l] >> (2 * quarter)) & 3;
+    return d * static_cast<float>(p[part] & 15) * static_cast<float>(q) - m * static_cast<float>(p[part] >> 4);
+  }
+  if (type == TensorType::q3_k) {
+    int q = ((p[32 + 32 * half + l] >> (2 * quarter)) & 3) - ((p[l] >> (4 * half + quarter)) & 1 ? 0 : 4);
+    int low = part < 8 ? p[96 + part] & 15 : p[96 + part - 8] >> 4;
+    int scale = (low | ((p[104 + part % 4] >> (2 * (part / 4))) & 3) << 4) - 32;
+    return d * static_cast<float>(scale) * static_cast<float>(q);
+  }
+  if (type == TensorType::q6_k) {
+    int low = p[64 * half + 32 * (quarter % 2) + l] >> (quarter < 2 ? 0 : 4) & 15;
+    int q = (low | ((p[128 + 32 * half + l] >> (2 * quarter)) & 3) << 4) - 32;
+    return d * static_cast<float>(static_cast<int8_t>(p[192 + part])) * static_cast<float>(q);
+  }
+  const int run = k / 32;
+  const uint8_t* s = p + 4;
+  int scale = run < 4 ? s[run] & 63 : (s[run + 4] & 15) | (s[run - 4] >> 6) << 4;
+  int minimum = run < 4 ? s[run + 4] & 63 : s[run + 4] >> 4 | (s[run] >> 6) << 4;
+  int q = p[(type == TensorType::q4_k ? 16 : 48) + 32 * (run / 2) + l] >> (run % 2 == 0 ? 0 : 4) & 15;
+  if (type == TensorType::q5_k) q |= ((p[16 + l] >> run) & 1) << 4;
+  return d * static_cast<float>(scale) * static_cast<float>(q) - m * static_cast<float>(minimum);
+}
+
+void add_planar_block(TensorType type, StoredRow& row) {
+  const StoredBlock stored = stored_block(type);
+  const float units = stored.inputs == 32 ? 1.0f : 1.0f / 32;
+  std::vector<uint8_t> bytes(stored.bytes);
+  for (uint8_t& v : bytes) v = static_cast<uint8_t>(below(256));
+  uint16_t d = below(20) == 0 ? 0 : float_to_f16_normal(units * uniform(0.004f, 0.02f));
+  uint16_t m = float_to_f16_normal(units * uniform(0.01f, 0.1f) * (type == TensorType::q5_1 ? -1.0f : 1.0f));
+  std::memcpy(&bytes[stored.d], &d, 2);
+  if (stored.m != 0) std::memcpy(&bytes[stored.m], &m, 2);
+  for (int k = 0; k < stored.inputs; k++) row.values.push_back(stored_value(type, bytes.data(), f16_to_float(d), f16_to_float(m), k));
+  push(row.bytes, bytes.data(), bytes.size());
+}
+
 StoredRow random_row(TensorType type, int columns) {
   StoredRow row;
+  if (type >= TensorType::q5_0) {
+    for (int k = 0; k < columns; k += stored_block(type).inputs) add_planar_block(type, row);
+    return row;
+  }
   if (type >= TensorType::q4_0) {
     for (int b = 0; b < columns / 32; b++) add_quantised_block(type, row);
     return row;
@@ -241,16 +310,19 @@ void check_refusals(Isa isa) {
 
 void check_isa(Isa isa) {
   for (int form = 0; form < 3; form++) {
-    for (int type = 0; type < 6; type++) {
+    for (int type = 0; type < kTensorTypes; type++) {
       bool quantised = type >= static_cast<int>(TensorType::q4_0);
       if (form == static_cast<int>(InputForm::int8) && !quantised) continue;
       for (int columns : {32, 96, 576, 1536}) {
         bool wide = columns == 1536;
+        if (type >= static_cast<int>(TensorType::q5_0) && stored_block(static_cast<TensorType>(type)).inputs == 256) columns = (columns + 255) / 256 * 256;
         check({isa, static_cast<InputForm>(form), quantised ? columns : columns + (wide ? 5 : 0), {{static_cast<TensorType>(type), wide ? 23 : 1 + below(90)}}});
       }
     }
     auto f = static_cast<InputForm>(form);
     check({isa, f, 128, {{TensorType::q4_0, 37}, {TensorType::q8_0, 5}, {TensorType::q4_1, 64}}});
+    check({isa, f, 512, {{TensorType::q4_k, 37}, {TensorType::q6_k, 5}, {TensorType::q8_0, 64}, {TensorType::q2_k, 19}}});
+    if (f != InputForm::int8) check({isa, f, 256, {{TensorType::bf16, 40}, {TensorType::q5_k, 7}, {TensorType::f32, 3}, {TensorType::q3_k, 50}}});
     if (f != InputForm::int8) check({isa, f, 128, {{TensorType::bf16, 40}, {TensorType::q4_0, 7}, {TensorType::f16, 1}, {TensorType::f32, 50}}});
   }
   check_refusals(isa);
