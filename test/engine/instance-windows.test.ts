@@ -1,0 +1,100 @@
+// Instances over real engines: models with windows give, beside one another and in few pages, the bits that they give alone.
+import { existsSync } from 'node:fs';
+import { describe, expect, test } from 'vitest';
+import { Instance } from '../../src/cluster/instance.ts';
+import type { GenerationRequest } from '../../src/cluster/ports.ts';
+import { Engine } from '../../src/engine/engine.ts';
+import { greedyTokens } from '../../src/engine/greedy.ts';
+import { freeModel, loadModel } from '../../src/engine/load-model.ts';
+import { pagesFor } from '../../src/policy/blocks/layer-groups.ts';
+import { baseConfig, greedy, limits, request } from '../cluster/world.ts';
+import { type NamedBackend, nativeBackends } from './backends.ts';
+import { sharedModels } from './goldens.ts';
+import { someTokens } from './play.ts';
+
+const tokensMax = 128;
+
+interface Generated {
+  readonly tokens: number[];
+  readonly logprobs: number[];
+  cachedTokens: number;
+}
+
+/** Runs all to their ends and checks every invariant after every step. */
+function serve(engine: Engine, requests: readonly GenerationRequest[]) {
+  const machine = new Instance({
+    ...baseConfig,
+    pages: engine.pages,
+    groups: engine.model.kv.groups,
+    limits: { ...limits, tokensMax, logitRowsMax: 32, sequencesMax: 6 },
+  });
+  const heard = new Map<string, Generated>(
+    requests.map(({ id }) => [id, { tokens: [], logprobs: [], cachedTokens: 0 }]),
+  );
+  const abort = new Int32Array(1);
+  let nowUs = 0;
+  let usedPagesMax = 0;
+  let effects = requests.flatMap((one) => machine.step(nowUs, { kind: 'submit', request: one }));
+  for (;;) {
+    machine.check();
+    usedPagesMax = Math.max(usedPagesMax, machine.snapshot().pages.used);
+    for (const effect of effects) {
+      if (effect.kind !== 'emit') continue;
+      const to = heard.get(effect.id) as Generated;
+      if (effect.event.kind === 'failed') throw new Error(effect.event.message);
+      if (effect.event.kind === 'started') to.cachedTokens = effect.event.cachedTokens;
+      if (effect.event.kind !== 'tokens') continue;
+      to.tokens.push(...effect.event.tokens);
+      to.logprobs.push(...(effect.event.logprobs?.logprobs ?? []));
+    }
+    const run = effects.find((effect) => effect.kind === 'runStep');
+    if (run === undefined) return { heard, usedPagesMax, snapshot: machine.snapshot() };
+    const outcome = engine.run(run.plan, abort);
+    if (outcome.kind !== 'done') throw new Error('the step was aborted');
+    nowUs += 1_000;
+    effects = [...machine.step(nowUs, { kind: 'stepDone', step: run.step, result: outcome.result })];
+  }
+}
+
+const native = nativeBackends.at(-1);
+
+describe.skipIf(native === undefined).each(['mistral-window', 'gemma2', 'gemma3'])('%s, which has windows', (name) => {
+  const path = `${sharedModels}/random/${name}`;
+  const withEngines = (use: (few: Engine, plenty: Engine) => void): void => {
+    const backend = (native as NamedBackend).create(2);
+    const model = loadModel({ model: path, backend, weights: 'bf16', inputs: 'bf16' });
+    const { groups, pageBytes } = model.kv;
+    const layers = groups.reduce((sum, group) => sum + group.layers, 0);
+    const engineOf = (pages: number): Engine =>
+      new Engine({ model, backend, tokensMax, logitRowsMax: 32, kvBytes: pages * pageBytes });
+    // A step's chunk beside the longest sequence; whole, that one alone would take 20 blocks.
+    const engines = [engineOf(pagesFor(groups, 640) + 4 * layers), engineOf(20 * layers)] as const;
+    use(...engines);
+    for (const engine of engines) engine.close();
+    freeModel(model, backend);
+    backend.close();
+  };
+
+  test.skipIf(!existsSync(path))('beside others, preempted, from cache and in few pages: the bits of one alone', () => {
+    withEngines((few, plenty) => {
+      const vocabulary = few.model.config.vocabSize;
+      const shared = someTokens(150, vocabulary, 3);
+      const prompts = [150, 1, 40, 450, 70, 5].map((length, i) => [
+        ...shared,
+        ...someTokens(length, vocabulary, 11 + i),
+      ]);
+      const requests = prompts.map((prompt, i) =>
+        request(`r${i}`, prompt, { maxTokens: i === 3 ? 40 : 24, sampling: { ...greedy, topLogprobs: 0 } }),
+      );
+      const { heard, usedPagesMax, snapshot } = serve(few, requests);
+      for (const [i, { id, maxTokens }] of requests.entries()) {
+        const alone = [...greedyTokens(plenty, prompts[i], maxTokens)];
+        expect(heard.get(id)?.tokens).toEqual(alone.map(({ token }) => token));
+        expect(heard.get(id)?.logprobs).toEqual(alone.map(({ logprob }) => logprob));
+      }
+      expect(snapshot.cachedTokens).toBeGreaterThan(0);
+      expect(usedPagesMax).toBeLessThanOrEqual(few.pages);
+      expect(snapshot.pages.used).toBe(0);
+    });
+  });
+});
