@@ -1,12 +1,14 @@
 // Instances over real engines: models with windows give, beside one another and in few pages, the bits that they give alone.
 import { existsSync } from 'node:fs';
 import { describe, expect, test } from 'vitest';
-import { Instance } from '../../src/cluster/instance.ts';
+
 import type { GenerationRequest } from '../../src/cluster/ports.ts';
+import { createTokenInstance } from '../../src/cluster/token-work.ts';
 import { Engine } from '../../src/engine/engine.ts';
 import { greedyTokens } from '../../src/engine/greedy.ts';
 import { freeModel, loadModel } from '../../src/engine/load-model.ts';
 import { pagesFor } from '../../src/policy/blocks/layer-groups.ts';
+import { pageTokens } from '../../src/util/step.ts';
 import { baseConfig, greedy, limits, request } from '../cluster/world.ts';
 import { type NamedBackend, nativeBackends } from './backends.ts';
 import { sharedModels } from './goldens.ts';
@@ -22,7 +24,7 @@ interface Generated {
 
 /** Runs all to their ends and checks every invariant after every step. */
 function serve(engine: Engine, requests: readonly GenerationRequest[]) {
-  const machine = new Instance({
+  const machine = createTokenInstance({
     ...baseConfig,
     pages: engine.pages,
     groups: engine.model.kv.groups,
@@ -68,7 +70,7 @@ describe.skipIf(native === undefined).each(['mistral-window', 'gemma2', 'gemma3'
     const engineOf = (pages: number): Engine =>
       new Engine({ model, backend, tokensMax, logitRowsMax: 32, kvBytes: pages * pageBytes });
     // A step's chunk beside the longest sequence; whole, that one alone would take 20 blocks.
-    const engines = [engineOf(pagesFor(groups, 640) + 4 * layers), engineOf(20 * layers)] as const;
+    const engines = [engineOf(pagesFor(groups, 640, pageTokens) + 4 * layers), engineOf(20 * layers)] as const;
     use(...engines);
     for (const engine of engines) engine.close();
     freeModel(model, backend);
