@@ -14,7 +14,28 @@ export type RopeScaling =
       readonly originalMaxPositions: number;
     }
   /** One divisor for each of the rotaryDim/2 frequencies, lowest dimension first (how GGUF files store llama3 scaling). */
-  | { readonly kind: 'divisors'; readonly divisors: readonly number[] };
+  | { readonly kind: 'divisors'; readonly divisors: readonly number[] }
+  /** YaRN (Peng et al.): frequencies that turn less than betaSlow times in the first training divided, those above betaFast kept, a ramp between. */
+  | {
+      readonly kind: 'yarn';
+      readonly factor: number;
+      readonly betaFast: number;
+      readonly betaSlow: number;
+      /** The ramp begins and ends at whole dimensions. */
+      readonly truncate: boolean;
+      readonly originalMaxPositions: number;
+      /** Factor of the rotated q and k alike, against flat scores. */
+      readonly magnitude: number;
+    }
+  /** LongRoPE (Phi-3): one divisor for each frequency, of two sets: which one, the served context decides for all positions. */
+  | {
+      readonly kind: 'longrope';
+      /** Up to originalMaxPositions. */
+      readonly shortDivisors: readonly number[];
+      readonly longDivisors: readonly number[];
+      readonly originalMaxPositions: number;
+      readonly magnitude: number;
+    };
 
 export interface Rope {
   readonly theta: number;

@@ -1,6 +1,6 @@
 // config.json and generation_config.json of a Hugging Face directory, validated and normalised.
-import type { Activation, AttentionConfig, LayerAttention, ModelConfig } from '../util/model-config.ts';
-import { withoutUndefined } from './config-limits.ts';
+import type { Activation, AttentionConfig, LayerAttention, ModelConfig, Positions } from '../util/model-config.ts';
+import { sizeMax, withoutUndefined } from './config-limits.ts';
 import { ModelFileError } from './errors.ts';
 import { type AllowedValues, type Family, familyOf, fixedEverywhere, slidingLayers } from './hf-families.ts';
 import { ropesOf } from './hf-rope.ts';
@@ -52,6 +52,8 @@ export function huggingFaceConfig(file: string, settings: Settings): ModelConfig
   if (!Number.isSafeInteger(headDim))
     fail(file, 'num_attention_heads', `${heads} heads do not divide the hidden size ${hiddenSize}`);
   const layers = need('num_hidden_layers', raw.num_hidden_layers, raw.n_layer);
+  const maxPositions = need('max_position_embeddings', raw.max_position_embeddings, raw.n_positions, raw.seq_length);
+  const positions = family.positions ?? ropesOf(file, raw, headDim, maxPositions);
   return {
     architecture: family.architecture,
     vocabSize: raw.vocab_size,
@@ -61,7 +63,7 @@ export function huggingFaceConfig(file: string, settings: Settings): ModelConfig
     heads,
     kvHeads,
     headDim,
-    maxPositions: need('max_position_embeddings', raw.max_position_embeddings, raw.n_positions, raw.seq_length),
+    maxPositions: Math.max(maxPositions, stretchedPositions(positions)),
     norm: {
       eps: need('rms_norm_eps', raw.rms_norm_eps, raw.layer_norm_epsilon, raw.layer_norm_eps),
       gainOffset: family.gainOffset ?? 0,
@@ -70,7 +72,7 @@ export function huggingFaceConfig(file: string, settings: Settings): ModelConfig
     biases: family.biases(raw),
     activation: activationOf(file, raw),
     parallelResidual: raw.use_parallel_residual ?? false,
-    positions: family.positions ?? ropesOf(file, raw, headDim),
+    positions,
     attention: attentionOf(file, family, raw, headDim, layers),
     logitSoftcap: raw.final_logit_softcapping ?? undefined,
     bosId: raw.bos_token_id ?? undefined,
@@ -122,6 +124,13 @@ function refuseOthers(file: string, settings: Readonly<Record<string, unknown>>,
       `${shown} is not supported: only ${allowed.filter((other) => other !== null).join(', ') || 'none'}`,
     );
   }
+}
+
+/** YaRN is added to files that keep the positions of the first training. */
+function stretchedPositions(positions: Positions): number {
+  if (positions.kind !== 'rope' || positions.rope.scaling.kind !== 'yarn') return 0;
+  const { factor, originalMaxPositions } = positions.rope.scaling;
+  return Math.min(Math.floor(factor * originalMaxPositions), sizeMax);
 }
 
 function feedForwardOf(file: string, family: Family, raw: RawConfig, hiddenSize: number): number {

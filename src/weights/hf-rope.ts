@@ -1,32 +1,19 @@
 // Rope settings of a config.json, in both styles: rope_theta with rope_scaling, and rope_parameters.
 import { z } from 'zod';
-import type { Positions, Rope, RopeScaling } from '../util/model-config.ts';
+import type { Positions, Rope } from '../util/model-config.ts';
 import { ModelFileError } from './errors.ts';
+import { type RawRope, type RopePlace, ropeSchema, scalingOf } from './hf-rope-scaling.ts';
 import type { RawConfig } from './hf-schema.ts';
 import { validate } from './json-file.ts';
 
 const positive = z.number().positive();
 
-const ropeSchema = z.object({
-  rope_type: z.string().nullish(),
-  type: z.string().nullish(),
-  rope_theta: positive.nullish(),
-  factor: positive.nullish(),
-  low_freq_factor: positive.nullish(),
-  high_freq_factor: positive.nullish(),
-  original_max_position_embeddings: positive.nullish(),
-  partial_rotary_factor: positive.max(1).nullish(),
-});
-
-type RawRope = z.infer<typeof ropeSchema>;
-
 const byLayerTypeSchema = z.object({ full_attention: ropeSchema, sliding_attention: ropeSchema.nullish() });
 
-const knownKinds = ['default', 'linear', 'llama3'];
 const thetaDefault = 10_000;
 
 /** Rope of the full and of the sliding layers, and how much of a head it turns. */
-export function ropesOf(file: string, raw: RawConfig, headDim: number): Positions {
+export function ropesOf(file: string, raw: RawConfig, headDim: number, maxPositions: number): Positions {
   const theta =
     optionalNumber(file, 'rope_theta', raw.rope_theta) ??
     optionalNumber(file, 'rotary_emb_base', raw.rotary_emb_base) ??
@@ -38,12 +25,15 @@ export function ropesOf(file: string, raw: RawConfig, headDim: number): Position
     const reason = `${rotaryDim} of ${headDim} dimensions would be rotated: an even number is needed`;
     throw new ModelFileError({ file, key: 'head_dim', reason });
   }
+  const original = 'original_max_position_embeddings';
+  const originalMaxPositions = optionalNumber(file, original, raw[original]);
+  const place: RopePlace = { file, key: mainKey, rotaryDim, maxPositions, originalMaxPositions };
   const localTheta = optionalNumber(file, 'rope_local_base_freq', raw.rope_local_base_freq);
-  const slidingRope = sliding === undefined ? undefined : ropeOf(file, mainKey, sliding, localTheta ?? theta);
+  const slidingRope = sliding === undefined ? undefined : ropeOf(place, sliding, localTheta ?? theta);
   return {
     kind: 'rope',
     rotaryDim,
-    rope: ropeOf(file, mainKey, main, theta),
+    rope: ropeOf(place, main, theta),
     slidingRope:
       slidingRope ?? (localTheta === undefined ? undefined : { theta: localTheta, scaling: { kind: 'none' } }),
   };
@@ -67,48 +57,8 @@ function settingsOf(
   return { main: validate(file, ropeSchema, scaling, mainKey), mainKey, sliding: undefined };
 }
 
-function ropeOf(file: string, key: string, raw: RawRope, theta: number): Rope {
-  return { theta: raw.rope_theta ?? theta, scaling: scalingOf(file, key, raw) };
-}
-
-function scalingOf(file: string, key: string, raw: RawRope): RopeScaling {
-  const kind = raw.rope_type ?? raw.type ?? 'default';
-  const need = (name: keyof RawRope): number => {
-    const value = raw[name];
-    if (typeof value === 'number') return value;
-    throw new ModelFileError({
-      file,
-      key: `${key}.${name}`,
-      reason: `the value is missing: ${kind} rope scaling needs it`,
-    });
-  };
-  switch (kind) {
-    case 'default':
-      return { kind: 'none' };
-    case 'linear':
-      return { kind: 'linear', factor: need('factor') };
-    case 'llama3': {
-      const lowFreqFactor = need('low_freq_factor');
-      const highFreqFactor = need('high_freq_factor');
-      if (highFreqFactor <= lowFreqFactor) {
-        const reason = `high_freq_factor ${highFreqFactor} is not above low_freq_factor ${lowFreqFactor}`;
-        throw new ModelFileError({ file, key: `${key}.high_freq_factor`, reason });
-      }
-      return {
-        kind,
-        factor: need('factor'),
-        lowFreqFactor,
-        highFreqFactor,
-        originalMaxPositions: need('original_max_position_embeddings'),
-      };
-    }
-    default:
-      throw new ModelFileError({
-        file,
-        key,
-        reason: `rope scaling "${kind}" is not supported: known are ${knownKinds.join(', ')}`,
-      });
-  }
+function ropeOf(place: RopePlace, raw: RawRope, theta: number): Rope {
+  return { theta: raw.rope_theta ?? theta, scaling: scalingOf(place, raw) };
 }
 
 function optionalNumber(file: string, key: string, value: unknown): number | undefined {

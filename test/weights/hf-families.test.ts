@@ -98,6 +98,59 @@ describe('published configurations, with the keys that they leave out', () => {
   });
 });
 
+describe('ropes for long contexts', () => {
+  const rope = (settings: Record<string, unknown>) => {
+    const { positions, maxPositions } = config({ ...configJson(tinySpec), ...settings });
+    return { scaling: positions.kind === 'rope' ? positions.rope.scaling : undefined, maxPositions };
+  };
+
+  test('yarn as Qwen2.5 asks for it stretches the positions', () => {
+    const scaling = { type: 'yarn', factor: 4, original_max_position_embeddings: 256 };
+    expect(rope({ rope_scaling: scaling })).toEqual({
+      scaling: {
+        kind: 'yarn',
+        factor: 4,
+        betaFast: 32,
+        betaSlow: 1,
+        truncate: true,
+        originalMaxPositions: 256,
+        magnitude: 0.1 * Math.log(4) + 1,
+      },
+      maxPositions: 1024,
+    });
+    const weighted = { ...scaling, mscale: 0.5, mscale_all_dim: 1, beta_fast: 16, truncate: false };
+    expect(rope({ rope_scaling: weighted }).scaling).toMatchObject({
+      betaFast: 16,
+      truncate: false,
+      magnitude: (0.05 * Math.log(4) + 1) / (0.1 * Math.log(4) + 1),
+    });
+  });
+
+  test('longrope as Phi-3 asks for it', () => {
+    const factors = { short_factor: [1, 1, 1, 1, 1, 1, 1, 2], long_factor: [1, 2, 3, 4, 5, 6, 7, 8] };
+    const settings = { max_position_embeddings: 4096, original_max_position_embeddings: 256 };
+    const found = rope({ ...settings, rope_scaling: { type: 'longrope', ...factors } });
+    expect(found.maxPositions).toBe(4096);
+    expect(found.scaling).toEqual({
+      kind: 'longrope',
+      shortDivisors: factors.short_factor,
+      longDivisors: factors.long_factor,
+      originalMaxPositions: 256,
+      magnitude: Math.sqrt(1.5),
+    });
+    expect(() => rope({ rope_scaling: { type: 'longrope', ...factors, long_factor: [1] } })).toThrow(
+      /1 factors for 8 frequencies \(key "rope_scaling\.long_factor"\)/,
+    );
+  });
+
+  test('dynamic scaling changes nothing within the positions', () => {
+    expect(rope({ rope_scaling: { type: 'dynamic', factor: 2 } })).toEqual({
+      scaling: { kind: 'none' },
+      maxPositions: 256,
+    });
+  });
+});
+
 test.each<[FamilyName, Record<string, unknown>, RegExp]>([
   ['opt', { do_layer_norm_before: false }, /false is not supported: only true \(key "do_layer_norm_before"\)/],
   ['opt', { word_embed_proj_dim: 512 }, /512 is not supported: only 64 \(key "word_embed_proj_dim"\)/],

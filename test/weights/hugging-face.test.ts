@@ -173,8 +173,8 @@ describe('config.json', () => {
   test.each<[string, Record<string, unknown>, RegExp]>([
     [
       'an unknown scaling',
-      { rope_scaling: { type: 'yarn', factor: 4 } },
-      /rope scaling "yarn" is not supported: known are default, linear, llama3 \(key "rope_scaling"\)$/,
+      { rope_scaling: { type: 'xpos', factor: 4 } },
+      /rope scaling "xpos" is not supported: known are default, linear, dynamic, llama3, yarn, longrope \(key "rope_scaling"\)$/,
     ],
     [
       'a scaling without its factor',
