@@ -22,6 +22,8 @@ export interface GgufTokenizerData {
   readonly addBos?: boolean | undefined;
   readonly addEos?: boolean | undefined;
   readonly addSpacePrefix?: boolean | undefined;
+  /** White space behind a control or user-defined token belongs to it, but for the begin, unknown and `<|endoftext|>` tokens (Phi-3). */
+  readonly stripAfterSpecial?: boolean | undefined;
 }
 
 /** Kinds of token in `tokenizer.ggml.token_type`. */

@@ -66,6 +66,8 @@ class GgufTokenizer implements Tokenizer {
   /** Splits at all marked tokens, and at those only that are ordinary text. */
   readonly #splitAll: SpecialSplitter;
   readonly #splitUserDefined: SpecialSplitter;
+  /** Tokens that take the white space behind them along. */
+  readonly #stripping: ReadonlySet<number>;
   readonly #bytes: (Uint8Array | undefined)[];
 
   constructor(data: GgufTokenizerData, model: VocabularyModel, defaults: Defaults) {
@@ -85,6 +87,9 @@ class GgufTokenizer implements Tokenizer {
     this.#suffix = data.addEos === true && data.eosId !== undefined ? [data.eosId] : [];
     this.#splitAll = splitter([...this.#userDefined, ...this.specialIds]);
     this.#splitUserDefined = splitter(this.#userDefined);
+    this.#stripping = new Set(
+      data.stripAfterSpecial ? [...this.#userDefined, ...this.specialIds].filter((id) => !keepsSpace(data, id)) : [],
+    );
     this.#bytes = new Array(this.vocabSize);
   }
 
@@ -92,11 +97,19 @@ class GgufTokenizer implements Tokenizer {
     const { addSpecial = true, parseSpecial = true } = options;
     const out: number[] = addSpecial ? [...this.#prefix] : [];
     const parts = (parseSpecial ? this.#splitAll : this.#splitUserDefined).split(toWellFormed(text));
+    let before: number | undefined;
     let atStart = true;
     for (const part of parts) {
-      if (typeof part === 'number') out.push(part);
-      else this.#model.encode(part, atStart, out);
-      atStart = typeof part === 'number';
+      if (typeof part === 'number') {
+        out.push(part);
+        before = part;
+        atStart = true;
+        continue;
+      }
+      const text = before !== undefined && this.#stripping.has(before) ? part.replace(leadingSpace, '') : part;
+      if (text.length === 0) continue;
+      this.#model.encode(text, atStart, out);
+      atStart = false;
     }
     if (addSpecial) out.push(...this.#suffix);
     return out;
@@ -124,6 +137,11 @@ class GgufTokenizer implements Tokenizer {
 }
 
 const noBytes = new Uint8Array(0);
+const leadingSpace = /^[ \t\n\v\f\r]+/;
+
+function keepsSpace(data: GgufTokenizerData, id: number): boolean {
+  return id === data.bosId || id === data.unkId || data.tokens[id] === '<|endoftext|>';
+}
 
 function findEosIds(data: GgufTokenizerData, specialIds: ReadonlySet<number>): number[] {
   const named = [data.eosId, data.eotId, data.eomId].filter((id) => id !== undefined);

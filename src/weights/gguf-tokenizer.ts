@@ -33,6 +33,7 @@ export function ggufTokenizer(metadata: GgufMetadata): GgufTokenizerData | undef
   set('addBos', metadata.boolean(`${prefix}add_bos_token`));
   set('addEos', metadata.boolean(`${prefix}add_eos_token`));
   set('addSpacePrefix', metadata.boolean(`${prefix}add_space_prefix`));
+  if (model === 'llama' && metadata.string('general.architecture') === 'phi3') data.stripAfterSpecial = true;
   set('chatTemplate', metadata.string('tokenizer.chat_template'));
   return data;
 }

@@ -70,6 +70,8 @@ export interface GgufTokenizerData {
   readonly addBos?: boolean;
   readonly addEos?: boolean;
   readonly addSpacePrefix?: boolean;
+  /** White space behind special tokens belongs to them: what Phi-3's tokenizer does and no key says. */
+  readonly stripAfterSpecial?: boolean;
   readonly chatTemplate?: string;
 }
 

@@ -24,6 +24,13 @@ export const texts = [
   'https://example.com/a?b=c&d=%20#e user@example.org C:\\dir\\file.txt ~/x ../y', '{"key": [1, 2.5, null], "a\\n": true}\n', 'def f(x):\n\treturn x**2  # 注释\n', '<div class="x">&nbsp;</div>', 'a_b __init__ _x x_ $x @x #x', 'x=1;y+=2;z=x<=y?x:y;',
 ];
 
+/** Texts that spell special tokens out. */
+export const markedTexts = [
+  '<|user|>\nhello<|end|>\n<|assistant|>\n', '<|user|> \t\n hello <|end|>', '<|user|>\n', '<|end|>  ', 'a<|end|>b', 'a <|end|> b', '<|endoftext|> a', '<|endoftext|>\n\na',
+  '<s>hello', '<s> hello</s>\n<s>', 'a</s>b', '<unk> a<unk>', '<start_of_turn>user\nhello<end_of_turn>\n<start_of_turn>model\n',
+  '<table>a</table>', ' <table> a </table> ', '[tool]\n\n[tool]', '\n\n\n\n\n', '     ', ' hello   the    world', '\t\t\t', '<unused0>a', '<0x0A>a', '<0xZZ>a', '▁ ▁▁a', '<|user|><|user|>', '<|us', '<|user|', '<<|user|>>',
+];
+
 /** Seeded mixtures of the fragments of all scripts. */
 export function mixtures(count, seed = 1) {
   const fragments = texts.flatMap((text) => text.match(/\s+|\S{1,4}/gu) ?? []);
