@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { startServer } from '../e2e/server.ts';
 import { commitA, type HubServer, sha256, startHubServer } from '../weights/hub/hub-server.ts';
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
@@ -58,11 +59,18 @@ describe('models of the hub', { timeout: 120_000 }, () => {
     const pulled = await kvasir([...args, '--model', 'org/tiny:Q8_0']);
     expect(pulled).toMatchObject({ status: 0, stdout: here.stdout });
     expect(pulled.stderr).toMatch(
-      /^Downloading org\/tiny:Q8_0: 1 file, 6.0 MB\nDownloaded org\/tiny:Q8_0 in [\d.]+ s\n$/,
+      /Downloading org\/tiny:Q8_0: 1 file, 6.0 MB\nDownloaded org\/tiny:Q8_0 in [\d.]+ s\n/,
     );
     const offline = await kvasir([...args, '--model', 'org/tiny'], { HF_HUB_OFFLINE: '1' });
     expect(offline).toEqual(here);
     expect(contentsOf('org/tiny')).toBe(1);
+  });
+
+  it('are served under the name that was written', async () => {
+    const env = { HF_HOME: home, HF_ENDPOINT: hub.url, HF_HUB_OFFLINE: '1' };
+    const server = await startServer(['--model', 'org/tiny'], env);
+    const { id } = (await (await fetch(`${server.url}/v1/models/org/tiny`)).json()) as { id: string };
+    expect([id, await server.stop()]).toEqual(['org/tiny', 0]);
   });
 
   it('are listed, inspected and removed', async () => {

@@ -65,7 +65,8 @@ function snapshotsOf(cache: RepositoryCache): CachedSnapshot[] {
   const root = dirname(cache.snapshot('any'));
   if (!existsSync(root)) return [];
   const refs = refsOf(cache);
-  return readdirSync(root).map((commit) => {
+  const commits = readdirSync(root, { withFileTypes: true }).filter((entry) => entry.isDirectory());
+  return commits.map(({ name: commit }) => {
     const path = cache.snapshot(commit);
     const files = cache.snapshotFiles(commit);
     const revisions = [...refs].filter(([, target]) => target === commit).map(([name]) => name);
@@ -86,27 +87,32 @@ function refsOf(cache: RepositoryCache): Map<string, string> {
  */
 export function planRemoval(cacheFolder: string, reference: HubReference): Removal {
   const cache = new RepositoryCache(cacheFolder, reference.id);
-  const whole = reference.file === undefined && !reference.text.includes('@');
+  const missing = new HubError('missing', `Cannot remove ${reference.text}: it is not in ${cacheFolder}`);
+  if (reference.text === reference.id) {
+    if (!existsSync(cache.folder)) throw missing;
+    return { reference, paths: [cache.folder], bytes: bytesOf(filesBelow(cache.folder)) };
+  }
   const commit = cache.commitOf(reference.revision);
-  if (
-    !existsSync(whole || commit === undefined ? cache.folder : cache.snapshot(commit)) ||
-    (!whole && commit === undefined)
-  )
-    throw new HubError('missing', `Cannot remove ${reference.text}: it is not in ${cacheFolder}`);
-  if (whole || commit === undefined)
-    return { reference, paths: [cache.folder], bytes: bytesOf(new Set(filesBelow(cache.folder))) };
+  if (commit === undefined || !existsSync(cache.snapshot(commit))) throw missing;
   const names = cache.snapshotFiles(commit);
   const choice = reference.file === undefined ? undefined : chooseFiles(names, reference);
   const removed = choice?.kind === 'gguf' ? choice.files : names;
   const entries = removed.map((name) => join(cache.snapshot(commit), name));
+  const contents = unsharedContents(cache, entries);
+  const all = removed.length === names.length;
+  const outer = all ? [cache.snapshot(commit), ...refPaths(cache, commit)] : entries;
+  return { reference, paths: [...outer, ...contents], bytes: bytesOf(contents) };
+}
+
+/** What the entries of snapshots link to, unless another entry does too. */
+function unsharedContents(cache: RepositoryCache, entries: readonly string[]): string[] {
   const kept = new Set(snapshotsOf(cache).flatMap(({ path, files }) => files.map((name) => join(path, name))));
   for (const entry of entries) kept.delete(entry);
   const linked = new Set([...kept].map((path) => realpathSync(path)));
-  const blobs = new Set(entries.map((path) => realpathSync(path)).filter((path) => !linked.has(path)));
-  // Blobs are named by their hash alone: nothing outside the repository's folder is ever one.
-  const own = [...blobs].filter((path) => path.startsWith(realpathSync(cache.folder) + sep));
-  const rest = removed.length < names.length ? entries : [cache.snapshot(commit), ...refPaths(cache, commit)];
-  return { reference, paths: [...rest, ...own], bytes: bytesOf(blobs) };
+  const own = realpathSync(cache.folder) + sep;
+  const contents = new Set(entries.map((path) => realpathSync(path)));
+  // A link may point anywhere: what is outside the repository's folder is not this cache's to remove.
+  return [...contents].filter((path) => !linked.has(path) && path.startsWith(own));
 }
 
 function refPaths(cache: RepositoryCache, commit: string): string[] {

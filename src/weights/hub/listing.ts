@@ -22,18 +22,13 @@ const pagesMax = 1000;
 
 const bytes = z.number().int().min(0);
 const revisionSchema = z.object({ sha: z.string().refine(isCommit, 'no commit') });
-const treeSchema = z.array(
-  z.discriminatedUnion('type', [
-    z.object({
-      type: z.literal('file'),
-      path: z.string(),
-      size: bytes,
-      oid: z.string().regex(/^[0-9a-f]{40}$/),
-      lfs: z.object({ oid: z.string().regex(/^[0-9a-f]{64}$/), size: bytes }).nullish(),
-    }),
-    z.object({ type: z.literal('directory'), path: z.string() }),
-  ]),
-);
+const treeSchema = z.array(z.looseObject({ type: z.string() }));
+const fileSchema = z.object({
+  path: z.string(),
+  size: bytes,
+  oid: z.string().regex(/^[0-9a-f]{40}$/),
+  lfs: z.object({ oid: z.string().regex(/^[0-9a-f]{64}$/), size: bytes }).nullish(),
+});
 
 /** @throws HubError when the hub cannot be asked, refuses, or lists what cannot be */
 export async function listRepository(client: HubClient, reference: HubReference, retriesMax: number): Promise<Listing> {
@@ -49,16 +44,16 @@ export async function listRepository(client: HubClient, reference: HubReference,
     if (page === pagesMax) throw new HubError('corrupt', `Cannot use ${reference.text}: its list of files has no end`);
     const { body, next }: Awaited<ReturnType<HubClient['json']>> = await ask(url);
     for (const entry of parsed(treeSchema, body, reference)) {
-      if (entry.type === 'file') files.set(entry.path, remoteFile(entry, reference));
+      if (entry.type !== 'file') continue;
+      const file = remoteFile(parsed(fileSchema, entry, reference), reference);
+      files.set(file.path, file);
     }
     url = next;
   }
   return { commit, files };
 }
 
-type FileEntry = Extract<z.infer<typeof treeSchema>[number], { type: 'file' }>;
-
-function remoteFile({ path, size, oid, lfs }: FileEntry, reference: HubReference): RemoteFile {
+function remoteFile({ path, size, oid, lfs }: z.infer<typeof fileSchema>, reference: HubReference): RemoteFile {
   if (!isInsideRelative(path))
     throw new HubError(
       'corrupt',

@@ -24,6 +24,7 @@ export interface LockOptions {
   readonly sleep: Sleep;
   /** Called once, with words for the holder. */
   readonly onWait: (holder: string) => void;
+  readonly nowMs?: () => number;
 }
 
 /**
@@ -44,8 +45,8 @@ export class FolderLock {
   }
 
   /** Waits while another process holds it. @throws HubError (interrupted) */
-  static async acquire(folder: string, { signal, sleep, onWait }: LockOptions): Promise<FolderLock> {
-    const watch = new Watch();
+  static async acquire(folder: string, { signal, sleep, onWait, nowMs }: LockOptions): Promise<FolderLock> {
+    const watch = new Watch(nowMs);
     for (let told = false; ; ) {
       const found = await attempt(folder, watch);
       if (found instanceof FolderLock) return found;
@@ -185,14 +186,19 @@ function touch(path: string): void {
 
 /** Sees whether a holder's file stands still, by this process's own clock: those of two machines differ. */
 class Watch {
+  readonly #nowMs: () => number;
   #seen = '';
   #sinceMs = 0;
+
+  constructor(nowMs: () => number = () => performance.now()) {
+    this.#nowMs = nowMs;
+  }
 
   isSilent(path: string, holder: Holder | undefined): boolean {
     if (holder?.machine === machine()) return false;
     const stat = statSync(path, { throwIfNoEntry: false });
     const seen = `${path} ${stat?.mtimeMs}`;
-    const nowMs = performance.now();
+    const nowMs = this.#nowMs();
     if (seen !== this.#seen) this.#sinceMs = nowMs;
     this.#seen = seen;
     return nowMs - this.#sinceMs > foreignSilenceMs;

@@ -14,13 +14,13 @@ export interface HubSettings {
 
 type Environment = Readonly<Record<string, string | undefined>>;
 
-/** @throws Error when HF_ENDPOINT is no address */
+/** @throws Error when HF_ENDPOINT is no address, or the token is nothing that a header can carry */
 export function hubSettings(env: Environment): HubSettings {
   const cache = given(env.XDG_CACHE_HOME) ?? join(homedir(), '.cache');
   const home = given(env.HF_HOME) ?? join(cache, 'huggingface');
   return {
     endpoint: endpointOf(given(env.HF_ENDPOINT) ?? 'https://huggingface.co'),
-    token: given(env.HF_TOKEN) ?? given(env.HUGGING_FACE_HUB_TOKEN) ?? tokenFile(env, home),
+    token: tokenOf(given(env.HF_TOKEN) ?? given(env.HUGGING_FACE_HUB_TOKEN) ?? tokenFile(env, home)),
     cacheFolder: given(env.HF_HUB_CACHE) ?? given(env.HUGGINGFACE_HUB_CACHE) ?? join(home, 'hub'),
     offline: ['1', 'ON', 'YES', 'TRUE'].includes(env.HF_HUB_OFFLINE?.toUpperCase() ?? ''),
   };
@@ -35,6 +35,14 @@ function endpointOf(text: string): string {
   if (!URL.canParse(text) || !/^https?:$/.test(new URL(text).protocol))
     throw new Error(`Cannot use HF_ENDPOINT ${text}: write an address like https://huggingface.co`);
   return text.replace(/\/+$/, '');
+}
+
+function tokenOf(text: string | undefined): string | undefined {
+  if (text !== undefined && !/^[\x21-\x7e]+$/.test(text))
+    throw new Error(
+      'Cannot use the token of HF_TOKEN or the token file: it holds spaces or other characters that no token has',
+    );
+  return text;
 }
 
 function tokenFile(env: Environment, home: string): string | undefined {

@@ -1,10 +1,35 @@
 // A hub that fails, a hub that lies, a disk that is full: each one line, and no broken file.
-import { chmodSync, existsSync, mkdirSync, readFileSync, symlinkSync } from 'node:fs';
+import { spawnSync } from 'node:child_process';
+import {
+  chmodSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { commitA, refuse, sha256 } from './hub-server.ts';
 import { createWorld, noise } from './world.ts';
 
 const weights = noise(300_000);
+/** A disk of one mebibyte. */
+function mount(folder: string): boolean {
+  return spawnSync('mount', ['-t', 'tmpfs', '-o', 'size=1m', 'tmpfs', folder]).status === 0;
+}
+
+const canMount = ((): boolean => {
+  const folder = mkdtempSync(join(tmpdir(), 'kvasir-mount-'));
+  const can = process.getuid?.() === 0 && mount(folder);
+  if (can) spawnSync('umount', [folder]);
+  rmSync(folder, { recursive: true });
+  return can;
+})();
+
 const ggufFiles = { 'tiny-Q8_0.gguf': weights, '.gitattributes': '*' };
 
 describe('a hub that fails', () => {
@@ -184,6 +209,34 @@ describe('a full disk', () => {
           /^Cannot download org\/tiny: the disk is full: 300000 more bytes needed, \d+ free in /,
         ),
       });
+    },
+  );
+
+  it.skipIf(!canMount)(
+    'in the middle keeps what came, and goes on when there is room (needs to mount a tmpfs)',
+    async () => {
+      const { pull, hub } = await createWorld(ggufFiles);
+      const cacheFolder = mkdtempSync(join(tmpdir(), 'kvasir-full-'));
+      mount(cacheFolder);
+      try {
+        const filler = join(cacheFolder, 'filler');
+        hub.misbehave = (request) => {
+          if (!request.path.startsWith('/cdn/') || existsSync(filler)) return false;
+          writeFileSync(filler, noise(800_000));
+          return false;
+        };
+        await expect(pull('org/tiny', { cacheFolder })).rejects.toThrow(
+          /^Cannot download org\/tiny: the disk is full: /,
+        );
+        rmSync(filler);
+        hub.misbehave = () => false;
+        const { path } = await pull('org/tiny', { cacheFolder });
+        expect(readFileSync(path).equals(weights)).toBe(true);
+        expect(hub.seen.at(-1)?.range).toMatch(/^bytes=[1-9]\d+-$/);
+      } finally {
+        spawnSync('umount', [cacheFolder]);
+        rmSync(cacheFolder, { recursive: true });
+      }
     },
   );
 

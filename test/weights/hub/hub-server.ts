@@ -92,13 +92,13 @@ function answer(hub: HubServer, { url = '', headers }: IncomingMessage, response
   else redirect(hub, found.content, repository.commit, path, response);
 }
 
-/** To the store that holds contents, as the hub does. */
+/** To the store that holds contents, which is another host, as the hub does. */
 function redirect(hub: HubServer, content: Buffer, commit: string, path: string, response: ServerResponse): void {
   const [hash, large] = hashOf(hub, content);
   response.setHeader('x-repo-commit', commit);
   if (large) response.setHeader('x-linked-size', content.byteLength).setHeader('x-linked-etag', `"${hash}"`);
   else response.setHeader('etag', `"${hash}"`);
-  response.writeHead(302, { location: `/cdn${path}` }).end();
+  response.writeHead(302, { location: `${hub.url.replace('127.0.0.1', 'localhost')}/cdn${path}` }).end();
 }
 
 function locate(hub: HubServer, path: string): { repository: ServedRepository; content: Buffer } | undefined {

@@ -1,6 +1,6 @@
 // The lock between processes: one holds it, others wait, and what a dead one left stops nobody.
 import { spawn } from 'node:child_process';
-import { mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { mkdirSync, readdirSync, readFileSync, utimesSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { FolderLock } from '../../../src/weights/hub/lock.ts';
@@ -82,6 +82,23 @@ describe('the lock of a folder', () => {
     expect(await FolderLock.tryAcquire(folder)).toBe('process 1 on another machine');
     writeFileSync(join(folder, 'kvasir-7.lock'), '');
     expect(await FolderLock.tryAcquire(folder)).toBe('another process');
+  });
+
+  it('of another machine is broken once its file stands still for long, by the clock of who waits', async () => {
+    const folder = join(root.path, 'silent');
+    mkdirSync(folder);
+    const path = join(folder, 'kvasir-7.lock');
+    writeFileSync(path, JSON.stringify({ machine: 'other', pid: 1, started: '1' }));
+    let nowMs = 0;
+    const beats = [40_000, 80_000];
+    const sleep = async (): Promise<void> => {
+      nowMs += 10_000;
+      if (beats.includes(nowMs)) utimesSync(path, nowMs, nowMs);
+    };
+    const lock = await FolderLock.acquire(folder, { signal, sleep, onWait: () => {}, nowMs: () => nowMs });
+    expect(nowMs).toBe(180_000);
+    expect(readdirSync(folder)).toEqual(['kvasir-8.lock']);
+    await lock.release();
   });
 
   it('is not mistaken for one whose process id was used again', async () => {

@@ -99,6 +99,42 @@ describe('the cache', () => {
   });
 });
 
+describe('a folder in shards', () => {
+  const shards = ['model-00001-of-00002.safetensors', 'model-00002-of-00002.safetensors'];
+  const index = { weight_map: { a: shards[0], b: shards[1], c: shards[0] } };
+  const files = {
+    'config.json': '{}',
+    'model.safetensors.index.json': JSON.stringify(index),
+    'model-00001-of-00002.safetensors': noise(5000, 1),
+    'model-00002-of-00002.safetensors': noise(5000, 1),
+    'consolidated.safetensors': noise(9000, 2),
+  };
+
+  it('is what its index names; equal contents are fetched once; without a shard it is not whole', async () => {
+    const { pull, hub, cache } = await createWorld(files);
+    const model = await pull();
+    expect([...model.files].toSorted()).toEqual(['config.json', ...shards, 'model.safetensors.index.json']);
+    expect(hub.fetched()).toHaveLength(3);
+    expect((await pull('org/tiny', { offline: true })).files).toEqual(model.files);
+    unlinkSync(join(cache.snapshot(commitA), shards[1] ?? ''));
+    await expect(pull('org/tiny', { offline: true })).rejects.toThrow('HF_HUB_OFFLINE');
+    await pull();
+    expect(hub.fetched()).toHaveLength(3);
+  });
+
+  it.each([
+    ['a shard that is not listed', { a: 'gone.safetensors' }, /names gone.safetensors, which the hub does not list$/],
+    ['a shard outside', { a: '../x.safetensors' }, /'..\/x.safetensors' is no plain file name$/],
+    ['no map', 5, /is no index of safetensors$/],
+  ])('whose index names %s is refused in one line', async (_name, map, message) => {
+    const { pull } = await createWorld({
+      ...files,
+      'model.safetensors.index.json': JSON.stringify({ weight_map: map }),
+    });
+    await expect(pull()).rejects.toThrow(message);
+  });
+});
+
 describe('resuming', () => {
   it('goes on where the connection was cut, and again, with the delays growing', async () => {
     const { pull, hub, sleptMs } = await createWorld(ggufFiles);

@@ -75,6 +75,7 @@ describe('the environment', () => {
       endpoint: 'http://mirror/hf',
       offline: true,
     });
+    expect(() => hubSettings({ HF_TOKEN: 'two words' })).toThrow(/^Cannot use the token/);
     expect(() => hubSettings({ HF_ENDPOINT: 'mirror' })).toThrow(/^Cannot use HF_ENDPOINT mirror/);
   });
 });

@@ -1,0 +1,99 @@
+// What the cache holds, and taking it out: blobs that another snapshot uses stay.
+import { existsSync, mkdirSync, readdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { describe, expect, it } from 'vitest';
+import { cachedRepositories, planRemoval, remove } from '../../../src/weights/hub/cached-repositories.ts';
+import { FolderLock } from '../../../src/weights/hub/lock.ts';
+import { commitA, commitB, sha256 } from './hub-server.ts';
+import { createWorld, noise, reference } from './world.ts';
+
+const shared = noise(5000, 1);
+const old = noise(6000, 2);
+const fresh = noise(7000, 3);
+
+async function twoRevisions() {
+  const world = await createWorld({ 'a-Q4_0.gguf': shared, 'a-Q8_0.gguf': old });
+  await world.pull('org/tiny:Q4_0');
+  await world.pull('org/tiny:Q8_0');
+  world.hub.repositories.set('org/tiny', { commit: commitB, files: { 'a-Q4_0.gguf': shared, 'a-Q8_0.gguf': fresh } });
+  await world.pull('org/tiny:Q4_0');
+  await world.pull('org/tiny:Q8_0');
+  return world;
+}
+
+describe('what is cached', () => {
+  it('is told by repository and snapshot; shared content counts once, cut downloads by themselves', async () => {
+    const { cacheFolder, cache } = await twoRevisions();
+    writeFileSync(cache.partial('f'.repeat(64)), 'some');
+    // What other tools leave beside the snapshots.
+    writeFileSync(join(cacheFolder, 'CACHEDIR.TAG'), '');
+    writeFileSync(join(cache.folder, 'snapshots', '.DS_Store'), '');
+    symlinkSync('../../blobs/gone', join(cache.snapshot(commitA), 'dangling.gguf'));
+    const [repository, ...others] = cachedRepositories(cacheFolder);
+    expect(others).toEqual([]);
+    expect(repository).toMatchObject({
+      id: 'org/tiny',
+      bytes: 18_004,
+      incompleteBytes: 4,
+      lastUsedMs: expect.any(Number),
+    });
+    const snapshots = repository?.snapshots.map(({ commit, revisions, files, bytes }) => [
+      commit,
+      revisions,
+      files.length,
+      bytes,
+    ]);
+    expect(snapshots).toEqual([
+      [commitA, [], 2, 11_000],
+      [commitB, ['main'], 2, 12_000],
+    ]);
+    expect(cachedRepositories(join(cacheFolder, 'none'))).toEqual([]);
+  });
+
+  it('goes by revision, and with it what nothing else uses', async () => {
+    const { cacheFolder, blobs, cache } = await twoRevisions();
+    const removal = planRemoval(cacheFolder, reference(`org/tiny@${commitA}`));
+    expect(removal.bytes).toBe(6000);
+    await remove(cacheFolder, removal);
+    expect(blobs()).toEqual([sha256(shared), sha256(fresh)].toSorted());
+    expect(readdirSync(join(cache.folder, 'snapshots'))).toEqual([commitB]);
+    await remove(cacheFolder, planRemoval(cacheFolder, reference('org/tiny@main')));
+    expect(blobs()).toEqual([]);
+    expect(existsSync(join(cache.folder, 'refs', 'main'))).toBe(false);
+  });
+
+  it('goes by file', async () => {
+    const { cacheFolder, blobs, cache } = await twoRevisions();
+    await remove(cacheFolder, planRemoval(cacheFolder, reference('org/tiny:Q4_0')));
+    expect(blobs()).toEqual([sha256(shared), sha256(old), sha256(fresh)].toSorted());
+    await remove(cacheFolder, planRemoval(cacheFolder, reference(`org/tiny@${commitA}:Q4_0`)));
+    expect(blobs()).toEqual([sha256(old), sha256(fresh)].toSorted());
+    expect(readdirSync(cache.snapshot(commitB))).toEqual(['a-Q8_0.gguf']);
+  });
+
+  it('leaves alone what a link outside of it points to', async () => {
+    const { cacheFolder, cache } = await createWorld({});
+    const outside = join(cacheFolder, 'mine.gguf');
+    writeFileSync(outside, 'mine');
+    mkdirSync(cache.snapshot(commitA), { recursive: true });
+    symlinkSync(outside, join(cache.snapshot(commitA), 'x.gguf'));
+    await remove(cacheFolder, planRemoval(cacheFolder, reference(`org/tiny@${commitA}`)));
+    expect(existsSync(cache.snapshot(commitA))).toBe(false);
+    expect(readFileSync(outside, 'utf8')).toBe('mine');
+  });
+
+  it('stays while someone downloads into it, and what is not there is said to be so', async () => {
+    const { cacheFolder, cache, blobs } = await twoRevisions();
+    const removal = planRemoval(cacheFolder, reference('org/tiny'));
+    const lock = await FolderLock.tryAcquire(cache.lockFolder);
+    await expect(remove(cacheFolder, removal)).rejects.toMatchObject({ kind: 'busy' });
+    expect(blobs()).toHaveLength(3);
+    if (lock instanceof FolderLock) await lock.release();
+    await remove(cacheFolder, removal);
+    expect(existsSync(cache.folder)).toBe(false);
+    for (const text of ['org/tiny', 'org/tiny@main', 'org/tiny:Q8_0'])
+      expect(() => planRemoval(cacheFolder, reference(text))).toThrow(
+        `Cannot remove ${text}: it is not in ${cacheFolder}`,
+      );
+  });
+});
