@@ -93,6 +93,7 @@ void run_block(const TileBlock& block) {
 
 struct Tiles : DotBase, FormBase<Tiles> {
   static constexpr bool kWholePages = true;
+  static constexpr bool kRoundsWeights = true;
   static void begin(const RangeWork&) { configured_rows() = 0; }
   static void end() { tile_release(); }
   static void multiply_keys(const Product<Tiles>& work, int rows) { multiply_values(work, rows, kPageTokens); }

@@ -27,7 +27,6 @@ struct Avx2Lanes {
   static Vec select_below(Vec x, float bound, Vec a, Vec b) { return _mm256_blendv_ps(b, a, _mm256_cmp_ps(x, set(bound), _CMP_LT_OQ)); }
   static Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
   static Vec round(Vec v) { return _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-  static bool any_above(Vec v, float bound) { return _mm256_movemask_ps(_mm256_cmp_ps(v, set(bound), _CMP_GT_OQ)) != 0; }
   static float largest(Vec v) {
     __m128 half = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
     half = _mm_max_ps(half, _mm_movehl_ps(half, half));
@@ -45,14 +44,6 @@ struct Avx2Lanes {
   }
   static Vec low_half(Vec pairs) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(pairs), 16)); }
   static Vec high_half(Vec pairs) { return _mm256_and_ps(pairs, _mm256_castsi256_ps(_mm256_set1_epi32(-65536))); }
-  /** Nearest bf16, ties to even, of weights (never subnormal); a NaN stays one. */
-  static Vec round_bf16(Vec v) {
-    __m256i bits = _mm256_castps_si256(v);
-    __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-    __m256i sum = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
-    Vec rounded = high_half(_mm256_castsi256_ps(sum));
-    return _mm256_blendv_ps(rounded, v, _mm256_cmp_ps(v, v, _CMP_UNORD_Q));
-  }
 };
 
 using Float = FloatForm<Avx2Lanes, 12, 2>;

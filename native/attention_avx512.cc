@@ -4,7 +4,9 @@
 namespace kvasir {
 namespace {
 
-struct Dot : DotBase, FormBase<Dot> {};
+struct Dot : DotBase, FormBase<Dot> {
+  static constexpr bool kRoundsWeights = true;
+};
 using Float = FloatForm<Avx512Lanes, 24, 4>;
 constexpr AttentionKernel kFloat{4, copy_floats, run_range<Float>};
 constexpr AttentionKernel kBf16{2, copy_bf16, run_range<Dot>};

@@ -33,7 +33,6 @@ struct PortableLanes {
   static Vec max(Vec a, Vec b) { return select(a > b, a, b); }
   /** Nearest integer, |v| < 2^22: the sum has no bits left for a fraction. */
   static Vec round(Vec v) { return (v + set(12582912.0f)) - set(12582912.0f); }
-  static bool any_above(Vec v, float bound) { return v[0] > bound || v[1] > bound || v[2] > bound || v[3] > bound; }
   static float largest(Vec v) {
     float best = v[0];
     for (int i = 1; i < kWidth; i++) best = v[i] > best ? v[i] : best;
@@ -47,12 +46,6 @@ struct PortableLanes {
   }
   static Vec low_half(Vec pairs) { return (Vec)((Bits)pairs << 16); }
   static Vec high_half(Vec pairs) { return (Vec)((Bits)pairs & -65536); }
-  /** Nearest bf16, ties to even, of weights (never subnormal); a NaN stays one. */
-  static Vec round_bf16(Vec v) {
-    Bits bits = (Bits)v;
-    Bits rounded = (bits + 0x7fff + ((bits >> 16) & 1)) & -65536;
-    return select(v == v, (Vec)rounded, v);
-  }
 };
 
 using Float = FloatForm<PortableLanes, 8, 2>;

@@ -100,6 +100,25 @@ void weigh_row(float* scores, typename Form::Element* weights, int first, int ke
   *sum = Lanes::sum(sums);
 }
 
+/** A weight of this share of its row's sum is heavy. Lighter ones are many where they matter, and what they lose to rounding cancels. */
+constexpr float kHeavyShare = 1.0f / 16.0f;
+constexpr int kHeavyMost = 20;
+
+/** A key whose weight lost something when it was rounded. */
+struct HeavyKey {
+  const uint8_t* values;  // V of its page, in pairs
+  int slot;
+  float lost;
+};
+
+/** The scaled score, less the row's largest, from which on weights are heavy: ln(sum x share), at most 0.06 below it. */
+inline float heavy_score(float sum) {
+  int32_t bits;
+  const float share = sum * kHeavyShare;
+  std::memcpy(&bits, &share, 4);
+  return static_cast<float>(bits - 0x3f800000) * (0.693147181f / (1 << 23));  // log2 from the exponent, the fraction linear
+}
+
 /** A tile against a range, by the form's own products. */
 template <class Form>
 class RangeRun {
@@ -155,8 +174,36 @@ class RangeRun {
       float* scores = work_.scores + static_cast<ptrdiff_t>(row) * kRangeStride;
       const bool shaped = work_.softcap != 0 || work_.slopes != nullptr;
       if (shaped) shape_row(token, row, first, keys);
-      weigh_row<Form>(scores, weights_of(row), first, keys, shaped ? 1.0f : work_.scale, work_.max + row, work_.sum + row);
+      const float scale = shaped ? 1.0f : work_.scale;
+      weigh_row<Form>(scores, weights_of(row), first, keys, scale, work_.max + row, work_.sum + row);
+      if constexpr (Form::kRoundsWeights) {
+        if (work_.sum[row] * kHeavyShare < 1) restore_heavy(row, scores, first, keys, scale);
+      }
     }
+  }
+
+  /** What rounding took from or gave to the few heavy weights of a row goes to the sum and, times V, to o, which holds nothing else yet. */
+  void restore_heavy(int row, const float* scores, int first, int keys, float scale) const {
+    using Lanes = typename Form::Lanes;
+    const float bound = (work_.max[row] + heavy_score(work_.sum[row])) / scale;
+    HeavyKey heavy[kHeavyMost];
+    int count = 0;
+    for (int key = first / Lanes::kWidth * Lanes::kWidth; key < keys; key += Lanes::kWidth) {
+      const auto lanes = Lanes::load(scores + key);
+      uint32_t above = Lanes::above(lanes, bound);
+      if (above == 0) continue;
+      const Element* rounded = weights_of(row) + key;
+      float lost[Lanes::kWidth];
+      Lanes::store(lost, Form::lost(exp_lanes<Lanes>(Lanes::multiply_add(lanes, Lanes::set(scale), Lanes::set(-work_.max[row]))), rounded));
+      for (; above != 0 && count < kHeavyMost; above &= above - 1) {
+        const int lane = __builtin_ctz(above);
+        if (lost[lane] == 0) continue;
+        const uint8_t* values = work_.pages[key / kPageTokens] + values_offset_;
+        heavy[count++] = {values, (key + lane) % kPageTokens, lost[lane]};
+        work_.sum[row] += lost[lane];
+      }
+    }
+    Form::add_heavy(work_.o + static_cast<ptrdiff_t>(row) * work_.o_stride, heavy, count, work_.head_dim);
   }
 
   void shape_row(int token, int row, int first, int keys) const {
@@ -289,6 +336,7 @@ void run_range(const RangeWork& work) {
 template <class Form>
 struct FormBase {
   static constexpr bool kWholePages = false;
+  static constexpr bool kRoundsWeights = false;
   static void begin(const RangeWork&) {}
   static void end() {}
   static void multiply_keys(const Product<Form>& work, int rows) { kvasir::multiply_keys<Form>(work, rows); }
@@ -317,7 +365,7 @@ struct FloatForm : FormBase<FloatForm<L, Accumulators, Wide>> {
   }
 };
 
-/** bf16 without bf16 instructions: pairs are widened, the even one is added before the odd one. Elements are rounded values kept as float32. */
+/** bf16 without bf16 instructions: pairs are widened, the even one is added before the odd one. Weights stay float32. */
 template <class L, int Accumulators, int Wide>
 struct WidenedForm : FormBase<WidenedForm<L, Accumulators, Wide>> {
   using Lanes = L;
@@ -343,9 +391,8 @@ struct WidenedForm : FormBase<WidenedForm<L, Accumulators, Wide>> {
   static typename L::Vec store_weights(const typename L::Vec* weights, float* out, typename L::Vec sums) {
     KVASIR_UNROLL
     for (int n = 0; n < kPageTokens / L::kWidth; n++) {
-      auto rounded = L::round_bf16(weights[n]);
-      L::store(out + n * L::kWidth, rounded);
-      sums = L::add(sums, rounded);
+      L::store(out + n * L::kWidth, weights[n]);
+      sums = L::add(sums, weights[n]);
     }
     return sums;
   }

@@ -5,7 +5,7 @@ import type { LayerGroup } from '../util/step.ts';
 /** How the input rows of a linear layer are rounded before the product: the input form. */
 export type InputForm = 'f32' | 'bf16' | 'int8';
 
-/** What K, V, the query and the softmax weights P are rounded to. */
+/** What K, V and the query are rounded to, and the softmax weights P where the kernels multiply pairs of bf16. */
 export type KvType = 'bf16' | 'f32';
 
 export type BufferId = number;

@@ -1,6 +1,6 @@
 // Paged attention on random shapes: writing K, V and queries, attending with and without statistics, merging partials.
 import fc from 'fast-check';
-import { expect, test } from 'vitest';
+import { test } from 'vitest';
 import { type PlainSequence, plainStep } from '../../src/engine/plain-step.ts';
 import type { BufferSpec, HeadShape, KvType, Op } from '../../src/graph/program.ts';
 import type { Backend } from '../../src/kernel/backend.ts';
@@ -97,6 +97,12 @@ export function attentionScene(
   };
 }
 
+/** How far attention may lie from the oracle, which does not round P: instructions that take bf16 pairs alone ask for rounded weights. */
+export function attentionBound(backend: Backend, kvType: KvType): number {
+  const roundsWeights = backend.isa === 'avx512' || backend.isa === 'amx';
+  return kvType === 'bf16' && roundsWeights ? 1e-3 : 2e-6;
+}
+
 /** `rows` rows of sequence `s` from row `row` of the step on, alone, with blocks from `firstBlock` on. */
 export function rowsAlone(scene: Scene, s: number, row: number, rows: number, firstBlock: number): Scene {
   const { step } = scene;
@@ -164,27 +170,20 @@ export function testAttention(backend: Backend): void {
     );
   });
 
-  test('attention is within 2e-6 (f32) and, in the mean, 1e-3 (bf16) of the oracle, statistics too', () => {
+  test('attention is within its bound of the oracle, statistics too', () => {
     fc.assert(
       fc.property(shapes, kvTypes, sequenceLists, fc.nat(), fc.boolean(), (shape, kvType, sequences, seed, stats) => {
         const scene = attentionScene(shape, kvType, sequences, seed, stats);
         const read = { buffers: stats ? [1, 2, 3] : [1] };
         const wanted = play(oracle, scene, read).buffers;
         const got = play(backend, scene, read).buffers;
-        // |V| < 1 here; unnormalised results grow with the sum. Where two keys share the weight, the rounding of P to bf16 shows in full: 2^-9.
-        const bound = kvType === 'bf16' ? 2e-3 : 2e-6;
+        // |V| < 1 here; unnormalised results grow with the sum.
+        const bound = attentionBound(backend, kvType);
         const sumOf = (i: number) => (stats ? wanted[2][Math.floor(i / shape.headDim)] : 1);
         expectClose(got[0], wanted[0], (i) => bound * Math.max(1, sumOf(i)), 'o');
-        const squares = got[0].reduce(
-          (sum, value, i) => sum + ((value - wanted[0][i]) / Math.max(1, sumOf(i))) ** 2,
-          0,
-        );
-        expect(Math.sqrt(squares / got[0].length)).toBeLessThan(
-          kvType === 'bf16' && got[0].length >= 64 ? 1e-3 : bound,
-        );
         if (!stats) return;
         expectClose(got[1], wanted[1], (i) => 1e-5 * (1 + Math.abs(wanted[1][i])), 'max');
-        expectClose(got[2], wanted[2], (i) => (kvType === 'bf16' ? 4e-3 : 1e-5) * wanted[2][i], 'sum');
+        expectClose(got[2], wanted[2], (i) => Math.max(1e-5, bound) * wanted[2][i], 'sum');
       }),
       { numRuns: 25 },
     );

@@ -5,7 +5,7 @@ import type { HeadShape, KvType } from '../../src/graph/program.ts';
 import type { Backend } from '../../src/kernel/backend.ts';
 import { ReferenceBackend } from '../../src/kernel/reference.ts';
 import { pageTokens, type Step } from '../../src/util/step.ts';
-import { attentionScene, rowsAlone, type ScoreRules } from './backend-attention.ts';
+import { attentionBound, attentionScene, rowsAlone, type ScoreRules } from './backend-attention.ts';
 import { expectClose, expectSameBits, numbers, play, type Scene } from './scene.ts';
 
 const oracle = new ReferenceBackend();
@@ -29,9 +29,9 @@ const cases = fc.record({
   sequences: fc.array(
     fc.record({
       start: fc.oneof(fc.integer({ min: 0, max: 70 }), fc.integer({ min: 480, max: 1300 })),
-      rows: fc.oneof(fc.constant(1), fc.integer({ min: 1, max: 60 })),
+      rows: fc.oneof(fc.constant(1), fc.integer({ min: 1, max: 40 })),
     }),
-    { minLength: 1, maxLength: 3 },
+    { minLength: 1, maxLength: 2 },
   ),
   seed: fc.nat({ max: 1e6 }),
   stats: fc.boolean(),
@@ -94,19 +94,20 @@ function bufferOf(backend: Backend, scene: Scene): Float32Array {
 }
 
 export function testWindows(backend: Backend): void {
-  test('windows, caps and slopes are within 2e-6 (f32) and 2e-3 (bf16) of the oracle; what no row sees may be gone', () => {
+  test('windows, caps and slopes are within their bound of the oracle; what no row sees may be gone', () => {
     fc.assert(
       fc.property(cases, fc.integer({ min: 0, max: 2 }), (given, keptBlocks) => {
         const scene = sceneOf(given);
         const wanted = play(oracle, scene, { buffers: given.stats ? [1, 2, 3] : [1] }).buffers;
         const poor = leftBehind(scene, given.window, keptBlocks);
         const got = play(backend, poor, { buffers: given.stats ? [1, 2, 3] : [1] }).buffers;
-        const bound = given.kvType === 'bf16' ? 2e-3 : 2e-6;
+        // A cap adds the roundings of tanh to the scores.
+        const bound = attentionBound(backend, given.kvType) * (given.softcap === undefined ? 1 : 2);
         const sumOf = (i: number) => (given.stats ? wanted[2][Math.floor(i / given.shape.headDim)] : 1);
         expectClose(got[0], wanted[0], (i) => bound * Math.max(1, sumOf(i)), 'o');
         if (!given.stats) return;
         expectClose(got[1], wanted[1], (i) => 1e-5 * (1 + Math.abs(wanted[1][i])), 'max');
-        expectClose(got[2], wanted[2], (i) => (given.kvType === 'bf16' ? 4e-3 : 1e-5) * wanted[2][i], 'sum');
+        expectClose(got[2], wanted[2], (i) => Math.max(1e-5, bound) * wanted[2][i], 'sum');
       }),
       { numRuns: 20 },
     );
