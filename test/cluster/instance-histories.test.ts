@@ -165,7 +165,7 @@ test('every request ends with exactly the tokens that it gets alone, and nothing
       shared += snapshot.cachedTokens;
       evicted += snapshot.evictedBlocks;
     }),
-    { numRuns: 250 },
+    { numRuns: 200 },
   );
   // The histories reach what they are for.
   expect(Math.min(preempted, shared, evicted)).toBeGreaterThan(0);

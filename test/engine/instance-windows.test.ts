@@ -1,7 +1,6 @@
 // Instances over real engines: models with windows give, beside one another and in few pages, the bits that they give alone.
 import { existsSync } from 'node:fs';
 import { describe, expect, test } from 'vitest';
-
 import type { GenerationRequest } from '../../src/cluster/ports.ts';
 import { createTokenInstance } from '../../src/cluster/token-work.ts';
 import { Engine } from '../../src/engine/engine.ts';
@@ -77,7 +76,7 @@ describe.skipIf(native === undefined).each(['mistral-window', 'gemma2', 'gemma3'
     backend.close();
   };
 
-  test.skipIf(!existsSync(path))('beside others, preempted, from cache and in few pages: the bits of one alone', () => {
+  test.skipIf(!existsSync(path))('beside others, from cache and in few pages: the bits of one alone', () => {
     withEngines((few, plenty) => {
       const vocabulary = few.model.config.vocabSize;
       const shared = someTokens(150, vocabulary, 3);
