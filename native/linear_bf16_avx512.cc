@@ -5,7 +5,9 @@ namespace kvasir {
 namespace {
 
 constexpr int kChunkBlocks = 18;  // blocks of a panel expanded at once: two panels of them stay in L1 beside the input rows
-constexpr int kFusedRows = 8;     // up to here weights are expanded in registers, for each tile anew
+
+/** Rows up to which weights are expanded in registers, for each tile anew: planes take longer to expand. */
+constexpr int fused_rows_max(TensorType type) { return is_planar(type) ? 4 : 8; }
 
 KVASIR_INLINE __m512 dot(__m512 acc, __m512i w, __m512i x) {
   return _mm512_dpbf16_ps(acc, reinterpret_cast<__m512bh>(w), reinterpret_cast<__m512bh>(x));
@@ -172,19 +174,21 @@ void fused_panels(const Segment& s, const Product& p, const Share& share) {
   for_tiles<NP>(share.panel, share.panel_end, [&](int panel, int panels) { fused_tile_of<TYPE, MT, NP>(panels, s, p, panel, share.row); });
 }
 
+/** Fused tiles of up to MAX rows; false where there are more. */
+template <TensorType TYPE, int MAX>
+bool fused_rows(const Segment& s, const Product& p, const Share& share) {
+  int rows = share.row_end - share.row;
+  if (rows > MAX) return false;
+  if constexpr (MAX > 1) {
+    if (rows < MAX) return fused_rows<TYPE, MAX - 1>(s, p, share);
+  }
+  fused_panels<TYPE, MAX, MAX == 1 ? 3 : 2>(s, p, share);
+  return true;
+}
+
 template <TensorType TYPE>
 void run(const Segment& s, const Product& p, const Share& share) {
-  switch (share.row_end - share.row) {
-    case 1: return fused_panels<TYPE, 1, 3>(s, p, share);
-    case 2: return fused_panels<TYPE, 2, 2>(s, p, share);
-    case 3: return fused_panels<TYPE, 3, 2>(s, p, share);
-    case 4: return fused_panels<TYPE, 4, 2>(s, p, share);
-    case 5: return fused_panels<TYPE, 5, 2>(s, p, share);
-    case 6: return fused_panels<TYPE, 6, 2>(s, p, share);
-    case 7: return fused_panels<TYPE, 7, 2>(s, p, share);
-    case 8: return fused_panels<TYPE, 8, 2>(s, p, share);
-    default: break;
-  }
+  if (fused_rows<TYPE, fused_rows_max(TYPE)>(s, p, share)) return;
   int panel = share.panel;
   for (; panel + 2 <= share.panel_end; panel += 2) expanded_panels<TYPE, 2>(s, p, panel, share);
   if (panel < share.panel_end) expanded_panels<TYPE, 1>(s, p, panel, share);

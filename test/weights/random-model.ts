@@ -141,12 +141,15 @@ export function ggufMetadata(spec: RandomModelSpec): (readonly [string, GgufValu
 }
 
 /** The tensors as a converter would write them: GGUF names, q and k of llama reordered; vectors in f32. */
-export function ggufTensors(spec: RandomModelSpec, type: TensorType): GgufTensorSpec[] {
+export function ggufTensors(
+  spec: RandomModelSpec,
+  type: TensorType | ((name: string) => TensorType),
+): GgufTensorSpec[] {
   return randomTensors(spec).map(({ name, shape, values }) => {
     const heads = name.includes('q_proj') ? spec.heads : name.includes('k_proj') ? spec.kvHeads : undefined;
     const paired = spec.architecture === 'llama' && heads !== undefined;
     const ordered = paired ? pairRows(values, shape[0] ?? 0, heads) : values;
-    const stored = shape.length === 1 ? 'f32' : type;
+    const stored = shape.length === 1 ? 'f32' : typeof type === 'string' ? type : type(name);
     return { name: ggufName(name), type: stored, shape, bytes: quantise(stored, ordered) };
   });
 }
