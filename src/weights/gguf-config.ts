@@ -1,6 +1,6 @@
 // Model configuration and generation defaults out of GGUF metadata.
 import type { Activation, AttentionConfig, LayerAttention, ModelConfig, Positions } from '../util/model-config.ts';
-import { layersMax, withoutUndefined } from './config-limits.ts';
+import { layersMax, stretchedPositions, withoutUndefined } from './config-limits.ts';
 import { ArchitectureKeys } from './gguf-keys.ts';
 import type { GgufMetadata } from './gguf-metadata.ts';
 import { ggufRope } from './gguf-rope.ts';
@@ -52,9 +52,9 @@ export function ggufConfig(metadata: GgufMetadata, architecture: string, files: 
   const kvHeads = keys.optionalSize('attention.head_count_kv') ?? heads;
   if (heads % kvHeads !== 0) keys.fail('attention.head_count_kv', `${heads} heads cannot share ${kvHeads} key heads`);
   const headDim = headDimension(keys, hiddenSize, heads);
-  const { positions, magnitude, positionsMax = Infinity } = positionsOf(keys, files, family, headDim);
+  const positions = positionsOf(keys, files, family, headDim);
   const scaleDim = layers === family.layersOfHiddenScale ? hiddenSize / heads : headDim;
-  const scale = (keys.positive('attention.scale') ?? 1 / Math.sqrt(scaleDim)) * magnitude ** 2;
+  const scale = keys.positive('attention.scale') ?? 1 / Math.sqrt(scaleDim);
   const names = tensorNames(files);
   return {
     architecture,
@@ -65,7 +65,7 @@ export function ggufConfig(metadata: GgufMetadata, architecture: string, files: 
     heads,
     kvHeads,
     headDim,
-    maxPositions: Math.min(keys.size('context_length'), positionsMax),
+    maxPositions: Math.max(keys.size('context_length'), stretchedPositions(positions)),
     // Files hold the gains themselves, whatever the checkpoint held.
     norm: { eps: normEpsilon(keys), gainOffset: 0 },
     tieEmbeddings: !names.has('lm_head.weight'),
@@ -113,15 +113,8 @@ function ggufEosIds(metadata: GgufMetadata): number[] {
   return [...new Set(ids.filter((id) => id !== undefined))];
 }
 
-interface PositionsFound {
-  readonly positions: Positions;
-  readonly magnitude: number;
-  readonly positionsMax: number | undefined;
-}
-
-function positionsOf(keys: ArchitectureKeys, files: ModelFiles, family: Family, headDim: number): PositionsFound {
-  if (family.learnedPositions)
-    return { positions: { kind: 'learned', offset: 0 }, magnitude: 1, positionsMax: undefined };
+function positionsOf(keys: ArchitectureKeys, files: ModelFiles, family: Family, headDim: number): Positions {
+  if (family.learnedPositions) return { kind: 'learned', offset: 0 };
   return ggufRope(keys, files, headDim, family.slidingTheta);
 }
 

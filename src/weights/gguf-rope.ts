@@ -5,14 +5,6 @@ import { ModelFileError } from './errors.ts';
 import type { ArchitectureKeys } from './gguf-keys.ts';
 import { expectTensor, type ModelFiles, type TensorInfo } from './types.ts';
 
-export interface GgufRope {
-  readonly positions: Extract<Positions, { readonly kind: 'rope' }>;
-  /** Factor of q and k alike, by which scaling keeps scores from flattening. */
-  readonly magnitude: number;
-  /** Positions that the divisors are meant for; undefined: all. */
-  readonly positionsMax: number | undefined;
-}
-
 /**
  * @param slidingTheta base of the sliding layers where they have one of their own
  * @throws ModelFileError naming the key or tensor that is wrong
@@ -22,7 +14,7 @@ export function ggufRope(
   files: ModelFiles,
   headDim: number,
   slidingTheta: number | undefined,
-): GgufRope {
+): Positions {
   const rotaryDim = keys.optionalSize('rope.dimension_count') ?? headDim;
   if (rotaryDim > headDim || rotaryDim % 2 !== 0)
     keys.fail('rope.dimension_count', `${rotaryDim} rotated dimensions in heads of ${headDim}`);
@@ -30,46 +22,53 @@ export function ggufRope(
   const swaTheta = keys.positive('rope.freq_base_swa') ?? slidingTheta;
   const slidingRope: Rope | undefined =
     swaTheta === undefined ? undefined : { theta: swaTheta, scaling: { kind: 'none' } };
-  const { scaling, magnitude = 1, positionsMax } = scalingOf(keys, files, rotaryDim);
-  // A magnitude on part of a head is no factor of the scores.
-  if (magnitude !== 1 && rotaryDim !== headDim)
-    keys.fail('rope.scaling.attn_factor', `${magnitude} with ${rotaryDim} of ${headDim} dimensions is not supported`);
-  return { positions: { kind: 'rope', rotaryDim, rope: { theta, scaling }, slidingRope }, magnitude, positionsMax };
+  return { kind: 'rope', rotaryDim, rope: { theta, scaling: scalingOf(keys, files, rotaryDim) }, slidingRope };
 }
 
-interface Scaling {
-  readonly scaling: RopeScaling;
-  readonly magnitude?: number;
-  readonly positionsMax?: number;
-}
-
-function scalingOf(keys: ArchitectureKeys, files: ModelFiles, rotaryDim: number): Scaling {
+function scalingOf(keys: ArchitectureKeys, files: ModelFiles, rotaryDim: number): RopeScaling {
   const type = keys.string('rope.scaling.type');
-  const divisors = (name: string): readonly number[] | undefined =>
-    files.tensor(name) === undefined ? undefined : readDivisors(files, expectTensor(files, name, [rotaryDim / 2]));
-  // Longer sequences would want the long divisors, and other rotations of what is in the cache already.
-  const short = divisors('rope_factors_short.weight');
-  if (short !== undefined) {
+  const divisors = (name: string): readonly number[] => readDivisors(files, expectTensor(files, name, [rotaryDim / 2]));
+  const has = (name: string): boolean => files.tensor(name) !== undefined;
+  if (type === 'longrope' || has('rope_factors_short.weight')) {
     return {
-      scaling: { kind: 'divisors', divisors: short },
+      kind: 'longrope',
+      shortDivisors: divisors('rope_factors_short.weight'),
+      longDivisors: divisors('rope_factors_long.weight'),
+      originalMaxPositions: keys.size('rope.scaling.original_context_length'),
       magnitude: keys.positive('rope.scaling.attn_factor') ?? 1,
-      positionsMax: keys.size('rope.scaling.original_context_length'),
     };
   }
-  if (type === 'longrope') keys.fail('rope.scaling.type', 'longrope without the tensor rope_factors_short.weight');
-  const listed = divisors('rope_freqs.weight');
   const byKeys = scalingByKeys(keys, type);
-  if (listed === undefined) return { scaling: byKeys };
+  if (!has('rope_freqs.weight')) return byKeys;
   if (byKeys.kind !== 'none')
     keys.fail('rope.scaling.type', `${byKeys.kind} scaling beside the tensor rope_freqs.weight is not supported`);
-  return { scaling: { kind: 'divisors', divisors: listed } };
+  return { kind: 'divisors', divisors: divisors('rope_freqs.weight') };
 }
 
 function scalingByKeys(keys: ArchitectureKeys, type: string | undefined): RopeScaling {
-  if (type !== undefined && type !== 'none' && type !== 'linear')
-    keys.fail('rope.scaling.type', `rope scaling "${type}" is not supported: known are none, linear, longrope`);
   const factor = keys.positive('rope.scaling.factor') ?? keys.positive('rope.scale_linear') ?? 1;
-  return type === 'none' || factor === 1 ? { kind: 'none' } : { kind: 'linear', factor };
+  switch (type) {
+    case 'none':
+      return { kind: 'none' };
+    case undefined:
+    case 'linear':
+      return factor === 1 ? { kind: 'none' } : { kind: 'linear', factor };
+    case 'yarn':
+      return {
+        kind: 'yarn',
+        factor,
+        betaFast: keys.positive('rope.scaling.yarn_beta_fast') ?? 32,
+        betaSlow: keys.positive('rope.scaling.yarn_beta_slow') ?? 1,
+        truncate: true,
+        originalMaxPositions: keys.optionalSize('rope.scaling.original_context_length') ?? keys.size('context_length'),
+        magnitude: (keys.positive('rope.scaling.attn_factor') ?? 1) * (1 + 0.1 * Math.log(factor)),
+      };
+    default:
+      return keys.fail(
+        'rope.scaling.type',
+        `rope scaling "${type}" is not supported: known are none, linear, yarn, longrope`,
+      );
+  }
 }
 
 function readDivisors(files: ModelFiles, info: TensorInfo): number[] {

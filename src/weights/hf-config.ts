@@ -1,6 +1,6 @@
 // config.json and generation_config.json of a Hugging Face directory, validated and normalised.
-import type { Activation, AttentionConfig, LayerAttention, ModelConfig, Positions } from '../util/model-config.ts';
-import { sizeMax, withoutUndefined } from './config-limits.ts';
+import type { Activation, AttentionConfig, LayerAttention, ModelConfig } from '../util/model-config.ts';
+import { stretchedPositions, withoutUndefined } from './config-limits.ts';
 import { ModelFileError } from './errors.ts';
 import { type AllowedValues, type Family, familyOf, fixedEverywhere, slidingLayers } from './hf-families.ts';
 import { ropesOf } from './hf-rope.ts';
@@ -124,13 +124,6 @@ function refuseOthers(file: string, settings: Readonly<Record<string, unknown>>,
       `${shown} is not supported: only ${allowed.filter((other) => other !== null).join(', ') || 'none'}`,
     );
   }
-}
-
-/** YaRN is added to files that keep the positions of the first training. */
-function stretchedPositions(positions: Positions): number {
-  if (positions.kind !== 'rope' || positions.rope.scaling.kind !== 'yarn') return 0;
-  const { factor, originalMaxPositions } = positions.rope.scaling;
-  return Math.min(Math.floor(factor * originalMaxPositions), sizeMax);
 }
 
 function feedForwardOf(file: string, family: Family, raw: RawConfig, hiddenSize: number): number {

@@ -155,27 +155,23 @@ describe('what keys leave to the architecture', () => {
     );
   });
 
-  test('Phi-3 for long contexts: the short divisors, as far as they reach, and their magnitude', () => {
+  test('Phi-3 for long contexts: both sets of divisors, and their magnitude', () => {
     const divisors = [1, 1, 1.5, 2, 2, 3, 4, 4];
-    const short = {
-      'rope_factors_short.weight': divisors,
-      'rope_factors_long.weight': divisors.map((value) => value * 8),
-    };
+    const longDivisors = divisors.map((value) => value * 8);
+    const both = { 'rope_factors_short.weight': divisors, 'rope_factors_long.weight': longDivisors };
     const keys: Entry[] = [
       ['rope.scaling.attn_factor', f32(1.25)],
       ['rope.scaling.original_context_length', u32(4096)],
     ];
-    const config = configWith('phi3', keys, short);
-    expect(config.positions).toMatchObject({ rope: { scaling: { kind: 'divisors', divisors } } });
-    expect([config.maxPositions, config.attention.scale]).toEqual([4096, 0.25 * 1.25 ** 2]);
-    expect(() => configWith('phi3', keys.slice(0, 1), short)).toThrow(/original_context_length/);
-    expect(() => configWith('phi3', [...keys, ['rope.dimension_count', u32(12)]], short)).toThrow(
+    const config = configWith('phi3', keys, both);
+    const scaling = { kind: 'longrope', shortDivisors: divisors, longDivisors, originalMaxPositions: 4096 };
+    expect(config.positions).toMatchObject({ rope: { scaling: { ...scaling, magnitude: 1.25 } } });
+    expect(() => configWith('phi3', keys.slice(0, 1), both)).toThrow(/original_context_length/);
+    expect(() => configWith('phi3', [...keys, ['rope.dimension_count', u32(12)]], both)).toThrow(
       /shape \[8\] where .* \[6\]/,
     );
-    const part = { 'rope_factors_short.weight': divisors.slice(2) };
-    expect(() => configWith('phi3', [...keys, ['rope.dimension_count', u32(12)]], part)).toThrow(
-      /1.25 with 12 of 16 dimensions/,
+    expect(() => configOf('phi3', ['rope.scaling.type', text('longrope')])).toThrow(
+      /the tensor is missing.*rope_factors_short/,
     );
-    expect(() => configOf('phi3', ['rope.scaling.type', text('longrope')])).toThrow(/longrope without the tensor/);
   });
 });

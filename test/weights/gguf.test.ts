@@ -121,10 +121,19 @@ describe('metadata of a GGUF file', () => {
     const files = openModel(folder.write('divisors.gguf', writeGguf({ metadata: ggufMetadata(tinySpec), tensors })));
     expect(files.config.positions).toMatchObject({ rope: { scaling: { kind: 'divisors', divisors } } });
     files.close();
-    const yarn = ggufWith('yarn.gguf', ['llama.rope.scaling.type', text('yarn')]);
-    expect(() => yarn.config).toThrow(
-      /rope scaling "yarn" is not supported: known are none, linear, longrope \(key "llama.rope.scaling.type", offset \d+\)/,
+    const xpos = ggufWith('xpos.gguf', ['llama.rope.scaling.type', text('xpos')]);
+    expect(() => xpos.config).toThrow(
+      /rope scaling "xpos" is not supported: known are none, linear, yarn, longrope \(key "llama.rope.scaling.type", offset \d+\)/,
     );
+    xpos.close();
+    const yarn = ggufWith(
+      'yarn.gguf',
+      ['llama.rope.scaling.type', text('yarn')],
+      ['llama.rope.scaling.factor', f32(4)],
+      ['llama.rope.scaling.original_context_length', u32(128)],
+    );
+    const scaling = { kind: 'yarn', factor: 4, originalMaxPositions: 128, magnitude: 1 + 0.1 * Math.log(4) };
+    expect(yarn.config).toMatchObject({ maxPositions: 512, positions: { rope: { scaling } } });
     yarn.close();
   });
 
