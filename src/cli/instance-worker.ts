@@ -7,6 +7,7 @@ import { Engine } from '../engine/engine.ts';
 import { modelFingerprint } from '../engine/fingerprint.ts';
 import { loadModel } from '../engine/load-model.ts';
 import type { Backend } from '../kernel/backend.ts';
+import { collectWhenAsked } from '../live/collection.ts';
 import { InstanceLoop } from '../live/instance-loop.ts';
 import type { FromInstance, InstanceDescription, InstanceThreadData } from '../live/protocol.ts';
 import { openModel } from '../weights/open-model.ts';
@@ -83,6 +84,7 @@ function serve(port: MessagePort): void {
     yieldToGateway();
     const { machine, engine, description } = load(settings, createBackend(settings.threads));
     new InstanceLoop(machine, engine, port, new Int32Array(abort), console.error).start();
+    collectWhenAsked();
     post({ kind: 'ready', description, snapshot: machine.snapshot() });
   } catch (error) {
     post({ kind: 'unable', message: error instanceof Error ? error.message : String(error) });

@@ -25,7 +25,7 @@ export class ModelFileError extends Error {
     if (key !== undefined) places.push(`key ${quoteName(key)}`);
     if (offset !== undefined) places.push(`offset ${offset}`);
     const where = places.length > 0 ? ` (${places.join(', ')})` : '';
-    super(`Cannot read ${oneLine(file, 1000)}: ${oneLine(reason, 1000)}${where}`);
+    super(`Cannot read ${oneLine(file, 1000)}: ${oneLine(reason, 400)}${where}`);
     this.name = 'ModelFileError';
     this.file = file;
     this.tensor = tensor;

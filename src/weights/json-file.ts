@@ -30,11 +30,32 @@ export function readOptionalJson(path: string, bytesMax: number): unknown {
 
 /** @param offset where the text begins in the file, for the error */
 export function parseJson(path: string, text: string, offset?: number): unknown {
+  let json: unknown;
   try {
-    return JSON.parse(text);
+    json = JSON.parse(text);
   } catch (error) {
     throw new ModelFileError({ file: path, offset, reason: `invalid JSON: ${reasonOf(error)}` });
   }
+  if (isDeeper(json, depthMax))
+    throw new ModelFileError({ file: path, offset, reason: `the JSON is nested more than ${depthMax} levels deep` });
+  return json;
+}
+
+/** Deeper than any honest file; what reads the values may recurse. */
+const depthMax = 100;
+
+function isDeeper(json: unknown, levels: number): boolean {
+  let level: unknown[] = [json];
+  for (let depth = 0; depth <= levels; depth++) {
+    const inner: unknown[] = [];
+    for (const value of level) {
+      if (typeof value !== 'object' || value === null) continue;
+      for (const member of Object.values(value)) if (typeof member === 'object' && member !== null) inner.push(member);
+    }
+    if (inner.length === 0) return false;
+    level = inner;
+  }
+  return true;
 }
 
 /** @param prefix key that the value stands under, for the error */

@@ -17,14 +17,16 @@ import { printTable } from '../table.ts';
 import { UsageError } from '../usage-error.ts';
 import { kernelCommand } from './bench-kernel.ts';
 import { counts, list, progress, threadsFlag } from './bench-options.ts';
+import { soakCommand } from './bench-soak.ts';
 
 export function benchCommand(): Command {
   return new Command('bench')
-    .description('measure: engine, kernel, http, accuracy')
+    .description('measure: engine, kernel, http, accuracy, soak')
     .addCommand(engineCommand())
     .addCommand(kernelCommand())
     .addCommand(httpCommand())
-    .addCommand(accuracyCommand());
+    .addCommand(accuracyCommand())
+    .addCommand(soakCommand());
 }
 
 const engineSchema = modelOptionsSchema.pick({ model: true, weights: true, inputs: true, threads: true }).extend({

@@ -5,6 +5,7 @@ import type { ServedModel } from '../../gateway/served-model.ts';
 import { type Gateway, listen } from '../../gateway/server.ts';
 import type { InstanceDescription } from '../../live/protocol.ts';
 import type { WorkerInstance } from '../../live/worker-instance.ts';
+import { answerMemoryQuestions } from '../memory-questions.ts';
 import { openServing, type Serving } from '../open-serving.ts';
 import { addModelFlags, readOptions, type ServeOptions, serveOptionsSchema } from '../options.ts';
 
@@ -27,6 +28,7 @@ export function serveCommand(): Command {
       try {
         const gateway = await openGateway(serving, options);
         try {
+          answerMemoryQuestions();
           announce(serving.model, await serving.instance.ready(), gateway, options);
           await served(serving.instance);
         } finally {

@@ -1,0 +1,160 @@
+// `kvasir bench soak`: mixed traffic for minutes, then quiet; what the server still holds shows what it leaks.
+import { setTimeout as sleep } from 'node:timers/promises';
+import { firstModel } from '../http/client.ts';
+import { type Fate, send } from './send.ts';
+import { Traffic } from './traffic.ts';
+
+/** Of the server process, after a forced collection in all its threads. */
+export interface ServerMemory {
+  readonly residentBytes: number;
+  readonly heapBytes: number;
+}
+
+export interface SoakOptions {
+  readonly url: string;
+  readonly apiKey?: string | undefined;
+  readonly minutes: number;
+  /** Requests under way beside one another. */
+  readonly lanes: number;
+  /** Requests of a burst, once in each `burstMs`; more than the server's queue holds. */
+  readonly burst: number;
+  readonly seed: number;
+  /** Forces a collection and measures; undefined for a server that was not started here. */
+  readonly measure: (() => Promise<ServerMemory>) | undefined;
+  readonly onSample?: (sample: SoakSample) => void;
+}
+
+export interface SoakSample {
+  readonly seconds: number;
+  readonly requests: number;
+  readonly pagesUsed: number;
+  /** After a forced collection, with requests under way; undefined for a server elsewhere. */
+  readonly residentBytes: number | undefined;
+  readonly heapBytes: number | undefined;
+}
+
+export interface SoakReport extends Readonly<Record<Fate, number>> {
+  readonly url: string;
+  readonly minutes: number;
+  readonly requests: number;
+  /** After the first minute (the first fifth of a shorter run), with nothing under way and after a forced collection. */
+  readonly residentMinuteOneBytes: number | undefined;
+  readonly residentEndBytes: number | undefined;
+  /** End over minute one, less 1. */
+  readonly growth: number | undefined;
+  readonly heapMinuteOneBytes: number | undefined;
+  readonly heapEndBytes: number | undefined;
+  readonly pagesUsedEnd: number;
+  readonly samples: readonly SoakSample[];
+}
+
+const burstMs = 20_000;
+const sampleMs = 10_000;
+const refusedPauseMs = 200;
+const firstPartMsMax = 60_000;
+
+/** @throws Error when the server does not answer, or does not come to rest */
+export async function benchSoak(options: SoakOptions): Promise<SoakReport> {
+  const { url, apiKey, minutes, measure } = options;
+  const model = await firstModel({ url, apiKey });
+  const soak = new Soak(options, new Traffic(options.seed, model, true));
+  const wholeMs = minutes * 60_000;
+  const firstMs = Math.min(firstPartMsMax, wholeMs / 5);
+  await soak.play(firstMs);
+  await soak.rest();
+  const before = await measure?.();
+  await soak.play(wholeMs - firstMs);
+  const pagesUsedEnd = await soak.rest();
+  const after = await measure?.();
+  const [first, last] = [before?.residentBytes, after?.residentBytes];
+  return {
+    url,
+    minutes,
+    requests: Object.values(soak.fates).reduce((sum, count) => sum + count, 0),
+    ...soak.fates,
+    residentMinuteOneBytes: first,
+    residentEndBytes: last,
+    growth: first === undefined || last === undefined ? undefined : last / first - 1,
+    heapMinuteOneBytes: before?.heapBytes,
+    heapEndBytes: after?.heapBytes,
+    pagesUsedEnd,
+    samples: soak.samples,
+  };
+}
+
+class Soak {
+  readonly fates: Record<Fate, number> = { completed: 0, cancelled: 0, refused: 0, rejected: 0, lost: 0 };
+  readonly samples: SoakSample[] = [];
+  readonly #options: SoakOptions;
+  readonly #traffic: Traffic;
+  readonly #startMs = performance.now();
+
+  constructor(options: SoakOptions, traffic: Traffic) {
+    this.#options = options;
+    this.#traffic = traffic;
+  }
+
+  /** Traffic for so long; resolves when every request has its answer. */
+  async play(ms: number): Promise<void> {
+    const endMs = performance.now() + ms;
+    const going = (): boolean => performance.now() < endMs;
+    const lane = async (): Promise<void> => {
+      while (going()) {
+        // Who is refused comes back later, as clients do.
+        if ((await this.#send(this.#traffic.next())) === 'refused') await sleep(refusedPauseMs);
+      }
+    };
+    const bursts = async (): Promise<void> => {
+      for (; going(); await this.#pause(burstMs, endMs)) {
+        await Promise.all(Array.from({ length: this.#options.burst }, () => this.#send(this.#traffic.short())));
+      }
+    };
+    const samples = async (): Promise<void> => {
+      for (; going(); await this.#pause(sampleMs, endMs)) await this.#sample();
+    };
+    await Promise.all([...Array.from({ length: this.#options.lanes }, lane), bursts(), samples()]);
+  }
+
+  /** Waits until the server holds nothing for anybody. @returns pages used then */
+  async rest(): Promise<number> {
+    for (let tries = 0; tries < 200; tries++) {
+      const [running, waiting, used] = await this.#gauges();
+      if (running === 0 && waiting === 0 && used === 0) return used;
+      await sleep(100);
+    }
+    return (await this.#gauges())[2];
+  }
+
+  async #send(asked: ReturnType<Traffic['next']>): Promise<Fate> {
+    const fate = await send(this.#options.url, asked, this.#options.apiKey);
+    this.fates[fate]++;
+    return fate;
+  }
+
+  async #pause(ms: number, endMs: number): Promise<void> {
+    await sleep(Math.max(0, Math.min(ms, endMs - performance.now())));
+  }
+
+  async #sample(): Promise<void> {
+    const memory = await this.#options.measure?.();
+    const sample = {
+      seconds: Math.round((performance.now() - this.#startMs) / 1000),
+      requests: Object.values(this.fates).reduce((sum, count) => sum + count, 0),
+      pagesUsed: (await this.#gauges())[2],
+      residentBytes: memory?.residentBytes,
+      heapBytes: memory?.heapBytes,
+    };
+    this.samples.push(sample);
+    this.#options.onSample?.(sample);
+  }
+
+  /** Requests running and waiting, and pages used. */
+  async #gauges(): Promise<readonly [number, number, number]> {
+    const { url, apiKey } = this.#options;
+    const headers = apiKey === undefined ? {} : { authorization: `Bearer ${apiKey}` };
+    const response = await fetch(new URL('/metrics', url), { headers });
+    const text = await response.text();
+    const value = (name: string): number => Number(new RegExp(`^${name} (\\S+)$`, 'm').exec(text)?.[1] ?? Number.NaN);
+    return [value('kvasir_requests_running'), value('kvasir_requests_waiting'), value('kvasir_kv_pages_used')];
+  }
+}

@@ -1,0 +1,21 @@
+// Lets a parent process that started this one with `--expose-gc` ask for a collection and what memory is left: there is no HTTP route for it.
+import type { ServerMemory } from '../bench/soak/run.ts';
+import { collectEverywhere } from '../live/collection.ts';
+
+export const memoryQuestion = 'kvasir: memory';
+
+/** The instance's; the tokenizer's thread lives only where long texts come. */
+const workers = 1;
+
+export function answerMemoryQuestions(): void {
+  if (process.send === undefined || globalThis.gc === undefined) return;
+  process.on('message', (message) => {
+    if (message !== memoryQuestion) return;
+    void collectEverywhere(workers).then((heapBytes) => {
+      const memory: ServerMemory = { residentBytes: process.memoryUsage.rss(), heapBytes };
+      process.send?.(memory);
+    });
+  });
+  // A parent that listens must not keep this process alive.
+  process.channel?.unref();
+}
