@@ -73,3 +73,22 @@ test.each([
   expect(code).toBe(2);
   expect(out).toBe('');
 });
+
+test('soak: every request has its answer, and nothing is held afterwards', () => {
+  const { code, json, err } = bench('soak', '--minutes', '0.06', '--lanes', '12', '--burst', '90', '--json');
+  expect(code).toBe(0);
+  expect(err).toMatch(/0 s: \d+ requests, \d+ pages used, resident \d/);
+  const report = json();
+  expect(report).toMatchObject({ minutes: 0.06, lost: 0, pagesUsedEnd: 0, growth: expect.any(Number) });
+  const { requests, completed, cancelled, refused, rejected } = report as Record<string, number>;
+  // A burst larger than the queue is refused in part; whoever is not refused is served.
+  expect(refused).toBeGreaterThan(0);
+  expect(completed).toBeGreaterThan(20);
+  expect(requests).toBe((completed ?? 0) + (cancelled ?? 0) + (refused ?? 0) + (rejected ?? 0));
+});
+
+test('soak: a model beside an address is bad usage', () => {
+  const { code, err } = bench('soak', '--url', 'http://127.0.0.1:1', '--model', 'x');
+  expect(code).toBe(2);
+  expect(err).toBe("Cannot use --model with --url: the server's model is asked\n");
+});
