@@ -1,13 +1,14 @@
-// A GGUF file as an opened model: Hugging Face names and row order over its stored bytes.
-import { basename } from 'node:path';
+// A GGUF file, or the parts of a split one, as an opened model: Hugging Face names and row order over its stored bytes.
 import type { ModelConfig } from '../util/model-config.ts';
 import { ModelFileError } from './errors.ts';
 import { ggufConfig, ggufGenerationDefaults } from './gguf-config.ts';
-import { type GgufHeader, type GgufTensor, readGgufHeader } from './gguf-header.ts';
+import type { GgufTensor } from './gguf-header.ts';
+import type { GgufMetadata } from './gguf-metadata.ts';
 import { canonicalName, reorderedHeads } from './gguf-names.ts';
+import { type GgufPart, ggufModelId, openGgufParts } from './gguf-parts.ts';
 import { ggufTokenizer } from './gguf-tokenizer.ts';
 import { type PairedRows, readPairedRows } from './paired-rows.ts';
-import { RandomAccessFile } from './random-access-file.ts';
+import type { RandomAccessFile } from './random-access-file.ts';
 import { readRange, TensorDirectory } from './tensor-directory.ts';
 import {
   type GenerationDefaults,
@@ -22,48 +23,41 @@ export class GgufFiles implements ModelFiles {
   readonly path: string;
   readonly kind = 'gguf';
   readonly id: string;
-  readonly #file: RandomAccessFile;
-  readonly #header: GgufHeader;
+  readonly #files: ReadonlyMap<string, RandomAccessFile>;
+  readonly #metadata: GgufMetadata;
   readonly #architecture: string;
-  readonly #directory: TensorDirectory;
+  readonly #directory = new TensorDirectory();
   /** Stored name of each tensor, by its Hugging Face name. */
   readonly #storedNames = new Map<string, string>();
   #config: ModelConfig | undefined;
 
   constructor(path: string) {
     this.path = path;
-    this.id = basename(path).replace(/\.gguf$/i, '');
-    this.#file = new RandomAccessFile(path);
+    this.id = ggufModelId(path);
+    const parts = openGgufParts(path);
+    this.#files = new Map(parts.map((part) => [part.path, part.file]));
+    this.#metadata = parts[0].header.metadata;
     try {
-      this.#header = readGgufHeader(this.#file);
-      const { metadata } = this.#header;
-      const parts = metadata.integer('split.count') ?? 1;
-      if (parts > 1)
-        metadata.fail(
-          'split.count',
-          `the model is split over ${parts} files, which is not supported: merge them first`,
-        );
-      this.#architecture = metadata.string('general.architecture') ?? '';
-      this.#directory = new TensorDirectory();
-      for (const tensor of this.#header.tensors) this.#addTensor(tensor);
+      this.#architecture = this.#metadata.string('general.architecture') ?? '';
+      for (const part of parts) for (const tensor of part.header.tensors) this.#addTensor(part, tensor);
     } catch (error) {
-      this.#file.close();
+      this.close();
       throw error;
     }
   }
 
   get config(): ModelConfig {
-    this.#config ??= ggufConfig(this.#header.metadata, this.#architecture, this);
+    this.#config ??= ggufConfig(this.#metadata, this.#architecture, this);
     return this.#config;
   }
 
   get tokenizer(): TokenizerSource | undefined {
-    const data = ggufTokenizer(this.#header.metadata);
+    const data = ggufTokenizer(this.#metadata);
     return data === undefined ? undefined : { kind: 'gguf', data };
   }
 
   get generationDefaults(): GenerationDefaults {
-    return ggufGenerationDefaults(this.#header.metadata);
+    return ggufGenerationDefaults(this.#metadata);
   }
 
   tensor(name: string): TensorInfo | undefined {
@@ -81,20 +75,23 @@ export class GgufFiles implements ModelFiles {
   read(info: TensorInfo, byteStart: number, byteLength: number, into?: Uint8Array): Uint8Array {
     const bytes = readRange(info, byteStart, byteLength, into);
     const paired = this.#pairedRows(info);
-    if (paired === undefined) this.#file.readInto(info.offset + byteStart, bytes);
-    else readPairedRows(this.#file, info.offset, paired, byteStart, bytes);
+    const file = this.#files.get(info.file);
+    if (file === undefined)
+      throw new ModelFileError({ file: info.file, tensor: info.name, reason: 'the tensor is not of this model' });
+    if (paired === undefined) file.readInto(info.offset + byteStart, bytes);
+    else readPairedRows(file, info.offset, paired, byteStart, bytes);
     return bytes;
   }
 
   close(): void {
-    this.#file.close();
+    for (const file of this.#files.values()) file.close();
   }
 
-  #addTensor(tensor: GgufTensor): void {
+  #addTensor(part: GgufPart, tensor: GgufTensor): void {
     const name = canonicalName(this.#architecture, tensor.name);
     const { type, shape, offset, byteLength, typeName } = tensor;
-    if (type === undefined) this.#directory.addUnsupported({ name, typeName, shape }, this.path, offset);
-    else this.#directory.add({ name, type, shape, byteLength, file: this.path, offset });
+    if (type === undefined) this.#directory.addUnsupported({ name, typeName, shape }, part.path, offset);
+    else this.#directory.add({ name, type, shape, byteLength, file: part.path, offset });
     this.#storedNames.set(name, tensor.name);
   }
 
@@ -105,7 +102,7 @@ export class GgufFiles implements ModelFiles {
     const rows = info.shape[0] ?? 0;
     const headRows = rows / heads;
     const fail = (reason: string): never => {
-      throw new ModelFileError({ file: this.path, tensor: info.name, offset: info.offset, reason });
+      throw new ModelFileError({ file: info.file, tensor: info.name, offset: info.offset, reason });
     };
     if (!Number.isSafeInteger(headRows) || headRows % 2 !== 0) fail(`its ${rows} rows are not pairs in ${heads} heads`);
     if (info.shape.length > 1) return { headRows, rowBytes: rowBytes(info) };

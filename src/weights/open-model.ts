@@ -3,11 +3,12 @@ import { existsSync, readdirSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { ModelFileError, reasonOf } from './errors.ts';
 import { GgufFiles } from './gguf.ts';
+import { onlyGgufModel } from './gguf-parts.ts';
 import { HuggingFaceFiles } from './safetensors.ts';
 import type { ModelFiles } from './types.ts';
 
 /**
- * Reads the headers of a GGUF file, a Hugging Face directory, or a directory that holds a single GGUF file.
+ * Reads the headers of a GGUF file, a Hugging Face directory, or a directory that holds a single GGUF model.
  * @throws ModelFileError naming file and place; nothing is left open
  */
 export function openModel(path: string): ModelFiles {
@@ -21,8 +22,8 @@ export function openModel(path: string): ModelFiles {
   }
   if (existsSync(join(path, 'config.json'))) return new HuggingFaceFiles(path);
   const ggufs = readdirSync(path).filter((name) => name.toLowerCase().endsWith('.gguf'));
-  const [only] = ggufs;
-  if (only === undefined || ggufs.length > 1) {
+  const only = onlyGgufModel(ggufs);
+  if (only === undefined) {
     throw new ModelFileError({
       file: path,
       reason: `the directory has no config.json and ${ggufs.length} GGUF files: name one`,

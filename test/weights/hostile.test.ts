@@ -151,7 +151,11 @@ describe('lying GGUF files', () => {
       },
       /1 entries for a vocabulary of 96 tokens/,
     ],
-    ['parts of a split model', { metadata: [...tinyGguf.metadata, ['split.count', u32(3)]] }, /split over 3 files/],
+    [
+      'parts of a split model',
+      { metadata: [...tinyGguf.metadata, ['split.count', u32(3)]] },
+      /split over 3 files, whose names have to end like -00001-of-00003.gguf/,
+    ],
     [
       'a mixture of experts',
       { metadata: [...tinyGguf.metadata, ['llama.expert_count', u32(8)]] },
