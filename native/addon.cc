@@ -58,6 +58,8 @@ void stay_loaded() {
 
 Napi::Object initialise(Napi::Env env, Napi::Object exports) {
   stay_loaded();
+  // Runs in the thread that loads the addon here, when its environment ends: returned, terminated or crashed.
+  napi_add_env_cleanup_hook(env, [](void*) { registries().forget_thread(); }, nullptr);
   exports.Set("encodingVersion", kEncodingVersion);
   bind<bound_detect_isa>(env, exports, "detectIsa");
   bind<create_team>(env, exports, "createTeam");

@@ -18,6 +18,14 @@ struct Registries {
   Registry<const FloatVector> vectors{"vector"};
   Registry<KvPool> pools{"KV pool"};
   Registry<Program> programs{"program"};
+
+  void forget_thread() {
+    programs.forget_thread();
+    pools.forget_thread();
+    vectors.forget_thread();
+    linears.forget_thread();
+    teams.forget_thread();
+  }
 };
 
 Registries& registries();

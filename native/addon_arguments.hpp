@@ -1,17 +1,23 @@
 // Arguments from JavaScript: handles of process-wide objects, and typed arrays checked by type and length.
 // Include <napi.h> first.
 #pragma once
+#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <unordered_map>
+#include <vector>
 
 #include "step.hpp"
 
 namespace kvasir {
 
-/** Objects by handle. Handles are valid in every thread of the process; an object goes when its last user drops it. */
+/**
+ * Objects by handle. Handles are valid in every thread of the process. An object goes when it is removed, or when the last thread that
+ * used its handle has ended; what still holds it keeps it alive.
+ */
 template <class T>
 class Registry {
  public:
@@ -19,7 +25,7 @@ class Registry {
 
   int add(std::shared_ptr<T> object) {
     std::lock_guard<std::mutex> lock(mutex_);
-    objects_.emplace(++last_, std::move(object));
+    objects_.emplace(++last_, Entry{std::move(object), {std::this_thread::get_id()}});
     return last_;
   }
 
@@ -27,7 +33,10 @@ class Registry {
     std::lock_guard<std::mutex> lock(mutex_);
     const auto found = objects_.find(handle);
     if (found == objects_.end()) throw std::runtime_error(std::string("Cannot use ") + name_ + ": no such handle: " + std::to_string(handle));
-    return found->second;
+    std::vector<std::thread::id>& users = found->second.users;
+    const auto self = std::this_thread::get_id();
+    if (std::find(users.begin(), users.end(), self) == users.end()) users.push_back(self);
+    return found->second.object;
   }
 
   void remove(int handle) {
@@ -35,14 +44,31 @@ class Registry {
     std::lock_guard<std::mutex> lock(mutex_);
     const auto found = objects_.find(handle);
     if (found == objects_.end()) throw std::runtime_error(std::string("Cannot free ") + name_ + ": no such handle: " + std::to_string(handle));
-    last = std::move(found->second);
+    last = std::move(found->second.object);
     objects_.erase(found);
   }
 
+  /** The calling thread ends: objects that no other thread used go with it. */
+  void forget_thread() {
+    std::vector<std::shared_ptr<T>> last;  // destroyed after the lock is gone
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (auto entry = objects_.begin(); entry != objects_.end();) {
+      std::vector<std::thread::id>& users = entry->second.users;
+      users.erase(std::remove(users.begin(), users.end(), std::this_thread::get_id()), users.end());
+      if (users.empty()) last.push_back(std::move(entry->second.object));
+      entry = users.empty() ? objects_.erase(entry) : std::next(entry);
+    }
+  }
+
  private:
+  struct Entry {
+    std::shared_ptr<T> object;
+    std::vector<std::thread::id> users;
+  };
+
   const char* name_;
   std::mutex mutex_;
-  std::unordered_map<int, std::shared_ptr<T>> objects_;
+  std::unordered_map<int, Entry> objects_;
   int last_ = 0;
 };
 

@@ -31,14 +31,35 @@ struct HeadPage {
   }
 };
 
+constexpr int kRoundedAtOnce = 64;
+
+/** Nearest bf16, ties to even, of `count` values, eight at a time; the bits of float_to_bf16. */
+void round_bf16(const float* from, int count, uint16_t* out) {
+  typedef uint32_t Words __attribute__((vector_size(32)));
+  typedef uint16_t Halves __attribute__((vector_size(16)));
+  int i = 0;
+  for (; i + 8 <= count; i += 8) {
+    Words bits;
+    std::memcpy(&bits, from + i, sizeof bits);
+    const Words nan = (Words)((bits & 0x7fffffffu) > 0x7f800000u);
+    const Words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    const Halves halves = __builtin_convertvector((nan & ((bits >> 16) | 0x40)) | (~nan & rounded), Halves);
+    std::memcpy(out + i, &halves, sizeof halves);
+  }
+  for (; i < count; i++) out[i] = float_to_bf16(from[i]);
+}
+
 /** One token of one head, both bf16 halves of a pair in one store: other threads write the neighbouring slots. */
 void write_token_bf16(const HeadPage<uint16_t>& page, int slot, const float* k, const float* v) {
-  for (int d = 0; d < page.head_dim; d += 2) {
-    uint16_t pair[2] = {float_to_bf16(k[d]), float_to_bf16(k[d + 1])};
-    std::memcpy(&page.key(slot, d), pair, sizeof pair);
-  }
   uint16_t* values = &page.value(slot, 0);
-  for (int d = 0; d < page.head_dim; d++) values[2 * d] = float_to_bf16(v[d]);
+  uint16_t rounded[kRoundedAtOnce];
+  for (int begin = 0; begin < page.head_dim; begin += kRoundedAtOnce) {
+    const int count = page.head_dim - begin < kRoundedAtOnce ? page.head_dim - begin : kRoundedAtOnce;
+    round_bf16(k + begin, count, rounded);
+    for (int d = 0; d < count; d += 2) std::memcpy(&page.key(slot, begin + d), rounded + d, 2 * sizeof(uint16_t));
+    round_bf16(v + begin, count, rounded);
+    for (int d = 0; d < count; d++) values[2 * (begin + d)] = rounded[d];
+  }
 }
 
 void write_token_f32(const HeadPage<float>& page, int slot, const float* k, const float* v) {
@@ -73,8 +94,7 @@ void write_query_row(Isa, KvType type, int heads, int head_dim, void* buffer, in
     std::memcpy(static_cast<float*>(buffer) + count * token, q, sizeof(float) * count);
     return;
   }
-  uint16_t* row = static_cast<uint16_t*>(buffer) + count * token;
-  for (size_t i = 0; i < count; i++) row[i] = float_to_bf16(q[i]);
+  round_bf16(q, static_cast<int>(count), static_cast<uint16_t*>(buffer) + count * token);
 }
 
 void read_query_row(Isa, KvType type, int heads, int head_dim, const void* buffer, int token, float* out) {
