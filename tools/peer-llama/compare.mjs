@@ -1,5 +1,5 @@
 // Takes turns with llama.cpp, figure by figure in one run, and prints how many times faster each of our forms is.
-// node tools/peer-llama/compare.mjs --peer DIR [--peer-cpu haswell] [--shape 135m|1b | --model FILE.gguf] [--type q4_0|q8_0]
+// node tools/peer-llama/compare.mjs --peer DIR [--peer-cpu haswell] [--shape 135m|1b | --model FILE.gguf] [--type q4_0|q8_0|q4_k]
 //   [--threads 2] [--rounds 5] [--inputs int8,bf16] [--json]
 import { spawn } from 'node:child_process';
 import { existsSync } from 'node:fs';

@@ -1,5 +1,5 @@
 // Writes a GGUF file of random weights in the shape of a real model: speed needs no meaning, and both engines read the same bytes.
-// node tools/peer-llama/random-gguf.mjs OUT 135m|1b [q4_0|q8_0]
+// node tools/peer-llama/random-gguf.mjs OUT 135m|1b [q4_0|q8_0|q4_k]
 import { closeSync, openSync, realpathSync, writeSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 
@@ -7,19 +7,22 @@ const shapes = {
   '135m': { hidden: 576, heads: 9, kvHeads: 3, headDim: 64, ffn: 1536, layers: 30, vocabulary: 49_152 },
   '1b': { hidden: 2048, heads: 32, kvHeads: 8, headDim: 64, ffn: 8192, layers: 16, vocabulary: 32_000 },
 };
-/** ggml's number of a type, bytes of a block of 32, and the largest stored integer. */
+/** ggml's number of a type, elements and bytes of a block, what a scale is divided by; minima in units of it, where a type has them. */
 const types = {
-  f32: { id: 0, blockBytes: 128 },
-  q4_0: { id: 2, blockBytes: 18, largest: 4.6 },
-  q8_0: { id: 8, blockBytes: 34, largest: 74 },
+  f32: { id: 0, block: 32, blockBytes: 128 },
+  q4_0: { id: 2, block: 32, blockBytes: 18, largest: 4.6 },
+  q8_0: { id: 8, block: 32, blockBytes: 34, largest: 74 },
+  // Scales and minima of 6 bits: a value is d scale level - dmin minimum.
+  q4_k: { id: 12, block: 256, blockBytes: 144, largest: 170, minimum: 7.5 },
 };
 const alignment = 32;
 const context = 16_384;
 
 export function writeRandomGguf(path, shapeName, typeName) {
   const shape = shapes[shapeName];
-  if (shape === undefined || types[typeName]?.largest === undefined) {
-    throw new Error(`Cannot write ${path}: no shape ${shapeName} of ${typeName}: 135m or 1b, q4_0 or q8_0`);
+  const whole = shape !== undefined && shape.hidden % (types[typeName]?.block ?? 1) === 0;
+  if (!whole || types[typeName]?.largest === undefined) {
+    throw new Error(`Cannot write ${path}: no shape ${shapeName} of ${typeName}: 135m or 1b, q4_0 or q8_0; 1b also q4_k`);
   }
   const tensors = tensorsOf(shape, typeName);
   const file = openSync(path, 'w');
@@ -79,7 +82,7 @@ function headerOf({ hidden, heads, kvHeads, headDim, ffn, layers, vocabulary }, 
 }
 
 function bytesOf({ type, dims }) {
-  return (dims.reduce((product, size) => product * size, 1) / 32) * types[type].blockBytes;
+  return (dims.reduce((product, size) => product * size, 1) / types[type].block) * types[type].blockBytes;
 }
 
 function writeTensor(file, tensor, noise) {
@@ -89,10 +92,13 @@ function writeTensor(file, tensor, noise) {
     writeSync(file, padded(Buffer.from(new Float32Array(dims[0]).fill(1).buffer)));
     return;
   }
-  const { blockBytes, largest } = types[type];
-  const scale = halfBits(1 / Math.sqrt(dims[0]) / largest);
+  const { blockBytes, largest, minimum } = types[type];
+  const scale = 1 / Math.sqrt(dims[0]) / largest;
   const chunk = Buffer.from(noise.subarray(0, Math.floor(noise.length / blockBytes) * blockBytes));
-  for (let at = 0; at < chunk.length; at += blockBytes) chunk.writeUInt16LE(scale, at);
+  for (let at = 0; at < chunk.length; at += blockBytes) {
+    chunk.writeUInt16LE(halfBits(scale), at);
+    if (minimum !== undefined) chunk.writeUInt16LE(halfBits(scale * minimum), at + 2);
+  }
   for (let at = 0; at < bytes; at += chunk.length) writeSync(file, chunk.subarray(0, Math.min(chunk.length, bytes - at)));
   writeSync(file, Buffer.alloc((alignment - (bytes % alignment)) % alignment));
 }
@@ -147,7 +153,7 @@ const real = (key, value) => {
 if (realpathSync(process.argv[1] ?? '') === fileURLToPath(import.meta.url)) {
   const [out, shape, type = 'q4_0'] = process.argv.slice(2);
   if (out === undefined || shape === undefined) {
-    console.error('usage: random-gguf.mjs OUT 135m|1b [q4_0|q8_0]');
+    console.error('usage: random-gguf.mjs OUT 135m|1b [q4_0|q8_0|q4_k]');
     process.exitCode = 2;
   } else {
     writeRandomGguf(out, shape, type);
