@@ -7,6 +7,7 @@ import { chatCommand } from './commands/chat.ts';
 import { generateCommand } from './commands/generate.ts';
 import { modelsCommand } from './commands/models.ts';
 import { serveCommand } from './commands/serve.ts';
+import { simulateCommand } from './commands/simulate.ts';
 import { traceCommand } from './commands/trace.ts';
 import { packageFile } from './package-root.ts';
 import { UsageError } from './usage-error.ts';
@@ -22,6 +23,7 @@ function createProgram(): Command {
     generateCommand(),
     chatCommand(),
     modelsCommand(),
+    simulateCommand(),
     traceCommand(),
     benchCommand(),
   ]) {

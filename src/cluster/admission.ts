@@ -26,16 +26,25 @@ export class Throughput {
   }
 }
 
+/** How long a request may become. */
+export interface RequestSize {
+  readonly promptTokens: number;
+  readonly outputTokensMax: number;
+}
+
+export function sizeOf(request: GenerationRequest): RequestSize {
+  return { promptTokens: request.prompt.length, outputTokensMax: request.maxTokens };
+}
+
 /** Tokens whose keys and values a request may need at once: the last token of the output never needs them. */
-export function kvTokens(request: GenerationRequest): number {
-  return request.prompt.length + Math.max(0, request.maxTokens - 1);
+export function kvTokens({ promptTokens, outputTokensMax }: RequestSize): number {
+  return promptTokens + Math.max(0, outputTokensMax - 1);
 }
 
 /** A request that the pool could not hold even alone. */
-export function tooLong(request: GenerationRequest, capacityTokens: number): Refusal | undefined {
-  const tokens = kvTokens(request);
-  if (tokens <= capacityTokens) return undefined;
-  const figures = `${request.prompt.length} prompt tokens and up to ${request.maxTokens} of output, ${capacityTokens} fit`;
+export function tooLong(size: RequestSize, capacityTokens: number): Refusal | undefined {
+  if (kvTokens(size) <= capacityTokens) return undefined;
+  const figures = `${size.promptTokens} prompt tokens and up to ${size.outputTokensMax} of output, ${capacityTokens} fit`;
   return {
     kind: 'failed',
     code: 'CONTEXT_TOO_LONG',

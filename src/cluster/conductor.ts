@@ -1,16 +1,17 @@
 // The conductor machine: answers at once whether a request is taken, passes it to an instance, and follows it to its end.
-import { overloaded, type Refusal, Throughput, tooLong } from './admission.ts';
+import { overloaded, type Refusal, type RequestSize, Throughput, tooLong } from './admission.ts';
 import type { ConductorEffect } from './effects.ts';
 import type { ConductorEvent, InstanceIndex } from './messages.ts';
-import type { GenerationEvent, GenerationRequest, RequestId } from './ports.ts';
+import type { GenerationEvent, RequestId } from './ports.ts';
 
-export interface ConductorConfig {
+export interface ConductorConfig<Request> {
   readonly instances: readonly {
     /** Tokens whose keys and values fit at once. */
     readonly capacityTokens: number;
   }[];
   /** Requests accepted and not ended, over all instances. */
   readonly queueMax: number;
+  readonly size: (request: Request) => RequestSize;
 }
 
 /** Where an accepted request stands, as far as its instance has told. */
@@ -33,15 +34,17 @@ interface InstanceView {
  * Lives beside the gateway, so that it can refuse at once while instances compute elsewhere.
  * A request is counted from submit to its last event; after that, and after a cancel, what an instance still says of it is dropped.
  */
-export class Conductor {
+export class Conductor<Request extends { readonly id: RequestId }> {
   readonly #queueMax: number;
+  readonly #size: (request: Request) => RequestSize;
   readonly #instances: readonly InstanceView[];
   readonly #requests = new Map<RequestId, Tracked>();
   readonly #throughput = new Throughput();
   #draining = false;
-  #effects: ConductorEffect[] = [];
+  #effects: ConductorEffect<Request>[] = [];
 
-  constructor(config: ConductorConfig) {
+  constructor(config: ConductorConfig<Request>) {
+    this.#size = config.size;
     this.#queueMax = config.queueMax;
     this.#instances = config.instances.map(({ capacityTokens }) => ({
       capacityTokens,
@@ -57,7 +60,7 @@ export class Conductor {
   }
 
   /** `nowUs` never goes back. The effects are to be carried out in order; a submit is answered by `accepted` or `failed` among them. */
-  step(nowUs: number, event: ConductorEvent): readonly ConductorEffect[] {
+  step(nowUs: number, event: ConductorEvent<Request>): readonly ConductorEffect<Request>[] {
     this.#effects = [];
     switch (event.kind) {
       case 'submit':
@@ -80,7 +83,7 @@ export class Conductor {
     return this.#effects;
   }
 
-  #submit(nowUs: number, request: GenerationRequest): void {
+  #submit(nowUs: number, request: Request): void {
     if (this.#requests.has(request.id)) {
       this.#effects.push({ kind: 'ignored', message: `Ignored submit: request ${request.id} is live already` });
       return;
@@ -101,11 +104,11 @@ export class Conductor {
     return overloaded(accepted, this.#queueMax, this.#throughput.retryAfterMs(nowUs, accepted));
   }
 
-  #refuse(nowUs: number, request: GenerationRequest, instance: InstanceIndex | undefined): Refusal | undefined {
+  #refuse(nowUs: number, request: Request, instance: InstanceIndex | undefined): Refusal | undefined {
     if (this.#draining) return refusal('SHUTTING_DOWN', 'Cannot admit request: the server is shutting down');
     if (instance === undefined)
       return refusal('ENGINE_FAILED', 'Cannot admit request: no instance is left to serve it');
-    return tooLong(request, this.#instances[instance].capacityTokens) ?? this.overload(nowUs, 0);
+    return tooLong(this.#size(request), this.#instances[instance].capacityTokens) ?? this.overload(nowUs, 0);
   }
 
   /** The instance with the fewest requests. */

@@ -1,4 +1,6 @@
 // What the machines want done: every effect of an instance or a conductor, as plain data for a driver.
+import type { StepShape } from '../policy/cost/step-shape.ts';
+
 import type { Step } from '../util/step.ts';
 import type { InstanceIndex, StepNumber } from './messages.ts';
 import type { GenerationEvent, GenerationRequest, RequestId } from './ports.ts';
@@ -27,6 +29,7 @@ export type InstanceEffect<Plan = Step> =
       readonly step: StepNumber;
       readonly plan: Plan;
       readonly predictedUs: number;
+      readonly shape: StepShape;
       readonly stepsMax: number;
     }
   /** Answer stepDone when the step of the run ends that runs now. */
@@ -36,10 +39,10 @@ export type InstanceEffect<Plan = Step> =
   /** For the log: a step failed and took its requests with it. */
   | { readonly kind: 'fault'; readonly message: string };
 
-export type ConductorEffect =
+export type ConductorEffect<Request = GenerationRequest> =
   | Emit
   | Ignored
-  | { readonly kind: 'forward'; readonly instance: InstanceIndex; readonly request: GenerationRequest }
+  | { readonly kind: 'forward'; readonly instance: InstanceIndex; readonly request: Request }
   /** With `interrupt`, set the abort word too: the step that runs is likely the request's own prefill. */
   | { readonly kind: 'cancel'; readonly instance: InstanceIndex; readonly id: RequestId; readonly interrupt: boolean }
   | { readonly kind: 'drained' };

@@ -5,9 +5,9 @@ import type { BatchLimits } from '../policy/batching/step-budget.ts';
 import { BlockCache } from '../policy/blocks/block-cache.ts';
 import type { BlockPool } from '../policy/blocks/block-pool.ts';
 import type { EvictionKind } from '../policy/blocks/eviction.ts';
-import { StepCost, type StepShape } from '../policy/cost/step-cost.ts';
+import type { StepPredictor, StepShape } from '../policy/cost/step-shape.ts';
 import type { LayerGroup } from '../util/step.ts';
-import { overloaded, Throughput } from './admission.ts';
+import { overloaded, Throughput, tooLong } from './admission.ts';
 import type { InstanceEffect } from './effects.ts';
 import type { InstanceEvent, StepNumber } from './messages.ts';
 import type { GenerationEvent, InstanceSnapshot, RequestId } from './ports.ts';
@@ -20,6 +20,8 @@ export interface InstanceConfig {
   readonly blockTokens: number;
   readonly eviction: EvictionKind;
   readonly limits: BatchLimits;
+  /** Predicts steps, and learns from those that ran if it can. */
+  readonly cost: StepPredictor;
   /** Requests accepted and not ended, at most. */
   readonly queueMax: number;
 }
@@ -46,7 +48,7 @@ interface InFlight<S> {
 export class Instance<Request extends { readonly id: RequestId }, S extends Served, Plan, Result> {
   readonly #config: InstanceConfig;
   readonly #cache: BlockCache;
-  readonly #cost = new StepCost();
+  readonly #cost: StepPredictor;
   readonly #batcher: Batcher;
   readonly #work: Work<Request, S, Plan, Result>;
   readonly #throughput = new Throughput();
@@ -64,6 +66,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   /** @param work made over the pools of the layer groups */
   constructor(config: InstanceConfig, work: (pools: readonly BlockPool[]) => Work<Request, S, Plan, Result>) {
     this.#config = config;
+    this.#cost = config.cost;
     this.#cache = new BlockCache(config);
     this.#batcher = new Batcher(this.#cache, config.limits, this.#cost);
     this.#work = work(this.#cache.groups.map(({ pool }) => pool));
@@ -100,7 +103,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     const { queueMax } = this.#config;
     const accepted = this.#live.size;
     const refusal =
-      this.#work.tooLong(request, this.capacityTokens) ??
+      tooLong(this.#work.size(request), this.capacityTokens) ??
       (accepted >= queueMax
         ? overloaded(accepted, queueMax, this.#throughput.retryAfterMs(nowUs, accepted))
         : undefined);
@@ -164,14 +167,9 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     }
   }
 
-  /** Each step of a run attends to one key more in every row than the step before. */
   #observe(shape: StepShape, stepUs: ArrayLike<number>): void {
-    const now = { ...shape };
-    for (let i = 0; i < stepUs.length; i++) {
-      this.#cost.observe(now, stepUs[i]);
-      this.#totals.stepUs += stepUs[i];
-      now.keyRows += now.rows;
-    }
+    this.#cost.observe(shape, stepUs);
+    for (let i = 0; i < stepUs.length; i++) this.#totals.stepUs += stepUs[i];
     this.#totals.steps += stepUs.length;
   }
 
@@ -229,7 +227,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     const step = ++this.#steps;
     const stepsMax = this.#stepsMax(requests);
     this.#inFlight = { step, startedUs: nowUs, predictedUs, shape, requests, stepsMax, ending: false };
-    this.#effects.push({ kind: 'runStep', step, plan: this.#work.plan(requests), predictedUs, stepsMax });
+    this.#effects.push({ kind: 'runStep', step, plan: this.#work.plan(requests), predictedUs, shape, stepsMax });
   }
 
   /** How many equal steps may follow one another: until a request may end or the batcher has something to decide. */

@@ -28,8 +28,8 @@ export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =
 export type InstanceIndex = number;
 
 /** To a conductor. */
-export type ConductorEvent =
-  | { readonly kind: 'submit'; readonly request: GenerationRequest }
+export type ConductorEvent<Request = GenerationRequest> =
+  | { readonly kind: 'submit'; readonly request: Request }
   | { readonly kind: 'cancel'; readonly id: RequestId }
   /** An instance speaks about a request that was forwarded to it. */
   | {

@@ -1,7 +1,8 @@
 // The work of an instance with an engine: token ids in, engine steps out, tokens and log-probabilities back.
 import { type BlockRoot, rootDigest } from '../policy/blocks/block-hash.ts';
+import { StepCost } from '../policy/cost/step-cost.ts';
 import { pageTokens, type Step, type StepResult } from '../util/step.ts';
-import { type Refusal, tooLong } from './admission.ts';
+import { type RequestSize, sizeOf } from './admission.ts';
 import { Instance, type InstanceConfig } from './instance.ts';
 import { logprobsOf } from './logprobs.ts';
 import type { GenerationEvent, GenerationRequest } from './ports.ts';
@@ -9,7 +10,7 @@ import { ServedRequest } from './request.ts';
 import { StepBuilder } from './step-builder.ts';
 import type { ResultRows, StepRun, Work } from './work.ts';
 
-export interface TokenInstanceConfig extends Omit<InstanceConfig, 'blockTokens'> {
+export interface TokenInstanceConfig extends Omit<InstanceConfig, 'blockTokens' | 'cost'> {
   readonly root: BlockRoot;
   /** Four words, the same wherever blocks are exchanged. */
   readonly hashKey: Uint32Array;
@@ -19,7 +20,7 @@ export interface TokenInstanceConfig extends Omit<InstanceConfig, 'blockTokens'>
 export type TokenInstance = Instance<GenerationRequest, ServedRequest, Step, StepResult>;
 
 export function createTokenInstance(config: TokenInstanceConfig): TokenInstance {
-  return new Instance({ ...config, blockTokens: pageTokens }, (pools) => {
+  return new Instance({ ...config, blockTokens: pageTokens, cost: new StepCost() }, (pools) => {
     return new TokenWork(config, new StepBuilder(config.limits, pools));
   });
 }
@@ -33,8 +34,8 @@ class TokenWork implements Work<GenerationRequest, ServedRequest, Step, StepResu
     this.#builder = builder;
   }
 
-  tooLong(request: GenerationRequest, capacityTokens: number): Refusal | undefined {
-    return tooLong(request, capacityTokens);
+  size(request: GenerationRequest): RequestSize {
+    return sizeOf(request);
   }
 
   serve(request: GenerationRequest, arrival: number): ServedRequest {

@@ -1,6 +1,6 @@
 // What an instance works on, as its machine sees it: tokens for an engine, or lengths alone for a simulator.
 import type { Sequence } from '../policy/batching/sequence.ts';
-import type { Refusal } from './admission.ts';
+import type { RequestSize } from './admission.ts';
 import type { GenerationEvent, RequestId } from './ports.ts';
 
 /** A request inside an instance. Its sequence is waiting or running; `cancelled` marks one that nobody hears any more but whose rows are in the step that runs. */
@@ -31,7 +31,7 @@ export interface ResultRows {
  * `Request` comes in, `Plan` goes to the executor, `Result` comes back.
  */
 export interface Work<Request, S extends Served, Plan, Result> {
-  tooLong(request: Request, capacityTokens: number): Refusal | undefined;
+  size(request: Request): RequestSize;
   /** @param arrival unique and rising */
   serve(request: Request, arrival: number): S;
   /** Lays out sequences with planned rows, in the order that their results are to come back. */

@@ -1,5 +1,6 @@
 // An inference port over an instance on a worker thread: the conductor decides at once on this thread, the instance computes on its own.
 import { Worker } from 'node:worker_threads';
+import { sizeOf } from '../cluster/admission.ts';
 import { Conductor } from '../cluster/conductor.ts';
 import type { ConductorEffect } from '../cluster/effects.ts';
 import type { ConductorEvent } from '../cluster/messages.ts';
@@ -54,7 +55,7 @@ export class WorkerInstance implements InferencePort {
   readonly #ready: Promise<InstanceDescription>;
   readonly #exited: Promise<void>;
   /** undefined until the instance is ready. */
-  #conductor: Conductor | undefined;
+  #conductor: Conductor<GenerationRequest> | undefined;
   #snapshot = notReady;
   #draining = false;
   #drained: (() => void) | undefined;
@@ -137,7 +138,7 @@ export class WorkerInstance implements InferencePort {
         }
         this.#snapshot = message.snapshot;
         const { capacityTokens } = message.description;
-        this.#conductor = new Conductor({ instances: [{ capacityTokens }], queueMax: this.#queueMax });
+        this.#conductor = new Conductor({ instances: [{ capacityTokens }], queueMax: this.#queueMax, size: sizeOf });
         resolve(message.description);
       });
       this.#worker.once('error', (error) => {

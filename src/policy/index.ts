@@ -9,4 +9,5 @@ export { type BlockRoot, HashChain, rootDigest } from './blocks/block-hash.ts';
 export type { BlockId } from './blocks/block-pool.ts';
 export { BlockTable, HeldBlocks } from './blocks/block-table.ts';
 export { type BlockUse, type EvictionKind, type EvictionOrder, evictionOrders } from './blocks/eviction.ts';
-export { StepCost, type StepShape } from './cost/step-cost.ts';
+export { StepCost } from './cost/step-cost.ts';
+export type { StepPredictor, StepShape } from './cost/step-shape.ts';

@@ -43,6 +43,21 @@ describe('kvasir', { timeout: 60_000 }, () => {
     ['an empty key', ['serve', '--api-key', ''], /Cannot use --api-key : a key is empty/],
     ['a bad size', ['serve', '--kv-memory', 'much'], /Cannot use --kv-memory much: 'much' is no size/],
     ['a capacity of nothing', ['trace', 'stats', 'x', '--capacity', '10,0'], /Cannot use --capacity 10,0/],
+    [
+      'a model of no spec',
+      ['simulate', '--trace', 'x', '--model', 'gpt9'],
+      /Cannot find gpt9 among models: known are llama2-7b/,
+    ],
+    [
+      'parts of more devices',
+      ['simulate', '--trace', 'x', '--tp', '16'],
+      /Cannot use --tp 16 with --pp 1: a800x8 has 8 devices/,
+    ],
+    [
+      'arithmetic of other devices',
+      ['simulate', '--trace', 'x', '--precision', 'fp8'],
+      /a800x8 has no such arithmetic/,
+    ],
     ['a missing argument', ['generate'], /missing required argument 'prompt'/],
     [
       'too little memory',
@@ -106,6 +121,17 @@ describe('kvasir', { timeout: 60_000 }, () => {
     taken.close();
     expect(status).toBe(1);
     expect(stderr.trim()).toMatch(new RegExp(`^Cannot listen on 127.0.0.1:${port}: .*EADDRINUSE`));
+  });
+
+  it('simulates a trace', () => {
+    const path = join(folder, 'small.jsonl');
+    const line = (i: number) => ({ timestamp: 100 * i, input_length: 600, output_length: 20, hash_ids: [0, i + 1] });
+    writeFileSync(path, Array.from({ length: 40 }, (_, i) => JSON.stringify(line(i))).join('\n'));
+    const flags = ['simulate', '--trace', path, '--mixed', '2', '--check', '--speed', '2', '--json'];
+    const report = JSON.parse(kvasir(...flags).stdout.trim());
+    expect(report).toMatchObject({ requests: 40, completed: 40, refused: 0, decodeTokens: 800 });
+    expect(report.hitRatioTokens).toBeCloseTo((38 * 512) / (40 * 600), 10);
+    expect(JSON.parse(kvasir(...flags, '--no-coalesce').stdout.trim()).stateHash).toBe(report.stateHash);
   });
 
   it.each([

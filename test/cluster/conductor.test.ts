@@ -1,7 +1,7 @@
 // The conductor machine: answers at once, counts to the end, passes cancels on, drains.
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import { Throughput } from '../../src/cluster/admission.ts';
+import { sizeOf, Throughput } from '../../src/cluster/admission.ts';
 import { Conductor } from '../../src/cluster/conductor.ts';
 import type { ConductorEffect } from '../../src/cluster/effects.ts';
 import type { ConductorEvent } from '../../src/cluster/messages.ts';
@@ -15,6 +15,7 @@ const tokens: GenerationEvent = { kind: 'tokens', tokens: Int32Array.of(1), logp
 
 function conductor(queueMax = 3, instances = 1): (event: ConductorEvent, nowUs?: number) => readonly ConductorEffect[] {
   const machine = new Conductor({
+    size: sizeOf,
     queueMax,
     instances: Array.from({ length: instances }, () => ({ capacityTokens: 100 })),
   });
@@ -153,7 +154,11 @@ test('with a real instance behind it, no history loses a request or answers one 
   fc.assert(
     fc.property(fc.array(action, { maxLength: 60 }), (actions) => {
       const world = new World({ queueMax: 6, pages: 40 });
-      const machine = new Conductor({ queueMax: 6, instances: [{ capacityTokens: world.instance.capacityTokens }] });
+      const machine = new Conductor({
+        size: sizeOf,
+        queueMax: 6,
+        instances: [{ capacityTokens: world.instance.capacityTokens }],
+      });
       const ends = new Map<string, number>();
       const seen = new Map<string, number>();
       let submitted = 0;

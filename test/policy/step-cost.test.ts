@@ -3,7 +3,8 @@ import { describe, expect, test } from 'vitest';
 import { Sequence } from '../../src/policy/batching/sequence.ts';
 import { StepBudget } from '../../src/policy/batching/step-budget.ts';
 import { TokenContent } from '../../src/policy/batching/token-content.ts';
-import { StepCost, type StepShape } from '../../src/policy/cost/step-cost.ts';
+import { StepCost } from '../../src/policy/cost/step-cost.ts';
+import type { StepShape } from '../../src/policy/cost/step-shape.ts';
 import { counterUniform } from '../../src/util/counter-random.ts';
 import { pageTokens } from '../../src/util/step.ts';
 
@@ -13,11 +14,17 @@ function trueUs(shape: StepShape): number {
 }
 
 function prefill(rows: number, position: number): StepShape {
-  return { rows, keyRows: rows * position + (rows * (rows + 1)) / 2, decodeRows: 0, logitRows: 1 };
+  return { rows, keyRows: rows * position + (rows * (rows + 1)) / 2, decodeRows: 0, decodeKeys: 0, logitRows: 1 };
 }
 
 function decode(sequences: number, position: number): StepShape {
-  return { rows: sequences, keyRows: sequences * position, decodeRows: sequences, logitRows: sequences };
+  return {
+    rows: sequences,
+    keyRows: sequences * position,
+    decodeRows: sequences,
+    decodeKeys: sequences * position,
+    logitRows: sequences,
+  };
 }
 
 /** Steps as a server sees them: chunks, mixed steps, decode alone. */
@@ -30,6 +37,7 @@ function randomShape(i: number): StepShape {
     rows: chunk.rows + tail.rows,
     keyRows: chunk.keyRows + tail.keyRows,
     decodeRows: tail.decodeRows,
+    decodeKeys: tail.decodeKeys,
     logitRows: chunk.logitRows + tail.logitRows,
   };
 }
@@ -43,47 +51,47 @@ describe('the fit', () => {
   test('is near after one step of a kind, and within a tenth everywhere after a hundred', () => {
     const cost = new StepCost();
     const first = prefill(250, 0);
-    cost.observe(first, trueUs(first));
+    cost.observe(first, [trueUs(first)]);
     expect(Math.abs(cost.predictUs(prefill(200, 250)) / trueUs(prefill(200, 250)) - 1)).toBeLessThan(0.3);
     for (let i = 0; i < 100; i++)
-      cost.observe(randomShape(i), trueUs(randomShape(i)) * (0.95 + 0.1 * counterUniform(1, 9, i)));
+      cost.observe(randomShape(i), [trueUs(randomShape(i)) * (0.95 + 0.1 * counterUniform(1, 9, i))]);
     expect(worstError(cost)).toBeLessThan(0.1);
     expect(cost.observed).toBe(101);
   });
 
   test('survives pauses that make a step fifty times longer', () => {
     const cost = new StepCost();
-    for (let i = 0; i < 300; i++) cost.observe(randomShape(i), trueUs(randomShape(i)) * (i % 40 === 39 ? 50 : 1));
-    for (let i = 300; i < 320; i++) cost.observe(randomShape(i), trueUs(randomShape(i)));
+    for (let i = 0; i < 300; i++) cost.observe(randomShape(i), [trueUs(randomShape(i)) * (i % 40 === 39 ? 50 : 1)]);
+    for (let i = 300; i < 320; i++) cost.observe(randomShape(i), [trueUs(randomShape(i))]);
     expect(worstError(cost)).toBeLessThan(0.25);
   });
 
   test('keeps what it knows of prefill through a long time of decoding', () => {
     const cost = new StepCost();
-    for (let i = 0; i < 100; i++) cost.observe(randomShape(i), trueUs(randomShape(i)));
-    for (let i = 0; i < 20_000; i++) cost.observe(decode(8, 500 + i / 40), trueUs(decode(8, 500 + i / 40)));
+    for (let i = 0; i < 100; i++) cost.observe(randomShape(i), [trueUs(randomShape(i))]);
+    for (let i = 0; i < 20_000; i++) cost.observe(decode(8, 500 + i / 40), [trueUs(decode(8, 500 + i / 40))]);
     expect(Math.abs(cost.predictUs(prefill(200, 0)) / trueUs(prefill(200, 0)) - 1)).toBeLessThan(0.3);
   });
 
   test('follows a machine that becomes half as fast', () => {
     const cost = new StepCost();
-    for (let i = 0; i < 200; i++) cost.observe(randomShape(i), trueUs(randomShape(i)));
-    for (let i = 200; i < 500; i++) cost.observe(randomShape(i), 2 * trueUs(randomShape(i)));
+    for (let i = 0; i < 200; i++) cost.observe(randomShape(i), [trueUs(randomShape(i))]);
+    for (let i = 200; i < 500; i++) cost.observe(randomShape(i), [2 * trueUs(randomShape(i))]);
     const shape = prefill(200, 1_000);
     expect(Math.abs(cost.predictUs(shape) / (2 * trueUs(shape)) - 1)).toBeLessThan(0.15);
   });
 
   test('nonsense times leave it finite and positive', () => {
     const cost = new StepCost();
-    for (let i = 0; i < 100; i++) cost.observe(randomShape(i), i % 3 === 0 ? 0 : 1e12);
+    for (let i = 0; i < 100; i++) cost.observe(randomShape(i), [i % 3 === 0 ? 0 : 1e12]);
     expect(Number.isFinite(cost.predictUs(prefill(100, 10)))).toBe(true);
-    expect(cost.predictUs({ rows: 0, keyRows: 0, decodeRows: 0, logitRows: 0 })).toBeGreaterThan(0);
+    expect(cost.predictUs({ rows: 0, keyRows: 0, decodeRows: 0, decodeKeys: 0, logitRows: 0 })).toBeGreaterThan(0);
   });
 });
 
 describe('sizing a chunk', () => {
   const cost = new StepCost();
-  for (let i = 0; i < 200; i++) cost.observe(randomShape(i), trueUs(randomShape(i)));
+  for (let i = 0; i < 200; i++) cost.observe(randomShape(i), [trueUs(randomShape(i))]);
 
   test.each([
     [100_000, 0, 0],

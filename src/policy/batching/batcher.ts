@@ -1,6 +1,6 @@
 // Continuous batching: who waits, who runs, and what rows each step computes.
 import type { BlockCache } from '../blocks/block-cache.ts';
-import type { StepCost, StepShape } from '../cost/step-cost.ts';
+import type { StepPredictor, StepShape } from '../cost/step-shape.ts';
 import { Claims } from './claims.ts';
 import { RankedList } from './ranked-list.ts';
 import { Room } from './room.ts';
@@ -33,7 +33,7 @@ export class Batcher {
   #wholeOnly = false;
   #preemptions = 0;
 
-  constructor(cache: BlockCache, limits: BatchLimits, cost: StepCost) {
+  constructor(cache: BlockCache, limits: BatchLimits, cost: StepPredictor) {
     this.#cache = cache;
     this.#blockTokens = cache.blockTokens;
     this.#room = new Room(cache, limits);

@@ -1,5 +1,5 @@
 // What one step may still take: rows, rows with logits, and time by prediction.
-import type { StepCost, StepShape } from '../cost/step-cost.ts';
+import type { StepPredictor, StepShape } from '../cost/step-shape.ts';
 import type { Sequence } from './sequence.ts';
 
 export interface BatchLimits {
@@ -24,14 +24,14 @@ const prefillShareMin = 0.5;
 /** Counts up as rows are planned. */
 export class StepBudget {
   readonly #limits: BatchLimits;
-  readonly #cost: StepCost;
+  readonly #cost: StepPredictor;
   readonly #chunkMin: number;
-  readonly #shape = { rows: 0, keyRows: 0, decodeRows: 0, logitRows: 0 };
+  readonly #shape = { rows: 0, keyRows: 0, decodeRows: 0, decodeKeys: 0, logitRows: 0 };
   #scored = 0;
   #us = 0;
 
   /** @param chunkMin rows that a prefill may always take: a block */
-  constructor(limits: BatchLimits, cost: StepCost, chunkMin: number) {
+  constructor(limits: BatchLimits, cost: StepPredictor, chunkMin: number) {
     const { tokensMax, logitRowsMax, sequencesMax } = limits;
     if (sequencesMax < 1 || sequencesMax + chunkMin > tokensMax || sequencesMax >= logitRowsMax) {
       throw new RangeError(
@@ -53,7 +53,7 @@ export class StepBudget {
   }
 
   reset(): void {
-    Object.assign(this.#shape, { rows: 0, keyRows: 0, decodeRows: 0, logitRows: 0 });
+    Object.assign(this.#shape, { rows: 0, keyRows: 0, decodeRows: 0, decodeKeys: 0, logitRows: 0 });
     this.#scored = 0;
   }
 
@@ -91,7 +91,10 @@ export class StepBudget {
     const shape = this.#shape;
     shape.rows += n;
     shape.keyRows += n * sequence.computed + (n * (n + 1)) / 2;
-    if (n === 1) shape.decodeRows++;
+    if (n === 1) {
+      shape.decodeRows++;
+      shape.decodeKeys += sequence.computed + 1;
+    }
     shape.logitRows += sequence.scoredRows + (sequence.samplesNow ? 1 : 0);
     this.#scored += sequence.scoredRows;
   }

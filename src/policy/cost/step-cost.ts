@@ -1,14 +1,6 @@
 // How long a step will take: a linear model of its shape, fitted on line to the steps that ran.
 
-/** What a step's time depends on. */
-export interface StepShape {
-  readonly rows: number;
-  /** Sum over rows of the keys each one attends to. */
-  readonly keyRows: number;
-  /** Sequences that run a single row. */
-  readonly decodeRows: number;
-  readonly logitRows: number;
-}
+import type { StepPredictor, StepShape } from './step-shape.ts';
 
 const features = 5;
 
@@ -30,7 +22,7 @@ const stepUsMin = 100;
  * A Kalman filter with slowly drifting coefficients (recursive least squares that forgets, but never loses what it has no news of).
  * Errors count relative to the time itself: a decode step of 5 ms weighs as much as a chunk of 100. Coefficients never go below zero.
  */
-export class StepCost {
+export class StepCost implements StepPredictor {
   readonly #weights = Float64Array.from(prior);
   /** (5, 5): covariance of the weights. */
   readonly #covariance = new Float64Array(features * features);
@@ -52,8 +44,15 @@ export class StepCost {
     return Math.max(stepUsMin, this.#dot());
   }
 
-  /** A step of this shape took `us`. */
-  observe(shape: StepShape, us: number): void {
+  observe(shape: StepShape, stepUs: ArrayLike<number>): void {
+    const { rows, decodeRows } = shape;
+    for (let i = 0; i < stepUs.length; i++) {
+      const keyRows = shape.keyRows + i * rows;
+      this.#learn({ ...shape, keyRows, decodeKeys: shape.decodeKeys + i * decodeRows }, stepUs[i]);
+    }
+  }
+
+  #learn(shape: StepShape, us: number): void {
     const scale = 1 / Math.max(stepUsMin, us);
     this.#describe(shape, scale);
     const variance = this.#multiplyCovariance() + noise * noise;

@@ -1,0 +1,173 @@
+// The work of an instance without an engine, for simulators: lengths and block names where an engine's has token ids.
+
+import { Sequence, type SequenceContent } from '../policy/batching/sequence.ts';
+import type { BlockChain } from '../policy/blocks/block-chain.ts';
+import { ModelPredictor } from '../policy/cost/model-predictor.ts';
+import type { StepCostModel } from '../policy/cost/roofline.ts';
+import { digestWords } from '../util/blake2s.ts';
+import type { RequestSize } from './admission.ts';
+import { Instance, type InstanceConfig } from './instance.ts';
+import type { GenerationEvent, RequestId } from './ports.ts';
+import type { ResultRows, Served, StepRun, Work } from './work.ts';
+
+/** What a workload says of a request. */
+export interface RequestLengths {
+  readonly index: number;
+  readonly arrivalUs: number;
+  readonly inputTokens: number;
+  readonly outputTokens: number;
+  /** Ids of the prompt's blocks, the last of which may be partial; empty: nothing is shared. */
+  readonly blocks: Int32Array;
+}
+
+/** A request on its way. Times are those of its tokens so far. */
+export class LengthRequest {
+  readonly id: RequestId;
+  readonly trace: RequestLengths;
+  readonly chain: BlockChain;
+  firstTokenUs: number | undefined;
+  lastTokenUs = 0;
+  cachedTokens = 0;
+  outputs = 0;
+  /** (outputTokens - 1): gaps between tokens. */
+  readonly gapUs: Float64Array;
+
+  constructor(trace: RequestLengths, blockTokens: number) {
+    this.id = String(trace.index);
+    this.trace = trace;
+    this.chain = traceChain(trace, blockTokens);
+    this.gapUs = new Float64Array(Math.max(0, trace.outputTokens - 1));
+  }
+
+  /** A token came out at `atUs`. */
+  token(atUs: number): void {
+    if (this.firstTokenUs === undefined) this.firstTokenUs = atUs;
+    else this.gapUs[this.outputs - 1] = atUs - this.lastTokenUs;
+    this.lastTokenUs = atUs;
+    this.outputs++;
+  }
+}
+
+/** Digests of the prompt's full blocks: the trace's ids, which are unique as they are. */
+function traceChain({ blocks, inputTokens }: RequestLengths, blockTokens: number): BlockChain {
+  const full = Math.min(blocks.length, Math.floor(inputTokens / blockTokens));
+  const words = new Uint32Array(full * digestWords);
+  for (let i = 0; i < full; i++) words[i * digestWords] = blocks[i];
+  return { blocks: full, words };
+}
+
+class LengthContent implements SequenceContent {
+  readonly request: LengthRequest;
+  readonly chain: BlockChain;
+
+  constructor(request: LengthRequest) {
+    this.request = request;
+    this.chain = request.chain;
+  }
+
+  get length(): number {
+    return this.request.trace.inputTokens + this.request.outputs;
+  }
+
+  /** Outputs have no names that anybody could share. */
+  digest(): void {}
+}
+
+class ServedLengths implements Served {
+  readonly id: RequestId;
+  readonly request: LengthRequest;
+  readonly sequence: Sequence;
+  started = false;
+  cancelled = false;
+
+  constructor(request: LengthRequest, arrival: number) {
+    this.id = request.id;
+    this.request = request;
+    this.sequence = new Sequence({
+      content: new LengthContent(request),
+      promptLength: request.trace.inputTokens,
+      groups: 1,
+      priority: 0,
+      arrival,
+      samples: true,
+      scoresPrompt: false,
+    });
+  }
+}
+
+/** Nothing goes to an executor but the step's shape, and nothing comes back but its times. */
+class LengthWork implements Work<LengthRequest, ServedLengths, undefined, undefined> {
+  /** With it, equal steps run in one go: a request ends when its output is as long as the trace says. */
+  readonly #coalesce: boolean;
+
+  constructor(coalesce: boolean) {
+    this.#coalesce = coalesce;
+  }
+
+  size({ trace }: LengthRequest): RequestSize {
+    return { promptTokens: trace.inputTokens, outputTokensMax: trace.outputTokens };
+  }
+
+  serve(request: LengthRequest, arrival: number): ServedLengths {
+    return new ServedLengths(request, arrival);
+  }
+
+  plan(): undefined {
+    return undefined;
+  }
+
+  failed(): boolean {
+    return false;
+  }
+
+  commit(
+    { request, sequence }: ServedLengths,
+    _result: undefined,
+    { samples }: ResultRows,
+    run: StepRun,
+    emit: (event: GenerationEvent) => void,
+  ): 'length' | undefined {
+    if (!samples) return undefined;
+    if (request.firstTokenUs === undefined) {
+      request.cachedTokens = sequence.cachedTokens ?? 0;
+      emit(firstToken);
+    }
+    let atUs = run.startedUs;
+    for (let i = 0; i < run.stepUs.length; i++) {
+      atUs += run.stepUs[i];
+      request.token(atUs);
+    }
+    return request.outputs === request.trace.outputTokens ? 'length' : undefined;
+  }
+
+  growthMax({ request }: ServedLengths): number {
+    return this.#coalesce ? request.trace.outputTokens - request.outputs : 1;
+  }
+}
+
+/** Says that prefill is over; what the token is, nobody knows. */
+const firstToken: GenerationEvent = { kind: 'tokens', tokens: new Int32Array(1), logprobs: undefined };
+
+export type { StepCostModel };
+
+/** An instance whose steps are only timed. */
+export type LengthInstance = Instance<LengthRequest, ServedLengths, undefined, undefined>;
+
+export interface LengthInstanceConfig extends Pick<InstanceConfig, 'blockTokens' | 'eviction' | 'limits' | 'queueMax'> {
+  readonly cost: StepCostModel;
+  /** Blocks of KV; by the memory of the cost model unless given. */
+  readonly blocks: number | undefined;
+  /** Equal steps run in one go. */
+  readonly coalesce: boolean;
+}
+
+export function createLengthInstance({ cost, blocks, coalesce, ...config }: LengthInstanceConfig): LengthInstance {
+  const machine: InstanceConfig = {
+    ...config,
+    pages: blocks ?? Math.floor(cost.kvCapacityTokens / config.blockTokens),
+    // Only tokens count here: one layer stands for all.
+    groups: [{ layers: 1, window: undefined }],
+    cost: new ModelPredictor(cost),
+  };
+  return new Instance(machine, () => new LengthWork(coalesce));
+}

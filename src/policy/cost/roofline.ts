@@ -1,0 +1,145 @@
+// How long a step takes on paper: operations over peak, bytes over bandwidth, whichever is longer, at stated efficiencies.
+import type { StepShape } from './step-shape.ts';
+
+/** A dense decoder-only transformer. Sizes are elements. */
+export interface ModelShape {
+  readonly layers: number;
+  readonly hidden: number;
+  readonly heads: number;
+  readonly kvHeads: number;
+  readonly headDim: number;
+  /** Width of the MLP; three matrices when it is gated, two when not. */
+  readonly intermediate: number;
+  readonly gated: boolean;
+  readonly vocabulary: number;
+  readonly tiedHead: boolean;
+}
+
+/** One device and its links. Bytes and operations per second are peaks. */
+export interface DeviceShape {
+  readonly memoryBytes: number;
+  readonly memoryBytesPerSecond: number;
+  /** At the precision in use. */
+  readonly operationsPerSecond: number;
+  /** To the other devices of the instance, one direction. */
+  readonly linkBytesPerSecond: number;
+  readonly linkUs: number;
+}
+
+/** What real kernels reach of the peaks, and what they cost before they begin. */
+export interface Efficiency {
+  readonly compute: number;
+  readonly memory: number;
+  readonly link: number;
+  /** Of a step, and of each layer in it. */
+  readonly stepUs: number;
+  readonly layerUs: number;
+}
+
+export interface InstanceShape {
+  readonly model: ModelShape;
+  readonly device: DeviceShape;
+  readonly efficiency: Efficiency;
+  /** Devices that share every layer, and groups of them that share out the layers. */
+  readonly tensorParallel: number;
+  readonly pipelineParallel: number;
+  readonly weightBytes: number;
+  readonly kvBytes: number;
+  /** Of the memory left after weights, the share that holds KV. */
+  readonly kvMemoryShare: number;
+}
+
+/** Predicts steps of one instance in integer microseconds. */
+export interface StepCostModel {
+  stepUs(shape: StepShape): number;
+  /** Most prefill rows of one sequence, the first at `position`, whose step beside `shape` takes at most `budgetUs`, give or take a microsecond. */
+  rowsWithin(budgetUs: number, shape: StepShape, position: number): number;
+  readonly kvBytesPerToken: number;
+  readonly kvCapacityTokens: number;
+}
+
+/**
+ * Linear layers: 2 operations for each weight and row, against reading each weight once. Attention: 4 operations for each query head
+ * element, key and row, against reading the keys and values of decode rows once (a prefill chunk's keys are read for many rows). Two all-reduces of
+ * the rows for each layer (ring: 2 (n-1)/n of the bytes). The stages of a pipeline run one after the other.
+ */
+export class RooflineCost implements StepCostModel {
+  readonly kvBytesPerToken: number;
+  readonly kvCapacityTokens: number;
+  readonly #fixedUs: number;
+  readonly #weightsUs: number;
+  readonly #headUs: number;
+  readonly #rowUs: number;
+  readonly #logitRowUs: number;
+  readonly #keyRowUs: number;
+  readonly #decodeKeyUs: number;
+  readonly #reduceUs: number;
+
+  /** @throws RangeError when the devices cannot hold the weights */
+  constructor({ model, device, efficiency, ...parts }: InstanceShape) {
+    const { tensorParallel: tp, pipelineParallel: pp, weightBytes, kvBytes } = parts;
+    const layerWeights = layerParameters(model);
+    const headWeights = model.vocabulary * model.hidden;
+    const operationsPerUs = (device.operationsPerSecond * efficiency.compute * tp) / 1e6;
+    const bytesPerUs = (device.memoryBytesPerSecond * efficiency.memory * tp) / 1e6;
+    const linkBytesPerUs = (device.linkBytesPerSecond * efficiency.link) / 1e6;
+    this.#weightsUs = (model.layers * layerWeights * weightBytes) / bytesPerUs;
+    this.#headUs = (headWeights * weightBytes) / bytesPerUs;
+    this.#rowUs = (2 * model.layers * layerWeights) / operationsPerUs;
+    this.#logitRowUs = (2 * headWeights) / operationsPerUs;
+    this.#keyRowUs = (4 * model.layers * model.heads * model.headDim) / operationsPerUs;
+    this.kvBytesPerToken = 2 * model.layers * model.kvHeads * model.headDim * kvBytes;
+    this.#decodeKeyUs = this.kvBytesPerToken / bytesPerUs;
+    const activationBytes = 2 * model.hidden;
+    const ring = (2 * (tp - 1)) / tp;
+    this.#reduceUs = (2 * model.layers * ring * activationBytes + (pp - 1) * activationBytes) / linkBytesPerUs;
+    const hops = 2 * model.layers * (tp > 1 ? 1 : 0) + (pp - 1);
+    this.#fixedUs = efficiency.stepUs + model.layers * efficiency.layerUs + hops * device.linkUs;
+    const weights = (model.layers * layerWeights + headWeights * (model.tiedHead ? 1 : 2)) * weightBytes;
+    const memory = device.memoryBytes * tp * pp;
+    if (weights >= memory) {
+      throw new RangeError(
+        `Cannot hold the model: its weights are larger than the memory: ${gigabytes(weights)} GB on ${tp * pp} devices of ${gigabytes(device.memoryBytes)} GB`,
+      );
+    }
+    this.kvCapacityTokens = Math.floor(((memory - weights) * parts.kvMemoryShare) / this.kvBytesPerToken);
+  }
+
+  stepUs(shape: StepShape): number {
+    const linearUs = Math.max(this.#weightsUs, shape.rows * this.#rowUs);
+    return Math.max(1, Math.round(linearUs + this.#besidesUs(shape, shape.logitRows)));
+  }
+
+  /** While the rows are few reading the weights bounds the linear layers, then the arithmetic of the rows does. */
+  rowsWithin(budgetUs: number, shape: StepShape, position: number): number {
+    const left = budgetUs - this.#besidesUs(shape, shape.logitRows + 1);
+    const perKeyUs = this.#keyRowUs;
+    // n rows add n position + n (n + 1) / 2 keys.
+    const perRowUs = this.#reduceUs + perKeyUs * (position + 1 / 2);
+    const byArithmetic = largest(perKeyUs / 2, perRowUs + this.#rowUs, left - shape.rows * this.#rowUs);
+    return Math.max(0, Math.min(byArithmetic, largest(perKeyUs / 2, perRowUs, left - this.#weightsUs)));
+  }
+
+  /** All but the linear layers of the step. */
+  #besidesUs({ rows, keyRows, decodeKeys }: StepShape, logitRows: number): number {
+    const headUs = logitRows === 0 ? 0 : Math.max(this.#headUs, logitRows * this.#logitRowUs);
+    // Decode rows wait for their keys, prefill rows for the arithmetic: different kernels, one after the other.
+    const decodeUs = decodeKeys * Math.max(this.#decodeKeyUs, this.#keyRowUs);
+    const prefillUs = (keyRows - decodeKeys) * this.#keyRowUs;
+    return this.#fixedUs + headUs + decodeUs + prefillUs + rows * this.#reduceUs;
+  }
+}
+
+/** Largest n with square n^2 + linear n within `limit`; below zero when none is. The form that does not cancel when `square` is small. */
+function largest(square: number, linear: number, limit: number): number {
+  if (limit < 0) return -1;
+  return Math.floor((2 * limit) / (linear + Math.sqrt(linear * linear + 4 * square * limit)));
+}
+
+function layerParameters({ hidden, heads, kvHeads, headDim, intermediate, gated }: ModelShape): number {
+  return hidden * headDim * (2 * heads + 2 * kvHeads) + hidden * intermediate * (gated ? 3 : 2);
+}
+
+function gigabytes(bytes: number): string {
+  return (bytes / 1e9).toFixed(1);
+}

@@ -1,0 +1,125 @@
+// What came of a simulated run: latencies, rates, and a hash of all that happened.
+import type { LengthRequest } from '../cluster/length-work.ts';
+import { Histogram } from './histogram.ts';
+
+interface Latency {
+  readonly mean: number;
+  readonly p50: number;
+  readonly p90: number;
+  readonly p99: number;
+}
+
+interface InstanceFigures {
+  snapshot(): { readonly steps: number; readonly evictedBlocks: number; readonly preemptions: number };
+}
+
+/** Share of a request's gaps, the longest ones, whose mean is its TBT (Mooncake, FAST'25). */
+const longestGaps = 0.1;
+
+export class Outcome {
+  readonly ttftUs = new Histogram();
+  readonly tbtUs = new Histogram();
+  requests = 0;
+  completedRequests = 0;
+  refusedRequests = 0;
+  promptTokens = 0;
+  cachedTokens = 0;
+  outputTokens = 0;
+  steps = 0;
+  preemptions = 0;
+  endUs = 0;
+  #hash = 0x811c9dc5;
+  #hashHigh = 0x01000193;
+
+  completed(request: LengthRequest): void {
+    const { trace, firstTokenUs = 0, lastTokenUs, cachedTokens } = request;
+    this.requests++;
+    this.completedRequests++;
+    this.promptTokens += trace.inputTokens;
+    this.cachedTokens += cachedTokens;
+    this.outputTokens += trace.outputTokens;
+    this.ttftUs.add(firstTokenUs - trace.arrivalUs);
+    if (request.gapUs.length > 0) this.tbtUs.add(Math.round(meanOfLongest(request.gapUs)));
+    this.#mix(trace.index, trace.arrivalUs, firstTokenUs, lastTokenUs, cachedTokens);
+  }
+
+  refused({ trace }: LengthRequest): void {
+    this.requests++;
+    this.refusedRequests++;
+    this.#mix(trace.index, -1, trace.arrivalUs, 0);
+  }
+
+  close(nowUs: number, instances: readonly InstanceFigures[]): void {
+    this.endUs = nowUs;
+    for (const instance of instances) {
+      const { steps, evictedBlocks, preemptions } = instance.snapshot();
+      this.steps += steps;
+      this.preemptions += preemptions;
+      this.#mix(steps, evictedBlocks, preemptions);
+    }
+  }
+
+  /** 64 bits over every request's times in the order of their ends, and every instance's counts. */
+  get stateHash(): string {
+    return [this.#hash, this.#hashHigh].map((half) => (half >>> 0).toString(16).padStart(8, '0')).join('');
+  }
+
+  #mix(...values: readonly number[]): void {
+    for (const value of values) {
+      const low = (value % 2 ** 32) | 0;
+      const high = Math.floor(value / 2 ** 32) | 0;
+      this.#hash = scramble(this.#hash ^ low) ^ high;
+      this.#hashHigh = scramble(Math.imul(this.#hashHigh, 31) ^ this.#hash ^ high);
+    }
+  }
+}
+
+/** The finisher of MurmurHash3: every bit of the input moves about half of the output's. */
+function scramble(value: number): number {
+  let x = value;
+  x = Math.imul(x ^ (x >>> 16), 0x85ebca6b);
+  x = Math.imul(x ^ (x >>> 13), 0xc2b2ae35);
+  return x ^ (x >>> 16);
+}
+
+/** Reorders the gaps. */
+function meanOfLongest(gapUs: Float64Array): number {
+  const count = Math.ceil(gapUs.length * longestGaps);
+  const first = gapUs.length - count;
+  putInPlace(gapUs, first);
+  let sum = 0;
+  for (let i = first; i < gapUs.length; i++) sum += gapUs[i];
+  return sum / count;
+}
+
+/** Hoare's selection: no value before `place` is larger than one from there on. */
+function putInPlace(values: Float64Array, place: number): void {
+  let left = 0;
+  let right = values.length - 1;
+  while (left < right) {
+    const pivot = values[(left + right) >> 1];
+    let i = left;
+    let j = right;
+    while (i <= j) {
+      while (values[i] < pivot) i++;
+      while (values[j] > pivot) j--;
+      if (i > j) break;
+      const swapped = values[i];
+      values[i++] = values[j];
+      values[j--] = swapped;
+    }
+    if (place <= j) right = j;
+    else if (place >= i) left = i;
+    else return;
+  }
+}
+
+export function latencyMs(histogram: Histogram): Latency {
+  const ms = (us: number) => us / 1000;
+  return {
+    mean: ms(histogram.mean),
+    p50: ms(histogram.percentile(0.5)),
+    p90: ms(histogram.percentile(0.9)),
+    p99: ms(histogram.percentile(0.99)),
+  };
+}
