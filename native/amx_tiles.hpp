@@ -10,7 +10,7 @@ namespace kvasir {
 /** True when KVASIR_ISA=amx-emulated: kernels of Isa::amx then run their emulated copies. */
 bool amx_emulated();
 
-#if defined(KVASIR_AMX_EMULATED) || defined(__AMX_TILE__)
+#if defined(KVASIR_AMX_EMULATED) || defined(__AMX_TILE__) || defined(__AMXTILE__)
 namespace {
 
 /** What LDTILECFG reads. A tile has `rows` rows of `colsb` bytes. */

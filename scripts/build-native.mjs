@@ -148,7 +148,7 @@ function usableFamilies(compiler) {
 
 const usesNodeApi = (source) => /#include\s*<(napi|node_api|js_native_api)\.h>/.test(readFileSync(source, 'utf8'));
 
-function nodeApiIncludes() {
+export function nodeApiIncludes() {
   const require = createRequire(import.meta.url);
   const headers = join(dirname(require.resolve('node-api-headers')), 'include');
   const wrapper = dirname(require.resolve('node-addon-api'));
