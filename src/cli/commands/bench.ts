@@ -125,7 +125,9 @@ function accuracyCommand(): Command {
           benchAccuracy(backend, { ...options, files, tokenizer, text: readText(text) }),
         );
         if (json === true) return console.log(JSON.stringify(report));
-        printTable(report.rows);
+        const { rows, ...facts } = report;
+        printTable([facts]);
+        printTable(rows);
       } finally {
         files.close();
       }
