@@ -11,7 +11,7 @@ import { overloaded, Throughput, tooLong } from './admission.ts';
 import type { InstanceEffect } from './effects.ts';
 import type { InstanceEvent, StepNumber } from './messages.ts';
 import type { GenerationEvent, InstanceSnapshot, RequestId } from './ports.ts';
-import type { ResultRows, Served, StepRun, Work } from './work.ts';
+import type { Emit, ResultRows, Served, StepRun, Work } from './work.ts';
 
 export interface InstanceConfig {
   /** Pages of the KV pool, and the model's layer groups, which share them. */
@@ -56,6 +56,9 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   readonly #live = new Map<RequestId, S>();
   /** Every sequence that the batcher holds: the live ones, and cancelled ones whose rows are in flight. */
   readonly #served = new Map<Sequence, S>();
+  /** (sequencesMax): those that run, by the slots of their sequences. */
+  readonly #bySlot: S[] = [];
+  readonly #rows = { row: 0, scored: 0, samples: false };
   readonly #totals = { prompt: 0, cached: 0, computedPrompt: 0, generated: 0, steps: 0, stepUs: 0 };
   #arrivals = 0;
   #steps: StepNumber = 0;
@@ -158,12 +161,14 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   #commit(nowUs: number, flight: InFlight<S>, result: Result, stepUs: ArrayLike<number>): void {
     this.#observe(flight.shape, stepUs);
     const run = { startedUs: flight.startedUs, stepUs };
-    let row = 0;
+    const rows = this.#rows;
+    rows.row = 0;
     for (const served of flight.requests) {
-      const rows = { row, scored: served.sequence.scoredRows, samples: served.sequence.samplesNow };
+      rows.scored = served.sequence.scoredRows;
+      rows.samples = served.sequence.samplesNow;
       if (this.#work.failed(result, rows)) this.#failRow(nowUs, served);
       else this.#commitRows(nowUs, served, result, rows, run);
-      row += rows.scored + Number(rows.samples);
+      rows.row += rows.scored + Number(rows.samples);
     }
   }
 
@@ -183,7 +188,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#batcher.commit(sequence);
     if (served.cancelled) return;
     if (rows.samples) this.#totals.generated += run.stepUs.length;
-    const reason = this.#work.commit(served, result, rows, run, (event) => this.#emit(served.id, event));
+    const reason = this.#work.commit(served, result, rows, run, this.#emit);
     if (reason !== undefined) this.#end(nowUs, served, { kind: 'finished', reason }, false);
   }
 
@@ -219,9 +224,14 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
 
   #launch(nowUs: number): void {
     const planned = this.#batcher.plan();
-    for (const sequence of this.#batcher.admitted) this.#start(this.#requestOf(sequence));
+    for (const sequence of this.#batcher.admitted) {
+      const served = this.#requestOf(sequence);
+      this.#bySlot[sequence.slot] = served;
+      this.#start(served);
+    }
     if (planned.length === 0) return;
-    const requests = planned.map((sequence) => this.#requestOf(sequence));
+    const requests = new Array<S>(planned.length);
+    for (let i = 0; i < planned.length; i++) requests[i] = this.#bySlot[planned[i].slot];
     const shape = { ...this.#batcher.shape };
     const predictedUs = Math.round(this.#cost.predictUs(shape));
     const step = ++this.#steps;
@@ -260,9 +270,9 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     return served;
   }
 
-  #emit(id: RequestId, event: GenerationEvent): void {
+  readonly #emit: Emit = (id, event) => {
     this.#effects.push({ kind: 'emit', id, event });
-  }
+  };
 
   #ignore(message: string): void {
     this.#effects.push({ kind: 'ignored', message: `Ignored ${message}` });

@@ -5,10 +5,11 @@ import type { BlockChain } from '../policy/blocks/block-chain.ts';
 import { ModelPredictor } from '../policy/cost/model-predictor.ts';
 import type { StepCostModel } from '../policy/cost/roofline.ts';
 import { digestWords } from '../util/blake2s.ts';
+import { scramble } from '../util/scramble.ts';
 import type { RequestSize } from './admission.ts';
 import { Instance, type InstanceConfig } from './instance.ts';
 import type { GenerationEvent, RequestId } from './ports.ts';
-import type { ResultRows, Served, StepRun, Work } from './work.ts';
+import type { Emit, ResultRows, Served, StepRun, Work } from './work.ts';
 
 /** What a workload says of a request. */
 export interface RequestLengths {
@@ -39,20 +40,28 @@ export class LengthRequest {
     this.gapUs = new Float64Array(Math.max(0, trace.outputTokens - 1));
   }
 
-  /** A token came out at `atUs`. */
-  token(atUs: number): void {
-    if (this.firstTokenUs === undefined) this.firstTokenUs = atUs;
-    else this.gapUs[this.outputs - 1] = atUs - this.lastTokenUs;
+  /** Every step of the run gave a token. */
+  grow({ startedUs, stepUs }: StepRun): void {
+    const { gapUs, outputs } = this;
+    const steps = stepUs.length;
+    let atUs = startedUs + stepUs[0];
+    if (outputs === 0) this.firstTokenUs = atUs;
+    else gapUs[outputs - 1] = atUs - this.lastTokenUs;
+    for (let i = 1; i < steps; i++) {
+      const us = stepUs[i];
+      gapUs[outputs - 1 + i] = us;
+      atUs += us;
+    }
     this.lastTokenUs = atUs;
-    this.outputs++;
+    this.outputs = outputs + steps;
   }
 }
 
-/** Digests of the prompt's full blocks: the trace's ids, which are unique as they are. */
+/** Digests of the prompt's full blocks: the trace's ids, spread as tables of digests expect. */
 function traceChain({ blocks, inputTokens }: RequestLengths, blockTokens: number): BlockChain {
   const full = Math.min(blocks.length, Math.floor(inputTokens / blockTokens));
   const words = new Uint32Array(full * digestWords);
-  for (let i = 0; i < full; i++) words[i * digestWords] = blocks[i];
+  for (let i = 0; i < full; i++) words[i * digestWords] = scramble(blocks[i]);
   return { blocks: full, words };
 }
 
@@ -125,18 +134,14 @@ class LengthWork implements Work<LengthRequest, ServedLengths, undefined, undefi
     _result: undefined,
     { samples }: ResultRows,
     run: StepRun,
-    emit: (event: GenerationEvent) => void,
+    emit: Emit,
   ): 'length' | undefined {
     if (!samples) return undefined;
     if (request.firstTokenUs === undefined) {
       request.cachedTokens = sequence.cachedTokens ?? 0;
-      emit(firstToken);
+      emit(request.id, firstToken);
     }
-    let atUs = run.startedUs;
-    for (let i = 0; i < run.stepUs.length; i++) {
-      atUs += run.stepUs[i];
-      request.token(atUs);
-    }
+    request.grow(run);
     return request.outputs === request.trace.outputTokens ? 'length' : undefined;
   }
 

@@ -5,10 +5,10 @@ import { pageTokens, type Step, type StepResult } from '../util/step.ts';
 import { type RequestSize, sizeOf } from './admission.ts';
 import { Instance, type InstanceConfig } from './instance.ts';
 import { logprobsOf } from './logprobs.ts';
-import type { GenerationEvent, GenerationRequest } from './ports.ts';
+import type { GenerationRequest } from './ports.ts';
 import { ServedRequest } from './request.ts';
 import { StepBuilder } from './step-builder.ts';
-import type { ResultRows, StepRun, Work } from './work.ts';
+import type { Emit, ResultRows, StepRun, Work } from './work.ts';
 
 export interface TokenInstanceConfig extends Omit<InstanceConfig, 'blockTokens' | 'cost'> {
   readonly root: BlockRoot;
@@ -56,20 +56,20 @@ class TokenWork implements Work<GenerationRequest, ServedRequest, Step, StepResu
     result: StepResult,
     { row, scored, samples }: ResultRows,
     _run: StepRun,
-    emit: (event: GenerationEvent) => void,
+    emit: Emit,
   ): 'stop' | 'length' | undefined {
     const { sequence } = served;
     const width = served.request.sampling.topLogprobs;
     if (scored > 0) {
       sequence.scored = Math.min(sequence.computed, sequence.promptLength - 1);
-      emit({ kind: 'prompt-logprobs', logprobs: logprobsOf(result, row, scored, width ?? 0) });
+      emit(served.id, { kind: 'prompt-logprobs', logprobs: logprobsOf(result, row, scored, width ?? 0) });
     }
     if (!samples) return !sequence.samples && sequence.remaining === 0 ? 'length' : undefined;
     const last = row + scored;
     const token = result.tokens[last];
     const reason = served.append(token);
     const logprobs = width === undefined ? undefined : logprobsOf(result, last, 1, width);
-    emit({ kind: 'tokens', tokens: Int32Array.of(token), logprobs });
+    emit(served.id, { kind: 'tokens', tokens: Int32Array.of(token), logprobs });
     return reason;
   }
 

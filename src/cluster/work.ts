@@ -18,13 +18,15 @@ export interface StepRun {
   readonly stepUs: ArrayLike<number>;
 }
 
-/** Rows of a result that belong to one request. */
+/** Rows of a result that belong to one request. Reused for the next. */
 export interface ResultRows {
   /** The first one, the scored rows before the sampled one. */
   readonly row: number;
   readonly scored: number;
   readonly samples: boolean;
 }
+
+export type Emit = (id: RequestId, event: GenerationEvent) => void;
 
 /**
  * The contents of requests, behind the machine's decisions. Nothing here decides when or where something runs.
@@ -39,13 +41,7 @@ export interface Work<Request, S extends Served, Plan, Result> {
   /** Did any of these rows break? */
   failed(result: Result, rows: ResultRows): boolean;
   /** Takes what a run computed for a request, whose sequence is committed; says whether that was its last token. */
-  commit(
-    served: S,
-    result: Result,
-    rows: ResultRows,
-    run: StepRun,
-    emit: (event: GenerationEvent) => void,
-  ): 'stop' | 'length' | undefined;
+  commit(served: S, result: Result, rows: ResultRows, run: StepRun, emit: Emit): 'stop' | 'length' | undefined;
   /** How many tokens a request may grow by before it could end: 1 where only its tokens tell. */
   growthMax(served: S): number;
 }

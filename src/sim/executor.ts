@@ -17,9 +17,9 @@ export class SimulatedExecutor {
   #running = false;
   #endsUs = 0;
   #startedUs = 0;
-  /** How long each step of the run takes; the first `#steps` of them count. */
-  #stepUs = new Float64Array(64);
-  #steps = 0;
+  /** How long each step of the run takes. */
+  readonly #stepUs: number[] = [];
+  readonly #shape = { rows: 0, keyRows: 0, decodeRows: 0, decodeKeys: 0, logitRows: 0 };
 
   constructor(cost: StepCostModel, heap: EventHeap, index: number) {
     this.#cost = cost;
@@ -28,19 +28,9 @@ export class SimulatedExecutor {
   }
 
   run(nowUs: number, step: number, shape: StepShape, stepsMax: number): void {
-    if (stepsMax > this.#stepUs.length) this.#stepUs = new Float64Array(2 * stepsMax);
-    const now = { ...shape };
-    let total = 0;
-    for (let i = 0; i < stepsMax; i++) {
-      const us = this.#cost.stepUs(now);
-      this.#stepUs[i] = us;
-      total += us;
-      now.keyRows += now.rows;
-      now.decodeKeys += now.decodeRows;
-    }
+    const total = this.#time(shape, stepsMax);
     this.#step = step;
     this.#startedUs = nowUs;
-    this.#steps = stepsMax;
     this.#endsUs = nowUs + total;
     this.#running = true;
     this.#heap.push(this.#endsUs, this.#index);
@@ -50,9 +40,9 @@ export class SimulatedExecutor {
   endRun(nowUs: number): void {
     let endsUs = this.#startedUs;
     let steps = 0;
-    while (steps < this.#steps && endsUs <= nowUs) endsUs += this.#stepUs[steps++];
-    if (steps === this.#steps) return;
-    this.#steps = steps;
+    while (steps < this.#stepUs.length && endsUs <= nowUs) endsUs += this.#stepUs[steps++];
+    if (steps === this.#stepUs.length) return;
+    this.#stepUs.length = steps;
     this.#endsUs = endsUs;
     // The end that was planned first stays in the heap and finds nothing to do.
     this.#heap.push(endsUs, this.#index);
@@ -62,7 +52,25 @@ export class SimulatedExecutor {
   due(nowUs: number): StepDone | undefined {
     if (!this.#running || nowUs !== this.#endsUs) return undefined;
     this.#running = false;
-    const stepUs = this.#stepUs.subarray(0, this.#steps);
-    return { kind: 'stepDone', step: this.#step, result: undefined, stepUs };
+    return { kind: 'stepDone', step: this.#step, result: undefined, stepUs: this.#stepUs };
+  }
+
+  /** Fills in the time of each step, all with the same rows, one token further each; returns their sum. */
+  #time(shape: StepShape, steps: number): number {
+    const { rows, decodeRows } = shape;
+    const now = this.#shape;
+    now.rows = rows;
+    now.decodeRows = decodeRows;
+    now.logitRows = shape.logitRows;
+    let total = 0;
+    for (let i = 0; i < steps; i++) {
+      now.keyRows = shape.keyRows + i * rows;
+      now.decodeKeys = shape.decodeKeys + i * decodeRows;
+      const us = this.#cost.stepUs(now);
+      this.#stepUs[i] = us;
+      total += us;
+    }
+    if (this.#stepUs.length > steps) this.#stepUs.length = steps;
+    return total;
   }
 }

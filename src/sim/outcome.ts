@@ -1,5 +1,6 @@
 // What came of a simulated run: latencies, rates, and a hash of all that happened.
 import type { LengthRequest } from '../cluster/length-work.ts';
+import { scramble } from '../util/scramble.ts';
 import { Histogram } from './histogram.ts';
 
 interface Latency {
@@ -72,14 +73,6 @@ export class Outcome {
       this.#hashHigh = scramble(Math.imul(this.#hashHigh, 31) ^ this.#hash ^ high);
     }
   }
-}
-
-/** The finisher of MurmurHash3: every bit of the input moves about half of the output's. */
-function scramble(value: number): number {
-  let x = value;
-  x = Math.imul(x ^ (x >>> 16), 0x85ebca6b);
-  x = Math.imul(x ^ (x >>> 13), 0xc2b2ae35);
-  return x ^ (x >>> 16);
 }
 
 /** Reorders the gaps. */

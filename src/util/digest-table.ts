@@ -35,7 +35,7 @@ export class DigestTable {
         slot = this.#find(words, at);
       }
       this.#size++;
-      for (let i = 0; i < keyWords; i++) this.#keys[slot * keyWords + i] = words[at + i];
+      copyKey(this.#keys, slot * keyWords, words, at);
     }
     this.#values[slot] = value + 1;
   }
@@ -74,7 +74,7 @@ export class DigestTable {
 
   #move(from: number, to: number): void {
     this.#values[to] = this.#values[from];
-    this.#keys.copyWithin(to * keyWords, from * keyWords, (from + 1) * keyWords);
+    copyKey(this.#keys, to * keyWords, this.#keys, from * keyWords);
   }
 
   #grow(): void {
@@ -89,4 +89,8 @@ export class DigestTable {
       if (value !== 0) this.set(keys, slot * keyWords, value - 1);
     }
   }
+}
+
+function copyKey(to: Uint32Array, toAt: number, from: Uint32Array, fromAt: number): void {
+  for (let i = 0; i < keyWords; i++) to[toAt + i] = from[fromAt + i];
 }

@@ -2,6 +2,7 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { BlockCache } from '../../src/policy/blocks/block-cache.ts';
+import { KnownPrefix } from '../../src/policy/blocks/block-chain.ts';
 import { HashChain, rootDigest } from '../../src/policy/blocks/block-hash.ts';
 import { BlockTable } from '../../src/policy/blocks/block-table.ts';
 import { evictionKinds } from '../../src/policy/blocks/eviction.ts';
@@ -109,7 +110,13 @@ test('what can be reused is what the definition says, whatever came, went and wa
           blockTokens: pageTokens,
         });
         const running: Runner[] = [];
+        const asked = actions.map(({ text }) => ({ text, last: new KnownPrefix() }));
         for (const { text, chunk, leaves } of actions) {
+          // Whoever asked before is told the same as whoever asks for the first time.
+          for (const { text: other, last } of asked) {
+            const [chain, most] = [chainOf(other), other.length - (chunk % 2)];
+            expect(cache.match(chain, most, last)).toBe(cache.match(chain, most));
+          }
           const chain = chainOf(text);
           const isKnown = (length: number): boolean =>
             cache.groups.every((group) =>

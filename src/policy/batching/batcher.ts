@@ -79,15 +79,16 @@ export class Batcher {
   /** Sequences with `planned` rows, in order of rank; empty when nothing can run. Valid until the next call. */
   plan(): readonly Sequence[] {
     this.#budget.reset();
-    this.#admitted.length = 0;
-    this.#planned.length = 0;
+    if (this.#admitted.length > 0) this.#admitted.length = 0;
     this.#admitting = true;
     this.#wholeOnly = false;
     for (const sequence of this.#running.items) sequence.planned = 0;
     this.#planDecode();
     this.#budget.endDecode();
     this.#planPrefill();
-    for (const sequence of this.#running.items) if (sequence.planned > 0) this.#planned.push(sequence);
+    let planned = 0;
+    for (const sequence of this.#running.items) if (sequence.planned > 0) this.#planned[planned++] = sequence;
+    if (this.#planned.length > planned) this.#planned.length = planned;
     return this.#planned;
   }
 
@@ -134,8 +135,9 @@ export class Batcher {
   /** Merges the running prefills with the waiting ones by rank and gives each a chunk while the budget lasts. */
   #planPrefill(): void {
     const prefills = this.#prefills;
-    prefills.length = 0;
-    for (const sequence of this.#running.items) if (sequence.remaining > 1) prefills.push(sequence);
+    let count = 0;
+    for (const sequence of this.#running.items) if (sequence.remaining > 1) prefills[count++] = sequence;
+    if (prefills.length > count) prefills.length = count;
     let nextRunning = 0;
     let nextWaiting = 0;
     let skipped = 0;
@@ -202,10 +204,8 @@ export class Batcher {
   /** Tokens still to compute, counting what the cache holds for one that waits. */
   #restOf(sequence: Sequence): number {
     if (sequence.state === 'running') return sequence.remaining;
-    return (
-      sequence.remaining -
-      this.#cache.match(sequence.chain, sequence.reusableBlocks(this.#blockTokens)) * this.#blockTokens
-    );
+    const reusable = sequence.reusableBlocks(this.#blockTokens);
+    return sequence.remaining - this.#cache.match(sequence.chain, reusable, sequence.known) * this.#blockTokens;
   }
 
   /** Does a waiting sequence wait for a block that another computes? */
@@ -213,7 +213,7 @@ export class Batcher {
     const awaited = sequence.waitsForBlock;
     if (awaited !== undefined && this.#claims.isPromised(sequence, awaited)) return true;
     const reusable = sequence.reusableBlocks(this.#blockTokens);
-    const known = this.#cache.match(sequence.chain, reusable);
+    const known = this.#cache.match(sequence.chain, reusable, sequence.known);
     sequence.waitsForBlock = this.#claims.lastPromised(sequence, known, reusable);
     return sequence.waitsForBlock !== undefined;
   }
@@ -232,8 +232,9 @@ export class Batcher {
     }
     this.#waiting.remove(sequence);
     sequence.state = 'running';
-    sequence.computed =
-      this.#cache.share(sequence.chain, sequence.reusableBlocks(this.#blockTokens), sequence.table) * this.#blockTokens;
+    const { chain, table, known } = sequence;
+    const reusable = sequence.reusableBlocks(this.#blockTokens);
+    sequence.computed = this.#cache.share(chain, reusable, table, known) * this.#blockTokens;
     sequence.cachedTokens ??= sequence.computed;
     this.#running.insert(sequence);
     this.#claims.open(sequence);

@@ -42,6 +42,7 @@ export class Room {
       sequence.chain,
       sequence.reusableBlocks(this.#cache.blockTokens),
       this.#growth(sequence),
+      sequence.known,
     );
   }
 

@@ -1,5 +1,5 @@
 // A request as the batcher sees it: how many tokens, which blocks, and how far both have come.
-import type { BlockChain } from '../blocks/block-chain.ts';
+import { type BlockChain, KnownPrefix } from '../blocks/block-chain.ts';
 import { BlockTable } from '../blocks/block-table.ts';
 
 /** What a sequence is made of. Its owner appends to it; the batcher asks how long it is and what its blocks are called. */
@@ -37,6 +37,8 @@ export class Sequence {
   readonly scoresPrompt: boolean;
   readonly content: SequenceContent;
   readonly table: BlockTable;
+  /** What the cache has of its chain. */
+  readonly known = new KnownPrefix();
   state: SequenceState = 'new';
   /** Leading tokens whose keys and values are in the table's blocks. */
   computed = 0;

@@ -53,7 +53,12 @@ export class StepBudget {
   }
 
   reset(): void {
-    Object.assign(this.#shape, { rows: 0, keyRows: 0, decodeRows: 0, decodeKeys: 0, logitRows: 0 });
+    const shape = this.#shape;
+    shape.rows = 0;
+    shape.keyRows = 0;
+    shape.decodeRows = 0;
+    shape.decodeKeys = 0;
+    shape.logitRows = 0;
     this.#scored = 0;
   }
 

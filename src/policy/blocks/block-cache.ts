@@ -1,7 +1,7 @@
 // The KV memory of an instance as one store: sequences take blocks from it, share them and leave them behind.
 import { digestWords } from '../../util/blake2s.ts';
 import type { LayerGroup } from '../../util/step.ts';
-import type { BlockChain } from './block-chain.ts';
+import { type BlockChain, KnownPrefix } from './block-chain.ts';
 import type { BlockTable } from './block-table.ts';
 import { type EvictionKind, EvictionQueue } from './eviction.ts';
 import { GroupCache, type Growth } from './group-cache.ts';
@@ -66,29 +66,43 @@ export class BlockCache {
   }
 
   get usedPages(): number {
-    return this.groups.reduce((sum, { pool }) => sum + pool.usedPages, 0);
+    let pages = 0;
+    for (let g = 0; g < this.groups.length; g++) pages += this.groups[g].pool.usedPages;
+    return pages;
   }
 
   get cachedPages(): number {
-    return this.groups.reduce((sum, { pool }) => sum + pool.cachedPages, 0);
+    let pages = 0;
+    for (let g = 0; g < this.groups.length; g++) pages += this.groups[g].pool.cachedPages;
+    return pages;
   }
 
-  /** Blocks of the longest prefix of the chain, at most `blocksMax`, that can be reused. Pins nothing: valid until the next allocation. */
-  match(chain: BlockChain, blocksMax: number): number {
-    let blocks = Math.min(blocksMax, chain.blocks);
-    for (const group of this.#whole) blocks = group.knownPrefix(chain, blocks);
+  /**
+   * Blocks of the longest prefix of the chain, at most `blocksMax`, that can be reused. Pins nothing: valid until the next allocation.
+   * Whoever asks again about a chain passes what this cache said `last`: that makes the answer cheap.
+   */
+  match(chain: BlockChain, blocksMax: number, last = new KnownPrefix()): number {
+    const asked = Math.min(blocksMax, chain.blocks);
+    let changes = 0;
+    for (let g = 0; g < this.groups.length; g++) changes += this.groups[g].changes;
+    if (last.changes === changes && last.asked === asked) return last.blocks;
+    let blocks = asked;
+    for (let g = 0; g < this.#whole.length; g++) blocks = this.#whole[g].knownPrefix(chain, blocks, last.blocks);
     // What one window cuts off may uncover another.
     let before: number;
     do {
       before = blocks;
-      for (const group of this.#windowed) blocks = group.coveredTo(chain, blocks);
+      for (let g = 0; g < this.#windowed.length; g++) blocks = this.#windowed[g].coveredTo(chain, blocks);
     } while (blocks < before);
+    last.changes = changes;
+    last.asked = asked;
+    last.blocks = blocks;
     return blocks;
   }
 
   /** Pages that would be available no more if a sequence came, reused what it can of its first `blocksMax` blocks, and grew. */
-  pagesToRun(chain: BlockChain, blocksMax: number, growth: Growth): number {
-    const shared = this.match(chain, blocksMax);
+  pagesToRun(chain: BlockChain, blocksMax: number, growth: Growth, last?: KnownPrefix): number {
+    const shared = this.match(chain, blocksMax, last);
     let pages = 0;
     for (const group of this.groups) {
       const first = group.firstSeen(shared * this.blockTokens);
@@ -116,8 +130,8 @@ export class BlockCache {
   }
 
   /** Gives an empty table what can be reused of the chain's first `blocksMax` blocks, pinned. Returns how many blocks the sequence has behind it. */
-  share(chain: BlockChain, blocksMax: number, table: BlockTable): number {
-    const shared = this.match(chain, blocksMax);
+  share(chain: BlockChain, blocksMax: number, table: BlockTable, last?: KnownPrefix): number {
+    const shared = this.match(chain, blocksMax, last);
     this.#queue.tick();
     for (let g = 0; g < this.groups.length; g++) {
       const held = table.groups[g];

@@ -34,6 +34,7 @@ export class GroupCache {
   readonly #queue: EvictionQueue;
   readonly #index: BlockIndex;
   readonly #tree: PrefixTree | undefined;
+  #changes = 0;
 
   constructor(
     { layers, window }: LayerGroup,
@@ -53,6 +54,11 @@ export class GroupCache {
     this.#tree = window === undefined ? new PrefixTree(this.pool.total) : undefined;
   }
 
+  /** How often a block came into the index or left it. */
+  get changes(): number {
+    return this.#changes;
+  }
+
   /** Index of the first block that a row at `position` sees. */
   firstSeen(position: number): number {
     return firstBlockSeen(this.window, position, this.#blockTokens);
@@ -62,9 +68,14 @@ export class GroupCache {
     return this.#index.find(chain.words, index * digestWords);
   }
 
-  /** How many of the chain's first `blocks` blocks are known without a gap. */
-  knownPrefix(chain: BlockChain, blocks: number): number {
-    let known = 0;
+  /**
+   * How many of the chain's first `blocks` blocks are known, in a group without a window: before a known block all are, so the end is
+   * found from any `guess`.
+   */
+  knownPrefix(chain: BlockChain, blocks: number, guess: number): number {
+    let known = Math.min(blocks, guess);
+    while (known > 0 && this.find(chain, known - 1) === undefined) known--;
+    if (known < guess) return known;
     while (known < blocks && this.find(chain, known) !== undefined) known++;
     return known;
   }
@@ -148,6 +159,7 @@ export class GroupCache {
 
   /** Frees a cached block that has been taken from the queue. What it followed may go next. */
   drop(block: BlockId): void {
+    this.#changes++;
     const parent = this.#tree?.remove(block);
     this.#index.remove(block);
     this.pool.drop(block);
@@ -163,6 +175,7 @@ export class GroupCache {
     const parent = this.#tree === undefined || index === 0 ? undefined : this.find(chain, index - 1);
     if (this.#tree !== undefined && index > 0 && parent === undefined)
       throw new Error(`Cannot index a block: its parent is unknown: block ${block} at depth ${index + 1}`);
+    this.#changes++;
     this.#index.insert(chain.words, index * digestWords, block, index + 1);
     this.#tree?.insert(block, parent);
     this.#queue.begin(this.offset + block, index + 1);
