@@ -156,7 +156,9 @@ function machine(): string {
 /** Field 22 of Linux's stat: ticks since boot. Elsewhere unknown, and the same for all. */
 function startOf(pid: number): string {
   const stat = readOr(`/proc/${pid}/stat`);
-  return stat.slice(stat.lastIndexOf(')') + 2).split(' ')[19] ?? '';
+  const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ');
+  // Field 3. The id of one that was killed lives on until its parent asks for it: in a container, perhaps never.
+  return fields[0] === 'Z' ? 'ended' : (fields[19] ?? '');
 }
 
 function readOr(path: string): string {

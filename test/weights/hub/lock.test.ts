@@ -13,6 +13,15 @@ const built = new URL('../../../dist/weights/hub/lock.js', import.meta.url);
 const soon = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
 const signal = new AbortController().signal;
 
+/** Takes the lock of a folder, says its process id and stays. */
+function holdingScript(folder: string): string {
+  return `
+    const { FolderLock } = await import(${JSON.stringify(built.href)});
+    await FolderLock.tryAcquire(${JSON.stringify(folder)});
+    console.log(process.pid);
+    setInterval(() => {}, 1000);`;
+}
+
 async function held(folder: string): Promise<FolderLock> {
   const lock = await FolderLock.tryAcquire(folder);
   if (!(lock instanceof FolderLock)) throw new Error(`held by ${lock}`);
@@ -60,12 +69,7 @@ describe('the lock of a folder', () => {
 
   it('of a process that was killed is free at once', async () => {
     const folder = join(root.path, 'killed');
-    const script = `
-      const { FolderLock } = await import(${JSON.stringify(built.href)});
-      await FolderLock.tryAcquire(${JSON.stringify(folder)});
-      console.log('held');
-      setInterval(() => {}, 1000);`;
-    const child = spawn(process.execPath, ['--input-type=module', '--eval', script], {
+    const child = spawn(process.execPath, ['--input-type=module', '--eval', holdingScript(folder)], {
       stdio: ['ignore', 'pipe', 'inherit'],
     });
     await new Promise((resolve) => child.stdout.once('data', resolve));
@@ -74,6 +78,28 @@ describe('the lock of a folder', () => {
     await new Promise((resolve) => child.once('exit', resolve));
     await (await held(folder)).release();
   });
+
+  it.skipIf(process.platform !== 'linux')(
+    'of a process that was killed and whose parent never asks is free',
+    async () => {
+      const folder = join(root.path, 'zombie');
+      // The shell becomes a program that waits for nobody.
+      const arguments_ = ['-c', '"$0" --input-type=module --eval "$1" & exec sleep 60'];
+      const parent = spawn('sh', [...arguments_, process.execPath, holdingScript(folder)], {
+        stdio: ['ignore', 'pipe', 'inherit'],
+      });
+      try {
+        const said = await new Promise((resolve) => parent.stdout.once('data', resolve));
+        const pid = Number(String(said));
+        expect(await FolderLock.tryAcquire(folder)).toBe(`process ${pid}`);
+        process.kill(pid, 'SIGKILL');
+        while (!readFileSync(`/proc/${pid}/stat`, 'utf8').includes(') Z ')) await soon();
+        await (await held(folder)).release();
+      } finally {
+        parent.kill('SIGKILL');
+      }
+    },
+  );
 
   it('of another machine, or half written, is not broken at once', async () => {
     const folder = join(root.path, 'foreign');
