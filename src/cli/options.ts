@@ -123,6 +123,7 @@ function readConfig(path: string): Record<string, unknown> {
   );
 }
 
-function toFlag(name: string): string {
+/** The name of an option as a flag spells it. */
+export function toFlag(name: string): string {
   return name.replace(/[A-Z]/g, (c) => `-${c.toLowerCase()}`);
 }

@@ -1,27 +1,39 @@
 // A trace file as a stream of requests, plain or gzip.
-import { createReadStream } from 'node:fs';
-import { open } from 'node:fs/promises';
+import { createReadStream, type ReadStream } from 'node:fs';
+import { open, stat } from 'node:fs/promises';
 import { createGunzip } from 'node:zlib';
 import { TraceParser, type TraceParserOptions } from '../trace/parser.ts';
 import { TraceError, type TraceRequest } from '../trace/request.ts';
 
 const gzipMagic = 0x1f8b;
 
+export interface TracePiece {
+  readonly requests: readonly TraceRequest[];
+  /** Of the whole that has been read, this piece included: 0..1. */
+  readonly share: number;
+}
+
 /** Requests in the order of the file, in groups as they are read. @throws Error in one line naming file, and line, field and value */
 export async function* readTrace(
   path: string,
   options: TraceParserOptions,
 ): AsyncGenerator<readonly TraceRequest[], void> {
+  for await (const { requests } of readTracePieces(path, options)) yield requests;
+}
+
+export async function* readTracePieces(path: string, options: TraceParserOptions): AsyncGenerator<TracePiece, void> {
   const parser = new TraceParser(options);
   try {
-    for await (const text of await readText(path)) {
+    const { size } = await stat(path);
+    const { file, text } = await openText(path);
+    for await (const piece of text) {
       const requests: TraceRequest[] = [];
-      parser.push(text, requests);
-      yield requests;
+      parser.push(piece, requests);
+      yield { requests, share: Math.min(1, file.bytesRead / Math.max(1, size)) };
     }
     const last: TraceRequest[] = [];
     parser.end(last);
-    yield last;
+    yield { requests: last, share: 1 };
   } catch (error) {
     if (error instanceof TraceError) throw new Error(error.message.replace('the trace', path), { cause: error });
     throw new Error(`Cannot read ${path}: ${error instanceof Error ? error.message.split('\n')[0] : String(error)}`, {
@@ -30,13 +42,13 @@ export async function* readTrace(
   }
 }
 
-async function readText(path: string): Promise<AsyncIterable<string>> {
+async function openText(path: string): Promise<{ readonly file: ReadStream; readonly text: AsyncIterable<string> }> {
   const zipped = await isGzip(path);
   const file = createReadStream(path, { highWaterMark: 2 ** 20 });
-  if (!zipped) return file.setEncoding('utf8');
+  if (!zipped) return { file, text: file.setEncoding('utf8') };
   const unzipped = createGunzip();
   file.on('error', (error) => unzipped.destroy(error));
-  return file.pipe(unzipped).setEncoding('utf8');
+  return { file, text: file.pipe(unzipped).setEncoding('utf8') };
 }
 
 async function isGzip(path: string): Promise<boolean> {

@@ -24,6 +24,12 @@ export function parseMooncakeLine(text: string, line: number, index: number, blo
   return { index, arrivalUs: Math.round(arrivalMs * 1000), inputTokens, outputTokens, blocks };
 }
 
+/** A line without its end; reading it gives the same request. */
+export function mooncakeLine({ arrivalUs, inputTokens, outputTokens, blocks }: TraceRequest): string {
+  const lengths = `"input_length":${inputTokens},"output_length":${outputTokens}`;
+  return `{"timestamp":${arrivalUs / 1000},${lengths},"hash_ids":[${blocks.join(',')}]}`;
+}
+
 function parseObject(text: string, line: number): Readonly<Record<string, unknown>> {
   let value: unknown;
   try {

@@ -5,16 +5,21 @@ import { evictionKinds } from '../../policy/blocks/eviction.ts';
 import { RooflineCost } from '../../policy/cost/roofline.ts';
 import { latencyMs, type Outcome } from '../../sim/outcome.ts';
 import { Simulation } from '../../sim/simulation.ts';
+import { presetNames } from '../../trace/workload/presets.ts';
 import { numeric, readOptions } from '../options.ts';
 import { hardwareSpec, modelSpec } from '../specs.ts';
 import { printTable } from '../table.ts';
-import { readTrace } from '../trace-file.ts';
 import { UsageError } from '../usage-error.ts';
+import { addTransformFlags, addWorkloadFlags, transformFields, workloadFields } from '../workload-options.ts';
+import { openWorkload } from '../workload-source.ts';
 
 const count = (least: number) => numeric(z.number().int().min(least));
 
 const schema = z.object({
-  trace: z.string(),
+  trace: z.string().optional(),
+  workload: z.string().optional(),
+  ...workloadFields,
+  ...transformFields,
   model: z.string().default('llama2-70b'),
   hardware: z.string().default('a800x8'),
   models: z.string().optional(),
@@ -23,7 +28,6 @@ const schema = z.object({
   tp: count(1).optional(),
   pp: count(1).default(1),
   precision: z.enum(['bf16', 'fp8']).default('bf16'),
-  speed: numeric(z.number().positive()).default(1),
   blockTokens: count(1).default(512),
   cacheBlocks: count(1).optional(),
   eviction: z.enum(evictionKinds).default('lru'),
@@ -43,9 +47,10 @@ const efficiency = { compute: 0.6, memory: 0.8, link: 0.7, stepUs: 500, layerUs:
 const kvMemoryShare = 0.9;
 
 export function simulateCommand(): Command {
-  return new Command('simulate')
-    .description('replay a trace over a described cluster, through the machines that serve')
-    .requiredOption('--trace <file>', 'Mooncake JSON lines or Azure CSV, plain or gzip')
+  const command = new Command('simulate')
+    .description('replay a workload over a described cluster, through the machines that serve')
+    .option('--trace <file>', 'Mooncake JSON lines or Azure CSV, plain or gzip')
+    .option('--workload <name>', `made up instead: ${presetNames.join(', ')}`)
     .option('--model <name>', 'of specs/models.yaml (default: llama2-70b)')
     .option('--hardware <name>', 'of specs/hardware.yaml, one for each instance (default: a800x8)')
     .option('--models <file>', 'YAML file with more models')
@@ -54,7 +59,6 @@ export function simulateCommand(): Command {
     .option('--tp <n>', 'devices that share each layer (default: all of the instance)')
     .option('--pp <n>', 'groups of devices that share out the layers (default: 1)')
     .addOption(new Option('--precision <type>', 'weights and arithmetic (default: bf16)').choices(['bf16', 'fp8']))
-    .option('--speed <x>', 'arrivals come so many times as fast (default: 1)')
     .option('--block-tokens <n>', 'tokens of a block, the same as the trace (default: 512)')
     .option('--cache-blocks <n>', 'blocks of KV that an instance holds (default: by its memory)')
     .addOption(new Option('--eviction <order>', 'which cached blocks go first (default: lru)').choices(evictionKinds))
@@ -65,23 +69,22 @@ export function simulateCommand(): Command {
     .option('--no-coalesce', 'run equal decode steps one by one: slower, the same outcome')
     .option('--check', 'every machine checks itself after every event')
     .option('--config <file>', 'YAML file with the same names as these flags; flags win')
-    .option('--json', 'print one JSON object')
-    .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
+    .option('--json', 'print one JSON object');
+  return addTransformFlags(addWorkloadFlags(command)).action(
+    async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
       // Commander gives `coalesce: true` without the flag: a config file may still say otherwise.
       if (flags.coalesce === true) delete flags.coalesce;
       const options = readOptions(schema, flags);
+      const workload = openWorkload(options);
       const started = performance.now();
       const simulation = createSimulation(options);
-      for await (const requests of readTrace(options.trace, { blockTokens: options.blockTokens })) {
-        for (const request of requests) {
-          simulation.arrive({ ...request, arrivalUs: Math.round(request.arrivalUs / options.speed) });
-        }
-      }
+      for await (const { requests } of workload) for (const request of requests) simulation.arrive(request);
       simulation.finish();
       const report = reportOf(simulation.outcome, (performance.now() - started) / 1000);
       if (json === true) console.log(JSON.stringify(report));
       else printReport(report);
-    });
+    },
+  );
 }
 
 function createSimulation(options: SimulateOptions): Simulation {

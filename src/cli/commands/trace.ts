@@ -1,12 +1,17 @@
 // `kvasir trace`: what a workload is made of.
+import { pipeline } from 'node:stream/promises';
 import { Command, Option } from 'commander';
 import { z } from 'zod';
 import { evictionKinds } from '../../policy/blocks/eviction.ts';
+import { mooncakeLine } from '../../trace/mooncake.ts';
 import type { CacheBound } from '../../trace/reuse.ts';
 import { type TraceStatistics, TraceSummary } from '../../trace/statistics.ts';
+import { presetNames } from '../../trace/workload/presets.ts';
 import { numeric, readOptions } from '../options.ts';
 import { printTable } from '../table.ts';
-import { readTrace } from '../trace-file.ts';
+import { readTrace, type TracePiece } from '../trace-file.ts';
+import { addTransformFlags, addWorkloadFlags, transformFields, workloadFields } from '../workload-options.ts';
+import { openWorkload } from '../workload-source.ts';
 
 /** '1000,10000' */
 const capacities = z
@@ -24,7 +29,7 @@ const statsSchema = z.object({
 
 export function traceCommand(): Command {
   const trace = new Command('trace').description(
-    'look at workload traces (Mooncake JSON lines, Azure CSV; plain or gzip)',
+    'look at workload traces (Mooncake JSON lines, Azure CSV; plain or gzip), or make them up',
   );
   trace
     .command('stats')
@@ -49,7 +54,33 @@ export function traceCommand(): Command {
       if (json === true) console.log(JSON.stringify(statistics));
       else printStatistics(statistics);
     });
+  trace.addCommand(generateCommand());
   return trace;
+}
+
+const generateSchema = z.object({
+  ...workloadFields,
+  ...transformFields,
+  blockTokens: numeric(z.number().int().min(1)).default(512),
+});
+
+function generateCommand(): Command {
+  const command = new Command('generate')
+    .description('make a workload up and write it as Mooncake JSON lines')
+    .argument('[preset]', `one of ${presetNames.join(', ')} (default: plain); flags say what is otherwise`)
+    .option('--block-tokens <n>', 'tokens of a block (default: 512)')
+    .option('--config <file>', 'YAML file with the same names as these flags; flags win');
+  return addTransformFlags(addWorkloadFlags(command)).action(
+    async (preset: string | undefined, flags: Record<string, unknown>) => {
+      const options = { ...readOptions(generateSchema, flags), workload: preset ?? 'plain' };
+      await pipeline(linesOf(openWorkload(options)), process.stdout, { end: false });
+    },
+  );
+}
+
+/** A piece of text for each group: the next is made when the reader has taken the last. */
+async function* linesOf(pieces: AsyncIterable<TracePiece>): AsyncGenerator<string, void> {
+  for await (const { requests } of pieces) yield requests.map((request) => `${mooncakeLine(request)}\n`).join('');
 }
 
 function printStatistics({ inputTokens, outputTokens, arrivals, blocks, ideal, ...rest }: TraceStatistics): void {

@@ -1,0 +1,83 @@
+// Requests of a workload as they stream by, from a file or made up, cut, repeated and sped up.
+import type { TraceRequest } from '../trace/request.ts';
+import { faster, Slice, type Span, Tiling } from '../trace/transform.ts';
+import { WorkloadGenerator } from '../trace/workload/generator.ts';
+import { toFlag } from './options.ts';
+import { readTracePieces, type TracePiece } from './trace-file.ts';
+import { UsageError } from './usage-error.ts';
+import {
+  presetOf,
+  type TransformOptions,
+  type WorkloadOptions,
+  workloadFields,
+  workloadOf,
+} from './workload-options.ts';
+
+const groupSize = 1024;
+
+export interface SourceOptions extends WorkloadOptions, TransformOptions {
+  /** A trace file, or else the name of a workload. */
+  readonly trace?: string | undefined;
+  readonly workload?: string | undefined;
+  readonly blockTokens: number;
+}
+
+/**
+ * In constant memory: a file is read again for every tile.
+ * @throws UsageError at once, unless there is one source
+ */
+export function openWorkload(options: SourceOptions): AsyncIterable<TracePiece> {
+  if (options.trace === undefined && options.workload === undefined) {
+    throw new UsageError('Cannot tell the workload: give --trace FILE or --workload NAME');
+  }
+  if (options.trace === undefined) return tiled(options, () => generated(options, generatorOf(options)));
+  const { trace, blockTokens } = options;
+  const made = ['workload', ...Object.keys(workloadFields).filter((name) => name !== 'seed')] as const;
+  const flag = made.find((name) => options[name as keyof SourceOptions] !== undefined);
+  if (flag !== undefined) throw new UsageError(`Cannot use --${toFlag(flag)} with --trace: the file says what comes`);
+  return tiled(options, () => readTracePieces(trace, { blockTokens }));
+}
+
+type Pieces = AsyncIterable<TracePiece> | Iterable<TracePiece>;
+
+async function* tiled(options: TransformOptions, open: () => Pieces): AsyncGenerator<TracePiece, void> {
+  const { tile, speed } = options;
+  const tiling = new Tiling(options.tileBlocks === 'same');
+  for (let k = 0; k < tile; k++) {
+    if (k > 0) tiling.again();
+    for await (const { requests, share } of sliced(options.slice, open())) {
+      const changed = requests.map((request) => faster(tile === 1 ? request : tiling.take(request), speed));
+      yield { requests: changed, share: (k + share) / tile };
+    }
+  }
+}
+
+async function* sliced(span: Span | undefined, pieces: Pieces): AsyncGenerator<TracePiece, void> {
+  if (span === undefined) return yield* pieces;
+  const slice = new Slice(span);
+  for await (const { requests, share } of pieces) {
+    const kept: TraceRequest[] = [];
+    for (const request of requests) {
+      const taken = slice.take(request);
+      if (taken !== undefined) kept.push(taken);
+    }
+    yield { requests: kept, share };
+    if (slice.over) return;
+  }
+}
+
+function generatorOf(options: SourceOptions): WorkloadGenerator {
+  const workload = workloadOf(presetOf(options.workload ?? 'plain'), options);
+  return new WorkloadGenerator(workload, { seed: options.seed, blockTokens: options.blockTokens });
+}
+
+function* generated(
+  { requests: total = 1000 }: SourceOptions,
+  generator: WorkloadGenerator,
+): Generator<TracePiece, void> {
+  for (let done = 0; done < total; ) {
+    const count = Math.min(groupSize, total - done);
+    done += count;
+    yield { requests: Array.from({ length: count }, () => generator.next()), share: done / total };
+  }
+}

@@ -1,0 +1,116 @@
+// Traces made faster, cut and repeated as they stream by.
+import type { TraceRequest } from './request.ts';
+
+/** From `from` on and before `to`, counted in requests or in microseconds of the trace. */
+export interface Span {
+  readonly unit: 'requests' | 'us';
+  readonly from: number;
+  /** Infinity: to the end. */
+  readonly to: number;
+}
+
+const unitUs: Readonly<Record<string, number>> = { s: 1e6, m: 60e6, h: 3600e6 };
+const spanPattern = /^(?:(\d+(?:\.\d+)?)([smh])?)?\.\.(?:(\d+(?:\.\d+)?)([smh])?)?$/;
+
+/** '100..500' in requests, '60s..5m' in time; either end may be left out. Undefined when it is neither. */
+export function parseSpan(text: string): Span | undefined {
+  const match = spanPattern.exec(text.trim());
+  if (match === null) return undefined;
+  const [, first, firstUnit, last, lastUnit] = match;
+  const timed = (firstUnit ?? lastUnit) !== undefined;
+  const end = (value: string | undefined, unit: string | undefined, missing: number) => {
+    if (value === undefined) return missing;
+    if ((unit !== undefined) !== timed) return Number.NaN;
+    return timed ? Math.round(Number(value) * unitUs[unit ?? 's']) : Number(value);
+  };
+  const from = end(first, firstUnit, 0);
+  const to = end(last, lastUnit, Number.POSITIVE_INFINITY);
+  const whole = timed || (Number.isInteger(from) && (Number.isInteger(to) || to === Number.POSITIVE_INFINITY));
+  return whole && from < to ? { unit: timed ? 'us' : 'requests', from, to } : undefined;
+}
+
+/** What lies in the span, counted anew: requests from 0, time from the start of the span, or from its first request. */
+export class Slice {
+  readonly #span: Span;
+  #startUs: number | undefined;
+  #seen = 0;
+  #kept = 0;
+  #over = false;
+
+  constructor(span: Span) {
+    this.#span = span;
+    if (span.unit === 'us') this.#startUs = span.from;
+  }
+
+  /** Nothing that comes lies in the span any more. */
+  get over(): boolean {
+    return this.#over;
+  }
+
+  /** Undefined: not in the span. */
+  take(request: TraceRequest): TraceRequest | undefined {
+    const { unit, from, to } = this.#span;
+    const at = unit === 'us' ? request.arrivalUs : this.#seen;
+    this.#seen++;
+    this.#over = at >= to || (unit === 'requests' && this.#seen >= to);
+    if (at < from || at >= to) return undefined;
+    this.#startUs ??= request.arrivalUs;
+    return { ...request, index: this.#kept++, arrivalUs: request.arrivalUs - this.#startUs };
+  }
+}
+
+/**
+ * A trace again and again: each time starts one mean gap after the last arrival of the time before. Blocks are new ones each time, unless
+ * `sameBlocks`.
+ */
+export class Tiling {
+  readonly #sameBlocks: boolean;
+  #tile = 0;
+  #count = 0;
+  #firstUs = 0;
+  #lastUs = 0;
+  /** Ids of one time of the trace. */
+  #ids = 0;
+  #emitted = 0;
+
+  constructor(sameBlocks: boolean) {
+    this.#sameBlocks = sameBlocks;
+  }
+
+  take(request: TraceRequest): TraceRequest {
+    if (this.#tile === 0) this.#measure(request);
+    const index = this.#emitted++;
+    const arrivalUs = request.arrivalUs + this.#tile * this.#periodUs;
+    return { ...request, index, arrivalUs, blocks: this.#blocksOf(request.blocks) };
+  }
+
+  /** The trace is over and comes again. */
+  again(): void {
+    this.#tile++;
+    if (!this.#sameBlocks && (this.#tile + 1) * this.#ids > 2 ** 31) {
+      throw new Error(`Cannot tile: no block ids are left: ${this.#tile} times ${this.#ids} of ${2 ** 31}`);
+    }
+  }
+
+  get #periodUs(): number {
+    const gapUs = this.#count > 1 ? Math.round((this.#lastUs - this.#firstUs) / (this.#count - 1)) : 1_000_000;
+    return this.#lastUs + gapUs;
+  }
+
+  #measure({ arrivalUs, blocks }: TraceRequest): void {
+    if (this.#count++ === 0) this.#firstUs = arrivalUs;
+    this.#lastUs = arrivalUs;
+    for (const id of blocks) if (id >= this.#ids) this.#ids = id + 1;
+  }
+
+  #blocksOf(blocks: Int32Array): Int32Array {
+    if (this.#sameBlocks || this.#tile === 0) return blocks;
+    const shift = this.#tile * this.#ids;
+    return blocks.map((id) => id + shift);
+  }
+}
+
+/** Arrivals `speed` times as fast. */
+export function faster(request: TraceRequest, speed: number): TraceRequest {
+  return speed === 1 ? request : { ...request, arrivalUs: Math.round(request.arrivalUs / speed) };
+}

@@ -1,0 +1,55 @@
+// When requests come: evenly, by chance, or in bursts.
+import type { Chance } from './chance.ts';
+
+export type Arrivals =
+  /** Independent of one another. */
+  | { readonly kind: 'poisson'; readonly requestsPerSecond: number }
+  /** At equal distances. */
+  | { readonly kind: 'constant'; readonly requestsPerSecond: number }
+  /** Phases with arrivals (Poisson) and without, of exponential lengths with these means; the rate is that of both together. */
+  | {
+      readonly kind: 'bursts';
+      readonly requestsPerSecond: number;
+      readonly onSeconds: number;
+      readonly offSeconds: number;
+    };
+
+/** Times in whole microseconds, from 0 on. */
+export class ArrivalClock {
+  readonly #arrivals: Arrivals;
+  readonly #chance: Chance;
+  #count = 0;
+  #nowUs = 0;
+  /** What is left of the phase with arrivals. */
+  #onUs = 0;
+
+  constructor(arrivals: Arrivals, chance: Chance) {
+    this.#arrivals = arrivals;
+    this.#chance = chance;
+    if (arrivals.kind === 'bursts') this.#onUs = this.#phaseUs(arrivals.onSeconds);
+  }
+
+  nextUs(): number {
+    const { kind, requestsPerSecond } = this.#arrivals;
+    if (kind === 'constant') return Math.round((this.#count++ * 1e6) / requestsPerSecond);
+    if (kind === 'poisson') this.#nowUs += this.#phaseUs(1 / requestsPerSecond);
+    else this.#burst(this.#arrivals);
+    return this.#nowUs;
+  }
+
+  #burst({ requestsPerSecond, onSeconds, offSeconds }: Extract<Arrivals, { kind: 'bursts' }>): void {
+    const share = onSeconds / (onSeconds + offSeconds);
+    let gapUs = this.#phaseUs(share / requestsPerSecond);
+    while (gapUs > this.#onUs) {
+      gapUs -= this.#onUs;
+      this.#nowUs += this.#onUs + this.#phaseUs(offSeconds);
+      this.#onUs = this.#phaseUs(onSeconds);
+    }
+    this.#onUs -= gapUs;
+    this.#nowUs += gapUs;
+  }
+
+  #phaseUs(meanSeconds: number): number {
+    return Math.round(this.#chance.exponential() * meanSeconds * 1e6);
+  }
+}

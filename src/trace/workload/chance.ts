@@ -1,0 +1,47 @@
+// Draws from a seed: each purpose has a stream of its own, so that more draws of one change nothing in another.
+import { counterUniform } from '../../util/counter-random.ts';
+import { exactLog } from '../../util/exact-math.ts';
+
+/** Pure of (seed, stream, how many were drawn), with the same bits on any machine. */
+export class Chance {
+  readonly #seed: number;
+  readonly #stream: number;
+  #drawn = 0;
+  #spareNormal: number | undefined;
+
+  constructor(seed: number, stream: number) {
+    this.#seed = seed;
+    this.#stream = stream;
+  }
+
+  /** In [0, 1). */
+  uniform(): number {
+    return counterUniform(this.#seed, this.#stream, this.#drawn++);
+  }
+
+  /** A whole number of [min, max]. */
+  whole(min: number, max: number): number {
+    return min + Math.floor(this.uniform() * (max - min + 1));
+  }
+
+  /** Of mean 1. */
+  exponential(): number {
+    return -exactLog(1 - this.uniform());
+  }
+
+  /** Of mean 0 and deviation 1: Marsaglia's polar method, whose square root IEEE 754 rounds exactly. */
+  normal(): number {
+    const spare = this.#spareNormal;
+    this.#spareNormal = undefined;
+    if (spare !== undefined) return spare;
+    for (;;) {
+      const x = 2 * this.uniform() - 1;
+      const y = 2 * this.uniform() - 1;
+      const square = x * x + y * y;
+      if (square >= 1 || square === 0) continue;
+      const scale = Math.sqrt((-2 * exactLog(square)) / square);
+      this.#spareNormal = y * scale;
+      return x * scale;
+    }
+  }
+}

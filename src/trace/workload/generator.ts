@@ -1,0 +1,123 @@
+// A workload from its description and a seed: an endless stream of requests in constant memory.
+import type { TraceRequest } from '../request.ts';
+import { ArrivalClock, type Arrivals } from './arrivals.ts';
+import { BlockNames, type Prefixes } from './block-names.ts';
+import { Chance } from './chance.ts';
+import { type DrawnLengths, drawer, type Lengths, type LengthTable } from './lengths.ts';
+import { type Conversation, TurnQueue } from './turn-queue.ts';
+
+export interface Sessions {
+  /** Mean of the number of requests of a session, at least 1; after each, another follows with the same chance. */
+  readonly turns: number;
+  /** What the user adds to the last prompt and its output. */
+  readonly newTokens: Lengths;
+  /** Mean of the time between the last token of an output and the next prompt (exponential). */
+  readonly thinkSeconds: number;
+  /** An output is taken to last so long for each of its tokens: the generator does not hear the answers. */
+  readonly answerMsPerToken: number;
+}
+
+export interface Workload {
+  /** The rate is that of requests: sessions come at this rate over their turns. */
+  readonly arrivals: Arrivals;
+  /** Of a request, or of the first one of a session. */
+  readonly lengths: DrawnLengths | LengthTable;
+  /** A share of requests (of sessions) of other lengths. */
+  readonly long: { readonly share: number; readonly lengths: DrawnLengths } | undefined;
+  readonly prefixes: Prefixes | undefined;
+  readonly sessions: Sessions | undefined;
+  /** Prompt and output together; what is longer loses the end of its prompt, and a session ends before it. */
+  readonly contextTokens: number;
+}
+
+interface Pair {
+  readonly input: number;
+  readonly output: number;
+}
+
+const streams = { arrivals: 1, lengths: 2, kinds: 3, families: 4, turns: 5 };
+
+/** A pure function of (workload, seed, block size). Sessions under way are all that it remembers. */
+export class WorkloadGenerator {
+  readonly #workload: Workload;
+  readonly #clock: ArrivalClock;
+  readonly #drawPair: () => Pair;
+  readonly #names: BlockNames;
+  readonly #turnChance: Chance;
+  readonly #drawNew: () => number;
+  readonly #turns = new TurnQueue();
+  #firstUs: number;
+  #index = 0;
+
+  constructor(workload: Workload, { seed, blockTokens }: { readonly seed: number; readonly blockTokens: number }) {
+    this.#workload = workload;
+    const { arrivals, sessions } = workload;
+    const requestsPerSecond = arrivals.requestsPerSecond / (sessions?.turns ?? 1);
+    this.#clock = new ArrivalClock({ ...arrivals, requestsPerSecond }, new Chance(seed, streams.arrivals));
+    this.#drawPair = pairDrawer(workload, new Chance(seed, streams.lengths), new Chance(seed, streams.kinds));
+    this.#names = new BlockNames(workload.prefixes, blockTokens, new Chance(seed, streams.families));
+    this.#turnChance = new Chance(seed, streams.turns);
+    this.#drawNew = drawer(sessions?.newTokens ?? { kind: 'fixed', tokens: 1 }, this.#turnChance);
+    this.#firstUs = this.#clock.nextUs();
+  }
+
+  next(): TraceRequest {
+    const { input, output } = this.#drawPair();
+    if (this.#turns.nextUs <= this.#firstUs) return this.#continue(this.#turns.take(), output);
+    const arrivalUs = this.#firstUs;
+    this.#firstUs = this.#clock.nextUs();
+    const { contextTokens } = this.#workload;
+    const outputTokens = Math.min(output, contextTokens - 1);
+    const inputTokens = Math.min(input, contextTokens - outputTokens);
+    return this.#emit({ arrivalUs, inputTokens, outputTokens, blocks: this.#names.fresh(inputTokens) });
+  }
+
+  #continue({ arrivalUs, inputTokens, before, beforeTokens }: Conversation, output: number): TraceRequest {
+    const outputTokens = Math.min(output, this.#workload.contextTokens - inputTokens);
+    const blocks = this.#names.continued(before, beforeTokens, inputTokens);
+    return this.#emit({ arrivalUs, inputTokens, outputTokens, blocks });
+  }
+
+  #emit(request: Omit<TraceRequest, 'index'>): TraceRequest {
+    if (this.#workload.sessions !== undefined) this.#maybeAgain(request, this.#workload.sessions);
+    return { index: this.#index++, ...request };
+  }
+
+  /** Does the session go on after this request? */
+  #maybeAgain(
+    { arrivalUs, inputTokens, outputTokens, blocks }: Omit<TraceRequest, 'index'>,
+    { turns, thinkSeconds, answerMsPerToken }: Sessions,
+  ): void {
+    if (this.#turnChance.uniform() >= 1 - 1 / turns) return;
+    const next = inputTokens + outputTokens + this.#drawNew();
+    const thinkUs = Math.round(this.#turnChance.exponential() * thinkSeconds * 1e6);
+    if (next >= this.#workload.contextTokens) return;
+    const answerUs = Math.round(outputTokens * answerMsPerToken * 1000);
+    this.#turns.add({
+      arrivalUs: arrivalUs + answerUs + thinkUs,
+      inputTokens: next,
+      before: blocks,
+      beforeTokens: inputTokens,
+    });
+  }
+}
+
+function pairDrawer({ lengths, long }: Workload, chance: Chance, kinds: Chance): () => Pair {
+  const drawShort = lengths.kind === 'drawn' ? pairOf(lengths, chance) : rowsOf(lengths, chance);
+  if (long === undefined) return drawShort;
+  const drawLong = pairOf(long.lengths, chance);
+  return () => (kinds.uniform() < long.share ? drawLong() : drawShort());
+}
+
+function pairOf({ input, output }: DrawnLengths, chance: Chance): () => Pair {
+  const drawInput = drawer(input, chance);
+  const drawOutput = drawer(output, chance);
+  return () => ({ input: drawInput(), output: drawOutput() });
+}
+
+function rowsOf({ input, output }: LengthTable, chance: Chance): () => Pair {
+  return () => {
+    const row = chance.whole(0, input.length - 1);
+    return { input: input[row], output: output[row] };
+  };
+}

@@ -1,0 +1,64 @@
+// Workloads from the command line: made up, written, simulated, cut and repeated.
+import { spawnSync } from 'node:child_process';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { afterAll, describe, expect, it } from 'vitest';
+
+const command = fileURLToPath(new URL('../../dist/cli/main.js', import.meta.url));
+const folder = mkdtempSync(join(tmpdir(), 'kvasir-workload-'));
+afterAll(() => rmSync(folder, { recursive: true }));
+
+function kvasir(...args: string[]): { status: number | null; stdout: string; stderr: string } {
+  const { status, stdout, stderr } = spawnSync(process.execPath, [command, ...args], {
+    encoding: 'utf8',
+    maxBuffer: 2 ** 26,
+  });
+  return { status, stdout, stderr };
+}
+
+describe('workloads', { timeout: 60_000 }, () => {
+  it('are the same from a file and made up', () => {
+    const flags = ['--requests', '3000', '--seed', '5', '--rate', '2'];
+    const path = join(folder, 'real.jsonl');
+    writeFileSync(path, kvasir('trace', 'generate', 'real', ...flags).stdout);
+    const from = (...source: string[]) => JSON.parse(kvasir('simulate', ...source, '--mixed', '4', '--json').stdout);
+    const read = from('--trace', path);
+    expect(read).toMatchObject({ requests: 3000, completed: 3000 });
+    expect(from('--workload', 'real', ...flags).stateHash).toBe(read.stateHash);
+    expect(from('--workload', 'real', ...flags, '--seed', '6').stateHash).not.toBe(read.stateHash);
+  });
+
+  it('are cut, then repeated, then sped up', () => {
+    const lines = (...flags: string[]) =>
+      kvasir('trace', 'generate', '--arrivals', 'constant', '--shared', '0.5', '--families', '1', ...flags)
+        .stdout.trim()
+        .split('\n')
+        .map((line) => JSON.parse(line) as { timestamp: number; hash_ids: number[] });
+    const whole = ['--requests', '100', '--slice', '10..14', '--tile', '3', '--speed', '4'];
+    const requests = lines(...whole);
+    expect(requests.map(({ timestamp }) => timestamp)).toEqual(requests.map((_, i) => i * 250));
+    expect(new Set(requests.map(({ hash_ids: [first] }) => first)).size).toBe(3);
+    expect(new Set(lines(...whole, '--tile-blocks', 'same').map(({ hash_ids: [first] }) => first)).size).toBe(1);
+  });
+
+  it.each([
+    ['no source', ['simulate'], /Cannot tell the workload: give --trace FILE or --workload NAME/],
+    ['two sources', ['simulate', '--trace', 'x', '--workload', 'real'], /Cannot use --workload with --trace/],
+    [
+      'a trace that is to be otherwise',
+      ['simulate', '--trace', 'x', '--new-tokens', '5'],
+      /Cannot use --new-tokens with --trace/,
+    ],
+    ['an unknown workload', ['trace', 'generate', 'surreal'], /Cannot find workload surreal: known are plain, arxiv/],
+    ['no lengths', ['trace', 'generate', '--input', '5..1'], /Cannot use --input 5..1: write 512, 100..900 or/],
+    ['no span', ['trace', 'generate', '--slice', '5s..7'], /Cannot use --slice 5s..7: write 100..500/],
+    ['lengths twice', ['trace', 'generate', '--lengths', 'x', '--input', '5'], /Cannot use --lengths with --input/],
+  ])('are refused in one line: %s', (_, args, message) => {
+    const { status, stdout, stderr } = kvasir(...args);
+    expect([status, stdout]).toEqual([2, '']);
+    expect(stderr.trim().split('\n')).toHaveLength(1);
+    expect(stderr).toMatch(message);
+  });
+});
