@@ -134,10 +134,13 @@ describe('serving', { timeout: 120_000 }, () => {
 
   it('drains on SIGTERM: running requests finish, then it exits with 0', async () => {
     const server = await serve();
-    const answer = post(server, story({ stream: true }));
-    await until(async () => (await metric(server, 'kvasir_requests_running')) > 0);
+    // Long enough to be running still when its first event has come.
+    const answer = await post(server, story({ stream: true, max_tokens: 3000 }));
+    const reader = (answer.body as ReadableStream<Uint8Array>).pipeThrough(new TextDecoderStream()).getReader();
+    let text = (await reader.read()).value ?? '';
     const exit = server.stop();
-    expect(await (await answer).text()).toContain('[DONE]');
+    for (let part = await reader.read(); !part.done; part = await reader.read()) text += part.value;
+    expect(text).toContain('[DONE]');
     expect(await exit).toBe(0);
     servers.length = 0;
   });
