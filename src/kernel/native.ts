@@ -41,7 +41,8 @@ export function createNativeBackend(options: NativeOptions): Backend {
   return new NativeBackend(native, chooseIsa(native, options.isa), options.threads);
 }
 
-function chooseIsa(native: NativeModule, asked: NativeIsa | undefined): NativeIsa {
+/** The one asked for, else the one that `KVASIR_ISA` sets, else the best. @throws where this machine lacks it: the message names those it has */
+export function chooseIsa(native: NativeModule, asked?: NativeIsa): NativeIsa {
   const has = availableIsas(native);
   const forced = process.env.KVASIR_ISA ?? '';
   // The emulation of AMX, for tests, is an instruction set of the addon's own making.

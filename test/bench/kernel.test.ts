@@ -40,6 +40,17 @@ describe('gemm', () => {
     expect(report.rows.every((row) => row.ms > 0 && row.floorMs === undefined)).toBe(true);
   });
 
+  test('K types have rows for the layers that are whole blocks of them; no row at all is an error', () => {
+    const backend = new ReferenceBackend();
+    const options = { inputs: ['f32'], rows: [1], mebibytes: 0, repeats: 1, limits: undefined } as const;
+    const whole = { name: 'whole', rows: 16, columns: 256 };
+    const { rows } = benchGemm(backend, { ...options, shapes: [...shapes, whole], types: ['q8_0', 'q4_k'] });
+    expect(rows.map(({ shape, weights }) => `${shape} ${weights}`)).toEqual(['small q8_0', 'whole q8_0', 'whole q4_k']);
+    expect(() => benchGemm(backend, { ...options, shapes, types: ['q4_k', 'q6_k'] })).toThrow(
+      /^Cannot bench layers: .*: small in q4_k, q6_k with f32$/,
+    );
+  });
+
   test('the floor is the larger of bytes over the roof and operations over the peak', () => {
     const { rows } = benchGemm(new ReferenceBackend(), {
       shapes,

@@ -1,6 +1,7 @@
 // `kvasir bench kernel gemm`: linear layers of two models by weight type, input form and rows, beside the machine's limits.
 import type { InputForm } from '../../graph/program.ts';
 import type { Backend, WeightType } from '../../kernel/backend.ts';
+import { tensorLayouts } from '../../weights/types.ts';
 import { median, round } from '../statistics.ts';
 import { type LayerShape, LayerStack } from './stack.ts';
 
@@ -73,15 +74,23 @@ const operationsMax = 2e10;
 
 const floats: readonly WeightType[] = ['f32', 'f16', 'bf16'];
 
+/** @throws Error when none of the layers can be of any of the types with any of the inputs */
 export function benchGemm(backend: Backend, options: GemmBenchOptions): GemmBenchReport {
   const rows: GemmRow[] = [];
   for (const shape of options.shapes) {
     for (const type of options.types) {
+      // K types have blocks of 256, which no model stores rows of 576 in.
+      if (shape.columns % tensorLayouts[type].blockElements !== 0) continue;
       for (const inputs of options.inputs) {
         if (inputs === 'int8' && floats.includes(type)) continue;
         rows.push(...benchLayer(backend, options, shape, type, inputs));
       }
     }
+  }
+  if (rows.length === 0) {
+    const { shapes, types } = options;
+    const asked = `${shapes.map(({ name }) => name).join(', ')} in ${types.join(', ')} with ${options.inputs.join(', ')}`;
+    throw new Error(`Cannot bench layers: the blocks of the types do not fit, or int8 inputs meet floats: ${asked}`);
   }
   const { mebibytes, limits } = options;
   return { isa: backend.isa, threads: backend.threads, mebibytes, limits, rows };

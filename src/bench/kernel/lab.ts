@@ -1,6 +1,7 @@
 // The native kernels as the kernel benches use them: a team of threads, and what the machine could do at best.
 import type { InputForm, KvType } from '../../graph/program.ts';
 import { inputFormCodes, kvTypeCodes, type NativeIsa, nativeIsas } from '../../kernel/codes.ts';
+import { chooseIsa } from '../../kernel/native.ts';
 import { findNative, type NativeModule, type NativeSplit } from '../../kernel/native-module.ts';
 
 export interface HeadsShape {
@@ -23,10 +24,9 @@ export class KernelLab {
     const found = findNative();
     if (found.kind === 'absent') throw new Error(`Cannot bench kernels: ${found.why}`);
     this.#native = found.native;
-    const isa = found.native.detectIsa();
-    this.isa = nativeIsas[isa] ?? 'portable';
+    this.isa = chooseIsa(found.native);
     this.threads = threads;
-    this.#team = found.native.createTeam(isa, threads);
+    this.#team = found.native.createTeam(nativeIsas.indexOf(this.isa), threads);
   }
 
   /** GB/s of reading `mebibytes` of contiguous memory on huge pages: from 1024 on a roof of memory, below it of caches. */
