@@ -1,6 +1,5 @@
 // A pull as people watch it: a bar on a terminal, a line now and then elsewhere.
 import type { PullEvent } from '../weights/hub/pull.ts';
-import { sizeText } from './table.ts';
 
 /** What is needed of stderr. */
 export interface ProgressOutput {
@@ -58,7 +57,7 @@ export class PullProgress {
     this.#bytesTotal = bytesTotal;
     this.#startedMs = this.#clock();
     this.#shownMs = this.#startedMs;
-    this.#line(`Downloading ${this.#name}: ${files === 1 ? '1 file' : `${files} files`}, ${sizeText(bytesTotal)}`);
+    this.#line(`Downloading ${this.#name}: ${files === 1 ? '1 file' : `${files} files`}, ${size(bytesTotal)}`);
   }
 
   #move(bytes: number): void {
@@ -84,18 +83,23 @@ export class PullProgress {
   }
 
   #state(nowMs: number): string {
-    const done = `${sizeText(this.#bytes)} of ${sizeText(this.#bytesTotal)} (${Math.floor(100 * this.#share())} %)`;
+    const done = `${size(this.#bytes)} of ${size(this.#bytesTotal)} (${Math.floor(100 * this.#share())} %)`;
     const first = this.#samples[0] ?? { ms: this.#startedMs, bytes: 0 };
     const rate = (this.#bytes - first.bytes) / (nowMs - first.ms);
     // Nothing came for a while, or a file began anew.
     if (!(rate > 0) || !Number.isFinite(rate)) return done;
-    return `${done}, ${sizeText(1000 * rate)}/s, ${seconds((this.#bytesTotal - this.#bytes) / rate)} left`;
+    return `${done}, ${size(1000 * rate)}/s, ${seconds((this.#bytesTotal - this.#bytes) / rate)} left`;
   }
 
   #line(text: string): void {
     this.#output.write(`${this.#drawn ? '\r\x1b[K' : ''}${text}\n`);
     this.#drawn = false;
   }
+}
+
+function size(bytes: number): string {
+  if (bytes < 1e6) return `${(bytes / 1e3).toFixed(0)} kB`;
+  return bytes < 1e9 ? `${(bytes / 1e6).toFixed(1)} MB` : `${(bytes / 1e9).toFixed(2)} GB`;
 }
 
 function seconds(ms: number): string {

@@ -16,6 +16,9 @@ const hardwareSchema = z.strictObject({
   operationsPerSecond: z.strictObject({ bf16: positive, fp8: positive.optional() }),
   linkBytesPerSecond: positive,
   linkUs: z.number().min(0),
+  hostMemoryBytes: positive,
+  nicBytesPerSecond: positive,
+  nicUs: z.number().min(0),
 });
 
 const modelSchema = z.strictObject({

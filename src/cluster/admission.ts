@@ -1,4 +1,5 @@
 // Whether a request is taken at all: the bounded queue, the size of the KV memory, and how long to wait before trying again.
+import type { StepPredictor } from '../policy/cost/step-shape.ts';
 import type { GenerationEvent, GenerationRequest } from './ports.ts';
 
 export type Refusal = Extract<GenerationEvent, { kind: 'failed' }>;
@@ -41,6 +42,59 @@ export function kvTokens({ promptTokens, outputTokensMax }: RequestSize): number
   return promptTokens + Math.max(0, outputTokensMax - 1);
 }
 
+/** A prompt that could never land where it is to be decoded. */
+export const tooLargeToLand: Refusal = {
+  kind: 'failed',
+  code: 'CONTEXT_TOO_LONG',
+  message: 'Cannot admit request: its prompt is longer than the memory that takes prompts from other instances',
+  retryAfterMs: undefined,
+  cause: { at: 'decode', reason: 'length' },
+};
+
+/** Sequences that would decode together, one of them new. */
+interface DecodeBatch {
+  /** Tokens of each. */
+  readonly lengths: readonly number[];
+  readonly capacityTokens: number;
+  readonly blockTokens: number;
+  readonly cost: StepPredictor;
+  /** What the new one may wait for each token. */
+  readonly tbtUsMax: number | undefined;
+}
+
+/** The refusal of a request with which a batch would not fit into memory, or decode too slowly; the last look before it joins. */
+export function decodeRefusal({
+  lengths,
+  capacityTokens,
+  blockTokens,
+  cost,
+  tbtUsMax,
+}: DecodeBatch): Refusal | undefined {
+  let keys = 0;
+  let tokens = 0;
+  for (const length of lengths) {
+    keys += length;
+    tokens += Math.ceil((length + 1) / blockTokens) * blockTokens;
+  }
+  const rows = lengths.length;
+  if (tokens > capacityTokens)
+    return lateDecode('memory', `${rows} sequences of ${tokens} tokens, ${capacityTokens} fit`);
+  if (tbtUsMax === undefined) return undefined;
+  const us = cost.predictUs({ rows, keyRows: keys, decodeRows: rows, decodeKeys: keys, logitRows: rows });
+  if (us <= tbtUsMax) return undefined;
+  return lateDecode('tbt', `predicted TBT ${Math.round(us / 1000)} ms exceeds ${Math.round(tbtUsMax / 1000)} ms`);
+}
+
+function lateDecode(reason: 'memory' | 'tbt', figures: string): Refusal {
+  return {
+    kind: 'failed',
+    code: 'KV_OVERLOADED',
+    message: `Cannot admit request: its decode would be late: ${figures}`,
+    retryAfterMs: retryMsMin,
+    cause: { at: 'decode', reason },
+  };
+}
+
 /** A request that the pool could not hold even alone. */
 export function tooLong(size: RequestSize, capacityTokens: number): Refusal | undefined {
   if (kvTokens(size) <= capacityTokens) return undefined;
@@ -50,6 +104,7 @@ export function tooLong(size: RequestSize, capacityTokens: number): Refusal | un
     code: 'CONTEXT_TOO_LONG',
     message: `Cannot admit request: it is longer than the KV memory: ${figures}`,
     retryAfterMs: undefined,
+    cause: { at: 'prefill', reason: 'length' },
   };
 }
 
@@ -59,5 +114,6 @@ export function overloaded(accepted: number, queueMax: number, retryAfterMs: num
     code: 'KV_OVERLOADED',
     message: `Cannot admit request: the queue is full: ${accepted} of ${queueMax} requests are being served, try again in ${retryAfterMs} ms`,
     retryAfterMs,
+    cause: { at: 'prefill', reason: 'queue' },
   };
 }

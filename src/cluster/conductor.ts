@@ -8,21 +8,31 @@ export interface ConductorConfig<Request> {
   readonly instances: readonly {
     /** Tokens whose keys and values fit at once. */
     readonly capacityTokens: number;
+    readonly role?: InstanceRole;
   }[];
   /** Requests accepted and not ended, over all instances. */
   readonly queueMax: number;
   readonly size: (request: Request) => RequestSize;
 }
 
+/** What an instance computes: prompts for others, what comes after the prompts of others, or both for its own requests. */
+export type InstanceRole = 'prefill' | 'decode' | 'mixed';
+
 /** Where an accepted request stands, as far as its instance has told. */
 type Stage = 'queued' | 'prefill' | 'decode';
 
-interface Tracked {
+/** Where a request goes: `decodeAt` where another instance decodes. */
+interface Route {
   readonly instance: InstanceIndex;
+  readonly decodeAt: InstanceIndex | undefined;
+}
+
+interface Tracked extends Route {
   stage: Stage;
 }
 
 interface InstanceView {
+  readonly role: InstanceRole;
   readonly capacityTokens: number;
   requests: number;
   lost: boolean;
@@ -46,7 +56,8 @@ export class Conductor<Request extends { readonly id: RequestId }> {
   constructor(config: ConductorConfig<Request>) {
     this.#size = config.size;
     this.#queueMax = config.queueMax;
-    this.#instances = config.instances.map(({ capacityTokens }) => ({
+    this.#instances = config.instances.map(({ capacityTokens, role = 'mixed' }) => ({
+      role,
       capacityTokens,
       requests: 0,
       lost: false,
@@ -72,6 +83,9 @@ export class Conductor<Request extends { readonly id: RequestId }> {
       case 'heard':
         this.#hear(nowUs, event.instance, event.id, event.event);
         break;
+      case 'prefilled':
+        this.#prefilled(event.instance, event.id);
+        break;
       case 'instanceLost':
         this.#lose(event.instance);
         break;
@@ -88,13 +102,13 @@ export class Conductor<Request extends { readonly id: RequestId }> {
       this.#effects.push({ kind: 'ignored', message: `Ignored submit: request ${request.id} is live already` });
       return;
     }
-    const instance = this.#pick();
-    const refusal = this.#refuse(nowUs, request, instance);
+    const route = this.#route(this.#size(request).outputTokensMax);
+    const refusal = this.#refuse(nowUs, request, route);
     this.#effects.push({ kind: 'emit', id: request.id, event: refusal ?? { kind: 'accepted' } });
-    if (refusal !== undefined || instance === undefined) return;
-    this.#instances[instance].requests++;
-    this.#requests.set(request.id, { instance, stage: 'queued' });
-    this.#effects.push({ kind: 'forward', instance, request });
+    if (refusal !== undefined || route === undefined) return;
+    for (const leg of legsOf(route)) this.#instances[leg].requests++;
+    this.#requests.set(request.id, { ...route, stage: 'queued' });
+    this.#effects.push({ kind: 'forward', request, ...route });
   }
 
   /** The refusal that a request would meet now, were `ahead` others taken before it; undefined while there is room. */
@@ -104,18 +118,27 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     return overloaded(accepted, this.#queueMax, this.#throughput.retryAfterMs(nowUs, accepted));
   }
 
-  #refuse(nowUs: number, request: Request, instance: InstanceIndex | undefined): Refusal | undefined {
+  #refuse(nowUs: number, request: Request, route: Route | undefined): Refusal | undefined {
     if (this.#draining) return refusal('SHUTTING_DOWN', 'Cannot admit request: the server is shutting down');
-    if (instance === undefined)
-      return refusal('ENGINE_FAILED', 'Cannot admit request: no instance is left to serve it');
-    return tooLong(this.#size(request), this.#instances[instance].capacityTokens) ?? this.overload(nowUs, 0);
+    if (route === undefined) return refusal('ENGINE_FAILED', 'Cannot admit request: no instance is left to serve it');
+    const capacityTokens = Math.min(...legsOf(route).map((leg) => this.#instances[leg].capacityTokens));
+    return tooLong(this.#size(request), capacityTokens) ?? this.overload(nowUs, 0);
   }
 
-  /** The instance with the fewest requests. */
-  #pick(): InstanceIndex | undefined {
+  /** The instances with the fewest requests. One token of output comes with the prompt: nobody has to decode. */
+  #route(outputTokensMax: number): Route | undefined {
+    const instance = this.#fewest((role) => role !== 'decode');
+    if (instance === undefined) return undefined;
+    if (this.#instances[instance].role === 'mixed' || outputTokensMax <= 1) return { instance, decodeAt: undefined };
+    const decodeAt = this.#fewest((role) => role === 'decode');
+    return decodeAt === undefined ? undefined : { instance, decodeAt };
+  }
+
+  #fewest(accepts: (role: InstanceRole) => boolean): InstanceIndex | undefined {
     let best: InstanceIndex | undefined;
-    for (const [index, { requests, lost }] of this.#instances.entries()) {
-      if (!lost && (best === undefined || requests < this.#instances[best].requests)) best = index;
+    for (const [index, { role, requests, lost }] of this.#instances.entries()) {
+      if (lost || !accepts(role)) continue;
+      if (best === undefined || requests < this.#instances[best].requests) best = index;
     }
     return best;
   }
@@ -127,6 +150,8 @@ export class Conductor<Request extends { readonly id: RequestId }> {
       return;
     }
     const view = this.#instances[tracked.instance];
+    if (tracked.decodeAt !== undefined)
+      this.#effects.push({ kind: 'cancel', instance: tracked.decodeAt, id, interrupt: false });
     const interrupt = tracked.stage === 'prefill' && (view.progressed || view.requests === 1);
     if (interrupt) view.progressed = false;
     this.#effects.push({ kind: 'cancel', instance: tracked.instance, id, interrupt });
@@ -136,7 +161,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
   #hear(nowUs: number, instance: InstanceIndex, id: RequestId, event: GenerationEvent): void {
     const tracked = this.#requests.get(id);
     // Words about a request that was cancelled may still be under way: nothing is wrong.
-    if (tracked?.instance !== instance || event.kind === 'accepted') return;
+    if (tracked === undefined || !legsOf(tracked).includes(instance) || event.kind === 'accepted') return;
     this.#effects.push({ kind: 'emit', id, event });
     switch (event.kind) {
       case 'started':
@@ -157,6 +182,14 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     }
   }
 
+  /** What the prompt's instance still has of it is only a copy under way. */
+  #prefilled(instance: InstanceIndex, id: RequestId): void {
+    const tracked = this.#requests.get(id);
+    if (tracked?.instance !== instance || tracked.stage === 'decode') return;
+    tracked.stage = 'decode';
+    this.#instances[instance].progressed = true;
+  }
+
   #lose(instance: InstanceIndex): void {
     const view = this.#instances[instance];
     if (view === undefined || view.lost) {
@@ -168,7 +201,9 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     }
     view.lost = true;
     for (const [id, tracked] of [...this.#requests]) {
-      if (tracked.instance !== instance) continue;
+      if (!legsOf(tracked).includes(instance)) continue;
+      for (const leg of legsOf(tracked))
+        if (leg !== instance) this.#effects.push({ kind: 'cancel', instance: leg, id, interrupt: false });
       this.#effects.push({
         kind: 'emit',
         id,
@@ -179,7 +214,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
   }
 
   #forget(id: RequestId, tracked: Tracked): void {
-    this.#instances[tracked.instance].requests--;
+    for (const leg of legsOf(tracked)) this.#instances[leg].requests--;
     this.#requests.delete(id);
     this.#sayDrained();
   }
@@ -191,7 +226,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
   /** Throws unless every request is counted at its instance, and none at a lost one. */
   check(): void {
     const counts = this.#instances.map(() => 0);
-    for (const { instance } of this.#requests.values()) counts[instance]++;
+    for (const tracked of this.#requests.values()) for (const leg of legsOf(tracked)) counts[leg]++;
     const wrong = this.#instances.findIndex((view, i) => view.requests !== counts[i] || (view.lost && counts[i] > 0));
     if (wrong >= 0) {
       throw new Error(
@@ -199,6 +234,10 @@ export class Conductor<Request extends { readonly id: RequestId }> {
       );
     }
   }
+}
+
+function legsOf({ instance, decodeAt }: Route): readonly InstanceIndex[] {
+  return decodeAt === undefined ? [instance] : [instance, decodeAt];
 }
 
 function refusal(code: Refusal['code'], message: string): Refusal {

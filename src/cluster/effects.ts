@@ -2,7 +2,7 @@
 import type { StepShape } from '../policy/cost/step-shape.ts';
 
 import type { Step } from '../util/step.ts';
-import type { InstanceIndex, StepNumber } from './messages.ts';
+import type { InstanceIndex, PeerMessage, StepNumber } from './messages.ts';
 import type { GenerationEvent, GenerationRequest, RequestId } from './ports.ts';
 
 interface Emit {
@@ -17,7 +17,7 @@ interface Ignored {
   readonly message: string;
 }
 
-export type InstanceEffect<Plan = Step> =
+export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
   | Emit
   | Ignored
   /**
@@ -36,13 +36,35 @@ export type InstanceEffect<Plan = Step> =
   | { readonly kind: 'endRun'; readonly step: StepNumber }
   /** Set the abort word of this step, if it still runs. It may end as stepDone all the same. */
   | { readonly kind: 'abortStep'; readonly step: StepNumber }
+  | { readonly kind: 'send'; readonly to: InstanceIndex; readonly message: PeerMessage<Request> }
+  /**
+   * Keys and values of `tokens` more prompt tokens go to another instance: at once, or layer by layer as `step` computes them. With `held` they
+   * are the last ones: when all have arrived, tell the other instance `landed`, with `held`.
+   */
+  | {
+      readonly kind: 'stream';
+      readonly id: RequestId;
+      readonly to: InstanceIndex;
+      readonly tokens: number;
+      readonly step: StepNumber | undefined;
+      readonly held: readonly GenerationEvent[] | undefined;
+    }
+  /** What is under way of this stream may be dropped: nobody wants it any more. */
+  | { readonly kind: 'stopStream'; readonly id: RequestId; readonly to: InstanceIndex }
+  /** For the conductor: the prompt is computed. */
+  | { readonly kind: 'prefilled'; readonly id: RequestId }
   /** For the log: a step failed and took its requests with it. */
   | { readonly kind: 'fault'; readonly message: string };
 
 export type ConductorEffect<Request = GenerationRequest> =
   | Emit
   | Ignored
-  | { readonly kind: 'forward'; readonly instance: InstanceIndex; readonly request: Request }
+  | {
+      readonly kind: 'forward';
+      readonly instance: InstanceIndex;
+      readonly request: Request;
+      readonly decodeAt: InstanceIndex | undefined;
+    }
   /** With `interrupt`, set the abort word too: the step that runs is likely the request's own prefill. */
   | { readonly kind: 'cancel'; readonly instance: InstanceIndex; readonly id: RequestId; readonly interrupt: boolean }
   | { readonly kind: 'drained' };

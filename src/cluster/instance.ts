@@ -7,9 +7,12 @@ import type { BlockPool } from '../policy/blocks/block-pool.ts';
 import type { EvictionKind } from '../policy/blocks/eviction.ts';
 import type { StepPredictor, StepShape } from '../policy/cost/step-shape.ts';
 import type { LayerGroup } from '../util/step.ts';
-import { overloaded, Throughput, tooLong } from './admission.ts';
+import { decodeRefusal, overloaded, Throughput, tooLargeToLand, tooLong } from './admission.ts';
 import type { InstanceEffect } from './effects.ts';
-import type { InstanceEvent, StepNumber } from './messages.ts';
+import { type HandOffConfig, HandOffs } from './hand-offs.ts';
+import { type InFlight, worthAborting } from './in-flight.ts';
+import { InstanceTotals } from './instance-totals.ts';
+import type { InstanceEvent, InstanceIndex, StepNumber } from './messages.ts';
 import type { GenerationEvent, InstanceSnapshot, RequestId } from './ports.ts';
 import type { Emit, ResultRows, Served, StepRun, Work } from './work.ts';
 
@@ -24,21 +27,8 @@ export interface InstanceConfig {
   readonly cost: StepPredictor;
   /** Requests accepted and not ended, at most. */
   readonly queueMax: number;
-}
-
-/** A decode row is worth an abort only when its step would go on for longer than this. */
-const abortDecodeUsMin = 100_000;
-
-interface InFlight<S> {
-  readonly step: StepNumber;
-  readonly startedUs: number;
-  readonly predictedUs: number;
-  readonly shape: StepShape;
-  readonly requests: readonly S[];
-  /** Equal steps that may follow one another before anything has to be decided. */
-  readonly stepsMax: number;
-  /** It was asked to stop: by an abort, or at the end of the step that runs. */
-  ending: boolean;
+  /** With other instances to hand prompts to, or to take them from. */
+  readonly handOff?: HandOffConfig;
 }
 
 /**
@@ -59,12 +49,13 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   /** (sequencesMax): those that run, by the slots of their sequences. */
   readonly #bySlot: S[] = [];
   readonly #rows = { row: 0, scored: 0, samples: false };
-  readonly #totals = { prompt: 0, cached: 0, computedPrompt: 0, generated: 0, steps: 0, stepUs: 0 };
-  #arrivals = 0;
+  readonly #totals = new InstanceTotals();
+  #arrivalNumber = 0;
   #steps: StepNumber = 0;
   #inFlight: InFlight<S> | undefined;
   #abortedLast = false;
-  #effects: InstanceEffect<Plan>[] = [];
+  readonly #handOffs: HandOffs<Request, S>;
+  #effects: InstanceEffect<Plan, Request>[] = [];
 
   /** @param work made over the pools of the layer groups */
   constructor(config: InstanceConfig, work: (pools: readonly BlockPool[]) => Work<Request, S, Plan, Result>) {
@@ -72,6 +63,12 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#cost = config.cost;
     this.#cache = new BlockCache(config);
     this.#batcher = new Batcher(this.#cache, config.limits, this.#cost);
+    this.#handOffs = new HandOffs(config.handOff, {
+      push: (effect) => this.#effects.push(effect),
+      isLive: (id) => this.#live.has(id),
+      promptTokens: (request) => this.#work.size(request).promptTokens,
+      settled: (served, declined) => this.#settled(served, declined),
+    });
     this.#work = work(this.#cache.groups.map(({ pool }) => pool));
   }
 
@@ -81,24 +78,31 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   }
 
   /** `nowUs` never goes back. The effects are to be carried out in order. */
-  step(nowUs: number, event: InstanceEvent<Request, Result>): readonly InstanceEffect<Plan>[] {
+  step(nowUs: number, event: InstanceEvent<Request, Result>): readonly InstanceEffect<Plan, Request>[] {
     this.#effects = [];
     switch (event.kind) {
       case 'submit':
-        this.#submit(nowUs, event.request);
+        this.#submit(nowUs, event.request, event.decodeAt);
         break;
       case 'cancel':
         this.#cancel(nowUs, event.id);
         break;
+      case 'peer':
+        this.#hear(event);
+        break;
+      case 'landed':
+        if (!this.#handOffs.arrivals.land(event.from, event.id, event.held))
+          this.#ignore(`landed: request ${event.id} is not expected`);
+        break;
       default:
         this.#stepEnded(nowUs, event);
     }
-    if (this.#inFlight === undefined) this.#launch(nowUs);
-    else if (event.kind === 'submit' || event.kind === 'cancel') this.#endRun(this.#inFlight);
+    if (this.#inFlight === undefined) this.#next(nowUs);
+    else if (!('step' in event)) this.#endRun(this.#inFlight);
     return this.#effects;
   }
 
-  #submit(nowUs: number, request: Request): void {
+  #submit(nowUs: number, request: Request, decodeAt: InstanceIndex | undefined): void {
     if (this.#live.has(request.id)) {
       this.#ignore(`submit: request ${request.id} is live already`);
       return;
@@ -112,16 +116,34 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
         : undefined);
     this.#emit(request.id, refusal ?? { kind: 'accepted' });
     if (refusal !== undefined) return;
-    const served = this.#work.serve(request, this.#arrivals++);
-    this.#live.set(request.id, served);
+    const served = this.#work.serve(request, this.#arrivalNumber++);
+    if (decodeAt !== undefined) this.#handOffs.departures.add(request, served, decodeAt);
+    this.#take(served);
+  }
+
+  #take(served: S): void {
+    this.#live.set(served.id, served);
     this.#served.set(served.sequence, served);
     this.#batcher.add(served.sequence);
   }
 
+  #hear({ from, message }: Extract<InstanceEvent<Request, Result>, { kind: 'peer' }>): void {
+    const why = this.#handOffs.hear(from, message, this.#inFlight?.step);
+    if (why !== undefined) this.#ignore(`${message.kind}: ${why}`);
+  }
+
+  #settled(served: S, declined: boolean): void {
+    this.#live.delete(served.id);
+    if (declined) this.#emit(served.id, tooLargeToLand);
+    if (served.sequence.planned > 0) served.cancelled = true;
+    else this.#remove(served, false);
+  }
+
   #cancel(nowUs: number, id: RequestId): void {
     const served = this.#live.get(id);
+    const landing = this.#handOffs.drop(id);
     if (served === undefined) {
-      this.#ignore(`cancel: request ${id} is not live`);
+      if (!landing) this.#ignore(`cancel: request ${id} is not live`);
       return;
     }
     this.#live.delete(id);
@@ -129,18 +151,10 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     const flight = this.#inFlight;
     if (flight === undefined || served.sequence.planned === 0) {
       this.#remove(served, false);
-    } else if (!flight.ending && this.#worthAborting(nowUs, flight, served)) {
+    } else if (!flight.ending && worthAborting(nowUs, flight, served, this.#abortedLast)) {
       flight.ending = true;
       this.#effects.push({ kind: 'abortStep', step: flight.step });
     }
-  }
-
-  /** Is it worth losing the step's work to be rid of these rows? Never twice in a row at the expense of others: they must get on. */
-  #worthAborting(nowUs: number, flight: InFlight<S>, served: S): boolean {
-    if (flight.requests.every((other) => other.cancelled)) return true;
-    // The steps of a run are short.
-    if (this.#abortedLast || flight.stepsMax > 1) return false;
-    return served.sequence.planned > 1 || flight.predictedUs - (nowUs - flight.startedUs) > abortDecodeUsMin;
   }
 
   #stepEnded(nowUs: number, event: Extract<InstanceEvent<Request, Result>, { step: StepNumber }>): void {
@@ -163,10 +177,13 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     const run = { startedUs: flight.startedUs, stepUs };
     const rows = this.#rows;
     rows.row = 0;
+    const departing = this.#handOffs.departures.size > 0;
     for (const served of flight.requests) {
       rows.scored = served.sequence.scoredRows;
       rows.samples = served.sequence.samplesNow;
       if (this.#work.failed(result, rows)) this.#failRow(nowUs, served);
+      else if (rows.samples && departing && this.#handOffs.departures.has(served.id))
+        this.#commitPrompt(nowUs, served, result, rows, run);
       else this.#commitRows(nowUs, served, result, rows, run);
       rows.row += rows.scored + Number(rows.samples);
     }
@@ -174,8 +191,25 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
 
   #observe(shape: StepShape, stepUs: ArrayLike<number>): void {
     this.#cost.observe(shape, stepUs);
-    for (let i = 0; i < stepUs.length; i++) this.#totals.stepUs += stepUs[i];
-    this.#totals.steps += stepUs.length;
+    this.#totals.ran(stepUs);
+  }
+
+  /** A prompt that goes on elsewhere is computed: there its client will hear the first token, unless that is the last. */
+  #commitPrompt(nowUs: number, served: S, result: Result, rows: ResultRows, run: StepRun): void {
+    const { sequence } = served;
+    this.#totals.computedPrompt += sequence.planned;
+    this.#totals.generated++;
+    this.#batcher.commit(sequence);
+    const held: GenerationEvent[] = [];
+    const reason = this.#work.commit(served, result, rows, run, (_, event) => held.push(event));
+    this.#effects.push({ kind: 'prefilled', id: served.id });
+    if (reason === undefined) {
+      this.#batcher.park(sequence);
+      this.#handOffs.departures.compute(served.id, held);
+    } else {
+      for (const event of held) this.#emit(served.id, event);
+      this.#end(nowUs, served, { kind: 'finished', reason }, false);
+    }
   }
 
   #commitRows(nowUs: number, served: S, result: Result, rows: ResultRows, run: StepRun): void {
@@ -211,6 +245,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
 
   #end(nowUs: number, served: S, event: GenerationEvent, forget: boolean): void {
     this.#throughput.ended(nowUs);
+    this.#handOffs.departures.drop(served.id);
     this.#live.delete(served.id);
     this.#emit(served.id, event);
     this.#remove(served, forget);
@@ -222,12 +257,40 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#batcher.remove(served.sequence, forget);
   }
 
+  /** Between two steps: takes what has landed, and plans the next. */
+  #next(nowUs: number): void {
+    for (const { id, request, held } of this.#handOffs.arrivals.takeLanded()) {
+      const late = this.#config.handOff?.rechecks === true ? this.#lateness(request) : undefined;
+      if (late === undefined) {
+        this.#take(this.#work.resume(request, this.#arrivalNumber++, held));
+      } else {
+        this.#handOffs.arrivals.drop(id);
+        this.#emit(id, late);
+      }
+    }
+    this.#launch(nowUs);
+  }
+
+  /** The refusal of a request that has landed where all that is here would decode too slowly with it, or not fit. */
+  #lateness(request: Request): GenerationEvent | undefined {
+    const sequences = [...this.#batcher.running, ...this.#batcher.waiting];
+    const { promptTokens } = this.#work.size(request);
+    const lengths = [promptTokens + 1, ...sequences.map(({ length }) => length)];
+    return decodeRefusal({
+      lengths,
+      capacityTokens: this.capacityTokens,
+      blockTokens: this.#config.blockTokens,
+      cost: this.#cost,
+      tbtUsMax: this.#work.tbtUsMax(request),
+    });
+  }
+
   #launch(nowUs: number): void {
     const planned = this.#batcher.plan();
     for (const sequence of this.#batcher.admitted) {
       const served = this.#requestOf(sequence);
       this.#bySlot[sequence.slot] = served;
-      this.#start(served);
+      this.#start(nowUs, served);
     }
     if (planned.length === 0) return;
     const requests = new Array<S>(planned.length);
@@ -238,11 +301,12 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     const stepsMax = this.#stepsMax(requests);
     this.#inFlight = { step, startedUs: nowUs, predictedUs, shape, requests, stepsMax, ending: false };
     this.#effects.push({ kind: 'runStep', step, plan: this.#work.plan(requests), predictedUs, shape, stepsMax });
+    if (this.#handOffs.departures.size > 0) this.#handOffs.departures.launched(step);
   }
 
   /** How many equal steps may follow one another: until a request may end or the batcher has something to decide. */
   #stepsMax(requests: readonly S[]): number {
-    let most = this.#batcher.steadySteps();
+    let most = this.#handOffs.departures.size > 0 ? 1 : this.#batcher.steadySteps();
     for (let i = 0; i < requests.length && most > 1; i++) most = Math.min(most, this.#work.growthMax(requests[i]));
     return most;
   }
@@ -255,13 +319,21 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   }
 
   /** The first time that a request runs; a preempted one has started before. */
-  #start(served: S): void {
+  #start(nowUs: number, served: S): void {
     if (served.started) return;
     served.started = true;
+    const held = this.#handOffs.arrivals.heldOf(served.id);
+    if (held !== undefined) {
+      this.#handOffs.arrivals.drop(served.id);
+      this.#work.joined(served, nowUs);
+      for (const event of held) this.#emit(served.id, event);
+      return;
+    }
     const cachedTokens = served.sequence.cachedTokens ?? 0;
     this.#totals.prompt += served.sequence.promptLength;
     this.#totals.cached += cachedTokens;
     this.#emit(served.id, { kind: 'started', cachedTokens });
+    this.#handOffs.departures.ask(served.id);
   }
 
   #requestOf(sequence: Sequence): S {
@@ -279,28 +351,15 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   }
 
   snapshot(): InstanceSnapshot {
-    const { usedPages, cachedPages, pages } = this.#cache;
-    const totals = this.#totals;
-    return {
-      ready: true,
-      waiting: this.#batcher.waiting.length,
-      running: this.#batcher.running.length,
-      pages: { total: pages.total, used: usedPages, cached: cachedPages, free: pages.free },
-      promptTokens: totals.prompt,
-      cachedTokens: totals.cached,
-      computedPromptTokens: totals.computedPrompt,
-      generatedTokens: totals.generated,
-      preemptions: this.#batcher.preemptions,
-      steps: totals.steps,
-      stepMsTotal: totals.stepUs / 1_000,
-      evictedBlocks: this.#cache.evicted,
-    };
+    return this.#totals.snapshot(this.#batcher, this.#cache);
   }
 
   /** Throws unless every page is accounted for, every request is in exactly one state, and something runs while anyone waits. */
   check(): void {
     this.#batcher.check();
-    const held = [...this.#batcher.waiting, ...this.#batcher.running];
+    this.#handOffs.arrivals.check();
+    const { waiting, running, parked } = this.#batcher;
+    const held = [...waiting, ...running, ...parked];
     if (held.length !== this.#served.size || !held.every((sequence) => this.#served.has(sequence))) {
       throw new Error(`Instance broken: ${this.#served.size} requests, ${held.length} sequences`);
     }
@@ -315,7 +374,11 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     const cancelled = [...this.#served.values()].filter((served) => served.cancelled).length;
     if (this.#live.size + cancelled !== this.#served.size)
       throw new Error(`Instance broken: ${this.#live.size} requests live, ${this.#served.size} held`);
-    if (this.#inFlight === undefined && held.length > 0)
+    if (parked.size !== this.#handOffs.departures.computed)
+      throw new Error(
+        `Instance broken: ${parked.size} prompts are parked, ${this.#handOffs.departures.computed} leave`,
+      );
+    if (this.#inFlight === undefined && held.length > 0 && parked.size === 0)
       throw new Error(`Instance broken: ${held.length} requests wait and nothing runs`);
   }
 }

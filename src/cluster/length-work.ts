@@ -30,6 +30,8 @@ export class LengthRequest {
   lastTokenUs = 0;
   cachedTokens = 0;
   outputs = 0;
+  /** What it may wait for its first token and for each next one; undefined: as long as it takes. */
+  slo: LengthSlo | undefined;
   /** (outputTokens - 1): gaps between tokens. */
   readonly gapUs: Float64Array;
 
@@ -55,6 +57,17 @@ export class LengthRequest {
     this.lastTokenUs = atUs;
     this.outputs = outputs + steps;
   }
+
+  /** The first token, computed elsewhere, is passed on at `atUs`. */
+  joinedAt(atUs: number): void {
+    this.firstTokenUs = atUs;
+    this.lastTokenUs = atUs;
+  }
+}
+
+export interface LengthSlo {
+  readonly ttftUs: number;
+  readonly tbtUs: number;
 }
 
 /** Digests of the prompt's full blocks: the trace's ids, spread as tables of digests expect. */
@@ -69,9 +82,9 @@ class LengthContent implements SequenceContent {
   readonly request: LengthRequest;
   readonly chain: BlockChain;
 
-  constructor(request: LengthRequest) {
+  constructor(request: LengthRequest, chain: BlockChain) {
     this.request = request;
-    this.chain = request.chain;
+    this.chain = chain;
   }
 
   get length(): number {
@@ -89,11 +102,11 @@ class ServedLengths implements Served {
   started = false;
   cancelled = false;
 
-  constructor(request: LengthRequest, arrival: number) {
+  constructor(request: LengthRequest, arrival: number, chain: BlockChain) {
     this.id = request.id;
     this.request = request;
     this.sequence = new Sequence({
-      content: new LengthContent(request),
+      content: new LengthContent(request, chain),
       promptLength: request.trace.inputTokens,
       groups: 1,
       priority: 0,
@@ -118,7 +131,22 @@ class LengthWork implements Work<LengthRequest, ServedLengths, undefined, undefi
   }
 
   serve(request: LengthRequest, arrival: number): ServedLengths {
-    return new ServedLengths(request, arrival);
+    return new ServedLengths(request, arrival, request.chain);
+  }
+
+  /** The prefix cache is where prompts are computed: what has landed is nobody else's. */
+  resume(request: LengthRequest, arrival: number): ServedLengths {
+    const served = new ServedLengths(request, arrival, noBlocks);
+    served.sequence.landed = request.trace.inputTokens;
+    return served;
+  }
+
+  joined({ request }: ServedLengths, nowUs: number): void {
+    request.joinedAt(nowUs);
+  }
+
+  tbtUsMax({ slo }: LengthRequest): number | undefined {
+    return slo?.tbtUs;
   }
 
   plan(): undefined {
@@ -150,6 +178,8 @@ class LengthWork implements Work<LengthRequest, ServedLengths, undefined, undefi
   }
 }
 
+const noBlocks: BlockChain = { blocks: 0, words: new Uint32Array(0) };
+
 /** Says that prefill is over; what the token is, nobody knows. */
 const firstToken: GenerationEvent = { kind: 'tokens', tokens: new Int32Array(1), logprobs: undefined };
 
@@ -158,7 +188,8 @@ export type { StepCostModel };
 /** An instance whose steps are only timed. */
 export type LengthInstance = Instance<LengthRequest, ServedLengths, undefined, undefined>;
 
-export interface LengthInstanceConfig extends Pick<InstanceConfig, 'blockTokens' | 'eviction' | 'limits' | 'queueMax'> {
+export interface LengthInstanceConfig
+  extends Pick<InstanceConfig, 'blockTokens' | 'eviction' | 'limits' | 'queueMax' | 'handOff'> {
   readonly cost: StepCostModel;
   /** Blocks of KV; by the memory of the cost model unless given. */
   readonly blocks: number | undefined;

@@ -47,6 +47,12 @@ export interface TokenLogprobs {
 
 export type FailureCode = 'NOT_READY' | 'KV_OVERLOADED' | 'CONTEXT_TOO_LONG' | 'SHUTTING_DOWN' | 'ENGINE_FAILED';
 
+/** Where a request was refused and why: its prefill or its decode would be late, memory or queue are full, it is too long. */
+export interface RefusalCause {
+  readonly at: 'prefill' | 'decode';
+  readonly reason: 'ttft' | 'tbt' | 'memory' | 'queue' | 'length';
+}
+
 export type GenerationEvent =
   /** The queue took the request: the first event unless it is refused. */
   | { readonly kind: 'accepted' }
@@ -61,6 +67,8 @@ export type GenerationEvent =
       readonly code: FailureCode;
       readonly message: string;
       readonly retryAfterMs: number | undefined;
+      /** Of requests that were refused. */
+      readonly cause?: RefusalCause;
     };
 
 /** Counters and gauges of an instance, for /metrics, /ready and dashboards. */

@@ -5,7 +5,7 @@ import { pageTokens, type Step, type StepResult } from '../util/step.ts';
 import { type RequestSize, sizeOf } from './admission.ts';
 import { Instance, type InstanceConfig } from './instance.ts';
 import { logprobsOf } from './logprobs.ts';
-import type { GenerationRequest } from './ports.ts';
+import type { GenerationEvent, GenerationRequest } from './ports.ts';
 import { ServedRequest } from './request.ts';
 import { StepBuilder } from './step-builder.ts';
 import type { Emit, ResultRows, StepRun, Work } from './work.ts';
@@ -41,6 +41,21 @@ class TokenWork implements Work<GenerationRequest, ServedRequest, Step, StepResu
   serve(request: GenerationRequest, arrival: number): ServedRequest {
     const root = rootDigest(this.#config.root, request.salt, this.#config.hashKey);
     return new ServedRequest(request, root, arrival, this.#config.groups.length);
+  }
+
+  resume(request: GenerationRequest, arrival: number, held: readonly GenerationEvent[]): ServedRequest {
+    const served = this.serve(request, arrival);
+    for (const event of held) {
+      if (event.kind === 'tokens') for (const token of event.tokens) served.append(token);
+    }
+    served.sequence.landed = served.content.length - 1;
+    return served;
+  }
+
+  joined(): void {}
+
+  tbtUsMax(): undefined {
+    return undefined;
   }
 
   plan(requests: readonly ServedRequest[]): Step {

@@ -36,6 +36,12 @@ export interface Work<Request, S extends Served, Plan, Result> {
   size(request: Request): RequestSize;
   /** @param arrival unique and rising */
   serve(request: Request, arrival: number): S;
+  /** A request whose prompt, and the first token that `held` tells, were computed elsewhere. */
+  resume(request: Request, arrival: number, held: readonly GenerationEvent[]): S;
+  /** A resumed request joins: its client hears the first token now. */
+  joined(served: S, nowUs: number): void;
+  /** What a resumed request may wait for each token, where it says so. */
+  tbtUsMax(request: Request): number | undefined;
   /** Lays out sequences with planned rows, in the order that their results are to come back. */
   plan(requests: readonly S[]): Plan;
   /** Did any of these rows break? */

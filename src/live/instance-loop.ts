@@ -115,8 +115,16 @@ export class InstanceLoop {
       case 'endRun':
         // Every run is one step long here.
         break;
-      default:
+      case 'ignored':
+      case 'fault':
         this.#log(effect.message);
+        break;
+      case 'send':
+      case 'stream':
+      case 'stopStream':
+      case 'prefilled':
+        // An instance that stands alone prefills and decodes.
+        throw new Error(`Cannot carry out ${effect.kind}: there is no other instance`);
     }
   }
 

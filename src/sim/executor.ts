@@ -27,6 +27,11 @@ export class SimulatedExecutor {
     this.#index = index;
   }
 
+  /** When the run in flight ends. */
+  get endsUs(): number {
+    return this.#endsUs;
+  }
+
   run(nowUs: number, step: number, shape: StepShape, stepsMax: number): void {
     const total = this.#time(shape, stepsMax);
     this.#step = step;

@@ -1,7 +1,9 @@
 // What came of a simulated run: latencies, rates, and a hash of all that happened.
 import type { LengthRequest } from '../cluster/length-work.ts';
+import type { GenerationEvent, RefusalCause } from '../cluster/ports.ts';
 import { scramble } from '../util/scramble.ts';
 import { Histogram } from './histogram.ts';
+import type { ByteKind } from './network/network.ts';
 
 interface Latency {
   readonly mean: number;
@@ -22,7 +24,14 @@ export class Outcome {
   readonly tbtUs = new Histogram();
   requests = 0;
   completedRequests = 0;
-  refusedRequests = 0;
+  readonly refused = { atPrefill: 0, atDecode: 0 };
+  /** Those refused, by reason; a failure of another kind is `failed`. */
+  readonly refusedByReason: Partial<Record<RefusalCause['reason'] | 'failed', number>> = {};
+  /** Prompt tokens computed for requests that were refused after that. */
+  wastedPrefillTokens = 0;
+  /** Completed with first token and gaps in time. */
+  withinSlo = 0;
+  bytesMoved: Readonly<Record<ByteKind, number>> = { prefix: 0, handoff: 0, borrow: 0, settle: 0 };
   promptTokens = 0;
   cachedTokens = 0;
   outputTokens = 0;
@@ -40,17 +49,32 @@ export class Outcome {
     this.cachedTokens += cachedTokens;
     this.outputTokens += trace.outputTokens;
     this.ttftUs.add(firstTokenUs - trace.arrivalUs);
-    if (request.gapUs.length > 0) this.tbtUs.add(Math.round(meanOfLongest(request.gapUs)));
+    const tbtUs = request.gapUs.length > 0 ? Math.round(meanOfLongest(request.gapUs)) : 0;
+    if (request.gapUs.length > 0) this.tbtUs.add(tbtUs);
+    const { slo } = request;
+    if (slo === undefined || (firstTokenUs - trace.arrivalUs <= slo.ttftUs && tbtUs <= slo.tbtUs)) this.withinSlo++;
     this.#mix(trace.index, trace.arrivalUs, firstTokenUs, lastTokenUs, cachedTokens);
   }
 
-  refused({ trace }: LengthRequest): void {
+  failed(
+    { trace, outputs, cachedTokens }: LengthRequest,
+    { cause }: Extract<GenerationEvent, { kind: 'failed' }>,
+  ): void {
     this.requests++;
-    this.refusedRequests++;
+    this.refused[cause?.at === 'decode' ? 'atDecode' : 'atPrefill']++;
+    const reason = cause?.reason ?? 'failed';
+    this.refusedByReason[reason] = (this.refusedByReason[reason] ?? 0) + 1;
+    if (outputs > 0) this.wastedPrefillTokens += trace.inputTokens - cachedTokens;
     this.#mix(trace.index, -1, trace.arrivalUs, 0);
   }
 
-  close(nowUs: number, instances: readonly InstanceFigures[]): void {
+  get refusedRequests(): number {
+    return this.refused.atPrefill + this.refused.atDecode;
+  }
+
+  close(nowUs: number, instances: readonly InstanceFigures[], moved: Readonly<Record<ByteKind, number>>): void {
+    this.bytesMoved = { ...moved };
+    this.#mix(...Object.values(moved));
     this.endUs = nowUs;
     for (const instance of instances) {
       const { steps, evictedBlocks, preemptions } = instance.snapshot();

@@ -1,5 +1,5 @@
 // The simulator: carries the machines' effects out by turning each into a future event. It decides nothing.
-import { Conductor } from '../cluster/conductor.ts';
+import { Conductor, type InstanceRole } from '../cluster/conductor.ts';
 import type { ConductorEffect, InstanceEffect } from '../cluster/effects.ts';
 import {
   createLengthInstance,
@@ -8,24 +8,39 @@ import {
   LengthRequest,
 } from '../cluster/length-work.ts';
 import type { ConductorEvent, InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
+import type { GenerationEvent } from '../cluster/ports.ts';
 import type { TraceRequest } from '../trace/request.ts';
 import { EventHeap } from './event-heap.ts';
 import { SimulatedExecutor } from './executor.ts';
+import { Network, type Nic } from './network/network.ts';
 import { Outcome } from './outcome.ts';
 
+export interface InstanceSpec {
+  readonly role: InstanceRole;
+  readonly machine: Omit<LengthInstanceConfig, 'queueMax'>;
+  readonly nic: Nic;
+}
+
 export interface SimulationConfig {
-  /** Instances that prefill and decode alike. */
-  readonly mixed: number;
-  readonly instance: Omit<LengthInstanceConfig, 'queueMax'>;
+  readonly instances: readonly InstanceSpec[];
+  /** Between two instances, where that is less than their NICs. */
+  readonly linkBytesPerSecond: number | undefined;
+  readonly blockTokens: number;
   /** Requests accepted at once, over all instances. */
   readonly queueMax: number;
   /** Every machine checks itself after every event. */
   readonly checking: boolean;
 }
 
+type Effect = InstanceEffect<undefined, LengthRequest>;
+type Stream = Extract<Effect, { kind: 'stream' }>;
+
+/** Flows at once, at most: their events come after those of instances and before messages. */
+const flowsMax = 2 ** 24;
+
 /**
- * Pure: a run is a function of its configuration and trace. Arrivals come in order of time; what ends at a time comes before what arrives
- * then, and instances go in the order of their numbers.
+ * Pure: a run is a function of its configuration and trace. At one time steps end first, in the order of their instances, then flows change,
+ * then messages arrive in the order in which they left, then requests come.
  */
 export class Simulation {
   readonly outcome = new Outcome();
@@ -33,18 +48,31 @@ export class Simulation {
   readonly #conductor: Conductor<LengthRequest>;
   readonly #instances: readonly LengthInstance[];
   readonly #executors: readonly SimulatedExecutor[];
+  readonly #network: Network;
   readonly #live = new Map<string, LengthRequest>();
   readonly #heap = new EventHeap();
+  /** On their way to an instance, by number. */
+  readonly #messages = new Map<
+    number,
+    { readonly to: InstanceIndex; readonly event: InstanceEvent<LengthRequest, undefined> }
+  >();
+  #messageNumber = 0;
+  /** What has left for the other instance of a hand-off with its last keys and values, by request. */
+  readonly #held = new Map<string, readonly GenerationEvent[]>();
   #nowUs = 0;
 
   constructor(config: SimulationConfig) {
     this.#config = config;
-    this.#instances = Array.from({ length: config.mixed }, () =>
-      createLengthInstance({ ...config.instance, queueMax: Number.MAX_SAFE_INTEGER }),
+    const { instances, linkBytesPerSecond } = config;
+    this.#instances = instances.map(({ machine }) =>
+      createLengthInstance({ ...machine, queueMax: Number.MAX_SAFE_INTEGER }),
     );
-    this.#executors = this.#instances.map((_, index) => new SimulatedExecutor(config.instance.cost, this.#heap, index));
+    this.#executors = instances.map(({ machine }, index) => new SimulatedExecutor(machine.cost, this.#heap, index));
+    this.#network = new Network({ nics: instances.map(({ nic }) => nic), linkBytesPerSecond }, (timeUs, flow) =>
+      this.#heap.push(timeUs, instances.length + flow),
+    );
     this.#conductor = new Conductor({
-      instances: this.#instances.map(({ capacityTokens }) => ({ capacityTokens })),
+      instances: this.#instances.map(({ capacityTokens }, i) => ({ capacityTokens, role: instances[i].role })),
       queueMax: config.queueMax,
       size: ({ trace }) => ({ promptTokens: trace.inputTokens, outputTokensMax: trace.outputTokens }),
     });
@@ -63,7 +91,7 @@ export class Simulation {
   arrive(trace: TraceRequest): void {
     this.#runTo(trace.arrivalUs);
     this.#nowUs = trace.arrivalUs;
-    const request = new LengthRequest(trace, this.#config.instance.blockTokens);
+    const request = new LengthRequest(trace, this.#config.blockTokens);
     this.#live.set(request.id, request);
     this.#tellConductor({ kind: 'submit', request });
   }
@@ -71,7 +99,7 @@ export class Simulation {
   /** No request comes any more: runs until nothing is left to happen. */
   finish(): void {
     this.#runTo(Number.POSITIVE_INFINITY);
-    this.outcome.close(this.#nowUs, this.#instances);
+    this.outcome.close(this.#nowUs, this.#instances, this.#network.moved);
   }
 
   /** Everything due up to and at `timeUs`. */
@@ -80,11 +108,39 @@ export class Simulation {
     while (heap.nextUs <= timeUs) {
       if (heap.size === 0) return;
       this.#nowUs = heap.nextUs;
-      const index = heap.nextKey;
+      const key = heap.nextKey;
       heap.pop();
-      const ended = this.#executors[index].due(this.#nowUs);
-      if (ended !== undefined) this.#tellInstance(index, ended);
+      if (key < this.#instances.length) this.#stepEnds(key);
+      else this.#networkEvent(key - this.#instances.length);
     }
+  }
+
+  #stepEnds(index: InstanceIndex): void {
+    const ended = this.#executors[index].due(this.#nowUs);
+    if (ended !== undefined) this.#tellInstance(index, ended);
+  }
+
+  /** A flow changes, or a message arrives. */
+  #networkEvent(number: number): void {
+    if (number < flowsMax) {
+      const departed = this.#network.due(this.#nowUs, number);
+      if (this.#config.checking) this.#network.check();
+      if (departed === undefined) return;
+      const { from, to, name } = departed;
+      const held = this.#held.get(name) ?? [];
+      this.#held.delete(name);
+      this.#post(from, to, { kind: 'landed', from, id: name, held });
+      return;
+    }
+    const message = this.#messages.get(number);
+    this.#messages.delete(number);
+    if (message !== undefined) this.#tellInstance(message.to, message.event);
+  }
+
+  #post(from: InstanceIndex, to: InstanceIndex, event: InstanceEvent<LengthRequest, undefined>): void {
+    const number = flowsMax + this.#messageNumber++;
+    this.#messages.set(number, { to, event });
+    this.#heap.push(this.#nowUs + this.#network.latencyUs(from, to), this.#instances.length + number);
   }
 
   #tellConductor(event: ConductorEvent<LengthRequest>): void {
@@ -95,11 +151,13 @@ export class Simulation {
 
   #conduct(effect: ConductorEffect<LengthRequest>): void {
     switch (effect.kind) {
-      case 'forward':
-        this.#tellInstance(effect.instance, { kind: 'submit', request: effect.request });
+      case 'forward': {
+        const { instance, request, decodeAt } = effect;
+        this.#tellInstance(instance, { kind: 'submit', request, decodeAt });
         break;
+      }
       case 'emit':
-        this.#hear(effect.id, effect.event.kind);
+        this.#hear(effect.id, effect.event);
         break;
       case 'cancel':
         this.#tellInstance(effect.instance, { kind: 'cancel', id: effect.id });
@@ -116,7 +174,7 @@ export class Simulation {
     for (const effect of effects) this.#perform(index, effect);
   }
 
-  #perform(index: InstanceIndex, effect: InstanceEffect<undefined>): void {
+  #perform(index: InstanceIndex, effect: Effect): void {
     switch (effect.kind) {
       case 'runStep':
         this.#executors[index].run(this.#nowUs, effect.step, effect.shape, effect.stepsMax);
@@ -127,6 +185,19 @@ export class Simulation {
       case 'emit':
         this.#tellConductor({ kind: 'heard', instance: index, id: effect.id, event: effect.event });
         break;
+      case 'prefilled':
+        this.#tellConductor({ kind: 'prefilled', instance: index, id: effect.id });
+        break;
+      case 'send':
+        this.#post(index, effect.to, { kind: 'peer', from: index, message: effect.message });
+        break;
+      case 'stream':
+        this.#stream(index, effect);
+        break;
+      case 'stopStream':
+        this.#network.stop(this.#nowUs, index, effect.to, effect.id);
+        this.#held.delete(effect.id);
+        break;
       case 'abortStep':
       case 'ignored':
         break;
@@ -135,13 +206,22 @@ export class Simulation {
     }
   }
 
+  #stream(from: InstanceIndex, { id, to, tokens, step, held }: Stream): void {
+    if (held !== undefined) this.#held.set(id, held);
+    const bytes = tokens * this.#config.instances[from].machine.cost.kvBytesPerToken;
+    const untilUs = step === undefined ? this.#nowUs : this.#executors[from].endsUs;
+    const last = held !== undefined;
+    this.#network.stream(this.#nowUs, { from, to, name: id, kind: 'handoff' }, { bytes, untilUs, last });
+    if (this.#config.checking) this.#network.check();
+  }
+
   /** A client hears of its request. */
-  #hear(id: string, kind: string): void {
-    if (kind !== 'finished' && kind !== 'failed') return;
+  #hear(id: string, event: GenerationEvent): void {
+    if (event.kind !== 'finished' && event.kind !== 'failed') return;
     const request = this.#live.get(id);
     if (request === undefined) throw new Error(`Simulation broken: request ${id} ended twice`);
     this.#live.delete(id);
-    if (kind === 'finished') this.outcome.completed(request);
-    else this.outcome.refused(request);
+    if (event.kind === 'finished') this.outcome.completed(request);
+    else this.outcome.failed(request, event);
   }
 }

@@ -39,7 +39,7 @@ test('a request is accepted at once, forwarded, followed and ended; the instance
   const one = request('a', [1, 2, 3]);
   expect(step({ kind: 'submit', request: one })).toEqual([
     { kind: 'emit', id: 'a', event: accepted },
-    { kind: 'forward', instance: 0, request: one },
+    { kind: 'forward', instance: 0, request: one, decodeAt: undefined },
   ]);
   expect(step(heard('a', accepted))).toEqual([]);
   for (const event of [started, tokens, finished])
@@ -63,6 +63,7 @@ test('over the bound it refuses at once, and the time to wait follows the throug
         code: 'KV_OVERLOADED',
         message: 'Cannot admit request: the queue is full: 3 of 3 requests are being served, try again in 6000 ms',
         retryAfterMs: 6000,
+        cause: { at: 'prefill', reason: 'queue' },
       },
     },
   ]);

@@ -2,7 +2,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { RooflineCost } from '../../src/policy/cost/roofline.ts';
-import { Simulation, type SimulationConfig } from '../../src/sim/simulation.ts';
+import { type InstanceSpec, Simulation, type SimulationConfig } from '../../src/sim/simulation.ts';
 import type { TraceRequest } from '../../src/trace/request.ts';
 
 const blockTokens = 16;
@@ -34,16 +34,25 @@ const cost = new RooflineCost({
   kvMemoryShare: 1,
 });
 
+const machine: InstanceSpec['machine'] = {
+  cost,
+  blockTokens,
+  blocks: 24,
+  eviction: 'lru',
+  limits: { tokensMax: 128, logitRowsMax: 33, sequencesMax: 8, stepUsDecoding: 20_000, stepUsPrefill: 100_000 },
+  coalesce: true,
+};
+const handOff = { layerWise: true, landingTokens: 10_000, rechecks: false };
+const nic = { bytesPerSecond: 1e9, us: 10 };
+
+function mixed(count: number, changes: Partial<InstanceSpec['machine']> = {}): readonly InstanceSpec[] {
+  return Array.from({ length: count }, () => ({ role: 'mixed', nic, machine: { ...machine, ...changes } }));
+}
+
 const config: SimulationConfig = {
-  mixed: 2,
-  instance: {
-    cost,
-    blockTokens,
-    blocks: 24,
-    eviction: 'lru',
-    limits: { tokensMax: 128, logitRowsMax: 33, sequencesMax: 8, stepUsDecoding: 20_000, stepUsPrefill: 100_000 },
-    coalesce: true,
-  },
+  instances: mixed(2),
+  linkBytesPerSecond: undefined,
+  blockTokens,
   queueMax: 20,
   checking: true,
 };
@@ -109,7 +118,7 @@ describe('a simulated run', () => {
         const { outcome, live } = run(trace);
         expect([outcome.requests, live]).toEqual([trace.length, 0]);
         expect(outcome.refusedRequests + outcome.completedRequests).toBe(trace.length);
-        const single = run(trace, { instance: { ...config.instance, coalesce: false } }).outcome;
+        const single = run(trace, { instances: mixed(2, { coalesce: false }) }).outcome;
         expect([single.stateHash, single.endUs, single.steps]).toEqual([
           outcome.stateHash,
           outcome.endUs,
@@ -128,13 +137,13 @@ describe('a simulated run', () => {
     expect(run(trace).outcome.stateHash).toBe(stateHash);
     const later = trace.map((request) => (request.index === 9 ? { ...request, arrivalUs: 27_001 } : request));
     expect(run(later).outcome.stateHash).not.toBe(stateHash);
-    expect(run(trace, { instance: { ...config.instance, blocks: 10 } }).outcome.stateHash).not.toBe(stateHash);
+    expect(run(trace, { instances: mixed(2, { blocks: 10 }) }).outcome.stateHash).not.toBe(stateHash);
   });
 
   it('reuses the blocks that prompts share', () => {
     const trace = [requestOf(0, 0, 100, 1, 0), requestOf(1, 1_000_000, 100, 1, 0), requestOf(2, 2_000_000, 100, 1, 7)];
     // Six full blocks, the last of which is each prompt's own.
-    expect(run(trace, { mixed: 1 }).outcome.cachedTokens).toBe(5 * blockTokens);
+    expect(run(trace, { instances: mixed(1) }).outcome.cachedTokens).toBe(5 * blockTokens);
   });
 
   it('refuses what is too long and what is too many', () => {
@@ -143,6 +152,66 @@ describe('a simulated run', () => {
     const burst = Array.from({ length: 30 }, (_, i) => requestOf(i, 0, 10, 5));
     const { outcome } = run(burst);
     expect([outcome.completedRequests, outcome.refusedRequests]).toEqual([20, 10]);
+  });
+});
+
+describe('prefill and decode apart', () => {
+  const split = (prefill: number, decode: number, changes: Partial<InstanceSpec['machine']> = {}) => {
+    const spec = { nic, machine: { ...machine, handOff, ...changes } };
+    const of = (role: InstanceSpec['role'], count: number) => Array.from({ length: count }, () => ({ ...spec, role }));
+    return [...of('prefill', prefill), ...of('decode', decode)];
+  };
+  const kvBytes = 100 * cost.kvBytesPerToken;
+  const prefillUs = cost.stepUs({ rows: 100, keyRows: 5050, decodeRows: 0, decodeKeys: 0, logitRows: 1 });
+
+  it('takes the prompt, the tail that could not be hidden, and the tokens', () => {
+    for (const layerWise of [true, false]) {
+      const instances = split(1, 1, { handOff: { ...handOff, layerWise } });
+      const { outcome } = run([requestOf(0, 5_000, 100, 11)], { instances, linkBytesPerSecond: 2e6 });
+      // Asking and granting takes a message each; then 2 bytes leave each microsecond.
+      const hiddenUs = layerWise ? prefillUs - 20 : 0;
+      const tailUs = Math.ceil(kvBytes / 2 - hiddenUs) + 10;
+      expect(tailUs).toBeGreaterThan(10);
+      expect(outcome.ttftUs.max).toBe(prefillUs + tailUs);
+      expect(outcome.bytesMoved.handoff).toBe(kvBytes);
+      let totalUs = 0;
+      for (let i = 0; i < 10; i++)
+        totalUs += cost.stepUs({ rows: 1, keyRows: 101 + i, decodeRows: 1, decodeKeys: 101 + i, logitRows: 1 });
+      expect(outcome.endUs).toBe(5_000 + prefillUs + tailUs + totalUs);
+    }
+  });
+
+  it('hides the hand-off where the link is faster than computing', () => {
+    const { outcome } = run([requestOf(0, 0, 100, 2)], { instances: split(1, 1) });
+    // What is left at the end is rounding and the latency.
+    expect(outcome.ttftUs.max - prefillUs).toBeLessThanOrEqual(11);
+  });
+
+  it('ends every request once, frees all, and is the same with equal steps run one by one', () => {
+    const shapes = fc.tuple(fc.integer({ min: 1, max: 3 }), fc.integer({ min: 1, max: 2 }), fc.nat(1), fc.boolean());
+    const links = fc.constantFrom(undefined, 1e7, 1e6);
+    const landing = fc.constantFrom(160, 400, 10_000);
+    let coalesced = 0;
+    fc.assert(
+      fc.property(traces, shapes, links, landing, (trace, [prefill, decode, both, layerWise], link, landingTokens) => {
+        const outcomes = [true, false].map((coalesce) => {
+          const changes = { coalesce, handOff: { ...handOff, layerWise, landingTokens } };
+          const instances = [...split(prefill, decode, changes), ...mixed(both, changes)];
+          const { outcome, live } = run(trace, { instances, linkBytesPerSecond: link });
+          expect([outcome.requests, live]).toEqual([trace.length, 0]);
+          return [outcome.stateHash, outcome.endUs, outcome.steps, outcome.completedRequests];
+        });
+        expect(outcomes[0]).toEqual(outcomes[1]);
+        coalesced += Number(outcomes[0]?.[2]);
+      }),
+      { numRuns: 60 },
+    );
+    expect(coalesced).toBeGreaterThan(1000);
+  });
+
+  it('leaves the prefix cache where prompts are computed', () => {
+    const trace = [requestOf(0, 0, 100, 5, 0), requestOf(1, 1_000_000, 100, 5, 0)];
+    expect(run(trace, { instances: split(1, 1) }).outcome.cachedTokens).toBe(5 * blockTokens);
   });
 });
 

@@ -7,7 +7,7 @@ import { benchSoak, type ServerMemory, type SoakReport, type SoakSample } from '
 import { memoryQuestion } from '../memory-questions.ts';
 import { numeric, readOptions } from '../options.ts';
 import { packageFile } from '../package-root.ts';
-import { printTable, sizeText } from '../table.ts';
+import { printTable } from '../table.ts';
 import { UsageError } from '../usage-error.ts';
 import { progress } from './bench-options.ts';
 
@@ -87,8 +87,9 @@ async function measure(server: ChildProcess): Promise<ServerMemory> {
 }
 
 function onSample({ seconds, requests, pagesUsed, residentBytes, heapBytes }: SoakSample): void {
-  const known = (bytes: number | undefined): string => (bytes === undefined ? '?' : sizeText(bytes));
+  const megabytes = (bytes: number | undefined): string =>
+    bytes === undefined ? '?' : `${(bytes / 1e6).toFixed(1)} MB`;
   progress(
-    `${seconds} s: ${requests} requests, ${pagesUsed} pages used, resident ${known(residentBytes)}, heaps ${known(heapBytes)}`,
+    `${seconds} s: ${requests} requests, ${pagesUsed} pages used, resident ${megabytes(residentBytes)}, heaps ${megabytes(heapBytes)}`,
   );
 }

@@ -5,7 +5,7 @@ import { openModel } from '../../weights/open-model.ts';
 import type { ModelFiles, TokenizerSource } from '../../weights/types.ts';
 import { locateCached } from '../locate-model.ts';
 import { bytesByType, kvBytesPerToken, parameterCount, tensorBytes } from '../model-facts.ts';
-import { sizeText } from '../table.ts';
+import { megabytes } from '../table.ts';
 
 /** @throws HubError when it is a name of the hub that is not in the cache; ModelFileError */
 export function inspect(model: string, json: boolean): void {
@@ -57,11 +57,11 @@ function print(report: ReturnType<typeof describe>): void {
   const stored = Object.entries(types).map(([type, size]) => (size === undefined ? `${type} (unreadable)` : type));
   console.log(path);
   console.log(
-    `  ${architecture}, ${(parameters / 1e6).toFixed(1)} M parameters, ${kind}, ${sizeText(bytes)}: ${stored.join(', ')}`,
+    `  ${architecture}, ${(parameters / 1e6).toFixed(1)} M parameters, ${kind}, ${megabytes(bytes)}: ${stored.join(', ')}`,
   );
   console.log(`  context ${context} tokens, ${report.kvBytesPerToken} bytes of KV each (bf16)`);
   console.log(`  tokenizer ${tokenizer ?? 'none'}, ${chatTemplate ? 'with' : 'no'} chat template`);
-  for (const file of files) console.log(`  ${file.name}: ${sizeText(file.bytes)}`);
+  for (const file of files) console.log(`  ${file.name}: ${megabytes(file.bytes)}`);
   for (const [name, value] of Object.entries({ ...report.config, ...report.defaults })) {
     if (value !== undefined) console.log(`  ${name}: ${typeof value === 'object' ? JSON.stringify(value) : value}`);
   }

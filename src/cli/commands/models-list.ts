@@ -6,7 +6,7 @@ import { hubSettings } from '../../weights/hub/settings.ts';
 import { openModel } from '../../weights/open-model.ts';
 import { tensorBytes } from '../model-facts.ts';
 import { embeddedModel } from '../package-root.ts';
-import { sizeText } from '../table.ts';
+import { megabytes } from '../table.ts';
 import { UsageError } from '../usage-error.ts';
 
 interface ListedModel {
@@ -56,9 +56,9 @@ export function listMachine(json: boolean): void {
 }
 
 function sizes({ bytes, incompleteBytes, lastUsedMs }: CachedRepository): string {
-  const incomplete = incompleteBytes === 0 ? '' : `, ${sizeText(incompleteBytes)} of it incomplete`;
+  const incomplete = incompleteBytes === 0 ? '' : `, ${megabytes(incompleteBytes)} of it incomplete`;
   const used = lastUsedMs === 0 ? '' : `, last used ${new Date(lastUsedMs).toISOString().slice(0, 10)}`;
-  return `${sizeText(bytes)}${incomplete}${used}`;
+  return `${megabytes(bytes)}${incomplete}${used}`;
 }
 
 function modelPaths(folder: string): string[] {
@@ -99,5 +99,5 @@ function describe(path: string): ListedModel {
 }
 
 function facts({ architecture, context, bytes = 0, error }: ListedModel): string {
-  return error ?? `${architecture}, context ${context}, ${sizeText(bytes)}`;
+  return error ?? `${architecture}, context ${context}, ${megabytes(bytes)}`;
 }

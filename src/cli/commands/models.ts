@@ -5,7 +5,7 @@ import { planRemoval, remove } from '../../weights/hub/cached-repositories.ts';
 import { type HubReference, parseHubReference } from '../../weights/hub/reference.ts';
 import { hubSettings } from '../../weights/hub/settings.ts';
 import { pull } from '../locate-model.ts';
-import { sizeText } from '../table.ts';
+import { megabytes } from '../table.ts';
 import { UsageError } from '../usage-error.ts';
 import { inspect } from './models-inspect.ts';
 import { listFolder, listMachine } from './models-list.ts';
@@ -68,12 +68,12 @@ async function removeNamed(model: string, yes: boolean, json: boolean): Promise<
   const removal = planRemoval(cacheFolder, referenceOf(model));
   const { bytes } = removal;
   const asks = !yes && process.stdin.isTTY === true;
-  if (asks && !(await agrees(`Remove ${model}, ${sizeText(bytes)}? [y/N] `))) {
+  if (asks && !(await agrees(`Remove ${model}, ${megabytes(bytes)}? [y/N] `))) {
     console.log('Nothing was removed');
     return;
   }
   await remove(cacheFolder, removal);
-  console.log(json ? JSON.stringify({ model, bytes }) : `Removed ${model}: ${sizeText(bytes)}`);
+  console.log(json ? JSON.stringify({ model, bytes }) : `Removed ${model}: ${megabytes(bytes)}`);
 }
 
 async function agrees(question: string): Promise<boolean> {

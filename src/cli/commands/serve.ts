@@ -8,7 +8,6 @@ import type { WorkerInstance } from '../../live/worker-instance.ts';
 import { answerMemoryQuestions } from '../memory-questions.ts';
 import { openServing, type Serving } from '../open-serving.ts';
 import { addModelFlags, readOptions, type ServeOptions, serveOptionsSchema } from '../options.ts';
-import { sizeText } from '../table.ts';
 
 const streamBufferBytesMax = 2 ** 20;
 const drainGraceMs = 30_000;
@@ -74,10 +73,11 @@ function announce(model: ServedModel, description: InstanceDescription, gateway:
 
 export function describeInstance(id: string, description: InstanceDescription): string {
   const { weights, inputs, isa, threads, weightBytes, kvBytes, contextTokens } = description;
+  const megabytes = (bytes: number): string => `${(bytes / 1e6).toFixed(0)} MB`;
   const kernels = isa === 'reference' ? 'none (TypeScript oracle)' : isa;
   return (
-    `Model ${id}: weights ${weights} (${sizeText(weightBytes)}), inputs ${inputs}, instruction set ${kernels}, ` +
-    `${threads} threads, context ${contextTokens} tokens, KV ${sizeText(kvBytes)}`
+    `Model ${id}: weights ${weights} (${megabytes(weightBytes)}), inputs ${inputs}, instruction set ${kernels}, ` +
+    `${threads} threads, context ${contextTokens} tokens, KV ${megabytes(kvBytes)}`
   );
 }
 

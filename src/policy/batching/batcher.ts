@@ -25,6 +25,7 @@ export class Batcher {
   readonly #budget: StepBudget;
   readonly #waiting = new RankedList();
   readonly #running = new RankedList();
+  readonly #parked = new Set<Sequence>();
   readonly #claims: Claims;
   readonly #admitted: Sequence[] = [];
   readonly #planned: Sequence[] = [];
@@ -47,6 +48,11 @@ export class Batcher {
 
   get running(): readonly Sequence[] {
     return this.#running.items;
+  }
+
+  /** Those that keep their blocks and compute nothing more. */
+  get parked(): ReadonlySet<Sequence> {
+    return this.#parked;
   }
 
   get preemptions(): number {
@@ -73,7 +79,17 @@ export class Batcher {
   remove(sequence: Sequence, forget = false): void {
     if (sequence.state === 'waiting') this.#waiting.remove(sequence);
     if (sequence.state === 'running') this.#stop(sequence, forget);
+    if (this.#parked.delete(sequence)) this.#giveBack(sequence, forget);
     sequence.state = 'ended';
+  }
+
+  /** A running sequence that is computed keeps its blocks until it is removed, and its place goes to others. */
+  park(sequence: Sequence): void {
+    if (sequence.state !== 'running') throw new Error(`Cannot park a sequence: it is ${sequence.state}`);
+    this.#claims.close(sequence);
+    this.#running.remove(sequence);
+    sequence.state = 'parked';
+    this.#parked.add(sequence);
   }
 
   /** Sequences with `planned` rows, in order of rank; empty when nothing can run. Valid until the next call. */
@@ -204,12 +220,14 @@ export class Batcher {
   /** Tokens still to compute, counting what the cache holds for one that waits. */
   #restOf(sequence: Sequence): number {
     if (sequence.state === 'running') return sequence.remaining;
+    if (sequence.landed > 0) return sequence.remaining - sequence.landed;
     const reusable = sequence.reusableBlocks(this.#blockTokens);
     return sequence.remaining - this.#cache.match(sequence.chain, reusable, sequence.known) * this.#blockTokens;
   }
 
   /** Does a waiting sequence wait for a block that another computes? */
   #isBlocked(sequence: Sequence): boolean {
+    if (sequence.landed > 0) return false;
     const awaited = sequence.waitsForBlock;
     if (awaited !== undefined && this.#claims.isPromised(sequence, awaited)) return true;
     const reusable = sequence.reusableBlocks(this.#blockTokens);
@@ -220,7 +238,7 @@ export class Batcher {
 
   /** Moves a waiting sequence to the running ones with the blocks that the cache has for it; false when there is no place. */
   #admit(sequence: Sequence): boolean {
-    while (!this.#room.hasPlace(sequence, this.#running.items)) {
+    while (!this.#room.hasPlace(sequence, this.#running.items, this.#parked.size)) {
       const victim = this.#running.last;
       if (
         victim === undefined ||
@@ -236,10 +254,22 @@ export class Batcher {
     const reusable = sequence.reusableBlocks(this.#blockTokens);
     sequence.computed = this.#cache.share(chain, reusable, table, known) * this.#blockTokens;
     sequence.cachedTokens ??= sequence.computed;
+    if (sequence.landed > sequence.computed) this.#load(sequence);
     this.#running.insert(sequence);
     this.#claims.open(sequence);
     this.#admitted.push(sequence);
     return true;
+  }
+
+  /** There was room for all its tokens when it was let in. */
+  #load(sequence: Sequence): void {
+    while (this.#cache.missing(sequence.table, sequence.landed) > 0) {
+      if (!this.#cache.allocate(sequence.table)) return;
+    }
+    sequence.computed = sequence.landed;
+    sequence.content.digest(sequence.landed);
+    const full = Math.min(Math.floor(sequence.landed / this.#blockTokens), sequence.chain.blocks);
+    this.#cache.commit(sequence.chain, 0, full, sequence.table);
   }
 
   /** Gives the sequence blocks for its first `tokens` tokens, at the expense of the lowest ranks; stops short when it is the lowest itself. */
@@ -265,13 +295,18 @@ export class Batcher {
   #stop(sequence: Sequence, forget: boolean): void {
     this.#claims.close(sequence);
     this.#running.remove(sequence);
+    this.#giveBack(sequence, forget);
+  }
+
+  #giveBack(sequence: Sequence, forget: boolean): void {
     this.#cache.release(sequence.table);
     if (forget) this.#cache.forget(sequence.chain, Math.floor(sequence.computed / this.#blockTokens));
     sequence.computed = 0;
     sequence.planned = 0;
+    sequence.landed = 0;
   }
 
-  /** Throws unless every block reference belongs to a running sequence and every claim and list is in order. */
+  /** Throws unless every block reference belongs to a running or parked sequence and every claim and list is in order. */
   check(): void {
     this.#cache.check();
     this.#checkReferences();
@@ -301,11 +336,11 @@ export class Batcher {
     }
   }
 
-  /** Throws unless every group's references are those of the running sequences, each of which holds what its next row sees and nothing before. */
+  /** Throws unless every group's references are those of the running and parked sequences, each of which holds what its next row sees and nothing before. */
   #checkReferences(): void {
     for (const [g, group] of this.#cache.groups.entries()) {
       const refs = new Int32Array(group.pool.total);
-      for (const { table, computed, arrival } of this.running) {
+      for (const { table, computed, arrival } of [...this.running, ...this.#parked]) {
         const { first, blocks } = table.groups[g];
         for (const block of blocks.view()) refs[block]++;
         if (first !== group.firstSeen(computed) || first + blocks.length !== table.length)

@@ -15,9 +15,9 @@ export class Room {
   }
 
   /** Is there a slot, and room for all its tokens and one more, besides what the running ones still need for theirs? */
-  hasPlace(sequence: Sequence, running: readonly Sequence[]): boolean {
+  hasPlace(sequence: Sequence, running: readonly Sequence[], parked: number): boolean {
     // Alone it has all there is, if need be in smaller chunks than it would like.
-    if (running.length === 0) return true;
+    if (running.length + parked === 0) return true;
     if (running.length >= this.#limits.sequencesMax) return false;
     // A block each for the next growth of those that run, so that a newcomer is not preempted at once.
     const { pages, blockPages } = this.#cache;

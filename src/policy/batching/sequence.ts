@@ -26,7 +26,8 @@ export interface SequenceSpec {
   readonly scoresPrompt: boolean;
 }
 
-export type SequenceState = 'new' | 'waiting' | 'running' | 'ended';
+/** `parked`: computed as far as it is to be here, and holding its blocks until they have been copied. */
+export type SequenceState = 'new' | 'waiting' | 'running' | 'parked' | 'ended';
 
 /** The batcher alone moves it between states and hands it blocks; its owner appends the tokens that were sampled. */
 export class Sequence {
@@ -42,6 +43,8 @@ export class Sequence {
   state: SequenceState = 'new';
   /** Leading tokens whose keys and values are in the table's blocks. */
   computed = 0;
+  /** Leading tokens whose keys and values lie ready to be loaded when it starts; they are lost when it is preempted. */
+  landed = 0;
   /** Leading prompt rows whose log-probabilities have been reported. */
   scored = 0;
   /** Rows of the step that is planned or in flight: positions computed..computed+planned-1. */

@@ -1,0 +1,139 @@
+// The cluster that a simulation describes, from flags: instances by role, what they are made of, and the network between them.
+import { type Command, Option } from 'commander';
+import { z } from 'zod';
+import type { InstanceRole } from '../cluster/conductor.ts';
+import { type EvictionKind, evictionKinds } from '../policy/blocks/eviction.ts';
+import { RooflineCost } from '../policy/cost/roofline.ts';
+import type { InstanceSpec } from '../sim/simulation.ts';
+import { numeric } from './options.ts';
+import { hardwareSpec, modelSpec } from './specs.ts';
+import { UsageError } from './usage-error.ts';
+
+const count = (least: number) => numeric(z.number().int().min(least));
+const positive = numeric(z.number().positive());
+
+export const clusterFields = {
+  model: z.string().default('llama2-70b'),
+  hardware: z.string().default('a800x8'),
+  models: z.string().optional(),
+  machines: z.string().optional(),
+  prefill: count(0).default(0),
+  decode: count(0).default(0),
+  mixed: count(0).optional(),
+  tp: count(1).optional(),
+  pp: count(1).default(1),
+  precision: z.enum(['bf16', 'fp8']).default('bf16'),
+  blockTokens: count(1).default(512),
+  cacheBlocks: count(1).optional(),
+  eviction: z.enum(evictionKinds).default('lru'),
+  chunkTokens: count(1).default(8192),
+  sequences: count(1).default(256),
+  stepMs: positive.default(100),
+  nicGbps: positive.optional(),
+  linkGbps: positive.optional(),
+  stream: z.boolean().default(true),
+  coalesce: z.boolean().default(true),
+};
+
+const clusterSchema = z.object(clusterFields);
+type ClusterOptions = Readonly<z.infer<typeof clusterSchema>>;
+
+export function addClusterFlags(command: Command): Command {
+  const eviction: readonly EvictionKind[] = evictionKinds;
+  return command
+    .option('--model <name>', 'of specs/models.yaml (default: llama2-70b)')
+    .option('--hardware <name>', 'of specs/hardware.yaml, one for each instance (default: a800x8)')
+    .option('--models <file>', 'YAML file with more models')
+    .option('--machines <file>', 'YAML file with more hardware')
+    .option('--prefill <n>', 'instances that compute prompts alone (default: 0)')
+    .option('--decode <n>', 'instances that decode what those have computed (default: 0)')
+    .option('--mixed <n>', 'instances that prefill and decode alike (default: 8, or 0 with --prefill)')
+    .option('--tp <n>', 'devices that share each layer (default: all of the instance)')
+    .option('--pp <n>', 'groups of devices that share out the layers (default: 1)')
+    .addOption(new Option('--precision <type>', 'weights and arithmetic (default: bf16)').choices(['bf16', 'fp8']))
+    .option('--block-tokens <n>', 'tokens of a block, the same as the trace (default: 512)')
+    .option('--cache-blocks <n>', 'blocks of KV that an instance holds (default: by its memory)')
+    .addOption(new Option('--eviction <order>', 'which cached blocks go first (default: lru)').choices(eviction))
+    .option('--chunk-tokens <n>', 'rows of a step at most (default: 8192)')
+    .option('--sequences <n>', 'sequences that an instance runs at once (default: 256)')
+    .option('--step-ms <ms>', 'predicted time of a step that decodes beside prefill (default: 100)')
+    .option('--nic-gbps <n>', 'what an instance sends, and what it receives (default: by its hardware)')
+    .option('--link-gbps <n>', 'what passes between any two instances in one direction (default: as their NICs)')
+    .option('--no-stream', 'keys and values leave when the whole prompt is computed, not layer by layer')
+    .option('--no-coalesce', 'run equal decode steps one by one: slower, the same outcome');
+}
+
+/** What kernels reach of the peaks and what a step costs besides, unless a measured table says better: stated, not fitted. */
+const efficiency = { compute: 0.6, memory: 0.8, link: 0.7, stepUs: 500, layerUs: 10 };
+/** Of the memory that weights leave, what an engine keeps for itself is the rest. */
+const kvMemoryShare = 0.9;
+/** Of an instance's host memory, what takes prompts from other instances. */
+const landingShare = 0.5;
+
+/** Instances in the order prefill, decode, mixed. @throws UsageError */
+export function instanceSpecs(options: ClusterOptions): readonly InstanceSpec[] {
+  const { prefill, decode, mixed = prefill + decode > 0 ? 0 : 8 } = options;
+  if (prefill > 0 !== decode > 0) {
+    throw new UsageError(`Cannot use --prefill ${prefill} with --decode ${decode}: either needs the other`);
+  }
+  if (prefill + decode + mixed === 0) throw new UsageError('Cannot simulate --mixed 0: there is no instance');
+  const parts = instanceParts(options);
+  const specs = (role: InstanceRole, n: number) => Array.from({ length: n }, () => ({ ...parts, role }));
+  return [...specs('prefill', prefill), ...specs('decode', decode), ...specs('mixed', mixed)];
+}
+
+function instanceParts(options: ClusterOptions): Omit<InstanceSpec, 'role'> {
+  const hardware = hardwareSpec(options.hardware, options.machines);
+  const { devices, operationsPerSecond, hostMemoryBytes, nicBytesPerSecond, nicUs, ...device } = hardware;
+  const operations = operationsPerSecond[options.precision];
+  if (operations === undefined) {
+    throw new UsageError(`Cannot use --precision ${options.precision}: ${options.hardware} has no such arithmetic`);
+  }
+  const tensorParallel = options.tp ?? Math.floor(devices / options.pp);
+  if (tensorParallel * options.pp > devices || tensorParallel < 1) {
+    throw new UsageError(
+      `Cannot use --tp ${tensorParallel} with --pp ${options.pp}: ${options.hardware} has ${devices} devices`,
+    );
+  }
+  const cost = new RooflineCost({
+    model: modelSpec(options.model, options.models),
+    device: { ...device, operationsPerSecond: operations },
+    efficiency,
+    tensorParallel,
+    pipelineParallel: options.pp,
+    weightBytes: options.precision === 'fp8' ? 1 : 2,
+    kvBytes: 2,
+    kvMemoryShare,
+  });
+  // An instance on some of the machine's devices has that share of what they have in common.
+  const part = (tensorParallel * options.pp) / devices;
+  return {
+    nic: {
+      bytesPerSecond: options.nicGbps === undefined ? nicBytesPerSecond * part : bytesOf(options.nicGbps),
+      us: nicUs,
+    },
+    machine: {
+      cost,
+      blockTokens: options.blockTokens,
+      blocks: options.cacheBlocks,
+      eviction: options.eviction,
+      limits: {
+        tokensMax: Math.max(options.chunkTokens, options.sequences + options.blockTokens),
+        logitRowsMax: options.sequences + 1,
+        sequencesMax: options.sequences,
+        stepUsDecoding: options.stepMs * 1000,
+        stepUsPrefill: Number.MAX_SAFE_INTEGER,
+      },
+      coalesce: options.coalesce,
+      handOff: {
+        layerWise: options.stream,
+        landingTokens: Math.floor((hostMemoryBytes * part * landingShare) / cost.kvBytesPerToken),
+        rechecks: false,
+      },
+    },
+  };
+}
+
+export function bytesOf(gbps: number): number {
+  return (gbps * 1e9) / 8;
+}

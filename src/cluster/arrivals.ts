@@ -1,0 +1,117 @@
+// Prompts computed elsewhere that go on here.
+import type { Push } from './hand-offs.ts';
+import type { InstanceIndex, PeerMessage } from './messages.ts';
+import type { GenerationEvent, RequestId } from './ports.ts';
+
+/** A prompt on its way in. */
+interface Arrival<Request> {
+  readonly request: Request;
+  readonly from: InstanceIndex;
+  readonly tokens: number;
+  granted: boolean;
+  /** What the client hears first; undefined until all has landed. */
+  held: readonly GenerationEvent[] | undefined;
+}
+
+/**
+ * Prompts computed elsewhere land in memory of their own (the host's) and stay there until they are loaded: memory is granted in the order
+ * of asking, as much as there is.
+ */
+export class Arrivals<Request> {
+  /** Tokens whose keys and values the memory holds. */
+  readonly #capacityTokens: number;
+  readonly #push: Push<Request>;
+  readonly #arrivals = new Map<RequestId, Arrival<Request>>();
+  /** Landed, in order, and not yet looked at. */
+  #landed: RequestId[] = [];
+  #usedTokens = 0;
+
+  constructor(capacityTokens: number, push: Push<Request>) {
+    this.#capacityTokens = capacityTokens;
+    this.#push = push;
+  }
+
+  get size(): number {
+    return this.#arrivals.size;
+  }
+
+  /** Asked a second time it answers as the first time; memory that can never be had is declined. */
+  reserve(from: InstanceIndex, id: RequestId, request: Request, tokens: number): void {
+    const known = this.#arrivals.get(id);
+    if (known?.granted === true) this.#answer(from, { kind: 'reserved', id });
+    if (known !== undefined) return;
+    if (tokens > this.#capacityTokens) {
+      this.#answer(from, { kind: 'declined', id });
+      return;
+    }
+    this.#arrivals.set(id, { request, from, tokens, granted: false, held: undefined });
+    this.#grant();
+  }
+
+  /** All of it is here: whoever sent it may let go. Of a request that left meanwhile that is all there is to say. */
+  land(from: InstanceIndex, id: RequestId, held: readonly GenerationEvent[]): boolean {
+    this.#answer(from, { kind: 'taken', id });
+    const arrival = this.#arrivals.get(id);
+    if (arrival === undefined || arrival.held !== undefined) return false;
+    arrival.held = held;
+    this.#landed.push(id);
+    return true;
+  }
+
+  /** Those that have landed since the last call, in order. */
+  takeLanded(): readonly {
+    readonly id: RequestId;
+    readonly request: Request;
+    readonly held: readonly GenerationEvent[];
+  }[] {
+    if (this.#landed.length === 0) return [];
+    const landed = [];
+    for (const id of this.#landed) {
+      const arrival = this.#arrivals.get(id);
+      if (arrival?.held !== undefined) landed.push({ id, request: arrival.request, held: arrival.held });
+    }
+    this.#landed = [];
+    return landed;
+  }
+
+  /** What the client hears first of a request that has landed. */
+  heldOf(id: RequestId): readonly GenerationEvent[] | undefined {
+    return this.#arrivals.get(id)?.held;
+  }
+
+  /** Loaded, refused, cancelled or released: its memory goes to those who wait for some. False when it is not known. */
+  drop(id: RequestId): boolean {
+    const arrival = this.#arrivals.get(id);
+    if (arrival === undefined) return false;
+    this.#arrivals.delete(id);
+    if (arrival.granted) this.#usedTokens -= arrival.tokens;
+    this.#grant();
+    return true;
+  }
+
+  /** In order: a long one is not overtaken for ever. */
+  #grant(): void {
+    for (const [id, arrival] of this.#arrivals) {
+      if (arrival.granted) continue;
+      if (this.#usedTokens + arrival.tokens > this.#capacityTokens) return;
+      arrival.granted = true;
+      this.#usedTokens += arrival.tokens;
+      this.#answer(arrival.from, { kind: 'reserved', id });
+    }
+  }
+
+  #answer(to: InstanceIndex, message: PeerMessage<Request>): void {
+    this.#push({ kind: 'send', to, message });
+  }
+
+  /** Throws unless the memory in use is that of those it was granted to. */
+  check(): void {
+    let used = 0;
+    for (const { granted, tokens } of this.#arrivals.values()) if (granted) used += tokens;
+    if (used !== this.#usedTokens || used > this.#capacityTokens) {
+      throw new Error(
+        `Arrivals broken: ${this.#usedTokens} tokens are counted, ${used} granted of ${this.#capacityTokens}`,
+      );
+    }
+  }
+}

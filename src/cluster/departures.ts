@@ -1,0 +1,138 @@
+// Prompts computed here that go on elsewhere.
+
+import type { Push } from './hand-offs.ts';
+import type { InstanceIndex, PeerMessage, StepNumber } from './messages.ts';
+import type { GenerationEvent, RequestId } from './ports.ts';
+import type { Served } from './work.ts';
+
+/** A prompt on its way out. */
+interface Departure<Request, S> {
+  readonly request: Request;
+  readonly served: S;
+  readonly to: InstanceIndex;
+  /** The other side has been asked for memory, and has given it. */
+  asked: boolean;
+  granted: boolean;
+  /** Leading tokens whose keys and values have been put on the stream. */
+  streamed: number;
+  /** What the client hears once the request goes on elsewhere; undefined until the prompt is computed. */
+  held: readonly GenerationEvent[] | undefined;
+}
+
+/**
+ * A departure asks for memory when its prefill starts, streams what is computed as soon as it has been granted, and keeps its blocks until
+ * the other side has said that it has all. A lost message is not noticed here: the conductor's time-out cancels every leg.
+ */
+export class Departures<Request, S extends Served> {
+  /** Keys and values leave while the rest is computed; else when all is. */
+  readonly #layerWise: boolean;
+  readonly #push: Push<Request>;
+  readonly #departures = new Map<RequestId, Departure<Request, S>>();
+
+  constructor(layerWise: boolean, push: Push<Request>) {
+    this.#layerWise = layerWise;
+    this.#push = push;
+  }
+
+  get size(): number {
+    return this.#departures.size;
+  }
+
+  has(id: RequestId): boolean {
+    return this.#departures.has(id);
+  }
+
+  /** Requests whose prompts are computed, and keep their blocks. */
+  get computed(): number {
+    let count = 0;
+    for (const { held } of this.#departures.values()) if (held !== undefined) count++;
+    return count;
+  }
+
+  add(request: Request, served: S, to: InstanceIndex): void {
+    const departure = { request, served, to, asked: false, granted: false, streamed: 0, held: undefined };
+    this.#departures.set(served.id, departure);
+  }
+
+  /** Its prefill starts. */
+  ask(id: RequestId): void {
+    const departure = this.#departures.get(id);
+    if (departure === undefined) return;
+    departure.asked = true;
+    this.#send(departure, { kind: 'reserve', id, request: departure.request });
+  }
+
+  /** What a step is about to compute leaves layer by layer, as it is computed. */
+  launched(step: StepNumber): void {
+    for (const departure of this.#departures.values()) this.#streamStep(departure, step);
+  }
+
+  #streamStep(departure: Departure<Request, S>, step: StepNumber): void {
+    const { computed, planned, promptLength } = departure.served.sequence;
+    if (!departure.granted || !this.#layerWise || planned === 0) return;
+    // Further than computed: the step was aborted, or the sequence preempted. It goes again.
+    const from = Math.min(departure.streamed, computed);
+    const to = Math.min(computed + planned, promptLength);
+    if (computed > from) this.#stream(departure, computed - from, undefined, undefined);
+    if (to > computed) this.#stream(departure, to - computed, step, undefined);
+    departure.streamed = to;
+  }
+
+  /** The prompt is computed; the client will hear `held` from the other side. */
+  compute(id: RequestId, held: readonly GenerationEvent[]): void {
+    const departure = this.#departures.get(id);
+    if (departure === undefined) return;
+    departure.held = held;
+    if (departure.granted) this.#streamRest(departure, held);
+  }
+
+  /** Memory was granted; `step` is in flight. False when it belongs to nobody here: a request that left meanwhile; the other side is told. A second grant does nothing. */
+  grant(id: RequestId, from: InstanceIndex, step: StepNumber | undefined): boolean {
+    const departure = this.#departures.get(id);
+    if (departure?.to !== from) {
+      this.#push({ kind: 'send', to: from, message: { kind: 'release', id } });
+      return false;
+    }
+    if (departure.granted) return true;
+    departure.granted = true;
+    if (departure.held !== undefined) this.#streamRest(departure, departure.held);
+    else if (step !== undefined) this.#streamStep(departure, step);
+    return true;
+  }
+
+  /** The other side has all, or will never: undefined when it is not known here. */
+  settle(id: RequestId, from: InstanceIndex): S | undefined {
+    const departure = this.#departures.get(id);
+    if (departure?.to !== from) return undefined;
+    this.#departures.delete(id);
+    return departure.served;
+  }
+
+  /** The request ends here: its stream stops and the other side lets go. */
+  drop(id: RequestId): void {
+    const departure = this.#departures.get(id);
+    if (departure === undefined) return;
+    this.#departures.delete(id);
+    if (departure.granted) this.#push({ kind: 'stopStream', id, to: departure.to });
+    if (departure.asked) this.#send(departure, { kind: 'release', id });
+  }
+
+  #streamRest(departure: Departure<Request, S>, held: readonly GenerationEvent[]): void {
+    const { promptLength } = departure.served.sequence;
+    this.#stream(departure, promptLength - departure.streamed, undefined, held);
+    departure.streamed = promptLength;
+  }
+
+  #stream(
+    { served, to }: Departure<Request, S>,
+    tokens: number,
+    step: StepNumber | undefined,
+    held: readonly GenerationEvent[] | undefined,
+  ): void {
+    this.#push({ kind: 'stream', id: served.id, to, tokens, step, held });
+  }
+
+  #send({ to }: Departure<Request, S>, message: PeerMessage<Request>): void {
+    this.#push({ kind: 'send', to, message });
+  }
+}

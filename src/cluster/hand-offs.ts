@@ -1,0 +1,68 @@
+// The hand-offs of an instance, out and in: what its peers tell it about them.
+import { Arrivals } from './arrivals.ts';
+import { Departures } from './departures.ts';
+import type { InstanceEffect } from './effects.ts';
+import type { InstanceIndex, PeerMessage, StepNumber } from './messages.ts';
+import type { RequestId } from './ports.ts';
+import type { Served } from './work.ts';
+
+export interface HandOffConfig {
+  /** Keys and values leave layer by layer while the rest is computed; else when all is. */
+  readonly layerWise: boolean;
+  /** Tokens whose keys and values fit where prompts land (host memory) until they are loaded. */
+  readonly landingTokens: number;
+  /** What has landed is refused where its decode would be late, or not fit. */
+  readonly rechecks: boolean;
+}
+
+export type Push<Request> = (effect: InstanceEffect<never, Request>) => void;
+
+/** The instance, as its hand-offs see it. */
+interface Owner<Request, S> {
+  readonly push: Push<Request>;
+  readonly isLive: (id: RequestId) => boolean;
+  readonly promptTokens: (request: Request) => number;
+  /** The other side has the prompt, or will not have it. */
+  readonly settled: (served: S, declined: boolean) => void;
+}
+
+export class HandOffs<Request, S extends Served> {
+  readonly departures: Departures<Request, S>;
+  readonly arrivals: Arrivals<Request>;
+  readonly #owner: Owner<Request, S>;
+
+  /** @param config undefined where there is no other instance */
+  constructor(config: HandOffConfig | undefined, owner: Owner<Request, S>) {
+    this.departures = new Departures(config?.layerWise ?? true, owner.push);
+    this.arrivals = new Arrivals(config?.landingTokens ?? 0, owner.push);
+    this.#owner = owner;
+  }
+
+  /** @param step in flight; returns why the message changed nothing, where it did not */
+  hear(from: InstanceIndex, message: PeerMessage<Request>, step: StepNumber | undefined): string | undefined {
+    const { id } = message;
+    switch (message.kind) {
+      case 'reserve':
+        if (this.#owner.isLive(id)) return `request ${id} is live already`;
+        this.arrivals.reserve(from, id, message.request, this.#owner.promptTokens(message.request));
+        return undefined;
+      case 'reserved':
+        return this.departures.grant(id, from, step) ? undefined : `request ${id} does not leave here`;
+      case 'taken':
+      case 'declined': {
+        const served = this.departures.settle(id, from);
+        if (served === undefined) return `request ${id} does not leave here`;
+        this.#owner.settled(served, message.kind === 'declined');
+        return undefined;
+      }
+      case 'release':
+        return !this.#owner.isLive(id) && this.arrivals.drop(id) ? undefined : `request ${id} is not expected`;
+    }
+  }
+
+  /** Neither leg is wanted any more. True when a prompt was expected here. */
+  drop(id: RequestId): boolean {
+    this.departures.drop(id);
+    return this.arrivals.drop(id);
+  }
+}

@@ -1,0 +1,32 @@
+// The step that an instance has in flight, and when it is worth an abort.
+import type { StepShape } from '../policy/cost/step-shape.ts';
+import type { StepNumber } from './messages.ts';
+import type { Served } from './work.ts';
+
+export interface InFlight<S> {
+  readonly step: StepNumber;
+  readonly startedUs: number;
+  readonly predictedUs: number;
+  readonly shape: StepShape;
+  readonly requests: readonly S[];
+  /** Equal steps that may follow one another before anything has to be decided. */
+  readonly stepsMax: number;
+  /** It was asked to stop: by an abort, or at the end of the step that runs. */
+  ending: boolean;
+}
+
+/** A decode row is worth an abort only when its step would go on for longer than this. */
+const abortDecodeUsMin = 100_000;
+
+/** Is it worth losing the step's work to be rid of these rows? Never twice in a row at the expense of others: they must get on. */
+export function worthAborting<S extends Served>(
+  nowUs: number,
+  flight: InFlight<S>,
+  served: S,
+  abortedLast: boolean,
+): boolean {
+  if (flight.requests.every((other) => other.cancelled)) return true;
+  // The steps of a run are short.
+  if (abortedLast || flight.stepsMax > 1) return false;
+  return served.sequence.planned > 1 || flight.predictedUs - (nowUs - flight.startedUs) > abortDecodeUsMin;
+}

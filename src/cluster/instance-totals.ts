@@ -1,0 +1,36 @@
+// What an instance has done so far, for metrics.
+import type { Batcher } from '../policy/batching/batcher.ts';
+import type { BlockCache } from '../policy/blocks/block-cache.ts';
+import type { InstanceSnapshot } from './ports.ts';
+
+export class InstanceTotals {
+  prompt = 0;
+  cached = 0;
+  computedPrompt = 0;
+  generated = 0;
+  #steps = 0;
+  #stepUs = 0;
+
+  /** Steps took so long. */
+  ran(stepUs: ArrayLike<number>): void {
+    for (let i = 0; i < stepUs.length; i++) this.#stepUs += stepUs[i];
+    this.#steps += stepUs.length;
+  }
+
+  snapshot(batcher: Batcher, { usedPages, cachedPages, pages, evicted }: BlockCache): InstanceSnapshot {
+    return {
+      ready: true,
+      waiting: batcher.waiting.length,
+      running: batcher.running.length,
+      pages: { total: pages.total, used: usedPages, cached: cachedPages, free: pages.free },
+      promptTokens: this.prompt,
+      cachedTokens: this.cached,
+      computedPromptTokens: this.computedPrompt,
+      generatedTokens: this.generated,
+      preemptions: batcher.preemptions,
+      steps: this.#steps,
+      stepMsTotal: this.#stepUs / 1_000,
+      evictedBlocks: evicted,
+    };
+  }
+}

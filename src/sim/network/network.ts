@@ -1,0 +1,119 @@
+// The network between instances: a NIC each, links between pairs where they are narrower, and bytes accounted by what they are for.
+import { type FlowId, Flows } from './flows.ts';
+
+export const byteKinds = ['prefix', 'handoff', 'borrow', 'settle'] as const;
+export type ByteKind = (typeof byteKinds)[number];
+
+export interface Nic {
+  /** All NICs of the instance together, each direction. */
+  readonly bytesPerSecond: number;
+  /** From one instance's memory to another's, before the first byte. */
+  readonly us: number;
+}
+
+export interface NetworkConfig {
+  /** By instance. */
+  readonly nics: readonly Nic[];
+  /** Between two instances, each direction, where that is less than their NICs. */
+  readonly linkBytesPerSecond: number | undefined;
+}
+
+interface Transfer {
+  readonly flow: FlowId;
+  readonly from: number;
+  readonly to: number;
+  readonly name: string;
+  readonly kind: ByteKind;
+}
+
+/** Key of a stream that grows while it runs: what it carries is named by its ends and its owner's name for it. */
+function keyOf(from: number, to: number, name: string): string {
+  return `${from}>${to} ${name}`;
+}
+
+/** A transfer that has left completely: it lands `us` later. */
+export interface Departed {
+  readonly from: number;
+  readonly to: number;
+  readonly name: string;
+  readonly us: number;
+}
+
+export class Network {
+  readonly moved: Record<ByteKind, number> = { prefix: 0, handoff: 0, borrow: 0, settle: 0 };
+  readonly #config: NetworkConfig;
+  readonly #flows: Flows;
+  readonly #transfers = new Map<string, Transfer>();
+  readonly #byFlow: (Transfer | undefined)[] = [];
+
+  /** @param schedule asks for `due` to be called with that flow at that time */
+  constructor(config: NetworkConfig, schedule: (timeUs: number, flow: FlowId) => void) {
+    this.#config = config;
+    this.#flows = new Flows((resource) => this.#capacity(resource), schedule);
+  }
+
+  /** Transfers under way. */
+  get size(): number {
+    return this.#flows.size;
+  }
+
+  /** What a message takes from one instance to another. */
+  latencyUs(from: number, to: number): number {
+    return Math.max(this.#config.nics[from].us, this.#config.nics[to].us);
+  }
+
+  /** Bytes of a named stream that come into being evenly until `untilUs`; the first ones open it, with `last` it ends. */
+  stream(
+    nowUs: number,
+    { from, to, name, kind }: { from: number; to: number; name: string; kind: ByteKind },
+    { bytes, untilUs, last }: { bytes: number; untilUs: number; last: boolean },
+  ): void {
+    const key = keyOf(from, to, name);
+    let transfer = this.#transfers.get(key);
+    if (transfer === undefined) {
+      transfer = { flow: this.#flows.open(nowUs, this.#path(from, to)), from, to, name, kind };
+      this.#transfers.set(key, transfer);
+      this.#byFlow[transfer.flow] = transfer;
+    }
+    this.#flows.offer(nowUs, transfer.flow, bytes, untilUs, last);
+  }
+
+  /** Drops what has not left yet; what is not known has ended before. */
+  stop(nowUs: number, from: number, to: number, name: string): void {
+    const transfer = this.#transfers.get(keyOf(from, to, name));
+    if (transfer !== undefined) this.#close(nowUs, transfer);
+  }
+
+  /** Something changes for a flow: says which transfer has left completely by that, if one has. */
+  due(nowUs: number, flow: FlowId): Departed | undefined {
+    if (!this.#flows.due(nowUs, flow)) return undefined;
+    const transfer = this.#byFlow[flow];
+    if (transfer === undefined) throw new Error(`Network broken: flow ${flow} belongs to no transfer`);
+    this.#close(nowUs, transfer);
+    const { from, to, name } = transfer;
+    return { from, to, name, us: this.latencyUs(from, to) };
+  }
+
+  #close(nowUs: number, { flow, from, to, name, kind }: Transfer): void {
+    this.moved[kind] += this.#flows.close(nowUs, flow);
+    this.#transfers.delete(keyOf(from, to, name));
+    this.#byFlow[flow] = undefined;
+  }
+
+  /** Resources: what an instance sends (2 i), what it receives (2 i + 1), then the links of pairs. */
+  #path(from: number, to: number): readonly number[] {
+    const ends = [2 * from, 2 * to + 1];
+    const instances = this.#config.nics.length;
+    return this.#config.linkBytesPerSecond === undefined ? ends : [...ends, 2 * instances + from * instances + to];
+  }
+
+  #capacity(resource: number): number {
+    const { nics, linkBytesPerSecond } = this.#config;
+    const bytesPerSecond = resource < 2 * nics.length ? nics[resource >> 1].bytesPerSecond : (linkBytesPerSecond ?? 0);
+    return bytesPerSecond / 1e6;
+  }
+
+  check(): void {
+    this.#flows.check();
+  }
+}
