@@ -82,6 +82,16 @@ export function instanceSpecs(options: ClusterOptions): readonly InstanceSpec[] 
   return [...specs('prefill', prefill), ...specs('decode', decode), ...specs('mixed', mixed)];
 }
 
+/** 'prefill 0', 'prefill 1', 'decode 0': counted by role. */
+export function instanceNames(instances: readonly InstanceSpec[]): readonly string[] {
+  const counts = new Map<InstanceRole, number>();
+  return instances.map(({ role }) => {
+    const count = counts.get(role) ?? 0;
+    counts.set(role, count + 1);
+    return `${role} ${count}`;
+  });
+}
+
 function instanceParts(options: ClusterOptions): Omit<InstanceSpec, 'role'> {
   const hardware = hardwareSpec(options.hardware, options.machines);
   const { devices, operationsPerSecond, hostMemoryBytes, nicBytesPerSecond, nicUs, ...device } = hardware;

@@ -27,6 +27,9 @@ const span = z.string().transform((value, context): Span => {
   return z.NEVER;
 });
 
+/** '60s..5m', simulated. */
+export const timeSpan = span.refine(({ unit }) => unit === 'us', 'write 60s..5m');
+
 const positive = numeric(z.number().positive());
 const share = numeric(z.number().min(0).max(1));
 const whole = (least: number, most = Number.MAX_SAFE_INTEGER) => numeric(z.number().int().min(least).max(most));

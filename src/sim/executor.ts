@@ -8,11 +8,16 @@ type StepShape = Extract<InstanceEffect, { kind: 'runStep' }>['shape'];
 
 type StepDone = Extract<InstanceEvent<LengthRequest, undefined>, { kind: 'stepDone' }>;
 
+/** Hears of every run of equal steps as it ends: `shape` is that of its first step; both are valid during the call. */
+export type StepWatch = (instance: number, startedUs: number, shape: StepShape, stepUs: readonly number[]) => void;
+
 /** One run at a time; its end stands in the heap under the instance's number. */
 export class SimulatedExecutor {
   readonly #cost: StepCostModel;
   readonly #heap: EventHeap;
   readonly #index: number;
+  readonly #watch: StepWatch | undefined;
+  #first: StepShape | undefined;
   #step = 0;
   #running = false;
   #endsUs = 0;
@@ -21,10 +26,11 @@ export class SimulatedExecutor {
   readonly #stepUs: number[] = [];
   readonly #shape = { rows: 0, keyRows: 0, decodeRows: 0, decodeKeys: 0, logitRows: 0 };
 
-  constructor(cost: StepCostModel, heap: EventHeap, index: number) {
+  constructor(cost: StepCostModel, heap: EventHeap, index: number, watch?: StepWatch) {
     this.#cost = cost;
     this.#heap = heap;
     this.#index = index;
+    this.#watch = watch;
   }
 
   /** When the run in flight ends. */
@@ -35,6 +41,7 @@ export class SimulatedExecutor {
   run(nowUs: number, step: number, shape: StepShape, stepsMax: number): void {
     const total = this.#time(shape, stepsMax);
     this.#step = step;
+    this.#first = shape;
     this.#startedUs = nowUs;
     this.#endsUs = nowUs + total;
     this.#running = true;
@@ -57,6 +64,7 @@ export class SimulatedExecutor {
   due(nowUs: number): StepDone | undefined {
     if (!this.#running || nowUs !== this.#endsUs) return undefined;
     this.#running = false;
+    if (this.#first !== undefined) this.#watch?.(this.#index, this.#startedUs, this.#first, this.#stepUs);
     return { kind: 'stepDone', step: this.#step, result: undefined, stepUs: this.#stepUs };
   }
 

@@ -5,6 +5,13 @@ const bucketBits = 10;
 const perDoubling = 2 ** bucketBits;
 const doublings = 54;
 
+/** How many values are at least `from` and at most `to`. */
+export interface HistogramBin {
+  readonly from: number;
+  readonly to: number;
+  readonly count: number;
+}
+
 /** Of integers 0..2^53. Mean and extremes are exact, percentiles within 0.1 %. */
 export class Histogram {
   readonly #counts = new Uint32Array(doublings * perDoubling);
@@ -29,6 +36,20 @@ export class Histogram {
 
   get max(): number {
     return this.#max;
+  }
+
+  /** Neighbouring ranges that cover every value, at most `most`, each about as wide in proportion to its values. */
+  bins(most: number): readonly HistogramBin[] {
+    const first = this.#counts.findIndex((count) => count > 0);
+    if (first < 0) return [];
+    const last = this.#counts.findLastIndex((count) => count > 0);
+    const width = Math.ceil((last - first + 1) / most);
+    const bins: HistogramBin[] = [];
+    for (let from = first; from <= last; from += width) {
+      const count = this.#counts.subarray(from, from + width).reduce((sum, each) => sum + each, 0);
+      bins.push({ from: from === 0 ? 0 : upperEnd(from - 1) + 1, to: upperEnd(from + width - 1), count });
+    }
+    return bins;
   }
 
   /** The value that a share `p` of all are at most. */

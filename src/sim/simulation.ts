@@ -8,10 +8,10 @@ import {
   LengthRequest,
 } from '../cluster/length-work.ts';
 import type { ConductorEvent, InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
-import type { GenerationEvent } from '../cluster/ports.ts';
+import type { GenerationEvent, InstanceSnapshot } from '../cluster/ports.ts';
 import type { TraceRequest } from '../trace/request.ts';
 import { EventHeap } from './event-heap.ts';
-import { SimulatedExecutor } from './executor.ts';
+import { SimulatedExecutor, type StepWatch } from './executor.ts';
 import { Network, type Nic } from './network/network.ts';
 import { Outcome } from './outcome.ts';
 
@@ -30,6 +30,8 @@ export interface SimulationConfig {
   readonly queueMax: number;
   /** Every machine checks itself after every event. */
   readonly checking: boolean;
+  /** Hears of every step. */
+  readonly watch?: StepWatch | undefined;
 }
 
 type Effect = InstanceEffect<undefined, LengthRequest>;
@@ -67,7 +69,9 @@ export class Simulation {
     this.#instances = instances.map(({ machine }) =>
       createLengthInstance({ ...machine, queueMax: Number.MAX_SAFE_INTEGER }),
     );
-    this.#executors = instances.map(({ machine }, index) => new SimulatedExecutor(machine.cost, this.#heap, index));
+    this.#executors = instances.map(
+      ({ machine }, index) => new SimulatedExecutor(machine.cost, this.#heap, index, config.watch),
+    );
     this.#network = new Network({ nics: instances.map(({ nic }) => nic), linkBytesPerSecond }, (timeUs, flow) =>
       this.#heap.push(timeUs, instances.length + flow),
     );
@@ -87,9 +91,19 @@ export class Simulation {
     return this.#live.size;
   }
 
+  /** When the next thing happens; Infinity when nothing is left to happen. */
+  get nextUs(): number {
+    return this.#heap.nextUs;
+  }
+
+  /** How every instance stands. */
+  snapshots(): readonly InstanceSnapshot[] {
+    return this.#instances.map((instance) => instance.snapshot());
+  }
+
   /** A request arrives; everything due before it happens first. */
   arrive(trace: TraceRequest): void {
-    this.#runTo(trace.arrivalUs);
+    this.advance(trace.arrivalUs);
     this.#nowUs = trace.arrivalUs;
     const request = new LengthRequest(trace, this.#config.blockTokens);
     this.#live.set(request.id, request);
@@ -98,12 +112,12 @@ export class Simulation {
 
   /** No request comes any more: runs until nothing is left to happen. */
   finish(): void {
-    this.#runTo(Number.POSITIVE_INFINITY);
+    this.advance(Number.POSITIVE_INFINITY);
     this.outcome.close(this.#nowUs, this.#instances, this.#network.moved);
   }
 
-  /** Everything due up to and at `timeUs`. */
-  #runTo(timeUs: number): void {
+  /** Everything due up to and at `timeUs` happens: looking at the state in between changes nothing. */
+  advance(timeUs: number): void {
     const heap = this.#heap;
     while (heap.nextUs <= timeUs) {
       if (heap.size === 0) return;

@@ -4,8 +4,10 @@ import { z } from 'zod';
 import { latencyMs, type Outcome } from '../../sim/outcome.ts';
 import { Simulation } from '../../sim/simulation.ts';
 import { presetNames } from '../../trace/workload/presets.ts';
-import { addClusterFlags, bytesOf, clusterFields, instanceSpecs } from '../cluster-options.ts';
+import { addClusterFlags, bytesOf, clusterFields, instanceNames, instanceSpecs } from '../cluster-options.ts';
 import { numeric, readOptions } from '../options.ts';
+import { replay } from '../replay.ts';
+import { addOutputFlags, outputFields } from '../run-outputs.ts';
 import { printTable } from '../table.ts';
 import { addTransformFlags, addWorkloadFlags, transformFields, workloadFields } from '../workload-options.ts';
 import { openWorkload } from '../workload-source.ts';
@@ -20,6 +22,7 @@ const schema = z.object({
   ...clusterFields,
   queue: count(1).default(1_000_000),
   check: z.boolean().default(false),
+  ...outputFields,
 });
 
 type SimulateOptions = z.infer<typeof schema>;
@@ -33,16 +36,13 @@ export function simulateCommand(): Command {
     .option('--check', 'every machine checks itself after every event')
     .option('--config <file>', 'YAML file with the same names as these flags; flags win')
     .option('--json', 'print one JSON object');
-  return addTransformFlags(addWorkloadFlags(addClusterFlags(command))).action(
+  return addOutputFlags(addTransformFlags(addWorkloadFlags(addClusterFlags(command)))).action(
     async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
       // Commander gives `true` without such a flag: a config file may still say otherwise.
       for (const name of ['coalesce', 'stream']) if (flags[name] === true) delete flags[name];
       const options = readOptions(schema, flags);
-      const workload = openWorkload(options);
       const started = performance.now();
-      const simulation = createSimulation(options);
-      for await (const { requests } of workload) for (const request of requests) simulation.arrive(request);
-      simulation.finish();
+      const simulation = await run(options);
       const report = reportOf(simulation.outcome, (performance.now() - started) / 1000);
       if (json === true) console.log(JSON.stringify(report));
       else printReport(report);
@@ -50,13 +50,18 @@ export function simulateCommand(): Command {
   );
 }
 
-function createSimulation(options: SimulateOptions): Simulation {
-  return new Simulation({
-    instances: instanceSpecs(options),
-    linkBytesPerSecond: options.linkGbps === undefined ? undefined : bytesOf(options.linkGbps),
-    blockTokens: options.blockTokens,
-    queueMax: options.queue,
-    checking: options.check,
+async function run(options: SimulateOptions): Promise<Simulation> {
+  const workload = openWorkload(options);
+  const instances = instanceSpecs(options);
+  return replay(workload, instanceNames(instances), options, (watch) => {
+    return new Simulation({
+      instances,
+      linkBytesPerSecond: options.linkGbps === undefined ? undefined : bytesOf(options.linkGbps),
+      blockTokens: options.blockTokens,
+      queueMax: options.queue,
+      checking: options.check,
+      watch,
+    });
   });
 }
 

@@ -1,0 +1,36 @@
+// Drives a simulation through a workload, with whoever watches.
+import type { StepWatch } from '../sim/executor.ts';
+import type { Simulation } from '../sim/simulation.ts';
+import { type OutputOptions, RunOutputs } from './run-outputs.ts';
+import type { TracePiece } from './trace-file.ts';
+
+/** Simulated time between two looks at a run that no request comes to any more. */
+const drainUs = 10_000_000;
+
+/** @param names of the instances */
+export async function replay(
+  workload: AsyncIterable<TracePiece>,
+  names: readonly string[],
+  options: OutputOptions,
+  create: (watch: StepWatch | undefined) => Simulation,
+): Promise<Simulation> {
+  const outputs = await RunOutputs.open(options, names);
+  const simulation = create(outputs.watch);
+  const recorder = outputs.recorderOf(simulation);
+  for await (const { requests, share } of workload) {
+    for (const request of requests) {
+      recorder?.advance(request.arrivalUs);
+      simulation.arrive(request);
+    }
+    await outputs.progressed(share, simulation);
+  }
+  while (simulation.nextUs !== Number.POSITIVE_INFINITY) {
+    const untilUs = simulation.nextUs + drainUs;
+    recorder?.advance(untilUs);
+    simulation.advance(untilUs);
+    await outputs.progressed(1, simulation);
+  }
+  simulation.finish();
+  await outputs.close(simulation);
+  return simulation;
+}

@@ -1,0 +1,99 @@
+// What a simulated run writes besides its figures: a page, a timeline, its progress.
+import { writeFileSync } from 'node:fs';
+import type { Command } from 'commander';
+import { z } from 'zod';
+import type { StepWatch } from '../sim/executor.ts';
+import { LoadRecorder } from '../sim/load-recorder.ts';
+import { runReport } from '../sim/report.ts';
+import type { Simulation } from '../sim/simulation.ts';
+import { toFlag } from './options.ts';
+import { reportPage } from './report-page.ts';
+import { SimulationProgress } from './simulation-progress.ts';
+import { TimelineFile } from './timeline-file.ts';
+import { timeSpan } from './workload-options.ts';
+
+export const outputFields = {
+  report: z.string().optional(),
+  timeline: z.string().optional(),
+  timelineWindow: timeSpan.default({ unit: 'us', from: 0, to: 60_000_000 }),
+};
+
+const outputSchema = z.object(outputFields);
+export type OutputOptions = Readonly<z.infer<typeof outputSchema>>;
+
+export function addOutputFlags(command: Command): Command {
+  return command
+    .option('--report <file>', 'write a page with plots of the run, in one HTML file')
+    .option('--timeline <file>', 'write every step as a Chrome trace')
+    .option('--timeline-window <span>', 'simulated time that the timeline shows (default: 0s..60s)');
+}
+
+/** Hears of a run while it goes on, and writes when it is over. */
+export class RunOutputs {
+  readonly #options: OutputOptions;
+  readonly #instances: readonly string[];
+  readonly #timeline: TimelineFile | undefined;
+  readonly #progress = new SimulationProgress(process.stderr);
+  #recorder: LoadRecorder | undefined;
+
+  private constructor(options: OutputOptions, instances: readonly string[], timeline: TimelineFile | undefined) {
+    this.#options = options;
+    this.#instances = instances;
+    this.#timeline = timeline;
+  }
+
+  /** @param instances their names */
+  static async open(options: OutputOptions, instances: readonly string[]): Promise<RunOutputs> {
+    const { timeline, timelineWindow } = options;
+    const file = timeline === undefined ? undefined : await TimelineFile.create(timeline, timelineWindow, instances);
+    return new RunOutputs(options, instances, file);
+  }
+
+  /** For the simulation to be made with. */
+  get watch(): StepWatch | undefined {
+    return this.#timeline?.watch;
+  }
+
+  /** What is to be told of time before it passes; undefined when nobody looks at the load. */
+  recorderOf(simulation: Simulation): LoadRecorder | undefined {
+    if (this.#options.report !== undefined) this.#recorder ??= new LoadRecorder(simulation);
+    return this.#recorder;
+  }
+
+  async progressed(share: number, simulation: Simulation): Promise<void> {
+    this.#progress.show(share, simulation);
+    await this.#timeline?.flush();
+  }
+
+  /** The run is over. */
+  async close({ outcome }: Simulation): Promise<void> {
+    this.#progress.close();
+    const { report } = this.#options;
+    if (report !== undefined && this.#recorder !== undefined) {
+      this.#recorder.close();
+      const about = { settings: settingsOf(this.#options), instances: this.#instances };
+      writeOutput(report, reportPage(runReport(outcome, this.#recorder.load(), about)));
+    }
+    const leftOut = await this.#timeline?.close();
+    if (leftOut !== undefined) console.error(leftOut);
+  }
+}
+
+function writeOutput(path: string, text: string): void {
+  try {
+    writeFileSync(path, text);
+  } catch (error) {
+    throw new Error(`Cannot write ${path}: ${error instanceof Error ? error.message.split('\n')[0] : String(error)}`);
+  }
+}
+
+const mostTelling = ['trace', 'workload', 'model', 'hardware', 'prefill', 'decode', 'mixed', 'speed'];
+
+/** What the page says of the run, the most telling first. */
+function settingsOf({ report: _, timeline: __, timelineWindow: ___, ...options }: OutputOptions) {
+  const rank = (name: string) => (mostTelling.includes(name) ? mostTelling.indexOf(name) : mostTelling.length);
+  return Object.entries(options)
+    .filter(([, value]) => value !== undefined)
+    .sort(([a], [b]) => rank(a) - rank(b))
+    .map(([name, value]) => [toFlag(name), typeof value === 'object' ? JSON.stringify(value) : String(value)] as const);
+}

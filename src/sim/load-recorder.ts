@@ -1,0 +1,109 @@
+// How the cluster stood over time: samples at equal distances in bounded memory, however long the run.
+import type { InstanceSnapshot } from '../cluster/ports.ts';
+import type { Outcome } from './outcome.ts';
+
+const samplesMax = 512;
+const firstIntervalUs = 100_000;
+
+/** What is looked at between events. */
+export interface RecordedSimulation {
+  readonly nowUs: number;
+  readonly outcome: Outcome;
+  advance(timeUs: number): void;
+  snapshots(): readonly InstanceSnapshot[];
+}
+
+/** Arrays are by instance, then by sample. */
+export interface LoadOverTime {
+  /** (samples) */
+  readonly seconds: readonly number[];
+  readonly running: readonly (readonly number[])[];
+  readonly waiting: readonly (readonly number[])[];
+  /** Share of the KV blocks that requests hold; cached ones are free to take. */
+  readonly kvUsed: readonly (readonly number[])[];
+  /** (samples): counts from the start on. */
+  readonly totals: Readonly<Record<TotalName, readonly number[]>>;
+}
+
+const totalNames = ['completed', 'refused', 'cachedTokens', 'computedTokens', 'outputTokens', 'preemptions'] as const;
+type TotalName = (typeof totalNames)[number];
+
+interface Sample {
+  readonly atUs: number;
+  readonly running: Int32Array;
+  readonly waiting: Int32Array;
+  readonly kvUsed: Float32Array;
+  readonly totals: Readonly<Record<TotalName, number>>;
+}
+
+/** Looks at the state between events, so that a run with it is the same as one without. When there are too many samples every other goes. */
+export class LoadRecorder {
+  readonly #simulation: RecordedSimulation;
+  #samples: Sample[] = [];
+  #intervalUs = firstIntervalUs;
+  #nextUs = 0;
+
+  constructor(simulation: RecordedSimulation) {
+    this.#simulation = simulation;
+  }
+
+  /** Takes the samples that are due before `timeUs`. */
+  advance(timeUs: number): void {
+    while (this.#nextUs < timeUs) {
+      this.#simulation.advance(this.#nextUs);
+      this.#samples.push(this.#look(this.#nextUs));
+      this.#nextUs += this.#intervalUs;
+      if (this.#samples.length === samplesMax) this.#thin();
+    }
+  }
+
+  /** The run is over: what was looked at after its end goes, its end is the last sample. */
+  close(): void {
+    const endUs = this.#simulation.nowUs;
+    this.#samples = this.#samples.filter(({ atUs }) => atUs < endUs);
+    this.#samples.push(this.#look(endUs));
+  }
+
+  load(): LoadOverTime {
+    const samples = this.#samples;
+    const instances = samples[0]?.running.length ?? 0;
+    const by = (field: 'running' | 'waiting' | 'kvUsed', digits: number) =>
+      Array.from({ length: instances }, (_, i) => samples.map((sample) => Number(sample[field][i].toFixed(digits))));
+    return {
+      seconds: samples.map(({ atUs }) => atUs / 1e6),
+      running: by('running', 0),
+      waiting: by('waiting', 0),
+      kvUsed: by('kvUsed', 3),
+      totals: mapTotals((name) => samples.map(({ totals }) => totals[name])),
+    };
+  }
+
+  #look(atUs: number): Sample {
+    const snapshots = this.#simulation.snapshots();
+    const { completedRequests, refusedRequests } = this.#simulation.outcome;
+    const sum = (of: (snapshot: InstanceSnapshot) => number) => snapshots.reduce((all, each) => all + of(each), 0);
+    return {
+      atUs,
+      running: Int32Array.from(snapshots, ({ running }) => running),
+      waiting: Int32Array.from(snapshots, ({ waiting }) => waiting),
+      kvUsed: Float32Array.from(snapshots, ({ pages }) => pages.used / pages.total),
+      totals: {
+        completed: completedRequests,
+        refused: refusedRequests,
+        cachedTokens: sum(({ cachedTokens }) => cachedTokens),
+        computedTokens: sum(({ computedPromptTokens }) => computedPromptTokens),
+        outputTokens: sum(({ generatedTokens }) => generatedTokens),
+        preemptions: sum(({ preemptions }) => preemptions),
+      },
+    };
+  }
+
+  #thin(): void {
+    this.#samples = this.#samples.filter((_, i) => i % 2 === 0);
+    this.#intervalUs *= 2;
+  }
+}
+
+function mapTotals<T>(of: (name: TotalName) => T): Record<TotalName, T> {
+  return Object.fromEntries(totalNames.map((name) => [name, of(name)])) as Record<TotalName, T>;
+}

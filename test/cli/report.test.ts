@@ -1,0 +1,129 @@
+// The page of a simulated run, opened from disk in a real browser; and its timeline.
+import { spawnSync } from 'node:child_process';
+import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath, pathToFileURL } from 'node:url';
+import { type Browser, chromium, type Page } from 'playwright-core';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+
+const command = fileURLToPath(new URL('../../dist/cli/main.js', import.meta.url));
+const folder = mkdtempSync(join(tmpdir(), 'kvasir-report-'));
+const page = join(folder, 'run.html');
+const timeline = join(folder, 'run.json');
+const run = ['simulate', '--workload', 'real', '--requests', '800', '--rate', '4', '--mixed', '3', '--queue', '60'];
+afterAll(() => rmSync(folder, { recursive: true }));
+
+function simulate(...flags: string[]): { stateHash: string; steps: number; refused: number } {
+  const { stdout, stderr } = spawnSync(process.execPath, [command, ...run, '--json', ...flags], { encoding: 'utf8' });
+  expect(stderr).toBe('');
+  return JSON.parse(stdout);
+}
+
+describe('files of a run', { timeout: 60_000 }, () => {
+  it('change nothing in it', () => {
+    const plain = simulate();
+    const watched = simulate('--report', page, '--timeline', timeline, '--timeline-window', '30s..90s');
+    expect(watched.stateHash).toBe(plain.stateHash);
+    expect(plain.refused).toBeGreaterThan(0);
+  });
+
+  it('hold the steps of the window, one after the other on each instance', () => {
+    const { traceEvents } = JSON.parse(readFileSync(timeline, 'utf8')) as { traceEvents: TraceEvent[] };
+    const names = traceEvents.filter(({ name }) => name === 'thread_name').map(({ args }) => args.name);
+    expect(names).toEqual(['instance 0', 'instance 1', 'instance 2']);
+    const steps = traceEvents.filter(({ ph }) => ph === 'X');
+    expect(steps.length).toBeGreaterThan(1000);
+    expect(new Set(steps.map(({ name }) => name))).toEqual(new Set(['prefill', 'decode', 'prefill and decode']));
+    const endUs = [0, 0, 0];
+    for (const { tid, ts, dur } of steps) {
+      expect(ts).toBeGreaterThanOrEqual(endUs[tid]);
+      expect([ts + dur > 30e6, ts < 90e6]).toEqual([true, true]);
+      endUs[tid] = ts + dur;
+    }
+  });
+});
+
+interface TraceEvent {
+  readonly name: string;
+  readonly ph: string;
+  readonly tid: number;
+  readonly ts: number;
+  readonly dur: number;
+  readonly args: { readonly name?: string };
+}
+
+const browserPath = '/usr/bin/chromium';
+const inCi = process.env.CI !== undefined;
+
+describe.skipIf(!existsSync(browserPath) && !inCi)('the page in Chromium', { timeout: 60_000 }, () => {
+  let browser: Browser;
+  beforeAll(async () => {
+    browser = await chromium.launch({ executablePath: browserPath, args: ['--no-sandbox'] });
+  }, 60_000);
+  afterAll(() => browser?.close());
+
+  async function opened(colorScheme: 'light' | 'dark', see: (page: Page) => Promise<void>): Promise<void> {
+    const context = await browser.newContext({ offline: true, colorScheme, viewport: { width: 1280, height: 900 } });
+    const tab = await context.newPage();
+    const heard: string[] = [];
+    tab.on('console', (message) => heard.push(message.text()));
+    tab.on('pageerror', (error) => heard.push(String(error)));
+    tab.on('request', (request) => heard.push(request.url()));
+    await tab.goto(pathToFileURL(page).href);
+    await tab.waitForSelector('html[data-drawn]');
+    await see(tab);
+    // Itself, and nothing else.
+    expect(heard).toEqual([pathToFileURL(page).href]);
+    await context.close();
+  }
+
+  it.each(['light', 'dark'] as const)('draws every plot and asks for nothing: %s', async (scheme) => {
+    await opened(scheme, async (tab) => {
+      expect(await tab.locator('.uplot canvas').count()).toBe(8);
+      for (const canvas of await tab.locator('canvas').all()) expect(await coloursOf(canvas)).toBeGreaterThan(8);
+      expect(await tab.locator('.tile').allInnerTexts()).toContainEqual(expect.stringContaining('refused'));
+    });
+  });
+
+  it('tells what is under the pointer, and shows other figures when asked', async () => {
+    await opened('light', async (tab) => {
+      const heat = tab.locator('#heat');
+      await heat.scrollIntoViewIfNeeded();
+      await heat.hover({ position: { x: 400, y: 30 } });
+      expect(await tab.locator('#said').textContent()).toMatch(/^Instance 1 at .*: \d+ requests running$/);
+      const before = await heat.evaluate((canvas) => (canvas as unknown as Canvas).toDataURL());
+      await tab.getByRole('button', { name: 'KV used' }).click();
+      expect(await heat.evaluate((canvas) => (canvas as unknown as Canvas).toDataURL())).not.toBe(before);
+      await tab
+        .locator('.u-over')
+        .first()
+        .hover({ position: { x: 200, y: 60 } });
+      expect(await tab.locator('.u-legend').first().textContent()).toMatch(/below\s*[\d.]+ %/);
+    });
+  });
+});
+
+/** What is used of the browser's canvas: tests compile without its types. */
+interface Canvas {
+  readonly width: number;
+  readonly height: number;
+  toDataURL(): string;
+  getContext(kind: '2d'): {
+    getImageData(
+      x: number,
+      y: number,
+      width: number,
+      height: number,
+    ): { readonly data: { readonly buffer: ArrayBuffer } };
+  };
+}
+
+/** How many different colours a canvas shows. */
+async function coloursOf(canvas: ReturnType<Page['locator']>): Promise<number> {
+  return canvas.evaluate((element) => {
+    const canvas = element as unknown as Canvas;
+    const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+    return new Set(new Uint32Array(data.buffer)).size;
+  });
+}
