@@ -4,6 +4,9 @@ import { createRequire } from 'node:module';
 import type { RunReport } from '../sim/report.ts';
 import { packageFile } from './package-root.ts';
 
+/** Those imported before those that import them. */
+const modules = ['format', 'plots', 'heat-map', 'page'] as const;
+
 const require = createRequire(import.meta.url);
 
 export function reportPage(report: RunReport): string {
@@ -12,7 +15,10 @@ export function reportPage(report: RunReport): string {
   const parts: Readonly<Record<string, string>> = {
     styles: [plotStyle, packageFile('web/report/style.css')].map((path) => `<style>${read(path)}</style>`).join('\n'),
     data: `<script id="data" type="application/json">${JSON.stringify(report).replaceAll('<', '\\u003c')}</script>`,
-    scripts: `<script>${script(plotLibrary)}</script>\n<script type="module">${script(packageFile('web/report/page.mjs'))}</script>`,
+    scripts: [
+      `<script>${inScript(read(plotLibrary))}</script>`,
+      `<script type="module">${inScript(modules.map(inlined).join('\n'))}</script>`,
+    ].join('\n'),
   };
   // A function, so that no `$` in a part means anything.
   return read(packageFile('web/report/page.html')).replace(/<!-- (\w+) -->/g, (_, name: string) => {
@@ -26,7 +32,14 @@ function read(path: string): string {
   return readFileSync(path, 'utf8');
 }
 
+/** A module without its imports and exports: they all share one scope. */
+function inlined(name: string): string {
+  return read(packageFile(`web/report/${name}.mjs`))
+    .replace(/^import [^;]*;$/gm, '')
+    .replace(/^export /gm, '');
+}
+
 /** A script that cannot end its element early. */
-function script(path: string): string {
-  return read(path).replaceAll('</script', '<\\/script');
+function inScript(text: string): string {
+  return text.replaceAll('</script', '<\\/script');
 }

@@ -1,0 +1,105 @@
+// Every instance of a run over time: a row of colours each.
+import { clock, colour, element, most, percent, whole } from './format.mjs';
+import { onDraw } from './plots.mjs';
+
+/** A row for each instance, time from left to right. */
+export function instances(section, load) {
+  const choices = [
+    ['running', 'Running', (value) => `${whole(value)} requests running`, most(load.running.map(most))],
+    ['waiting', 'Waiting', (value) => `${whole(value)} requests waiting`, most(load.waiting.map(most))],
+    ['kvUsed', 'KV used', (value) => `${percent(value)} of KV used`, 1],
+  ];
+  let chosen = choices[0];
+  const heat = element('canvas', { id: 'heat' });
+  const said = element('div', { id: 'said' });
+  const top = element('span', {});
+  const buttons = choices.map((choice) => {
+    const choose = () => {
+      chosen = choice;
+      redraw();
+    };
+    return element('button', { type: 'button', textContent: choice[1], onclick: choose });
+  });
+  const scale = element('span', { className: 'scale' }, '0', element('i'), top);
+  const choice = element('span', { className: 'choice' }, ...buttons);
+  const head = element('div', { className: 'head' }, element('h2', {}, 'Every instance'), scale, choice);
+  section.append(head, heat, said);
+  let place;
+  const redraw = () => {
+    const [field, , , highest] = chosen;
+    buttons.forEach((button, i) => {
+      button.setAttribute('aria-pressed', String(choices[i] === chosen));
+    });
+    top.textContent = field === 'kvUsed' ? '100 %' : whole(highest);
+    place = drawHeat(heat, { seconds: load.seconds, rows: load[field], highest });
+  };
+  heat.onmousemove = ({ offsetX, offsetY }) => {
+    const cell = place(offsetX, offsetY);
+    const [field, , say] = chosen;
+    said.textContent =
+      cell && `Instance ${cell.row} at ${clock(load.seconds[cell.column])}: ${say(load[field][cell.row][cell.column])}`;
+  };
+  heat.onmouseleave = () => {
+    said.textContent = '';
+  };
+  onDraw(redraw);
+}
+
+/** Draws rows of values from 0 to `highest`; returns what tells the cell under a point. */
+function drawHeat(canvas, { seconds, rows, highest }) {
+  const [left, bottom, ratio] = [44, 24, devicePixelRatio];
+  const rowHeight = Math.max(1, Math.min(22, Math.floor(560 / rows.length)));
+  const [width, height] = [canvas.clientWidth, rowHeight * rows.length];
+  canvas.style.height = `${height + bottom}px`;
+  canvas.width = width * ratio;
+  canvas.height = (height + bottom) * ratio;
+  const context = canvas.getContext('2d');
+  context.scale(ratio, ratio);
+  const ramp = [0, 1, 2, 3].map((i) => rgb(colour(`heat-${i}`)));
+  const end = seconds.at(-1) || 1;
+  const x = (at) => left + ((width - left) * at) / end;
+  const gap = rowHeight > 6 ? 1 : 0;
+  rows.forEach((row, r) => {
+    for (let i = 0; i + 1 < seconds.length; i++) {
+      context.fillStyle = blend(ramp, highest > 0 ? row[i] / highest : 0);
+      const from = x(seconds[i]);
+      context.fillRect(from, r * rowHeight, x(seconds[i + 1]) - from + 0.6, rowHeight - gap);
+    }
+  });
+  label(context, { rows: rows.length, rowHeight, left, height, width, end, x });
+  return (atX, atY) => {
+    const row = Math.floor(atY / rowHeight);
+    const at = ((atX - left) / (width - left)) * end;
+    if (row < 0 || row >= rows.length || at < 0) return undefined;
+    const after = seconds.findIndex((second) => second > at);
+    return { row, column: after < 0 ? seconds.length - 1 : Math.max(0, after - 1) };
+  };
+}
+
+function label(context, { rows, rowHeight, left, height, width, end, x }) {
+  context.fillStyle = colour('soft');
+  context.font = '12px system-ui, sans-serif';
+  context.textAlign = 'right';
+  context.textBaseline = 'middle';
+  const every = [1, 2, 5, 10, 20, 50, 100, 200, 500].find((n) => n * rowHeight >= 14) ?? 1000;
+  for (let r = 0; r < rows; r += every) context.fillText(String(r), left - 8, (r + 0.5) * rowHeight);
+  context.textBaseline = 'top';
+  const step =
+    [1, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 43_200].find((n) => end / n <= width / 110) ??
+    end;
+  for (let at = 0; at <= end; at += step) {
+    context.textAlign = at === 0 ? 'left' : x(at) > width - 30 ? 'right' : 'center';
+    context.fillText(clock(at), x(at), height + 8);
+  }
+}
+
+function rgb(hex) {
+  return [1, 3, 5].map((at) => Number.parseInt(hex.slice(at, at + 2), 16));
+}
+
+function blend(ramp, share) {
+  const place = Math.min(1, Math.max(0, share)) * (ramp.length - 1);
+  const below = Math.min(ramp.length - 2, Math.floor(place));
+  const mixed = ramp[below].map((from, i) => Math.round(from + (ramp[below + 1][i] - from) * (place - below)));
+  return `rgb(${mixed.join(' ')})`;
+}
