@@ -14,7 +14,7 @@ const timeline = join(folder, 'run.json');
 const run = ['simulate', '--workload', 'real', '--requests', '800', '--rate', '4', '--mixed', '3', '--queue', '60'];
 afterAll(() => rmSync(folder, { recursive: true }));
 
-function simulate(...flags: string[]): { stateHash: string; steps: number; refused: number } {
+function simulate(...flags: string[]): { stateHash: string; steps: number; refused: { atPrefill: number } } {
   const { stdout, stderr } = spawnSync(process.execPath, [command, ...run, '--json', ...flags], { encoding: 'utf8' });
   expect(stderr).toBe('');
   return JSON.parse(stdout);
@@ -25,13 +25,13 @@ describe('files of a run', { timeout: 60_000 }, () => {
     const plain = simulate();
     const watched = simulate('--report', page, '--timeline', timeline, '--timeline-window', '30s..90s');
     expect(watched.stateHash).toBe(plain.stateHash);
-    expect(plain.refused).toBeGreaterThan(0);
+    expect(plain.refused.atPrefill).toBeGreaterThan(0);
   });
 
   it('hold the steps of the window, one after the other on each instance', () => {
     const { traceEvents } = JSON.parse(readFileSync(timeline, 'utf8')) as { traceEvents: TraceEvent[] };
     const names = traceEvents.filter(({ name }) => name === 'thread_name').map(({ args }) => args.name);
-    expect(names).toEqual(['instance 0', 'instance 1', 'instance 2']);
+    expect(names).toEqual(['mixed 0', 'mixed 1', 'mixed 2']);
     const steps = traceEvents.filter(({ ph }) => ph === 'X');
     expect(steps.length).toBeGreaterThan(1000);
     expect(new Set(steps.map(({ name }) => name))).toEqual(new Set(['prefill', 'decode', 'prefill and decode']));
@@ -91,7 +91,7 @@ describe.skipIf(!existsSync(browserPath) && !inCi)('the page in Chromium', { tim
       const heat = tab.locator('#heat');
       await heat.scrollIntoViewIfNeeded();
       await heat.hover({ position: { x: 400, y: 30 } });
-      expect(await tab.locator('#said').textContent()).toMatch(/^Instance 1 at .*: \d+ requests running$/);
+      expect(await tab.locator('#said').textContent()).toMatch(/^mixed 1 at .*: \d+ requests running$/);
       const before = await heat.evaluate((canvas) => (canvas as unknown as Canvas).toDataURL());
       await tab.getByRole('button', { name: 'KV used' }).click();
       expect(await heat.evaluate((canvas) => (canvas as unknown as Canvas).toDataURL())).not.toBe(before);

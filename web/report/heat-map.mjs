@@ -3,7 +3,7 @@ import { clock, colour, element, most, percent, whole } from './format.mjs';
 import { onDraw } from './plots.mjs';
 
 /** A row for each instance, time from left to right. */
-export function instances(section, load) {
+export function instances(section, load, names) {
   const choices = [
     ['running', 'Running', (value) => `${whole(value)} requests running`, most(load.running.map(most))],
     ['waiting', 'Waiting', (value) => `${whole(value)} requests waiting`, most(load.waiting.map(most))],
@@ -31,13 +31,13 @@ export function instances(section, load) {
       button.setAttribute('aria-pressed', String(choices[i] === chosen));
     });
     top.textContent = field === 'kvUsed' ? '100 %' : whole(highest);
-    place = drawHeat(heat, { seconds: load.seconds, rows: load[field], highest });
+    place = drawHeat(heat, { seconds: load.seconds, rows: load[field], highest, names });
   };
   heat.onmousemove = ({ offsetX, offsetY }) => {
     const cell = place(offsetX, offsetY);
     const [field, , say] = chosen;
     said.textContent =
-      cell && `Instance ${cell.row} at ${clock(load.seconds[cell.column])}: ${say(load[field][cell.row][cell.column])}`;
+      cell && `${names[cell.row]} at ${clock(load.seconds[cell.column])}: ${say(load[field][cell.row][cell.column])}`;
   };
   heat.onmouseleave = () => {
     said.textContent = '';
@@ -46,8 +46,8 @@ export function instances(section, load) {
 }
 
 /** Draws rows of values from 0 to `highest`; returns what tells the cell under a point. */
-function drawHeat(canvas, { seconds, rows, highest }) {
-  const [left, bottom, ratio] = [44, 24, devicePixelRatio];
+function drawHeat(canvas, { seconds, rows, highest, names }) {
+  const [left, bottom, ratio] = [76, 24, devicePixelRatio];
   const rowHeight = Math.max(1, Math.min(22, Math.floor(560 / rows.length)));
   const [width, height] = [canvas.clientWidth, rowHeight * rows.length];
   canvas.style.height = `${height + bottom}px`;
@@ -66,7 +66,7 @@ function drawHeat(canvas, { seconds, rows, highest }) {
       context.fillRect(from, r * rowHeight, x(seconds[i + 1]) - from + 0.6, rowHeight - gap);
     }
   });
-  label(context, { rows: rows.length, rowHeight, left, height, width, end, x });
+  label(context, { names, rowHeight, left, height, width, end, x });
   return (atX, atY) => {
     const row = Math.floor(atY / rowHeight);
     const at = ((atX - left) / (width - left)) * end;
@@ -76,13 +76,13 @@ function drawHeat(canvas, { seconds, rows, highest }) {
   };
 }
 
-function label(context, { rows, rowHeight, left, height, width, end, x }) {
+function label(context, { names, rowHeight, left, height, width, end, x }) {
   context.fillStyle = colour('soft');
   context.font = '12px system-ui, sans-serif';
   context.textAlign = 'right';
   context.textBaseline = 'middle';
   const every = [1, 2, 5, 10, 20, 50, 100, 200, 500].find((n) => n * rowHeight >= 14) ?? 1000;
-  for (let r = 0; r < rows; r += every) context.fillText(String(r), left - 8, (r + 0.5) * rowHeight);
+  for (let r = 0; r < names.length; r += every) context.fillText(names[r], left - 8, (r + 0.5) * rowHeight);
   context.textBaseline = 'top';
   const step =
     [1, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 43_200].find((n) => end / n <= width / 110) ??

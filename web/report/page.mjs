@@ -20,9 +20,12 @@ const over = (rows, combine) => load.seconds.map((_, i) => combine(rows.map((row
 
 function tiles() {
   const seconds = counts.simulatedSeconds;
+  const refused = sum(Object.values(counts.refused));
+  const named = Object.entries(counts.refused).map(([reason, n]) => `${whole(n)} ${reason}`);
+  const reasons = named.length > 0 ? `: ${named.join(', ')}` : '';
   const figures = [
     [whole(counts.completed), `of ${whole(counts.requests)} requests completed`],
-    [whole(counts.refused), 'refused', counts.refused > 0],
+    [whole(refused), `refused${reasons}`, refused > 0],
     [latency(report.ttftMs.p50), `TTFT, median; ${latency(report.ttftMs.p99)} at p99`],
     [latency(report.tbtMs.p50), `TBT, median; ${latency(report.tbtMs.p99)} at p99`],
     [percent(counts.hitRatioTokens), 'of prompt tokens from cache'],
@@ -83,7 +86,7 @@ function plotsOverTime() {
 }
 
 document.getElementById('summary').textContent = report.settings
-  .slice(0, 4)
+  .slice(0, 5)
   .map(([name, value]) => `${name} ${value}`)
   .join(' · ');
 tiles();
@@ -92,7 +95,7 @@ const latencies = document.getElementById('latencies');
 distribution(latencies, 'Time to first token', 'requests by TTFT', report.ttftMs, 'blue');
 distribution(latencies, 'Time between tokens', "mean of each request's longest 10 % of gaps", report.tbtMs, 'violet');
 plotsOverTime();
-instances(document.getElementById('instances'), load);
+instances(document.getElementById('instances'), load, report.instances);
 
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', drawAll);
 let width = document.body.clientWidth;
