@@ -2,6 +2,7 @@
 import { overloaded, type Refusal, type RequestSize, Throughput, tooLong } from './admission.ts';
 import type { ConductorEffect } from './effects.ts';
 import type { ConductorEvent, InstanceIndex } from './messages.ts';
+import { type MissReasons, type Placed, Placer, type PlacerConfig } from './placer.ts';
 import type { GenerationEvent, RequestId } from './ports.ts';
 
 export interface ConductorConfig<Request> {
@@ -13,6 +14,8 @@ export interface ConductorConfig<Request> {
   /** Requests accepted and not ended, over all instances. */
   readonly queueMax: number;
   readonly size: (request: Request) => RequestSize;
+  /** Undefined: the instance with the fewest requests is taken. */
+  readonly placement?: PlacerConfig<Request>;
 }
 
 /** What an instance computes: prompts for others, what comes after the prompts of others, or both for its own requests. */
@@ -28,6 +31,7 @@ interface Route {
 }
 
 interface Tracked extends Route {
+  readonly placed: Placed;
   stage: Stage;
 }
 
@@ -50,6 +54,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
   readonly #instances: readonly InstanceView[];
   readonly #requests = new Map<RequestId, Tracked>();
   readonly #throughput = new Throughput();
+  readonly #placer: Placer<Request>;
   #draining = false;
   #effects: ConductorEffect<Request>[] = [];
 
@@ -63,6 +68,15 @@ export class Conductor<Request extends { readonly id: RequestId }> {
       lost: false,
       progressed: true,
     }));
+    this.#placer = new Placer(
+      this.#instances.map(({ role }) => role !== 'decode'),
+      config.placement,
+    );
+  }
+
+  /** Blocks of prompts that were found in caches, and why the others were not, counted at starts. */
+  get blocks(): { readonly hits: number; readonly misses: MissReasons } {
+    return { hits: this.#placer.hitBlocks, misses: this.#placer.misses };
   }
 
   /** Requests accepted and not ended. */
@@ -84,7 +98,14 @@ export class Conductor<Request extends { readonly id: RequestId }> {
         this.#hear(nowUs, event.instance, event.id, event.event);
         break;
       case 'prefilled':
-        this.#prefilled(event.instance, event.id);
+        this.#prefilled(nowUs, event.instance, event.id);
+        break;
+      case 'journal':
+        if (this.#placer.journal(event.instance, event.journal))
+          this.#effects.push({ kind: 'askBlocks', instance: event.instance });
+        break;
+      case 'snapshot':
+        this.#placer.snapshot(event.instance, event.snapshot);
         break;
       case 'instanceLost':
         this.#lose(event.instance);
@@ -102,12 +123,15 @@ export class Conductor<Request extends { readonly id: RequestId }> {
       this.#effects.push({ kind: 'ignored', message: `Ignored submit: request ${request.id} is live already` });
       return;
     }
-    const route = this.#route(this.#size(request).outputTokensMax);
-    const refusal = this.#refuse(nowUs, request, route);
+    const size = this.#size(request);
+    const decision = this.#placer.choose(nowUs, request, size.promptTokens);
+    const route = this.#route(decision?.instance, size.outputTokensMax);
+    const refusal = this.#refuse(nowUs, size, route);
     this.#effects.push({ kind: 'emit', id: request.id, event: refusal ?? { kind: 'accepted' } });
-    if (refusal !== undefined || route === undefined) return;
+    if (refusal !== undefined || route === undefined || decision === undefined) return;
     for (const leg of legsOf(route)) this.#instances[leg].requests++;
-    this.#requests.set(request.id, { ...route, stage: 'queued' });
+    const placed = this.#placer.place(nowUs, request, size.promptTokens, decision);
+    this.#requests.set(request.id, { ...route, placed, stage: 'queued' });
     this.#effects.push({ kind: 'forward', request, ...route });
   }
 
@@ -118,26 +142,25 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     return overloaded(accepted, this.#queueMax, this.#throughput.retryAfterMs(nowUs, accepted));
   }
 
-  #refuse(nowUs: number, request: Request, route: Route | undefined): Refusal | undefined {
+  #refuse(nowUs: number, size: RequestSize, route: Route | undefined): Refusal | undefined {
     if (this.#draining) return refusal('SHUTTING_DOWN', 'Cannot admit request: the server is shutting down');
     if (route === undefined) return refusal('ENGINE_FAILED', 'Cannot admit request: no instance is left to serve it');
     const capacityTokens = Math.min(...legsOf(route).map((leg) => this.#instances[leg].capacityTokens));
-    return tooLong(this.#size(request), capacityTokens) ?? this.overload(nowUs, 0);
+    return tooLong(size, capacityTokens) ?? this.overload(nowUs, 0);
   }
 
-  /** The instances with the fewest requests. One token of output comes with the prompt: nobody has to decode. */
-  #route(outputTokensMax: number): Route | undefined {
-    const instance = this.#fewest((role) => role !== 'decode');
+  /** Decode goes to the instance with the fewest requests. One token of output comes with the prompt: nobody has to decode. */
+  #route(instance: InstanceIndex | undefined, outputTokensMax: number): Route | undefined {
     if (instance === undefined) return undefined;
     if (this.#instances[instance].role === 'mixed' || outputTokensMax <= 1) return { instance, decodeAt: undefined };
-    const decodeAt = this.#fewest((role) => role === 'decode');
+    const decodeAt = this.#leastLoadedDecode();
     return decodeAt === undefined ? undefined : { instance, decodeAt };
   }
 
-  #fewest(accepts: (role: InstanceRole) => boolean): InstanceIndex | undefined {
+  #leastLoadedDecode(): InstanceIndex | undefined {
     let best: InstanceIndex | undefined;
     for (const [index, { role, requests, lost }] of this.#instances.entries()) {
-      if (lost || !accepts(role)) continue;
+      if (lost || role !== 'decode') continue;
       if (best === undefined || requests < this.#instances[best].requests) best = index;
     }
     return best;
@@ -166,12 +189,14 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     switch (event.kind) {
       case 'started':
         tracked.stage = 'prefill';
+        this.#placer.started(tracked.placed, event.cachedTokens);
         break;
       case 'prompt-logprobs':
         this.#instances[instance].progressed = true;
         break;
       case 'tokens':
         tracked.stage = 'decode';
+        this.#placer.prefilled(nowUs, tracked.placed);
         this.#instances[instance].progressed = true;
         break;
       case 'finished':
@@ -183,10 +208,11 @@ export class Conductor<Request extends { readonly id: RequestId }> {
   }
 
   /** What the prompt's instance still has of it is only a copy under way. */
-  #prefilled(instance: InstanceIndex, id: RequestId): void {
+  #prefilled(nowUs: number, instance: InstanceIndex, id: RequestId): void {
     const tracked = this.#requests.get(id);
     if (tracked?.instance !== instance || tracked.stage === 'decode') return;
     tracked.stage = 'decode';
+    this.#placer.prefilled(nowUs, tracked.placed);
     this.#instances[instance].progressed = true;
   }
 
@@ -200,6 +226,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
       return;
     }
     view.lost = true;
+    this.#placer.lost(instance);
     for (const [id, tracked] of [...this.#requests]) {
       if (!legsOf(tracked).includes(instance)) continue;
       for (const leg of legsOf(tracked))
@@ -215,6 +242,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
 
   #forget(id: RequestId, tracked: Tracked): void {
     for (const leg of legsOf(tracked)) this.#instances[leg].requests--;
+    this.#placer.ended(tracked.placed);
     this.#requests.delete(id);
     this.#sayDrained();
   }
@@ -227,6 +255,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
   check(): void {
     const counts = this.#instances.map(() => 0);
     for (const tracked of this.#requests.values()) for (const leg of legsOf(tracked)) counts[leg]++;
+    this.#placer.check();
     const wrong = this.#instances.findIndex((view, i) => view.requests !== counts[i] || (view.lost && counts[i] > 0));
     if (wrong >= 0) {
       throw new Error(

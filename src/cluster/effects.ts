@@ -1,6 +1,6 @@
 // What the machines want done: every effect of an instance or a conductor, as plain data for a driver.
+import type { BlockJournal, BlockSnapshot } from '../policy/blocks/block-journal.ts';
 import type { StepShape } from '../policy/cost/step-shape.ts';
-
 import type { Step } from '../util/step.ts';
 import type { InstanceIndex, PeerMessage, StepNumber } from './messages.ts';
 import type { GenerationEvent, GenerationRequest, RequestId } from './ports.ts';
@@ -53,6 +53,9 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
   | { readonly kind: 'stopStream'; readonly id: RequestId; readonly to: InstanceIndex }
   /** For the conductor: the prompt is computed. */
   | { readonly kind: 'prefilled'; readonly id: RequestId }
+  /** For conductors: what the block cache stored and dropped. The arrays are valid until the machine's next step. */
+  | { readonly kind: 'journal'; readonly journal: BlockJournal }
+  | { readonly kind: 'snapshot'; readonly snapshot: BlockSnapshot }
   /** For the log: a step failed and took its requests with it. */
   | { readonly kind: 'fault'; readonly message: string };
 
@@ -67,4 +70,6 @@ export type ConductorEffect<Request = GenerationRequest> =
     }
   /** With `interrupt`, set the abort word too: the step that runs is likely the request's own prefill. */
   | { readonly kind: 'cancel'; readonly instance: InstanceIndex; readonly id: RequestId; readonly interrupt: boolean }
+  /** Journals of the instance are missing: have it tell all blocks that it holds. */
+  | { readonly kind: 'askBlocks'; readonly instance: InstanceIndex }
   | { readonly kind: 'drained' };

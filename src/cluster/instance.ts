@@ -8,6 +8,7 @@ import type { EvictionKind } from '../policy/blocks/eviction.ts';
 import type { StepPredictor, StepShape } from '../policy/cost/step-shape.ts';
 import type { LayerGroup } from '../util/step.ts';
 import { decodeRefusal, overloaded, Throughput, tooLargeToLand, tooLong } from './admission.ts';
+import { CacheJournal } from './cache-journal.ts';
 import type { InstanceEffect } from './effects.ts';
 import { type HandOffConfig, HandOffs } from './hand-offs.ts';
 import { type InFlight, worthAborting } from './in-flight.ts';
@@ -29,6 +30,8 @@ export interface InstanceConfig {
   readonly queueMax: number;
   /** With other instances to hand prompts to, or to take them from. */
   readonly handOff?: HandOffConfig;
+  /** Tells conductors what the block cache stores and drops, as the life of this number. Undefined: nobody asks. */
+  readonly journalLife?: number;
 }
 
 /**
@@ -37,6 +40,7 @@ export interface InstanceConfig {
  */
 export class Instance<Request extends { readonly id: RequestId }, S extends Served, Plan, Result> {
   readonly #config: InstanceConfig;
+  readonly #journal: CacheJournal;
   readonly #cache: BlockCache;
   readonly #cost: StepPredictor;
   readonly #batcher: Batcher;
@@ -56,12 +60,14 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   #abortedLast = false;
   readonly #handOffs: HandOffs<Request, S>;
   #effects: InstanceEffect<Plan, Request>[] = [];
+  #emitted = false;
 
   /** @param work made over the pools of the layer groups */
   constructor(config: InstanceConfig, work: (pools: readonly BlockPool[]) => Work<Request, S, Plan, Result>) {
     this.#config = config;
     this.#cost = config.cost;
     this.#cache = new BlockCache(config);
+    this.#journal = new CacheJournal(this.#cache, config.journalLife);
     this.#batcher = new Batcher(this.#cache, config.limits, this.#cost);
     this.#handOffs = new HandOffs(config.handOff, {
       push: (effect) => this.#effects.push(effect),
@@ -80,6 +86,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   /** `nowUs` never goes back. The effects are to be carried out in order. */
   step(nowUs: number, event: InstanceEvent<Request, Result>): readonly InstanceEffect<Plan, Request>[] {
     this.#effects = [];
+    this.#emitted = false;
     switch (event.kind) {
       case 'submit':
         this.#submit(nowUs, event.request, event.decodeAt);
@@ -94,11 +101,18 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
         if (!this.#handOffs.arrivals.land(event.from, event.id, event.held))
           this.#ignore(`landed: request ${event.id} is not expected`);
         break;
+      case 'tellBlocks':
+        this.#effects.push(
+          this.#journal.all() ?? { kind: 'ignored', message: 'Ignored tellBlocks: no journal is kept' },
+        );
+        break;
       default:
         this.#stepEnded(nowUs, event);
     }
     if (this.#inFlight === undefined) this.#next(nowUs);
     else if (!('step' in event)) this.#endRun(this.#inFlight);
+    const journal = this.#journal.changes(this.#emitted);
+    if (journal !== undefined) this.#effects.push(journal);
     return this.#effects;
   }
 
@@ -343,6 +357,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   }
 
   readonly #emit: Emit = (id, event) => {
+    this.#emitted = true;
     this.#effects.push({ kind: 'emit', id, event });
   };
 

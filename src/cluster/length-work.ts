@@ -3,11 +3,13 @@
 import { Sequence, type SequenceContent } from '../policy/batching/sequence.ts';
 import type { BlockChain } from '../policy/blocks/block-chain.ts';
 import { ModelPredictor } from '../policy/cost/model-predictor.ts';
+import { ChunkedPrefill, type PrefillPredictor } from '../policy/cost/prefill.ts';
 import type { StepCostModel } from '../policy/cost/roofline.ts';
 import { digestWords } from '../util/blake2s.ts';
 import { scramble } from '../util/scramble.ts';
 import type { RequestSize } from './admission.ts';
 import { Instance, type InstanceConfig } from './instance.ts';
+import type { PlacementSettings, PlacerConfig } from './placer.ts';
 import type { GenerationEvent, RequestId } from './ports.ts';
 import type { Emit, ResultRows, Served, StepRun, Work } from './work.ts';
 
@@ -204,6 +206,32 @@ export function createLengthInstance({ cost, blocks, coalesce, ...config }: Leng
     // Only tokens count here: one layer stands for all.
     groups: [{ layers: 1, window: undefined }],
     cost: new ModelPredictor(cost),
+    journalLife: 0,
   };
   return new Instance(machine, () => new LengthWork(coalesce));
+}
+
+/** Blocks that nobody holds any more, for which it is known that somebody did. */
+const rememberedBlocks = 1_000_000;
+
+/** Placement over instances whose prefills their cost models predict. Those of one cost model are alike. */
+export function lengthPlacement(
+  settings: PlacementSettings,
+  instances: readonly (Pick<LengthInstanceConfig, 'cost' | 'blockTokens' | 'limits'> & {
+    readonly capacityTokens: number;
+  })[],
+): PlacerConfig<LengthRequest> {
+  const predictors = new Map<StepCostModel, PrefillPredictor>();
+  for (const { cost, limits } of instances) {
+    if (!predictors.has(cost)) predictors.set(cost, new ChunkedPrefill(new ModelPredictor(cost), limits.tokensMax));
+  }
+  const [{ blockTokens }] = instances;
+  return {
+    ...settings,
+    blockTokens,
+    chainOf: ({ chain }) => chain,
+    predictors: instances.map(({ cost }) => predictors.get(cost) as PrefillPredictor),
+    blocks: instances.reduce((sum, { capacityTokens }) => sum + capacityTokens / blockTokens, 0),
+    rememberedBlocks,
+  };
 }

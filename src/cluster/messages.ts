@@ -1,4 +1,5 @@
 // What the machines hear: every event that an instance or a conductor reacts to, as plain data.
+import type { BlockJournal, BlockSnapshot } from '../policy/blocks/block-journal.ts';
 import type { StepResult } from '../util/step.ts';
 import type { GenerationEvent, GenerationRequest, RequestId } from './ports.ts';
 
@@ -34,6 +35,8 @@ export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =
       readonly id: RequestId;
       readonly held: readonly GenerationEvent[];
     }
+  /** Tell all blocks that are held: answered with a `snapshot` effect. */
+  | { readonly kind: 'tellBlocks' }
   /**
    * `result` is read before `step` returns and may be reused then. `stepUs`, where the executor knows how long each step of a run took
    * (one entry for each that ran): else one step ran, and ended now.
@@ -62,6 +65,9 @@ export type ConductorEvent<Request = GenerationRequest> =
     }
   /** The prompt is computed and goes to the instance that decodes it. */
   | { readonly kind: 'prefilled'; readonly instance: InstanceIndex; readonly id: RequestId }
+  /** What an instance's cache stored and dropped. Late and doubled ones change nothing; after a lost one a snapshot is asked for. */
+  | { readonly kind: 'journal'; readonly instance: InstanceIndex; readonly journal: BlockJournal }
+  | { readonly kind: 'snapshot'; readonly instance: InstanceIndex; readonly snapshot: BlockSnapshot }
   /** An instance is gone with all it had. */
   | { readonly kind: 'instanceLost'; readonly instance: InstanceIndex }
   /** Take nothing more; say when all is done. */

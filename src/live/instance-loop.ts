@@ -115,6 +115,10 @@ export class InstanceLoop {
       case 'endRun':
         // Every run is one step long here.
         break;
+      case 'journal':
+      case 'snapshot':
+        // One instance behind one conductor: nobody has to be told what it holds.
+        break;
       case 'ignored':
       case 'fault':
         this.#log(effect.message);

@@ -177,6 +177,9 @@ export class WorkerInstance implements InferencePort {
         this.#send({ kind: 'cancel', id: effect.id });
         if (effect.interrupt) Atomics.store(this.#abort, 0, 1);
         break;
+      case 'askBlocks':
+        // The only instance keeps no journal.
+        break;
       case 'drained':
         this.#drained?.();
         break;

@@ -1,5 +1,6 @@
 // What came of a simulated run: latencies, rates, and a hash of all that happened.
 import type { LengthRequest } from '../cluster/length-work.ts';
+import type { MissReasons } from '../cluster/placer.ts';
 import type { GenerationEvent, RefusalCause } from '../cluster/ports.ts';
 import { scramble } from '../util/scramble.ts';
 import { Histogram } from './histogram.ts';
@@ -18,6 +19,11 @@ interface InstanceFigures {
 
 /** Share of a request's gaps, the longest ones, whose mean is its TBT (Mooncake, FAST'25). */
 const longestGaps = 0.1;
+
+interface BlockFigures {
+  readonly hits: number;
+  readonly misses: Readonly<MissReasons>;
+}
 
 export class Outcome {
   readonly ttftUs = new Histogram();
@@ -38,6 +44,9 @@ export class Outcome {
   steps = 0;
   preemptions = 0;
   endUs = 0;
+  /** Blocks of prompts that were in a cache, and why the others were not. */
+  hitBlocks = 0;
+  missReasons: Readonly<MissReasons> = { neverSeen: 0, evicted: 0, elsewhere: 0, partial: 0 };
   #hash = 0x811c9dc5;
   #hashHigh = 0x01000193;
 
@@ -72,10 +81,17 @@ export class Outcome {
     return this.refused.atPrefill + this.refused.atDecode;
   }
 
-  close(nowUs: number, instances: readonly InstanceFigures[], moved: Readonly<Record<ByteKind, number>>): void {
+  close(
+    nowUs: number,
+    instances: readonly InstanceFigures[],
+    moved: Readonly<Record<ByteKind, number>>,
+    blocks: BlockFigures,
+  ): void {
     this.bytesMoved = { ...moved };
     this.#mix(...Object.values(moved));
     this.endUs = nowUs;
+    this.hitBlocks = blocks.hits;
+    this.missReasons = blocks.misses;
     for (const instance of instances) {
       const { steps, evictedBlocks, preemptions } = instance.snapshot();
       this.steps += steps;

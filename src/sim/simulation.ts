@@ -6,8 +6,10 @@ import {
   type LengthInstance,
   type LengthInstanceConfig,
   LengthRequest,
+  lengthPlacement,
 } from '../cluster/length-work.ts';
 import type { ConductorEvent, InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
+import type { PlacementSettings } from '../cluster/placer.ts';
 import type { GenerationEvent, InstanceSnapshot } from '../cluster/ports.ts';
 import type { TraceRequest } from '../trace/request.ts';
 import { EventHeap } from './event-heap.ts';
@@ -28,6 +30,7 @@ export interface SimulationConfig {
   readonly blockTokens: number;
   /** Requests accepted at once, over all instances. */
   readonly queueMax: number;
+  readonly placement: PlacementSettings;
   /** Every machine checks itself after every event. */
   readonly checking: boolean;
   /** Hears of every step. */
@@ -79,6 +82,10 @@ export class Simulation {
       instances: this.#instances.map(({ capacityTokens }, i) => ({ capacityTokens, role: instances[i].role })),
       queueMax: config.queueMax,
       size: ({ trace }) => ({ promptTokens: trace.inputTokens, outputTokensMax: trace.outputTokens }),
+      placement: lengthPlacement(
+        config.placement,
+        this.#instances.map(({ capacityTokens }, i) => ({ ...instances[i].machine, capacityTokens })),
+      ),
     });
   }
 
@@ -113,7 +120,7 @@ export class Simulation {
   /** No request comes any more: runs until nothing is left to happen. */
   finish(): void {
     this.advance(Number.POSITIVE_INFINITY);
-    this.outcome.close(this.#nowUs, this.#instances, this.#network.moved);
+    this.outcome.close(this.#nowUs, this.#instances, this.#network.moved, this.#conductor.blocks);
   }
 
   /** Everything due up to and at `timeUs` happens: looking at the state in between changes nothing. */
@@ -176,6 +183,9 @@ export class Simulation {
       case 'cancel':
         this.#tellInstance(effect.instance, { kind: 'cancel', id: effect.id });
         break;
+      case 'askBlocks':
+        this.#tellInstance(effect.instance, { kind: 'tellBlocks' });
+        break;
       case 'ignored':
       case 'drained':
         break;
@@ -211,6 +221,12 @@ export class Simulation {
       case 'stopStream':
         this.#network.stop(this.#nowUs, index, effect.to, effect.id);
         this.#held.delete(effect.id);
+        break;
+      case 'journal':
+        this.#tellConductor({ kind: 'journal', instance: index, journal: effect.journal });
+        break;
+      case 'snapshot':
+        this.#tellConductor({ kind: 'snapshot', instance: index, snapshot: effect.snapshot });
         break;
       case 'abortStep':
       case 'ignored':

@@ -6,6 +6,7 @@ import { Conductor } from '../../src/cluster/conductor.ts';
 import type { ConductorEffect } from '../../src/cluster/effects.ts';
 import type { ConductorEvent } from '../../src/cluster/messages.ts';
 import type { GenerationEvent } from '../../src/cluster/ports.ts';
+import { JournalRecorder } from '../../src/policy/blocks/block-journal.ts';
 import { promptOf, request, World } from './world.ts';
 
 const accepted: GenerationEvent = { kind: 'accepted' };
@@ -195,4 +196,59 @@ test('with a real instance behind it, no history loses a request or answers one 
       expect([...ends.values()]).toEqual(Array.from({ length: submitted }, () => 1));
     }),
   );
+});
+
+test('places by what instances tell of their caches, and asks for all of it when something was lost', () => {
+  const journals = new JournalRecorder(0);
+  const words = Uint32Array.of(1, 2, 3, 4, 5, 6, 7, 8);
+  const machine = new Conductor({
+    size: sizeOf,
+    queueMax: 9,
+    instances: Array.from({ length: 3 }, () => ({ capacityTokens: 100 })),
+    placement: {
+      kind: 'cache-aware',
+      seed: [0, 0],
+      balancingThreshold: 2,
+      blockTokens: 4,
+      chainOf: () => ({ blocks: 2, words }),
+      predictors: Array.from({ length: 3 }, () => ({ prefillUs: (tokens, cached) => 100 * (tokens - cached) })),
+      blocks: 10,
+      rememberedBlocks: 10,
+    },
+  });
+  const step = (event: ConductorEvent, nowUs = 0) => {
+    const effects = machine.step(nowUs, event);
+    machine.check();
+    return effects;
+  };
+  const placed = (id: string) => step({ kind: 'submit', request: request(id, promptOf(1, 10)) })[1];
+  const journal = () => ({ kind: 'journal', instance: 2, journal: journals.take() }) as const;
+  journals.record(words, 0, true);
+  expect(step(journal())).toEqual([]);
+  expect(placed('a')).toMatchObject({ instance: 2 });
+  // 600 us wait there, 1,000 us is what the whole prompt takes elsewhere.
+  expect(placed('b')).toMatchObject({ instance: 0 });
+  step(heard('a', { kind: 'started', cachedTokens: 4 }, 2));
+  expect(machine.blocks).toEqual({ hits: 1, misses: { neverSeen: 1, evicted: 0, elsewhere: 0, partial: 1 } });
+  // Nothing of it was there after all: 1,000 us wait.
+  step(heard('b', { kind: 'started', cachedTokens: 0 }));
+  expect(machine.blocks.misses).toEqual({ neverSeen: 2, evicted: 0, elsewhere: 1, partial: 2 });
+  step(heard('a', tokens, 2), 600);
+  step(heard('b', tokens), 1000);
+  for (const [id, instance] of [
+    ['a', 2],
+    ['b', 0],
+  ] as const)
+    step(heard(id, finished, instance), 2000);
+
+  journals.record(words, 0, false);
+  const lost = journals.take();
+  journals.record(words, 4, true);
+  expect(step(journal())).toEqual([{ kind: 'askBlocks', instance: 2 }]);
+  step({ kind: 'snapshot', instance: 2, snapshot: journals.snapshot(words.slice(4)) });
+  expect(step({ kind: 'journal', instance: 2, journal: lost })).toEqual([]);
+  // It has the second block alone, which is of no use.
+  expect(placed('c')).toMatchObject({ instance: 0 });
+  step({ kind: 'instanceLost', instance: 0 });
+  expect(placed('d')).toMatchObject({ instance: 1 });
 });

@@ -3,11 +3,13 @@ import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { BlockCache } from '../../src/policy/blocks/block-cache.ts';
 import { HashChain, rootDigest } from '../../src/policy/blocks/block-hash.ts';
+import { JournalRecorder } from '../../src/policy/blocks/block-journal.ts';
 import { BlockPool } from '../../src/policy/blocks/block-pool.ts';
 import { BlockTable } from '../../src/policy/blocks/block-table.ts';
 import type { EvictionKind } from '../../src/policy/blocks/eviction.ts';
 import { blocksFor } from '../../src/policy/blocks/layer-groups.ts';
 import { PagePool } from '../../src/policy/blocks/page-pool.ts';
+import { PrefixIndex } from '../../src/policy/placement/prefix-index.ts';
 import { pageTokens } from '../../src/util/step.ts';
 
 const root = { modelFingerprint: 'm', weightForm: 'q8', inputForm: 'bf16', kvType: 'bf16', rope: '10000' };
@@ -172,12 +174,15 @@ describe.each<EvictionKind>(['lru', 'lfu', 'length-aware', 'fifo'])('eviction by
     const operation = fc.oneof({ weight: 3, arbitrary: text }, { weight: 2, arbitrary: fc.nat(5) });
     fc.assert(
       fc.property(fc.array(operation, { maxLength: 60 }), fc.integer({ min: 6, max: 12 }), (operations, capacity) => {
+        const journal = new JournalRecorder(0);
+        const index = new PrefixIndex({ instances: 1, blocks: capacity, remembered: 0 });
         const cache = new BlockCache({
           pages: capacity * 3 + 2,
           groups: [{ layers: 3, window: undefined }],
           eviction: kind,
           blockTokens: pageTokens,
         });
+        cache.tell(journal);
         const oracle = new Oracle(capacity, kind);
         const running: { table: BlockTable; text: string }[] = [];
         for (const what of operations) {
@@ -193,6 +198,12 @@ describe.each<EvictionKind>(['lru', 'lfu', 'length-aware', 'fifo'])('eviction by
             expect(oracle.run(pathsOf(what))).toBe(false);
           }
           cache.check();
+          // What its journals tell is what it has.
+          if (journal.changes > 0) expect(index.apply(0, journal.take())).toBe('applied');
+          expect(index.held(0)).toBe(oracle.entries.size);
+          for (const path of oracle.entries.keys())
+            expect(index.fate(chainOf(blocksOf(path)), path.length - 1)).toBe('held');
+          expect(cache.indexedDigests().length).toBe(4 * oracle.entries.size);
           expect(cache.evicted).toBe(oracle.evicted.length);
           expect(cache.usedPages + cache.cachedPages).toBe(3 * oracle.entries.size);
           for (const path of oracle.entries.keys()) {

@@ -2,6 +2,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { RooflineCost } from '../../src/policy/cost/roofline.ts';
+import { placementKinds } from '../../src/policy/placement/placement.ts';
 import { type InstanceSpec, Simulation, type SimulationConfig } from '../../src/sim/simulation.ts';
 import type { TraceRequest } from '../../src/trace/request.ts';
 
@@ -54,6 +55,7 @@ const config: SimulationConfig = {
   linkBytesPerSecond: undefined,
   blockTokens,
   queueMax: 20,
+  placement: { kind: 'cache-aware', seed: [1, 2], balancingThreshold: 1.5 },
   checking: true,
 };
 
@@ -114,16 +116,23 @@ describe('a simulated run', () => {
   it('ends every request once, leaves nothing behind, and is the same with equal steps run one by one', () => {
     let coalesced = 0;
     fc.assert(
-      fc.property(traces, (trace) => {
-        const { outcome, live } = run(trace);
+      fc.property(traces, fc.constantFrom(...placementKinds), (trace, kind) => {
+        const placement = { ...config.placement, kind };
+        const { outcome, live } = run(trace, { placement });
         expect([outcome.requests, live]).toEqual([trace.length, 0]);
         expect(outcome.refusedRequests + outcome.completedRequests).toBe(trace.length);
-        const single = run(trace, { instances: mixed(2, { coalesce: false }) }).outcome;
+        const single = run(trace, { placement, instances: mixed(2, { coalesce: false }) }).outcome;
         expect([single.stateHash, single.endUs, single.steps]).toEqual([
           outcome.stateHash,
           outcome.endUs,
           outcome.steps,
         ]);
+        const { hitBlocks, missReasons } = outcome;
+        const blocks = trace.map(({ blocks }, i) => (i < outcome.completedRequests ? blocks.length : 0));
+        if (outcome.refusedRequests === 0)
+          expect(Object.values(missReasons).reduce((sum, count) => sum + count, hitBlocks)).toBe(
+            blocks.reduce((sum, count) => sum + count, 0),
+          );
         coalesced += outcome.steps;
       }),
       { numRuns: 60 },
@@ -144,6 +153,21 @@ describe('a simulated run', () => {
     const trace = [requestOf(0, 0, 100, 1, 0), requestOf(1, 1_000_000, 100, 1, 0), requestOf(2, 2_000_000, 100, 1, 7)];
     // Six full blocks, the last of which is each prompt's own.
     expect(run(trace, { instances: mixed(1) }).outcome.cachedTokens).toBe(5 * blockTokens);
+  });
+
+  it('sends a prompt where its prefix is, and says why the rest of it was not', () => {
+    // The same prompt again and again: both instances are idle, the second one is where round-robin goes.
+    const trace = [0, 1, 2].map((i) => requestOf(i, i * 1_000_000, 100, 1, 0));
+    const aware = run(trace).outcome;
+    expect([aware.cachedTokens, aware.hitBlocks]).toEqual([2 * 5 * blockTokens, 10]);
+    expect(aware.missReasons).toEqual({ neverSeen: 5 + 3, evicted: 0, elsewhere: 0, partial: 3 });
+    const inTurn = run(trace, { placement: { ...config.placement, kind: 'round-robin' } }).outcome;
+    expect(inTurn.hitBlocks).toBe(5);
+    expect(inTurn.missReasons).toEqual({ neverSeen: 5 + 3, evicted: 0, elsewhere: 5, partial: 3 });
+    const others = [1, 2, 3, 4, 5, 6].map((i) => requestOf(i, i * 1_000_000, 100, 1, i));
+    const again = requestOf(7, 9_000_000, 100, 1, 1);
+    const evicted = run([...others, again], { instances: mixed(1) }).outcome;
+    expect(evicted.missReasons).toMatchObject({ evicted: 5, elsewhere: 0 });
   });
 
   it('refuses what is too long and what is too many', () => {

@@ -1,6 +1,7 @@
 // `kvasir simulate`: replays a trace over a described cluster, through the machines that serve.
-import { Command } from 'commander';
+import { Command, Option } from 'commander';
 import { z } from 'zod';
+import { placementKinds } from '../../policy/placement/placement.ts';
 import { latencyMs, type Outcome } from '../../sim/outcome.ts';
 import { Simulation } from '../../sim/simulation.ts';
 import { presetNames } from '../../trace/workload/presets.ts';
@@ -20,6 +21,7 @@ const schema = z.object({
   ...workloadFields,
   ...transformFields,
   ...clusterFields,
+  placement: z.enum(placementKinds).default('cache-aware'),
   queue: count(1).default(1_000_000),
   check: z.boolean().default(false),
   ...outputFields,
@@ -27,11 +29,15 @@ const schema = z.object({
 
 type SimulateOptions = z.infer<typeof schema>;
 
+/** How many times as long as an instance's own prefix another one's must be before it is worth fetching: not published, ours. */
+const balancingThreshold = 1.5;
+
 export function simulateCommand(): Command {
   const command = new Command('simulate')
     .description('replay a workload over a described cluster, through the machines that serve')
     .option('--trace <file>', 'Mooncake JSON lines or Azure CSV, plain or gzip')
     .option('--workload <name>', `made up instead: ${presetNames.join(', ')}`)
+    .addOption(new Option('--placement <policy>', 'who gets a request (default: cache-aware)').choices(placementKinds))
     .option('--queue <n>', 'requests accepted at once over all instances (default: 1,000,000)')
     .option('--check', 'every machine checks itself after every event')
     .option('--config <file>', 'YAML file with the same names as these flags; flags win')
@@ -59,6 +65,7 @@ async function run(options: SimulateOptions): Promise<Simulation> {
       linkBytesPerSecond: options.linkGbps === undefined ? undefined : bytesOf(options.linkGbps),
       blockTokens: options.blockTokens,
       queueMax: options.queue,
+      placement: { kind: options.placement, seed: [options.seed, 1], balancingThreshold },
       checking: options.check,
       watch,
     });
@@ -68,6 +75,7 @@ async function run(options: SimulateOptions): Promise<Simulation> {
 function reportOf(outcome: Outcome, wallSeconds: number) {
   const { requests, completedRequests: completed, promptTokens, cachedTokens, withinSlo } = outcome;
   const simulatedSeconds = outcome.endUs / 1e6;
+  const missedBlocks = Object.values(outcome.missReasons).reduce((sum, blocks) => sum + blocks, 0);
   return {
     requests,
     completed,
@@ -78,7 +86,9 @@ function reportOf(outcome: Outcome, wallSeconds: number) {
     withinSlo,
     goodputRequestsPerSecond: simulatedSeconds === 0 ? 0 : withinSlo / simulatedSeconds,
     bytesMoved: outcome.bytesMoved,
-    hitRatioTokens: promptTokens === 0 ? 0 : cachedTokens / promptTokens,
+    hitRatioBlocks: ratio(outcome.hitBlocks, outcome.hitBlocks + missedBlocks),
+    hitRatioTokens: ratio(cachedTokens, promptTokens),
+    missReasons: outcome.missReasons,
     steps: outcome.steps,
     decodeTokens: outcome.outputTokens,
     prefillTokens: promptTokens - cachedTokens,
@@ -89,6 +99,10 @@ function reportOf(outcome: Outcome, wallSeconds: number) {
   };
 }
 
+function ratio(part: number, all: number): number {
+  return all === 0 ? 0 : part / all;
+}
+
 function printReport({
   ttftMs,
   tbtMs,
@@ -97,12 +111,14 @@ function printReport({
   wallSeconds,
   refused,
   bytesMoved,
+  missReasons,
   ...counts
 }: ReturnType<typeof reportOf>) {
   printTable([counts]);
   const { byReason, ...places } = refused;
   printTable([{ refused: '', ...places, ...byReason }]);
   printTable([{ bytes: '', ...bytesMoved }]);
+  printTable([{ missedBlocks: '', ...missReasons }]);
   printTable([
     { ms: 'TTFT', ...ttftMs },
     { ms: 'TBT', ...tbtMs },

@@ -2,6 +2,7 @@
 import { digestWords } from '../../util/blake2s.ts';
 import type { LayerGroup } from '../../util/step.ts';
 import { type BlockChain, KnownPrefix } from './block-chain.ts';
+import type { JournalRecorder } from './block-journal.ts';
 import type { BlockTable } from './block-table.ts';
 import { type EvictionKind, EvictionQueue } from './eviction.ts';
 import { GroupCache, type Growth } from './group-cache.ts';
@@ -33,6 +34,8 @@ export class BlockCache {
   readonly capacityTokens: number;
   readonly #whole: readonly GroupCache[];
   readonly #windowed: readonly GroupCache[];
+  /** The group whose blocks stand for the prefixes that are held. */
+  readonly #told: GroupCache;
   readonly #queue: EvictionQueue;
   #evicted = 0;
 
@@ -46,6 +49,7 @@ export class BlockCache {
     const queue = new EvictionQueue(ends[groups.length], eviction);
     this.#queue = queue;
     this.groups = groups.map((group, i) => new GroupCache(group, blockTokens, this.pages, queue, ends[i]));
+    this.#told = this.groups.find(({ window }) => window === undefined) ?? this.groups[0];
     this.#whole = this.groups.filter(({ window }) => window === undefined);
     this.#windowed = this.groups.filter(({ window }) => window !== undefined);
   }
@@ -58,6 +62,16 @@ export class BlockCache {
   /** Blocks of all groups evicted so far. */
   get evicted(): number {
     return this.#evicted;
+  }
+
+  /** `journal` hears what is stored and dropped from now on: in the first group without a window, or else in the first. */
+  tell(journal: JournalRecorder | undefined): void {
+    this.#told.journal = journal;
+  }
+
+  /** (blocks, 4 words): digests of all blocks that journals tell of. */
+  indexedDigests(): Uint32Array {
+    return this.#told.indexedDigests();
   }
 
   /** Pages that can be had without taking a block from a sequence. */

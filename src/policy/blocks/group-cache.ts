@@ -3,6 +3,7 @@ import { digestWords } from '../../util/blake2s.ts';
 import type { LayerGroup } from '../../util/step.ts';
 import type { BlockChain } from './block-chain.ts';
 import { BlockIndex } from './block-index.ts';
+import type { JournalRecorder } from './block-journal.ts';
 import { type BlockId, BlockPool } from './block-pool.ts';
 import type { HeldBlocks } from './block-table.ts';
 import type { EvictionQueue } from './eviction.ts';
@@ -35,6 +36,8 @@ export class GroupCache {
   readonly #index: BlockIndex;
   readonly #tree: PrefixTree | undefined;
   #changes = 0;
+  /** Hears of every block that comes into the index or leaves it. */
+  journal: JournalRecorder | undefined;
 
   constructor(
     { layers, window }: LayerGroup,
@@ -57,6 +60,18 @@ export class GroupCache {
   /** How often a block came into the index or left it. */
   get changes(): number {
     return this.#changes;
+  }
+
+  /** (blocks, 4 words): digests of all blocks that are in the index. */
+  indexedDigests(): Uint32Array {
+    const words = new Uint32Array(this.#index.size * digestWords);
+    let at = 0;
+    for (let block = 0; block < this.pool.total; block++) {
+      if (!this.#index.has(block)) continue;
+      words.set(this.#index.digests.subarray(block * digestWords, (block + 1) * digestWords), at);
+      at += digestWords;
+    }
+    return words;
   }
 
   /** Index of the first block that a row at `position` sees. */
@@ -160,6 +175,7 @@ export class GroupCache {
   /** Frees a cached block that has been taken from the queue. What it followed may go next. */
   drop(block: BlockId): void {
     this.#changes++;
+    this.journal?.record(this.#index.digests, block * digestWords, false);
     const parent = this.#tree?.remove(block);
     this.#index.remove(block);
     this.pool.drop(block);
@@ -176,6 +192,7 @@ export class GroupCache {
     if (this.#tree !== undefined && index > 0 && parent === undefined)
       throw new Error(`Cannot index a block: its parent is unknown: block ${block} at depth ${index + 1}`);
     this.#changes++;
+    this.journal?.record(chain.words, index * digestWords, true);
     this.#index.insert(chain.words, index * digestWords, block, index + 1);
     this.#tree?.insert(block, parent);
     this.#queue.begin(this.offset + block, index + 1);

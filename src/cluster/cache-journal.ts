@@ -1,0 +1,36 @@
+// What an instance tells conductors of its block cache, and when.
+import type { BlockCache } from '../policy/blocks/block-cache.ts';
+import { JournalRecorder } from '../policy/blocks/block-journal.ts';
+import type { InstanceEffect } from './effects.ts';
+
+type Journal = Extract<InstanceEffect, { kind: 'journal' }>;
+type Snapshot = Extract<InstanceEffect, { kind: 'snapshot' }>;
+
+/** Changes of the cache that go untold at most, while no request has anything to tell. */
+const changesMax = 64;
+
+export class CacheJournal {
+  readonly #cache: BlockCache;
+  readonly #recorder: JournalRecorder | undefined;
+
+  /** @param life of the instance that speaks; undefined: nobody asks */
+  constructor(cache: BlockCache, life: number | undefined) {
+    this.#cache = cache;
+    this.#recorder = life === undefined ? undefined : new JournalRecorder(life);
+    cache.tell(this.#recorder);
+  }
+
+  /** What changed, with whatever else there is to say (`speaking`) and before too much has gathered. */
+  changes(speaking: boolean): Journal | undefined {
+    const recorder = this.#recorder;
+    if (recorder === undefined || recorder.changes === 0) return undefined;
+    if (recorder.changes < changesMax && !speaking) return undefined;
+    return { kind: 'journal', journal: recorder.take() };
+  }
+
+  /** All that is held; undefined when no journal is kept. */
+  all(): Snapshot | undefined {
+    if (this.#recorder === undefined) return undefined;
+    return { kind: 'snapshot', snapshot: this.#recorder.snapshot(this.#cache.indexedDigests()) };
+  }
+}

@@ -1,0 +1,159 @@
+// How the conductor finds an instance for a request: what it has heard of caches and queues, shown to a placement policy.
+import type { BlockChain } from '../policy/blocks/block-chain.ts';
+import type { BlockJournal, BlockSnapshot } from '../policy/blocks/block-journal.ts';
+import type { PrefillPredictor } from '../policy/cost/prefill.ts';
+import { Placement, type PlacementDecision, type PlacementSettings } from '../policy/placement/placement.ts';
+import { PrefillQueues } from '../policy/placement/prefill-queues.ts';
+import { PrefixIndex, PrefixMatches } from '../policy/placement/prefix-index.ts';
+import type { InstanceIndex } from './messages.ts';
+
+export type { PlacementSettings };
+
+/** Without it the instance with the fewest requests is taken, and nothing is known of caches. */
+export interface PlacerConfig<Request> extends PlacementSettings {
+  readonly blockTokens: number;
+  /** Of the prompt's full blocks. */
+  readonly chainOf: (request: Request) => BlockChain;
+  /** (instances): who predicts the prefills of each; instances that are alike share one. */
+  readonly predictors: readonly PrefillPredictor[];
+  /** Blocks that the instances hold together, at most, and those that are remembered besides. */
+  readonly blocks: number;
+  readonly rememberedBlocks: number;
+}
+
+/** Why blocks of prompts were computed, counted when their requests started. */
+export interface MissReasons {
+  /** Nobody has told of it before, as far as is remembered. */
+  neverSeen: number;
+  /** Instances had it; none has now. */
+  evicted: number;
+  /** An instance has it: another one, or this one since just now. */
+  elsewhere: number;
+  /** Not full, or the last token's, whose logits are wanted. */
+  partial: number;
+}
+
+/** What is kept of a placed request while it lives. */
+export interface Placed {
+  readonly instance: InstanceIndex;
+  readonly promptTokens: number;
+  readonly chain: BlockChain | undefined;
+  /** Predicted, while its prefill has not ended. */
+  prefillUs: number | undefined;
+}
+
+export class Placer<Request> {
+  readonly misses: MissReasons = { neverSeen: 0, evicted: 0, elsewhere: 0, partial: 0 };
+  hitBlocks = 0;
+  readonly #config: PlacerConfig<Request> | undefined;
+  readonly #placement: Placement;
+  readonly #predictors: readonly PrefillPredictor[];
+  readonly #queues: PrefillQueues;
+  readonly #index: PrefixIndex | undefined;
+  readonly #matches: PrefixMatches | undefined;
+  readonly #view: {
+    readonly up: Uint8Array;
+    readonly requests: Int32Array;
+    readonly queueUs: Float64Array;
+    readonly kind: Uint8Array;
+  };
+  #placed = 0;
+
+  /** @param takesPrompts (instances) */
+  constructor(takesPrompts: readonly boolean[], config: PlacerConfig<Request> | undefined) {
+    const instances = takesPrompts.length;
+    this.#config = config;
+    this.#predictors = [...new Set(config?.predictors ?? [unpredicted])];
+    this.#queues = new PrefillQueues(instances);
+    this.#view = {
+      up: Uint8Array.from(takesPrompts, Number),
+      requests: new Int32Array(instances),
+      queueUs: new Float64Array(instances),
+      kind: Uint8Array.from({ length: instances }, (_, i) =>
+        config === undefined ? 0 : this.#predictors.indexOf(config.predictors[i]),
+      ),
+    };
+    this.#placement = new Placement(config ?? plain, {
+      kinds: this.#predictors.length,
+      prefillUs: (kind, tokens, cached) => this.#predictors[kind].prefillUs(tokens, cached),
+      transferUs: undefined,
+    });
+    if (config === undefined) return;
+    this.#index = new PrefixIndex({ instances, blocks: config.blocks, remembered: config.rememberedBlocks });
+    this.#matches = new PrefixMatches(instances);
+  }
+
+  /** Undefined when no instance is left. */
+  choose(nowUs: number, request: Request, promptTokens: number): PlacementDecision | undefined {
+    const blockTokens = this.#config?.blockTokens ?? 1;
+    if (this.#config !== undefined && this.#index !== undefined && this.#matches !== undefined) {
+      const reusable = Math.floor((promptTokens - 1) / blockTokens);
+      this.#index.match(this.#config.chainOf(request), reusable, this.#matches);
+      this.#queues.predict(nowUs, this.#view.queueUs);
+    }
+    const question = { number: this.#placed, tokens: promptTokens, blockTokens, matches: this.#matches };
+    return this.#placement.choose(question, this.#view);
+  }
+
+  /** The request goes there. */
+  place(nowUs: number, request: Request, promptTokens: number, { instance, prefillUs }: PlacementDecision): Placed {
+    this.#placed++;
+    this.#view.requests[instance]++;
+    this.#queues.add(nowUs, instance, prefillUs);
+    return { instance, promptTokens, chain: this.#config?.chainOf(request), prefillUs };
+  }
+
+  /** It runs, with what the instance itself found of its prompt. */
+  started(placed: Placed, cachedTokens: number): void {
+    const { chain, prefillUs, promptTokens, instance } = placed;
+    if (chain === undefined || this.#index === undefined || this.#config === undefined || prefillUs === undefined)
+      return;
+    const { blockTokens } = this.#config;
+    const correctedUs = this.#predictors[this.#view.kind[instance]].prefillUs(promptTokens, cachedTokens);
+    this.#queues.correct(instance, prefillUs, correctedUs);
+    placed.prefillUs = correctedUs;
+    const cached = Math.floor(cachedTokens / blockTokens);
+    const reusable = Math.min(chain.blocks, Math.floor((promptTokens - 1) / blockTokens));
+    this.hitBlocks += cached;
+    this.misses.partial += Math.ceil(promptTokens / blockTokens) - reusable;
+    for (let i = cached; i < reusable; i++) {
+      const fate = this.#index.fate(chain, i);
+      this.misses[fate === 'held' ? 'elsewhere' : fate === 'evicted' ? 'evicted' : 'neverSeen']++;
+    }
+  }
+
+  /** Its first token came. */
+  prefilled(nowUs: number, placed: Placed): void {
+    if (placed.prefillUs === undefined) return;
+    this.#queues.end(nowUs, placed.instance, placed.prefillUs);
+    placed.prefillUs = undefined;
+  }
+
+  /** It ended, or was cancelled. */
+  ended({ instance, prefillUs }: Placed): void {
+    this.#view.requests[instance]--;
+    if (prefillUs !== undefined) this.#queues.remove(instance, prefillUs);
+  }
+
+  lost(instance: InstanceIndex): void {
+    this.#view.up[instance] = 0;
+    this.#index?.drop(instance);
+  }
+
+  /** Says whether the instance is to tell all that it holds. */
+  journal(instance: InstanceIndex, journal: BlockJournal): boolean {
+    return this.#index?.apply(instance, journal) === 'gap';
+  }
+
+  snapshot(instance: InstanceIndex, snapshot: BlockSnapshot): void {
+    this.#index?.restore(instance, snapshot);
+  }
+
+  /** Throws unless the index is sound. */
+  check(): void {
+    this.#index?.check();
+  }
+}
+
+const plain: PlacementSettings = { kind: 'least-loaded', seed: [0, 0], balancingThreshold: 1 };
+const unpredicted: PrefillPredictor = { prefillUs: () => 0 };

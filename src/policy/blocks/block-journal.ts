@@ -1,0 +1,71 @@
+// What an instance says of the blocks it holds: numbered journals of what changed, and snapshots of everything.
+import { digestWords } from '../../util/blake2s.ts';
+
+/** Changes in the order in which they came. */
+export interface BlockJournal {
+  /** Counts the starts of the instance: with each one its cache is empty and its numbers begin anew. */
+  readonly life: number;
+  /** 1, 2, 3... in each life. */
+  readonly number: number;
+  readonly changes: number;
+  /** (changes, 4 words): digests. */
+  readonly words: Uint32Array;
+  /** (changes): 1: stored; 0: removed. */
+  readonly stored: Uint8Array;
+}
+
+/** All blocks that an instance holds. */
+export interface BlockSnapshot {
+  readonly life: number;
+  /** The last journal whose changes are in it; 0: none. */
+  readonly number: number;
+  readonly blocks: number;
+  /** (blocks, 4 words): digests. */
+  readonly words: Uint32Array;
+}
+
+/** Gathers changes for the next journal, in arrays that are used again for the one after. */
+export class JournalRecorder {
+  readonly #life: number;
+  #number = 0;
+  #changes = 0;
+  #words = new Uint32Array(64 * digestWords);
+  #stored = new Uint8Array(64);
+  constructor(life: number) {
+    this.#life = life;
+  }
+
+  /** The block of the digest at `words[at..at+4]` was stored or removed. */
+  record(words: Uint32Array, at: number, stored: boolean): void {
+    if (this.#changes === this.#stored.length) this.#grow();
+    for (let i = 0; i < digestWords; i++) this.#words[this.#changes * digestWords + i] = words[at + i];
+    this.#stored[this.#changes++] = stored ? 1 : 0;
+  }
+
+  /** Changes since the last journal. */
+  get changes(): number {
+    return this.#changes;
+  }
+
+  /** What changed since the last journal. Its arrays are valid until the next change. */
+  take(): BlockJournal {
+    const changes = this.#changes;
+    this.#changes = 0;
+    return { life: this.#life, number: ++this.#number, changes, words: this.#words, stored: this.#stored };
+  }
+
+  /** A snapshot of all blocks, which covers what would have gone into the next journal. */
+  snapshot(words: Uint32Array): BlockSnapshot {
+    this.#changes = 0;
+    return { life: this.#life, number: this.#number, blocks: words.length / digestWords, words };
+  }
+
+  #grow(): void {
+    const words = new Uint32Array(2 * this.#words.length);
+    words.set(this.#words);
+    this.#words = words;
+    const stored = new Uint8Array(2 * this.#stored.length);
+    stored.set(this.#stored);
+    this.#stored = stored;
+  }
+}

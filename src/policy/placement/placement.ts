@@ -1,0 +1,195 @@
+// Where a request goes: Mooncake's Algorithm 1 and the baselines that it is measured against, as pure functions of plain views.
+import { counterUniform } from '../../util/counter-random.ts';
+import type { PrefixMatches } from './prefix-index.ts';
+
+export const placementKinds = ['cache-aware', 'local-cache-only', 'least-loaded', 'round-robin', 'random'] as const;
+export type PlacementKind = (typeof placementKinds)[number];
+
+/** Instances by index. Times are predictions in microseconds. */
+export interface ClusterView {
+  /** 1: takes requests. */
+  readonly up: Uint8Array;
+  /** Requests accepted and not ended. */
+  readonly requests: Int32Array;
+  /** Until a prefill that comes now would begin. */
+  readonly queueUs: Float64Array;
+  /** Instances of a kind compute alike. */
+  readonly kind: Uint8Array;
+}
+
+export interface PlacementCosts {
+  readonly kinds: number;
+  /** Prefill of `tokens` tokens, the first `cachedTokens` of which are in the cache, on an instance of the kind that does nothing else. */
+  prefillUs(kind: number, tokens: number, cachedTokens: number): number;
+  /** Until `tokens` tokens of keys and values have come, the sender's backlog included. */
+  readonly transferUs: ((from: number, to: number, tokens: number) => number) | undefined;
+}
+
+/** What is asked. */
+export interface PlacementQuestion {
+  /** Counts the requests that were placed. */
+  readonly number: number;
+  readonly tokens: number;
+  readonly blockTokens: number;
+  /** Undefined for policies that do not look at caches. */
+  readonly matches: PrefixMatches | undefined;
+}
+
+export interface PlacementDecision {
+  readonly instance: number;
+  /** Blocks of the prompt that the instance has itself, and those that it is to fetch besides. */
+  readonly ownBlocks: number;
+  readonly fetchedBlocks: number;
+  /** Who sends them; undefined when none are fetched. */
+  readonly from: number | undefined;
+  readonly queueUs: number;
+  readonly transferUs: number;
+  readonly prefillUs: number;
+}
+
+export interface PlacementSettings {
+  readonly kind: PlacementKind;
+  /** Two unsigned 32-bit halves. */
+  readonly seed: readonly [number, number];
+  /** A remote prefix is worth a look when it is so many times as long as the instance's own (`kvcache_balancing_threshold`). */
+  readonly balancingThreshold: number;
+}
+
+/** Decides from what it is shown alone: the same question gets the same answer. */
+export class Placement {
+  readonly #settings: PlacementSettings;
+  readonly #costs: PlacementCosts;
+  /** (kinds): prefill of the question's whole prompt, and of what the longest prefix leaves of it. */
+  readonly #wholeUs: Float64Array;
+  readonly #restUs: Float64Array;
+
+  constructor(settings: PlacementSettings, costs: PlacementCosts) {
+    this.#settings = settings;
+    this.#costs = costs;
+    this.#wholeUs = new Float64Array(costs.kinds);
+    this.#restUs = new Float64Array(costs.kinds);
+  }
+
+  get kind(): PlacementKind {
+    return this.#settings.kind;
+  }
+
+  /** Undefined when no instance takes requests. */
+  choose(question: PlacementQuestion, view: ClusterView): PlacementDecision | undefined {
+    switch (this.#settings.kind) {
+      case 'cache-aware':
+        return this.#leastTtft(question, view, true);
+      case 'local-cache-only':
+        return this.#leastTtft(question, view, false);
+      case 'least-loaded':
+        return this.#plain(question, view, leastLoaded(view));
+      case 'round-robin':
+        return this.#plain(question, view, nthUp(view, question.number % countUp(view)));
+      case 'random':
+        return this.#plain(question, view, nthUp(view, this.#draw(question.number, countUp(view))));
+    }
+  }
+
+  #draw(number: number, below: number): number {
+    const [low, high] = this.#settings.seed;
+    return Math.floor(counterUniform(low, high, number) * below);
+  }
+
+  /** A policy that looks at no cache; what the chosen one has it uses all the same. */
+  #plain(question: PlacementQuestion, view: ClusterView, instance: number | undefined): PlacementDecision | undefined {
+    if (instance === undefined) return undefined;
+    const { tokens, blockTokens, matches } = question;
+    const ownBlocks = matches?.blocks[instance] ?? 0;
+    return {
+      instance,
+      ownBlocks,
+      fetchedBlocks: 0,
+      from: undefined,
+      queueUs: view.queueUs[instance],
+      transferUs: 0,
+      prefillUs: this.#costs.prefillUs(view.kind[instance], tokens, ownBlocks * blockTokens),
+    };
+  }
+
+  /** Algorithm 1: queue and prefill behind the own prefix, or behind a fetched one where that is so much longer; the least sum wins. */
+  #leastTtft(question: PlacementQuestion, view: ClusterView, fetching: boolean): PlacementDecision | undefined {
+    const { matches, tokens, blockTokens } = question;
+    const longest = fetching && this.#costs.transferUs !== undefined ? longestMatch(matches) : undefined;
+    const longestBlocks = longest === undefined ? 0 : (matches?.blocks[longest] ?? 0);
+    for (let kind = 0; kind < this.#costs.kinds; kind++) {
+      this.#wholeUs[kind] = this.#costs.prefillUs(kind, tokens, 0);
+      if (longestBlocks > 0) this.#restUs[kind] = this.#costs.prefillUs(kind, tokens, longestBlocks * blockTokens);
+    }
+    let best: number | undefined;
+    let bestUs = Number.POSITIVE_INFINITY;
+    let fetches = false;
+    for (let i = 0; i < view.up.length; i++) {
+      if (view.up[i] === 0) continue;
+      const own = matches?.blocks[i] ?? 0;
+      let us = view.queueUs[i] + this.#ownUs(view.kind[i], question, own);
+      let fetched = false;
+      if (longest !== undefined && longestBlocks > own * this.#settings.balancingThreshold) {
+        const remoteUs = view.queueUs[i] + this.#transferUs(question, longest, i, longestBlocks - own);
+        fetched = remoteUs + this.#restUs[view.kind[i]] < us;
+        if (fetched) us = remoteUs + this.#restUs[view.kind[i]];
+      }
+      if (us < bestUs || (us === bestUs && best !== undefined && view.requests[i] < view.requests[best])) {
+        best = i;
+        bestUs = us;
+        fetches = fetched;
+      }
+    }
+    if (best === undefined || longest === undefined || !fetches) return this.#plain(question, view, best);
+    const ownBlocks = matches?.blocks[best] ?? 0;
+    return {
+      instance: best,
+      ownBlocks,
+      fetchedBlocks: longestBlocks - ownBlocks,
+      from: longest,
+      queueUs: view.queueUs[best],
+      transferUs: this.#transferUs(question, longest, best, longestBlocks - ownBlocks),
+      prefillUs: this.#restUs[view.kind[best]],
+    };
+  }
+
+  /** Most instances have nothing of a prompt: what they would take is the same for all of a kind. */
+  #ownUs(kind: number, { tokens, blockTokens }: PlacementQuestion, own: number): number {
+    return own === 0 ? this.#wholeUs[kind] : this.#costs.prefillUs(kind, tokens, own * blockTokens);
+  }
+
+  #transferUs({ blockTokens }: PlacementQuestion, from: number, to: number, blocks: number): number {
+    return this.#costs.transferUs?.(from, to, blocks * blockTokens) ?? Number.POSITIVE_INFINITY;
+  }
+}
+
+function leastLoaded({ up, requests }: ClusterView): number | undefined {
+  let best: number | undefined;
+  for (let i = 0; i < up.length; i++) {
+    if (up[i] === 1 && (best === undefined || requests[i] < requests[best])) best = i;
+  }
+  return best;
+}
+
+function countUp({ up }: ClusterView): number {
+  let count = 0;
+  for (let i = 0; i < up.length; i++) count += up[i];
+  return count;
+}
+
+function nthUp({ up }: ClusterView, n: number): number | undefined {
+  let left = n;
+  for (let i = 0; i < up.length; i++) if (up[i] === 1 && left-- === 0) return i;
+  return undefined;
+}
+
+/** Whoever holds most of the prompt, the lowest index among equals. */
+function longestMatch(matches: PrefixMatches | undefined): number | undefined {
+  let best: number | undefined;
+  if (matches === undefined) return undefined;
+  for (let i = 0; i < matches.count; i++) {
+    const instance = matches.instances[i];
+    const more = best === undefined ? 1 : matches.blocks[instance] - matches.blocks[best];
+    if (more > 0 || (more === 0 && best !== undefined && instance < best)) best = instance;
+  }
+  return best;
+}

@@ -1,0 +1,71 @@
+// How long a prefill that comes now would wait at each instance: predictions, corrected by how long prefills took.
+
+/** A prior of so much predicted work for each instance being as fast as predicted, and the share of what was learned that each prefill leaves. */
+const priorUs = 1e6;
+const kept = 0.95;
+
+/**
+ * Work is predicted time of prefills that were sent and have not ended. Decode beside them, waiting for memory and wrong predictions show in
+ * how long each took from when the one before ended: the ratio, over the recent ones of an instance, scales what it has left.
+ */
+export class PrefillQueues {
+  readonly #workUs: Float64Array;
+  readonly #pending: Int32Array;
+  /** When the prefill that runs now began, as far as was heard. */
+  readonly #sinceUs: Float64Array;
+  readonly #tookUs: Float64Array;
+  readonly #predictedUs: Float64Array;
+
+  constructor(instances: number) {
+    this.#workUs = new Float64Array(instances);
+    this.#pending = new Int32Array(instances);
+    this.#sinceUs = new Float64Array(instances);
+    this.#tookUs = new Float64Array(instances).fill(priorUs);
+    this.#predictedUs = new Float64Array(instances).fill(priorUs);
+  }
+
+  /** A prefill was sent. */
+  add(nowUs: number, instance: number, predictedUs: number): void {
+    if (this.#pending[instance] === 0) this.#sinceUs[instance] = nowUs;
+    this.#pending[instance]++;
+    this.#workUs[instance] += predictedUs;
+  }
+
+  /** A prefill that was sent takes another time: more or less is cached. */
+  correct(instance: number, beforeUs: number, afterUs: number): void {
+    this.#workUs[instance] += afterUs - beforeUs;
+  }
+
+  /** A prefill ended with its first token. */
+  end(nowUs: number, instance: number, predictedUs: number): void {
+    this.#tookUs[instance] = this.#tookUs[instance] * kept + nowUs - this.#sinceUs[instance];
+    this.#predictedUs[instance] = this.#predictedUs[instance] * kept + predictedUs;
+    this.#sinceUs[instance] = nowUs;
+    this.remove(instance, predictedUs);
+  }
+
+  /** A prefill will not be run to its end. */
+  remove(instance: number, predictedUs: number): void {
+    this.#pending[instance]--;
+    this.#workUs[instance] = this.#pending[instance] === 0 ? 0 : this.#workUs[instance] - predictedUs;
+  }
+
+  /** How many times the predicted time a prefill takes. */
+  slowness(instance: number): number {
+    return this.#tookUs[instance] / this.#predictedUs[instance];
+  }
+
+  /** Writes the predicted wait at each instance: (instances) microseconds. */
+  predict(nowUs: number, out: Float64Array): void {
+    for (let i = 0; i < out.length; i++) {
+      const pending = this.#pending[i];
+      if (pending === 0) {
+        out[i] = 0;
+        continue;
+      }
+      const leftUs = this.slowness(i) * this.#workUs[i];
+      // Of the one that runs some is done: its share of the whole at most, however long it has been held up.
+      out[i] = leftUs - Math.min(nowUs - this.#sinceUs[i], leftUs / pending);
+    }
+  }
+}
