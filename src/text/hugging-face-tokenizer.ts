@@ -7,8 +7,8 @@ import { exactPreTokenizer } from './hugging-face-splits.ts';
 import type { EncodeOptions, Tokenizer } from './tokenizer.ts';
 import { encodeUtf8, toWellFormed } from './utf8.ts';
 
-/** No vocabulary is larger. */
-const idMax = 2 ** 28;
+/** No vocabulary is larger. The library walks over every number up to the greatest id. */
+const idMax = 2 ** 22;
 
 interface AddedToken {
   readonly id: number;
@@ -68,6 +68,7 @@ class HuggingFaceTokenizer implements Tokenizer {
     this.#json = { ...json, pre_tokenizer: exactPreTokenizer(json.pre_tokenizer) };
     this.#config = config;
     const added = addedTokens(json);
+    if (isObject(json.model)) checkIds(json.model.vocab);
     this.#library = new Library(this.#json, config);
     this.#added = new Map(added.map((token) => [token.id, token]));
     const idOf = (key: string) => {
@@ -150,11 +151,20 @@ function whole(ids: number[]): number[] {
 
 function greatestId(vocabulary: ReadonlyMap<string, number>): number {
   let greatest = -1;
-  for (const [token, id] of vocabulary) {
-    if (!(Number.isInteger(id) && id >= 0 && id <= idMax)) throw new Error(`token '${token}' has the id ${id}`);
-    greatest = Math.max(greatest, id);
-  }
+  for (const id of vocabulary.values()) greatest = Math.max(greatest, id);
   return greatest;
+}
+
+const isId = (value: unknown): value is number =>
+  Number.isInteger(value) && Number(value) >= 0 && Number(value) <= idMax;
+
+/** Ids of a vocabulary, or of one for each language. */
+function checkIds(vocabulary: unknown): void {
+  if (!isObject(vocabulary)) return;
+  for (const [token, id] of Object.entries(vocabulary)) {
+    if (isObject(id)) checkIds(id);
+    else if (!isId(id)) throw new Error(`token '${token}' has the id ${JSON.stringify(id)}`);
+  }
 }
 
 const isObject = (value: unknown): value is Json =>
@@ -165,6 +175,7 @@ function addedTokens(json: Json): readonly AddedToken[] {
   if (!Array.isArray(list)) throw new Error('added_tokens is not a list');
   return list.map((token: unknown, index) => {
     if (!isAddedToken(token)) throw new Error(`added_tokens[${index}] lacks id or content`);
+    if (!isId(token.id)) throw new Error(`token '${token.content}' has the id ${token.id}`);
     return token;
   });
 }

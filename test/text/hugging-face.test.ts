@@ -150,6 +150,21 @@ describe('files that cannot be used', () => {
       '{"added_tokens":[{"id":"x"}]}',
       /^Cannot build tokenizer: tokenizer.json: added_tokens\[0\] lacks id or content/,
     ],
+    [
+      'an id that no vocabulary reaches',
+      '{"added_tokens":[{"id":2147483647,"content":"<|eos|>"}]}',
+      /^Cannot build tokenizer: tokenizer.json: token '<\|eos\|>' has the id 2147483647/,
+    ],
+    [
+      'an id that is no count',
+      '{"model":{"type":"BPE","vocab":{"a":0,"b":-1}}}',
+      /^Cannot build tokenizer: tokenizer.json: token 'b' has the id -1/,
+    ],
+    [
+      'an id of a language that no vocabulary reaches',
+      '{"model":{"vocab":{"en":{"a":1e15}}}}',
+      /^Cannot build tokenizer: tokenizer.json: token 'a' has the id 1000000000000000/,
+    ],
   ])('%s', (_, tokenizerJson, message) => {
     expect(() => createModelText({ kind: 'huggingface', tokenizerJson })).toThrow(message);
   });
