@@ -3,10 +3,10 @@ import { type Command, Option } from 'commander';
 import { z } from 'zod';
 import type { InstanceRole } from '../cluster/conductor.ts';
 import { type EvictionKind, evictionKinds } from '../policy/blocks/eviction.ts';
-import { RooflineCost } from '../policy/cost/roofline.ts';
 import type { InstanceSpec } from '../sim/simulation.ts';
+import { costKinds, createCostModel, tensorParallelOf } from './cost-model.ts';
 import { numeric } from './options.ts';
-import { hardwareSpec, modelSpec } from './specs.ts';
+import { hardwareSpec } from './specs.ts';
 import { UsageError } from './usage-error.ts';
 
 const count = (least: number) => numeric(z.number().int().min(least));
@@ -23,6 +23,8 @@ export const clusterFields = {
   tp: count(1).optional(),
   pp: count(1).default(1),
   precision: z.enum(['bf16', 'fp8']).default('bf16'),
+  cost: z.enum(costKinds).default('roofline'),
+  tables: z.string().optional(),
   blockTokens: count(1).default(512),
   cacheBlocks: count(1).optional(),
   eviction: z.enum(evictionKinds).default('lru'),
@@ -51,6 +53,8 @@ export function addClusterFlags(command: Command): Command {
     .option('--tp <n>', 'devices that share each layer (default: all of the instance)')
     .option('--pp <n>', 'groups of devices that share out the layers (default: 1)')
     .addOption(new Option('--precision <type>', 'weights and arithmetic (default: bf16)').choices(['bf16', 'fp8']))
+    .addOption(new Option('--cost <model>', 'how long steps take (default: roofline)').choices(costKinds))
+    .option('--tables <dir>', 'measured kernel latencies, for --cost table')
     .option('--block-tokens <n>', 'tokens of a block, the same as the trace (default: 512)')
     .option('--cache-blocks <n>', 'blocks of KV that an instance holds (default: by its memory)')
     .addOption(new Option('--eviction <order>', 'which cached blocks go first (default: lru)').choices(eviction))
@@ -63,10 +67,6 @@ export function addClusterFlags(command: Command): Command {
     .option('--no-coalesce', 'run equal decode steps one by one: slower, the same outcome');
 }
 
-/** What kernels reach of the peaks and what a step costs besides, unless a measured table says better: stated, not fitted. */
-const efficiency = { compute: 0.6, memory: 0.8, link: 0.7, stepUs: 500, layerUs: 10 };
-/** Of the memory that weights leave, what an engine keeps for itself is the rest. */
-const kvMemoryShare = 0.9;
 /** Of an instance's host memory, what takes prompts from other instances. */
 const landingShare = 0.5;
 
@@ -93,30 +93,11 @@ export function instanceNames(instances: readonly InstanceSpec[]): readonly stri
 }
 
 function instanceParts(options: ClusterOptions): Omit<InstanceSpec, 'role'> {
-  const hardware = hardwareSpec(options.hardware, options.machines);
-  const { devices, operationsPerSecond, hostMemoryBytes, nicBytesPerSecond, nicUs, ...device } = hardware;
-  const operations = operationsPerSecond[options.precision];
-  if (operations === undefined) {
-    throw new UsageError(`Cannot use --precision ${options.precision}: ${options.hardware} has no such arithmetic`);
-  }
-  const tensorParallel = options.tp ?? Math.floor(devices / options.pp);
-  if (tensorParallel * options.pp > devices || tensorParallel < 1) {
-    throw new UsageError(
-      `Cannot use --tp ${tensorParallel} with --pp ${options.pp}: ${options.hardware} has ${devices} devices`,
-    );
-  }
-  const cost = new RooflineCost({
-    model: modelSpec(options.model, options.models),
-    device: { ...device, operationsPerSecond: operations },
-    efficiency,
-    tensorParallel,
-    pipelineParallel: options.pp,
-    weightBytes: options.precision === 'fp8' ? 1 : 2,
-    kvBytes: 2,
-    kvMemoryShare,
-  });
+  const costOptions = { ...options, kv: 'bf16' } as const;
+  const cost = createCostModel(costOptions);
+  const { devices, hostMemoryBytes, nicBytesPerSecond, nicUs } = hardwareSpec(options.hardware, options.machines);
   // An instance on some of the machine's devices has that share of what they have in common.
-  const part = (tensorParallel * options.pp) / devices;
+  const part = (tensorParallelOf(costOptions, devices) * options.pp) / devices;
   return {
     nic: {
       bytesPerSecond: options.nicGbps === undefined ? nicBytesPerSecond * part : bytesOf(options.nicGbps),

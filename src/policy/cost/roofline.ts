@@ -1,4 +1,5 @@
 // How long a step takes on paper: operations over peak, bytes over bandwidth, whichever is longer, at stated efficiencies.
+import { kvCapacity, layerParameters } from './memory.ts';
 import type { StepShape } from './step-shape.ts';
 
 /** A dense decoder-only transformer. Sizes are elements. */
@@ -35,6 +36,9 @@ export interface Efficiency {
   readonly stepUs: number;
   readonly layerUs: number;
 }
+
+/** Unless a measured table says better: assumptions, not fits. */
+export const statedEfficiency: Efficiency = { compute: 0.6, memory: 0.8, link: 0.7, stepUs: 500, layerUs: 10 };
 
 export interface InstanceShape {
   readonly model: ModelShape;
@@ -77,7 +81,7 @@ export class RooflineCost implements StepCostModel {
 
   /** @throws RangeError when the devices cannot hold the weights */
   constructor({ model, device, efficiency, ...parts }: InstanceShape) {
-    const { tensorParallel: tp, pipelineParallel: pp, weightBytes, kvBytes } = parts;
+    const { tensorParallel: tp, pipelineParallel: pp, weightBytes } = parts;
     const layerWeights = layerParameters(model);
     const headWeights = model.vocabulary * model.hidden;
     const operationsPerUs = (device.operationsPerSecond * efficiency.compute * tp) / 1e6;
@@ -88,21 +92,15 @@ export class RooflineCost implements StepCostModel {
     this.#rowUs = (2 * model.layers * layerWeights) / operationsPerUs;
     this.#logitRowUs = (2 * headWeights) / operationsPerUs;
     this.#keyRowUs = (4 * model.layers * model.heads * model.headDim) / operationsPerUs;
-    this.kvBytesPerToken = 2 * model.layers * model.kvHeads * model.headDim * kvBytes;
+    const capacity = kvCapacity({ model, device, ...parts });
+    this.kvBytesPerToken = capacity.kvBytesPerToken;
+    this.kvCapacityTokens = capacity.kvCapacityTokens;
     this.#decodeKeyUs = this.kvBytesPerToken / bytesPerUs;
     const activationBytes = 2 * model.hidden;
     const ring = (2 * (tp - 1)) / tp;
     this.#reduceUs = (2 * model.layers * ring * activationBytes + (pp - 1) * activationBytes) / linkBytesPerUs;
     const hops = 2 * model.layers * (tp > 1 ? 1 : 0) + (pp - 1);
     this.#fixedUs = efficiency.stepUs + model.layers * efficiency.layerUs + hops * device.linkUs;
-    const weights = (model.layers * layerWeights + headWeights * (model.tiedHead ? 1 : 2)) * weightBytes;
-    const memory = device.memoryBytes * tp * pp;
-    if (weights >= memory) {
-      throw new RangeError(
-        `Cannot hold the model: its weights are larger than the memory: ${gigabytes(weights)} GB on ${tp * pp} devices of ${gigabytes(device.memoryBytes)} GB`,
-      );
-    }
-    this.kvCapacityTokens = Math.floor(((memory - weights) * parts.kvMemoryShare) / this.kvBytesPerToken);
   }
 
   stepUs(shape: StepShape): number {
@@ -134,12 +132,4 @@ export class RooflineCost implements StepCostModel {
 function largest(square: number, linear: number, limit: number): number {
   if (limit < 0) return -1;
   return Math.floor((2 * limit) / (linear + Math.sqrt(linear * linear + 4 * square * limit)));
-}
-
-function layerParameters({ hidden, heads, kvHeads, headDim, intermediate, gated }: ModelShape): number {
-  return hidden * headDim * (2 * heads + 2 * kvHeads) + hidden * intermediate * (gated ? 3 : 2);
-}
-
-function gigabytes(bytes: number): string {
-  return (bytes / 1e9).toFixed(1);
 }

@@ -1,0 +1,197 @@
+// How long a step takes by measured kernels: tables made ready for one model on so many devices, then a few look-ups a step.
+import { AttentionTimes, GemmTimes, reduceLine } from './kernel-times.ts';
+import type { MeasuredTables } from './measured-tables.ts';
+import { kvCapacity } from './memory.ts';
+import type { ModelShape, StepCostModel } from './roofline.ts';
+import type { StepShape } from './step-shape.ts';
+
+/** What no kernel table holds. */
+export interface StepOverheads {
+  /** Of a step: scheduling, launch, sampling. */
+  readonly stepUs: number;
+  /** Of each row with logits: sampling, bookkeeping of its sequence. */
+  readonly sequenceUs: number;
+  /** Of each layer: norms, rotation, writing KV, activation, at their least. */
+  readonly layerUs: number;
+  /** Of kernels in a server against alone: steps that decode only, and steps with prefill (clocks fall under load). */
+  readonly decodeFactor: number;
+  readonly prefillFactor: number;
+  /** The same of all-reduces: small ones are fused with the norm that follows, large ones run on newer kernels than were measured. */
+  readonly decodeReduceFactor: number;
+  readonly prefillReduceFactor: number;
+}
+
+/** Of vLLM on H100 and H200. */
+export const fittedOverheads: StepOverheads = {
+  stepUs: 1500,
+  sequenceUs: 20,
+  layerUs: 12,
+  decodeFactor: 1.05,
+  prefillFactor: 1.3,
+  decodeReduceFactor: 0.5,
+  prefillReduceFactor: 0.5,
+};
+
+export interface TableCostConfig {
+  readonly model: ModelShape;
+  readonly tables: MeasuredTables;
+  readonly overheads: StepOverheads;
+  readonly device: {
+    readonly memoryBytes: number;
+    readonly memoryBytesPerSecond: number;
+    readonly linkBytesPerSecond: number;
+    readonly linkUs: number;
+  };
+  readonly tensorParallel: number;
+  readonly pipelineParallel: number;
+  readonly weightBytes: number;
+  readonly kvBytes: number;
+  readonly kvMemoryShare: number;
+}
+
+/** Rows up to which times are laid out one by one; larger steps go on as the last ones went. */
+const rowsMax = 16_384;
+const logitRowsMax = 2_048;
+/** Of memory bandwidth that element-wise kernels reach. */
+const elementwiseShare = 0.8;
+
+/**
+ * Matrix products of each layer (qkv, output, gate and up, down) and two all-reduces by rows; the head by rows with logits; attention of
+ * decode rows by their number and mean keys; of prefill rows by key-rows, as so many equal prompts of the mean length that those make.
+ */
+export class TableCost implements StepCostModel {
+  readonly kvBytesPerToken: number;
+  readonly kvCapacityTokens: number;
+  readonly #layers: number;
+  readonly #overheads: StepOverheads;
+  /** (rowsMax + 1): all layers but attention and all-reduce; all-reduces. */
+  readonly #rowsUs: Float64Array;
+  readonly #reduceUs: Float64Array;
+  /** (logitRowsMax + 1) */
+  readonly #headUs: Float64Array;
+  readonly #context: AttentionTimes;
+  readonly #generation: AttentionTimes;
+
+  /** @throws RangeError when the tables miss a kernel of the model, or the devices cannot hold its weights */
+  constructor(config: TableCostConfig) {
+    const { model, tables, overheads, tensorParallel: tp } = config;
+    const { name } = tables;
+    if (model.headDim !== tables.headDim) {
+      throw new RangeError(
+        `Cannot time attention: ${name} is of heads of ${tables.headDim}: the model's have ${model.headDim}`,
+      );
+    }
+    const memory = kvCapacity(config);
+    this.kvBytesPerToken = memory.kvBytesPerToken;
+    this.kvCapacityTokens = memory.kvCapacityTokens;
+    const heads = Math.ceil(model.heads / tp);
+    const kvHeads = Math.ceil(model.kvHeads / tp);
+    this.#context = new AttentionTimes(tables.contextAttention, heads, kvHeads, keyRowsOf, name);
+    this.#generation = new AttentionTimes(tables.generationAttention, heads, kvHeads, (tokens) => tokens, name);
+    this.#layers = model.layers;
+    this.#overheads = overheads;
+    this.#rowsUs = layRows(config, heads, kvHeads);
+    this.#reduceUs = layReduces(config);
+    const head = new GemmTimes(tables.gemm, name).line(Math.ceil(model.vocabulary / tp), model.hidden);
+    this.#headUs = Float64Array.from({ length: logitRowsMax + 1 }, (_, rows) => (rows === 0 ? 0 : head.at(rows)));
+  }
+
+  stepUs(shape: StepShape): number {
+    return Math.max(1, Math.round(this.#us(shape)));
+  }
+
+  /** By halving: time never falls as rows are added. */
+  rowsWithin(budgetUs: number, shape: StepShape, position: number): number {
+    const { rows, keyRows, decodeRows, decodeKeys } = shape;
+    const wide = { rows, keyRows, decodeRows, decodeKeys, logitRows: shape.logitRows + 1 };
+    const fits = (more: number): boolean => {
+      wide.rows = rows + more;
+      wide.keyRows = keyRows + more * position + keyRowsOf(more);
+      return this.stepUs(wide) <= budgetUs;
+    };
+    if (fits(rowsMax)) return Number.POSITIVE_INFINITY;
+    let most = 0;
+    let over = rowsMax;
+    while (over - most > 1) {
+      const middle = (most + over) >> 1;
+      if (fits(middle)) most = middle;
+      else over = middle;
+    }
+    return most;
+  }
+
+  #us({ rows, keyRows, decodeRows, decodeKeys, logitRows }: StepShape): number {
+    const { stepUs, sequenceUs, decodeFactor, prefillFactor, decodeReduceFactor, prefillReduceFactor } =
+      this.#overheads;
+    const prefillRows = rows - decodeRows;
+    let attentionUs = decodeRows > 0 ? this.#generation.us(decodeRows, decodeKeys / decodeRows) : 0;
+    if (prefillRows > 0) attentionUs += this.#prefillUs(prefillRows, keyRows - decodeKeys);
+    const kernelsUs = along(this.#rowsUs, rows) + along(this.#headUs, logitRows) + this.#layers * attentionUs;
+    const reduceUs = along(this.#reduceUs, rows);
+    const fixedUs = stepUs + logitRows * sequenceUs;
+    return prefillRows > 0
+      ? fixedUs + kernelsUs * prefillFactor + reduceUs * prefillReduceFactor
+      : fixedUs + kernelsUs * decodeFactor + reduceUs * decodeReduceFactor;
+  }
+
+  /** n rows with K key-rows are n / s whole prompts of s tokens that have K between them; part of one takes its share, and reads all its keys. */
+  #prefillUs(rows: number, keyRows: number): number {
+    const tokens = (2 * keyRows) / rows - 1;
+    const prompts = rows / tokens;
+    if (prompts >= 1) return this.#context.us(prompts, keyRowsOf(tokens));
+    return Math.max(this.#context.us(1, keyRowsOf(tokens)) * prompts, this.#generation.us(1, tokens));
+  }
+}
+
+/** (rowsMax + 1): microseconds of all layers but attention and all-reduce, by rows; never falls. */
+function layRows(
+  { model, tables, overheads, device, tensorParallel }: TableCostConfig,
+  heads: number,
+  kvHeads: number,
+) {
+  const { hidden, headDim, gated } = model;
+  const gemm = new GemmTimes(tables.gemm, tables.name);
+  const width = Math.ceil(model.intermediate / tensorParallel);
+  const products = [
+    gemm.line((heads + 2 * kvHeads) * headDim, hidden),
+    gemm.line(hidden, heads * headDim),
+    gemm.line(width * (gated ? 2 : 1), hidden),
+    gemm.line(hidden, width),
+  ];
+  // Norms read and write the row and its residual twice; queries, keys and values are read and written once, the MLP's inner row read and half written.
+  const rowBytes = 2 * (8 * hidden + 2 * (heads + 2 * kvHeads) * headDim + (gated ? 3 : 2) * width);
+  const elementwiseUs = (rowBytes / (device.memoryBytesPerSecond * elementwiseShare)) * 1e6;
+  return Float64Array.from({ length: rowsMax + 1 }, (_, rows) => {
+    let us = overheads.layerUs + rows * elementwiseUs;
+    for (const product of products) us += product.at(rows);
+    return us * model.layers;
+  });
+}
+
+/** (rowsMax + 1): two all-reduces of the rows for each layer, and their way from stage to stage; never falls. */
+function layReduces({ model, tables, device, tensorParallel, pipelineParallel }: TableCostConfig): Float64Array {
+  const rowBytes = 2 * model.hidden;
+  const reduceUs = tensorParallel > 1 ? reduceTimes(tables, tensorParallel) : () => 0;
+  const handUs = (bytes: number) => device.linkUs + (bytes / device.linkBytesPerSecond) * 1e6;
+  return Float64Array.from(
+    { length: rowsMax + 1 },
+    (_, rows) => 2 * model.layers * reduceUs(rows * rowBytes) + (pipelineParallel - 1) * handUs(rows * rowBytes),
+  );
+}
+
+/** Of the engine's own kernel and the collective library the faster, by bytes. */
+function reduceTimes({ allReduce, name }: MeasuredTables, devices: number): (bytes: number) => number {
+  const lines = [reduceLine(allReduce.engine, devices, name), reduceLine(allReduce.library, devices, name)];
+  return (bytes) => Math.min(...lines.map((line) => line.at(bytes)));
+}
+
+function keyRowsOf(tokens: number): number {
+  return (tokens * (tokens + 1)) / 2;
+}
+
+/** Beyond the end it goes on as over the last half. */
+function along(us: Float64Array, rows: number): number {
+  if (rows < us.length) return us[rows];
+  const last = us.length - 1;
+  return us[last] + ((rows - last) * (us[last] - us[last >> 1])) / (last - (last >> 1));
+}

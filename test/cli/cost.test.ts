@@ -1,0 +1,52 @@
+// `kvasir simulate --cost table`: tables from a directory, and one clear line where they do not serve.
+import { spawnSync } from 'node:child_process';
+import { cpSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { afterAll, describe, expect, it } from 'vitest';
+
+const command = fileURLToPath(new URL('../../dist/cli/main.js', import.meta.url));
+const tables = fileURLToPath(new URL('../data/kernel-latencies', import.meta.url));
+const folder = mkdtempSync(join(tmpdir(), 'kvasir-cost-'));
+afterAll(() => rmSync(folder, { recursive: true }));
+
+function simulate(...args: string[]): { status: number | null; stdout: string; stderr: string } {
+  const flags = ['simulate', '--workload', 'real', '--requests', '50', '--model', 'llama3-8b', '--json', ...args];
+  return spawnSync(process.execPath, [command, ...flags], { encoding: 'utf8' });
+}
+
+describe('steps by measured tables', { timeout: 60_000 }, () => {
+  it('take other times than by roofline, the same every time', () => {
+    const run = (...args: string[]) => JSON.parse(simulate('--hardware', 'h100', ...args).stdout);
+    const byTable = run('--cost', 'table', '--tables', tables);
+    expect(byTable).toMatchObject({ requests: 50, completed: 50 });
+    expect(run('--cost', 'table', '--tables', tables).stateHash).toBe(byTable.stateHash);
+    expect(run().stateHash).not.toBe(byTable.stateHash);
+  });
+
+  it.each([
+    ['no directory', ['--hardware', 'h100'], 'Cannot use --cost table: name a directory with --tables'],
+    ['no such device', ['--hardware', 'h20', '--tables', tables], 'none are of h20: known are a100, h100, h200'],
+    ['no file of it', ['--hardware', 'h200', '--tables', tables], 'has no h200_sxm_vllm*_gemm_perf.csv'],
+    ['no such number of devices', ['--hardware', 'h100x8', '--tp', '8', '--tables', tables], 'Cannot time'],
+  ])('say what is missing: %s', (_, args, message) => {
+    const { status, stderr } = simulate('--cost', 'table', ...args);
+    expect(status).toBe(2);
+    expect(stderr.trim().split('\n')).toHaveLength(1);
+    expect(stderr).toContain(message);
+  });
+
+  it('name file, line and column of a broken table', () => {
+    const broken = join(folder, 'tables');
+    cpSync(tables, broken, { recursive: true });
+    const gemm = join(broken, 'h100_sxm_vllm0.14.0_gemm_perf.csv');
+    const run = () => simulate('--cost', 'table', '--hardware', 'h100', '--tables', broken).stderr;
+    writeFileSync(gemm, 'gemm_dtype,m,n,latency\nbfloat16,1,1,1\n');
+    expect(run()).toContain('gemm_perf.csv: line 1: no column k');
+    writeFileSync(gemm, 'gemm_dtype,m,n,k,latency\nbfloat16,1,1,1\n');
+    expect(run()).toContain('gemm_perf.csv: line 2: 4 columns: 5 expected');
+    writeFileSync(gemm, 'gemm_dtype,m,n,k,latency\nbfloat16,1,1,1,fast\n');
+    expect(run()).toContain("gemm_perf.csv: line 2: latency is 'fast'");
+  });
+});
