@@ -83,6 +83,11 @@ export class Placer<Request> {
     this.#matches = new PrefixMatches(instances);
   }
 
+  /** Different blocks that instances are known to hold. */
+  get heldBlocks(): number {
+    return this.#index?.blocks ?? 0;
+  }
+
   /** Undefined when no instance is left. */
   choose(nowUs: number, request: Request, promptTokens: number): PlacementDecision | undefined {
     const blockTokens = this.#config?.blockTokens ?? 1;

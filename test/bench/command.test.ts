@@ -74,6 +74,12 @@ test.each([
   expect(out).toBe('');
 });
 
+test('placement: prompts that are made up find the blocks of a small index', () => {
+  const { code, json } = bench('placement', '--instances', '5', '--blocks', '2000', '--prompts', '30', '--json');
+  expect(code).toBe(0);
+  expect(json()).toMatchObject({ instances: 5, prompts: 30, decisionUs: { p50: expect.any(Number) } });
+});
+
 test('soak: every request has its answer, and nothing is held afterwards', () => {
   const { code, json, err } = bench('soak', '--minutes', '0.06', '--lanes', '12', '--burst', '90', '--json');
   expect(code).toBe(0);

@@ -17,15 +17,17 @@ import { printTable } from '../table.ts';
 import { UsageError } from '../usage-error.ts';
 import { kernelCommand } from './bench-kernel.ts';
 import { counts, list, progress, threadsFlag } from './bench-options.ts';
+import { placementCommand } from './bench-placement.ts';
 import { soakCommand } from './bench-soak.ts';
 
 export function benchCommand(): Command {
   return new Command('bench')
-    .description('measure: engine, kernel, http, accuracy, soak')
+    .description('measure: engine, kernel, http, accuracy, placement, soak')
     .addCommand(engineCommand())
     .addCommand(kernelCommand())
     .addCommand(httpCommand())
     .addCommand(accuracyCommand())
+    .addCommand(placementCommand())
     .addCommand(soakCommand());
 }
 
