@@ -18,7 +18,8 @@ export function compact(value) {
 
 export function latency(ms) {
   if (ms < 1) return `${round(ms * 1000)} µs`;
-  return ms < 1000 ? `${round(ms)} ms` : `${round(ms / 1000)} s`;
+  if (ms < 1000) return `${round(ms)} ms`;
+  return ms < 600_000 ? `${round(ms / 1000)} s` : `${round(ms / 60_000)} min`;
 }
 
 export function clock(seconds) {
@@ -30,8 +31,7 @@ export function clock(seconds) {
 
 export function duration(seconds) {
   if (seconds < 60) return `${round(seconds)} s`;
-  const [hours, minutes] = [Math.floor(seconds / 3600), Math.floor(seconds / 60) % 60];
-  return hours > 0 ? `${hours} h ${minutes} min` : `${round(seconds / 60)} min`;
+  return seconds < 7200 ? `${round(seconds / 60)} min` : `${round(seconds / 3600)} h`;
 }
 
 export function element(tag, properties = {}, ...children) {
