@@ -1,6 +1,7 @@
 // The KV memory of an instance as one store: sequences take blocks from it, share them and leave them behind.
 import { digestWords } from '../../util/blake2s.ts';
 import type { LayerGroup } from '../../util/step.ts';
+import { LendingMemory } from '../lending/lending-memory.ts';
 import { type BlockChain, KnownPrefix } from './block-chain.ts';
 import type { JournalRecorder } from './block-journal.ts';
 import type { BlockTable } from './block-table.ts';
@@ -37,6 +38,7 @@ export class BlockCache {
   /** The group whose blocks stand for the prefixes that are held. */
   readonly #told: GroupCache;
   readonly #queue: EvictionQueue;
+  #lending: LendingMemory | undefined;
   #evicted = 0;
 
   constructor({ pages, blockTokens, groups, eviction }: BlockCacheConfig) {
@@ -89,6 +91,17 @@ export class BlockCache {
     let pages = 0;
     for (let g = 0; g < this.groups.length; g++) pages += this.groups[g].pool.cachedPages;
     return pages;
+  }
+
+  /** Pages of blocks that other instances hold. */
+  get lentPages(): number {
+    return this.#lending?.lentPages ?? 0;
+  }
+
+  /** Blocks handed out one by one from the same pages, one block having the pages of every group's: what is lent is taken here. */
+  get lending(): LendingMemory {
+    this.#lending ??= new LendingMemory(this);
+    return this.#lending;
   }
 
   /**
@@ -157,9 +170,16 @@ export class BlockCache {
 
   /** Appends an empty block of every group to the table, evicting if need be; false, and none appended, when too much is in use. */
   allocate(table: BlockTable): boolean {
-    if (this.availablePages < this.blockPages) return false;
-    while (this.pages.free < this.blockPages) this.#evictOne();
+    if (!this.makeFree(this.blockPages)) return false;
     for (let g = 0; g < this.groups.length; g++) this.groups[g].allocate(table.groups[g]);
+    return true;
+  }
+
+  /** Evicts until so many pages are free; false, and nothing evicted, when too much is in use. */
+  makeFree(pages: number): boolean {
+    if (this.pages.free >= pages) return true;
+    if (this.availablePages < pages) return false;
+    while (this.pages.free < pages) this.#evictOne();
     return true;
   }
 
@@ -226,10 +246,12 @@ export class BlockCache {
     const owners = new Int32Array(this.pages.total);
     for (const group of this.groups) group.check(owners);
     for (const group of this.#windowed) for (const whole of this.#whole) group.checkBeside(whole);
-    const { usedPages, cachedPages, pages } = this;
-    if (usedPages + cachedPages + pages.free !== pages.total) {
+    this.#lending?.check(owners);
+    const { cachedPages, lentPages, pages } = this;
+    const usedPages = this.usedPages + (this.#lending?.localPages ?? 0);
+    if (usedPages + cachedPages + lentPages + pages.free !== pages.total) {
       throw new Error(
-        `Block cache broken: ${usedPages} pages used, ${cachedPages} cached, ${pages.free} free of ${pages.total}`,
+        `Block cache broken: ${usedPages} pages used, ${cachedPages} cached, ${lentPages} lent, ${pages.free} free of ${pages.total}`,
       );
     }
   }

@@ -1,0 +1,157 @@
+// How an instance gets a loan: asks the gManager for creditors, tries them in turn, then asks again.
+import type { Candidate, Memory, Refusal } from '../../policy/lending/terms.ts';
+import { memories } from '../../policy/lending/terms.ts';
+import type { Debt } from './debt.ts';
+import type { Debtor } from './debtor.ts';
+import type { Envelope, LendingMessage } from './messages.ts';
+import type { Outbox } from './outbox.ts';
+import type { LendingTimes } from './times.ts';
+
+type Said<Kind extends LendingMessage['kind']> = Extract<LendingMessage, { kind: Kind }>;
+
+type Stage =
+  | { readonly kind: 'idle' }
+  | { readonly kind: 'querying'; readonly untilUs: number }
+  | {
+      readonly kind: 'borrowing';
+      readonly debt: Debt;
+      readonly blocks: number;
+      readonly asks: number;
+      readonly untilUs: number;
+      readonly others: readonly Candidate[];
+    };
+
+/** One loan is asked for at a time: device memory first, then host memory. */
+export class Asking {
+  readonly #times: LendingTimes;
+  readonly #out: Outbox;
+  readonly #debtor: Debtor;
+  #stage: Stage = { kind: 'idle' };
+  #memory: Memory = 'device';
+  #wanted = 0;
+  #query = 0;
+  #answeredQuery = 0;
+  #notBeforeUs = 0;
+  #refusals: Refusal[] = [];
+  #refusedLoan: number | undefined;
+
+  constructor(times: LendingTimes, out: Outbox, debtor: Debtor) {
+    this.#times = times;
+    this.#out = out;
+    this.#debtor = debtor;
+  }
+
+  get nextUs(): number {
+    if (this.#stage.kind !== 'idle') return this.#stage.untilUs;
+    return this.#wanted > 0 ? this.#notBeforeUs : Number.POSITIVE_INFINITY;
+  }
+
+  /** So many blocks are wanted now; what has been asked for already goes on. */
+  want(blocks: number): void {
+    this.#wanted = blocks;
+    if (blocks > 0 && this.#stage.kind === 'idle' && this.#out.nowUs >= this.#notBeforeUs) this.#ask('device');
+  }
+
+  /** Time-outs: the same is said again, then the next is tried. */
+  tick(): void {
+    const stage = this.#stage;
+    if (stage.kind === 'idle' || this.#out.nowUs < stage.untilUs) return;
+    if (stage.kind === 'querying') {
+      this.#out.met('lost', 'query');
+      this.#ask(this.#memory);
+      return;
+    }
+    this.#out.met('lost', 'borrow');
+    if (stage.asks < this.#times.asksMax) {
+      this.#debtor.askAgain(stage.debt, stage.blocks);
+      this.#stage = { ...stage, asks: stage.asks + 1, untilUs: this.#out.nowUs + this.#times.answerUs };
+      return;
+    }
+    this.#debtor.giveUp(stage.debt);
+    this.#tryNext(stage.others, stage.blocks);
+  }
+
+  candidates(message: Said<'candidates'>): void {
+    if (this.#stage.kind !== 'querying' || message.query !== this.#query) {
+      this.#out.met(message.query === this.#answeredQuery ? 'doubled' : 'late', 'candidates');
+      return;
+    }
+    this.#answeredQuery = message.query;
+    this.#refusals = [];
+    this.#tryNext(message.creditors, this.#wanted);
+  }
+
+  /** The creditor's answer was taken in. */
+  lent(loan: number): void {
+    if (this.#stage.kind === 'borrowing' && this.#stage.debt.number === loan) this.#stage = { kind: 'idle' };
+  }
+
+  refused({ from, fromLife }: Envelope, message: Said<'refuse'>): void {
+    const stage = this.#stage;
+    if (stage.kind !== 'borrowing' || stage.debt.number !== message.loan) {
+      const debt = this.#debtor.find(message.loan);
+      // Given up, and then refused: there is nothing to give back.
+      if (debt?.state === 'closing') this.#debtor.drop(debt);
+      this.#out.met(this.#refusedLoan === message.loan ? 'doubled' : 'late', 'refuse');
+      return;
+    }
+    this.#refusedLoan = message.loan;
+    this.#refusals.push({
+      instance: from as number,
+      life: fromLife,
+      memory: message.memory,
+      sequence: message.sequence,
+    });
+    this.#debtor.drop(stage.debt);
+    this.#tryNext(stage.others, stage.blocks);
+  }
+
+  /** A creditor began a new life: what it was asked for will not be answered. */
+  reborn(instance: number): void {
+    const stage = this.#stage;
+    if (stage.kind === 'borrowing' && stage.debt.creditor === instance) this.#tryNext(stage.others, stage.blocks);
+  }
+
+  #ask(memory: Memory): void {
+    if (this.#wanted <= 0) {
+      this.#stage = { kind: 'idle' };
+      return;
+    }
+    this.#memory = memory;
+    const message = {
+      kind: 'query',
+      query: ++this.#query,
+      memory,
+      blocks: this.#wanted,
+      refusals: this.#refusals,
+    } as const;
+    this.#out.send('gmanager', undefined, message);
+    this.#stage = { kind: 'querying', untilUs: this.#out.nowUs + this.#times.answerUs };
+  }
+
+  #tryNext(creditors: readonly Candidate[], wanted: number): void {
+    const blocks = Math.min(wanted, this.#wanted);
+    if (blocks <= 0) {
+      this.#stage = { kind: 'idle' };
+      return;
+    }
+    if (creditors.length === 0) {
+      this.#nextMemory();
+      return;
+    }
+    const [first, ...others] = creditors;
+    const debt = this.#debtor.ask(first.instance, first.life, this.#memory, blocks);
+    const untilUs = this.#out.nowUs + this.#times.answerUs;
+    this.#stage = { kind: 'borrowing', debt, blocks, asks: 1, untilUs, others };
+  }
+
+  #nextMemory(): void {
+    const next = memories[memories.indexOf(this.#memory) + 1];
+    if (next !== undefined) {
+      this.#ask(next);
+      return;
+    }
+    this.#stage = { kind: 'idle' };
+    this.#notBeforeUs = this.#out.nowUs + this.#times.askAgainUs;
+  }
+}

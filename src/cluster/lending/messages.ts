@@ -1,0 +1,135 @@
+// What instances and the gManager say to one another about lending. docs/lending.md has the table of what a lost, doubled, late or orphaned one does.
+import type { BlockId } from '../../policy/blocks/block-pool.ts';
+import type { Candidate, InstanceId, LendingReport, Memory, Refusal } from '../../policy/lending/terms.ts';
+
+export type Party = 'gmanager' | InstanceId;
+
+/** Numbered by the debtor, in one sequence over all its creditors. */
+export type LoanNumber = number;
+
+/** Numbered by the gManager within its epoch. */
+export interface SettlementId {
+  readonly epoch: number;
+  readonly number: number;
+}
+
+export type LendingMessage =
+  // Instance to gManager.
+  | { readonly kind: 'heartbeat'; readonly report: LendingReport }
+  | {
+      readonly kind: 'query';
+      readonly query: number;
+      readonly memory: Memory;
+      readonly blocks: number;
+      readonly refusals: readonly Refusal[];
+    }
+  | { readonly kind: 'prepared'; readonly settlement: SettlementId; readonly blocks: number }
+  | { readonly kind: 'declined'; readonly settlement: SettlementId }
+  | { readonly kind: 'settled'; readonly settlement: SettlementId }
+  /** In doubt: what was decided? */
+  | { readonly kind: 'outcome'; readonly settlement: SettlementId }
+  // gManager to instance.
+  | { readonly kind: 'candidates'; readonly query: number; readonly creditors: readonly Candidate[] }
+  | {
+      readonly kind: 'prepare';
+      readonly settlement: SettlementId;
+      readonly creditor: InstanceId;
+      readonly memory: Memory;
+      readonly blocks: number;
+    }
+  | { readonly kind: 'commit'; readonly settlement: SettlementId }
+  | { readonly kind: 'abort'; readonly settlement: SettlementId }
+  // Debtor to creditor. `closedBelow`: loans of smaller numbers are over for good.
+  | {
+      readonly kind: 'borrow';
+      readonly loan: LoanNumber;
+      readonly memory: Memory;
+      readonly blocks: number;
+      readonly closedBelow: LoanNumber;
+    }
+  | {
+      readonly kind: 'renew';
+      readonly stamp: number;
+      readonly loans: readonly LoanNumber[];
+      readonly closedBelow: LoanNumber;
+    }
+  /** `blocks` undefined: all of the loan. */
+  | {
+      readonly kind: 'return';
+      readonly loan: LoanNumber;
+      readonly blocks: readonly BlockId[] | undefined;
+      readonly closedBelow: LoanNumber;
+    }
+  // Creditor to debtor.
+  | {
+      readonly kind: 'lend';
+      readonly loan: LoanNumber;
+      readonly blocks: readonly BlockId[];
+      readonly leaseUs: number;
+      readonly guestPermille: number;
+    }
+  /** `sequence` of the creditor's last heartbeat: it is not to be offered before a later one. */
+  | { readonly kind: 'refuse'; readonly loan: LoanNumber; readonly memory: Memory; readonly sequence: number }
+  | {
+      readonly kind: 'renewed';
+      readonly stamp: number;
+      readonly loans: readonly RenewedLoan[];
+      /** Loans that the creditor does not know (any more). */
+      readonly unknown: readonly LoanNumber[];
+    }
+  | { readonly kind: 'returned'; readonly loan: LoanNumber; readonly blocks: readonly BlockId[] | undefined }
+  /** Give back all but `keep` blocks. */
+  | { readonly kind: 'recall'; readonly loan: LoanNumber; readonly keep: number }
+  // Either way: answers what was meant for an earlier life. The envelope tells the new one.
+  | { readonly kind: 'reborn' };
+
+export interface RenewedLoan {
+  readonly loan: LoanNumber;
+  /** Blocks that the debtor may keep. */
+  readonly keep: number;
+  readonly guestPermille: number;
+}
+
+export type LendingMessageKind = LendingMessage['kind'];
+
+/** `life` of an instance: which of its starts this is, growing; of the gManager: its epoch. */
+export interface Envelope {
+  readonly from: Party;
+  readonly fromLife: number;
+  readonly to: Party;
+  /** The life that it is meant for; undefined: any. */
+  readonly toLife: number | undefined;
+  readonly message: LendingMessage;
+}
+
+/**
+ * `lost`: it, or its answer, did not come: said again or given up. `doubled`: heard before. `late`: overtaken by what came after.
+ * `orphan`: of or for an earlier life or epoch, or about what is not known.
+ */
+export type MessageFate = 'lost' | 'doubled' | 'late' | 'orphan';
+
+export type LendingEffect =
+  | { readonly kind: 'send'; readonly envelope: Envelope }
+  /** For counts and the log: a message met one of these fates, and the handler for that ran. */
+  | { readonly kind: 'met'; readonly fate: MessageFate; readonly message: LendingMessageKind }
+  /** These rBlocks are gone, with their contents: whoever held them rebuilds. They are no longer known. */
+  | { readonly kind: 'lost'; readonly rblocks: readonly number[] }
+  /** The creditor wants these back: move or drop their contents, then free them. Never wait for a loan to do so. */
+  | { readonly kind: 'vacate'; readonly rblocks: readonly number[] }
+  /** Copy the contents of these to the staging buffer, and say `fetched`. They change no more until they have moved or the settlement was aborted. */
+  | { readonly kind: 'fetch'; readonly settlement: SettlementId; readonly rblocks: readonly number[] }
+  /** An rBlock has a place at home: write its staged contents there. */
+  | { readonly kind: 'placed'; readonly rblock: number };
+
+/** What an rManager hears. */
+export type RManagerEvent =
+  | { readonly kind: 'message'; readonly envelope: Envelope }
+  | { readonly kind: 'tick' }
+  /** Blocks that running sequences will need each second, as they grow now. */
+  | { readonly kind: 'growth'; readonly blocksPerSecond: number }
+  /** Answer to `fetch`. */
+  | { readonly kind: 'fetched'; readonly settlement: SettlementId }
+  /** The executor measured what share of the creditor's step its guests' work for us took. */
+  | { readonly kind: 'guestLoad'; readonly creditor: InstanceId; readonly permille: number };
+
+export type GManagerEvent = { readonly kind: 'message'; readonly envelope: Envelope } | { readonly kind: 'tick' };

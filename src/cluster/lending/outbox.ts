@@ -1,0 +1,45 @@
+// What one step of a lending machine has decided so far.
+import type { Envelope, LendingEffect, LendingMessage, LendingMessageKind, MessageFate, Party } from './messages.ts';
+
+export class Outbox {
+  readonly from: Party;
+  readonly life: number;
+  nowUs = 0;
+  #effects: LendingEffect[] = [];
+  #lost: number[] = [];
+
+  constructor(from: Party, life: number) {
+    this.from = from;
+    this.life = life;
+  }
+
+  begin(nowUs: number): void {
+    this.nowUs = nowUs;
+    this.#effects = [];
+    this.#lost = [];
+  }
+
+  /** All that was decided. What was lost is told first, and at once: a holder may have lost several. */
+  get effects(): readonly LendingEffect[] {
+    if (this.#lost.length > 0) return [{ kind: 'lost', rblocks: this.#lost }, ...this.#effects];
+    return this.#effects;
+  }
+
+  lose(rblocks: readonly number[]): void {
+    this.#lost.push(...rblocks);
+  }
+
+  push(effect: LendingEffect): void {
+    this.#effects.push(effect);
+  }
+
+  /** @param toLife undefined: whichever life hears it */
+  send(to: Party, toLife: number | undefined, message: LendingMessage): void {
+    const envelope: Envelope = { from: this.from, fromLife: this.life, to, toLife, message };
+    this.#effects.push({ kind: 'send', envelope });
+  }
+
+  met(fate: MessageFate, message: LendingMessageKind): void {
+    this.#effects.push({ kind: 'met', fate, message });
+  }
+}

@@ -1,0 +1,117 @@
+// What comes off a wire becomes a lending message here, or is refused with the field named: machines take what passes for granted.
+import type { Envelope, LendingMessageKind } from './messages.ts';
+
+type Check = (value: unknown, field: string) => void;
+type Shape = Readonly<Record<string, Check>>;
+
+/** Entries of one list at most: more is not a message that any of the machines sends. */
+const entriesMax = 1 << 20;
+
+function refuse(field: string, value: unknown, wanted: string): never {
+  const shown =
+    typeof value === 'number' || typeof value === 'string' ? JSON.stringify(value).slice(0, 40) : typeof value;
+  throw new Error(`Cannot read a lending message: ${field} must be ${wanted}: ${shown}`);
+}
+
+function integer(least: number, most: number = Number.MAX_SAFE_INTEGER): Check {
+  return (value, field) => {
+    if (!Number.isSafeInteger(value) || (value as number) < least || (value as number) > most)
+      refuse(field, value, `an integer of ${least} to ${most}`);
+  };
+}
+
+function oneOf(...names: readonly string[]): Check {
+  return (value, field) => {
+    if (!names.includes(value as string)) refuse(field, value, `one of ${names.join(', ')}`);
+  };
+}
+
+function optional(check: Check): Check {
+  return (value, field) => {
+    if (value !== undefined) check(value, field);
+  };
+}
+
+function listOf(check: Check): Check {
+  return (value, field) => {
+    if (!Array.isArray(value) || value.length > entriesMax) refuse(field, value, `a list of at most ${entriesMax}`);
+    for (const [i, entry] of value.entries()) check(entry, `${field}[${i}]`);
+  };
+}
+
+function record(shape: Shape): Check {
+  return (value, field) => {
+    if (typeof value !== 'object' || value === null || Array.isArray(value)) refuse(field, value, 'an object');
+    const known = field === '' ? '' : `${field}.`;
+    for (const [name, check] of Object.entries(shape)) check(Reflect.get(value, name), known + name);
+    for (const name of Object.keys(value)) {
+      if (!(name in shape)) refuse(known + name.slice(0, 40), Reflect.get(value, name), 'absent: it is not known');
+    }
+  };
+}
+
+const instance = integer(0, 0xffff);
+const count = integer(0, 0x7fffffff);
+const some = integer(1, 0x7fffffff);
+const number = integer(0);
+const permille = integer(0, 1000);
+const memory = oneOf('device', 'host');
+const blocks = listOf(count);
+const settlement = record({ epoch: number, number });
+
+const report = record({
+  sequence: integer(1),
+  lendable: record({ device: count, host: count }),
+  debts: listOf(record({ creditor: instance, memory, blocks: count })),
+  loans: listOf(record({ debtor: instance, memory, blocks: count })),
+});
+
+/** Fields of each kind, `kind` aside. */
+const shapes: Readonly<Record<LendingMessageKind, Shape>> = {
+  heartbeat: { report },
+  query: {
+    query: number,
+    memory,
+    blocks: some,
+    refusals: listOf(record({ instance, life: number, memory, sequence: number })),
+  },
+  prepared: { settlement, blocks: count },
+  declined: { settlement },
+  settled: { settlement },
+  outcome: { settlement },
+  candidates: { query: number, creditors: listOf(record({ instance, life: number, blocks: count })) },
+  prepare: { settlement, creditor: instance, memory, blocks: some },
+  commit: { settlement },
+  abort: { settlement },
+  borrow: { loan: number, memory, blocks: some, closedBelow: number },
+  renew: { stamp: number, loans: listOf(number), closedBelow: number },
+  return: { loan: number, blocks: optional(blocks), closedBelow: number },
+  lend: { loan: number, blocks, leaseUs: some, guestPermille: permille },
+  refuse: { loan: number, memory, sequence: number },
+  renewed: {
+    stamp: number,
+    loans: listOf(record({ loan: number, keep: number, guestPermille: permille })),
+    unknown: listOf(number),
+  },
+  returned: { loan: number, blocks: optional(blocks) },
+  recall: { loan: number, keep: number },
+  reborn: {},
+};
+
+const party: Check = (value, field) => {
+  if (value !== 'gmanager') instance(value, field);
+};
+
+const message: Check = (value, field) => {
+  const kind = typeof value === 'object' && value !== null ? Reflect.get(value, 'kind') : undefined;
+  oneOf(...Object.keys(shapes))(kind, `${field}.kind`);
+  record({ kind: oneOf(kind as string), ...shapes[kind as LendingMessageKind] })(value, field);
+};
+
+const envelope = record({ from: party, fromLife: number, to: party, toLife: optional(number), message });
+
+/** Throws, naming the field, when `value` is not an envelope to the letter. What it says may still be wrong: the machines judge that. */
+export function parseEnvelope(value: unknown): Envelope {
+  envelope(value, '');
+  return value as Envelope;
+}

@@ -1,0 +1,250 @@
+// The rManager machine: owns an instance's rBlocks at home and abroad, lends to others, borrows ahead of need, and tells the gManager.
+import { blocksLendable, blocksToGiveBack, blocksWanted, type LendingPolicy } from '../policy/lending/borrowing.ts';
+import type { LendingMemory } from '../policy/lending/lending-memory.ts';
+import { type RBlockId, type RBlockPlace, RBlockTable } from '../policy/lending/rblock-table.ts';
+import type { InstanceId, Memory } from '../policy/lending/terms.ts';
+import { Asking } from './lending/asking.ts';
+import { Creditor } from './lending/creditor.ts';
+import type { Debt } from './lending/debt.ts';
+import { Debtor } from './lending/debtor.ts';
+import type { Envelope, LendingEffect, RManagerEvent } from './lending/messages.ts';
+import { Outbox } from './lending/outbox.ts';
+import { Settler } from './lending/settler.ts';
+import type { LendingTimes } from './lending/times.ts';
+
+export interface RManagerConfig {
+  readonly instance: InstanceId;
+  /** Which start of this instance it is: greater than that of every one before. */
+  readonly life: number;
+  readonly memories: Readonly<Record<Memory, LendingMemory>>;
+  readonly policy: LendingPolicy;
+  readonly times: LendingTimes;
+  /** Blocks of the buffer that settled contents pass through. */
+  readonly stagingBlocks: number;
+}
+
+/**
+ * Messages may be lost, doubled, late or for another life: whatever comes, every page has one owner and every loan ends. `take` and `free`
+ * are its local callers' side of the API; remote callers' is `borrow` and `return`.
+ */
+export class RManager {
+  readonly table = new RBlockTable();
+  readonly creditor: Creditor;
+  readonly debtor: Debtor;
+  readonly #config: RManagerConfig;
+  readonly #out: Outbox;
+  readonly #asking: Asking;
+  readonly #settler: Settler;
+  readonly #lives = new Map<InstanceId, number>();
+  #epoch = 0;
+  #sequence = 0;
+  #heartbeatAtUs = 0;
+  #growth = 0;
+
+  constructor(config: RManagerConfig) {
+    const { memories, policy, times } = config;
+    this.#config = config;
+    this.#out = new Outbox(config.instance, config.life);
+    this.creditor = new Creditor(memories, policy, times, this.#out, () => this.#wanted() > 0);
+    this.debtor = new Debtor(times, this.#out, this.table);
+    this.#asking = new Asking(times, this.#out, this.debtor);
+    const parts = { memories, table: this.table, creditor: this.creditor, debtor: this.debtor };
+    this.#settler = new Settler(times, this.#out, config.stagingBlocks, parts);
+  }
+
+  /** When a `tick` is due, if nothing comes before. */
+  get nextUs(): number {
+    const parts = [this.creditor, this.debtor, this.#asking, this.#settler];
+    return Math.min(this.#heartbeatAtUs, ...parts.map(({ nextUs }) => nextUs));
+  }
+
+  /** `nowUs` never goes back. The effects are to be carried out in order. */
+  step(nowUs: number, event: RManagerEvent): readonly LendingEffect[] {
+    this.#out.begin(nowUs);
+    // Before anything else: what a pause has made stale must not be used.
+    this.debtor.expire();
+    this.creditor.expire();
+    switch (event.kind) {
+      case 'message':
+        this.#hear(event.envelope);
+        break;
+      case 'growth':
+        this.#growth = event.blocksPerSecond;
+        break;
+      case 'fetched':
+        this.#settler.fetched(event.settlement);
+        break;
+      case 'guestLoad':
+        this.debtor.bound(event.creditor, event.permille);
+        break;
+      case 'tick':
+        break;
+    }
+    this.#asking.tick();
+    this.#settler.tick();
+    this.#balance();
+    this.debtor.flush();
+    if (nowUs >= this.#heartbeatAtUs) this.#beat();
+    return this.#out.effects;
+  }
+
+  /** An rBlock outside device memory, for a local caller whose own runs short: in spare host memory, else abroad. Undefined when none is in hand. */
+  take(): RBlockId | undefined {
+    return this.#spareHost() > 0 ? this.takeHome('host') : this.debtor.take();
+  }
+
+  /** An rBlock at home, evicting what nobody uses. Undefined when too much is in use. */
+  takeHome(memory: Memory): RBlockId | undefined {
+    const block = this.#config.memories[memory].allocate('local');
+    return block === undefined ? undefined : this.table.add({ kind: 'home', memory, block });
+  }
+
+  /** Where it lies now: until the next step. Undefined when it was lost. */
+  find(rblock: RBlockId): RBlockPlace | undefined {
+    return this.table.find(rblock);
+  }
+
+  /** Its holder needs it no more, wherever it lies. */
+  free(rblock: RBlockId): void {
+    const place = this.table.find(rblock);
+    if (place === undefined) throw new Error(`Cannot free an rBlock: it is not known: rBlock ${rblock}`);
+    this.table.remove(rblock);
+    if (place.kind === 'home') this.#config.memories[place.memory].free('local', place.block);
+    else if (place.kind === 'staged') this.#settler.forget(rblock);
+    else this.debtor.find(place.loan)?.free(place.block);
+  }
+
+  #hear(envelope: Envelope): void {
+    const { from, fromLife, toLife, message } = envelope;
+    const { life } = this.#config;
+    if (from === 'gmanager') {
+      if (fromLife > this.#epoch) {
+        this.#epoch = fromLife;
+        this.#settler.newEpoch(fromLife);
+      }
+      if (fromLife < this.#epoch || (toLife !== undefined && toLife !== life)) this.#out.met('orphan', message.kind);
+      else this.#hearManager(envelope);
+      return;
+    }
+    const known = this.#lives.get(from) ?? 0;
+    if (fromLife > known) {
+      this.#lives.set(from, fromLife);
+      if (known > 0) this.#reborn(from);
+    }
+    if (fromLife < known) this.#out.met('orphan', message.kind);
+    else if (toLife !== undefined && toLife !== life) {
+      this.#out.met('orphan', message.kind);
+      // What it takes for alive is gone: it hears our new life.
+      if (toLife < life) this.#out.send(from, fromLife, { kind: 'reborn' });
+    } else this.#hearInstance(envelope);
+  }
+
+  #hearManager(envelope: Envelope): void {
+    const { message } = envelope;
+    switch (message.kind) {
+      case 'candidates':
+        this.#asking.candidates(message);
+        break;
+      case 'prepare':
+        this.#settler.prepare(message);
+        break;
+      case 'commit':
+        this.#settler.commit(message);
+        break;
+      case 'abort':
+        this.#settler.abort(message);
+        break;
+      default:
+        this.#out.met('orphan', message.kind);
+    }
+  }
+
+  #hearInstance(envelope: Envelope): void {
+    const { message } = envelope;
+    switch (message.kind) {
+      case 'borrow':
+        this.creditor.borrow(envelope, message, this.#sequence);
+        break;
+      case 'renew':
+        this.creditor.renew(envelope, message);
+        break;
+      case 'return':
+        this.creditor.takeBack(envelope, message);
+        break;
+      case 'lend':
+        if (this.debtor.lent(envelope, message)) this.#asking.lent(message.loan);
+        break;
+      case 'refuse':
+        this.#asking.refused(envelope, message);
+        break;
+      case 'renewed':
+        this.debtor.renewed(envelope, message);
+        break;
+      case 'returned':
+        this.debtor.returned(envelope, message);
+        break;
+      case 'recall':
+        this.debtor.recalled(envelope, message);
+        break;
+      case 'reborn':
+        // Its envelope has told all there is.
+        break;
+      default:
+        this.#out.met('orphan', message.kind);
+    }
+  }
+
+  #reborn(instance: InstanceId): void {
+    this.creditor.reborn(instance);
+    this.debtor.reborn(instance);
+    this.#asking.reborn(instance);
+  }
+
+  /** Borrows ahead of need, gives back what is too much, recalls when its own memory runs short. */
+  #balance(): void {
+    const { policy, memories } = this.#config;
+    const { available } = memories.device.figures;
+    this.#asking.want(this.#wanted());
+    this.debtor.giveIdle(blocksToGiveBack(available, this.#growth, this.debtor.inHand, policy));
+    if (available < policy.recallBlocks) this.creditor.recall('device', policy.recallBlocks - available);
+  }
+
+  #wanted(): number {
+    const { policy, memories } = this.#config;
+    const inHand = this.debtor.inHand + this.#spareHost();
+    return blocksWanted(memories.device.figures.available, this.#growth, inHand, policy);
+  }
+
+  #spareHost(): number {
+    return blocksLendable(this.#config.memories.host.figures, this.#config.policy);
+  }
+
+  #beat(): void {
+    const { creditor, debtor } = this;
+    this.#heartbeatAtUs = this.#out.nowUs + this.#config.times.heartbeatUs;
+    const report = {
+      sequence: ++this.#sequence,
+      lendable: { device: creditor.lendable('device'), host: creditor.lendable('host') },
+      debts: debtor.totals,
+      loans: creditor.totals,
+    };
+    this.#out.send('gmanager', undefined, { kind: 'heartbeat', report });
+  }
+
+  /** Debts, for checkers and reports. */
+  get debts(): IterableIterator<Debt> {
+    return this.debtor.debts;
+  }
+
+  /** Throws unless every block of every loan and every rBlock is accounted for once. */
+  check(): void {
+    this.creditor.check();
+    this.debtor.check();
+    this.#settler.check();
+    let home = 0;
+    for (const [, { kind }] of this.table.entries()) if (kind === 'home') home++;
+    const { device, host } = this.#config.memories;
+    if (home !== device.local + host.local)
+      throw new Error(`rManager broken: ${home} rBlocks at home, ${device.local} + ${host.local} blocks for them`);
+  }
+}

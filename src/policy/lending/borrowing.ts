@@ -1,0 +1,71 @@
+// When an instance borrows, gives back, lends and recalls: figures of its own memory only.
+
+export interface LendingPolicy {
+  /** Share of a memory that is lent at most. */
+  readonly lentShareMax: number;
+  /** Blocks below which an instance begins to borrow, and which it never lends. */
+  readonly lowWaterBlocks: number;
+  /** Above so many blocks, available and in hand, borrowed ones that nobody uses go back: at least `loanBlocksMin` above the low-water mark. */
+  readonly highWaterBlocks: number;
+  /** Below so many available blocks, what is lent is recalled. */
+  readonly recallBlocks: number;
+  /** How far growth is looked ahead: about the time that borrowing takes. */
+  readonly lookAheadUs: number;
+  /** Blocks of one loan at least. */
+  readonly loanBlocksMin: number;
+  /** Share of a step, in thousandths, that a creditor spends on all its guests. */
+  readonly guestPermilleMax: number;
+}
+
+export interface MemoryFigures {
+  /** Blocks, and those that could be had without taking one from a sequence. */
+  readonly total: number;
+  readonly available: number;
+  readonly lent: number;
+}
+
+/** Blocks that can be lent now. */
+export function blocksLendable({ total, available, lent }: MemoryFigures, policy: LendingPolicy): number {
+  const byShare = Math.floor(total * policy.lentShareMax) - lent;
+  return Math.max(0, Math.min(byShare, available - policy.lowWaterBlocks));
+}
+
+/** What running sequences grow by in the time that borrowing takes. */
+function growthAhead(growthBlocksPerSecond: number, policy: LendingPolicy): number {
+  return Math.ceil((growthBlocksPerSecond * policy.lookAheadUs) / 1e6);
+}
+
+/**
+ * Blocks to borrow now: what is missing at the low-water mark once running sequences have grown for the time that borrowing takes.
+ * @param inHand borrowed blocks that nobody uses yet
+ */
+export function blocksWanted(
+  available: number,
+  growthBlocksPerSecond: number,
+  inHand: number,
+  policy: LendingPolicy,
+): number {
+  const missing = policy.lowWaterBlocks + growthAhead(growthBlocksPerSecond, policy) - available - inHand;
+  return missing > 0 ? Math.max(missing, policy.loanBlocksMin) : 0;
+}
+
+/** Blocks in hand to give back: what is beyond the high-water mark and the same growth, so that it is not borrowed again at once. */
+export function blocksToGiveBack(
+  available: number,
+  growthBlocksPerSecond: number,
+  inHand: number,
+  policy: LendingPolicy,
+): number {
+  const surplus = available + inHand - policy.highWaterBlocks - growthAhead(growthBlocksPerSecond, policy);
+  return Math.max(0, Math.min(inHand, surplus));
+}
+
+/** Of what guests may take of a step, the part of one that holds `blocks` of `lent`: thousandths of the step. */
+export function guestPermille(blocks: number, lent: number, policy: LendingPolicy): number {
+  return lent === 0 ? 0 : Math.floor((policy.guestPermilleMax * blocks) / lent);
+}
+
+/** Blocks that a debtor keeps at a creditor whose bound its guests' work exceeds: work goes with blocks. */
+export function blocksWithinBound(blocks: number, boundPermille: number, takenPermille: number): number {
+  return takenPermille <= boundPermille ? blocks : Math.floor((blocks * boundPermille) / takenPermille);
+}

@@ -1,0 +1,49 @@
+// Words that everything about lending shares: who, which memory, and what an instance says of its own.
+
+/** Index of an instance in the cluster. */
+export type InstanceId = number;
+
+/** Where a lent block lies at its creditor. */
+export type Memory = 'device' | 'host';
+
+export const memories: readonly Memory[] = ['device', 'host'];
+
+/** Blocks of one memory of `creditor` that its reporter holds. */
+export interface DebtTotal {
+  readonly creditor: InstanceId;
+  readonly memory: Memory;
+  readonly blocks: number;
+}
+
+/** Blocks of one memory of its reporter that `debtor` holds. */
+export interface LoanTotal {
+  readonly debtor: InstanceId;
+  readonly memory: Memory;
+  readonly blocks: number;
+}
+
+/** What one heartbeat says. It is complete: the last one alone tells all there is to know. */
+export interface LendingReport {
+  /** Heartbeats of one life are numbered from 1. */
+  readonly sequence: number;
+  readonly lendable: Readonly<Record<Memory, number>>;
+  readonly debts: readonly DebtTotal[];
+  readonly loans: readonly LoanTotal[];
+}
+
+/** An instance that may lend, as offered to a debtor. */
+export interface Candidate {
+  readonly instance: InstanceId;
+  readonly life: number;
+  /** Blocks thought to be lendable. */
+  readonly blocks: number;
+}
+
+/** A creditor said no: what it knew then. */
+export interface Refusal {
+  readonly instance: InstanceId;
+  readonly life: number;
+  readonly memory: Memory;
+  /** Its last heartbeat before it refused. */
+  readonly sequence: number;
+}

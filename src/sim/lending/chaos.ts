@@ -1,0 +1,124 @@
+// Chaos runs of lending: one seed makes one world, its loads and its faults; any broken rule throws.
+import type { LendingMessageKind, MessageFate } from '../../cluster/lending/messages.ts';
+import { defaultLendingTimes } from '../../cluster/lending/times.ts';
+import { Dice } from './dice.ts';
+import { faultNames, type LendingFaults, roughFaults } from './faults.ts';
+import { type LendingCounts, LendingWorld } from './world.ts';
+
+/** Long enough for several waves of load; then for leases, recalls and settlements to come to an end. */
+const chaosUs = 10_000_000;
+const restUs = 8_000_000;
+
+/** Handlers of messages that met a fate: each of them is to run in a soak. */
+export const handlers: Readonly<Record<MessageFate, readonly LendingMessageKind[]>> = {
+  lost: ['heartbeat', 'query', 'borrow', 'renew', 'return', 'recall', 'prepare', 'commit', 'settled'],
+  doubled: [
+    ...['heartbeat', 'query', 'candidates', 'borrow', 'lend', 'refuse', 'renew', 'renewed', 'return', 'returned'],
+    ...['recall', 'prepare', 'prepared', 'commit', 'settled', 'abort'],
+  ] as LendingMessageKind[],
+  late: [
+    ...['heartbeat', 'query', 'candidates', 'borrow', 'lend', 'refuse', 'renew', 'renewed', 'return', 'returned'],
+    ...['recall', 'prepare', 'prepared', 'declined', 'commit', 'settled', 'abort', 'outcome'],
+  ] as LendingMessageKind[],
+  orphan: [
+    ...['heartbeat', 'query', 'candidates', 'borrow', 'lend', 'refuse', 'renew', 'renewed', 'return', 'returned'],
+    ...['recall', 'prepare', 'prepared', 'declined', 'commit', 'settled', 'abort', 'outcome'],
+  ] as LendingMessageKind[],
+};
+
+export function createLendingWorld(seed: number, faults: LendingFaults | undefined): LendingWorld {
+  const dice = new Dice(seed, 3);
+  return new LendingWorld({
+    seed,
+    instances: dice.between(3, 5),
+    deviceBlocks: dice.between(40, 80),
+    hostBlocks: dice.between(0, 10),
+    stagingBlocks: 16,
+    policy: {
+      lentShareMax: 0.5,
+      lowWaterBlocks: 6,
+      highWaterBlocks: 24,
+      recallBlocks: 2,
+      lookAheadUs: 300_000,
+      loanBlocksMin: 4,
+      guestPermilleMax: 200,
+    },
+    times: defaultLendingTimes,
+    faults,
+    growUs: 40_000,
+    loadPeriodUs: dice.between(2_000_000, 4_000_000),
+    settleBlocksMin: 1,
+  });
+}
+
+/** Runs one seed to its end. Throws on the first broken rule. */
+export function runLendingChaos(seed: number, faults: LendingFaults = roughFaults): LendingCounts {
+  const world = createLendingWorld(seed, faults);
+  injectFaults(world, faults, new Dice(seed, 4));
+  world.run(chaosUs);
+  world.network.heal();
+  world.hold();
+  world.run(restUs);
+  world.checkAtRest();
+  world.endAll();
+  world.run(restUs);
+  world.checkEmpty();
+  world.checkAtRest();
+  return world.counts;
+}
+
+function injectFaults(world: LendingWorld, faults: LendingFaults, dice: Dice): void {
+  const { agenda, nodes } = world;
+  const every = (meanUs: number, inject: () => void) => {
+    agenda.after(dice.around(meanUs), () => {
+      if (agenda.nowUs >= chaosUs) return;
+      inject();
+      every(meanUs, inject);
+    });
+  };
+  const anyNode = () => nodes[dice.between(0, nodes.length - 1)];
+  every(faults.partitionUsMean, () => {
+    const cut = world.parties.filter(() => dice.chance(0.3));
+    world.network.cut(cut);
+    agenda.after(dice.around(faults.outageUsMean), () => world.network.join(cut));
+  });
+  every(faults.crashUsMean, () => {
+    const node = anyNode();
+    if (node.life === undefined) return;
+    world.count('crash');
+    world.crash(node);
+    if (dice.chance(faults.deathRatio)) return;
+    agenda.after(dice.around(faults.outageUsMean), () => {
+      world.count('restart');
+      world.start(node);
+    });
+  });
+  every(faults.slowUsMean, () => {
+    world.count('slow node');
+    world.slow(anyNode(), dice.around(faults.outageUsMean));
+  });
+  every(faults.gmanagerRestartUsMean, () => {
+    const together = dice.chance(0.5) ? dice.around(faults.outageUsMean) + 1 : 0;
+    world.count(together > 0 ? 'two gManagers at once' : 'gManager restart');
+    world.startGManager(together);
+  });
+}
+
+/** Sums of several runs. */
+export function addCounts(sum: LendingCounts, counts: LendingCounts): void {
+  for (const [fault, count] of counts.faults) sum.faults.set(fault, (sum.faults.get(fault) ?? 0) + count);
+  for (const [key, count] of counts.met) sum.met.set(key, (sum.met.get(key) ?? 0) + count);
+  sum.placedBlocks += counts.placedBlocks;
+  sum.lostBlocks += counts.lostBlocks;
+  sum.vacatedBlocks += counts.vacatedBlocks;
+  sum.loans += counts.loans;
+  sum.events += counts.events;
+}
+
+/** Faults that were never injected and handlers that never ran: a soak that leaves any has shown nothing about it. */
+export function neverHappened({ faults, met }: LendingCounts): readonly string[] {
+  const expected = (Object.keys(handlers) as MessageFate[]).flatMap((fate) =>
+    handlers[fate].map((message) => `${fate} ${message}`),
+  );
+  return [...faultNames.filter((fault) => !faults.has(fault)), ...expected.filter((key) => !met.has(key))];
+}

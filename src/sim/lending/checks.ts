@@ -1,0 +1,97 @@
+// What must hold between the instances of a lending world after every event, and once all has come to rest.
+
+import type { GManager } from '../../cluster/gmanager.ts';
+import type { Envelope, LendingEffect } from '../../cluster/lending/messages.ts';
+import { memories } from '../../policy/lending/terms.ts';
+import type { LendingNode } from './node.ts';
+
+/** Every block that a debtor may use now is lent to it, under that loan, by the life that it knows. */
+export function checkLoans(nowUs: number, nodes: readonly LendingNode[]): void {
+  for (const node of nodes) {
+    for (const debt of node.life?.rmanager.debts ?? []) {
+      if (debt.state !== 'held' || debt.leaseEndUs <= nowUs + node.skewUs) continue;
+      const creditor = nodes[debt.creditor].life;
+      if (creditor?.number !== debt.creditorLife) continue;
+      const lent = creditor.rmanager.creditor.blocksOf(node.instance, node.life?.number ?? 0, debt.number);
+      for (const blocks of [debt.idle, debt.used.keys(), debt.frozen.keys()]) {
+        for (const block of blocks) {
+          if (lent?.has(block) !== true)
+            throw new Error(
+              `Lending broken: instance ${node.instance} uses ${debt.memory} block ${block} of ${debt.creditor}, which does not lend it: loan ${debt.number}`,
+            );
+        }
+      }
+    }
+  }
+}
+
+/** Who waits for whose answer. A request is to be answered in the step that heard it: then nobody ever waits for one who waits. */
+export class Waits {
+  readonly #waits = new Map<string, { readonly debtor: number; readonly creditor: number; readonly life: number }>();
+
+  /** `envelope` was heard and answered with `effects`. */
+  heard({ from, fromLife, to, message }: Envelope, effects: readonly LendingEffect[]): void {
+    if (message.kind === 'borrow' && typeof from === 'number' && typeof to === 'number') {
+      const answered = effects.some((effect) => effect.kind === 'met' && effect.fate !== 'lost');
+      if (!answered)
+        this.#waits.set(`${from} ${fromLife} ${message.loan}`, { debtor: from, creditor: to, life: fromLife });
+    }
+    for (const effect of effects) {
+      if (effect.kind !== 'send') continue;
+      const { to: debtor, toLife, message: answer } = effect.envelope;
+      if (answer.kind === 'lend' || answer.kind === 'refuse') this.#waits.delete(`${debtor} ${toLife} ${answer.loan}`);
+    }
+  }
+
+  /** Throws when a cycle of instances wait for one another. Requests of the dead, and those given up, wait no more. */
+  check(nodes: readonly LendingNode[]): void {
+    const waits = new Map<number, number>();
+    for (const [key, { debtor, creditor, life }] of this.#waits) {
+      const loan = Number(key.split(' ')[2]);
+      const current = nodes[debtor].life;
+      const asks = current?.number === life && current.rmanager.debtor.find(loan)?.state === 'asked';
+      if (asks) waits.set(debtor, creditor);
+      else this.#waits.delete(key);
+    }
+    for (const start of waits.keys()) {
+      const path = [start];
+      for (let at = waits.get(start); at !== undefined; at = waits.get(at)) {
+        if (path.includes(at)) throw new Error(`Lending broken: a cycle of waiting: ${[...path, at].join(' -> ')}`);
+        path.push(at);
+      }
+    }
+  }
+}
+
+/** Everything said has been heard: the ledger equals the loans, both sides of each agree, and the dead hold nothing. */
+export function checkAtRest(nodes: readonly LendingNode[], { ledger }: GManager): void {
+  for (const memory of memories) {
+    for (const { instance: creditor, life } of nodes) {
+      const totals = life?.rmanager.creditor.totals ?? [];
+      for (const { instance: debtor } of nodes) {
+        const lent = totals.find((total) => total.debtor === debtor && total.memory === memory)?.blocks ?? 0;
+        const debts = nodes[debtor].life?.rmanager.debtor.totals ?? [];
+        const owed = debts.find((debt) => debt.creditor === creditor && debt.memory === memory)?.blocks ?? 0;
+        const known = ledger.lent(creditor, debtor, memory);
+        if (lent !== owed || lent !== known)
+          throw new Error(
+            `Lending broken at rest: ${creditor} lends ${lent} ${memory} blocks to ${debtor}, which holds ${owed}; the ledger has ${known}`,
+          );
+      }
+    }
+  }
+}
+
+/** Every sequence has ended: nothing is lent, borrowed, staged or in use. */
+export function checkEmpty(nodes: readonly LendingNode[]): void {
+  for (const { instance, life } of nodes) {
+    if (life === undefined) continue;
+    const { rmanager, cache, host } = life;
+    const left = [...rmanager.debts].length + rmanager.creditor.totals.length + rmanager.table.size;
+    const pages = cache.usedPages + cache.lentPages + cache.lending.localPages + host.lentPages + host.localPages;
+    if (left + pages > 0)
+      throw new Error(
+        `Lending broken: instance ${instance} leaks: ${pages} pages, ${[...rmanager.debts].length} debts, ${rmanager.creditor.totals.length} loans, ${rmanager.table.size} rBlocks`,
+      );
+  }
+}

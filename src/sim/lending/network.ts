@@ -1,0 +1,73 @@
+// A network that loses, doubles, delays and cuts off what lending machines say.
+import type { Envelope, Party } from '../../cluster/lending/messages.ts';
+import type { Agenda } from './agenda.ts';
+import type { Dice } from './dice.ts';
+import type { FaultName, LendingFaults } from './faults.ts';
+
+export class LendingNetwork {
+  readonly #agenda: Agenda;
+  readonly #dice: Dice;
+  readonly #deliver: (envelope: Envelope) => void;
+  readonly #count: (fault: FaultName) => void;
+  #faults: LendingFaults | undefined;
+  readonly #cutOff = new Set<Party>();
+
+  /** @param faults undefined: nothing goes wrong */
+  constructor(
+    agenda: Agenda,
+    dice: Dice,
+    faults: LendingFaults | undefined,
+    deliver: (envelope: Envelope) => void,
+    count: (fault: FaultName) => void,
+  ) {
+    this.#agenda = agenda;
+    this.#dice = dice;
+    this.#faults = faults;
+    this.#deliver = deliver;
+    this.#count = count;
+  }
+
+  /** From now on nothing goes wrong any more. */
+  heal(): void {
+    this.#faults = undefined;
+    this.#cutOff.clear();
+  }
+
+  /** These hear one another but nobody else. */
+  cut(parties: readonly Party[]): void {
+    this.#count('partition');
+    for (const party of parties) this.#cutOff.add(party);
+  }
+
+  join(parties: readonly Party[]): void {
+    for (const party of parties) this.#cutOff.delete(party);
+  }
+
+  send(envelope: Envelope): void {
+    const faults = this.#faults;
+    if (faults === undefined) {
+      this.#post(envelope, this.#dice.between(100, 2_000));
+      return;
+    }
+    if (this.#dice.chance(faults.lossRatio)) {
+      this.#count('loss');
+      return;
+    }
+    const copies = this.#dice.chance(faults.duplicateRatio) ? 2 : 1;
+    if (copies === 2) this.#count('duplication');
+    for (let i = 0; i < copies; i++) {
+      let delayUs = this.#dice.between(100, 2_000);
+      if (this.#dice.chance(faults.delayRatio)) {
+        this.#count('delay');
+        delayUs += this.#dice.around(faults.delayUsMean);
+      }
+      this.#post(envelope, delayUs);
+    }
+  }
+
+  #post(envelope: Envelope, delayUs: number): void {
+    this.#agenda.after(delayUs, () => {
+      if (this.#cutOff.has(envelope.from) === this.#cutOff.has(envelope.to)) this.#deliver(envelope);
+    });
+  }
+}

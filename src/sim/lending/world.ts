@@ -1,0 +1,280 @@
+// A world of instances that lend memory to one another: carries out what their machines decide, with faults, and checks after every event.
+import { GManager } from '../../cluster/gmanager.ts';
+import type {
+  Envelope,
+  LendingEffect,
+  LendingMessageKind,
+  MessageFate,
+  Party,
+} from '../../cluster/lending/messages.ts';
+import { counterUniform } from '../../util/counter-random.ts';
+import { Agenda } from './agenda.ts';
+import { checkAtRest, checkEmpty, checkLoans, Waits } from './checks.ts';
+import { Dice } from './dice.ts';
+import type { FaultName, LendingFaults } from './faults.ts';
+import { LendingNetwork } from './network.ts';
+import { LendingNode, type Life, type NodeConfig } from './node.ts';
+
+export interface LendingWorldConfig extends NodeConfig {
+  readonly seed: number;
+  readonly instances: number;
+  readonly faults: LendingFaults | undefined;
+  /** Between two blocks of a sequence. */
+  readonly growUs: number;
+  /** Loads rise and fall with this period, each instance at a time of its own. */
+  readonly loadPeriodUs: number;
+  readonly settleBlocksMin: number;
+}
+
+export interface LendingCounts {
+  readonly faults: Map<FaultName, number>;
+  /** By `fate message`. */
+  readonly met: Map<string, number>;
+  /** Blocks whose contents came home by settlements, blocks lost, recalls heeded, loans made. */
+  placedBlocks: number;
+  lostBlocks: number;
+  vacatedBlocks: number;
+  loans: number;
+  events: number;
+}
+
+const fetchUs = 20_000;
+const vacateUs = 50_000;
+
+export class LendingWorld {
+  readonly counts: LendingCounts = {
+    faults: new Map(),
+    met: new Map(),
+    placedBlocks: 0,
+    lostBlocks: 0,
+    vacatedBlocks: 0,
+    loans: 0,
+    events: 0,
+  };
+  readonly agenda = new Agenda();
+  readonly network: LendingNetwork;
+  readonly nodes: readonly LendingNode[];
+  readonly #config: LendingWorldConfig;
+  readonly #waits = new Waits();
+  readonly #dice: Dice;
+  /** The last is the one that is addressed; others may still speak. */
+  #gmanagers: GManager[] = [];
+  #epoch = 0;
+  /** Instances that the current action changed. */
+  readonly #touched = new Set<LendingNode>();
+  #loading = true;
+
+  constructor(config: LendingWorldConfig) {
+    this.#config = config;
+    this.#dice = new Dice(config.seed, 1);
+    const count = (fault: FaultName) => this.count(fault);
+    const dice = new Dice(config.seed, 2);
+    this.network = new LendingNetwork(this.agenda, dice, config.faults, (envelope) => this.#deliver(envelope), count);
+    this.nodes = Array.from(
+      { length: config.instances },
+      (_, i) => new LendingNode(i, config, new Dice(config.seed, 100 + i)),
+    );
+    this.startGManager();
+    for (const node of this.nodes) this.start(node);
+  }
+
+  get gmanager(): GManager {
+    return this.#gmanagers[this.#gmanagers.length - 1];
+  }
+
+  count(fault: FaultName): void {
+    this.counts.faults.set(fault, (this.counts.faults.get(fault) ?? 0) + 1);
+  }
+
+  /** Runs for so long, with checks after every event. */
+  run(forUs: number): void {
+    this.agenda.runTo(this.agenda.nowUs + forUs, () => {
+      this.counts.events++;
+      for (const node of this.#touched) node.check();
+      if (this.#touched.size > 0) checkLoans(this.agenda.nowUs, this.nodes);
+      this.#touched.clear();
+      this.#waits.check(this.nodes);
+    });
+  }
+
+  /** Sequences stay as they are from now on. */
+  hold(): void {
+    this.#loading = false;
+    for (const node of this.nodes) {
+      const { life } = node;
+      const still = { kind: 'growth', blocksPerSecond: 0 } as const;
+      this.#whenAwake(node, life, () => this.#follow(node, node.step(this.agenda.nowUs, still)));
+    }
+  }
+
+  checkAtRest(): void {
+    checkAtRest(this.nodes, this.gmanager);
+  }
+
+  endAll(): void {
+    for (const node of this.nodes) {
+      node.life?.workload.endAll();
+      this.#wake(node);
+    }
+  }
+
+  checkEmpty(): void {
+    checkEmpty(this.nodes);
+  }
+
+  /** A gManager of a new epoch, which knows nothing. The one before goes on for `togetherUs`. */
+  startGManager(togetherUs = 0): void {
+    const { instances, seed, settleBlocksMin, stagingBlocks, times } = this.#config;
+    const epoch = ++this.#epoch;
+    const next = new GManager({
+      epoch,
+      times,
+      blocksMin: settleBlocksMin,
+      blocksMax: stagingBlocks,
+      uniform: (counter) => counterUniform(seed, 1_000 + epoch, counter),
+      // A ring.
+      distance: (a, b) => Math.min((a - b + instances) % instances, (b - a + instances) % instances),
+    });
+    const before = this.#gmanagers;
+    this.#gmanagers = [...before, next];
+    const end = () => {
+      this.#gmanagers = this.#gmanagers.filter((gmanager) => !before.includes(gmanager));
+    };
+    if (togetherUs > 0) this.agenda.after(togetherUs, end);
+    else end();
+    this.#wakeGManager(next);
+  }
+
+  start(node: LendingNode): void {
+    const life = node.start();
+    this.#wake(node);
+    this.#grow(node, life);
+  }
+
+  crash(node: LendingNode): void {
+    node.life = undefined;
+  }
+
+  /** It hears and does nothing for so long, then all at once. */
+  slow(node: LendingNode, forUs: number): void {
+    node.slowUntilUs = Math.max(node.slowUntilUs, this.agenda.nowUs + forUs);
+  }
+
+  #deliver(envelope: Envelope): void {
+    if (envelope.to === 'gmanager') {
+      const { gmanager } = this;
+      this.#perform(gmanager.step(this.agenda.nowUs, { kind: 'message', envelope }));
+      this.#wakeGManager(gmanager);
+      return;
+    }
+    const node = this.nodes[envelope.to];
+    this.#whenAwake(node, node.life, () => {
+      const effects = node.step(this.agenda.nowUs, { kind: 'message', envelope });
+      this.#waits.heard(envelope, effects);
+      this.#follow(node, effects);
+    });
+  }
+
+  /** Does it now, or once the instance is quick again; not at all when that life is over. */
+  #whenAwake(node: LendingNode, life: Life | undefined, action: () => void): void {
+    if (life === undefined || node.life !== life) return;
+    if (node.slowUntilUs <= this.agenda.nowUs) {
+      this.#touched.add(node);
+      action();
+    } else this.agenda.at(node.slowUntilUs, () => this.#whenAwake(node, life, action));
+  }
+
+  #wakeGManager(gmanager: GManager): void {
+    this.agenda.at(gmanager.nextUs, () => {
+      if (!this.#gmanagers.includes(gmanager) || gmanager.nextUs > this.agenda.nowUs) return;
+      this.#perform(gmanager.step(this.agenda.nowUs, { kind: 'tick' }));
+      this.#wakeGManager(gmanager);
+    });
+  }
+
+  #wake(node: LendingNode): void {
+    const { life } = node;
+    if (life === undefined) return;
+    this.agenda.at(node.nextUs, () => {
+      if (node.life !== life || node.nextUs > this.agenda.nowUs) return;
+      this.#whenAwake(node, life, () => this.#follow(node, node.step(this.agenda.nowUs, { kind: 'tick' })));
+    });
+  }
+
+  /** Carries out what an instance's machine asks for. */
+  #follow(node: LendingNode, effects: readonly LendingEffect[]): void {
+    const { life } = node;
+    if (life === undefined) return;
+    for (const effect of effects) {
+      if (effect.kind === 'lost') {
+        this.counts.lostBlocks += effect.rblocks.length;
+        life.workload.lose(effect.rblocks);
+      } else if (effect.kind === 'vacate') {
+        this.counts.vacatedBlocks += effect.rblocks.length;
+        this.agenda.after(vacateUs, () =>
+          this.#whenAwake(node, life, () => {
+            life.workload.vacate(effect.rblocks);
+            this.#wake(node);
+          }),
+        );
+      } else if (effect.kind === 'fetch') {
+        const { settlement } = effect;
+        this.agenda.after(fetchUs, () =>
+          this.#whenAwake(node, life, () =>
+            this.#follow(node, node.step(this.agenda.nowUs, { kind: 'fetched', settlement })),
+          ),
+        );
+      }
+    }
+    this.#perform(effects);
+    this.#wake(node);
+  }
+
+  #perform(effects: readonly LendingEffect[]): void {
+    for (const effect of effects) {
+      if (effect.kind === 'send') this.#send(effect.envelope);
+      else if (effect.kind === 'met') this.#met(effect.fate, effect.message);
+      else if (effect.kind === 'placed') this.counts.placedBlocks++;
+    }
+  }
+
+  #send(envelope: Envelope): void {
+    if (envelope.message.kind === 'lend') this.counts.loans++;
+    this.network.send(envelope);
+  }
+
+  #met(fate: MessageFate, message: LendingMessageKind): void {
+    const key = `${fate} ${message}`;
+    this.counts.met.set(key, (this.counts.met.get(key) ?? 0) + 1);
+  }
+
+  #grow(node: LendingNode, life: Life): void {
+    const { growUs, loadPeriodUs, instances } = this.#config;
+    this.agenda.after(growUs, () => {
+      if (node.life !== life || !this.#loading) return;
+      this.#grow(node, life);
+      this.#whenAwake(node, life, () => {
+        if (!this.#loading) return;
+        const phase = this.agenda.nowUs / loadPeriodUs + node.instance / instances;
+        const blocks = life.workload.grow(phase % 1 < 0.35 ? 0.5 : 0.03);
+        if (this.#dice.chance(0.02)) life.workload.cancelOne();
+        const growth = { kind: 'growth', blocksPerSecond: Math.round((blocks * 1e6) / growUs) } as const;
+        this.#follow(node, node.step(this.agenda.nowUs, growth));
+        this.#loadGuests(node);
+      });
+    });
+  }
+
+  /** Now and then a creditor's step takes longer for a guest than it should. */
+  #loadGuests(node: LendingNode): void {
+    const debt = node.life?.rmanager.debts.next().value;
+    if (debt === undefined || !this.#dice.chance(0.01)) return;
+    const load = { kind: 'guestLoad', creditor: debt.creditor, permille: this.#dice.between(50, 400) } as const;
+    this.#follow(node, node.step(this.agenda.nowUs, load));
+  }
+
+  /** Parties that a partition may cut off. */
+  get parties(): readonly Party[] {
+    return ['gmanager', ...this.nodes.map(({ instance }) => instance)];
+  }
+}
