@@ -1,8 +1,8 @@
 // What must hold between the instances of a lending world after every event, and once all has come to rest.
 
 import type { GManager } from '../../cluster/gmanager.ts';
+import { memories } from '../../cluster/lending/instance-memory.ts';
 import type { Envelope, LendingEffect } from '../../cluster/lending/messages.ts';
-import { memories } from '../../policy/lending/terms.ts';
 import type { LendingNode } from './node.ts';
 
 /** Every block that a debtor may use now is lent to it, under that loan, by the life that it knows. */
@@ -86,9 +86,9 @@ export function checkAtRest(nodes: readonly LendingNode[], { ledger }: GManager)
 export function checkEmpty(nodes: readonly LendingNode[]): void {
   for (const { instance, life } of nodes) {
     if (life === undefined) continue;
-    const { rmanager, cache, host } = life;
+    const { rmanager, memory } = life;
     const left = [...rmanager.debts].length + rmanager.creditor.totals.length + rmanager.table.size;
-    const pages = cache.usedPages + cache.lentPages + cache.lending.localPages + host.lentPages + host.localPages;
+    const pages = memory.heldPages;
     if (left + pages > 0)
       throw new Error(
         `Lending broken: instance ${instance} leaks: ${pages} pages, ${[...rmanager.debts].length} debts, ${rmanager.creditor.totals.length} loans, ${rmanager.table.size} rBlocks`,

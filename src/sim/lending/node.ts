@@ -1,10 +1,8 @@
 // One instance of a lending world: its memories, its rManager and its workload, in one life after another.
+import { InstanceMemory, type LendingPolicy } from '../../cluster/lending/instance-memory.ts';
 import type { LendingEffect, RManagerEvent } from '../../cluster/lending/messages.ts';
 import type { LendingTimes } from '../../cluster/lending/times.ts';
 import { RManager } from '../../cluster/rmanager.ts';
-import { BlockCache } from '../../policy/blocks/block-cache.ts';
-import type { LendingPolicy } from '../../policy/lending/borrowing.ts';
-import { LendingMemory } from '../../policy/lending/lending-memory.ts';
 import type { Dice } from './dice.ts';
 import { Workload } from './workload.ts';
 
@@ -20,8 +18,7 @@ export interface NodeConfig {
 export interface Life {
   readonly number: number;
   readonly rmanager: RManager;
-  readonly cache: BlockCache;
-  readonly host: LendingMemory;
+  readonly memory: InstanceMemory;
   readonly workload: Workload;
 }
 
@@ -46,13 +43,14 @@ export class LendingNode {
   start(): Life {
     const { deviceBlocks, hostBlocks, stagingBlocks, policy, times } = this.#config;
     const groups = [{ layers: 2, window: undefined }];
-    const cache = new BlockCache({ pages: deviceBlocks * 2, blockTokens: 32, groups, eviction: 'lru' });
-    const host = LendingMemory.alone(hostBlocks, 2);
+    const device = { pages: deviceBlocks * 2, blockTokens: 32, groups, eviction: 'lru' } as const;
+    const memory = new InstanceMemory(device, hostBlocks);
     const number = ++this.#lives;
-    const memories = { device: cache.lending, host };
-    const rmanager = new RManager({ instance: this.instance, life: number, memories, policy, times, stagingBlocks });
-    const workload = new Workload(cache, rmanager, this.#dice, policy.lowWaterBlocks);
-    this.life = { number, rmanager, cache, host, workload };
+    const { instance } = this;
+    const memories = memory.lending;
+    const rmanager = new RManager({ instance, life: number, memories, policy, times, stagingBlocks });
+    const workload = new Workload(memory, rmanager, this.#dice, policy.lowWaterBlocks);
+    this.life = { number, rmanager, memory, workload };
     return this.life;
   }
 
@@ -68,9 +66,8 @@ export class LendingNode {
 
   check(): void {
     if (this.life === undefined) return;
-    const { rmanager, cache, host, workload } = this.life;
-    cache.check();
-    host.checkAlone();
+    const { rmanager, memory, workload } = this.life;
+    memory.check();
     rmanager.check();
     workload.check();
   }

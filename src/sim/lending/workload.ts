@@ -1,9 +1,6 @@
 // Sequences that grow in an instance's memory and beyond it: the local callers of an rManager, in a world without an engine.
+import { BlockTable, type InstanceMemory, type RBlockId } from '../../cluster/lending/instance-memory.ts';
 import type { RManager } from '../../cluster/rmanager.ts';
-import type { BlockCache } from '../../policy/blocks/block-cache.ts';
-import { BlockTable } from '../../policy/blocks/block-table.ts';
-import type { RBlockId } from '../../policy/lending/rblock-table.ts';
-import { digestWords } from '../../util/blake2s.ts';
 import type { Dice } from './dice.ts';
 
 interface Growing {
@@ -22,16 +19,15 @@ const stallsMax = 12;
 const staysMean = 80;
 
 export class Workload {
-  readonly #cache: BlockCache;
+  readonly #memory: InstanceMemory;
   readonly #rmanager: RManager;
   readonly #dice: Dice;
   /** Below so many available blocks at home, sequences grow abroad. */
   readonly #reserveBlocks: number;
   readonly #sequences = new Set<Growing>();
-  #named = 0;
 
-  constructor(cache: BlockCache, rmanager: RManager, dice: Dice, reserveBlocks: number) {
-    this.#cache = cache;
+  constructor(memory: InstanceMemory, rmanager: RManager, dice: Dice, reserveBlocks: number) {
+    this.#memory = memory;
     this.#rmanager = rmanager;
     this.#dice = dice;
     this.#reserveBlocks = reserveBlocks;
@@ -96,9 +92,9 @@ export class Workload {
   }
 
   #extend(sequence: Growing): boolean {
-    const { available } = this.#cache.lending.figures;
+    const { available } = this.#memory.lending.device.figures;
     const rblock = available <= this.#reserveBlocks ? this.#rmanager.take() : undefined;
-    if (rblock === undefined) return this.#cache.allocate(sequence.table);
+    if (rblock === undefined) return this.#memory.cache.allocate(sequence.table);
     sequence.rblocks.add(rblock);
     return true;
   }
@@ -107,13 +103,8 @@ export class Workload {
   #end(sequence: Growing, keep: boolean): void {
     if (!this.#sequences.delete(sequence)) return;
     const { table, rblocks } = sequence;
-    if (keep && table.length > 0) {
-      const blocks = table.length;
-      const words = new Uint32Array(blocks * digestWords);
-      for (let i = 0; i < blocks; i++) words[i * digestWords] = ++this.#named;
-      this.#cache.commit({ blocks, words }, 0, blocks, table);
-    }
-    this.#cache.release(table);
+    if (keep) this.#memory.leaveAsCache(table);
+    else this.#memory.cache.release(table);
     for (const rblock of rblocks) this.#rmanager.free(rblock);
     rblocks.clear();
   }
@@ -129,7 +120,7 @@ export class Workload {
     let pages = 0;
     for (const sequence of this.#sequences) {
       rblocks += sequence.rblocks.size;
-      pages += this.#cache.pagesOf(sequence.table);
+      pages += this.#memory.cache.pagesOf(sequence.table);
       for (const rblock of sequence.rblocks) {
         if (this.#rmanager.find(rblock) === undefined)
           throw new Error(`Workload broken: a sequence holds rBlock ${rblock}, which is not known`);
@@ -137,7 +128,7 @@ export class Workload {
     }
     const { size } = this.#rmanager.table;
     if (rblocks !== size) throw new Error(`Workload broken: ${rblocks} rBlocks held, ${size} known`);
-    if (pages !== this.#cache.usedPages)
-      throw new Error(`Workload broken: ${pages} pages in tables, ${this.#cache.usedPages} used`);
+    if (pages !== this.#memory.cache.usedPages)
+      throw new Error(`Workload broken: ${pages} pages in tables, ${this.#memory.cache.usedPages} used`);
   }
 }
