@@ -1,5 +1,6 @@
 // How the cluster stood over time: samples at equal distances in bounded memory, however long the run.
 import type { InstanceSnapshot } from '../cluster/ports.ts';
+import { type ByteKind, byteKinds } from './network/network.ts';
 import type { Outcome } from './outcome.ts';
 
 const samplesMax = 512;
@@ -9,6 +10,7 @@ const firstIntervalUs = 100_000;
 export interface RecordedSimulation {
   readonly nowUs: number;
   readonly outcome: Outcome;
+  readonly bytesMoved: Readonly<Record<ByteKind, number>>;
   advance(timeUs: number): void;
   snapshots(): readonly InstanceSnapshot[];
 }
@@ -23,6 +25,8 @@ export interface LoadOverTime {
   readonly kvUsed: readonly (readonly number[])[];
   /** (samples): counts from the start on. */
   readonly totals: Readonly<Record<TotalName, readonly number[]>>;
+  /** (samples): bytes from the start on, by what they are for. */
+  readonly bytesMoved: Readonly<Record<ByteKind, readonly number[]>>;
 }
 
 const totalNames = ['completed', 'refused', 'cachedTokens', 'computedTokens', 'outputTokens', 'preemptions'] as const;
@@ -34,6 +38,7 @@ interface Sample {
   readonly waiting: Int32Array;
   readonly kvUsed: Float32Array;
   readonly totals: Readonly<Record<TotalName, number>>;
+  readonly bytesMoved: Readonly<Record<ByteKind, number>>;
 }
 
 /** Looks at the state between events, so that a run with it is the same as one without. When there are too many samples every other goes. */
@@ -74,7 +79,8 @@ export class LoadRecorder {
       running: by('running', 0),
       waiting: by('waiting', 0),
       kvUsed: by('kvUsed', 3),
-      totals: mapTotals((name) => samples.map(({ totals }) => totals[name])),
+      totals: record(totalNames, (name) => samples.map(({ totals }) => totals[name])),
+      bytesMoved: record(byteKinds, (kind) => samples.map(({ bytesMoved }) => bytesMoved[kind])),
     };
   }
 
@@ -95,6 +101,7 @@ export class LoadRecorder {
         outputTokens: sum(({ generatedTokens }) => generatedTokens),
         preemptions: sum(({ preemptions }) => preemptions),
       },
+      bytesMoved: { ...this.#simulation.bytesMoved },
     };
   }
 
@@ -104,6 +111,6 @@ export class LoadRecorder {
   }
 }
 
-function mapTotals<T>(of: (name: TotalName) => T): Record<TotalName, T> {
-  return Object.fromEntries(totalNames.map((name) => [name, of(name)])) as Record<TotalName, T>;
+function record<K extends string, T>(names: readonly K[], of: (name: K) => T): Record<K, T> {
+  return Object.fromEntries(names.map((name) => [name, of(name)])) as Record<K, T>;
 }

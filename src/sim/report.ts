@@ -29,6 +29,9 @@ export interface RunReport {
     readonly wastedPrefillTokens: number;
     readonly bytesMoved: Readonly<Record<string, number>>;
     readonly hitRatioTokens: number;
+    /** Blocks of prompts, from cache and by why they were computed. */
+    readonly hitBlocks: number;
+    readonly missReasons: Readonly<Record<string, number>>;
     readonly outputTokens: number;
     readonly promptTokens: number;
     readonly preemptions: number;
@@ -58,6 +61,8 @@ export function runReport(
       wastedPrefillTokens: outcome.wastedPrefillTokens,
       bytesMoved: outcome.bytesMoved,
       hitRatioTokens: promptTokens === 0 ? 0 : cachedTokens / promptTokens,
+      hitBlocks: outcome.hitBlocks,
+      missReasons: { ...outcome.missReasons },
       outputTokens: outcome.outputTokens,
       promptTokens,
       preemptions: outcome.preemptions,

@@ -14,7 +14,7 @@ import type { GenerationEvent, InstanceSnapshot } from '../cluster/ports.ts';
 import type { TraceRequest } from '../trace/request.ts';
 import { EventHeap } from './event-heap.ts';
 import { SimulatedExecutor, type StepWatch } from './executor.ts';
-import { Network, type Nic } from './network/network.ts';
+import { type ByteKind, Network, type Nic } from './network/network.ts';
 import { Outcome } from './outcome.ts';
 
 export interface InstanceSpec {
@@ -106,6 +106,11 @@ export class Simulation {
   /** How every instance stands. */
   snapshots(): readonly InstanceSnapshot[] {
     return this.#instances.map((instance) => instance.snapshot());
+  }
+
+  /** So far, over the network. */
+  get bytesMoved(): Readonly<Record<ByteKind, number>> {
+    return this.#network.moved;
   }
 
   /** A request arrives; everything due before it happens first. */

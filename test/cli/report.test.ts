@@ -82,6 +82,7 @@ describe.skipIf(!existsSync(browserPath) && !inCi)('the page in Chromium', { tim
     await opened(scheme, async (tab) => {
       expect(await tab.locator('.uplot canvas').count()).toBe(8);
       for (const canvas of await tab.locator('canvas').all()) expect(await coloursOf(canvas)).toBeGreaterThan(8);
+      expect(await tab.locator('#blocks .bar i').count()).toBeGreaterThan(2);
       expect(await tab.locator('.tile').allInnerTexts()).toContainEqual(expect.stringContaining('refused'));
     });
   });

@@ -7,8 +7,8 @@ const report = JSON.parse(document.getElementById('data').textContent);
 const { load, counts } = report;
 
 /** Per second between one sample and the next; the first has none before it. */
-function rate(name) {
-  const [values, at] = [load.totals[name], load.seconds];
+function rate(values) {
+  const at = load.seconds;
   return values.map((value, i) => {
     const seconds = i === 0 ? at[1] - at[0] : at[i] - at[i - 1];
     const grown = i === 0 ? (values[1] ?? 0) - value : value - values[i - 1];
@@ -51,6 +51,47 @@ function settings() {
     .append(...rows.map(([name, value]) => element('tr', {}, element('td', {}, name), element('td', {}, value))));
 }
 
+/** Where the blocks of prompts came from, as parts of one bar. */
+function blocks() {
+  const { missReasons } = counts;
+  const parts = [
+    ['from cache', counts.hitBlocks, 'green'],
+    ['never seen', missReasons.neverSeen, 'blue'],
+    ['evicted', missReasons.evicted, 'amber'],
+    ['on another instance', missReasons.elsewhere, 'violet'],
+    ['partial or last', missReasons.partial, 'soft'],
+  ];
+  const all = sum(parts.map(([, n]) => n));
+  const place = document.getElementById('blocks');
+  // Nobody counts blocks where requests are placed without a look at caches.
+  if (all === 0) return place.remove();
+  const bar = element('div', { className: 'bar' });
+  const legend = element('div', { className: 'legend' });
+  for (const [name, n, hue] of parts) {
+    const part = element('i', { title: `${name}: ${whole(n)}` });
+    part.style.cssText = `flex: ${n}; background: var(--${hue})`;
+    if (n > 0) bar.append(part);
+    const mark = element('i');
+    mark.style.background = `var(--${hue})`;
+    legend.append(element('span', {}, mark, `${name} `, element('b', {}, percent(n / all))));
+  }
+  place.append(
+    element('h2', {}, 'Blocks of prompts'),
+    element('p', {}, `${whole(all)} blocks: read from cache, or why they were computed`),
+    bar,
+    legend,
+  );
+}
+
+/** By what they are for, where any were. */
+function network(plot) {
+  const hues = { handoff: 'blue', prefix: 'green', borrow: 'amber', settle: 'violet' };
+  const moved = Object.entries(hues).filter(([kind]) => load.bytesMoved[kind].at(-1) > 0);
+  if (moved.length === 0) return;
+  const series = moved.map(([kind, hue]) => ({ label: kind, hue, values: rate(load.bytesMoved[kind]) }));
+  plot('Network', 'bytes a second between instances, by what they are for', series);
+}
+
 function plotsOverTime() {
   const place = document.getElementById('load');
   const plot = (title, note, series, options) => overTime(place, load.seconds, { title, note, series, ...options });
@@ -59,14 +100,14 @@ function plotsOverTime() {
     { label: 'waiting', hue: 'amber', values: over(load.waiting, sum) },
   ]);
   plot('Requests ended', 'a second', [
-    { label: 'completed', hue: 'green', values: rate('completed') },
-    { label: 'refused', hue: 'red', values: rate('refused') },
+    { label: 'completed', hue: 'green', values: rate(load.totals.completed) },
+    { label: 'refused', hue: 'red', values: rate(load.totals.refused) },
   ]);
   plot('Prompt tokens', 'a second: computed, and taken from cache when a request starts', [
-    { label: 'computed', hue: 'blue', values: rate('computedTokens') },
-    { label: 'from cache', hue: 'green', values: rate('cachedTokens') },
+    { label: 'computed', hue: 'blue', values: rate(load.totals.computedTokens) },
+    { label: 'from cache', hue: 'green', values: rate(load.totals.cachedTokens) },
   ]);
-  plot('Output tokens', 'a second', [{ label: 'decoded', hue: 'violet', values: rate('outputTokens') }]);
+  plot('Output tokens', 'a second', [{ label: 'decoded', hue: 'violet', values: rate(load.totals.outputTokens) }]);
   const line = { fill: 0, width: 1 };
   const used = [
     { label: 'mean', hue: 'blue', values: over(load.kvUsed, mean) },
@@ -83,6 +124,7 @@ function plotsOverTime() {
     { label: 'most', hue: 'amber', values: over(load.running, most), ...line },
   ];
   plot('Balance', 'requests running on one instance', spread);
+  network(plot);
 }
 
 document.getElementById('summary').textContent = report.settings
@@ -91,6 +133,7 @@ document.getElementById('summary').textContent = report.settings
   .join(' · ');
 tiles();
 settings();
+blocks();
 const latencies = document.getElementById('latencies');
 distribution(latencies, 'Time to first token', 'requests by TTFT', report.ttftMs, 'blue');
 distribution(latencies, 'Time between tokens', "mean of each request's longest 10 % of gaps", report.tbtMs, 'violet');
