@@ -2,31 +2,32 @@
 import { readFileSync } from 'node:fs';
 import { Command, CommanderError } from 'commander';
 import { HubError } from '../weights/hub/errors.ts';
-import { benchCommand } from './commands/bench.ts';
-import { chatCommand } from './commands/chat.ts';
-import { generateCommand } from './commands/generate.ts';
-import { modelsCommand } from './commands/models.ts';
-import { serveCommand } from './commands/serve.ts';
-import { simulateCommand } from './commands/simulate.ts';
-import { traceCommand } from './commands/trace.ts';
 import { packageFile } from './package-root.ts';
 import { UsageError } from './usage-error.ts';
 
-function createProgram(): Command {
+/** In the order of the help. Each is loaded when it is asked for: none waits for what others need. */
+const commands: Readonly<Record<string, () => Promise<Command>>> = {
+  serve: async () => (await import('./commands/serve.ts')).serveCommand(),
+  generate: async () => (await import('./commands/generate.ts')).generateCommand(),
+  chat: async () => (await import('./commands/chat.ts')).chatCommand(),
+  models: async () => (await import('./commands/models.ts')).modelsCommand(),
+  simulate: async () => (await import('./commands/simulate.ts')).simulateCommand(),
+  trace: async () => (await import('./commands/trace.ts')).traceCommand(),
+  bench: async () => (await import('./commands/bench.ts')).benchCommand(),
+};
+
+/** With the command that `words` names, or with all of them where it names none. */
+async function createProgram(words: readonly string[]): Promise<Command> {
   const { version } = JSON.parse(readFileSync(packageFile('package.json'), 'utf8')) as { version: string };
   const program = new Command('kvasir')
     .description('KVCache-centric LLM serving: one OpenAI-compatible endpoint over your own machines')
     .version(version)
     .showHelpAfterError('(kvasir COMMAND --help lists the options)');
-  for (const command of [
-    serveCommand(),
-    generateCommand(),
-    chatCommand(),
-    modelsCommand(),
-    simulateCommand(),
-    traceCommand(),
-    benchCommand(),
-  ]) {
+  const [named = ''] = words;
+  const wanted = Object.hasOwn(commands, named) ? [named] : Object.keys(commands);
+  for (const name of wanted) {
+    const command = await commands[name]?.();
+    if (command === undefined) continue;
     command.copyInheritedSettings(program);
     program.addCommand(command);
   }
@@ -42,7 +43,7 @@ function withExitCodes(command: Command): Command {
 
 async function main(argv: readonly string[]): Promise<number> {
   try {
-    await createProgram().parseAsync([...argv]);
+    await (await createProgram(argv.slice(2))).parseAsync([...argv]);
     return 0;
   } catch (error) {
     if (error instanceof CommanderError) return error.exitCode === 0 ? 0 : 2;

@@ -46,7 +46,7 @@ async function openText(path: string): Promise<{ readonly file: ReadStream; read
   const zipped = await isGzip(path);
   const file = createReadStream(path, { highWaterMark: 2 ** 20 });
   if (!zipped) return { file, text: file.setEncoding('utf8') };
-  const unzipped = createGunzip();
+  const unzipped = createGunzip({ chunkSize: 2 ** 18 });
   file.on('error', (error) => unzipped.destroy(error));
   return { file, text: file.pipe(unzipped).setEncoding('utf8') };
 }

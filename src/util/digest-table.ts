@@ -28,22 +28,49 @@ export class DigestTable {
   }
 
   set(words: Uint32Array, at: number, value: number): void {
-    let slot = this.#find(words, at);
-    if (this.#values[slot] === 0) {
-      if (this.#size * 2 >= this.#mask) {
-        this.#grow();
-        slot = this.#find(words, at);
-      }
-      this.#size++;
-      copyKey(this.#keys, slot * keyWords, words, at);
-    }
-    this.#values[slot] = value + 1;
+    const slot = this.#find(words, at);
+    if (this.#values[slot] === 0) this.#insert(slot, words, at, value);
+    else this.#values[slot] = value + 1;
+  }
+
+  /** The value of the key where it has one; else sets it, and returns undefined. */
+  getOrSet(words: Uint32Array, at: number, value: number): number | undefined {
+    const slot = this.#find(words, at);
+    const known = this.#values[slot];
+    if (known !== 0) return known - 1;
+    this.#insert(slot, words, at, value);
+    return undefined;
   }
 
   /** False when the key was not there. */
   delete(words: Uint32Array, at: number): boolean {
-    let hole = this.#find(words, at);
-    if (this.#values[hole] === 0) return false;
+    const slot = this.#find(words, at);
+    if (this.#values[slot] === 0) return false;
+    this.#clear(slot);
+    return true;
+  }
+
+  /** Deletes the key only where it has this value; says whether it had. */
+  deleteIf(words: Uint32Array, at: number, value: number): boolean {
+    const slot = this.#find(words, at);
+    if (this.#values[slot] !== value + 1) return false;
+    this.#clear(slot);
+    return true;
+  }
+
+  #insert(place: number, words: Uint32Array, at: number, value: number): void {
+    let slot = place;
+    if (this.#size * 2 >= this.#mask) {
+      this.#grow();
+      slot = this.#find(words, at);
+    }
+    this.#size++;
+    copyKey(this.#keys, slot * keyWords, words, at);
+    this.#values[slot] = value + 1;
+  }
+
+  #clear(place: number): void {
+    let hole = place;
     this.#size--;
     // Backward shift: whoever probed past the hole moves into it, so no tombstones gather.
     for (let slot = (hole + 1) & this.#mask; this.#values[slot] !== 0; slot = (slot + 1) & this.#mask) {
@@ -53,7 +80,6 @@ export class DigestTable {
       hole = slot;
     }
     this.#values[hole] = 0;
-    return true;
   }
 
   #find(words: Uint32Array, at: number): number {

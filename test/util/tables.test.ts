@@ -36,7 +36,11 @@ test('an empty message is refused', () => {
 });
 
 test('the digest table behaves like a map, collisions and growth included', () => {
-  const operation = fc.record({ kind: fc.constantFrom('set', 'delete', 'get'), key: fc.nat(60), value: fc.nat(1000) });
+  const operation = fc.record({
+    kind: fc.constantFrom('set', 'getOrSet', 'delete', 'deleteIf', 'get'),
+    key: fc.nat(60),
+    value: fc.nat(1000),
+  });
   fc.assert(
     fc.property(fc.array(operation, { maxLength: 400 }), (operations) => {
       const table = new DigestTable(4);
@@ -47,8 +51,14 @@ test('the digest table behaves like a map, collisions and growth included', () =
         if (kind === 'set') {
           table.set(words, 1, value);
           map.set(key, value);
+        } else if (kind === 'getOrSet') {
+          expect(table.getOrSet(words, 1, value)).toBe(map.get(key));
+          if (!map.has(key)) map.set(key, value);
         } else if (kind === 'delete') {
           expect(table.delete(words, 1)).toBe(map.delete(key));
+        } else if (kind === 'deleteIf') {
+          const asked = value % 2 === 0 ? value : (map.get(key) ?? value);
+          expect(table.deleteIf(words, 1, asked)).toBe(map.get(key) === asked && map.delete(key));
         } else {
           expect(table.get(words, 1)).toBe(map.get(key));
         }

@@ -30,8 +30,9 @@ export class Claims {
     sequence.claimedFrom = Math.floor(sequence.computed / this.#blockTokens);
     sequence.claimedTo = sequence.chain.blocks;
     for (let block = sequence.claimedFrom; block < sequence.claimedTo; block++) {
-      const owner = this.owner(sequence, block);
-      if (owner === undefined || outranks(sequence, owner)) {
+      const taken = this.#table.getOrSet(sequence.chain.words, block * digestWords, slot);
+      const owner = taken === undefined ? undefined : this.#owners[taken];
+      if (owner !== undefined && outranks(sequence, owner)) {
         this.#table.set(sequence.chain.words, block * digestWords, slot);
       }
     }
@@ -41,7 +42,7 @@ export class Claims {
   advance(sequence: Sequence, block: number): void {
     const to = Math.min(block, sequence.claimedTo);
     for (let i = sequence.claimedFrom; i < to; i++) {
-      if (this.owner(sequence, i) === sequence) this.#table.delete(sequence.chain.words, i * digestWords);
+      this.#table.deleteIf(sequence.chain.words, i * digestWords, sequence.slot);
     }
     sequence.claimedFrom = Math.max(sequence.claimedFrom, to);
   }

@@ -66,7 +66,7 @@ export class Sequence {
     this.samples = spec.samples;
     this.scoresPrompt = spec.scoresPrompt;
     this.content = spec.content;
-    this.table = new BlockTable(spec.groups);
+    this.table = new BlockTable(spec.groups, spec.content.chain.blocks + 2);
   }
 
   /** Known tokens: prompt, then output. */

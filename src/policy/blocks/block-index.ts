@@ -37,9 +37,8 @@ export class BlockIndex {
 
   /** Puts a full block in under the digest at `words[at..at+4]`, which must not be known yet. */
   insert(words: Uint32Array, at: number, block: BlockId, depth: number): void {
-    if (this.has(block) || this.find(words, at) !== undefined)
+    if (this.has(block) || this.#table.getOrSet(words, at, block) !== undefined)
       throw new Error(`Cannot index a block: it or its digest is known: block ${block} at depth ${depth}`);
-    this.#table.set(words, at, block);
     for (let i = 0; i < digestWords; i++) this.digests[block * digestWords + i] = words[at + i];
     this.#depth[block] = depth;
   }

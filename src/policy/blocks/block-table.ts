@@ -5,16 +5,23 @@ import { Int32List } from '../../util/int32-list.ts';
 export class HeldBlocks {
   /** Blocks before this one lie behind the window and were given back. */
   first = 0;
-  readonly blocks = new Int32List(8);
+  readonly blocks: Int32List;
+
+  constructor(blocks = 8) {
+    this.blocks = new Int32List(blocks);
+  }
 }
 
 /** All groups end at the same block; those with a window begin later once the sequence has grown past it. */
 export class BlockTable {
   readonly groups: readonly HeldBlocks[];
 
-  /** @param groups layer groups of the model, one at least */
-  constructor(groups: number) {
-    this.groups = Array.from({ length: groups }, () => new HeldBlocks());
+  /**
+   * @param groups layer groups of the model, one at least
+   * @param blocks that there is room for from the start
+   */
+  constructor(groups: number, blocks?: number) {
+    this.groups = Array.from({ length: groups }, () => new HeldBlocks(blocks));
   }
 
   /** Blocks from the sequence's start to the last one held. */

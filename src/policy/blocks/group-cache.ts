@@ -142,7 +142,7 @@ export class GroupCache {
       const known = this.find(chain, i);
       if (known === own) continue;
       if (known === undefined) {
-        this.#insert(chain, i, own);
+        this.#insert(chain, i, own, i === 0 ? undefined : held.blocks.at(i - 1 - held.first));
       } else {
         this.#pin(known);
         held.blocks.set(i - held.first, known);
@@ -187,9 +187,10 @@ export class GroupCache {
     return this.#tree === undefined || this.#tree.children(block) === 0;
   }
 
-  #insert(chain: BlockChain, index: number, block: BlockId): void {
-    const parent = this.#tree === undefined || index === 0 ? undefined : this.find(chain, index - 1);
-    if (this.#tree !== undefined && index > 0 && parent === undefined)
+  /** @param before the sequence's block before it, where it holds one */
+  #insert(chain: BlockChain, index: number, block: BlockId, before: BlockId | undefined): void {
+    const parent = this.#tree === undefined ? undefined : before;
+    if (this.#tree !== undefined && index > 0 && (parent === undefined || this.#index.depth(parent) !== index))
       throw new Error(`Cannot index a block: its parent is unknown: block ${block} at depth ${index + 1}`);
     this.#changes++;
     this.journal?.record(chain.words, index * digestWords, true);
