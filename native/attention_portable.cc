@@ -7,6 +7,7 @@ namespace {
 struct PortableLanes {
   typedef float Vec __attribute__((vector_size(16)));
   typedef int32_t Bits __attribute__((vector_size(16)));
+  typedef uint32_t Words __attribute__((vector_size(16)));
   static constexpr int kWidth = 4;
   static Vec zero() { return Vec{}; }
   static Vec set(float x) { return Vec{x, x, x, x}; }
@@ -41,7 +42,7 @@ struct PortableLanes {
   static float sum(Vec v) { return (v[0] + v[2]) + (v[1] + v[3]); }
   /** p 2^n where x is not below `lowest`, else 0; a NaN stays. */
   static Vec scale_from(Vec x, float lowest, Vec p, Vec n) {
-    Bits exponent = ((Bits)(n + set(12582912.0f)) - (Bits)set(12582912.0f) + 127) << 23;
+    Words exponent = ((Words)(n + set(12582912.0f)) - (Words)set(12582912.0f) + 127u) << 23;  // of what vanishes: anything
     return select(x < set(lowest), zero(), p * (Vec)exponent);
   }
   static Vec low_half(Vec pairs) { return (Vec)((Bits)pairs << 16); }

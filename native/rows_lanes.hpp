@@ -26,6 +26,7 @@ constexpr int kLanes = 4;
 
 typedef float Lanes __attribute__((vector_size(kLanes * sizeof(float))));
 typedef int32_t IntLanes __attribute__((vector_size(kLanes * sizeof(int32_t))));
+typedef uint32_t BitLanes __attribute__((vector_size(kLanes * sizeof(uint32_t))));
 
 inline __attribute__((always_inline)) Lanes load(const float* p) {
   Lanes v;
@@ -98,7 +99,7 @@ inline __attribute__((always_inline)) Lanes exp_lanes(Lanes x) {
   p = fused(p, r, all(1.6666665459e-1f));
   p = fused(p, r, all(5.0000001201e-1f));
   const Lanes y = fused(p, r * r, r) + 1.0f;
-  const IntLanes power = ((IntLanes)shifted + (127 - 0x4b400000)) << 23;
+  const BitLanes power = ((BitLanes)shifted + (127u - 0x4b400000u)) << 23;  // of what vanishes: anything
   return vanishes ? all(0.0f) : y * (Lanes)power;
 }
 
