@@ -82,7 +82,8 @@ function label(context, { names, rowHeight, left, height, width, end, x }) {
   context.textAlign = 'right';
   context.textBaseline = 'middle';
   const every = [1, 2, 5, 10, 20, 50, 100, 200, 500].find((n) => n * rowHeight >= 14) ?? 1000;
-  for (let r = 0; r < names.length; r += every) context.fillText(names[r], left - 8, (r + 0.5) * rowHeight);
+  for (let r = 0; r < names.length; r += every)
+    context.fillText(names[r], left - 8, Math.max(7, (r + 0.5) * rowHeight));
   context.textBaseline = 'top';
   const step =
     [1, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 43_200].find((n) => end / n <= width / 110) ??

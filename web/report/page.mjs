@@ -127,9 +127,23 @@ function plotsOverTime() {
   network(plot);
 }
 
-document.getElementById('summary').textContent = report.settings
-  .slice(0, 5)
-  .map(([name, value]) => `${name} ${value}`)
+/** '5 prefill, 3 decode': names end with a number. */
+function roles() {
+  const found = new Map();
+  for (const name of report.instances) {
+    const role = name.replace(/ \d+$/, '');
+    found.set(role, (found.get(role) ?? 0) + 1);
+  }
+  return [...found].map(([role, n]) => `${whole(n)} ${role}`).join(', ');
+}
+
+const setting = new Map(report.settings);
+document.getElementById('summary').textContent = [
+  setting.get('trace') ?? setting.get('workload'),
+  `${setting.get('model')} on ${roles()} ${setting.get('hardware')}`,
+  `arrivals ${setting.get('speed')} times as fast`,
+]
+  .filter((_, i) => i < 2 || setting.get('speed') !== '1')
   .join(' · ');
 tiles();
 settings();

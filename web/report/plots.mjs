@@ -45,17 +45,15 @@ const timeAxis = () =>
     size: 30,
   });
 
-/** Round numbers of every power of ten between two numbers, fewer of each where there are many. */
-function logSplits(min, max) {
-  const digits = max / min > 2000 ? [1] : max / min > 20 ? [1, 3] : [1, 1.5, 2, 3, 5, 7];
-  const splits = [];
-  for (let power = Math.floor(Math.log10(min)); 10 ** power <= max; power++) {
-    for (const digit of digits) {
-      const split = Number((digit * 10 ** power).toPrecision(3));
-      if (split >= min && split <= max) splits.push(split);
-    }
-  }
-  return splits;
+/** Round numbers of every power of ten between two numbers: as many of each power as leaves each its place. */
+function logSplits(min, max, width) {
+  const choices = [[1, 1.5, 2, 3, 5, 7], [1, 2, 5], [1, 3], [1]].map((digits) => {
+    const splits = [];
+    for (let power = Math.floor(Math.log10(min)); 10 ** power <= max; power++)
+      splits.push(...digits.map((digit) => Number((digit * 10 ** power).toPrecision(3))));
+    return splits.filter((split) => split >= min && split <= max);
+  });
+  return choices.find((splits) => splits.length * 64 <= width) ?? choices.at(-1);
 }
 
 /** Lines over simulated time; their cursors move together. */
@@ -99,7 +97,7 @@ export function distribution(place, title, note, { bins, count, p50, p90, p99 },
     },
     axes: [
       axis({
-        splits: (_, __, min, max) => logSplits(min, max),
+        splits: ({ bbox }, _, min, max) => logSplits(min, max, bbox.width / devicePixelRatio),
         filter: (_, splits) => splits,
         values: (_, splits) => splits.map(latency),
         size: 30,
