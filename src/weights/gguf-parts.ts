@@ -68,7 +68,9 @@ function partCount({ header: { metadata } }: GgufPart): number {
 
 function partPaths({ path, header: { metadata } }: GgufPart, count: number): string[] {
   const name = partPattern.exec(basename(path))?.groups;
-  if (name === undefined || Number(name.count) !== count) {
+  const part = Number(name?.part);
+  // Also a name outside of its own count: the file would be none of the parts.
+  if (name === undefined || Number(name.count) !== count || part < 1 || part > count) {
     const wanted = `-00001-of-${String(count).padStart(5, '0')}.gguf`;
     return metadata.fail(
       'split.count',
@@ -77,7 +79,7 @@ function partPaths({ path, header: { metadata } }: GgufPart, count: number): str
   }
   return Array.from({ length: count }, (_, index) =>
     // The part that was asked for keeps its name, whatever the case of its letters.
-    index + 1 === Number(name.part)
+    index + 1 === part
       ? path
       : join(dirname(path), `${name.stem}-${String(index + 1).padStart(5, '0')}-of-${name.count}.gguf`),
   );

@@ -1,5 +1,5 @@
 // GGUF models split over several files.
-import { mkdirSync, rmSync, writeFileSync } from 'node:fs';
+import { copyFileSync, mkdirSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { openModel } from '../../src/weights/open-model.ts';
@@ -62,6 +62,9 @@ test('parts that do not belong together are refused in one line', () => {
   expect(refused('tensors', { 1: [['split.tensors.count', u32(99)]] })).toThrow(/tensors where 99 are counted/);
   expect(refused('kind', { 1: [['split.count', numbers('u32', [3])]] })).toThrow(/a finite number was expected/);
   expect(refused('many', { 1: [['split.count', u32(70_000)]] })).toThrow(/70000 parts, where 1 to 4096 are allowed/);
+  const beyond = join(writeParts('beyond'), partName(7));
+  copyFileSync(join(folder.path, 'beyond', partName(2)), beyond);
+  expect(() => openModel(beyond)).toThrow(/split over 3 files, whose names have to end like -00001-of-00003.gguf/);
   const missing = writeParts('missing');
   rmSync(join(missing, partName(2)));
   expect(() => openModel(missing)).toThrow(/big-00002-of-00003.gguf/);
