@@ -70,14 +70,14 @@ export function addClusterFlags(command: Command): Command {
 /** Of an instance's host memory, what takes prompts from other instances. */
 const landingShare = 0.5;
 
-/** Instances in the order prefill, decode, mixed. @throws UsageError */
-export function instanceSpecs(options: ClusterOptions): readonly InstanceSpec[] {
+/** Instances in the order prefill, decode, mixed. @param rechecks what has landed is refused where it would be late @throws UsageError */
+export function instanceSpecs(options: ClusterOptions, rechecks: boolean): readonly InstanceSpec[] {
   const { prefill, decode, mixed = prefill + decode > 0 ? 0 : 8 } = options;
   if (prefill > 0 !== decode > 0) {
     throw new UsageError(`Cannot use --prefill ${prefill} with --decode ${decode}: either needs the other`);
   }
   if (prefill + decode + mixed === 0) throw new UsageError('Cannot simulate --mixed 0: there is no instance');
-  const parts = instanceParts(options);
+  const parts = instanceParts(options, rechecks);
   const specs = (role: InstanceRole, n: number) => Array.from({ length: n }, () => ({ ...parts, role }));
   return [...specs('prefill', prefill), ...specs('decode', decode), ...specs('mixed', mixed)];
 }
@@ -92,7 +92,7 @@ export function instanceNames(instances: readonly InstanceSpec[]): readonly stri
   });
 }
 
-function instanceParts(options: ClusterOptions): Omit<InstanceSpec, 'role'> {
+function instanceParts(options: ClusterOptions, rechecks: boolean): Omit<InstanceSpec, 'role'> {
   const costOptions = { ...options, kv: 'bf16' } as const;
   const cost = createCostModel(costOptions);
   const { devices, hostMemoryBytes, nicBytesPerSecond, nicUs } = hardwareSpec(options.hardware, options.machines);
@@ -119,7 +119,7 @@ function instanceParts(options: ClusterOptions): Omit<InstanceSpec, 'role'> {
       handOff: {
         layerWise: options.stream,
         landingTokens: Math.floor((hostMemoryBytes * part * landingShare) / cost.kvBytesPerToken),
-        rechecks: false,
+        rechecks,
       },
     },
   };

@@ -1,4 +1,6 @@
 // Whether a request is taken at all: the bounded queue, the size of the KV memory, and how long to wait before trying again.
+import type { Loads } from '../policy/admission/admission.ts';
+import { decodeShape, type Slo } from '../policy/admission/slo.ts';
 import type { StepPredictor } from '../policy/cost/step-shape.ts';
 import type { GenerationEvent, GenerationRequest } from './ports.ts';
 
@@ -80,9 +82,31 @@ export function decodeRefusal({
   if (tokens > capacityTokens)
     return lateDecode('memory', `${rows} sequences of ${tokens} tokens, ${capacityTokens} fit`);
   if (tbtUsMax === undefined) return undefined;
-  const us = cost.predictUs({ rows, keyRows: keys, decodeRows: rows, decodeKeys: keys, logitRows: rows });
+  const us = cost.predictUs(decodeShape(rows, keys));
   if (us <= tbtUsMax) return undefined;
   return lateDecode('tbt', `predicted TBT ${Math.round(us / 1000)} ms exceeds ${Math.round(tbtUsMax / 1000)} ms`);
+}
+
+/** A request whose first token or whose next ones would come too late, or whose keys and values would not fit, as predicted before its prefill. */
+export function refusedLate(
+  worst: keyof Loads,
+  predicted: { readonly ttftUs: number; readonly tbtUs: number },
+  slo: Slo,
+  memory: number,
+): Refusal {
+  const ms = (us: number) => Math.round(us / 1000);
+  const figures = {
+    ttft: `predicted TTFT ${ms(predicted.ttftUs)} ms exceeds ${ms(slo.ttftUs)} ms`,
+    tbt: `predicted TBT ${ms(predicted.tbtUs)} ms exceeds ${ms(slo.tbtUs)} ms`,
+    memory: `requests that decode would need ${Math.round(memory * 100)} % of the KV memory`,
+  };
+  return {
+    kind: 'failed',
+    code: 'KV_OVERLOADED',
+    message: `Cannot admit request: ${figures[worst]}`,
+    retryAfterMs: Math.min(retryMsMax, Math.max(retryMsMin, ms(predicted.ttftUs - slo.ttftUs))),
+    cause: { at: 'prefill', reason: worst },
+  };
 }
 
 function lateDecode(reason: 'memory' | 'tbt', figures: string): Refusal {

@@ -13,6 +13,9 @@ interface Arrival<Request> {
   held: readonly GenerationEvent[] | undefined;
 }
 
+/** Requests that are remembered after they left, so that what comes late of them is known for that. */
+const goneMax = 4096;
+
 /**
  * Prompts computed elsewhere land in memory of their own (the host's) and stay there until they are loaded: memory is granted in the order
  * of asking, as much as there is.
@@ -25,6 +28,7 @@ export class Arrivals<Request> {
   /** Landed, in order, and not yet looked at. */
   #landed: RequestId[] = [];
   #usedTokens = 0;
+  readonly #gone = new Set<RequestId>();
 
   constructor(capacityTokens: number, push: Push<Request>) {
     this.#capacityTokens = capacityTokens;
@@ -35,11 +39,18 @@ export class Arrivals<Request> {
     return this.#arrivals.size;
   }
 
-  /** Asked a second time it answers as the first time; memory that can never be had is declined. */
+  /** Asked a second time it answers as the first time, or that all is here (or was); memory that can never be had is declined. */
   reserve(from: InstanceIndex, id: RequestId, request: Request, tokens: number): void {
     const known = this.#arrivals.get(id);
-    if (known?.granted === true) this.#answer(from, { kind: 'reserved', id });
-    if (known !== undefined) return;
+    if (known !== undefined) {
+      if (known.held !== undefined) this.#answer(from, { kind: 'taken', id });
+      else if (known.granted) this.#answer(from, { kind: 'reserved', id });
+      return;
+    }
+    if (this.#gone.has(id)) {
+      this.confirm(from, id);
+      return;
+    }
     if (tokens > this.#capacityTokens) {
       this.#answer(from, { kind: 'declined', id });
       return;
@@ -79,14 +90,34 @@ export class Arrivals<Request> {
     return this.#arrivals.get(id)?.held;
   }
 
-  /** Loaded, refused, cancelled or released: its memory goes to those who wait for some. False when it is not known. */
+  /** Nothing will come any more. False when it is not known, or has landed: then this is late. */
+  release(from: InstanceIndex, id: RequestId): boolean {
+    const arrival = this.#arrivals.get(id);
+    return arrival?.from === from && arrival.held === undefined && this.drop(id);
+  }
+
+  /** All of it is here already. */
+  confirm(from: InstanceIndex, id: RequestId): void {
+    this.#answer(from, { kind: 'taken', id });
+  }
+
+  /** Loaded, refused or cancelled: its memory goes to those who wait for some. False when it is not known. */
   drop(id: RequestId): boolean {
+    this.#gone.add(id);
+    this.#forgetOldest();
     const arrival = this.#arrivals.get(id);
     if (arrival === undefined) return false;
     this.#arrivals.delete(id);
     if (arrival.granted) this.#usedTokens -= arrival.tokens;
     this.#grant();
     return true;
+  }
+
+  #forgetOldest(): void {
+    for (const id of this.#gone) {
+      if (this.#gone.size <= goneMax) return;
+      this.#gone.delete(id);
+    }
   }
 
   /** In order: a long one is not overtaken for ever. */

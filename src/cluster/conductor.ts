@@ -1,6 +1,9 @@
 // The conductor machine: answers at once whether a request is taken, passes it to an instance, and follows it to its end.
+import type { Decoding } from '../policy/admission/decode-pool.ts';
+import type { PlacementDecision } from '../policy/placement/placement.ts';
 import { overloaded, type Refusal, type RequestSize, Throughput, tooLong } from './admission.ts';
 import type { ConductorEffect } from './effects.ts';
+import { type AdmissionConfig, Gate, type PoolLoads, type Verdict } from './gate.ts';
 import type { ConductorEvent, InstanceIndex } from './messages.ts';
 import { type MissReasons, type Placed, Placer, type PlacerConfig } from './placer.ts';
 import type { GenerationEvent, RequestId } from './ports.ts';
@@ -16,6 +19,8 @@ export interface ConductorConfig<Request> {
   readonly size: (request: Request) => RequestSize;
   /** Undefined: the instance with the fewest requests is taken. */
   readonly placement?: PlacerConfig<Request>;
+  /** Undefined: whatever fits is taken. */
+  readonly admission?: AdmissionConfig<Request> | undefined;
 }
 
 /** What an instance computes: prompts for others, what comes after the prompts of others, or both for its own requests. */
@@ -32,7 +37,14 @@ interface Route {
 
 interface Tracked extends Route {
   readonly placed: Placed;
+  readonly decoding: Decoding | undefined;
   stage: Stage;
+}
+
+interface Acceptance {
+  readonly decision: PlacementDecision;
+  readonly route: Route;
+  readonly verdict: Verdict;
 }
 
 interface InstanceView {
@@ -55,6 +67,9 @@ export class Conductor<Request extends { readonly id: RequestId }> {
   readonly #requests = new Map<RequestId, Tracked>();
   readonly #throughput = new Throughput();
   readonly #placer: Placer<Request>;
+  readonly #gate: Gate<Request>;
+  /** Does the gate look at what instances decode that they have prefilled themselves? */
+  readonly #admits: boolean;
   #draining = false;
   #effects: ConductorEffect<Request>[] = [];
 
@@ -72,11 +87,21 @@ export class Conductor<Request extends { readonly id: RequestId }> {
       this.#instances.map(({ role }) => role !== 'decode'),
       config.placement,
     );
+    this.#admits = config.admission !== undefined && config.admission.kind !== 'none';
+    this.#gate = new Gate(
+      this.#instances.map(({ role }) => role === 'decode'),
+      config.admission,
+    );
   }
 
   /** Blocks of prompts that were found in caches, and why the others were not, counted at starts. */
   get blocks(): { readonly hits: number; readonly misses: MissReasons } {
     return { hits: this.#placer.hitBlocks, misses: this.#placer.misses };
+  }
+
+  /** How full the pools are; undefined where no request has said what it may wait. */
+  loads(nowUs: number): PoolLoads | undefined {
+    return this.#gate.loads(nowUs, this.#placer.waitUs(nowUs));
   }
 
   /** Requests accepted and not ended. */
@@ -125,14 +150,25 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     }
     const size = this.#size(request);
     const decision = this.#placer.choose(nowUs, request, size.promptTokens);
-    const route = this.#route(decision?.instance, size.outputTokensMax);
-    const refusal = this.#refuse(nowUs, size, route);
+    const route = this.#route(decision?.instance, size);
+    const verdict =
+      decision &&
+      this.#gate.look(nowUs, request, size.promptTokens, decision.queueUs + decision.transferUs, decision.prefillUs);
+    const refusal = this.#refuse(nowUs, size, route) ?? verdict?.refusal;
     this.#effects.push({ kind: 'emit', id: request.id, event: refusal ?? { kind: 'accepted' } });
-    if (refusal !== undefined || route === undefined || decision === undefined) return;
+    if (refusal !== undefined || route === undefined || decision === undefined || verdict === undefined) return;
+    this.#accept(nowUs, request, size.promptTokens, { decision, route, verdict });
+  }
+
+  #accept(nowUs: number, request: Request, promptTokens: number, { decision, route, verdict }: Acceptance): void {
+    const { predicted } = verdict;
     for (const leg of legsOf(route)) this.#instances[leg].requests++;
-    const placed = this.#placer.place(nowUs, request, size.promptTokens, decision);
-    this.#requests.set(request.id, { ...route, placed, stage: 'queued' });
-    this.#effects.push({ kind: 'forward', request, ...route });
+    const placed = this.#placer.place(nowUs, request, promptTokens, decision);
+    const member = route.decodeAt ?? (this.#admits ? route.instance : undefined);
+    const decoding =
+      member === undefined ? undefined : this.#gate.add(nowUs, member, promptTokens, nowUs + predicted.ttftUs);
+    this.#requests.set(request.id, { ...route, placed, decoding, stage: 'queued' });
+    this.#effects.push({ kind: 'forward', request, ...route, predicted });
   }
 
   /** The refusal that a request would meet now, were `ahead` others taken before it; undefined while there is room. */
@@ -149,21 +185,12 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     return tooLong(size, capacityTokens) ?? this.overload(nowUs, 0);
   }
 
-  /** Decode goes to the instance with the fewest requests. One token of output comes with the prompt: nobody has to decode. */
-  #route(instance: InstanceIndex | undefined, outputTokensMax: number): Route | undefined {
+  /** One token of output comes with the prompt: nobody has to decode. */
+  #route(instance: InstanceIndex | undefined, { promptTokens, outputTokensMax }: RequestSize): Route | undefined {
     if (instance === undefined) return undefined;
     if (this.#instances[instance].role === 'mixed' || outputTokensMax <= 1) return { instance, decodeAt: undefined };
-    const decodeAt = this.#leastLoadedDecode();
+    const decodeAt = this.#gate.choose(promptTokens);
     return decodeAt === undefined ? undefined : { instance, decodeAt };
-  }
-
-  #leastLoadedDecode(): InstanceIndex | undefined {
-    let best: InstanceIndex | undefined;
-    for (const [index, { role, requests, lost }] of this.#instances.entries()) {
-      if (lost || role !== 'decode') continue;
-      if (best === undefined || requests < this.#instances[best].requests) best = index;
-    }
-    return best;
   }
 
   #cancel(id: RequestId): void {
@@ -197,6 +224,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
       case 'tokens':
         tracked.stage = 'decode';
         this.#placer.prefilled(nowUs, tracked.placed);
+        if (tracked.decoding !== undefined) this.#gate.joined(nowUs, tracked.decoding);
         this.#instances[instance].progressed = true;
         break;
       case 'finished':
@@ -227,6 +255,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     }
     view.lost = true;
     this.#placer.lost(instance);
+    this.#gate.lost(instance);
     for (const [id, tracked] of [...this.#requests]) {
       if (!legsOf(tracked).includes(instance)) continue;
       for (const leg of legsOf(tracked))
@@ -243,6 +272,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
   #forget(id: RequestId, tracked: Tracked): void {
     for (const leg of legsOf(tracked)) this.#instances[leg].requests--;
     this.#placer.ended(tracked.placed);
+    if (tracked.decoding !== undefined) this.#gate.ended(tracked.decoding);
     this.#requests.delete(id);
     this.#sayDrained();
   }
@@ -256,6 +286,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     const counts = this.#instances.map(() => 0);
     for (const tracked of this.#requests.values()) for (const leg of legsOf(tracked)) counts[leg]++;
     this.#placer.check();
+    this.#gate.check();
     const wrong = this.#instances.findIndex((view, i) => view.requests !== counts[i] || (view.lost && counts[i] > 0));
     if (wrong >= 0) {
       throw new Error(

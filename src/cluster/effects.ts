@@ -2,6 +2,7 @@
 import type { BlockJournal, BlockSnapshot } from '../policy/blocks/block-journal.ts';
 import type { StepShape } from '../policy/cost/step-shape.ts';
 import type { Step } from '../util/step.ts';
+import type { Prediction } from './gate.ts';
 import type { InstanceIndex, PeerMessage, StepNumber } from './messages.ts';
 import type { GenerationEvent, GenerationRequest, RequestId } from './ports.ts';
 
@@ -67,6 +68,7 @@ export type ConductorEffect<Request = GenerationRequest> =
       readonly instance: InstanceIndex;
       readonly request: Request;
       readonly decodeAt: InstanceIndex | undefined;
+      readonly predicted: Prediction;
     }
   /** With `interrupt`, set the abort word too: the step that runs is likely the request's own prefill. */
   | { readonly kind: 'cancel'; readonly instance: InstanceIndex; readonly id: RequestId; readonly interrupt: boolean }

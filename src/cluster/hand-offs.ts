@@ -43,7 +43,10 @@ export class HandOffs<Request, S extends Served> {
     const { id } = message;
     switch (message.kind) {
       case 'reserve':
-        if (this.#owner.isLive(id)) return `request ${id} is live already`;
+        if (this.#owner.isLive(id)) {
+          this.arrivals.confirm(from, id);
+          return `request ${id} is live already`;
+        }
         this.arrivals.reserve(from, id, message.request, this.#owner.promptTokens(message.request));
         return undefined;
       case 'reserved':
@@ -56,7 +59,7 @@ export class HandOffs<Request, S extends Served> {
         return undefined;
       }
       case 'release':
-        return !this.#owner.isLive(id) && this.arrivals.drop(id) ? undefined : `request ${id} is not expected`;
+        return this.arrivals.release(from, id) ? undefined : `request ${id} is not expected`;
     }
   }
 

@@ -1,5 +1,6 @@
 // The work of an instance without an engine, for simulators: lengths and block names where an engine's has token ids.
 
+import type { Slo } from '../policy/admission/slo.ts';
 import { Sequence, type SequenceContent } from '../policy/batching/sequence.ts';
 import type { BlockChain } from '../policy/blocks/block-chain.ts';
 import { ModelPredictor } from '../policy/cost/model-predictor.ts';
@@ -8,6 +9,7 @@ import type { StepCostModel } from '../policy/cost/roofline.ts';
 import { digestWords } from '../util/blake2s.ts';
 import { scramble } from '../util/scramble.ts';
 import type { RequestSize } from './admission.ts';
+import type { Prediction } from './gate.ts';
 import { Instance, type InstanceConfig } from './instance.ts';
 import type { PlacementSettings, PlacerConfig } from './placer.ts';
 import type { GenerationEvent, RequestId } from './ports.ts';
@@ -33,7 +35,9 @@ export class LengthRequest {
   cachedTokens = 0;
   outputs = 0;
   /** What it may wait for its first token and for each next one; undefined: as long as it takes. */
-  slo: LengthSlo | undefined;
+  slo: Slo | undefined;
+  /** What the conductor said when it took the request. */
+  predicted: Prediction | undefined;
   /** (outputTokens - 1): gaps between tokens. */
   readonly gapUs: Float64Array;
 
@@ -65,11 +69,6 @@ export class LengthRequest {
     this.firstTokenUs = atUs;
     this.lastTokenUs = atUs;
   }
-}
-
-export interface LengthSlo {
-  readonly ttftUs: number;
-  readonly tbtUs: number;
 }
 
 /** Digests of the prompt's full blocks: the trace's ids, spread as tables of digests expect. */

@@ -11,7 +11,7 @@ export type InstanceIndex = number;
 
 /** What instances tell each other of a request that one prefills and another decodes. Every message may come late or twice. */
 export type PeerMessage<Request = GenerationRequest> =
-  /** To the decoding one, when prefill starts: keep memory for the prompt. Doubled: answered as before. Lost: its request waits until it is cancelled. */
+  /** To the decoding one, when prefill starts: keep memory for the prompt. Doubled: answered as before, or `taken` where the prompt is there already. Lost: its request waits until it is cancelled. */
   | { readonly kind: 'reserve'; readonly id: RequestId; readonly request: Request }
   /** To the prefilling one: send. Of a request that is gone it is answered with `release`, so that no memory stays kept for nobody. */
   | { readonly kind: 'reserved'; readonly id: RequestId }

@@ -100,6 +100,19 @@ export class Placer<Request> {
     return this.#placement.choose(question, this.#view);
   }
 
+  /** Mean wait for a prefill that comes now, over the instances that take prompts. */
+  waitUs(nowUs: number): number {
+    const { up, queueUs } = this.#view;
+    this.#queues.predict(nowUs, queueUs);
+    let sum = 0;
+    let count = 0;
+    for (let i = 0; i < up.length; i++) {
+      sum += up[i] * queueUs[i];
+      count += up[i];
+    }
+    return count === 0 ? 0 : sum / count;
+  }
+
   /** The request goes there. */
   place(nowUs: number, request: Request, promptTokens: number, { instance, prefillUs }: PlacementDecision): Placed {
     this.#placed++;

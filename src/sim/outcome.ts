@@ -3,8 +3,10 @@ import type { LengthRequest } from '../cluster/length-work.ts';
 import type { MissReasons } from '../cluster/placer.ts';
 import type { GenerationEvent, RefusalCause } from '../cluster/ports.ts';
 import { scramble } from '../util/scramble.ts';
+import { Audit } from './audit.ts';
 import { Histogram } from './histogram.ts';
 import type { ByteKind } from './network/network.ts';
+import { Swing } from './swing.ts';
 
 interface Latency {
   readonly mean: number;
@@ -28,6 +30,9 @@ interface BlockFigures {
 export class Outcome {
   readonly ttftUs = new Histogram();
   readonly tbtUs = new Histogram();
+  readonly predictedTtft = new Audit();
+  readonly predictedTbt = new Audit();
+  readonly swing = new Swing();
   requests = 0;
   completedRequests = 0;
   readonly refused = { atPrefill: 0, atDecode: 0 };
@@ -60,7 +65,11 @@ export class Outcome {
     this.ttftUs.add(firstTokenUs - trace.arrivalUs);
     const tbtUs = request.gapUs.length > 0 ? Math.round(meanOfLongest(request.gapUs)) : 0;
     if (request.gapUs.length > 0) this.tbtUs.add(tbtUs);
-    const { slo } = request;
+    const { slo, predicted } = request;
+    if (predicted !== undefined) {
+      this.predictedTtft.add(predicted.ttftUs, firstTokenUs - trace.arrivalUs);
+      if (request.gapUs.length > 0) this.predictedTbt.add(predicted.tbtUs, tbtUs);
+    }
     if (slo === undefined || (firstTokenUs - trace.arrivalUs <= slo.ttftUs && tbtUs <= slo.tbtUs)) this.withinSlo++;
     this.#mix(trace.index, trace.arrivalUs, firstTokenUs, lastTokenUs, cachedTokens);
   }

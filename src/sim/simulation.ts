@@ -1,6 +1,7 @@
 // The simulator: carries the machines' effects out by turning each into a future event. It decides nothing.
 import { Conductor, type InstanceRole } from '../cluster/conductor.ts';
 import type { ConductorEffect, InstanceEffect } from '../cluster/effects.ts';
+import { type AdmissionSettings, admissionConfig, type Slo, sloRule } from '../cluster/length-admission.ts';
 import {
   createLengthInstance,
   type LengthInstance,
@@ -31,6 +32,7 @@ export interface SimulationConfig {
   /** Requests accepted at once, over all instances. */
   readonly queueMax: number;
   readonly placement: PlacementSettings;
+  readonly admission: AdmissionSettings;
   /** Every machine checks itself after every event. */
   readonly checking: boolean;
   /** Hears of every step. */
@@ -64,6 +66,7 @@ export class Simulation {
   #messageNumber = 0;
   /** What has left for the other instance of a hand-off with its last keys and values, by request. */
   readonly #held = new Map<string, readonly GenerationEvent[]>();
+  readonly #sloOf: (tokens: number) => Slo | undefined;
   #nowUs = 0;
 
   constructor(config: SimulationConfig) {
@@ -86,7 +89,14 @@ export class Simulation {
         config.placement,
         this.#instances.map(({ capacityTokens }, i) => ({ ...instances[i].machine, capacityTokens })),
       ),
+      admission: admissionConfig(
+        config.admission,
+        instances,
+        this.#instances.map(({ capacityTokens }) => capacityTokens),
+        linkBytesPerSecond,
+      ),
     });
+    this.#sloOf = sloRule(config.admission.slo, instances);
   }
 
   get nowUs(): number {
@@ -115,11 +125,23 @@ export class Simulation {
 
   /** A request arrives; everything due before it happens first. */
   arrive(trace: TraceRequest): void {
+    if (this.#config.admission.slo !== undefined) this.#lookUntil(trace.arrivalUs);
     this.advance(trace.arrivalUs);
     this.#nowUs = trace.arrivalUs;
     const request = new LengthRequest(trace, this.#config.blockTokens);
+    request.slo = this.#sloOf(trace.inputTokens);
     this.#live.set(request.id, request);
     this.#tellConductor({ kind: 'submit', request });
+  }
+
+  /** Looks at the loads of the pools at equal distances. */
+  #lookUntil(timeUs: number): void {
+    const { swing } = this.outcome;
+    while (swing.nextUs < timeUs) {
+      const atUs = swing.nextUs;
+      this.advance(atUs);
+      swing.look(this.#conductor.loads(atUs));
+    }
   }
 
   /** No request comes any more: runs until nothing is left to happen. */
@@ -178,7 +200,8 @@ export class Simulation {
   #conduct(effect: ConductorEffect<LengthRequest>): void {
     switch (effect.kind) {
       case 'forward': {
-        const { instance, request, decodeAt } = effect;
+        const { instance, request, decodeAt, predicted } = effect;
+        request.predicted = predicted;
         this.#tellInstance(instance, { kind: 'submit', request, decodeAt });
         break;
       }

@@ -1,6 +1,7 @@
 // A simulated run against what can be said of it without a simulator, and against itself with equal steps run one by one.
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { type AdmissionKind, admissionKinds } from '../../src/policy/admission/admission.ts';
 import { RooflineCost } from '../../src/policy/cost/roofline.ts';
 import { placementKinds } from '../../src/policy/placement/placement.ts';
 import { type InstanceSpec, Simulation, type SimulationConfig } from '../../src/sim/simulation.ts';
@@ -55,6 +56,7 @@ const config: SimulationConfig = {
   linkBytesPerSecond: undefined,
   blockTokens,
   queueMax: 20,
+  admission: { kind: 'none', slo: undefined, decodeUs: 1e6 },
   placement: { kind: 'cache-aware', seed: [1, 2], balancingThreshold: 1.5 },
   checking: true,
 };
@@ -231,6 +233,44 @@ describe('prefill and decode apart', () => {
       { numRuns: 60 },
     );
     expect(coalesced).toBeGreaterThan(1000);
+  });
+
+  describe('with what requests may wait', () => {
+    const slo = { ttft: { us: 60_000 }, tbt: { us: 9_000 } };
+    const admitting = (kind: AdmissionKind, coalesce = true) => ({
+      instances: split(2, 1, { coalesce, handOff: { ...handOff, rechecks: kind !== 'none' } }),
+      admission: { kind, slo, decodeUs: 100_000 },
+    });
+
+    it('refuses before prefill or after it, and is the same with equal steps run one by one', () => {
+      const kinds = fc.constantFrom(...admissionKinds);
+      const refused = { none: 0, stage: 0, early: 0, predictive: 0 };
+      let wasted = 0;
+      fc.assert(
+        fc.property(traces, kinds, (trace, kind) => {
+          const { outcome, live } = run(trace, { ...admitting(kind), queueMax: 1_000 });
+          expect([outcome.requests, live]).toEqual([trace.length, 0]);
+          const single = run(trace, { ...admitting(kind, false), queueMax: 1_000 }).outcome;
+          expect([single.stateHash, single.endUs]).toEqual([outcome.stateHash, outcome.endUs]);
+          refused[kind] += outcome.refused.atPrefill + outcome.refused.atDecode;
+          expect(outcome.wastedPrefillTokens > 0).toBe(outcome.refused.atDecode > 0);
+          wasted += outcome.wastedPrefillTokens;
+        }),
+        { numRuns: 80 },
+      );
+      expect(refused.none).toBe(0);
+      for (const kind of ['stage', 'early', 'predictive'] as const) expect(refused[kind]).toBeGreaterThan(0);
+      expect(wasted).toBeGreaterThan(0);
+    });
+
+    it('takes all that comes to an empty cluster, and says how long it takes', () => {
+      const trace = Array.from({ length: 5 }, (_, i) => requestOf(i, i * 1_000_000, 100, 5));
+      const { outcome } = run(trace, admitting('predictive'));
+      expect([outcome.completedRequests, outcome.withinSlo]).toEqual([5, 5]);
+      // The rounding of the last byte and its latency.
+      expect(outcome.predictedTtft.figures.errorMsP90).toBeLessThan(0.05);
+      expect(outcome.predictedTbt.figures.errorMsP90).toBeLessThan(0.1);
+    });
   });
 
   it('leaves the prefix cache where prompts are computed', () => {

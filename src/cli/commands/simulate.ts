@@ -9,6 +9,7 @@ import { addClusterFlags, bytesOf, clusterFields, instanceNames, instanceSpecs }
 import { numeric, readOptions } from '../options.ts';
 import { replay } from '../replay.ts';
 import { addOutputFlags, outputFields } from '../run-outputs.ts';
+import { addSloFlags, admissionSettings, sloFields } from '../slo-options.ts';
 import { printTable } from '../table.ts';
 import { addTransformFlags, addWorkloadFlags, transformFields, workloadFields } from '../workload-options.ts';
 import { openWorkload } from '../workload-source.ts';
@@ -21,6 +22,7 @@ const schema = z.object({
   ...workloadFields,
   ...transformFields,
   ...clusterFields,
+  ...sloFields,
   placement: z.enum(placementKinds).default('cache-aware'),
   queue: count(1).default(1_000_000),
   check: z.boolean().default(false),
@@ -35,15 +37,17 @@ const balancingThreshold = 1.5;
 export function simulateCommand(): Command {
   const command = new Command('simulate')
     .description('replay a workload over a described cluster, through the machines that serve')
+    .argument('[experiment]', 'YAML file with the names of these flags; flags win')
     .option('--trace <file>', 'Mooncake JSON lines or Azure CSV, plain or gzip')
     .option('--workload <name>', `made up instead: ${presetNames.join(', ')}`)
     .addOption(new Option('--placement <policy>', 'who gets a request (default: cache-aware)').choices(placementKinds))
     .option('--queue <n>', 'requests accepted at once over all instances (default: 1,000,000)')
     .option('--check', 'every machine checks itself after every event')
-    .option('--config <file>', 'YAML file with the same names as these flags; flags win')
+    .option('--config <file>', 'the same as the argument')
     .option('--json', 'print one JSON object');
-  return addOutputFlags(addTransformFlags(addWorkloadFlags(addClusterFlags(command)))).action(
-    async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
+  return addOutputFlags(addTransformFlags(addWorkloadFlags(addSloFlags(addClusterFlags(command))))).action(
+    async (experiment: string | undefined, { json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
+      if (experiment !== undefined) flags.config = experiment;
       // Commander gives `true` without such a flag: a config file may still say otherwise.
       for (const name of ['coalesce', 'stream']) if (flags[name] === true) delete flags[name];
       const options = readOptions(schema, flags);
@@ -58,7 +62,8 @@ export function simulateCommand(): Command {
 
 async function run(options: SimulateOptions): Promise<Simulation> {
   const workload = openWorkload(options);
-  const instances = instanceSpecs(options);
+  const admission = admissionSettings(options);
+  const instances = instanceSpecs(options, admission.kind !== 'none');
   return replay(workload, instanceNames(instances), options, (watch) => {
     return new Simulation({
       instances,
@@ -66,6 +71,7 @@ async function run(options: SimulateOptions): Promise<Simulation> {
       blockTokens: options.blockTokens,
       queueMax: options.queue,
       placement: { kind: options.placement, seed: [options.seed, 1], balancingThreshold },
+      admission,
       checking: options.check,
       watch,
     });
@@ -85,6 +91,8 @@ function reportOf(outcome: Outcome, wallSeconds: number) {
     tbtMs: latencyMs(outcome.tbtUs),
     withinSlo,
     goodputRequestsPerSecond: simulatedSeconds === 0 ? 0 : withinSlo / simulatedSeconds,
+    predictions: { ttft: outcome.predictedTtft.figures, tbt: outcome.predictedTbt.figures },
+    poolLoads: outcome.swing.figures,
     bytesMoved: outcome.bytesMoved,
     hitRatioBlocks: ratio(outcome.hitBlocks, outcome.hitBlocks + missedBlocks),
     hitRatioTokens: ratio(cachedTokens, promptTokens),
@@ -111,6 +119,8 @@ function printReport({
   wallSeconds,
   refused,
   bytesMoved,
+  predictions,
+  poolLoads,
   missReasons,
   ...counts
 }: ReturnType<typeof reportOf>) {
@@ -118,6 +128,11 @@ function printReport({
   const { byReason, ...places } = refused;
   printTable([{ refused: '', ...places, ...byReason }]);
   printTable([{ bytes: '', ...bytesMoved }]);
+  printTable([
+    { predicted: 'TTFT', ...predictions.ttft },
+    { predicted: 'TBT', ...predictions.tbt },
+  ]);
+  printTable([{ loads: '', ...poolLoads }]);
   printTable([{ missedBlocks: '', ...missReasons }]);
   printTable([
     { ms: 'TTFT', ...ttftMs },

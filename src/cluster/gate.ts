@@ -1,0 +1,120 @@
+// The conductor's gate: which instance decodes a request, and whether it is taken, from what both pools are predicted to do.
+import { type AdmissionKind, type Loads, overload } from '../policy/admission/admission.ts';
+import { type DecodeMember, DecodePool, type Decoding } from '../policy/admission/decode-pool.ts';
+import { ErrorBound } from '../policy/admission/error-bound.ts';
+import type { Slo } from '../policy/admission/slo.ts';
+import { type Refusal, refusedLate } from './admission.ts';
+import type { InstanceIndex } from './messages.ts';
+
+export interface AdmissionConfig<Request> {
+  readonly kind: AdmissionKind;
+  /** How long every decode is taken to last (t_d), where decode is predicted. */
+  readonly decodeUs: number;
+  /** What a request may wait; undefined: as long as it takes. */
+  readonly slo: (request: Request) => Slo | undefined;
+  /** (instances): what is known of each as one that decodes. */
+  readonly members: readonly (DecodeMember | undefined)[];
+  /** Of a hand-off, what computing a prompt in `prefillUs` does not hide. */
+  readonly handOffUs: (tokens: number, prefillUs: number) => number;
+}
+
+/** What a request is predicted to meet. */
+export interface Prediction {
+  readonly ttftUs: number;
+  readonly tbtUs: number;
+}
+
+export interface Verdict {
+  readonly predicted: Prediction;
+  readonly refusal: Refusal | undefined;
+}
+
+/** How full the pools are: 1 is what may be. */
+export interface PoolLoads {
+  readonly prefill: number;
+  readonly decode: number;
+}
+
+/** Nothing is predicted: requests count alike. */
+const unpredicted: DecodeMember = {
+  steps: { predictUs: ({ rows }) => rows },
+  capacityTokens: Number.POSITIVE_INFINITY,
+  landingTokens: Number.POSITIVE_INFINITY,
+  takesOthers: true,
+};
+
+/** Without a configuration everything is taken, and the instance with the fewest requests decodes. */
+export class Gate<Request> {
+  readonly #config: AdmissionConfig<Request> | undefined;
+  readonly #pool: DecodePool;
+  /** Of first tokens that take a good part of what they may. */
+  readonly #lateness = new ErrorBound();
+  /** Of the latest request that has one. */
+  #slo: Slo | undefined;
+
+  /** @param decodes (instances): does it decode what others prefill? */
+  constructor(decodes: readonly boolean[], config: AdmissionConfig<Request> | undefined) {
+    this.#config = config;
+    this.#pool = new DecodePool(config?.members ?? decodes.map((takes) => (takes ? unpredicted : undefined)));
+  }
+
+  /** Who decodes what is prefilled elsewhere; undefined when none is left. */
+  choose(promptTokens: number): InstanceIndex | undefined {
+    return this.#pool.choose(promptTokens);
+  }
+
+  /** @param waitUs until its prefill begins */
+  look(nowUs: number, request: Request, promptTokens: number, waitUs: number, prefillUs: number): Verdict {
+    const config = this.#config;
+    if (config === undefined) return taken;
+    const slo = config.slo(request);
+    const ttftUs = waitUs + prefillUs + config.handOffUs(promptTokens, prefillUs);
+    const decode =
+      config.kind === 'predictive'
+        ? this.#pool.at(nowUs, nowUs + ttftUs, config.decodeUs, promptTokens)
+        : this.#pool.now(nowUs, promptTokens);
+    const predicted = { ttftUs, tbtUs: decode.tbtUs };
+    if (slo === undefined) return { predicted, refusal: undefined };
+    this.#slo = slo;
+    const loads: Loads = {
+      ttft: (ttftUs + this.#lateness.us) / slo.ttftUs,
+      tbt: decode.tbtUs / slo.tbtUs,
+      memory: decode.memory,
+    };
+    const worst = overload(config.kind, loads);
+    return { predicted, refusal: worst && refusedLate(worst, predicted, slo, decode.memory) };
+  }
+
+  /** The request was taken. */
+  add(nowUs: number, member: InstanceIndex, promptTokens: number, joinsUs: number): Decoding {
+    return this.#pool.add(nowUs, member, promptTokens, joinsUs);
+  }
+
+  joined(nowUs: number, decoding: Decoding): void {
+    const { joined, joinsUs, addedUs } = decoding;
+    if (joined) return;
+    const slo = this.#slo;
+    if (slo !== undefined && joinsUs - addedUs > slo.ttftUs / 2) this.#lateness.observe(joinsUs, nowUs, slo.ttftUs);
+    this.#pool.joined(nowUs, decoding);
+  }
+
+  ended(decoding: Decoding): void {
+    this.#pool.remove(decoding);
+  }
+
+  lost(instance: InstanceIndex): void {
+    this.#pool.lost(instance);
+  }
+
+  /** Against what the latest request may wait; undefined while none had to. @param waitUs mean over the instances that prefill */
+  loads(nowUs: number, waitUs: number): PoolLoads | undefined {
+    if (this.#slo === undefined) return undefined;
+    return { prefill: waitUs / this.#slo.ttftUs, decode: this.#pool.now(nowUs, 0).tbtUs / this.#slo.tbtUs };
+  }
+
+  check(): void {
+    this.#pool.check();
+  }
+}
+
+const taken: Verdict = { predicted: { ttftUs: 0, tbtUs: 0 }, refusal: undefined };

@@ -1,0 +1,58 @@
+// What the conductor of a simulated cluster is told for its gate: who decodes, how fast, and what requests may wait.
+import type { AdmissionKind } from '../policy/admission/admission.ts';
+import { type Slo, type SloClass, sloOf } from '../policy/admission/slo.ts';
+import { ModelPredictor } from '../policy/cost/model-predictor.ts';
+import { ChunkedPrefill } from '../policy/cost/prefill.ts';
+import type { InstanceRole } from './conductor.ts';
+import type { AdmissionConfig } from './gate.ts';
+import type { LengthInstanceConfig, LengthRequest } from './length-work.ts';
+
+export type { Slo };
+
+/** An instance as its prefills, decodes and hand-offs are predicted. */
+interface PredictedInstance {
+  readonly role: InstanceRole;
+  readonly machine: Pick<LengthInstanceConfig, 'cost' | 'limits' | 'handOff'>;
+  readonly nic: { readonly bytesPerSecond: number };
+}
+
+export interface AdmissionSettings {
+  readonly kind: AdmissionKind;
+  /** Undefined: requests wait as long as it takes. */
+  readonly slo: SloClass | undefined;
+  /** How long the predictive policy takes every decode to last. */
+  readonly decodeUs: number;
+}
+
+export function admissionConfig(
+  { kind, decodeUs }: AdmissionSettings,
+  instances: readonly PredictedInstance[],
+  capacityTokens: readonly number[],
+  linkBytesPerSecond: number | undefined,
+): AdmissionConfig<LengthRequest> {
+  const members = instances.map(({ role, machine }, i) => {
+    if (role === 'prefill') return undefined;
+    const steps = new ModelPredictor(machine.cost);
+    const landingTokens = machine.handOff?.landingTokens ?? 0;
+    return { steps, capacityTokens: capacityTokens[i], landingTokens, takesOthers: role === 'decode' };
+  });
+  const [{ machine, nic }] = instances;
+  const bytesPerUs = Math.min(nic.bytesPerSecond, linkBytesPerSecond ?? Number.POSITIVE_INFINITY) / 1e6;
+  const apart = instances.some(({ role }) => role === 'decode');
+  const handOffUs = (tokens: number, prefillUs: number) => {
+    const wholeUs = apart ? (tokens * machine.cost.kvBytesPerToken) / bytesPerUs : 0;
+    return machine.handOff?.layerWise === true ? Math.max(0, wholeUs - prefillUs) : wholeUs;
+  };
+  return { kind, decodeUs, slo: ({ slo }) => slo, members, handOffUs };
+}
+
+/** What a request may wait, against an instance like the first. */
+export function sloRule(
+  slo: SloClass | undefined,
+  [{ machine }]: readonly PredictedInstance[],
+): (tokens: number) => Slo | undefined {
+  if (slo === undefined) return () => undefined;
+  const steps = new ModelPredictor(machine.cost);
+  const prefill = new ChunkedPrefill(steps, machine.limits.tokensMax);
+  return (tokens) => sloOf(slo, tokens, { prefill, steps });
+}

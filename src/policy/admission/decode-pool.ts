@@ -1,0 +1,161 @@
+// What the instances that decode are about to do: who decodes there, who is on the way, and when each of them joins and leaves.
+import type { StepPredictor } from '../cost/step-shape.ts';
+import { decodeShape } from './slo.ts';
+
+export interface DecodeMember {
+  readonly steps: Pick<StepPredictor, 'predictUs'>;
+  /** Tokens whose keys and values fit at once. */
+  readonly capacityTokens: number;
+  /** Tokens of prompts that may be on the way at once: where they land is bounded. */
+  readonly landingTokens: number;
+  /** False: it decodes only what it has prefilled. */
+  readonly takesOthers: boolean;
+}
+
+/** A request that decodes, or is to. */
+export interface Decoding {
+  /** Index of the instance. */
+  readonly member: number;
+  readonly tokens: number;
+  readonly addedUs: number;
+  /** When it joins: predicted, until it has. */
+  joinsUs: number;
+  joined: boolean;
+}
+
+export interface DecodeLoad {
+  /** Of a step. */
+  readonly tbtUs: number;
+  /** Of what fits. */
+  readonly memory: number;
+}
+
+/** Requests count with their prompts and with what they should have generated since they joined, a token in each step. */
+export class DecodePool {
+  readonly #members: readonly (DecodeMember | undefined)[];
+  readonly #decoding = new Set<Decoding>();
+  /** (members): all who decode or are on the way, and their tokens; tokens that are on the way. */
+  readonly #requests: Int32Array;
+  readonly #tokens: Float64Array;
+  readonly #comingTokens: Float64Array;
+  readonly #up: Uint8Array;
+
+  /** @param members (instances): undefined for those that do not decode */
+  constructor(members: readonly (DecodeMember | undefined)[]) {
+    this.#members = members;
+    this.#requests = new Int32Array(members.length);
+    this.#tokens = new Float64Array(members.length);
+    this.#comingTokens = new Float64Array(members.length);
+    this.#up = Uint8Array.from(members, (member) => Number(member !== undefined));
+  }
+
+  /**
+   * The member whose step would be shortest with `tokens` more, all counted who decode there or are on the way; those where the prompt would
+   * have to wait for a place to land come last. Undefined when none is left.
+   */
+  choose(tokens: number): number | undefined {
+    let best: number | undefined;
+    let bestUs = Number.POSITIVE_INFINITY;
+    for (let pass = 0; pass < 2 && best === undefined; pass++) {
+      for (let i = 0; i < this.#members.length; i++) {
+        const member = this.#members[i];
+        if (this.#up[i] === 0 || member?.takesOthers !== true) continue;
+        if (pass === 0 && this.#comingTokens[i] + tokens > member.landingTokens) continue;
+        const us = member.steps.predictUs(decodeShape(this.#requests[i] + 1, this.#tokens[i] + tokens));
+        if (us >= bestUs) continue;
+        best = i;
+        bestUs = us;
+      }
+    }
+    return best;
+  }
+
+  /** A request is on its way to a member, and joins at about `joinsUs`. */
+  add(nowUs: number, member: number, tokens: number, joinsUs: number): Decoding {
+    const decoding = { member, tokens, addedUs: nowUs, joinsUs, joined: false };
+    this.#decoding.add(decoding);
+    this.#requests[member]++;
+    this.#tokens[member] += tokens;
+    this.#comingTokens[member] += tokens;
+    return decoding;
+  }
+
+  joined(nowUs: number, decoding: Decoding): void {
+    if (decoding.joined || !this.#decoding.has(decoding)) return;
+    decoding.joined = true;
+    decoding.joinsUs = nowUs;
+    this.#comingTokens[decoding.member] -= decoding.tokens;
+  }
+
+  /** It ended, or never came. */
+  remove(decoding: Decoding): void {
+    if (!this.#decoding.delete(decoding)) return;
+    const { member, tokens, joined } = decoding;
+    this.#requests[member]--;
+    this.#tokens[member] -= tokens;
+    if (!joined) this.#comingTokens[member] -= tokens;
+  }
+
+  lost(member: number): void {
+    this.#up[member] = 0;
+  }
+
+  /** Of the mean member (they are taken to be alike): those who decode now, with one more of `tokens` tokens somewhere; 0: none. */
+  now(nowUs: number, tokens: number): DecodeLoad {
+    return this.#mean(nowUs, tokens, ({ joined }) => joined);
+  }
+
+  /**
+   * The same at `atUs`, were every decode to last `decodeUs`: those who will have joined by then, less those who joined longer ago than
+   * that (Mooncake, section 6.2: system level).
+   */
+  at(nowUs: number, atUs: number, decodeUs: number, tokens: number): DecodeLoad {
+    return this.#mean(atUs, tokens, ({ joinsUs, joined }) => {
+      // Whoever is late joins now at the earliest.
+      const fromUs = joined ? joinsUs : Math.max(joinsUs, nowUs);
+      return fromUs <= atUs && fromUs > atUs - decodeUs;
+    });
+  }
+
+  #mean(atUs: number, tokens: number, counts: (decoding: Decoding) => boolean): DecodeLoad {
+    let rows = tokens > 0 ? 1 : 0;
+    let keys = tokens;
+    let decodedUs = 0;
+    for (const decoding of this.#decoding) {
+      if (!counts(decoding)) continue;
+      rows++;
+      keys += decoding.tokens;
+      if (decoding.joined) decodedUs += atUs - decoding.joinsUs;
+    }
+    let members = 0;
+    let capacity = 0;
+    let steps: DecodeMember['steps'] | undefined;
+    for (let i = 0; i < this.#members.length; i++) {
+      const member = this.#members[i];
+      if (this.#up[i] === 0 || member === undefined) continue;
+      members++;
+      capacity += member.capacityTokens;
+      steps ??= member.steps;
+    }
+    if (steps === undefined) return { tbtUs: Number.POSITIVE_INFINITY, memory: Number.POSITIVE_INFINITY };
+    if (rows === 0) return { tbtUs: 0, memory: 0 };
+    const stepUs = steps.predictUs(decodeShape(rows / members, keys / members));
+    keys += decodedUs / stepUs;
+    return { tbtUs: steps.predictUs(decodeShape(rows / members, keys / members)), memory: keys / capacity };
+  }
+
+  /** Throws unless the counts are those of the requests. */
+  check(): void {
+    for (let i = 0; i < this.#members.length; i++) {
+      let requests = 0;
+      let coming = 0;
+      for (const { member, tokens, joined } of this.#decoding) {
+        if (member !== i) continue;
+        requests++;
+        if (!joined) coming += tokens;
+      }
+      if (requests !== this.#requests[i] || coming !== this.#comingTokens[i])
+        throw new Error(`Decode pool broken: member ${i} has ${requests} requests, ${this.#requests[i]} are counted`);
+    }
+  }
+}

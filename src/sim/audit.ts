@@ -1,0 +1,35 @@
+// Predictions against what came: of first tokens and of gaps.
+import { Histogram } from './histogram.ts';
+
+interface AuditFigures {
+  readonly requests: number;
+  readonly predictedMsMean: number;
+  readonly actualMsMean: number;
+  /** Median of the absolute error. */
+  readonly errorMsP50: number;
+  readonly errorMsP90: number;
+}
+
+export class Audit {
+  #predictedUs = 0;
+  #actualUs = 0;
+  readonly #errorUs = new Histogram();
+
+  add(predictedUs: number, actualUs: number): void {
+    this.#predictedUs += predictedUs;
+    this.#actualUs += actualUs;
+    this.#errorUs.add(Math.round(Math.abs(predictedUs - actualUs)));
+  }
+
+  get figures(): AuditFigures {
+    const requests = this.#errorUs.count;
+    const meanMs = (us: number) => (requests === 0 ? 0 : us / requests / 1000);
+    return {
+      requests,
+      predictedMsMean: meanMs(this.#predictedUs),
+      actualMsMean: meanMs(this.#actualUs),
+      errorMsP50: this.#errorUs.percentile(0.5) / 1000,
+      errorMsP90: this.#errorUs.percentile(0.9) / 1000,
+    };
+  }
+}

@@ -1,0 +1,115 @@
+// Who is taken: what requests may wait, loads over it, and what the pool that decodes is about to do.
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import { type Loads, overload } from '../../src/policy/admission/admission.ts';
+import { DecodePool } from '../../src/policy/admission/decode-pool.ts';
+import { ErrorBound } from '../../src/policy/admission/error-bound.ts';
+import { parseSloBound, sloOf } from '../../src/policy/admission/slo.ts';
+import type { StepShape } from '../../src/policy/cost/step-shape.ts';
+
+const steps = { predictUs: ({ rows, decodeKeys }: StepShape) => 1_000 * rows + decodeKeys };
+const member = { steps, capacityTokens: 10_000, landingTokens: 1_000, takesOthers: true };
+
+describe('what a request may wait', () => {
+  it('is a time, or so many times what it takes alone', () => {
+    expect(parseSloBound('30s')).toEqual({ us: 30_000_000 });
+    expect(parseSloBound('250')).toEqual({ us: 250_000 });
+    expect(parseSloBound('1.5ms')).toEqual({ us: 1_500 });
+    expect(parseSloBound('10x')).toEqual({ times: 10 });
+    for (const text of ['', 'x', '0', '-1s', '10 y', '1e3']) expect(parseSloBound(text)).toBeUndefined();
+    const prefill = { prefillUs: (tokens: number, cached: number) => 10 * (tokens - cached) };
+    const slo = sloOf({ ttft: { times: 10 }, tbt: { us: 50_000 } }, 300, { prefill, steps });
+    expect(slo).toEqual({ ttftUs: 30_000, tbtUs: 50_000 });
+    const relative = sloOf({ ttft: { us: 1 }, tbt: { times: 5 } }, 300, { prefill, steps });
+    expect(relative.tbtUs).toBe(5 * (1_000 + 301));
+  });
+});
+
+describe('admission', () => {
+  const load = fc.double({ min: 0, max: 3, noNaN: true });
+  it('refuses for the largest load over 1 that its policy looks at, and never while all are under', () => {
+    fc.assert(
+      fc.property(load, load, load, (ttft, tbt, memory) => {
+        const loads: Loads = { ttft, tbt, memory };
+        expect(overload('none', loads)).toBeUndefined();
+        expect(overload('stage', loads)).toBe(ttft > 1 ? 'ttft' : undefined);
+        for (const kind of ['early', 'predictive'] as const) {
+          const worst = overload(kind, loads);
+          const most = Math.max(ttft, tbt, memory);
+          expect(worst === undefined ? 0 : loads[worst]).toBe(most > 1 ? most : 0);
+        }
+      }),
+    );
+  });
+
+  it('learns a bound that 99 of 100 keep', () => {
+    const bound = new ErrorBound();
+    let late = 0;
+    for (let i = 0; i < 20_000; i++) {
+      // Lateness from 0 to 10 ms, spread evenly by a stride that visits all.
+      const actual = 100_000 + ((i * 6_181) % 10_000);
+      if (i >= 10_000 && actual > 100_000 + bound.us) late++;
+      bound.observe(100_000, actual, 100_000);
+    }
+    expect(late / 10_000).toBeGreaterThan(0.002);
+    expect(late / 10_000).toBeLessThan(0.03);
+  });
+});
+
+describe('the pool that decodes', () => {
+  it('takes the member whose step would be shortest, those last where the prompt could not land', () => {
+    const pool = new DecodePool([undefined, member, member, { ...member, takesOthers: false }]);
+    expect(pool.choose(600)).toBe(1);
+    const first = pool.add(0, 1, 600, 1_000);
+    expect(pool.choose(600)).toBe(2);
+    pool.joined(1_000, pool.add(0, 2, 700, 1_000));
+    // Shorter at 1, but its 600 tokens are still to land.
+    expect(pool.choose(500)).toBe(2);
+    pool.joined(2_000, first);
+    expect(pool.choose(500)).toBe(1);
+    pool.lost(1);
+    expect(pool.choose(900)).toBe(2);
+    pool.lost(2);
+    expect(pool.choose(1)).toBeUndefined();
+    pool.check();
+  });
+
+  it('is now what has joined, and then what will have joined less what is older than a decode takes', () => {
+    const pool = new DecodePool([member]);
+    const old = pool.add(0, 0, 100, 0);
+    pool.joined(0, old);
+    const young = pool.add(0, 0, 200, 0);
+    pool.joined(50_000, young);
+    pool.add(50_000, 0, 400, 80_000);
+    pool.add(50_000, 0, 800, 300_000);
+    // Two decode with 300 tokens and 50 with the newcomer's, and have generated for 50 and 0 ms.
+    const stepUs = 3_000 + 350;
+    expect(pool.now(50_000, 50).tbtUs).toBeCloseTo(3_000 + 350 + 50_000 / stepUs, 6);
+    // At 120 ms the first is older than 100 ms; 200 and 400 decode, the second for 70 ms.
+    const thenUs = 2_000 + 600;
+    expect(pool.at(50_000, 120_000, 100_000, 0).tbtUs).toBeCloseTo(2_000 + 600 + 70_000 / thenUs, 6);
+    // Whoever is late joins now: the third at 200 ms instead of 80.
+    expect(pool.at(200_000, 200_000, 100_000, 0).tbtUs).toBe(1_400);
+    expect(pool.at(50_000, 120_000, 100_000, 0).memory).toBeCloseTo((600 + 70_000 / thenUs) / 10_000, 6);
+    pool.check();
+  });
+
+  it('counts right whatever comes and goes', () => {
+    const move = fc.record({ tokens: fc.integer({ min: 1, max: 900 }), what: fc.nat(3), pick: fc.nat(50) });
+    fc.assert(
+      fc.property(fc.array(move, { maxLength: 60 }), (moves) => {
+        const pool = new DecodePool([member, undefined, member]);
+        const live: ReturnType<DecodePool['add']>[] = [];
+        moves.forEach(({ tokens, what, pick }, i) => {
+          const one = live[pick % Math.max(1, live.length)];
+          if (what < 2 || one === undefined) live.push(pool.add(i, pool.choose(tokens) ?? 0, tokens, i + 5));
+          else if (what === 2) pool.joined(i, one);
+          else pool.remove(one);
+          pool.check();
+        });
+        for (const one of live) pool.remove(one);
+        expect(pool.now(100, 0)).toEqual({ tbtUs: 0, memory: 0 });
+      }),
+    );
+  });
+});
