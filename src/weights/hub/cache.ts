@@ -55,9 +55,7 @@ export class RepositoryCache {
   snapshotFiles(commit: string): string[] {
     const root = this.snapshot(commit);
     if (!existsSync(root)) return [];
-    return readdirSync(root, { recursive: true, encoding: 'utf8' }).filter(
-      (name) => sizeOf(join(root, name)) !== undefined,
-    );
+    return pathsBelow(root).filter((name) => sizeOf(join(root, name)) !== undefined);
   }
 
   /** True when the file is there with its size. */
@@ -85,6 +83,14 @@ export class RepositoryCache {
     await create(temporary);
     await rename(temporary, path);
   }
+}
+
+/** Relative paths of what is no folder. A link to a folder is such: it may lead anywhere, and round. */
+export function pathsBelow(root: string, folder = ''): string[] {
+  return readdirSync(join(root, folder), { withFileTypes: true }).flatMap((entry) => {
+    const path = join(folder, entry.name);
+    return entry.isDirectory() ? pathsBelow(root, path) : [path];
+  });
 }
 
 /** Size of a regular file, also behind a link. */

@@ -2,7 +2,7 @@
 import { existsSync, lstatSync, readdirSync, readFileSync, realpathSync, statSync } from 'node:fs';
 import { rm } from 'node:fs/promises';
 import { basename, dirname, join, sep } from 'node:path';
-import { RepositoryCache } from './cache.ts';
+import { pathsBelow, RepositoryCache } from './cache.ts';
 import { chooseFiles } from './choose-files.ts';
 import { HubError } from './errors.ts';
 import { FolderLock } from './lock.ts';
@@ -134,7 +134,7 @@ export async function remove(cacheFolder: string, { reference, paths }: Removal)
 /** Regular files below a folder, as paths. */
 function filesBelow(folder: string): string[] {
   if (!existsSync(folder)) return [];
-  const paths = readdirSync(folder, { recursive: true, encoding: 'utf8' }).map((name) => join(folder, name));
+  const paths = pathsBelow(folder).map((name) => join(folder, name));
   return paths.filter((path) => lstatSync(path).isFile() && basename(path) !== '.DS_Store');
 }
 

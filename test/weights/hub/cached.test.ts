@@ -29,6 +29,7 @@ describe('what is cached', () => {
     writeFileSync(join(cacheFolder, 'CACHEDIR.TAG'), '');
     writeFileSync(join(cache.folder, 'snapshots', '.DS_Store'), '');
     symlinkSync('../../blobs/gone', join(cache.snapshot(commitA), 'dangling.gguf'));
+    symlinkSync('.', join(cache.snapshot(commitA), 'round'));
     const [repository, ...others] = cachedRepositories(cacheFolder);
     expect(others).toEqual([]);
     expect(repository).toMatchObject({
