@@ -3,6 +3,7 @@ import { LengthRequest } from '../cluster/length-work.ts';
 import { type Placed, Placer } from '../cluster/placer.ts';
 import type { BlockChain } from '../policy/blocks/block-chain.ts';
 import type { TraceRequest } from '../trace/request.ts';
+import { Float64Pool } from '../util/float64-pool.ts';
 import { scramble } from '../util/scramble.ts';
 import { percentile, round } from './statistics.ts';
 
@@ -50,7 +51,8 @@ export function benchPlacement(options: PlacementBenchOptions): PlacementBenchRe
     blocks: options.blocks,
     rememberedBlocks: 0,
   });
-  const requests = prompts.map((prompt) => new LengthRequest(prompt, blockTokens));
+  const gaps = new Float64Pool();
+  const requests = prompts.map((prompt) => new LengthRequest(prompt, blockTokens, gaps));
   const filled = fill(placer, requests, options);
   onProgress(`${filled.blocks} blocks on ${instances} instances: ${round(filled.storeUs)} us for each that was stored`);
   const indexMebibytes = (process.memoryUsage().arrayBuffers - before) / 2 ** 20;

@@ -7,6 +7,7 @@ import { ModelPredictor } from '../policy/cost/model-predictor.ts';
 import { ChunkedPrefill, type PrefillPredictor } from '../policy/cost/prefill.ts';
 import type { StepCostModel } from '../policy/cost/roofline.ts';
 import { digestWords } from '../util/blake2s.ts';
+import type { Float64Pool } from '../util/float64-pool.ts';
 import { scramble } from '../util/scramble.ts';
 import type { RequestSize } from './admission.ts';
 import type { Prediction } from './gate.ts';
@@ -25,10 +26,14 @@ export interface RequestLengths {
   readonly blocks: Int32Array;
 }
 
+const noGaps = new Float64Array(0);
+
 /** A request on its way. Times are those of its tokens so far. */
 export class LengthRequest {
   readonly id: RequestId;
   readonly trace: RequestLengths;
+  readonly inputTokens: number;
+  readonly outputTokens: number;
   readonly chain: BlockChain;
   firstTokenUs: number | undefined;
   lastTokenUs = 0;
@@ -38,19 +43,25 @@ export class LengthRequest {
   slo: Slo | undefined;
   /** What the conductor said when it took the request. */
   predicted: Prediction | undefined;
-  /** (outputTokens - 1): gaps between tokens. */
-  readonly gapUs: Float64Array;
+  /** The first `outputs - 1`: gaps between tokens. */
+  gapUs: Float64Array = noGaps;
+  readonly #pool: Float64Pool;
 
-  constructor(trace: RequestLengths, blockTokens: number) {
+  /** @param pool that its gaps come from with its first token, and go to in `release` */
+  constructor(trace: RequestLengths, blockTokens: number, pool: Float64Pool) {
     this.id = String(trace.index);
     this.trace = trace;
+    this.inputTokens = trace.inputTokens;
+    this.outputTokens = trace.outputTokens;
     this.chain = traceChain(trace, blockTokens);
-    this.gapUs = new Float64Array(Math.max(0, trace.outputTokens - 1));
+    this.#pool = pool;
   }
 
   /** Every step of the run gave a token. */
   grow({ startedUs, stepUs }: StepRun): void {
-    const { gapUs, outputs } = this;
+    const { outputs } = this;
+    if (outputs === 0 && this.outputTokens > 1) this.gapUs = this.#pool.take(this.outputTokens - 1);
+    const { gapUs } = this;
     const steps = stepUs.length;
     let atUs = startedUs + stepUs[0];
     if (outputs === 0) this.firstTokenUs = atUs;
@@ -62,6 +73,12 @@ export class LengthRequest {
     }
     this.lastTokenUs = atUs;
     this.outputs = outputs + steps;
+  }
+
+  /** Nobody looks at its gaps any more. */
+  release(): void {
+    if (this.gapUs !== noGaps) this.#pool.give(this.gapUs);
+    this.gapUs = noGaps;
   }
 
   /** The first token, computed elsewhere, is passed on at `atUs`. */
@@ -89,7 +106,7 @@ class LengthContent implements SequenceContent {
   }
 
   get length(): number {
-    return this.request.trace.inputTokens + this.request.outputs;
+    return this.request.inputTokens + this.request.outputs;
   }
 
   /** Outputs have no names that anybody could share. */
@@ -171,11 +188,11 @@ class LengthWork implements Work<LengthRequest, ServedLengths, undefined, undefi
       emit(request.id, firstToken);
     }
     request.grow(run);
-    return request.outputs === request.trace.outputTokens ? 'length' : undefined;
+    return request.outputs === request.outputTokens ? 'length' : undefined;
   }
 
   growthMax({ request }: ServedLengths): number {
-    return this.#coalesce ? request.trace.outputTokens - request.outputs : 1;
+    return this.#coalesce ? request.outputTokens - request.outputs : 1;
   }
 }
 
@@ -210,15 +227,15 @@ export function createLengthInstance({ cost, blocks, coalesce, ...config }: Leng
   return new Instance(machine, () => new LengthWork(coalesce));
 }
 
+/** Blocks that the index has room for from the start: a small table is a fast one, and it grows. */
+const indexedBlocks = 2 ** 15;
 /** Blocks that nobody holds any more, for which it is known that somebody did. */
 const rememberedBlocks = 1_000_000;
 
 /** Placement over instances whose prefills their cost models predict. Those of one cost model are alike. */
 export function lengthPlacement(
   settings: PlacementSettings,
-  instances: readonly (Pick<LengthInstanceConfig, 'cost' | 'blockTokens' | 'limits'> & {
-    readonly capacityTokens: number;
-  })[],
+  instances: readonly Pick<LengthInstanceConfig, 'cost' | 'blockTokens' | 'limits'>[],
 ): PlacerConfig<LengthRequest> {
   const predictors = new Map<StepCostModel, PrefillPredictor>();
   for (const { cost, limits } of instances) {
@@ -230,7 +247,7 @@ export function lengthPlacement(
     blockTokens,
     chainOf: ({ chain }) => chain,
     predictors: instances.map(({ cost }) => predictors.get(cost) as PrefillPredictor),
-    blocks: instances.reduce((sum, { capacityTokens }) => sum + capacityTokens / blockTokens, 0),
+    blocks: indexedBlocks,
     rememberedBlocks,
   };
 }

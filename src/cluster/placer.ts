@@ -16,7 +16,7 @@ export interface PlacerConfig<Request> extends PlacementSettings {
   readonly chainOf: (request: Request) => BlockChain;
   /** (instances): who predicts the prefills of each; instances that are alike share one. */
   readonly predictors: readonly PrefillPredictor[];
-  /** Blocks that the instances hold together, at most, and those that are remembered besides. */
+  /** Blocks that the index has room for from the start, and those that it remembers when nobody holds them any more. */
   readonly blocks: number;
   readonly rememberedBlocks: number;
 }
@@ -58,6 +58,7 @@ export class Placer<Request> {
     readonly kind: Uint8Array;
   };
   #placed = 0;
+  #checked = true;
 
   /** @param takesPrompts (instances) */
   constructor(takesPrompts: readonly boolean[], config: PlacerConfig<Request> | undefined) {
@@ -155,21 +156,25 @@ export class Placer<Request> {
 
   lost(instance: InstanceIndex): void {
     this.#view.up[instance] = 0;
+    this.#checked = false;
     this.#index?.drop(instance);
   }
 
   /** Says whether the instance is to tell all that it holds. */
   journal(instance: InstanceIndex, journal: BlockJournal): boolean {
+    this.#checked = false;
     return this.#index?.apply(instance, journal) === 'gap';
   }
 
   snapshot(instance: InstanceIndex, snapshot: BlockSnapshot): void {
+    this.#checked = false;
     this.#index?.restore(instance, snapshot);
   }
 
-  /** Throws unless the index is sound. */
+  /** Throws unless the index is sound. Passes over all of it, if anything was told since the last time. */
   check(): void {
-    this.#index?.check();
+    if (!this.#checked) this.#index?.check();
+    this.#checked = true;
   }
 }
 

@@ -63,12 +63,13 @@ export class Outcome {
     this.cachedTokens += cachedTokens;
     this.outputTokens += trace.outputTokens;
     this.ttftUs.add(firstTokenUs - trace.arrivalUs);
-    const tbtUs = request.gapUs.length > 0 ? Math.round(meanOfLongest(request.gapUs)) : 0;
-    if (request.gapUs.length > 0) this.tbtUs.add(tbtUs);
+    const gaps = request.outputs - 1;
+    const tbtUs = gaps > 0 ? Math.round(meanOfLongest(request.gapUs, gaps)) : 0;
+    if (gaps > 0) this.tbtUs.add(tbtUs);
     const { slo, predicted } = request;
     if (predicted !== undefined) {
       this.predictedTtft.add(predicted.ttftUs, firstTokenUs - trace.arrivalUs);
-      if (request.gapUs.length > 0) this.predictedTbt.add(predicted.tbtUs, tbtUs);
+      if (gaps > 0) this.predictedTbt.add(predicted.tbtUs, tbtUs);
     }
     if (slo === undefined || (firstTokenUs - trace.arrivalUs <= slo.ttftUs && tbtUs <= slo.tbtUs)) this.withinSlo++;
     this.#mix(trace.index, trace.arrivalUs, firstTokenUs, lastTokenUs, cachedTokens);
@@ -124,20 +125,20 @@ export class Outcome {
   }
 }
 
-/** Reorders the gaps. */
-function meanOfLongest(gapUs: Float64Array): number {
-  const count = Math.ceil(gapUs.length * longestGaps);
-  const first = gapUs.length - count;
-  putInPlace(gapUs, first);
+/** Of the first `gaps`; reorders them. */
+function meanOfLongest(gapUs: Float64Array, gaps: number): number {
+  const count = Math.ceil(gaps * longestGaps);
+  const first = gaps - count;
+  putInPlace(gapUs, first, gaps - 1);
   let sum = 0;
-  for (let i = first; i < gapUs.length; i++) sum += gapUs[i];
+  for (let i = first; i < gaps; i++) sum += gapUs[i];
   return sum / count;
 }
 
-/** Hoare's selection: no value before `place` is larger than one from there on. */
-function putInPlace(values: Float64Array, place: number): void {
+/** Hoare's selection: no value before `place` is larger than one from there on to `last`. */
+function putInPlace(values: Float64Array, place: number, last: number): void {
   let left = 0;
-  let right = values.length - 1;
+  let right = last;
   while (left < right) {
     const pivot = values[(left + right) >> 1];
     let i = left;

@@ -13,6 +13,7 @@ import type { ConductorEvent, InstanceEvent, InstanceIndex } from '../cluster/me
 import type { PlacementSettings } from '../cluster/placer.ts';
 import type { GenerationEvent, InstanceSnapshot } from '../cluster/ports.ts';
 import type { TraceRequest } from '../trace/request.ts';
+import { Float64Pool } from '../util/float64-pool.ts';
 import { EventHeap } from './event-heap.ts';
 import { SimulatedExecutor, type StepWatch } from './executor.ts';
 import { type ByteKind, Network, type Nic } from './network/network.ts';
@@ -67,6 +68,7 @@ export class Simulation {
   /** What has left for the other instance of a hand-off with its last keys and values, by request. */
   readonly #held = new Map<string, readonly GenerationEvent[]>();
   readonly #sloOf: (tokens: number) => Slo | undefined;
+  readonly #gaps = new Float64Pool();
   #nowUs = 0;
 
   constructor(config: SimulationConfig) {
@@ -87,7 +89,7 @@ export class Simulation {
       size: ({ trace }) => ({ promptTokens: trace.inputTokens, outputTokensMax: trace.outputTokens }),
       placement: lengthPlacement(
         config.placement,
-        this.#instances.map(({ capacityTokens }, i) => ({ ...instances[i].machine, capacityTokens })),
+        instances.map(({ machine }) => machine),
       ),
       admission: admissionConfig(
         config.admission,
@@ -128,7 +130,7 @@ export class Simulation {
     if (this.#config.admission.slo !== undefined) this.#lookUntil(trace.arrivalUs);
     this.advance(trace.arrivalUs);
     this.#nowUs = trace.arrivalUs;
-    const request = new LengthRequest(trace, this.#config.blockTokens);
+    const request = new LengthRequest(trace, this.#config.blockTokens, this.#gaps);
     request.slo = this.#sloOf(trace.inputTokens);
     this.#live.set(request.id, request);
     this.#tellConductor({ kind: 'submit', request });
@@ -281,5 +283,6 @@ export class Simulation {
     this.#live.delete(id);
     if (event.kind === 'finished') this.outcome.completed(request);
     else this.outcome.failed(request, event);
+    request.release();
   }
 }

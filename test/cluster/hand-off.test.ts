@@ -5,6 +5,7 @@ import type { InstanceEffect } from '../../src/cluster/effects.ts';
 import { createLengthInstance, type LengthInstance, LengthRequest } from '../../src/cluster/length-work.ts';
 import type { InstanceEvent } from '../../src/cluster/messages.ts';
 import { RooflineCost } from '../../src/policy/cost/roofline.ts';
+import { Float64Pool } from '../../src/util/float64-pool.ts';
 
 const blockTokens = 16;
 const cost = new RooflineCost({
@@ -60,7 +61,7 @@ class HandOffWorld {
   submit(inputTokens: number, outputTokens: number): void {
     const index = this.requests.length;
     const trace = { index, arrivalUs: this.nowUs, inputTokens, outputTokens, blocks: new Int32Array(0) };
-    const request = new LengthRequest(trace, blockTokens);
+    const request = new LengthRequest(trace, blockTokens, new Float64Pool());
     this.requests.push(request);
     this.heard.set(request.id, []);
     this.messages.push({ to: index % 2, event: { kind: 'submit', request, decodeAt: 2 + (index % 3 === 0 ? 1 : 0) } });

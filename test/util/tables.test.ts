@@ -3,6 +3,7 @@ import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { blake2s128 } from '../../src/util/blake2s.ts';
 import { DigestTable } from '../../src/util/digest-table.ts';
+import { Float64Pool } from '../../src/util/float64-pool.ts';
 import { IndexedHeap } from '../../src/util/indexed-heap.ts';
 import { Int32List } from '../../src/util/int32-list.ts';
 
@@ -109,4 +110,20 @@ test('the list grows, cuts and copies like an array', () => {
   list.truncate(2);
   list.set(0, 9);
   expect([...list.view()]).toEqual([9, 2]);
+});
+
+test('a pool hands out arrays that are long enough, never one twice until it is given back', () => {
+  const pool = new Float64Pool();
+  const lengths = fc.array(fc.integer({ min: 0, max: 300 }), { maxLength: 30 });
+  fc.assert(
+    fc.property(lengths, fc.nat(29), (asked, kept) => {
+      const taken = asked.map((length) => pool.take(length));
+      for (const [i, array] of taken.entries()) expect(array.length).toBeGreaterThanOrEqual(asked[i] ?? 0);
+      expect(new Set(taken).size).toBe(taken.length);
+      for (const array of taken.slice(kept)) pool.give(array);
+    }),
+  );
+  const array = pool.take(100);
+  pool.give(array);
+  expect(pool.take(65)).toBe(array);
 });
