@@ -5,6 +5,7 @@ import { placementKinds } from '../../policy/placement/placement.ts';
 import { latencyMs, type Outcome } from '../../sim/outcome.ts';
 import { Simulation } from '../../sim/simulation.ts';
 import { presetNames } from '../../trace/workload/presets.ts';
+import { runChaos } from '../chaos.ts';
 import { addClusterFlags, bytesOf, clusterFields, instanceNames, instanceSpecs } from '../cluster-options.ts';
 import { numeric, readOptions } from '../options.ts';
 import { replay } from '../replay.ts';
@@ -26,6 +27,8 @@ const schema = z.object({
   placement: z.enum(placementKinds).default('cache-aware'),
   queue: count(1).default(1_000_000),
   check: z.boolean().default(false),
+  chaos: z.boolean().default(false),
+  seeds: count(1).default(100),
   ...outputFields,
 });
 
@@ -43,6 +46,8 @@ export function simulateCommand(): Command {
     .addOption(new Option('--placement <policy>', 'who gets a request (default: cache-aware)').choices(placementKinds))
     .option('--queue <n>', 'requests accepted at once over all instances (default: 1,000,000)')
     .option('--check', 'every machine checks itself after every event')
+    .option('--chaos', 'instead of a workload: random faults with every check on, a run for each seed from --seed on')
+    .option('--seeds <n>', 'seeds of --chaos (default: 100)')
     .option('--config <file>', 'the same as the argument')
     .option('--json', 'print one JSON object');
   return addOutputFlags(addTransformFlags(addWorkloadFlags(addSloFlags(addClusterFlags(command))))).action(
@@ -51,6 +56,10 @@ export function simulateCommand(): Command {
       // Commander gives `true` without such a flag: a config file may still say otherwise.
       for (const name of ['coalesce', 'stream']) if (flags[name] === true) delete flags[name];
       const options = readOptions(schema, flags);
+      if (options.chaos) {
+        runChaos(options, json === true);
+        return;
+      }
       const started = performance.now();
       const simulation = await run(options);
       const report = reportOf(simulation.outcome, (performance.now() - started) / 1000);

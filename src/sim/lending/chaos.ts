@@ -5,6 +5,8 @@ import { Dice } from './dice.ts';
 import { faultNames, type LendingFaults, roughFaults } from './faults.ts';
 import { type LendingCounts, LendingWorld } from './world.ts';
 
+export type { LendingCounts };
+
 /** Long enough for several waves of load; then for leases, recalls and settlements to come to an end. */
 const chaosUs = 10_000_000;
 const restUs = 8_000_000;
