@@ -25,6 +25,22 @@ export function checkLoans(nowUs: number, nodes: readonly LendingNode[]): void {
   }
 }
 
+/** rBlocks at creditors that no settlement has frozen: a commit leaves them where they are, so that each debt falls by what was prepared, once. */
+export function unfrozen(node: LendingNode): readonly number[] {
+  const rblocks: number[] = [];
+  for (const { used } of node.life?.rmanager.debts ?? []) rblocks.push(...used.values());
+  return rblocks;
+}
+
+/** `before`: what was `unfrozen` when a commit came. Throws when it took one of those home. */
+export function checkCommit(node: LendingNode, before: readonly number[]): void {
+  for (const rblock of before) {
+    const kind = node.life?.rmanager.find(rblock)?.kind ?? 'remote';
+    if (kind !== 'remote')
+      throw new Error(`Lending broken: instance ${node.instance} settled rBlock ${rblock}, which was not prepared`);
+  }
+}
+
 /** Who waits for whose answer. A request is to be answered in the step that heard it: then nobody ever waits for one who waits. */
 export class Waits {
   readonly #waits = new Map<string, { readonly debtor: number; readonly creditor: number; readonly life: number }>();

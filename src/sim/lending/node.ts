@@ -20,6 +20,8 @@ export interface Life {
   readonly rmanager: RManager;
   readonly memory: InstanceMemory;
   readonly workload: Workload;
+  /** rBlocks whose contents were copied to the staging buffer. */
+  readonly fetched: Set<number>;
 }
 
 export class LendingNode {
@@ -50,7 +52,7 @@ export class LendingNode {
     const memories = memory.lending;
     const rmanager = new RManager({ instance, life: number, memories, policy, times, stagingBlocks });
     const workload = new Workload(memory, rmanager, this.#dice, policy.lowWaterBlocks);
-    this.life = { number, rmanager, memory, workload };
+    this.life = { number, rmanager, memory, workload, fetched: new Set() };
     return this.life;
   }
 
@@ -66,7 +68,11 @@ export class LendingNode {
 
   check(): void {
     if (this.life === undefined) return;
-    const { rmanager, memory, workload } = this.life;
+    const { rmanager, memory, workload, fetched } = this.life;
+    for (const [rblock, { kind }] of rmanager.table.entries()) {
+      if (kind === 'staged' && !fetched.has(rblock))
+        throw new Error(`Lending broken: rBlock ${rblock} left its creditor before its contents were copied`);
+    }
     memory.check();
     rmanager.check();
     workload.check();

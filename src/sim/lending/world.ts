@@ -9,7 +9,7 @@ import type {
 } from '../../cluster/lending/messages.ts';
 import { counterUniform } from '../../util/counter-random.ts';
 import { Agenda } from './agenda.ts';
-import { checkAtRest, checkEmpty, checkLoans, Waits } from './checks.ts';
+import { checkAtRest, checkCommit, checkEmpty, checkLoans, unfrozen, Waits } from './checks.ts';
 import { Dice } from './dice.ts';
 import type { FaultName, LendingFaults } from './faults.ts';
 import { LendingNetwork } from './network.ts';
@@ -169,7 +169,9 @@ export class LendingWorld {
     }
     const node = this.nodes[envelope.to];
     this.#whenAwake(node, node.life, () => {
+      const staying = envelope.message.kind === 'commit' ? unfrozen(node) : [];
       const effects = node.step(this.agenda.nowUs, { kind: 'message', envelope });
+      checkCommit(node, staying);
       this.#waits.heard(envelope, effects);
       this.#follow(node, effects);
     });
@@ -218,11 +220,13 @@ export class LendingWorld {
           }),
         );
       } else if (effect.kind === 'fetch') {
-        const { settlement } = effect;
+        const { settlement, rblocks } = effect;
+        for (const rblock of rblocks) life.fetched.delete(rblock);
         this.agenda.after(fetchUs, () =>
-          this.#whenAwake(node, life, () =>
-            this.#follow(node, node.step(this.agenda.nowUs, { kind: 'fetched', settlement })),
-          ),
+          this.#whenAwake(node, life, () => {
+            for (const rblock of rblocks) life.fetched.add(rblock);
+            this.#follow(node, node.step(this.agenda.nowUs, { kind: 'fetched', settlement }));
+          }),
         );
       }
     }

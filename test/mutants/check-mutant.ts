@@ -1,0 +1,65 @@
+// Applies a patch to a copy of the pure rooms and runs chaos seeds on it: what a checker is worth shows in the fault that it finds.
+import { spawnSync } from 'node:child_process';
+import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { root } from '../../scripts/root.mjs';
+
+const rooms = ['util', 'policy', 'cluster', 'trace', 'sim'];
+const entry = 'sim/lending/chaos';
+
+const compilerOptions = {
+  target: 'ES2023',
+  lib: ['ES2023'],
+  types: [],
+  module: 'NodeNext',
+  moduleResolution: 'NodeNext',
+  noCheck: true,
+  isolatedModules: true,
+  rewriteRelativeImportExtensions: true,
+  rootDir: 'src',
+  outDir: 'out',
+};
+
+/** Runs seeds until one fails, and prints what it said. */
+function seedsScript(module: string, seeds: number): string {
+  return `import { runLendingChaos } from ${JSON.stringify(pathToFileURL(module))};
+for (let seed = 1; seed <= ${seeds}; seed++) {
+  try {
+    runLendingChaos(seed);
+  } catch (error) {
+    console.log(error.message);
+    break;
+  }
+}`;
+}
+
+/** What the first of `seeds` chaos runs that fails says; undefined when none does. Without a patch, of the sources as they are. */
+export function failureWith(patch: string | undefined, seeds: number): string | undefined {
+  const folder = mkdtempSync(join(tmpdir(), 'kvasir-mutant-'));
+  try {
+    for (const room of rooms) cpSync(join(root, 'src', room), join(folder, 'src', room), { recursive: true });
+    if (patch !== undefined) run('git', ['apply', '--verbose', patch], folder);
+    writeFileSync(join(folder, 'package.json'), '{"type":"module"}');
+    writeFileSync(join(folder, 'tsconfig.json'), JSON.stringify({ compilerOptions, files: [`src/${entry}.ts`] }));
+    run(process.execPath, [join(root, 'node_modules', 'typescript', 'bin', 'tsc'), '-p', '.'], folder);
+    writeFileSync(join(folder, 'seeds.mjs'), seedsScript(join(folder, 'out', `${entry}.js`), seeds));
+    const said = run(process.execPath, ['seeds.mjs'], folder).trim();
+    return said === '' ? undefined : said;
+  } finally {
+    rmSync(folder, { recursive: true, force: true });
+  }
+}
+
+function run(command: string, args: readonly string[], cwd: string): string {
+  const { status, stdout, stderr, error } = spawnSync(command, args, { cwd, encoding: 'utf8' });
+  if (status !== 0) throw new Error(`Cannot run ${command} ${args.join(' ')}: ${error?.message ?? stdout + stderr}`);
+  return stdout;
+}
+
+/** The lines that a patch begins with: what it brings back, and what the failure is to say. */
+export function headOf(patch: string): { readonly title: string; readonly says: RegExp } {
+  const [title, says] = readFileSync(patch, 'utf8').split('\n');
+  return { title, says: new RegExp(says.replace(/^Fails with: /, '')) };
+}

@@ -1,0 +1,20 @@
+// Bugs that were thought of are put back, one at a time: chaos runs are to find each within 50 seeds.
+import { readdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { expect, it } from 'vitest';
+import { root } from '../../scripts/root.mjs';
+import { failureWith, headOf } from './check-mutant.ts';
+
+const folder = join(root, 'test', 'mutants');
+const patches = readdirSync(folder)
+  .filter((name) => name.endsWith('.patch'))
+  .map((name) => join(folder, name));
+const seeds = 50;
+
+it('finds nothing in the sources as they are', () => {
+  expect(failureWith(undefined, 3)).toBeUndefined();
+});
+
+it.each(patches.map((patch) => ({ patch, ...headOf(patch) })))('finds: $title', ({ patch, says }) => {
+  expect(failureWith(patch, seeds)).toMatch(says);
+});
