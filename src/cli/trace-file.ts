@@ -14,14 +14,7 @@ export interface TracePiece {
 }
 
 /** Requests in the order of the file, in groups as they are read. @throws Error in one line naming file, and line, field and value */
-export async function* readTrace(
-  path: string,
-  options: TraceParserOptions,
-): AsyncGenerator<readonly TraceRequest[], void> {
-  for await (const { requests } of readTracePieces(path, options)) yield requests;
-}
-
-export async function* readTracePieces(path: string, options: TraceParserOptions): AsyncGenerator<TracePiece, void> {
+export async function* readTrace(path: string, options: TraceParserOptions): AsyncGenerator<TracePiece, void> {
   const parser = new TraceParser(options);
   try {
     const { size } = await stat(path);

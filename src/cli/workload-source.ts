@@ -3,7 +3,7 @@ import type { TraceRequest } from '../trace/request.ts';
 import { faster, Slice, type Span, Tiling } from '../trace/transform.ts';
 import { WorkloadGenerator } from '../trace/workload/generator.ts';
 import { toFlag } from './options.ts';
-import { readTracePieces, type TracePiece } from './trace-file.ts';
+import { readTrace, type TracePiece } from './trace-file.ts';
 import { UsageError } from './usage-error.ts';
 import {
   presetOf,
@@ -35,7 +35,7 @@ export function openWorkload(options: SourceOptions): AsyncIterable<TracePiece> 
   const made = ['workload', ...Object.keys(workloadFields).filter((name) => name !== 'seed')] as const;
   const flag = made.find((name) => options[name as keyof SourceOptions] !== undefined);
   if (flag !== undefined) throw new UsageError(`Cannot use --${toFlag(flag)} with --trace: the file says what comes`);
-  return tiled(options, () => readTracePieces(trace, { blockTokens }));
+  return tiled(options, () => readTrace(trace, { blockTokens }));
 }
 
 type Pieces = AsyncIterable<TracePiece> | Iterable<TracePiece>;

@@ -20,12 +20,20 @@ function kvasir(...args: string[]): { status: number | null; stdout: string; std
 
 describe('workloads', { timeout: 60_000 }, () => {
   it('are the same from a file and made up', () => {
-    const flags = ['--requests', '3000', '--seed', '5', '--rate', '2'];
+    const flags = ['--requests', '1500', '--seed', '5', '--rate', '2'];
     const path = join(folder, 'real.jsonl');
     writeFileSync(path, kvasir('trace', 'generate', 'real', ...flags).stdout);
     const from = (...source: string[]) => JSON.parse(kvasir('simulate', ...source, '--mixed', '4', '--json').stdout);
+    const statistics = (...more: string[]) => JSON.parse(kvasir('trace', 'stats', path, '--json', ...more).stdout);
+    const { requests, durationSeconds, blocks } = statistics();
+    expect(requests).toBe(1500);
+    const part = statistics('--slice', '0..500', '--tile', '3', '--speed', '10');
+    expect(part.requests).toBe(1500);
+    expect(part.durationSeconds).toBeLessThan(durationSeconds / 8);
+    expect(part.blocks.unique % 3).toBe(0);
+    expect(part.blocks.unique).not.toBe(blocks.unique);
     const read = from('--trace', path);
-    expect(read).toMatchObject({ requests: 3000, completed: 3000 });
+    expect(read).toMatchObject({ requests: 1500, completed: 1500 });
     expect(from('--workload', 'real', ...flags).stateHash).toBe(read.stateHash);
     expect(from('--workload', 'real', ...flags, '--seed', '6').stateHash).not.toBe(read.stateHash);
   });

@@ -5,6 +5,7 @@ import { distribution, drawAll, overTime } from './plots.mjs';
 
 const report = JSON.parse(document.getElementById('data').textContent);
 const { load, counts } = report;
+const setting = new Map(report.settings);
 
 /** Per second between one sample and the next; the first has none before it. */
 function rate(values) {
@@ -32,6 +33,14 @@ function tiles() {
     [compact(counts.outputTokens / seconds), 'output tokens a second'],
     [duration(seconds), `simulated; ${compact(counts.steps)} steps`],
   ];
+  if (setting.has('ttft-slo')) {
+    const late = counts.completed - counts.withinSlo;
+    figures.splice(2, 0, [
+      percent(counts.withinSlo / Math.max(1, counts.completed)),
+      'of completed ones within SLO',
+      late > 0,
+    ]);
+  }
   const place = document.getElementById('tiles');
   for (const [figure, name, bad] of figures) {
     const tile = element(
@@ -137,7 +146,6 @@ function roles() {
   return [...found].map(([role, n]) => `${whole(n)} ${role}`).join(', ');
 }
 
-const setting = new Map(report.settings);
 document.getElementById('summary').textContent = [
   setting.get('trace') ?? setting.get('workload'),
   `${setting.get('model')} on ${roles()} ${setting.get('hardware')}`,

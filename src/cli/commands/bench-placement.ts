@@ -7,7 +7,7 @@ import { WorkloadGenerator } from '../../trace/workload/generator.ts';
 import { presets } from '../../trace/workload/presets.ts';
 import { numeric, readOptions } from '../options.ts';
 import { printTable } from '../table.ts';
-import { readTracePieces } from '../trace-file.ts';
+import { readTrace } from '../trace-file.ts';
 import { progress } from './bench-options.ts';
 
 const count = (least: number) => numeric(z.number().int().min(least));
@@ -48,7 +48,7 @@ export function placementCommand(): Command {
 
 async function read({ blockTokens, prompts: most }: Options, trace: string): Promise<readonly TraceRequest[]> {
   const prompts: TraceRequest[] = [];
-  for await (const { requests } of readTracePieces(trace, { blockTokens })) {
+  for await (const { requests } of readTrace(trace, { blockTokens })) {
     prompts.push(...requests.slice(0, most - prompts.length));
     if (prompts.length === most) break;
   }

@@ -9,7 +9,7 @@ import { type TraceStatistics, TraceSummary } from '../../trace/statistics.ts';
 import { presetNames } from '../../trace/workload/presets.ts';
 import { numeric, readOptions } from '../options.ts';
 import { printTable } from '../table.ts';
-import { readTrace, type TracePiece } from '../trace-file.ts';
+import type { TracePiece } from '../trace-file.ts';
 import { addTransformFlags, addWorkloadFlags, transformFields, workloadFields } from '../workload-options.ts';
 import { openWorkload } from '../workload-source.ts';
 
@@ -21,6 +21,7 @@ const capacities = z
   .default([]);
 
 const statsSchema = z.object({
+  ...transformFields,
   capacity: capacities,
   capacityTokens: capacities,
   eviction: z.enum(evictionKinds).default('lru'),
@@ -31,8 +32,13 @@ export function traceCommand(): Command {
   const trace = new Command('trace').description(
     'look at workload traces (Mooncake JSON lines, Azure CSV; plain or gzip), or make them up',
   );
-  trace
-    .command('stats')
+  trace.addCommand(statsCommand());
+  trace.addCommand(generateCommand());
+  return trace;
+}
+
+function statsCommand(): Command {
+  const command = new Command('stats')
     .description('lengths, arrivals, and how much of the prompts a cache could serve')
     .argument('<file>', 'trace file')
     .option('--capacity <blocks,...>', 'hit ratios of caches of so many blocks')
@@ -40,11 +46,12 @@ export function traceCommand(): Command {
     .addOption(new Option('--eviction <order>', 'which block goes first (default: lru)').choices(evictionKinds))
     .option('--block-tokens <n>', 'tokens of a block of the trace (default: 512)')
     .option('--config <file>', 'YAML file with the same names as these flags; flags win')
-    .option('--json', 'print one JSON object')
-    .action(async (file: string, { json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
-      const { capacity, capacityTokens, eviction, blockTokens } = readOptions(statsSchema, flags);
-      const summary = new TraceSummary(blockTokens);
-      for await (const requests of readTrace(file, { blockTokens }))
+    .option('--json', 'print one JSON object');
+  return addTransformFlags(command).action(
+    async (trace: string, { json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
+      const { capacity, capacityTokens, eviction, ...options } = readOptions(statsSchema, flags);
+      const summary = new TraceSummary(options.blockTokens);
+      for await (const { requests } of openWorkload({ ...options, trace, seed: 0 }))
         for (const request of requests) summary.add(request);
       const bounds: CacheBound[] = [
         ...capacity.map((capacityBlocks) => ({ eviction, capacityBlocks })),
@@ -53,9 +60,8 @@ export function traceCommand(): Command {
       const statistics = summary.statistics(bounds);
       if (json === true) console.log(JSON.stringify(statistics));
       else printStatistics(statistics);
-    });
-  trace.addCommand(generateCommand());
-  return trace;
+    },
+  );
 }
 
 const generateSchema = z.object({
