@@ -89,11 +89,19 @@ function writeOutput(path: string, text: string): void {
 
 const mostTelling = ['trace', 'workload', 'model', 'hardware', 'prefill', 'decode', 'mixed', 'speed'];
 
+/** '{"kind":"fixed","tokens":5}' reads as 'kind fixed, tokens 5'. */
+function shown(value: unknown): string {
+  if (typeof value !== 'object' || value === null) return String(value);
+  return Object.entries(value)
+    .map(([name, part]) => `${name} ${shown(part)}`)
+    .join(', ');
+}
+
 /** What the page says of the run, the most telling first. */
 function settingsOf({ report: _, timeline: __, timelineWindow: ___, ...options }: OutputOptions) {
   const rank = (name: string) => (mostTelling.includes(name) ? mostTelling.indexOf(name) : mostTelling.length);
   return Object.entries(options)
     .filter(([, value]) => value !== undefined)
     .sort(([a], [b]) => rank(a) - rank(b))
-    .map(([name, value]) => [toFlag(name), typeof value === 'object' ? JSON.stringify(value) : String(value)] as const);
+    .map(([name, value]) => [toFlag(name), shown(value)] as const);
 }

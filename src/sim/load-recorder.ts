@@ -1,4 +1,5 @@
 // How the cluster stood over time: samples at equal distances in bounded memory, however long the run.
+import type { PoolLoads } from '../cluster/gate.ts';
 import type { InstanceSnapshot } from '../cluster/ports.ts';
 import { type ByteKind, byteKinds } from './network/network.ts';
 import type { Outcome } from './outcome.ts';
@@ -12,6 +13,7 @@ export interface RecordedSimulation {
   readonly outcome: Outcome;
   readonly bytesMoved: Readonly<Record<ByteKind, number>>;
   advance(timeUs: number): void;
+  loads(nowUs: number): PoolLoads | undefined;
   snapshots(): readonly InstanceSnapshot[];
 }
 
@@ -27,6 +29,8 @@ export interface LoadOverTime {
   readonly totals: Readonly<Record<TotalName, readonly number[]>>;
   /** (samples): bytes from the start on, by what they are for. */
   readonly bytesMoved: Readonly<Record<ByteKind, readonly number[]>>;
+  /** (samples): what is predicted over the SLO; empty where no request had one. */
+  readonly poolLoads: readonly PoolLoads[];
 }
 
 const totalNames = ['completed', 'refused', 'cachedTokens', 'computedTokens', 'outputTokens', 'preemptions'] as const;
@@ -39,6 +43,7 @@ interface Sample {
   readonly kvUsed: Float32Array;
   readonly totals: Readonly<Record<TotalName, number>>;
   readonly bytesMoved: Readonly<Record<ByteKind, number>>;
+  readonly loads: PoolLoads | undefined;
 }
 
 /** Looks at the state between events, so that a run with it is the same as one without. When there are too many samples every other goes. */
@@ -80,6 +85,7 @@ export class LoadRecorder {
       waiting: by('waiting', 0),
       kvUsed: by('kvUsed', 3),
       totals: record(totalNames, (name) => samples.map(({ totals }) => totals[name])),
+      poolLoads: samples.some(({ loads }) => loads !== undefined) ? samples.map(({ loads }) => loads ?? none) : [],
       bytesMoved: record(byteKinds, (kind) => samples.map(({ bytesMoved }) => bytesMoved[kind])),
     };
   }
@@ -102,6 +108,7 @@ export class LoadRecorder {
         preemptions: sum(({ preemptions }) => preemptions),
       },
       bytesMoved: { ...this.#simulation.bytesMoved },
+      loads: this.#simulation.loads(atUs),
     };
   }
 
@@ -110,6 +117,8 @@ export class LoadRecorder {
     this.#intervalUs *= 2;
   }
 }
+
+const none: PoolLoads = { prefill: 0, decode: 0 };
 
 function record<K extends string, T>(names: readonly K[], of: (name: K) => T): Record<K, T> {
   return Object.fromEntries(names.map((name) => [name, of(name)])) as Record<K, T>;

@@ -1,6 +1,7 @@
 // The simulator: carries the machines' effects out by turning each into a future event. It decides nothing.
 import { Conductor, type InstanceRole } from '../cluster/conductor.ts';
 import type { ConductorEffect, InstanceEffect } from '../cluster/effects.ts';
+import type { PoolLoads } from '../cluster/gate.ts';
 import { type AdmissionSettings, admissionConfig, type Slo, sloRule } from '../cluster/length-admission.ts';
 import {
   createLengthInstance,
@@ -118,6 +119,11 @@ export class Simulation {
   /** How every instance stands. */
   snapshots(): readonly InstanceSnapshot[] {
     return this.#instances.map((instance) => instance.snapshot());
+  }
+
+  /** Of the pools that prefill and decode; undefined when nobody has an SLO. Everything before `nowUs` has happened. */
+  loads(nowUs: number): PoolLoads | undefined {
+    return this.#conductor.loads(nowUs);
   }
 
   /** So far, over the network. */

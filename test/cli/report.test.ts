@@ -11,7 +11,23 @@ const command = fileURLToPath(new URL('../../dist/cli/main.js', import.meta.url)
 const folder = mkdtempSync(join(tmpdir(), 'kvasir-report-'));
 const page = join(folder, 'run.html');
 const timeline = join(folder, 'run.json');
-const run = ['simulate', '--workload', 'real', '--requests', '800', '--rate', '4', '--mixed', '3', '--queue', '60'];
+const run = [
+  'simulate',
+  '--ttft-slo',
+  '30s',
+  '--tbt-slo',
+  '200ms',
+  '--workload',
+  'real',
+  '--requests',
+  '800',
+  '--rate',
+  '4',
+  '--mixed',
+  '3',
+  '--queue',
+  '60',
+];
 afterAll(() => rmSync(folder, { recursive: true }));
 
 function simulate(...flags: string[]): { stateHash: string; steps: number; refused: { atPrefill: number } } {
@@ -80,7 +96,7 @@ describe.skipIf(!existsSync(browserPath) && !inCi)('the page in Chromium', { tim
 
   it.each(['light', 'dark'] as const)('draws every plot and asks for nothing: %s', async (scheme) => {
     await opened(scheme, async (tab) => {
-      expect(await tab.locator('.uplot canvas').count()).toBe(8);
+      expect(await tab.locator('.uplot canvas').count()).toBe(9);
       for (const canvas of await tab.locator('canvas').all()) expect(await coloursOf(canvas)).toBeGreaterThan(8);
       expect(await tab.locator('#blocks .bar i').count()).toBeGreaterThan(2);
       expect(await tab.locator('.tile').allInnerTexts()).toContainEqual(expect.stringContaining('refused'));

@@ -14,6 +14,7 @@ function recorded(endUs: number) {
     get nowUs() {
       return Math.min(nowUs, endUs);
     },
+    loads: (atUs: number) => (atUs < 1e6 ? undefined : { prefill: atUs / 1e6, decode: 2 }),
     advance: (timeUs: number) => {
       nowUs = timeUs;
       outcome.completedRequests = Math.floor(nowUs / 1e6);
@@ -53,6 +54,9 @@ describe('load over time', () => {
       const gaps = load.seconds.slice(1, -1).map((at, i) => at - load.seconds[i]);
       for (const gap of gaps) expect(gap).toBeCloseTo(gaps[0], 6);
       expect(load.running[0]).toEqual(load.seconds.map(Math.floor));
+      if (seconds > 1)
+        expect(load.poolLoads.map(({ prefill }) => prefill)).toEqual(load.seconds.map((s) => (s < 1 ? 0 : s)));
+      else expect(load.poolLoads).toEqual([]);
       expect(load.kvUsed[0].every((share) => share === 0.25)).toBe(true);
     },
   );

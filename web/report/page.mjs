@@ -101,6 +101,16 @@ function network(plot) {
   plot('Network', 'bytes a second between instances, by what they are for', series);
 }
 
+/** What is predicted over the SLO, where requests have one: above 100 % admission refuses. */
+function pools(plot) {
+  if (load.poolLoads.length === 0) return;
+  const series = [
+    { label: 'prefill', hue: 'blue', values: load.poolLoads.map(({ prefill }) => prefill) },
+    { label: 'decode', hue: 'violet', values: load.poolLoads.map(({ decode }) => decode) },
+  ];
+  plot('Load of the pools', 'predicted TTFT and TBT over their SLOs', series, { format: percent });
+}
+
 function plotsOverTime() {
   const place = document.getElementById('load');
   const plot = (title, note, series, options) => overTime(place, load.seconds, { title, note, series, ...options });
@@ -134,6 +144,7 @@ function plotsOverTime() {
   ];
   plot('Balance', 'requests running on one instance', spread);
   network(plot);
+  pools(plot);
 }
 
 /** '5 prefill, 3 decode': names end with a number. */
