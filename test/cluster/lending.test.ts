@@ -50,6 +50,8 @@ class Town {
   #sent: Envelope[] = [];
   /** Messages of these kinds are lost. */
   losing: readonly LendingMessageKind[] = [];
+  /** Messages for this instance are lost, of those kinds only; undefined: for any. */
+  losingTo: number | undefined;
   readonly said: LendingMessageKind[] = [];
 
   constructor(members: number) {
@@ -86,7 +88,8 @@ class Town {
   }
 
   #deliver(envelope: Envelope): void {
-    if (this.losing.includes(envelope.message.kind)) return;
+    const meant = this.losingTo === undefined || envelope.to === this.losingTo;
+    if (meant && this.losing.includes(envelope.message.kind)) return;
     const event = { kind: 'message', envelope } as const;
     if (envelope.to === 'gmanager') this.#take('gmanager', this.gmanager.step(this.nowUs, event));
     else this.#take(envelope.to, this.members[envelope.to].rmanager.step(this.nowUs, event));
@@ -200,6 +203,23 @@ describe('a loan', () => {
   });
 });
 
+describe('guests', () => {
+  it('go home as far as their work exceeds what the creditor allows', () => {
+    const town = new Town(2);
+    town.run(300);
+    town.members[0].leave(3);
+    town.run(100);
+    const { rmanager } = town.members[0];
+    while (rmanager.take() !== undefined);
+    const [debt] = rmanager.debts;
+    expect([debt.held, debt.guestPermille]).toEqual([4, 200]);
+    const load = { kind: 'guestLoad', creditor: 1, permille: 400 } as const;
+    const effects = rmanager.step(town.nowUs, load);
+    const vacate = effects.flatMap((effect) => (effect.kind === 'vacate' ? effect.rblocks : []));
+    expect(vacate.length).toBe(2);
+  });
+});
+
 describe('settlement', () => {
   it.each([2, 3, 4])('brings every block of a cycle of %i home', (members) => {
     const town = ringOfDebts(members);
@@ -228,5 +248,34 @@ describe('settlement', () => {
     town.losing = [];
     town.run(2_000);
     expect(Math.min(...town.members.map((member, i) => member.owes((i + 1) % 3)))).toBe(0);
+  });
+
+  it('that only some heard the end of: they get their blocks home by recall, and nothing is lost', () => {
+    const town = ringOfDebts(3);
+    town.losing = ['commit'];
+    town.losingTo = 1;
+    // One place at home besides what comes back.
+    for (const member of town.members) member.leave(1);
+    for (let ms = 0; ms < 2_000 && !town.said.includes('settled'); ms++) town.run(1);
+    expect(town.said).toContain('settled');
+    town.restartGManager();
+    town.losing = [];
+    const kinds = (member: Member) => [...member.rmanager.table.entries()].map(([, { kind }]) => kind);
+    const vacated = new Set<number>();
+    for (let ms = 0; ms < 1_500; ms++) {
+      town.run(1);
+      const { rmanager } = town.members[1];
+      for (const { instance, effect } of town.effects) {
+        if (effect.kind !== 'vacate' || instance !== 1) continue;
+        for (const rblock of effect.rblocks) {
+          if (!vacated.has(rblock)) rmanager.free(rblock);
+          vacated.add(rblock);
+        }
+      }
+    }
+    expect(vacated.size).toBeGreaterThan(0);
+    expect(kinds(town.members[2])).not.toContain('staged');
+    expect(kinds(town.members[0])).not.toContain('staged');
+    expect(town.effects.filter(({ effect }) => effect.kind === 'lost')).toEqual([]);
   });
 });

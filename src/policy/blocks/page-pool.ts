@@ -51,7 +51,8 @@ export class PagePool {
       }
       seen[page] = 1;
     }
-    const taken = this.#taken.reduce((sum, bit) => sum + bit, 0);
+    let taken = 0;
+    for (let page = 0; page < this.total; page++) taken += this.#taken[page];
     if (taken + this.#free !== this.total) {
       throw new Error(`Page pool broken: ${taken} taken + ${this.#free} free is not ${this.total}`);
     }
