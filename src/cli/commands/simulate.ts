@@ -43,7 +43,11 @@ export function simulateCommand(): Command {
     .argument('[experiment]', 'YAML file with the names of these flags; flags win')
     .option('--trace <file>', 'Mooncake JSON lines or Azure CSV, plain or gzip')
     .option('--workload <name>', `made up instead: ${presetNames.join(', ')}`)
-    .addOption(new Option('--placement <policy>', 'who gets a request (default: cache-aware)').choices(placementKinds))
+    .addOption(
+      new Option('--placement <policy>', 'who gets a request; random: by --seed (default: cache-aware)').choices(
+        placementKinds,
+      ),
+    )
     .option('--queue <n>', 'requests accepted at once over all instances (default: 1,000,000)')
     .option('--check', 'every machine checks itself after every event')
     .option('--chaos', 'instead of a workload: random faults with every check on, a run for each seed from --seed on')
