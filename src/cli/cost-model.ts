@@ -1,14 +1,17 @@
 // The cost model of an instance from what a command names: hardware, model, precision, parallel sizes, and measured tables if there are any.
+
+import type { MeasuredTables } from '../policy/cost/measured-tables.ts';
 import { RooflineCost, type StepCostModel, statedEfficiency } from '../policy/cost/roofline.ts';
-import { fittedOverheads, type StepOverheads, TableCost } from '../policy/cost/table-cost.ts';
+import { fittedOverheads, layOutKernels, type StepKernels, TableCost } from '../policy/cost/table-cost.ts';
 import { readMeasuredTables } from './measured-tables.ts';
 import { hardwareSpec, modelSpec } from './specs.ts';
 import { UsageError } from './usage-error.ts';
 
 export const costKinds = ['roofline', 'table'] as const;
+export type CostKind = (typeof costKinds)[number];
 
 export interface CostOptions {
-  readonly cost: (typeof costKinds)[number];
+  readonly cost: CostKind;
   /** Directory of measured tables. */
   readonly tables?: string | undefined;
   readonly model: string;
@@ -33,8 +36,26 @@ export function tensorParallelOf({ hardware, tp, pp }: CostOptions, devices: num
 }
 
 /** @throws UsageError in one line when the tables, the arithmetic or the devices are missing, or the model does not fit */
-export function createCostModel(options: CostOptions, overheads: StepOverheads = fittedOverheads): StepCostModel {
-  const { hardware, precision, kv, pp } = options;
+export function createCostModel(options: CostOptions): StepCostModel {
+  if (options.cost === 'table') return new TableCost(measuredKernels(options, readTables(options)), fittedOverheads);
+  const { device, shape } = instanceShape(options);
+  return rangeErrorsAsUsage(() => new RooflineCost({ ...shape, device, efficiency: statedEfficiency }));
+}
+
+/** @throws UsageError when a kernel of the model was not measured, or the devices cannot hold its weights */
+export function measuredKernels(options: CostOptions, tables: MeasuredTables): StepKernels {
+  const { device, shape } = instanceShape(options);
+  return rangeErrorsAsUsage(() => layOutKernels({ ...shape, device, tables }));
+}
+
+/** @throws UsageError naming what is missing */
+export function readTables(options: CostOptions): MeasuredTables {
+  if (options.tables === undefined) throw new UsageError('Cannot use --cost table: name a directory with --tables');
+  return readMeasuredTables(options.tables, options);
+}
+
+function instanceShape(options: CostOptions) {
+  const { hardware, precision } = options;
   const device = hardwareSpec(hardware, options.machines);
   const operationsPerSecond = device.operationsPerSecond[precision];
   if (operationsPerSecond === undefined) {
@@ -43,19 +64,12 @@ export function createCostModel(options: CostOptions, overheads: StepOverheads =
   const shape = {
     model: modelSpec(options.model, options.models),
     tensorParallel: tensorParallelOf(options, device.devices),
-    pipelineParallel: pp,
+    pipelineParallel: options.pp,
     weightBytes: bytesOf(precision),
-    kvBytes: bytesOf(kv),
+    kvBytes: bytesOf(options.kv),
     kvMemoryShare,
   };
-  return rangeErrorsAsUsage(() => {
-    if (options.cost === 'roofline') {
-      return new RooflineCost({ ...shape, device: { ...device, operationsPerSecond }, efficiency: statedEfficiency });
-    }
-    if (options.tables === undefined) throw new UsageError('Cannot use --cost table: name a directory with --tables');
-    const tables = readMeasuredTables(options.tables, { hardware, precision, kv });
-    return new TableCost({ ...shape, device, tables, overheads });
-  });
+  return { device: { ...device, operationsPerSecond }, shape };
 }
 
 function bytesOf(precision: 'bf16' | 'fp8'): number {

@@ -12,7 +12,19 @@ const folder = mkdtempSync(join(tmpdir(), 'kvasir-cost-'));
 afterAll(() => rmSync(folder, { recursive: true }));
 
 function simulate(...args: string[]): { status: number | null; stdout: string; stderr: string } {
-  const flags = ['simulate', '--workload', 'real', '--requests', '50', '--model', 'llama3-8b', '--json', ...args];
+  const flags = [
+    'simulate',
+    '--workload',
+    'real',
+    '--requests',
+    '50',
+    '--model',
+    'llama3-8b',
+    '--mixed',
+    '1',
+    '--json',
+    ...args,
+  ];
   return spawnSync(process.execPath, [command, ...flags], { encoding: 'utf8' });
 }
 

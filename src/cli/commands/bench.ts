@@ -15,6 +15,7 @@ import { locateModel } from '../locate-model.ts';
 import { modelFlag, modelOptionsSchema, readOptions } from '../options.ts';
 import { printTable } from '../table.ts';
 import { UsageError } from '../usage-error.ts';
+import { costCommand } from './bench-cost.ts';
 import { kernelCommand } from './bench-kernel.ts';
 import { counts, list, progress, threadsFlag } from './bench-options.ts';
 import { placementCommand } from './bench-placement.ts';
@@ -22,11 +23,12 @@ import { soakCommand } from './bench-soak.ts';
 
 export function benchCommand(): Command {
   return new Command('bench')
-    .description('measure: engine, kernel, http, accuracy, placement, soak')
+    .description('measure: engine, kernel, http, accuracy, cost, placement, soak')
     .addCommand(engineCommand())
     .addCommand(kernelCommand())
     .addCommand(httpCommand())
     .addCommand(accuracyCommand())
+    .addCommand(costCommand())
     .addCommand(placementCommand())
     .addCommand(soakCommand());
 }

@@ -6,8 +6,7 @@ type Share = Omit<InstanceShape, 'efficiency' | 'device'> & { readonly device: {
 /** @throws RangeError when the devices cannot hold the weights */
 export function kvCapacity({ model, device, tensorParallel, pipelineParallel, ...config }: Share) {
   const { weightBytes, kvBytes, kvMemoryShare } = config;
-  const embeddings = model.vocabulary * model.hidden * (model.tiedHead ? 1 : 2);
-  const weights = (model.layers * layerParameters(model) + embeddings) * weightBytes;
+  const weights = parameters(model) * weightBytes;
   const devices = tensorParallel * pipelineParallel;
   const memory = device.memoryBytes * devices;
   if (weights >= memory) {
@@ -17,6 +16,12 @@ export function kvCapacity({ model, device, tensorParallel, pipelineParallel, ..
   }
   const kvBytesPerToken = 2 * model.layers * model.kvHeads * model.headDim * kvBytes;
   return { kvBytesPerToken, kvCapacityTokens: Math.floor(((memory - weights) * kvMemoryShare) / kvBytesPerToken) };
+}
+
+/** Weights of all matrices. */
+export function parameters(model: ModelShape): number {
+  const embeddings = model.vocabulary * model.hidden * (model.tiedHead ? 1 : 2);
+  return model.layers * layerParameters(model) + embeddings;
 }
 
 /** Weights of the matrices of one layer. */

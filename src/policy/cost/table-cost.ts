@@ -11,7 +11,7 @@ export interface StepOverheads {
   readonly stepUs: number;
   /** Of each row with logits: sampling, bookkeeping of its sequence. */
   readonly sequenceUs: number;
-  /** Of each layer: norms, rotation, writing KV, activation, at their least. */
+  /** Of each layer: what norms, rotation, writing KV and activation take however few the rows. */
   readonly layerUs: number;
   /** Of kernels in a server against alone: steps that decode only, and steps with prefill (clocks fall under load). */
   readonly decodeFactor: number;
@@ -35,7 +35,6 @@ export const fittedOverheads: StepOverheads = {
 export interface TableCostConfig {
   readonly model: ModelShape;
   readonly tables: MeasuredTables;
-  readonly overheads: StepOverheads;
   readonly device: {
     readonly memoryBytes: number;
     readonly memoryBytesPerSecond: number;
@@ -49,11 +48,50 @@ export interface TableCostConfig {
   readonly kvMemoryShare: number;
 }
 
+/** Kernel times of one model on so many devices, laid out for look-ups: microseconds of all layers. */
+export interface StepKernels {
+  readonly layers: number;
+  /** (rowsMax + 1): products and element-wise kernels; all-reduces and the way from stage to stage. */
+  readonly rowsUs: Float64Array;
+  readonly reduceUs: Float64Array;
+  /** (logitRowsMax + 1) */
+  readonly headUs: Float64Array;
+  readonly context: AttentionTimes;
+  readonly generation: AttentionTimes;
+  readonly kvBytesPerToken: number;
+  readonly kvCapacityTokens: number;
+}
+
 /** Rows up to which times are laid out one by one; larger steps go on as the last ones went. */
 const rowsMax = 16_384;
 const logitRowsMax = 2_048;
 /** Of memory bandwidth that element-wise kernels reach. */
 const elementwiseShare = 0.8;
+
+/** @throws RangeError when the tables miss a kernel of the model, or the devices cannot hold its weights */
+export function layOutKernels(config: TableCostConfig): StepKernels {
+  const { model, tables, tensorParallel: tp } = config;
+  const { name } = tables;
+  if (model.headDim !== tables.headDim) {
+    throw new RangeError(
+      `Cannot time attention: ${name} is of heads of ${tables.headDim}: the model's have ${model.headDim}`,
+    );
+  }
+  const memory = kvCapacity(config);
+  const heads = Math.ceil(model.heads / tp);
+  const kvHeads = Math.ceil(model.kvHeads / tp);
+  const gemm = new GemmTimes(tables.gemm, name);
+  const head = gemm.line(Math.ceil(model.vocabulary / tp), model.hidden);
+  return {
+    ...memory,
+    layers: model.layers,
+    rowsUs: layRows(config, gemm, heads, kvHeads),
+    reduceUs: layReduces(config),
+    headUs: Float64Array.from({ length: logitRowsMax + 1 }, (_, rows) => (rows === 0 ? 0 : head.at(rows))),
+    context: new AttentionTimes(tables.contextAttention, heads, kvHeads, keyRowsOf, name),
+    generation: new AttentionTimes(tables.generationAttention, heads, kvHeads, (tokens) => tokens, name),
+  };
+}
 
 /**
  * Matrix products of each layer (qkv, output, gate and up, down) and two all-reduces by rows; the head by rows with logits; attention of
@@ -62,38 +100,16 @@ const elementwiseShare = 0.8;
 export class TableCost implements StepCostModel {
   readonly kvBytesPerToken: number;
   readonly kvCapacityTokens: number;
-  readonly #layers: number;
+  readonly #kernels: StepKernels;
   readonly #overheads: StepOverheads;
-  /** (rowsMax + 1): all layers but attention and all-reduce; all-reduces. */
-  readonly #rowsUs: Float64Array;
-  readonly #reduceUs: Float64Array;
-  /** (logitRowsMax + 1) */
-  readonly #headUs: Float64Array;
-  readonly #context: AttentionTimes;
-  readonly #generation: AttentionTimes;
+  readonly #fixedUs: number;
 
-  /** @throws RangeError when the tables miss a kernel of the model, or the devices cannot hold its weights */
-  constructor(config: TableCostConfig) {
-    const { model, tables, overheads, tensorParallel: tp } = config;
-    const { name } = tables;
-    if (model.headDim !== tables.headDim) {
-      throw new RangeError(
-        `Cannot time attention: ${name} is of heads of ${tables.headDim}: the model's have ${model.headDim}`,
-      );
-    }
-    const memory = kvCapacity(config);
-    this.kvBytesPerToken = memory.kvBytesPerToken;
-    this.kvCapacityTokens = memory.kvCapacityTokens;
-    const heads = Math.ceil(model.heads / tp);
-    const kvHeads = Math.ceil(model.kvHeads / tp);
-    this.#context = new AttentionTimes(tables.contextAttention, heads, kvHeads, keyRowsOf, name);
-    this.#generation = new AttentionTimes(tables.generationAttention, heads, kvHeads, (tokens) => tokens, name);
-    this.#layers = model.layers;
+  constructor(kernels: StepKernels, overheads: StepOverheads) {
+    this.kvBytesPerToken = kernels.kvBytesPerToken;
+    this.kvCapacityTokens = kernels.kvCapacityTokens;
+    this.#kernels = kernels;
     this.#overheads = overheads;
-    this.#rowsUs = layRows(config, heads, kvHeads);
-    this.#reduceUs = layReduces(config);
-    const head = new GemmTimes(tables.gemm, name).line(Math.ceil(model.vocabulary / tp), model.hidden);
-    this.#headUs = Float64Array.from({ length: logitRowsMax + 1 }, (_, rows) => (rows === 0 ? 0 : head.at(rows)));
+    this.#fixedUs = overheads.stepUs + kernels.layers * overheads.layerUs;
   }
 
   stepUs(shape: StepShape): number {
@@ -121,36 +137,33 @@ export class TableCost implements StepCostModel {
   }
 
   #us({ rows, keyRows, decodeRows, decodeKeys, logitRows }: StepShape): number {
-    const { stepUs, sequenceUs, decodeFactor, prefillFactor, decodeReduceFactor, prefillReduceFactor } =
-      this.#overheads;
+    const { rowsUs, headUs, reduceUs, layers, generation } = this.#kernels;
+    const { sequenceUs, decodeFactor, prefillFactor, decodeReduceFactor, prefillReduceFactor } = this.#overheads;
     const prefillRows = rows - decodeRows;
-    let attentionUs = decodeRows > 0 ? this.#generation.us(decodeRows, decodeKeys / decodeRows) : 0;
+    let attentionUs = decodeRows > 0 ? generation.us(decodeRows, decodeKeys / decodeRows) : 0;
     if (prefillRows > 0) attentionUs += this.#prefillUs(prefillRows, keyRows - decodeKeys);
-    const kernelsUs = along(this.#rowsUs, rows) + along(this.#headUs, logitRows) + this.#layers * attentionUs;
-    const reduceUs = along(this.#reduceUs, rows);
-    const fixedUs = stepUs + logitRows * sequenceUs;
+    const kernelsUs = along(rowsUs, rows) + along(headUs, logitRows) + layers * attentionUs;
+    const allReduceUs = along(reduceUs, rows);
+    const fixedUs = this.#fixedUs + logitRows * sequenceUs;
     return prefillRows > 0
-      ? fixedUs + kernelsUs * prefillFactor + reduceUs * prefillReduceFactor
-      : fixedUs + kernelsUs * decodeFactor + reduceUs * decodeReduceFactor;
+      ? fixedUs + kernelsUs * prefillFactor + allReduceUs * prefillReduceFactor
+      : fixedUs + kernelsUs * decodeFactor + allReduceUs * decodeReduceFactor;
   }
 
   /** n rows with K key-rows are n / s whole prompts of s tokens that have K between them; part of one takes its share, and reads all its keys. */
   #prefillUs(rows: number, keyRows: number): number {
+    const { context, generation } = this.#kernels;
     const tokens = (2 * keyRows) / rows - 1;
     const prompts = rows / tokens;
-    if (prompts >= 1) return this.#context.us(prompts, keyRowsOf(tokens));
-    return Math.max(this.#context.us(1, keyRowsOf(tokens)) * prompts, this.#generation.us(1, tokens));
+    if (prompts >= 1) return context.us(prompts, keyRowsOf(tokens));
+    return Math.max(context.us(1, keyRowsOf(tokens)) * prompts, generation.us(1, tokens));
   }
 }
 
 /** (rowsMax + 1): microseconds of all layers but attention and all-reduce, by rows; never falls. */
-function layRows(
-  { model, tables, overheads, device, tensorParallel }: TableCostConfig,
-  heads: number,
-  kvHeads: number,
-) {
+function layRows(config: TableCostConfig, gemm: GemmTimes, heads: number, kvHeads: number): Float64Array {
+  const { model, device, tensorParallel } = config;
   const { hidden, headDim, gated } = model;
-  const gemm = new GemmTimes(tables.gemm, tables.name);
   const width = Math.ceil(model.intermediate / tensorParallel);
   const products = [
     gemm.line((heads + 2 * kvHeads) * headDim, hidden),
@@ -162,7 +175,7 @@ function layRows(
   const rowBytes = 2 * (8 * hidden + 2 * (heads + 2 * kvHeads) * headDim + (gated ? 3 : 2) * width);
   const elementwiseUs = (rowBytes / (device.memoryBytesPerSecond * elementwiseShare)) * 1e6;
   return Float64Array.from({ length: rowsMax + 1 }, (_, rows) => {
-    let us = overheads.layerUs + rows * elementwiseUs;
+    let us = rows * elementwiseUs;
     for (const product of products) us += product.at(rows);
     return us * model.layers;
   });
@@ -189,9 +202,10 @@ function keyRowsOf(tokens: number): number {
   return (tokens * (tokens + 1)) / 2;
 }
 
-/** Beyond the end it goes on as over the last half. */
+/** Between whole rows, of mean chunks, it is straight; beyond the end it goes on as over the last half. */
 function along(us: Float64Array, rows: number): number {
-  if (rows < us.length) return us[rows];
   const last = us.length - 1;
-  return us[last] + ((rows - last) * (us[last] - us[last >> 1])) / (last - (last >> 1));
+  if (rows >= last) return us[last] + ((rows - last) * (us[last] - us[last >> 1])) / (last - (last >> 1));
+  const whole = Math.floor(rows);
+  return whole === rows ? us[whole] : us[whole] + (us[whole + 1] - us[whole]) * (rows - whole);
 }

@@ -8,7 +8,12 @@ import { Line, Surface } from '../../../src/policy/cost/interpolate.ts';
 import { AttentionTimes, GemmTimes, plausible, reduceLine } from '../../../src/policy/cost/kernel-times.ts';
 import { withoutQuantising } from '../../../src/policy/cost/measured-tables.ts';
 import type { StepShape } from '../../../src/policy/cost/step-shape.ts';
-import { fittedOverheads, TableCost, type TableCostConfig } from '../../../src/policy/cost/table-cost.ts';
+import {
+  fittedOverheads,
+  layOutKernels,
+  TableCost,
+  type TableCostConfig,
+} from '../../../src/policy/cost/table-cost.ts';
 
 const folder = fileURLToPath(new URL('../../data/kernel-latencies', import.meta.url));
 const tables = readMeasuredTables(folder, { hardware: 'h100x8', precision: 'bf16', kv: 'bf16' });
@@ -24,7 +29,6 @@ const bare = {
 const config: TableCostConfig = {
   model: modelSpec('llama3-8b'),
   tables,
-  overheads: fittedOverheads,
   device: { memoryBytes: 8e10, memoryBytesPerSecond: 3.35e12, linkBytesPerSecond: 4.5e11, linkUs: 5 },
   tensorParallel: 1,
   pipelineParallel: 1,
@@ -161,7 +165,7 @@ describe('kernel times', () => {
 });
 
 describe('a step by measured tables', () => {
-  const cost = new TableCost(config);
+  const cost = new TableCost(layOutKernels(config), fittedOverheads);
 
   it('is the sum of its kernels', () => {
     const rows = 64;
@@ -171,7 +175,7 @@ describe('a step by measured tables', () => {
     const attention = new AttentionTimes(tables.generationAttention, 32, 8, (tokens) => tokens, 'tables');
     const elementwise = (rows * 2 * (8 * 4096 + 2 * 6144 + 3 * 14_336)) / (3.35e6 * 0.8);
     const us = 32 * (layer + elementwise + attention.us(rows, 1024)) + product(128_256, 4096);
-    expect(new TableCost({ ...config, overheads: bare }).stepUs(decode(rows, 1024))).toBe(Math.round(us));
+    expect(new TableCost(layOutKernels(config), bare).stepUs(decode(rows, 1024))).toBe(Math.round(us));
   });
 
   it('never gets shorter by rows or keys', () => {
@@ -183,6 +187,12 @@ describe('a step by measured tables', () => {
         expect(cost.stepUs(prefill(keys + moreKeys))).toBeGreaterThanOrEqual(cost.stepUs(prefill(keys)));
       }),
     );
+  });
+
+  it('takes means of rows: half of two steps', () => {
+    const between = cost.stepUs({ ...prefill(1000), rows: 1000.5, keyRows: 501_001 });
+    expect(between).toBeGreaterThanOrEqual(cost.stepUs(prefill(1000)));
+    expect(between).toBeLessThanOrEqual(cost.stepUs(prefill(1001)));
   });
 
   it('finds the most rows that fit a time, as trying does', () => {
@@ -210,7 +220,7 @@ describe('a step by measured tables', () => {
 
   it('takes its time with two devices for the all-reduces, and in stages for the way between them', () => {
     const over = (changes: Partial<TableCostConfig>) =>
-      new TableCost({ ...config, overheads: bare, ...changes }).stepUs(prefill(1024));
+      new TableCost(layOutKernels({ ...config, ...changes }), bare).stepUs(prefill(1024));
     expect(over({ tensorParallel: 2 })).toBeGreaterThan(over({}) / 2);
     const handOverUs = 5 + (2 * 4096 * 1024) / 4.5e5;
     expect(Math.abs(over({ pipelineParallel: 2 }) - over({}) - handOverUs)).toBeLessThanOrEqual(1);
@@ -224,7 +234,7 @@ describe('a step by measured tables', () => {
   });
 
   it('refuses heads of another size', () => {
-    expect(() => new TableCost({ ...config, model: modelSpec('kvasir-tiny') })).toThrow(
+    expect(() => layOutKernels({ ...config, model: modelSpec('kvasir-tiny') })).toThrow(
       "is of heads of 128: the model's have 64",
     );
   });

@@ -1,0 +1,72 @@
+// How far simulated points are from measured ones: point by point, and by groups.
+import { median, round } from '../statistics.ts';
+import type { Served, ServingPoint } from './points.ts';
+
+export interface PointErrors {
+  readonly point: ServingPoint;
+  readonly served: Served;
+  /** (simulated - measured) / measured */
+  readonly tpot: number;
+  readonly ttft: number;
+}
+
+/** Medians of absolute errors, and of signed ones, in percent. */
+export interface GroupErrors {
+  readonly group: string;
+  readonly points: number;
+  readonly tpotError: number | undefined;
+  readonly tpotBias: number | undefined;
+  /** Of points of at most 16 clients: beyond, TTFT is mostly how requests queue behind each other. */
+  readonly pointsTo16: number;
+  readonly ttftErrorTo16: number | undefined;
+  readonly ttftBiasTo16: number | undefined;
+  readonly ttftError: number | undefined;
+}
+
+const fewClients = 16;
+
+export function errorsOf(point: ServingPoint, served: Served): PointErrors {
+  return {
+    point,
+    served,
+    tpot: (served.tpotMs - point.tpotMs) / point.tpotMs,
+    ttft: (served.ttftMs - point.ttftMs) / point.ttftMs,
+  };
+}
+
+export function hasFewClients({ point }: PointErrors): boolean {
+  return point.concurrency <= fewClients;
+}
+
+export function groupErrors(group: string, errors: readonly PointErrors[]): GroupErrors {
+  const tpots = errors.map(({ tpot }) => tpot);
+  const ttfts = errors.map(({ ttft }) => ttft);
+  const few = errors.filter(hasFewClients).map(({ ttft }) => ttft);
+  return {
+    group,
+    points: errors.length,
+    tpotError: medianPercent(tpots.map(Math.abs)),
+    tpotBias: medianPercent(tpots),
+    pointsTo16: few.length,
+    ttftErrorTo16: medianPercent(few.map(Math.abs)),
+    ttftBiasTo16: medianPercent(few),
+    ttftError: medianPercent(ttfts.map(Math.abs)),
+  };
+}
+
+function medianPercent(values: readonly number[]): number | undefined {
+  const middle = median(values);
+  return middle === undefined ? undefined : round(100 * middle);
+}
+
+/** All of them, then by model, hardware, precision and tensor parallel. */
+export function allGroups(errors: readonly PointErrors[]): readonly GroupErrors[] {
+  const groups = new Map<string, PointErrors[]>();
+  for (const error of errors) {
+    const { model, hardware, precision, tensorParallel } = error.point;
+    const name = `${model} ${hardware} ${precision} tp${tensorParallel}`;
+    groups.set(name, [...(groups.get(name) ?? []), error]);
+  }
+  const sorted = [...groups].sort(([a], [b]) => (a < b ? -1 : 1));
+  return [groupErrors('all', errors), ...sorted.map(([name, members]) => groupErrors(name, members))];
+}

@@ -1,0 +1,103 @@
+// Serving points that somebody measured, and one of them simulated: the same clients, lengths and batching rules.
+import type { LengthRequest } from '../../cluster/length-work.ts';
+import type { StepCostModel } from '../../policy/cost/roofline.ts';
+import { runClosedLoop } from '../../sim/closed-loop.ts';
+import { counterUniform } from '../../util/counter-random.ts';
+
+/** A server under closed-loop load. */
+export interface ServingPoint {
+  readonly id: string;
+  /** Names of the model's entry and of the hardware's. */
+  readonly model: string;
+  readonly hardware: string;
+  readonly precision: 'bf16' | 'fp8';
+  readonly kv: 'bf16' | 'fp8';
+  readonly tensorParallel: number;
+  readonly concurrency: number;
+  readonly inputTokens: number;
+  readonly outputTokens: number;
+  /** Lengths of single requests are spread evenly from 1 - spread to 1 times these. */
+  readonly spread: number;
+  readonly ttftMs: number;
+  readonly tpotMs: number;
+}
+
+/** What a request takes before the engine hears of it, and each token of its prompt. */
+export interface FrontTimes {
+  readonly requestUs: number;
+  readonly tokenUs: number;
+}
+
+/** Found with `fittedOverheads`. */
+export const fittedFront: FrontTimes = { requestUs: 3000, tokenUs: 1 };
+
+export interface Deployment {
+  readonly cost: StepCostModel;
+  readonly memoryBytes: number;
+  readonly weightBytes: number;
+}
+
+/** Larger than a server's own (16), so that equal steps run longer in one go: a request holds a hundred tokens more. */
+const blockTokens = 128;
+/** Rows of a step at most: vLLM's default for a server on devices of this size (max_num_batched_tokens). */
+const stepRowsMax = 8192;
+/** Requests of a run for each client; the first ones all come at once, and count. */
+const rounds = 10;
+/** vLLM's default share of memory (gpu_memory_utilization); what a device needs of it beside weights and KV. */
+const memoryShare = 0.9;
+const reservedBytes = 3e9;
+
+export interface Served {
+  readonly ttftMs: number;
+  readonly tpotMs: number;
+}
+
+/** Means over all requests of a run. */
+export function simulatePoint(point: ServingPoint, deployment: Deployment, front: FrontTimes): Served {
+  const { concurrency } = point;
+  const ended = runClosedLoop({
+    clients: concurrency,
+    requests: rounds * concurrency,
+    lengths: (index) => ({
+      inputTokens: spread(point.inputTokens, point.spread, 2 * index),
+      outputTokens: Math.max(2, spread(point.outputTokens, point.spread, 2 * index + 1)),
+    }),
+    frontUs: (tokens) => front.requestUs + front.tokenUs * tokens,
+    instance: {
+      cost: deployment.cost,
+      blockTokens,
+      blocks: kvBlocks(point, deployment),
+      eviction: 'lru',
+      limits: {
+        tokensMax: stepRowsMax,
+        sequencesMax: concurrency,
+        logitRowsMax: concurrency + 1,
+        stepUsDecoding: Number.MAX_SAFE_INTEGER,
+        stepUsPrefill: Number.MAX_SAFE_INTEGER,
+      },
+      coalesce: true,
+    },
+  });
+  return { ttftMs: mean(ended, ttftUs) / 1000, tpotMs: mean(ended, tpotUs) / 1000 };
+}
+
+function kvBlocks({ tensorParallel }: ServingPoint, { cost, memoryBytes, weightBytes }: Deployment): number {
+  const kvBytes = (memoryBytes * memoryShare - reservedBytes) * tensorParallel - weightBytes;
+  return Math.floor(kvBytes / cost.kvBytesPerToken / blockTokens);
+}
+
+function spread(tokens: number, share: number, index: number): number {
+  return Math.round(tokens * (1 - share * counterUniform(1, 0, index)));
+}
+
+function ttftUs({ trace, firstTokenUs = 0 }: LengthRequest): number {
+  return firstTokenUs - trace.arrivalUs;
+}
+
+function tpotUs({ trace, firstTokenUs = 0, lastTokenUs }: LengthRequest): number {
+  return (lastTokenUs - firstTokenUs) / (trace.outputTokens - 1);
+}
+
+function mean(requests: readonly LengthRequest[], of: (request: LengthRequest) => number): number {
+  return requests.reduce((sum, request) => sum + of(request), 0) / requests.length;
+}

@@ -1,0 +1,112 @@
+// The cost models against measured servers, and the search for their constants on errors that are known.
+import { spawnSync } from 'node:child_process';
+import { existsSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+import { describe, expect, it } from 'vitest';
+import { allGroups, errorsOf, type GroupErrors, groupErrors } from '../../src/bench/cost/errors.ts';
+import { bestOf, candidateConstants, leaveOut } from '../../src/bench/cost/fit.ts';
+import type { ServingPoint } from '../../src/bench/cost/points.ts';
+import { scatterSvg } from '../../src/bench/cost/scatter.ts';
+
+const command = fileURLToPath(new URL('../../dist/cli/main.js', import.meta.url));
+const tables = fileURLToPath(new URL('../../../shared/traces/aic', import.meta.url));
+
+function point(model: string, tensorParallel: number, concurrency: number): ServingPoint {
+  return {
+    id: `${model} ${tensorParallel} ${concurrency}`,
+    model,
+    hardware: 'h100x8',
+    precision: 'bf16',
+    kv: 'bf16',
+    tensorParallel,
+    concurrency,
+    inputTokens: 1000,
+    outputTokens: 100,
+    spread: 0,
+    ttftMs: 100,
+    tpotMs: 10,
+  };
+}
+
+const points = [point('a', 1, 8), point('a', 2, 64), point('b', 1, 8), point('b', 2, 64)];
+/** Each point's TPOT that many times too long, its TTFT right. */
+const errors = (...factors: readonly number[]) =>
+  points.map((each, i) => errorsOf(each, { ttftMs: 100, tpotMs: 10 * (factors[i] ?? 1) }));
+
+describe('errors', () => {
+  it('are relative, medians of what they are in size and with their sign; TTFT of few clients apart', () => {
+    const measured = [point('a', 1, 8), point('a', 1, 16), point('a', 1, 32)];
+    const some = measured.map((each, i) => errorsOf(each, { ttftMs: 100 + 20 * (i + 1), tpotMs: [9, 12, 7][i] ?? 0 }));
+    expect(groupErrors('all', some)).toEqual({
+      group: 'all',
+      points: 3,
+      tpotError: 20,
+      tpotBias: -10,
+      pointsTo16: 2,
+      ttftErrorTo16: 20,
+      ttftBiasTo16: 20,
+      ttftError: 40,
+    });
+    expect(allGroups(errors()).map(({ group, points: n }) => [group, n])).toEqual([
+      ['all', 4],
+      ['a h100x8 bf16 tp1', 1],
+      ['a h100x8 bf16 tp2', 1],
+      ['b h100x8 bf16 tp1', 1],
+      ['b h100x8 bf16 tp2', 1],
+    ]);
+  });
+});
+
+describe('the search for constants', () => {
+  // The first is right for model a, the second for model b, the third nearly right for both.
+  const candidates = [errors(1, 1, 1.3, 1.3), errors(1.3, 1.3, 1, 1), errors(1.1, 1.1, 1.1, 1.1)];
+
+  it('takes the least error over the points that count', () => {
+    expect(bestOf(candidates, () => true)).toBe(2);
+    expect(bestOf(candidates, ({ model }) => model === 'a')).toBe(0);
+  });
+
+  it('judges each model and parallel size by what was found without it', () => {
+    const judge = (candidate: number, judged: readonly ServingPoint[]) =>
+      (candidates[candidate] ?? []).filter((error) => judged.includes(error.point));
+    const folds = leaveOut(points, candidates, judge);
+    expect(folds.map(({ leftOut, candidate }) => [leftOut, candidate])).toEqual([
+      ['a', 1],
+      ['b', 0],
+      ['tp1', 2],
+      ['tp2', 2],
+    ]);
+    expect(folds.map(({ errors: judged }) => judged.tpotError)).toEqual([30, 30, 10, 10]);
+  });
+
+  it('draws the same candidates every time, all different', () => {
+    expect(candidateConstants(3)).toEqual(candidateConstants(3));
+    expect(new Set(Array.from({ length: 50 }, (_, i) => JSON.stringify(candidateConstants(i)))).size).toBe(50);
+  });
+});
+
+describe('the plot', () => {
+  it('has a dot for each point in either half, inside the page, and nothing from elsewhere', () => {
+    const svg = scatterSvg(errors(1, 2, 0.5, 1));
+    const dots = [...svg.matchAll(/<circle cx="([\d.]+)" cy="([\d.]+)" r="3.5"/g)];
+    expect(dots).toHaveLength(8);
+    for (const [, x, y] of dots) {
+      expect(Number(x)).toBeLessThan(840);
+      expect(Number(y)).toBeLessThan(420);
+    }
+    expect(svg.match(/https?:[^"]*/g)).toEqual(['http://www.w3.org/2000/svg']);
+  });
+});
+
+describe.skipIf(!existsSync(tables))('measured servers (need ../shared/traces)', () => {
+  it('are met: TPOT within 10 %, TTFT of at most 16 clients within 20 %, by the median', { timeout: 240_000 }, () => {
+    const args = ['bench', 'cost', '--tables', tables, '--cost', 'table', '--json'];
+    const { stdout } = spawnSync(process.execPath, [command, ...args], { encoding: 'utf8', maxBuffer: 2 ** 26 });
+    const report = JSON.parse(stdout) as { models: { cost: string; groups: GroupErrors[] }[]; rows: unknown[] };
+    const all = report.models[0]?.groups[0];
+    expect(all).toMatchObject({ group: 'all', points: 219, pointsTo16: 100 });
+    expect(all?.tpotError).toBeLessThanOrEqual(10);
+    expect(all?.ttftErrorTo16).toBeLessThanOrEqual(20);
+    expect(report.rows).toHaveLength(219);
+  });
+});
