@@ -3,8 +3,8 @@ import { spawnSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
-import { allGroups, errorsOf, type GroupErrors, groupErrors } from '../../src/bench/cost/errors.ts';
-import { bestOf, candidateConstants, leaveOut } from '../../src/bench/cost/fit.ts';
+import { allGroups, errorsOf, type GroupErrors, groupErrors, type PointErrors } from '../../src/bench/cost/errors.ts';
+import { type Constants, candidateConstants, type Search, searchConstants } from '../../src/bench/cost/fit.ts';
 import type { ServingPoint } from '../../src/bench/cost/points.ts';
 import { scatterSvg } from '../../src/bench/cost/scatter.ts';
 
@@ -58,29 +58,36 @@ describe('errors', () => {
 });
 
 describe('the search for constants', () => {
-  // The first is right for model a, the second for model b, the third nearly right for both.
-  const candidates = [errors(1, 1, 1.3, 1.3), errors(1.3, 1.3, 1, 1), errors(1.1, 1.1, 1.1, 1.1)];
-
-  it('takes the least error over the points that count', () => {
-    expect(bestOf(candidates, () => true)).toBe(2);
-    expect(bestOf(candidates, ({ model }) => model === 'a')).toBe(0);
-  });
+  /** A server that takes a tenth longer for model b, and has the decode factor for its only constant. */
+  const measure = ({ overheads }: Constants, some: readonly ServingPoint[]): readonly PointErrors[] =>
+    some.map((each) => {
+      const tpotMs = 10 * (overheads.decodeFactor / (each.model === 'a' ? 1 : 1.1));
+      return errorsOf(each, { ttftMs: 100, tpotMs });
+    });
+  const search = (isSearched: Search['isSearched'] = () => true) =>
+    searchConstants(points, { measure, isSearched, draws: 30, steps: 15 });
 
   it('judges each model and parallel size by what was found without it', () => {
-    const judge = (candidate: number, judged: readonly ServingPoint[]) =>
-      (candidates[candidate] ?? []).filter((error) => judged.includes(error.point));
-    const folds = leaveOut(points, candidates, judge);
-    expect(folds.map(({ leftOut, candidate }) => [leftOut, candidate])).toEqual([
-      ['a', 1],
-      ['b', 0],
-      ['tp1', 2],
-      ['tp2', 2],
-    ]);
-    expect(folds.map(({ errors: judged }) => judged.tpotError)).toEqual([30, 30, 10, 10]);
+    const { folds } = search();
+    expect(folds.map(({ leftOut }) => leftOut)).toEqual(['a', 'b', 'tp1', 'tp2']);
+    const [a, b] = folds;
+    // Without a, b decides, and the other way round.
+    expect(a?.constants.overheads.decodeFactor).toBeCloseTo(1.1, 1);
+    expect(b?.constants.overheads.decodeFactor).toBeCloseTo(1, 1);
+    for (const { leftOut, constants, errors: judged } of folds) {
+      const members = points.filter(({ model, tensorParallel }) => [model, `tp${tensorParallel}`].includes(leftOut));
+      expect(judged).toEqual(measure(constants, members));
+    }
   });
 
-  it('draws the same candidates every time, all different', () => {
-    expect(candidateConstants(3)).toEqual(candidateConstants(3));
+  it('judges points that it does not search on', () => {
+    const { found, folds } = search(({ model }) => model === 'a');
+    expect(found.overheads.decodeFactor).toBeCloseTo(1, 1);
+    expect(folds[1]?.errors).toHaveLength(2);
+  });
+
+  it('is the same every time, its draws all different', () => {
+    expect(search()).toEqual(search());
     expect(new Set(Array.from({ length: 50 }, (_, i) => JSON.stringify(candidateConstants(i)))).size).toBe(50);
   });
 });

@@ -1,7 +1,7 @@
 // Constants of the measured cost model by search, each time without some of the points, which then judge what was found.
 import type { StepOverheads } from '../../policy/cost/table-cost.ts';
 import { counterUniform } from '../../util/counter-random.ts';
-import { type GroupErrors, groupErrors, hasFewClients, type PointErrors } from './errors.ts';
+import { hasFewClients, type PointErrors } from './errors.ts';
 import type { FrontTimes, ServingPoint } from './points.ts';
 
 export interface Constants {
@@ -11,10 +11,9 @@ export interface Constants {
 
 export interface Fold {
   readonly leftOut: string;
-  /** The candidate with the least error on all other points. */
-  readonly candidate: number;
-  /** Of what was fitted, on points it was not fitted on. */
-  readonly errors: GroupErrors;
+  /** Found on all other points. */
+  readonly constants: Constants;
+  readonly errors: readonly PointErrors[];
 }
 
 /** From where to where each constant is looked for, evenly. */
@@ -31,16 +30,20 @@ const ranges = {
 } as const;
 
 type Name = keyof typeof ranges;
+const names = Object.keys(ranges) as Name[];
 
-/** An error larger than this counts as this: a point that cannot be met is to pull no constant. */
-const errorMax = 0.5;
+/** Of a range, how far a step of the search goes either way. */
+const stepShare = 0.15;
 
-/** Candidate `index`, the same for everybody: drawn before any point was seen. */
-export function candidateConstants(index: number): Constants {
-  const names = Object.keys(ranges) as Name[];
+/** Candidate `index` of those drawn before any point was seen; with `near`, one around those constants. */
+export function candidateConstants(index: number, near?: Constants): Constants {
+  const known: Partial<Record<Name, number>> = { ...near?.overheads, ...near?.front };
   const at = (name: Name): number => {
     const [from, to] = ranges[name];
-    return from + (to - from) * counterUniform(2, 0, index * names.length + names.indexOf(name));
+    const uniform = counterUniform(near === undefined ? 2 : 3, 0, index * names.length + names.indexOf(name));
+    const middle = known[name];
+    if (middle === undefined) return from + (to - from) * uniform;
+    return Math.max(from, Math.min(to, middle + (to - from) * stepShare * (2 * uniform - 1)));
   };
   return {
     overheads: {
@@ -56,6 +59,9 @@ export function candidateConstants(index: number): Constants {
   };
 }
 
+/** An error larger than this counts as this: a point that cannot be met is to pull no constant. */
+const errorMax = 0.5;
+
 function twoDigits(value: number): number {
   return Math.round(value * 100) / 100;
 }
@@ -67,34 +73,53 @@ function badness(errors: readonly PointErrors[]): number {
   return mean(errors.map(({ tpot }) => tpot)) / 0.1 + mean(errors.filter(hasFewClients).map(({ ttft }) => ttft)) / 0.2;
 }
 
-/** @param candidates errors of each on every point. Returns the index of the best. */
-export function bestOf(
-  candidates: readonly (readonly PointErrors[])[],
-  counts: (point: ServingPoint) => boolean,
-): number {
-  const scores = candidates.map((errors) => badness(errors.filter(({ point }) => counts(point))));
-  return scores.indexOf(Math.min(...scores));
+/** Simulates points with constants. */
+type Measure = (constants: Constants, points: readonly ServingPoint[]) => readonly PointErrors[];
+
+export interface Search {
+  readonly measure: Measure;
+  /** Points that are searched on: others are only judged. */
+  readonly isSearched: (point: ServingPoint) => boolean;
+  /** Candidates drawn for all folds alike, then steps from the best of them for each fold. */
+  readonly draws: number;
+  readonly steps: number;
 }
 
-/**
- * One fold for each model and each tensor-parallel size that the points have.
- * @param candidates errors of each on the points that are searched
- * @param judge errors of one candidate on any points
- */
-export function leaveOut(
+/** Found on all points first, then without each model, then without each tensor-parallel size. */
+export function searchConstants(
   points: readonly ServingPoint[],
-  candidates: readonly (readonly PointErrors[])[],
-  judge: (candidate: number, points: readonly ServingPoint[]) => readonly PointErrors[],
-): readonly Fold[] {
+  search: Search,
+): { found: Constants; folds: readonly Fold[] } {
+  const { measure, isSearched, draws } = search;
+  const searched = points.filter(isSearched);
+  const tried = Array.from({ length: draws }, (_, i) => {
+    const constants = candidateConstants(i);
+    return { constants, errors: measure(constants, searched) };
+  });
+  const without = (leftOut: (point: ServingPoint) => boolean): Constants => {
+    const counted = searched.filter((point) => !leftOut(point));
+    let best = { constants: candidateConstants(0), badness: Number.POSITIVE_INFINITY };
+    const offer = (constants: Constants, errors: readonly PointErrors[]) => {
+      const now = badness(errors.filter(({ point }) => !leftOut(point)));
+      if (now < best.badness) best = { constants, badness: now };
+    };
+    for (const { constants, errors } of tried) offer(constants, errors);
+    for (let i = 0; i < search.steps; i++) {
+      const constants = candidateConstants(i, best.constants);
+      offer(constants, measure(constants, counted));
+    }
+    return best.constants;
+  };
   const kinds: readonly ((point: ServingPoint) => string)[] = [
     ({ model }) => model,
     ({ tensorParallel }) => `tp${tensorParallel}`,
   ];
-  return kinds.flatMap((kindOf) =>
+  const folds = kinds.flatMap((kindOf) =>
     [...new Set(points.map(kindOf))].sort().map((leftOut) => {
-      const candidate = bestOf(candidates, (point) => kindOf(point) !== leftOut);
-      const judged = points.filter((point) => kindOf(point) === leftOut);
-      return { leftOut, candidate, errors: groupErrors(leftOut, judge(candidate, judged)) };
+      const isLeftOut = (point: ServingPoint) => kindOf(point) === leftOut;
+      const constants = without(isLeftOut);
+      return { leftOut, constants, errors: measure(constants, points.filter(isLeftOut)) };
     }),
   );
+  return { found: without(() => false), folds };
 }

@@ -3,7 +3,7 @@ import { writeFileSync } from 'node:fs';
 import { Command } from 'commander';
 import { z } from 'zod';
 import { allGroups, errorsOf, groupErrors, type PointErrors } from '../../bench/cost/errors.ts';
-import { bestOf, type Constants, candidateConstants, leaveOut } from '../../bench/cost/fit.ts';
+import { type Constants, type Fold, searchConstants } from '../../bench/cost/fit.ts';
 import { type FrontTimes, fittedFront, type ServingPoint, simulatePoint } from '../../bench/cost/points.ts';
 import { scatterSvg } from '../../bench/cost/scatter.ts';
 import { round } from '../../bench/statistics.ts';
@@ -38,7 +38,7 @@ export function costCommand(): Command {
     .requiredOption('--tables <dir>', 'measured kernel latencies and silicon_sample.csv')
     .option('--cost <list>', 'models to check (default: table,roofline)')
     .option('--plot <file>', 'write simulated against measured as SVG, by the first of them')
-    .option('--fit <n>', 'also look for constants among n candidates, leaving out a model or a parallel size at a time')
+    .option('--fit <n>', 'also look for constants from n draws, leaving out a model or a parallel size at a time')
     .option('--json', 'print one JSON object')
     .action(({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
       const { tables, plot, fit, cost } = readOptions(schema, flags);
@@ -58,8 +58,8 @@ export function costCommand(): Command {
       }
       for (const { cost: kind, groups: rows } of groups) printTable(rows.map((row) => ({ cost: kind, ...row })));
       if (found === undefined) return;
-      printTable(found.folds.map(({ errors, ...fold }) => ({ ...fold, ...errors })));
-      console.log(JSON.stringify(found.best));
+      printTable([...found.folds.map(({ constants: _, ...errors }) => errors), ...found.pooled]);
+      console.log(JSON.stringify(found.found));
     });
 }
 
@@ -111,20 +111,36 @@ function isSearched({ outputTokens, concurrency }: ServingPoint): boolean {
   return outputTokens <= 1024 && concurrency <= 32;
 }
 
-function search(servers: Servers, points: readonly ServingPoint[], candidates: number) {
-  const searched = points.filter(isSearched);
-  const constants = Array.from({ length: candidates }, (_, i) => candidateConstants(i));
-  const errors = constants.map((candidate, i) => {
-    progress(`candidate ${i + 1} of ${candidates}`);
-    return searched.map((point) => servers.measured(point, candidate));
+/** Steps of the search for each draw of it. */
+const stepShare = 1 / 4;
+
+function search(servers: Servers, points: readonly ServingPoint[], draws: number) {
+  let runs = 0;
+  const { found, folds } = searchConstants(points, {
+    measure: (constants, some) => {
+      progress(`run ${++runs}: ${some.length} points`);
+      return some.map((point) => servers.measured(point, constants));
+    },
+    isSearched,
+    draws,
+    steps: Math.ceil(draws * stepShare),
   });
-  const judge = (candidate: number, judged: readonly ServingPoint[]) =>
-    judged.map((point) => servers.measured(point, constants[candidate]));
-  const best = bestOf(errors, () => true);
+  const isModel = ({ leftOut }: Fold) => !leftOut.startsWith('tp');
+  const pooled = (group: string, some: readonly Fold[]) =>
+    groupErrors(
+      group,
+      some.flatMap(({ errors }) => errors),
+    );
   return {
-    searchedPoints: searched.length,
-    best: { ...constants[best], ...groupErrors('all', judge(best, points)) },
-    folds: leaveOut(points, errors, judge),
+    found,
+    folds: folds.map(({ leftOut, constants, errors }) => ({ ...groupErrors(leftOut, errors), constants })),
+    pooled: [
+      pooled('each model left out', folds.filter(isModel)),
+      pooled(
+        'each tp left out',
+        folds.filter((fold) => !isModel(fold)),
+      ),
+    ],
   };
 }
 
