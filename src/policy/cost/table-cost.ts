@@ -21,15 +21,15 @@ export interface StepOverheads {
   readonly prefillReduceFactor: number;
 }
 
-/** Of vLLM on H100 and H200. */
+/** Of vLLM on H100 and H200: docs/cost-models.md says how they were found. */
 export const fittedOverheads: StepOverheads = {
-  stepUs: 1500,
-  sequenceUs: 20,
-  layerUs: 12,
-  decodeFactor: 1.05,
-  prefillFactor: 1.3,
-  decodeReduceFactor: 0.5,
-  prefillReduceFactor: 0.5,
+  stepUs: 1117,
+  sequenceUs: 11,
+  layerUs: 16.92,
+  decodeFactor: 0.98,
+  prefillFactor: 1.24,
+  decodeReduceFactor: 0.59,
+  prefillReduceFactor: 0.84,
 };
 
 export interface TableCostConfig {
