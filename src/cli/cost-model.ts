@@ -37,8 +37,8 @@ export function tensorParallelOf({ hardware, tp, pp }: CostOptions, devices: num
 
 /** @throws UsageError in one line when the tables, the arithmetic or the devices are missing, or the model does not fit */
 export function createCostModel(options: CostOptions): StepCostModel {
-  if (options.cost === 'table') return new TableCost(measuredKernels(options, readTables(options)), fittedOverheads);
   const { device, shape } = instanceShape(options);
+  if (options.cost === 'table') return new TableCost(measuredKernels(options, readTables(options)), fittedOverheads);
   return rangeErrorsAsUsage(() => new RooflineCost({ ...shape, device, efficiency: statedEfficiency }));
 }
 

@@ -40,6 +40,11 @@ describe('steps by measured tables', { timeout: 60_000 }, () => {
   it.each([
     ['no directory', ['--hardware', 'h100'], 'Cannot use --cost table: name a directory with --tables'],
     ['no such device', ['--hardware', 'h20', '--tables', tables], 'none are of h20: known are a100, h100, h200'],
+    [
+      'no such arithmetic',
+      ['--hardware', 'a100-80', '--precision', 'fp8', '--tables', tables],
+      'has no such arithmetic',
+    ],
     ['no file of it', ['--hardware', 'h200', '--tables', tables], 'has no h200_sxm_vllm*_gemm_perf.csv'],
     ['no such number of devices', ['--hardware', 'h100x8', '--tp', '8', '--tables', tables], 'Cannot time'],
   ])('say what is missing: %s', (_, args, message) => {
