@@ -153,7 +153,12 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     const route = this.#route(decision?.instance, size);
     const verdict =
       decision &&
-      this.#gate.look(nowUs, request, size.promptTokens, decision.queueUs + decision.transferUs, decision.prefillUs);
+      this.#gate.look(nowUs, request, {
+        promptTokens: size.promptTokens,
+        waitUs: decision.queueUs + decision.transferUs,
+        prefillUs: decision.prefillUs,
+        member: route && this.#decoderOf(route),
+      });
     const refusal = this.#refuse(nowUs, size, route) ?? verdict?.refusal;
     this.#effects.push({ kind: 'emit', id: request.id, event: refusal ?? { kind: 'accepted' } });
     if (refusal !== undefined || route === undefined || decision === undefined || verdict === undefined) return;
@@ -164,7 +169,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     const { predicted } = verdict;
     for (const leg of legsOf(route)) this.#instances[leg].requests++;
     const placed = this.#placer.place(nowUs, request, promptTokens, decision);
-    const member = route.decodeAt ?? (this.#admits ? route.instance : undefined);
+    const member = this.#admits ? this.#decoderOf(route) : route.decodeAt;
     const decoding =
       member === undefined ? undefined : this.#gate.add(nowUs, member, promptTokens, nowUs + predicted.ttftUs);
     this.#requests.set(request.id, { ...route, placed, decoding, stage: 'queued' });
@@ -183,6 +188,10 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     if (route === undefined) return refusal('ENGINE_FAILED', 'Cannot admit request: no instance is left to serve it');
     const capacityTokens = Math.min(...legsOf(route).map((leg) => this.#instances[leg].capacityTokens));
     return tooLong(size, capacityTokens) ?? this.overload(nowUs, 0);
+  }
+
+  #decoderOf({ instance, decodeAt }: Route): InstanceIndex | undefined {
+    return decodeAt ?? (this.#instances[instance].role === 'mixed' ? instance : undefined);
   }
 
   /** One token of output comes with the prompt: nobody has to decode. */

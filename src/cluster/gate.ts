@@ -1,6 +1,6 @@
 // The conductor's gate: which instance decodes a request, and whether it is taken, from what both pools are predicted to do.
 import { type AdmissionKind, type Loads, overload } from '../policy/admission/admission.ts';
-import { type DecodeMember, DecodePool, type Decoding } from '../policy/admission/decode-pool.ts';
+import { type DecodeLoad, type DecodeMember, DecodePool, type Decoding } from '../policy/admission/decode-pool.ts';
 import { ErrorBound } from '../policy/admission/error-bound.ts';
 import type { Slo } from '../policy/admission/slo.ts';
 import { type Refusal, refusedLate } from './admission.ts';
@@ -22,6 +22,16 @@ export interface AdmissionConfig<Request> {
 export interface Prediction {
   readonly ttftUs: number;
   readonly tbtUs: number;
+}
+
+/** A request and where it would go. */
+interface Question {
+  readonly promptTokens: number;
+  /** Until its prefill begins, and how long that takes. */
+  readonly waitUs: number;
+  readonly prefillUs: number;
+  /** Who decodes it; undefined where its first token is its last. */
+  readonly member: InstanceIndex | undefined;
 }
 
 export interface Verdict {
@@ -63,16 +73,14 @@ export class Gate<Request> {
     return this.#pool.choose(promptTokens);
   }
 
-  /** @param waitUs until its prefill begins */
-  look(nowUs: number, request: Request, promptTokens: number, waitUs: number, prefillUs: number): Verdict {
+  look(nowUs: number, request: Request, { promptTokens, waitUs, prefillUs, member }: Question): Verdict {
     const config = this.#config;
     if (config === undefined) return taken;
     const slo = config.slo(request);
     const ttftUs = waitUs + prefillUs + config.handOffUs(promptTokens, prefillUs);
-    const decode =
-      config.kind === 'predictive'
-        ? this.#pool.at(nowUs, nowUs + ttftUs, config.decodeUs, promptTokens)
-        : this.#pool.now(nowUs, promptTokens);
+    const pool =
+      config.kind === 'predictive' ? this.#pool.at(nowUs, nowUs + ttftUs, config.decodeUs) : this.#pool.now(nowUs);
+    const decode = member === undefined ? idle : pool.least(member, promptTokens);
     const predicted = { ttftUs, tbtUs: decode.tbtUs };
     if (slo === undefined) return { predicted, refusal: undefined };
     this.#slo = slo;
@@ -109,7 +117,7 @@ export class Gate<Request> {
   /** Against what the latest request may wait; undefined while none had to. @param waitUs mean over the instances that prefill */
   loads(nowUs: number, waitUs: number): PoolLoads | undefined {
     if (this.#slo === undefined) return undefined;
-    return { prefill: waitUs / this.#slo.ttftUs, decode: this.#pool.now(nowUs, 0).tbtUs / this.#slo.tbtUs };
+    return { prefill: waitUs / this.#slo.ttftUs, decode: this.#pool.now(nowUs).meanTbtUs / this.#slo.tbtUs };
   }
 
   check(): void {
@@ -117,4 +125,5 @@ export class Gate<Request> {
   }
 }
 
+const idle: DecodeLoad = { tbtUs: 0, memory: 0 };
 const taken: Verdict = { predicted: { ttftUs: 0, tbtUs: 0 }, refusal: undefined };

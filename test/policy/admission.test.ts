@@ -84,13 +84,14 @@ describe('the pool that decodes', () => {
     pool.add(50_000, 0, 800, 300_000);
     // Two decode with 300 tokens and 50 with the newcomer's, and have generated for 50 and 0 ms.
     const stepUs = 3_000 + 350;
-    expect(pool.now(50_000, 50).tbtUs).toBeCloseTo(3_000 + 350 + 50_000 / stepUs, 6);
+    expect(pool.now(50_000).load(0, 50).tbtUs).toBeCloseTo(3_000 + 350 + 50_000 / stepUs, 6);
     // At 120 ms the first is older than 100 ms; 200 and 400 decode, the second for 70 ms.
     const thenUs = 2_000 + 600;
-    expect(pool.at(50_000, 120_000, 100_000, 0).tbtUs).toBeCloseTo(2_000 + 600 + 70_000 / thenUs, 6);
+    const { tbtUs, memory } = pool.at(50_000, 120_000, 100_000).load(0, 0);
+    expect(tbtUs).toBeCloseTo(2_000 + 600 + 70_000 / thenUs, 6);
     // Whoever is late joins now: the third at 200 ms instead of 80.
-    expect(pool.at(200_000, 200_000, 100_000, 0).tbtUs).toBe(1_400);
-    expect(pool.at(50_000, 120_000, 100_000, 0).memory).toBeCloseTo((600 + 70_000 / thenUs) / 10_000, 6);
+    expect(pool.at(200_000, 200_000, 100_000).meanTbtUs).toBe(1_400);
+    expect(memory).toBeCloseTo((600 + 70_000 / thenUs) / 10_000, 6);
     pool.check();
   });
 
@@ -108,7 +109,7 @@ describe('the pool that decodes', () => {
           pool.check();
         });
         for (const one of live) pool.remove(one);
-        expect(pool.now(100, 0)).toEqual({ tbtUs: 0, memory: 0 });
+        expect(pool.now(100).load(0, 0)).toEqual({ tbtUs: 0, memory: 0 });
       }),
     );
   });

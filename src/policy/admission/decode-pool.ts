@@ -39,6 +39,8 @@ export class DecodePool {
   readonly #tokens: Float64Array;
   readonly #comingTokens: Float64Array;
   readonly #up: Uint8Array;
+  /** (members): what was counted last: sequences, their prompts' tokens, and for how long they have decoded together. */
+  readonly #counted: { readonly rows: Int32Array; readonly keys: Float64Array; readonly decodedUs: Float64Array };
 
   /** @param members (instances): undefined for those that do not decode */
   constructor(members: readonly (DecodeMember | undefined)[]) {
@@ -46,6 +48,11 @@ export class DecodePool {
     this.#requests = new Int32Array(members.length);
     this.#tokens = new Float64Array(members.length);
     this.#comingTokens = new Float64Array(members.length);
+    this.#counted = {
+      rows: new Int32Array(members.length),
+      keys: new Float64Array(members.length),
+      decodedUs: new Float64Array(members.length),
+    };
     this.#up = Uint8Array.from(members, (member) => Number(member !== undefined));
   }
 
@@ -100,48 +107,68 @@ export class DecodePool {
     this.#up[member] = 0;
   }
 
-  /** Of the mean member (they are taken to be alike): those who decode now, with one more of `tokens` tokens somewhere; 0: none. */
-  now(nowUs: number, tokens: number): DecodeLoad {
-    return this.#mean(nowUs, tokens, ({ joined }) => joined);
+  /** Those who decode now. */
+  now(nowUs: number): this {
+    return this.#count(nowUs, ({ joined }) => joined);
   }
 
   /**
-   * The same at `atUs`, were every decode to last `decodeUs`: those who will have joined by then, less those who joined longer ago than
+   * Those who will decode at `atUs`, were every decode to last `decodeUs`: who will have joined by then, less who joined longer ago than
    * that (Mooncake, section 6.2: system level).
    */
-  at(nowUs: number, atUs: number, decodeUs: number, tokens: number): DecodeLoad {
-    return this.#mean(atUs, tokens, ({ joinsUs, joined }) => {
+  at(nowUs: number, atUs: number, decodeUs: number): this {
+    return this.#count(atUs, ({ joinsUs, joined }) => {
       // Whoever is late joins now at the earliest.
       const fromUs = joined ? joinsUs : Math.max(joinsUs, nowUs);
       return fromUs <= atUs && fromUs > atUs - decodeUs;
     });
   }
 
-  #mean(atUs: number, tokens: number, counts: (decoding: Decoding) => boolean): DecodeLoad {
-    let rows = tokens > 0 ? 1 : 0;
-    let keys = tokens;
-    let decodedUs = 0;
+  #count(atUs: number, counts: (decoding: Decoding) => boolean): this {
+    const { rows, keys, decodedUs } = this.#counted;
+    for (const each of [rows, keys, decodedUs]) each.fill(0);
     for (const decoding of this.#decoding) {
       if (!counts(decoding)) continue;
-      rows++;
-      keys += decoding.tokens;
-      if (decoding.joined) decodedUs += atUs - decoding.joinsUs;
+      rows[decoding.member]++;
+      keys[decoding.member] += decoding.tokens;
+      if (decoding.joined) decodedUs[decoding.member] += atUs - decoding.joinsUs;
     }
-    let members = 0;
-    let capacity = 0;
-    let steps: DecodeMember['steps'] | undefined;
-    for (let i = 0; i < this.#members.length; i++) {
-      const member = this.#members[i];
-      if (this.#up[i] === 0 || member === undefined) continue;
-      members++;
-      capacity += member.capacityTokens;
-      steps ??= member.steps;
-    }
-    if (steps === undefined) return { tbtUs: Number.POSITIVE_INFINITY, memory: Number.POSITIVE_INFINITY };
+    return this;
+  }
+
+  /** Of a member with one more of `tokens` tokens (0: none), as counted last by `now` or `at`. */
+  load(index: number, tokens: number): DecodeLoad {
+    const member = this.#members[index];
+    if (member === undefined || this.#up[index] === 0) return { tbtUs: Number.POSITIVE_INFINITY, memory: 1 };
+    const rows = this.#counted.rows[index] + (tokens > 0 ? 1 : 0);
     if (rows === 0) return { tbtUs: 0, memory: 0 };
-    const stepUs = steps.predictUs(decodeShape(rows / members, keys / members));
-    keys += decodedUs / stepUs;
-    return { tbtUs: steps.predictUs(decodeShape(rows / members, keys / members)), memory: keys / capacity };
+    const prompts = this.#counted.keys[index] + tokens;
+    const keys = prompts + this.#counted.decodedUs[index] / member.steps.predictUs(decodeShape(rows, prompts));
+    return { tbtUs: member.steps.predictUs(decodeShape(rows, keys)), memory: keys / member.capacityTokens };
+  }
+
+  /** Of whoever could decode instead of `index` and would have the shortest step with `tokens` more. */
+  least(index: number, tokens: number): DecodeLoad {
+    let least = this.load(index, tokens);
+    if (this.#members[index]?.takesOthers !== true) return least;
+    for (let i = 0; i < this.#members.length; i++) {
+      if (this.#members[i]?.takesOthers !== true) continue;
+      const load = this.load(i, tokens);
+      if (load.tbtUs < least.tbtUs) least = load;
+    }
+    return least;
+  }
+
+  /** Mean over the members, as counted last by `now` or `at`. */
+  get meanTbtUs(): number {
+    let sum = 0;
+    let members = 0;
+    for (let i = 0; i < this.#members.length; i++) {
+      if (this.#up[i] === 0) continue;
+      sum += this.load(i, 0).tbtUs;
+      members++;
+    }
+    return members === 0 ? 0 : sum / members;
   }
 
   /** Throws unless the counts are those of the requests. */
