@@ -68,8 +68,6 @@ export class Conductor<Request extends { readonly id: RequestId }> {
   readonly #throughput = new Throughput();
   readonly #placer: Placer<Request>;
   readonly #gate: Gate<Request>;
-  /** Does the gate look at what instances decode that they have prefilled themselves? */
-  readonly #admits: boolean;
   #draining = false;
   #effects: ConductorEffect<Request>[] = [];
 
@@ -87,7 +85,6 @@ export class Conductor<Request extends { readonly id: RequestId }> {
       this.#instances.map(({ role }) => role !== 'decode'),
       config.placement,
     );
-    this.#admits = config.admission !== undefined && config.admission.kind !== 'none';
     this.#gate = new Gate(
       this.#instances.map(({ role }) => role === 'decode'),
       config.admission,
@@ -169,9 +166,9 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     const { predicted } = verdict;
     for (const leg of legsOf(route)) this.#instances[leg].requests++;
     const placed = this.#placer.place(nowUs, request, promptTokens, decision);
-    const member = this.#admits ? this.#decoderOf(route) : route.decodeAt;
+    const member = predicted === undefined ? route.decodeAt : this.#decoderOf(route);
     const decoding =
-      member === undefined ? undefined : this.#gate.add(nowUs, member, promptTokens, nowUs + predicted.ttftUs);
+      member === undefined ? undefined : this.#gate.add(nowUs, member, promptTokens, nowUs + (predicted?.ttftUs ?? 0));
     this.#requests.set(request.id, { ...route, placed, decoding, stage: 'queued' });
     this.#effects.push({ kind: 'forward', request, ...route, predicted });
   }

@@ -68,7 +68,7 @@ export type ConductorEffect<Request = GenerationRequest> =
       readonly instance: InstanceIndex;
       readonly request: Request;
       readonly decodeAt: InstanceIndex | undefined;
-      readonly predicted: Prediction;
+      readonly predicted: Prediction | undefined;
     }
   /** With `interrupt`, set the abort word too: the step that runs is likely the request's own prefill. */
   | { readonly kind: 'cancel'; readonly instance: InstanceIndex; readonly id: RequestId; readonly interrupt: boolean }

@@ -35,7 +35,8 @@ interface Question {
 }
 
 export interface Verdict {
-  readonly predicted: Prediction;
+  /** Undefined for what may wait as long as it takes. */
+  readonly predicted: Prediction | undefined;
   readonly refusal: Refusal | undefined;
 }
 
@@ -77,12 +78,12 @@ export class Gate<Request> {
     const config = this.#config;
     if (config === undefined) return taken;
     const slo = config.slo(request);
+    if (slo === undefined) return taken;
     const ttftUs = waitUs + prefillUs + config.handOffUs(promptTokens, prefillUs);
     const pool =
       config.kind === 'predictive' ? this.#pool.at(nowUs, nowUs + ttftUs, config.decodeUs) : this.#pool.now(nowUs);
     const decode = member === undefined ? idle : pool.least(member, promptTokens);
     const predicted = { ttftUs, tbtUs: decode.tbtUs };
-    if (slo === undefined) return { predicted, refusal: undefined };
     this.#slo = slo;
     const loads: Loads = {
       ttft: (ttftUs + this.#lateness.us) / slo.ttftUs,
@@ -126,4 +127,4 @@ export class Gate<Request> {
 }
 
 const idle: DecodeLoad = { tbtUs: 0, memory: 0 };
-const taken: Verdict = { predicted: { ttftUs: 0, tbtUs: 0 }, refusal: undefined };
+const taken: Verdict = { predicted: undefined, refusal: undefined };

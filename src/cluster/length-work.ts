@@ -192,7 +192,8 @@ class LengthWork implements Work<LengthRequest, ServedLengths, undefined, undefi
   }
 
   growthMax({ request }: ServedLengths): number {
-    return this.#coalesce ? request.outputTokens - request.outputs : 1;
+    // Others hear of a first token when it comes: no step follows it unheard.
+    return this.#coalesce && request.outputs > 0 ? request.outputTokens - request.outputs : 1;
   }
 }
 
