@@ -45,6 +45,12 @@ Napi::Value bound_memory_info(Arguments&, Napi::Env env) {
   return result;
 }
 
+/** () */
+Napi::Value bound_trim_heap(Arguments&, Napi::Env env) {
+  trim_heap();
+  return env.Undefined();
+}
+
 /**
  * Node unloads an addon with the last thread that loaded it, while pool threads still wait in its code:
  * a process that exits in the middle of a step would crash. So the code stays mapped until the process ends.
@@ -65,6 +71,7 @@ Napi::Object initialise(Napi::Env env, Napi::Object exports) {
   bind<create_team>(env, exports, "createTeam");
   bind<free_team>(env, exports, "freeTeam");
   bind<bound_memory_info>(env, exports, "memoryInfo");
+  bind<bound_trim_heap>(env, exports, "trimHeap");
   bind_weights(env, exports);
   bind_programs(env, exports);
   bind_benches(env, exports);

@@ -13,6 +13,9 @@
 #include <sstream>
 #include <stdexcept>
 #include <utility>
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
 
 namespace kvasir {
 namespace {
@@ -110,6 +113,12 @@ MemoryInfo memory_info() {
   const uint64_t resident = read_field("/proc/self/status", "VmRSS:");
   const uint64_t anonymous = read_field("/proc/self/status", "RssAnon:");
   return {resident == kUnknown ? peak : resident * 1024, peak, anonymous == kUnknown ? 0 : anonymous * 1024, available_bytes()};
+}
+
+void trim_heap() {
+#if defined(__GLIBC__)
+  malloc_trim(0);
+#endif
 }
 
 }  // namespace kvasir

@@ -37,4 +37,7 @@ struct MemoryInfo {
 
 MemoryInfo memory_info();
 
+/** Gives back to the system what `malloc` keeps of freed memory, in the arenas of all threads; does nothing where there is no way to. */
+void trim_heap();
+
 }  // namespace kvasir

@@ -1,5 +1,6 @@
-// Lets a parent process that started this one with `--expose-gc` ask for a collection and what memory is left: there is no HTTP route for it.
-import type { ServerMemory } from '../bench/soak/run.ts';
+// Lets a parent process that started this one with `--expose-gc` ask what memory is left after a collection: there is no HTTP route for it.
+import type { ServerMemory } from '../bench/soak/settle.ts';
+import { loadNative } from '../kernel/native.ts';
 import { collectEverywhere } from '../live/collection.ts';
 
 export const memoryQuestion = 'kvasir: memory';
@@ -12,6 +13,7 @@ export function answerMemoryQuestions(): void {
   process.on('message', (message) => {
     if (message !== memoryQuestion) return;
     void collectEverywhere(workers).then((heapBytes) => {
+      loadNative()?.trimHeap();
       const memory: ServerMemory = { residentBytes: process.memoryUsage.rss(), heapBytes };
       process.send?.(memory);
     });

@@ -11,6 +11,8 @@ export interface NativeModule {
   createTeam(isa: number, threads: number): number;
   freeTeam(team: number): void;
   memoryInfo(): MemoryInfo;
+  /** Gives the system back what `malloc` keeps of freed memory, in the arenas of all threads; does nothing but with glibc. */
+  trimHeap(): void;
   createLinear(team: number, columns: number, types: Int32Array, rows: Int32Array, inputs: number): number;
   packRows(linear: number, segment: number, firstRow: number, rows: number, bytes: Uint8Array): void;
   linearBytes(linear: number): number;

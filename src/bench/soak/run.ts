@@ -2,13 +2,8 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { firstModel } from '../http/client.ts';
 import { type Fate, send } from './send.ts';
+import { type ServerMemory, settled } from './settle.ts';
 import { Traffic } from './traffic.ts';
-
-/** Of the server process, after a forced collection in all its threads. */
-export interface ServerMemory {
-  readonly residentBytes: number;
-  readonly heapBytes: number;
-}
 
 export interface SoakOptions {
   readonly url: string;
@@ -19,7 +14,7 @@ export interface SoakOptions {
   /** Requests of a burst, once in each `burstMs`; more than the server's queue holds. */
   readonly burst: number;
   readonly seed: number;
-  /** Forces a collection and measures; undefined for a server that was not started here. */
+  /** Forces a collection, trims the native heap and measures; undefined for a server that was not started here. */
   readonly measure: (() => Promise<ServerMemory>) | undefined;
   readonly onSample?: (sample: SoakSample) => void;
 }
@@ -28,8 +23,9 @@ export interface SoakSample {
   readonly seconds: number;
   readonly requests: number;
   readonly pagesUsed: number;
-  /** After a forced collection, with requests under way; undefined for a server elsewhere. */
+  /** With requests under way, litter of the threads that compute included; undefined for a server elsewhere. */
   readonly residentBytes: number | undefined;
+  /** Of the threads that found time to collect: not the instance's, as long as it has steps to run. */
   readonly heapBytes: number | undefined;
 }
 
@@ -37,7 +33,7 @@ export interface SoakReport extends Readonly<Record<Fate, number>> {
   readonly url: string;
   readonly minutes: number;
   readonly requests: number;
-  /** After the first minute (the first fifth of a shorter run), with nothing under way and after a forced collection. */
+  /** After the first minute (the first fifth of a shorter run), with nothing under way, collected and settled. */
   readonly residentMinuteOneBytes: number | undefined;
   readonly residentEndBytes: number | undefined;
   /** End over minute one, less 1. */
@@ -52,6 +48,8 @@ const burstMs = 20_000;
 const sampleMs = 10_000;
 const refusedPauseMs = 200;
 const firstPartMsMax = 60_000;
+/** Between two measurements at rest. */
+const quietMsMax = 1000;
 
 /** @throws Error when the server does not answer, or does not come to rest */
 export async function benchSoak(options: SoakOptions): Promise<SoakReport> {
@@ -60,12 +58,13 @@ export async function benchSoak(options: SoakOptions): Promise<SoakReport> {
   const soak = new Soak(options, new Traffic(options.seed, model, true));
   const wholeMs = minutes * 60_000;
   const firstMs = Math.min(firstPartMsMax, wholeMs / 5);
+  const quietMs = Math.min(quietMsMax, wholeMs / 60);
   await soak.play(firstMs);
   await soak.rest();
-  const before = await measure?.();
+  const before = await settled(measure, quietMs);
   await soak.play(wholeMs - firstMs);
   const pagesUsedEnd = await soak.rest();
-  const after = await measure?.();
+  const after = await settled(measure, quietMs);
   const [first, last] = [before?.residentBytes, after?.residentBytes];
   return {
     url,

@@ -1,0 +1,39 @@
+// When the soak bench takes a process at rest as settled.
+import { expect, test } from 'vitest';
+import { settled } from '../../src/bench/soak/settle.ts';
+
+const [leftAlone, stillUnchanged] = [1000, 6];
+
+/** Resident bytes one after another, the last for ever. */
+function serverOf(...resident: readonly number[]) {
+  const pauses: number[] = [];
+  let measured = 0;
+  const measure = async () => ({
+    residentBytes: resident[Math.min(measured++, resident.length - 1)] ?? 0,
+    heapBytes: measured,
+  });
+  const pause = async (ms: number) => void pauses.push(ms);
+  return { pauses, run: () => settled(measure, leftAlone, pause) };
+}
+
+test('waits through a plateau until the allocators have given back everything', async () => {
+  const server = serverOf(250_000, 249_990, 249_990, 234_000, 234_000, 202_000, 200_000);
+  expect(await server.run()).toMatchObject({ residentBytes: 200_000 });
+  expect(server.pauses).toEqual(Array(6 + stillUnchanged).fill(leftAlone));
+});
+
+test('a process that gives nothing back has what it holds now, not its lowest', async () => {
+  const server = serverOf(200_000, 200_400, 200_800, 201_200, 201_600, 202_000, 202_400);
+  expect(await server.run()).toMatchObject({ residentBytes: 202_400 });
+  expect(server.pauses).toHaveLength(stillUnchanged);
+});
+
+test('one that never settles is measured all the same', async () => {
+  const falling = Array.from({ length: 100 }, (_, at) => 1e6 - at * 5000);
+  const server = serverOf(...falling);
+  expect(await server.run()).toMatchObject({ residentBytes: 1e6 - 39 * 5000 });
+});
+
+test('a server elsewhere has no memory that can be measured', async () => {
+  expect(await settled(undefined, leftAlone)).toBeUndefined();
+});

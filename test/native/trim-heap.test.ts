@@ -1,0 +1,39 @@
+// Freed memory that malloc keeps goes back to the system when it is asked to.
+import { spawnSync } from 'node:child_process';
+import { existsSync } from 'node:fs';
+import { join } from 'node:path';
+import { expect, it } from 'vitest';
+import { root } from '../../scripts/root.mjs';
+
+const addon = join(root, 'build', 'kvasir.node');
+const report = process.report?.getReport() as { header: { glibcVersionRuntime?: string } } | undefined;
+
+/** 64 MiB of buffers too small for mappings of their own; the few that stay keep the heap's end where it is. */
+const program = `
+  const addon = require(process.argv[1]);
+  let buffers = Array.from({ length: 1024 }, () => Buffer.allocUnsafeSlow(65536).fill(1));
+  const kept = buffers.filter((_, at) => at % 64 === 63);
+  buffers = undefined;
+  gc();
+  setImmediate(() => {
+    gc();
+    const before = addon.memoryInfo().anonymousBytes;
+    addon.trimHeap();
+    const trimmedMebibytes = (before - addon.memoryInfo().anonymousBytes) / 2 ** 20;
+    console.log(JSON.stringify([trimmedMebibytes, kept.every((buffer) => buffer.every((byte) => byte === 1))]));
+  });
+`;
+
+it.skipIf(report?.header.glibcVersionRuntime === undefined || !existsSync(addon))(
+  'holes between live allocations go back to the system (needs glibc and the compiled addon)',
+  () => {
+    const { status, stdout, stderr } = spawnSync(process.execPath, ['--expose-gc', '-e', program, addon], {
+      encoding: 'utf8',
+    });
+    expect([status, stderr]).toEqual([0, '']);
+    const [trimmedMebibytes, intact] = JSON.parse(stdout) as [number, boolean];
+    expect(trimmedMebibytes).toBeGreaterThan(40);
+    expect(trimmedMebibytes).toBeLessThan(64);
+    expect(intact).toBe(true);
+  },
+);
