@@ -41,15 +41,21 @@ const clusterSchema = z.object(clusterFields);
 type ClusterOptions = Readonly<z.infer<typeof clusterSchema>>;
 
 export function addClusterFlags(command: Command): Command {
+  command
+    .option('--hardware <name>', 'of specs/hardware.yaml, one for each instance (default: a800x8)')
+    .option('--prefill <n>', 'instances that compute prompts alone (default: 0)')
+    .option('--decode <n>', 'instances that decode what those have computed (default: 0)')
+    .option('--mixed <n>', 'instances that prefill and decode alike (default: 8, or 0 with --prefill)');
+  return addInstanceFlags(command);
+}
+
+/** What every instance is like and the network between them; not what they run on, nor how many there are. */
+export function addInstanceFlags(command: Command): Command {
   const eviction: readonly EvictionKind[] = evictionKinds;
   return command
     .option('--model <name>', 'of specs/models.yaml (default: llama2-70b)')
-    .option('--hardware <name>', 'of specs/hardware.yaml, one for each instance (default: a800x8)')
     .option('--models <file>', 'YAML file with more models')
     .option('--machines <file>', 'YAML file with more hardware')
-    .option('--prefill <n>', 'instances that compute prompts alone (default: 0)')
-    .option('--decode <n>', 'instances that decode what those have computed (default: 0)')
-    .option('--mixed <n>', 'instances that prefill and decode alike (default: 8, or 0 with --prefill)')
     .option('--tp <n>', 'devices that share each layer (default: all of the instance)')
     .option('--pp <n>', 'groups of devices that share out the layers (default: 1)')
     .addOption(new Option('--precision <type>', 'weights and arithmetic (default: bf16)').choices(['bf16', 'fp8']))

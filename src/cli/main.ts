@@ -12,6 +12,7 @@ const commands: Readonly<Record<string, () => Promise<Command>>> = {
   chat: async () => (await import('./commands/chat.ts')).chatCommand(),
   models: async () => (await import('./commands/models.ts')).modelsCommand(),
   simulate: async () => (await import('./commands/simulate.ts')).simulateCommand(),
+  plan: async () => (await import('./commands/plan.ts')).planCommand(),
   trace: async () => (await import('./commands/trace.ts')).traceCommand(),
   bench: async () => (await import('./commands/bench.ts')).benchCommand(),
 };

@@ -19,6 +19,7 @@ const hardwareSchema = z.strictObject({
   hostMemoryBytes: positive,
   nicBytesPerSecond: positive,
   nicUs: z.number().min(0),
+  pricePerHour: positive.optional(),
 });
 
 const modelSchema = z.strictObject({

@@ -1,0 +1,139 @@
+// Finds the cheapest cluster for a workload: what instances can be made of, every candidate simulated, and the line that replays it.
+
+import { latencyMs } from '../sim/outcome.ts';
+import {
+  cheapestOf,
+  frontierOf,
+  type Kept,
+  type SearchLimits,
+  type Shape,
+  searchPlans,
+  type Trial,
+  type Unit,
+} from '../sim/plan-search.ts';
+import { createCostModel } from './cost-model.ts';
+import { readOptions, toFlag } from './options.ts';
+import { runSimulation, type SimulationOptions, simulationSchema } from './simulated-run.ts';
+import { hardwareSpec, modelSpec } from './specs.ts';
+import { UsageError } from './usage-error.ts';
+
+/** Flags of `kvasir simulate`, as they were written. */
+export type RawFlags = Readonly<Record<string, unknown>>;
+
+interface PlanUnit extends Unit {
+  readonly hardware: string;
+  /** Devices that share each layer. */
+  readonly tp: number;
+}
+
+type Latency = Readonly<Record<'mean' | 'p50' | 'p90' | 'p99', number>>;
+
+interface Figures extends Kept {
+  readonly ttftMs: Latency;
+  readonly tbtMs: Latency;
+}
+
+export type PlanTrial = Trial<PlanUnit, Figures>;
+
+export interface PlanSettings extends SearchLimits {
+  readonly hardware: readonly string[];
+  /** What `kvasir simulate` is told beside hardware and roles. */
+  readonly flags: RawFlags;
+}
+
+/** Hears of the search before every run. */
+export type PlanWatch = (tried: number, next: string) => void;
+
+/** @throws UsageError when no hardware holds the model; Error when nothing keeps enough */
+export async function planClusters(settings: PlanSettings, watch: PlanWatch) {
+  const { units, leftOut } = unitsOf(settings);
+  let tried = 0;
+  const trials = await searchPlans<PlanUnit, Figures>(units, settings, async (unit, shape) => {
+    const flags = flagsOf(settings.flags, unit, shape);
+    watch(tried++, describe(unit, shape));
+    const { outcome } = await runSimulation(readOptions(simulationSchema, flags));
+    if (outcome.requests === 0) throw new UsageError('Cannot plan: the workload has no request');
+    const { requests, withinSlo, ttftUs, tbtUs } = outcome;
+    return { share: withinSlo / requests, ttftMs: latencyMs(ttftUs), tbtMs: latencyMs(tbtUs) };
+  });
+  const winner = cheapestOf(trials, settings.within);
+  if (winner === undefined) throw new Error(unmet(trials, settings));
+  return { winner, command: commandOf(settings.flags, winner), frontier: frontierOf(trials), tried, leftOut };
+}
+
+function unmet(trials: readonly PlanTrial[], { within, instancesMax }: PlanSettings): string {
+  const best = frontierOf(trials).at(-1);
+  const most = best === undefined ? '' : `: ${describe(best.unit, best)} keeps most, ${percent(best.share)}`;
+  return `Cannot keep ${percent(within)} of the requests within SLO with ${instancesMax} instances at most${most}`;
+}
+
+/** What instances can be made of, and hardware that cannot be used, with the reason. */
+function unitsOf({ hardware, flags }: PlanSettings) {
+  const options = readOptions(simulationSchema, flags);
+  modelSpec(options.model, options.models);
+  const leftOut: { hardware: string; why: string }[] = [];
+  const units = hardware.flatMap((name) => {
+    const { devices, pricePerHour } = hardwareSpec(name, options.machines);
+    if (pricePerHour === undefined) throw new UsageError(`Cannot plan with ${name}: its entry has no pricePerHour`);
+    const fitting = tensorParallels(name, devices, options, (why) => leftOut.push({ hardware: name, why }));
+    return fitting.map((tp): PlanUnit => {
+      const instancesPerMachine = Math.floor(devices / (tp * options.pp));
+      return { hardware: name, tp, instancesPerMachine, pricePerHour };
+    });
+  });
+  const [first] = leftOut;
+  if (units.length > 0 || first === undefined) return { units, leftOut };
+  throw new UsageError(`Cannot plan ${options.model} on ${hardware.join(', ')}: ${first.hardware}: ${first.why}`);
+}
+
+/** All devices, half of them, a quarter... as long as the model fits. */
+function tensorParallels(
+  hardware: string,
+  devices: number,
+  options: SimulationOptions,
+  fails: (why: string) => void,
+): readonly number[] {
+  const fitting: number[] = [];
+  for (let tp = options.tp ?? Math.max(1, Math.floor(devices / options.pp)); tp >= 1; tp = tp % 2 === 0 ? tp / 2 : 0) {
+    try {
+      createCostModel({ ...options, hardware, tp, kv: 'bf16' });
+    } catch (error) {
+      if (!(error instanceof UsageError)) throw error;
+      if (fitting.length === 0) fails(error.message);
+      break;
+    }
+    fitting.push(tp);
+    if (options.tp !== undefined) break;
+  }
+  return fitting;
+}
+
+function flagsOf(flags: RawFlags, { hardware, tp }: PlanUnit, { prefill, decode, mixed }: Shape): RawFlags {
+  const roles = mixed > 0 ? { mixed: String(mixed) } : { prefill: String(prefill), decode: String(decode) };
+  return { ...flags, hardware, tp: String(tp), ...roles };
+}
+
+/** The line that replays a cluster. */
+function commandOf(flags: RawFlags, trial: PlanTrial): string {
+  const words = Object.entries(flagsOf(flags, trial.unit, trial)).flatMap(([name, value]) => {
+    // What commander says where there is no `--no-...`.
+    if (value === true) return [];
+    return value === false ? [`--no-${toFlag(name)}`] : [`--${toFlag(name)}`, quoted(String(value))];
+  });
+  return ['kvasir', 'simulate', ...words].join(' ');
+}
+
+/** As a shell reads it back. */
+function quoted(word: string): string {
+  return /^[\w./:=,+@%-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`;
+}
+
+function describe({ hardware, tp }: PlanUnit, { prefill, decode, mixed }: Shape): string {
+  const roles = mixed > 0 ? `${mixed} mixed` : `${prefill} prefill + ${decode} decode`;
+  return `${roles} of ${hardware} (tp ${tp})`;
+}
+
+/** Never more than it is: 98.996 % are no 99 %. */
+export function percent(share: number): string {
+  return `${Math.floor(share * 1e4 + 1e-6) / 100} %`;
+}

@@ -1,0 +1,68 @@
+// One simulated run from options, as `kvasir simulate` replays it and `kvasir plan` tries it.
+import { type Command, Option } from 'commander';
+import { z } from 'zod';
+import { placementKinds } from '../policy/placement/placement.ts';
+import { Simulation } from '../sim/simulation.ts';
+import { presetNames } from '../trace/workload/presets.ts';
+import { bytesOf, clusterFields, instanceNames, instanceSpecs } from './cluster-options.ts';
+import { numeric } from './options.ts';
+import { replay } from './replay.ts';
+import { outputFields } from './run-outputs.ts';
+import { addSloFlags, admissionSettings, sloFields } from './slo-options.ts';
+import { addTransformFlags, addWorkloadFlags, transformFields, workloadFields } from './workload-options.ts';
+import { openWorkload } from './workload-source.ts';
+
+const count = (least: number) => numeric(z.number().int().min(least));
+
+export const simulationSchema = z.object({
+  trace: z.string().optional(),
+  workload: z.string().optional(),
+  ...workloadFields,
+  ...transformFields,
+  ...clusterFields,
+  ...sloFields,
+  placement: z.enum(placementKinds).default('cache-aware'),
+  queue: count(1).default(1_000_000),
+  check: z.boolean().default(false),
+  chaos: z.boolean().default(false),
+  seeds: count(1).default(100),
+  ...outputFields,
+});
+
+export type SimulationOptions = z.infer<typeof simulationSchema>;
+
+/** How many times as long as an instance's own prefix another one's must be before it is worth fetching: not published, ours. */
+const balancingThreshold = 1.5;
+
+/** What comes, who gets it, and what it may wait; not the cluster. */
+export function addRunFlags(command: Command): Command {
+  command
+    .option('--trace <file>', 'Mooncake JSON lines or Azure CSV, plain or gzip')
+    .option('--workload <name>', `made up instead: ${presetNames.join(', ')}`)
+    .addOption(
+      new Option('--placement <policy>', 'who gets a request; random: by --seed (default: cache-aware)').choices(
+        placementKinds,
+      ),
+    )
+    .option('--queue <n>', 'requests accepted at once over all instances (default: 1,000,000)');
+  return addTransformFlags(addWorkloadFlags(addSloFlags(command)));
+}
+
+/** From the first request until nothing is left to happen. @throws UsageError */
+export async function runSimulation(options: SimulationOptions): Promise<Simulation> {
+  const workload = openWorkload(options);
+  const admission = admissionSettings(options);
+  const instances = instanceSpecs(options, admission.kind !== 'none');
+  return replay(workload, instanceNames(instances), options, (watch) => {
+    return new Simulation({
+      instances,
+      linkBytesPerSecond: options.linkGbps === undefined ? undefined : bytesOf(options.linkGbps),
+      blockTokens: options.blockTokens,
+      queueMax: options.queue,
+      placement: { kind: options.placement, seed: [options.seed, 1], balancingThreshold },
+      admission,
+      checking: options.check,
+      watch,
+    });
+  });
+}

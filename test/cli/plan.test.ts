@@ -1,0 +1,146 @@
+// `kvasir plan` against simulating every cluster, the line that it prints, and what it says where nothing serves.
+import { spawnSync } from 'node:child_process';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { afterAll, describe, expect, it } from 'vitest';
+import { readOptions } from '../../src/cli/options.ts';
+import { planClusters } from '../../src/cli/plan-clusters.ts';
+import { runSimulation, simulationSchema } from '../../src/cli/simulated-run.ts';
+
+const command = fileURLToPath(new URL('../../dist/cli/main.js', import.meta.url));
+const folder = mkdtempSync(join(tmpdir(), 'kvasir-plan-'));
+afterAll(() => rmSync(folder, { recursive: true }));
+
+const machines = join(folder, 'machines.yaml');
+const device = `
+  memoryBytes: 85899345920
+  memoryBytesPerSecond: 2e12
+  operationsPerSecond: { bf16: 300e12 }
+  linkBytesPerSecond: 300e9
+  linkUs: 5
+  hostMemoryBytes: 256e9
+  nicBytesPerSecond: 25e9
+  nicUs: 10
+`;
+writeFileSync(
+  machines,
+  `pair:\n  devices: 2${device}  pricePerHour: 5\nsingle:\n  devices: 1${device}  pricePerHour: 3\nfree:\n  devices: 1${device}`,
+);
+
+const workload = ['--workload', 'real', '--requests', '80', '--seed', '3', '--model', 'llama3-8b'];
+const slo = ['--ttft-slo', '4s', '--tbt-slo', '60ms'];
+
+function kvasir(...args: string[]): { status: number | null; stdout: string; stderr: string } {
+  return spawnSync(process.execPath, [command, ...args, '--machines', machines], { encoding: 'utf8' });
+}
+
+/** What every shape of so many instances keeps. */
+async function sharesOf(flags: Record<string, unknown>, hardware: string, tp: number, instances: number) {
+  const shapes = [
+    { mixed: instances },
+    ...Array.from({ length: instances - 1 }, (_, p) => {
+      return { prefill: p + 1, decode: instances - p - 1 };
+    }),
+  ];
+  const shares: number[] = [];
+  for (const shape of shapes) {
+    const { outcome } = await runSimulation(readOptions(simulationSchema, { ...flags, ...shape, hardware, tp }));
+    shares.push(outcome.withinSlo / outcome.requests);
+  }
+  return shares;
+}
+
+describe('the cheapest cluster', { timeout: 120_000 }, () => {
+  it.each([
+    ['few requests', '1', '4s', '60ms'],
+    ['many', '4', '4s', '60ms'],
+    ['gaps that prefill beside decode breaks', '3', '4s', '25ms'],
+  ])('is that of simulating every one: %s', async (_, rate, ttftSlo, tbtSlo) => {
+    const flags = { workload: 'real', requests: 150, seed: 3, rate, model: 'llama3-8b', machines, ttftSlo, tbtSlo };
+    const limits = { instancesMax: 4, within: 0.99 };
+    let cheapest = Number.POSITIVE_INFINITY;
+    for (const [hardware, tp, perMachine, price] of [
+      ['pair', 2, 1, 5],
+      ['pair', 1, 2, 5],
+      ['single', 1, 1, 3],
+    ] as const) {
+      for (let n = 1; n * perMachine <= limits.instancesMax; n++) {
+        const shares = await sharesOf(flags, hardware, tp, n * perMachine);
+        if (shares.some((share) => share >= limits.within)) cheapest = Math.min(cheapest, n * price);
+      }
+    }
+    const runs: string[] = [];
+    const settings = { ...limits, flags, hardware: ['pair', 'single'] };
+    expect(cheapest).toBeLessThan(Number.POSITIVE_INFINITY);
+    const { winner, tried } = await planClusters(settings, (_tried, next) => runs.push(next));
+    expect(winner.pricePerHour).toBe(cheapest);
+    expect(winner.share).toBeGreaterThanOrEqual(limits.within);
+    expect(runs).toHaveLength(tried);
+  });
+
+  it('is printed as the line that replays it, with its frontier', () => {
+    const flags = [...workload, '--rate', '2', ...slo, '--instances-max', '4', '--no-stream'];
+    const plan = JSON.parse(kvasir('plan', '--hardware', 'single,pair', ...flags, '--json').stdout);
+    expect(plan.command).toMatch(/^kvasir simulate /);
+    const replayed = JSON.parse(kvasir(...plan.command.split(' ').slice(1), '--json').stdout);
+    expect(replayed.withinSlo / replayed.requests).toBe(plan.winner.withinSlo);
+    expect(replayed).toMatchObject({ ttftMs: plan.winner.ttftMs, tbtMs: plan.winner.tbtMs });
+    expect(plan.frontier).toContainEqual(plan.winner);
+    const { stdout, stderr, status } = kvasir('plan', '--hardware', 'single,pair', ...flags);
+    expect([status, stderr]).toEqual([0, '']);
+    expect(stdout.trim().split('\n').at(-1)).toBe(plan.command);
+    expect(stdout).toContain('cheapest');
+    // Steps beside prefill take what a gap may.
+    expect(plan.command).toContain('--step-ms 60');
+  });
+
+  it('leaves out hardware that does not hold the model, and says so', () => {
+    const flags = [
+      '--workload',
+      'plain',
+      '--requests',
+      '20',
+      '--model',
+      'llama2-70b',
+      '--ttft-slo',
+      '60s',
+      '--tbt-slo',
+      '1s',
+    ];
+    const { stdout, stderr } = kvasir('plan', '--hardware', 'single,pair', ...flags);
+    expect(stderr).toMatch(/^Left out single: Cannot hold the model: .* 138.0 GB on 1 devices of 85.9 GB\n$/);
+    expect(stdout).toMatch(/--hardware pair --tp 2 --mixed 1\n$/);
+  });
+
+  it.each([
+    ['no hardware', 2, ['--hardware', 'nothing', ...slo], /^Cannot find nothing among hardware: known are/],
+    ['none named', 2, slo, /^Cannot plan without hardware: give --hardware/],
+    ['no SLO', 2, ['--hardware', 'single'], /^Cannot plan without an SLO: give --ttft-slo and --tbt-slo/],
+    ['no price', 2, ['--hardware', 'free', ...slo], /^Cannot plan with free: its entry has no pricePerHour/],
+    [
+      'a model that is too large',
+      2,
+      ['--hardware', 'single,rtx4090', '--model', 'llama2-70b', ...slo],
+      /^Cannot plan llama2-70b on single, rtx4090: single: Cannot hold the model: its weights are larger/,
+    ],
+    [
+      'more groups of devices than devices',
+      2,
+      ['--hardware', 'pair', '--pp', '4', ...slo],
+      /^Cannot plan llama3-8b on pair: pair: Cannot use --tp 1 with --pp 4: pair has 2 devices/,
+    ],
+    [
+      'an SLO that nothing meets',
+      1,
+      ['--hardware', 'single', '--instances-max', '2', '--ttft-slo', '1ms', '--tbt-slo', '1ms'],
+      /^Cannot keep 99 % of the requests within SLO with 2 instances at most: .* of single \(tp 1\) keeps most, 0 %/,
+    ],
+  ])('is refused in one line: %s', (_, code, args, message) => {
+    const { status, stdout, stderr } = kvasir('plan', ...workload, ...args);
+    expect([status, stdout]).toEqual([code, '']);
+    expect(stderr.trim().split('\n')).toHaveLength(1);
+    expect(stderr).toMatch(message);
+  });
+});
