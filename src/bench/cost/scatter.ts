@@ -34,6 +34,7 @@ export function scatterSvg(errors: readonly PointErrors[]): string {
   });
   return [
     `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${height}" width="${width}" height="${height}" font-family="sans-serif" font-size="13" fill="#24292f">`,
+    '<title>Simulated against measured TPOT and TTFT</title>',
     `<rect width="${width}" height="${height}" fill="#fff"/>`,
     plot('TPOT, ms', dots('tpotMs'), 0),
     plot('TTFT, ms', dots('ttftMs'), size),
