@@ -1,11 +1,10 @@
 // The instance machine: takes requests, plans steps over its KV memory, and turns step results into events.
 import { Batcher } from '../policy/batching/batcher.ts';
-import type { Sequence } from '../policy/batching/sequence.ts';
 import type { BatchLimits } from '../policy/batching/step-budget.ts';
 import { BlockCache } from '../policy/blocks/block-cache.ts';
 import type { BlockPool } from '../policy/blocks/block-pool.ts';
 import type { EvictionKind } from '../policy/blocks/eviction.ts';
-import type { StepPredictor, StepShape } from '../policy/cost/step-shape.ts';
+import type { StepPredictor } from '../policy/cost/step-shape.ts';
 import type { LayerGroup } from '../util/step.ts';
 import { decodeRefusal, overloaded, Throughput, tooLargeToLand, tooLong } from './admission.ts';
 import { CacheJournal } from './cache-journal.ts';
@@ -15,7 +14,9 @@ import { type InFlight, worthAborting } from './in-flight.ts';
 import { InstanceTotals } from './instance-totals.ts';
 import type { InstanceEvent, InstanceIndex, StepNumber } from './messages.ts';
 import type { GenerationEvent, InstanceSnapshot, RequestId } from './ports.ts';
-import type { Emit, ResultRows, Served, StepRun, Work } from './work.ts';
+import { Roster } from './roster.ts';
+import { StepResults } from './step-results.ts';
+import type { Emit, Served, Work } from './work.ts';
 
 export interface InstanceConfig {
   /** Pages of the KV pool, and the model's layer groups, which share them. */
@@ -46,13 +47,8 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   readonly #batcher: Batcher;
   readonly #work: Work<Request, S, Plan, Result>;
   readonly #throughput = new Throughput();
-  /** Those that hear events: accepted, not ended, not cancelled. */
-  readonly #live = new Map<RequestId, S>();
-  /** Every sequence that the batcher holds: the live ones, and cancelled ones whose rows are in flight. */
-  readonly #served = new Map<Sequence, S>();
-  /** (sequencesMax): those that run, by the slots of their sequences. */
-  readonly #bySlot: S[] = [];
-  readonly #rows = { row: 0, scored: 0, samples: false };
+  readonly #roster: Roster<S>;
+  readonly #results: StepResults<Request, S, Plan, Result>;
   readonly #totals = new InstanceTotals();
   #arrivalNumber = 0;
   #steps: StepNumber = 0;
@@ -69,13 +65,23 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#cache = new BlockCache(config);
     this.#journal = new CacheJournal(this.#cache, config.journalLife);
     this.#batcher = new Batcher(this.#cache, config.limits, this.#cost);
+    this.#roster = new Roster(this.#batcher);
     this.#handOffs = new HandOffs(config.handOff, {
       push: (effect) => this.#effects.push(effect),
-      isLive: (id) => this.#live.has(id),
+      isLive: (id) => this.#roster.has(id),
       promptTokens: (request) => this.#work.size(request).promptTokens,
       settled: (served, declined) => this.#settled(served, declined),
     });
     this.#work = work(this.#cache.groups.map(({ pool }) => pool));
+    this.#results = new StepResults(
+      { work: this.#work, batcher: this.#batcher, totals: this.#totals, departures: this.#handOffs.departures },
+      {
+        emit: this.#emit,
+        end: (nowUs, served, event, forget) => this.#end(nowUs, served, event, forget),
+        remove: (served, forget) => this.#roster.remove(served, forget),
+        prefilled: (id) => this.#effects.push({ kind: 'prefilled', id }),
+      },
+    );
   }
 
   /** Tokens of the longest sequence that the pages hold: infinite where every layer has a window and the windows fit. */
@@ -117,12 +123,12 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   }
 
   #submit(nowUs: number, request: Request, decodeAt: InstanceIndex | undefined): void {
-    if (this.#live.has(request.id)) {
+    if (this.#roster.has(request.id)) {
       this.#ignore(`submit: request ${request.id} is live already`);
       return;
     }
     const { queueMax } = this.#config;
-    const accepted = this.#live.size;
+    const accepted = this.#roster.size;
     const refusal =
       tooLong(this.#work.size(request), this.capacityTokens) ??
       (accepted >= queueMax
@@ -132,13 +138,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     if (refusal !== undefined) return;
     const served = this.#work.serve(request, this.#arrivalNumber++);
     if (decodeAt !== undefined) this.#handOffs.departures.add(request, served, decodeAt);
-    this.#take(served);
-  }
-
-  #take(served: S): void {
-    this.#live.set(served.id, served);
-    this.#served.set(served.sequence, served);
-    this.#batcher.add(served.sequence);
+    this.#roster.take(served);
   }
 
   #hear({ from, message }: Extract<InstanceEvent<Request, Result>, { kind: 'peer' }>): void {
@@ -147,24 +147,24 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   }
 
   #settled(served: S, declined: boolean): void {
-    this.#live.delete(served.id);
+    this.#roster.silence(served.id);
     if (declined) this.#emit(served.id, tooLargeToLand);
     if (served.sequence.planned > 0) served.cancelled = true;
-    else this.#remove(served, false);
+    else this.#roster.remove(served, false);
   }
 
   #cancel(nowUs: number, id: RequestId): void {
-    const served = this.#live.get(id);
+    const served = this.#roster.get(id);
     const landing = this.#handOffs.drop(id);
     if (served === undefined) {
       if (!landing) this.#ignore(`cancel: request ${id} is not live`);
       return;
     }
-    this.#live.delete(id);
+    this.#roster.silence(id);
     served.cancelled = true;
     const flight = this.#inFlight;
     if (flight === undefined || served.sequence.planned === 0) {
-      this.#remove(served, false);
+      this.#roster.remove(served, false);
     } else if (!flight.ending && worthAborting(nowUs, flight, served, this.#abortedLast)) {
       flight.ending = true;
       this.#effects.push({ kind: 'abortStep', step: flight.step });
@@ -180,95 +180,27 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     }
     this.#inFlight = undefined;
     this.#abortedLast = event.kind === 'stepAborted';
-    if (event.kind === 'stepDone')
-      this.#commit(nowUs, flight, event.result, event.stepUs ?? [nowUs - flight.startedUs]);
+    if (event.kind === 'stepDone') {
+      const stepUs = event.stepUs ?? [nowUs - flight.startedUs];
+      this.#cost.observe(flight.shape, stepUs);
+      this.#results.commit(nowUs, flight, event.result, stepUs);
+    }
     if (event.kind === 'stepFailed') this.#failStep(nowUs, flight, event.message);
-    for (const served of flight.requests) if (served.cancelled) this.#remove(served, false);
-  }
-
-  #commit(nowUs: number, flight: InFlight<S>, result: Result, stepUs: ArrayLike<number>): void {
-    this.#observe(flight.shape, stepUs);
-    const run = { startedUs: flight.startedUs, stepUs };
-    const rows = this.#rows;
-    rows.row = 0;
-    const departing = this.#handOffs.departures.size > 0;
-    for (const served of flight.requests) {
-      rows.scored = served.sequence.scoredRows;
-      rows.samples = served.sequence.samplesNow;
-      if (this.#work.failed(result, rows)) this.#failRow(nowUs, served);
-      else if (rows.samples && departing && this.#handOffs.departures.has(served.id))
-        this.#commitPrompt(nowUs, served, result, rows, run);
-      else this.#commitRows(nowUs, served, result, rows, run);
-      rows.row += rows.scored + Number(rows.samples);
-    }
-  }
-
-  #observe(shape: StepShape, stepUs: ArrayLike<number>): void {
-    this.#cost.observe(shape, stepUs);
-    this.#totals.ran(stepUs);
-  }
-
-  /** A prompt that goes on elsewhere is computed: there its client will hear the first token, unless that is the last. */
-  #commitPrompt(nowUs: number, served: S, result: Result, rows: ResultRows, run: StepRun): void {
-    const { sequence } = served;
-    this.#totals.computedPrompt += sequence.planned;
-    this.#totals.generated++;
-    this.#batcher.commit(sequence);
-    const held: GenerationEvent[] = [];
-    const reason = this.#work.commit(served, result, rows, run, (_, event) => held.push(event));
-    this.#effects.push({ kind: 'prefilled', id: served.id });
-    if (reason === undefined) {
-      this.#batcher.park(sequence);
-      this.#handOffs.departures.compute(served.id, held);
-    } else {
-      for (const event of held) this.#emit(served.id, event);
-      this.#end(nowUs, served, { kind: 'finished', reason }, false);
-    }
-  }
-
-  #commitRows(nowUs: number, served: S, result: Result, rows: ResultRows, run: StepRun): void {
-    const { sequence } = served;
-    const { computed, promptLength } = sequence;
-    // In a run of several steps every row decodes.
-    if (run.stepUs.length > 1) sequence.planned = run.stepUs.length;
-    const end = computed + sequence.planned;
-    this.#totals.computedPrompt += Math.max(0, Math.min(promptLength, end) - computed);
-    this.#batcher.commit(sequence);
-    if (served.cancelled) return;
-    if (rows.samples) this.#totals.generated += run.stepUs.length;
-    const reason = this.#work.commit(served, result, rows, run, this.#emit);
-    if (reason !== undefined) this.#end(nowUs, served, { kind: 'finished', reason }, false);
-  }
-
-  /** Its own numbers broke: whatever it computed is dropped from the cache. */
-  #failRow(nowUs: number, served: S): void {
-    const position = served.sequence.computed + served.sequence.planned;
-    this.#fail(nowUs, served, `Cannot generate: the model's logits are not finite: after ${position} tokens`);
+    for (const served of flight.requests) if (served.cancelled) this.#roster.remove(served, false);
   }
 
   #failStep(nowUs: number, flight: InFlight<S>, message: string): void {
     const figures = `step ${flight.step}, ${flight.requests.length} requests, ${flight.shape.rows} rows`;
     this.#effects.push({ kind: 'fault', message: `Cannot run a step: ${message}: ${figures}` });
-    for (const served of flight.requests) this.#fail(nowUs, served, `Cannot generate: the engine failed: ${figures}`);
-  }
-
-  #fail(nowUs: number, served: S, message: string): void {
-    if (served.cancelled) this.#remove(served, true);
-    else this.#end(nowUs, served, { kind: 'failed', code: 'ENGINE_FAILED', message, retryAfterMs: undefined }, true);
+    this.#results.failAll(nowUs, flight, figures);
   }
 
   #end(nowUs: number, served: S, event: GenerationEvent, forget: boolean): void {
     this.#throughput.ended(nowUs);
     this.#handOffs.departures.drop(served.id);
-    this.#live.delete(served.id);
+    this.#roster.silence(served.id);
     this.#emit(served.id, event);
-    this.#remove(served, forget);
-  }
-
-  /** Frees all that it holds; with `forget` its blocks leave the cache. A second call does nothing. */
-  #remove(served: S, forget: boolean): void {
-    if (!this.#served.delete(served.sequence)) return;
-    this.#batcher.remove(served.sequence, forget);
+    this.#roster.remove(served, forget);
   }
 
   /** Between two steps: takes what has landed, and plans the next. */
@@ -276,7 +208,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     for (const { id, request, held } of this.#handOffs.arrivals.takeLanded()) {
       const late = this.#config.handOff?.rechecks === true ? this.#lateness(request) : undefined;
       if (late === undefined) {
-        this.#take(this.#work.resume(request, this.#arrivalNumber++, held));
+        this.#roster.take(this.#work.resume(request, this.#arrivalNumber++, held));
       } else {
         this.#handOffs.arrivals.drop(id);
         this.#emit(id, late);
@@ -301,14 +233,9 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
 
   #launch(nowUs: number): void {
     const planned = this.#batcher.plan();
-    for (const sequence of this.#batcher.admitted) {
-      const served = this.#requestOf(sequence);
-      this.#bySlot[sequence.slot] = served;
-      this.#start(nowUs, served);
-    }
+    for (const sequence of this.#batcher.admitted) this.#start(nowUs, this.#roster.admit(sequence));
     if (planned.length === 0) return;
-    const requests = new Array<S>(planned.length);
-    for (let i = 0; i < planned.length; i++) requests[i] = this.#bySlot[planned[i].slot];
+    const requests = this.#roster.of(planned);
     const shape = { ...this.#batcher.shape };
     const predictedUs = Math.round(this.#cost.predictUs(shape));
     const step = ++this.#steps;
@@ -350,12 +277,6 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#handOffs.departures.ask(served.id);
   }
 
-  #requestOf(sequence: Sequence): S {
-    const served = this.#served.get(sequence);
-    if (served === undefined) throw new Error(`Instance broken: arrival ${sequence.arrival} belongs to no request`);
-    return served;
-  }
-
   readonly #emit: Emit = (id, event) => {
     this.#emitted = true;
     this.#effects.push({ kind: 'emit', id, event });
@@ -373,27 +294,11 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   check(): void {
     this.#batcher.check();
     this.#handOffs.arrivals.check();
-    const { waiting, running, parked } = this.#batcher;
-    const held = [...waiting, ...running, ...parked];
-    if (held.length !== this.#served.size || !held.every((sequence) => this.#served.has(sequence))) {
-      throw new Error(`Instance broken: ${this.#served.size} requests, ${held.length} sequences`);
-    }
-    const flying = new Set(this.#inFlight?.requests);
-    for (const served of this.#served.values()) {
-      const { id } = served;
-      if (served.cancelled ? !flying.has(served) : this.#live.get(id) !== served)
-        throw new Error(`Instance broken: request ${id} is in no state`);
-      if (served.sequence.planned > 0 !== flying.has(served))
-        throw new Error(`Instance broken: request ${id} has rows in no step`);
-    }
-    const cancelled = [...this.#served.values()].filter((served) => served.cancelled).length;
-    if (this.#live.size + cancelled !== this.#served.size)
-      throw new Error(`Instance broken: ${this.#live.size} requests live, ${this.#served.size} held`);
+    this.#roster.check(this.#inFlight);
+    const { parked } = this.#batcher;
     if (parked.size !== this.#handOffs.departures.computed)
       throw new Error(
         `Instance broken: ${parked.size} prompts are parked, ${this.#handOffs.departures.computed} leave`,
       );
-    if (this.#inFlight === undefined && held.length > 0 && parked.size === 0)
-      throw new Error(`Instance broken: ${held.length} requests wait and nothing runs`);
   }
 }

@@ -1,0 +1,87 @@
+// Who is at an instance: the requests that hear events, and every sequence that its batcher holds for them.
+import type { Batcher } from '../policy/batching/batcher.ts';
+import type { Sequence } from '../policy/batching/sequence.ts';
+import type { InFlight } from './in-flight.ts';
+import type { RequestId } from './ports.ts';
+import type { Served } from './work.ts';
+
+export class Roster<S extends Served> {
+  readonly #batcher: Batcher;
+  /** Those that hear events: accepted, not ended, not cancelled. */
+  readonly #live = new Map<RequestId, S>();
+  /** Every sequence that the batcher holds: the live ones, and cancelled ones whose rows are in flight. */
+  readonly #served = new Map<Sequence, S>();
+  /** (sequencesMax): those that run, by the slots of their sequences. */
+  readonly #bySlot: S[] = [];
+
+  constructor(batcher: Batcher) {
+    this.#batcher = batcher;
+  }
+
+  /** Requests accepted and not ended. */
+  get size(): number {
+    return this.#live.size;
+  }
+
+  has(id: RequestId): boolean {
+    return this.#live.has(id);
+  }
+
+  get(id: RequestId): S | undefined {
+    return this.#live.get(id);
+  }
+
+  take(served: S): void {
+    this.#live.set(served.id, served);
+    this.#served.set(served.sequence, served);
+    this.#batcher.add(served.sequence);
+  }
+
+  /** Nobody hears of it any more; its sequence stays until it is removed. */
+  silence(id: RequestId): void {
+    this.#live.delete(id);
+  }
+
+  /** Frees all that it holds; with `forget` its blocks leave the cache. A second call does nothing. */
+  remove(served: S, forget: boolean): void {
+    if (!this.#served.delete(served.sequence)) return;
+    this.#batcher.remove(served.sequence, forget);
+  }
+
+  /** Its sequence has got a slot. */
+  admit(sequence: Sequence): S {
+    const served = this.#served.get(sequence);
+    if (served === undefined) throw new Error(`Instance broken: arrival ${sequence.arrival} belongs to no request`);
+    this.#bySlot[sequence.slot] = served;
+    return served;
+  }
+
+  /** Of running sequences, in their order. */
+  of(sequences: readonly Sequence[]): readonly S[] {
+    const requests = new Array<S>(sequences.length);
+    for (let i = 0; i < sequences.length; i++) requests[i] = this.#bySlot[sequences[i].slot];
+    return requests;
+  }
+
+  /** Throws unless every request is in exactly one state, and something runs while anyone waits. */
+  check(flight: InFlight<S> | undefined): void {
+    const { waiting, running, parked } = this.#batcher;
+    const held = [...waiting, ...running, ...parked];
+    if (held.length !== this.#served.size || !held.every((sequence) => this.#served.has(sequence)))
+      throw new Error(`Instance broken: ${this.#served.size} requests, ${held.length} sequences`);
+    const flying = new Set(flight?.requests);
+    let cancelled = 0;
+    for (const served of this.#served.values()) {
+      const { id } = served;
+      cancelled += Number(served.cancelled);
+      if (served.cancelled ? !flying.has(served) : this.#live.get(id) !== served)
+        throw new Error(`Instance broken: request ${id} is in no state`);
+      if (served.sequence.planned > 0 !== flying.has(served))
+        throw new Error(`Instance broken: request ${id} has rows in no step`);
+    }
+    if (this.#live.size + cancelled !== this.#served.size)
+      throw new Error(`Instance broken: ${this.#live.size} requests live, ${this.#served.size} held`);
+    if (flight === undefined && held.length > 0 && parked.size === 0)
+      throw new Error(`Instance broken: ${held.length} requests wait and nothing runs`);
+  }
+}
