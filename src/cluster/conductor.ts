@@ -38,6 +38,8 @@ interface Route {
 interface Tracked extends Route {
   readonly placed: Placed;
   readonly decoding: Decoding | undefined;
+  /** To be computed where it decodes. */
+  inlineTokens: number;
   stage: Stage;
 }
 
@@ -45,7 +47,15 @@ interface Acceptance {
   readonly decision: PlacementDecision;
   readonly route: Route;
   readonly verdict: Verdict;
+  readonly inlineTokens: number;
 }
+
+/** A prompt that is computed where it decodes: `tokens` of it. */
+interface Inline extends PlacementDecision {
+  readonly tokens: number;
+}
+
+const nothingFetched = { ownBlocks: 0, fetchedBlocks: 0, from: undefined, transferUs: 0 };
 
 interface InstanceView {
   readonly role: InstanceRole;
@@ -69,6 +79,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
   readonly #placer: Placer<Request>;
   readonly #gate: Gate<Request>;
   #draining = false;
+  #inlinePrefills = 0;
   #effects: ConductorEffect<Request>[] = [];
 
   constructor(config: ConductorConfig<Request>) {
@@ -94,6 +105,11 @@ export class Conductor<Request extends { readonly id: RequestId }> {
   /** Blocks of prompts that were found in caches, and why the others were not, counted at starts. */
   get blocks(): { readonly hits: number; readonly misses: MissReasons } {
     return { hits: this.#placer.hitBlocks, misses: this.#placer.misses };
+  }
+
+  /** Requests whose prompts were computed where they decode. */
+  get inlinePrefills(): number {
+    return this.#inlinePrefills;
   }
 
   /** How full the pools are; undefined where no request has said what it may wait. */
@@ -146,31 +162,63 @@ export class Conductor<Request extends { readonly id: RequestId }> {
       return;
     }
     const size = this.#size(request);
-    const decision = this.#placer.choose(nowUs, request, size.promptTokens);
-    const route = this.#route(decision?.instance, size);
+    const elsewhere = this.#placer.choose(nowUs, request, size.promptTokens);
+    const inline = elsewhere && this.#inline(nowUs, request, size);
+    const decision = inline ?? elsewhere;
+    const route =
+      inline === undefined
+        ? this.#route(elsewhere?.instance, size)
+        : { instance: inline.instance, decodeAt: undefined };
     const verdict =
       decision &&
       this.#gate.look(nowUs, request, {
         promptTokens: size.promptTokens,
         waitUs: decision.queueUs + decision.transferUs,
         prefillUs: decision.prefillUs,
+        inline: inline !== undefined,
         member: route && this.#decoderOf(route),
       });
     const refusal = this.#refuse(nowUs, size, route) ?? verdict?.refusal;
     this.#effects.push({ kind: 'emit', id: request.id, event: refusal ?? { kind: 'accepted' } });
     if (refusal !== undefined || route === undefined || decision === undefined || verdict === undefined) return;
-    this.#accept(nowUs, request, size.promptTokens, { decision, route, verdict });
+    const inlineTokens = inline?.tokens ?? 0;
+    this.#accept(nowUs, request, size.promptTokens, { decision, route, verdict, inlineTokens });
   }
 
-  #accept(nowUs: number, request: Request, promptTokens: number, { decision, route, verdict }: Acceptance): void {
-    const { predicted } = verdict;
-    for (const leg of legsOf(route)) this.#instances[leg].requests++;
+  #accept(nowUs: number, request: Request, promptTokens: number, acceptance: Acceptance): void {
+    const { decision, inlineTokens } = acceptance;
+    const { instance, decodeAt } = acceptance.route;
+    const { predicted } = acceptance.verdict;
+    for (const leg of legsOf(acceptance.route)) this.#instances[leg].requests++;
     const placed = this.#placer.place(nowUs, request, promptTokens, decision);
-    const member = predicted === undefined ? route.decodeAt : this.#decoderOf(route);
-    const decoding =
-      member === undefined ? undefined : this.#gate.add(nowUs, member, promptTokens, nowUs + (predicted?.ttftUs ?? 0));
-    this.#requests.set(request.id, { ...route, placed, decoding, stage: 'queued' });
-    this.#effects.push({ kind: 'forward', request, ...route, predicted });
+    const member = predicted === undefined && inlineTokens === 0 ? decodeAt : this.#decoderOf(acceptance.route);
+    const joinsUs = nowUs + (predicted?.ttftUs ?? 0);
+    const decoding = member === undefined ? undefined : this.#gate.add(nowUs, request, member, promptTokens, joinsUs);
+    this.#requests.set(request.id, { instance, decodeAt, placed, decoding, inlineTokens, stage: 'queued' });
+    if (inlineTokens > 0) {
+      this.#inlinePrefills++;
+      this.#gate.inlined(instance, inlineTokens);
+    }
+    this.#effects.push({ kind: 'forward', request, instance, decodeAt, predicted });
+  }
+
+  /** The prompt is short enough to be computed where it decodes. */
+  #inline(nowUs: number, request: Request, { promptTokens, outputTokensMax }: RequestSize): Inline | undefined {
+    if (outputTokensMax <= 1) return undefined;
+    const choice = this.#gate.chooseInline(nowUs, request, promptTokens, (i) => this.#placer.cachedTokens(i));
+    if (choice === undefined) return undefined;
+    return {
+      ...nothingFetched,
+      instance: choice.member,
+      tokens: promptTokens - choice.cachedTokens,
+      queueUs: choice.waitUs,
+      prefillUs: choice.stepUs,
+    };
+  }
+
+  #inlineDone(tracked: Tracked): void {
+    if (tracked.inlineTokens > 0) this.#gate.inlineDone(tracked.instance, tracked.inlineTokens);
+    tracked.inlineTokens = 0;
   }
 
   /** The refusal that a request would meet now, were `ahead` others taken before it; undefined while there is room. */
@@ -188,7 +236,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
   }
 
   #decoderOf({ instance, decodeAt }: Route): InstanceIndex | undefined {
-    return decodeAt ?? (this.#instances[instance].role === 'mixed' ? instance : undefined);
+    return decodeAt ?? (this.#instances[instance].role === 'prefill' ? undefined : instance);
   }
 
   /** One token of output comes with the prompt: nobody has to decode. */
@@ -230,6 +278,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
       case 'tokens':
         tracked.stage = 'decode';
         this.#placer.prefilled(nowUs, tracked.placed);
+        this.#inlineDone(tracked);
         if (tracked.decoding !== undefined) this.#gate.joined(nowUs, tracked.decoding);
         this.#instances[instance].progressed = true;
         break;
@@ -278,6 +327,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
   #forget(id: RequestId, tracked: Tracked): void {
     for (const leg of legsOf(tracked)) this.#instances[leg].requests--;
     this.#placer.ended(tracked.placed);
+    this.#inlineDone(tracked);
     if (tracked.decoding !== undefined) this.#gate.ended(tracked.decoding);
     this.#requests.delete(id);
     this.#sayDrained();
@@ -290,9 +340,13 @@ export class Conductor<Request extends { readonly id: RequestId }> {
   /** Throws unless every request is counted at its instance, and none at a lost one. */
   check(): void {
     const counts = this.#instances.map(() => 0);
-    for (const tracked of this.#requests.values()) for (const leg of legsOf(tracked)) counts[leg]++;
+    const inlineTokens = new Float64Array(this.#instances.length);
+    for (const tracked of this.#requests.values()) {
+      for (const leg of legsOf(tracked)) counts[leg]++;
+      inlineTokens[tracked.instance] += tracked.inlineTokens;
+    }
     this.#placer.check();
-    this.#gate.check();
+    this.#gate.check(inlineTokens);
     const wrong = this.#instances.findIndex((view, i) => view.requests !== counts[i] || (view.lost && counts[i] > 0));
     if (wrong >= 0) {
       throw new Error(

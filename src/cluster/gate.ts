@@ -2,6 +2,7 @@
 import { type AdmissionKind, type Loads, overload } from '../policy/admission/admission.ts';
 import { type DecodeLoad, type DecodeMember, DecodePool, type Decoding } from '../policy/admission/decode-pool.ts';
 import { ErrorBound } from '../policy/admission/error-bound.ts';
+import { type InlineChoice, type InlineLimits, InlinePrefill } from '../policy/admission/inline-prefill.ts';
 import type { Slo } from '../policy/admission/slo.ts';
 import { type Refusal, refusedLate } from './admission.ts';
 import type { InstanceIndex } from './messages.ts';
@@ -16,6 +17,8 @@ export interface AdmissionConfig<Request> {
   readonly members: readonly (DecodeMember | undefined)[];
   /** Of a hand-off, what computing a prompt in `prefillUs` does not hide. */
   readonly handOffUs: (tokens: number, prefillUs: number) => number;
+  /** Short prompts are computed where they decode; undefined: none is. */
+  readonly inline?: InlineLimits | undefined;
 }
 
 /** What a request is predicted to meet. */
@@ -30,6 +33,8 @@ interface Question {
   /** Until its prefill begins, and how long that takes. */
   readonly waitUs: number;
   readonly prefillUs: number;
+  /** It is computed where it decodes: nothing is handed off. */
+  readonly inline: boolean;
   /** Who decodes it; undefined where its first token is its last. */
   readonly member: InstanceIndex | undefined;
 }
@@ -58,6 +63,7 @@ const unpredicted: DecodeMember = {
 export class Gate<Request> {
   readonly #config: AdmissionConfig<Request> | undefined;
   readonly #pool: DecodePool;
+  readonly #inline: InlinePrefill | undefined;
   /** Of first tokens that take a good part of what they may. */
   readonly #lateness = new ErrorBound();
   /** Of the latest request that has one. */
@@ -67,6 +73,32 @@ export class Gate<Request> {
   constructor(decodes: readonly boolean[], config: AdmissionConfig<Request> | undefined) {
     this.#config = config;
     this.#pool = new DecodePool(config?.members ?? decodes.map((takes) => (takes ? unpredicted : undefined)));
+    this.#inline = config?.inline && new InlinePrefill(this.#pool, decodes.length, config.inline);
+  }
+
+  /** Where a prompt is short enough to be computed where it decodes. @param cachedTokens of the prompt, by instance */
+  chooseInline(
+    nowUs: number,
+    request: Request,
+    promptTokens: number,
+    cachedTokens: (instance: InstanceIndex) => number,
+  ): InlineChoice | undefined {
+    if (this.#inline === undefined) return undefined;
+    return this.#inline.choose(nowUs, { promptTokens, tbtUs: this.#tbtUsOf(request) }, cachedTokens);
+  }
+
+  /** So many tokens are to be computed where they decode, */
+  inlined(instance: InstanceIndex, tokens: number): void {
+    this.#inline?.add(instance, tokens);
+  }
+
+  /** and have been, or will not be. */
+  inlineDone(instance: InstanceIndex, tokens: number): void {
+    this.#inline?.remove(instance, tokens);
+  }
+
+  #tbtUsOf(request: Request): number {
+    return this.#config?.slo(request)?.tbtUs ?? Number.POSITIVE_INFINITY;
   }
 
   /** Who decodes what is prefilled elsewhere; undefined when none is left. */
@@ -74,12 +106,12 @@ export class Gate<Request> {
     return this.#pool.choose(promptTokens);
   }
 
-  look(nowUs: number, request: Request, { promptTokens, waitUs, prefillUs, member }: Question): Verdict {
+  look(nowUs: number, request: Request, { promptTokens, waitUs, prefillUs, inline, member }: Question): Verdict {
     const config = this.#config;
     if (config === undefined) return taken;
     const slo = config.slo(request);
     if (slo === undefined) return taken;
-    const ttftUs = waitUs + prefillUs + config.handOffUs(promptTokens, prefillUs);
+    const ttftUs = waitUs + prefillUs + (inline ? 0 : config.handOffUs(promptTokens, prefillUs));
     const pool =
       config.kind === 'predictive' ? this.#pool.at(nowUs, nowUs + ttftUs, config.decodeUs) : this.#pool.now(nowUs);
     const decode = member === undefined ? idle : pool.least(member, promptTokens);
@@ -95,8 +127,8 @@ export class Gate<Request> {
   }
 
   /** The request was taken. */
-  add(nowUs: number, member: InstanceIndex, promptTokens: number, joinsUs: number): Decoding {
-    return this.#pool.add(nowUs, member, promptTokens, joinsUs);
+  add(nowUs: number, request: Request, member: InstanceIndex, promptTokens: number, joinsUs: number): Decoding {
+    return this.#pool.add(nowUs, member, promptTokens, joinsUs, this.#tbtUsOf(request));
   }
 
   joined(nowUs: number, decoding: Decoding): void {
@@ -121,8 +153,10 @@ export class Gate<Request> {
     return { prefill: waitUs / this.#slo.ttftUs, decode: this.#pool.now(nowUs).meanTbtUs / this.#slo.tbtUs };
   }
 
-  check(): void {
+  /** @param inlineTokens (instances): of prompts that are to be computed where they decode */
+  check(inlineTokens: Float64Array): void {
     this.#pool.check();
+    this.#inline?.check(inlineTokens);
   }
 }
 

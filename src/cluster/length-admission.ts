@@ -1,5 +1,6 @@
 // What the conductor of a simulated cluster is told for its gate: who decodes, how fast, and what requests may wait.
 import type { AdmissionKind } from '../policy/admission/admission.ts';
+import type { InlineLimits } from '../policy/admission/inline-prefill.ts';
 import { type Slo, type SloClass, sloOf } from '../policy/admission/slo.ts';
 import { ModelPredictor } from '../policy/cost/model-predictor.ts';
 import { ChunkedPrefill } from '../policy/cost/prefill.ts';
@@ -22,10 +23,12 @@ export interface AdmissionSettings {
   readonly slo: SloClass | undefined;
   /** How long the predictive policy takes every decode to last. */
   readonly decodeUs: number;
+  /** Prompts with at most so many tokens to compute are prefilled where they decode; undefined: none is. */
+  readonly inlineTokens?: number | undefined;
 }
 
 export function admissionConfig(
-  { kind, decodeUs }: AdmissionSettings,
+  { kind, decodeUs, inlineTokens }: AdmissionSettings,
   instances: readonly PredictedInstance[],
   capacityTokens: readonly number[],
   linkBytesPerSecond: number | undefined,
@@ -43,7 +46,20 @@ export function admissionConfig(
     const wholeUs = apart ? (tokens * machine.cost.kvBytesPerToken) / bytesPerUs : 0;
     return machine.handOff?.layerWise === true ? Math.max(0, wholeUs - prefillUs) : wholeUs;
   };
-  return { kind, decodeUs, slo: ({ slo }) => slo, members, handOffUs };
+  return { kind, decodeUs, slo: ({ slo }) => slo, members, handOffUs, inline: inlineLimits(inlineTokens, instances) };
+}
+
+/** A chunk of any instance that decodes what others prefill, beside as many sequences as it runs. */
+function inlineLimits(
+  inlineTokens: number | undefined,
+  instances: readonly PredictedInstance[],
+): InlineLimits | undefined {
+  const limits = instances.filter(({ role }) => role === 'decode').map(({ machine }) => machine.limits);
+  if (inlineTokens === undefined || limits.length === 0) return undefined;
+  return {
+    tokensMax: Math.min(inlineTokens, ...limits.map(({ tokensMax, sequencesMax }) => tokensMax - sequencesMax)),
+    stepUsMax: Math.min(...limits.map(({ stepUsDecoding }) => stepUsDecoding)),
+  };
 }
 
 /** What a request may wait, against an instance like the first. */

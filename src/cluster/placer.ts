@@ -101,6 +101,11 @@ export class Placer<Request> {
     return this.#placement.choose(question, this.#view);
   }
 
+  /** What an instance has of the prompt that was asked about last. */
+  cachedTokens(instance: InstanceIndex): number {
+    return (this.#matches?.blocks[instance] ?? 0) * (this.#config?.blockTokens ?? 1);
+  }
+
   /** Mean wait for a prefill that comes now, over the instances that take prompts. */
   waitUs(nowUs: number): number {
     const { up, queueUs } = this.#view;

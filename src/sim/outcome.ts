@@ -43,6 +43,8 @@ export class Outcome {
   /** Completed with first token and gaps in time. */
   withinSlo = 0;
   bytesMoved: Readonly<Record<ByteKind, number>> = { prefix: 0, handoff: 0, borrow: 0, settle: 0 };
+  /** Requests whose prompts were computed where they decode. */
+  inlinePrefills = 0;
   promptTokens = 0;
   cachedTokens = 0;
   outputTokens = 0;

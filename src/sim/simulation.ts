@@ -155,6 +155,7 @@ export class Simulation {
   /** No request comes any more: runs until nothing is left to happen. */
   finish(): void {
     this.advance(Number.POSITIVE_INFINITY);
+    this.outcome.inlinePrefills = this.#conductor.inlinePrefills;
     this.outcome.close(this.#nowUs, this.#instances, this.#network.moved, this.#conductor.blocks);
   }
 

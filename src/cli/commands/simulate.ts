@@ -59,6 +59,7 @@ function reportOf(outcome: Outcome, wallSeconds: number) {
     decodeTokens: outcome.outputTokens,
     prefillTokens: promptTokens - cachedTokens,
     preemptions: outcome.preemptions,
+    inlinePrefills: outcome.inlinePrefills,
     simulatedSeconds,
     wallSeconds,
     stateHash: outcome.stateHash,

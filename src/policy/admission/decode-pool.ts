@@ -18,6 +18,8 @@ export interface Decoding {
   readonly member: number;
   readonly tokens: number;
   readonly addedUs: number;
+  /** What it may wait for each token. */
+  readonly tbtUs: number;
   /** When it joins: predicted, until it has. */
   joinsUs: number;
   joined: boolean;
@@ -39,8 +41,13 @@ export class DecodePool {
   readonly #tokens: Float64Array;
   readonly #comingTokens: Float64Array;
   readonly #up: Uint8Array;
-  /** (members): what was counted last: sequences, their prompts' tokens, and for how long they have decoded together. */
-  readonly #counted: { readonly rows: Int32Array; readonly keys: Float64Array; readonly decodedUs: Float64Array };
+  /** (members): what was counted last: sequences, their prompts' tokens, for how long they have decoded together, and the strictest TBT. */
+  readonly #counted: {
+    readonly rows: Int32Array;
+    readonly keys: Float64Array;
+    readonly decodedUs: Float64Array;
+    readonly tbtUs: Float64Array;
+  };
 
   /** @param members (instances): undefined for those that do not decode */
   constructor(members: readonly (DecodeMember | undefined)[]) {
@@ -52,6 +59,7 @@ export class DecodePool {
       rows: new Int32Array(members.length),
       keys: new Float64Array(members.length),
       decodedUs: new Float64Array(members.length),
+      tbtUs: new Float64Array(members.length),
     };
     this.#up = Uint8Array.from(members, (member) => Number(member !== undefined));
   }
@@ -78,8 +86,8 @@ export class DecodePool {
   }
 
   /** A request is on its way to a member, and joins at about `joinsUs`. */
-  add(nowUs: number, member: number, tokens: number, joinsUs: number): Decoding {
-    const decoding = { member, tokens, addedUs: nowUs, joinsUs, joined: false };
+  add(nowUs: number, member: number, tokens: number, joinsUs: number, tbtUs = Number.POSITIVE_INFINITY): Decoding {
+    const decoding = { member, tokens, addedUs: nowUs, tbtUs, joinsUs, joined: false };
     this.#decoding.add(decoding);
     this.#requests[member]++;
     this.#tokens[member] += tokens;
@@ -125,12 +133,14 @@ export class DecodePool {
   }
 
   #count(atUs: number, counts: (decoding: Decoding) => boolean): this {
-    const { rows, keys, decodedUs } = this.#counted;
+    const { rows, keys, decodedUs, tbtUs } = this.#counted;
     for (const each of [rows, keys, decodedUs]) each.fill(0);
+    tbtUs.fill(Number.POSITIVE_INFINITY);
     for (const decoding of this.#decoding) {
       if (!counts(decoding)) continue;
       rows[decoding.member]++;
       keys[decoding.member] += decoding.tokens;
+      tbtUs[decoding.member] = Math.min(tbtUs[decoding.member], decoding.tbtUs);
       if (decoding.joined) decodedUs[decoding.member] += atUs - decoding.joinsUs;
     }
     return this;
@@ -145,6 +155,39 @@ export class DecodePool {
     const prompts = this.#counted.keys[index] + tokens;
     const keys = prompts + this.#counted.decodedUs[index] / member.steps.predictUs(decodeShape(rows, prompts));
     return { tbtUs: member.steps.predictUs(decodeShape(rows, keys)), memory: keys / member.capacityTokens };
+  }
+
+  /** Does it decode what others prefill, and is it there? */
+  takesOthers(index: number): boolean {
+    return this.#up[index] === 1 && this.#members[index]?.takesOthers === true;
+  }
+
+  /** The least that any of those who decode at a member may wait for a token, as counted last. */
+  strictestUs(index: number): number {
+    return this.#counted.tbtUs[index];
+  }
+
+  /** Of a member's step, as counted last, in which `rows` rows of a prompt behind `cachedTokens` are computed too. */
+  stepUsWith(index: number, rows: number, cachedTokens: number): number {
+    const member = this.#members[index];
+    if (member === undefined) return Number.POSITIVE_INFINITY;
+    const decodeRows = this.#counted.rows[index];
+    const decodeKeys = this.#keys(index, member);
+    return member.steps.predictUs({
+      rows: decodeRows + rows,
+      keyRows: decodeKeys + rows * cachedTokens + (rows * (rows + 1)) / 2,
+      decodeRows,
+      decodeKeys,
+      logitRows: decodeRows + 1,
+    });
+  }
+
+  /** Tokens of those counted last: their prompts, and one for each step since they joined. */
+  #keys(index: number, member: DecodeMember): number {
+    const rows = this.#counted.rows[index];
+    const prompts = this.#counted.keys[index];
+    if (rows === 0) return 0;
+    return prompts + this.#counted.decodedUs[index] / member.steps.predictUs(decodeShape(rows, prompts));
   }
 
   /** Of whoever could decode instead of `index` and would have the shortest step with `tokens` more. */
