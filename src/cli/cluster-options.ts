@@ -3,9 +3,11 @@ import { type Command, Option } from 'commander';
 import { z } from 'zod';
 import type { InstanceRole } from '../cluster/conductor.ts';
 import { type EvictionKind, evictionKinds } from '../policy/blocks/eviction.ts';
+import type { StepCostModel } from '../policy/cost/roofline.ts';
 import type { InstanceSpec } from '../sim/simulation.ts';
-import { costKinds, createCostModel, tensorParallelOf } from './cost-model.ts';
+import { costKinds, createCostModel, spanOf } from './cost-model.ts';
 import { numeric } from './options.ts';
+import { addRoleFlags, instanceRoles, roleFields, settingsOf } from './role-options.ts';
 import { hardwareSpec } from './specs.ts';
 import { UsageError } from './usage-error.ts';
 
@@ -33,6 +35,8 @@ export const clusterFields = {
   stepMs: positive.default(100),
   nicGbps: positive.optional(),
   linkGbps: positive.optional(),
+  pricePerHour: positive.optional(),
+  ...roleFields,
   stream: z.boolean().default(true),
   coalesce: z.boolean().default(true),
 };
@@ -45,8 +49,9 @@ export function addClusterFlags(command: Command): Command {
     .option('--hardware <name>', 'of specs/hardware.yaml, one for each instance (default: a800x8)')
     .option('--prefill <n>', 'instances that compute prompts alone (default: 0)')
     .option('--decode <n>', 'instances that decode what those have computed (default: 0)')
-    .option('--mixed <n>', 'instances that prefill and decode alike (default: 8, or 0 with --prefill)');
-  return addInstanceFlags(command);
+    .option('--mixed <n>', 'instances that prefill and decode alike (default: 8, or 0 with --prefill)')
+    .option('--price-per-hour <price>', 'of a machine (default: by its hardware)');
+  return addRoleFlags(addInstanceFlags(command));
 }
 
 /** What every instance is like and the network between them; not what they run on, nor how many there are. */
@@ -56,7 +61,7 @@ export function addInstanceFlags(command: Command): Command {
     .option('--model <name>', 'of specs/models.yaml (default: llama2-70b)')
     .option('--models <file>', 'YAML file with more models')
     .option('--machines <file>', 'YAML file with more hardware')
-    .option('--tp <n>', 'devices that share each layer (default: all of the instance)')
+    .option('--tp <n>', 'devices that share each layer; more than a machine has: over several (default: all of one)')
     .option('--pp <n>', 'groups of devices that share out the layers (default: 1)')
     .addOption(new Option('--precision <type>', 'weights and arithmetic (default: bf16)').choices(['bf16', 'fp8']))
     .addOption(new Option('--cost <model>', 'how long steps take (default: roofline)').choices(costKinds))
@@ -76,16 +81,40 @@ export function addInstanceFlags(command: Command): Command {
 /** Of an instance's host memory, what takes prompts from other instances. */
 const landingShare = 0.5;
 
-/** Instances in the order prefill, decode, mixed. @param rechecks what has landed is refused where it would be late @throws UsageError */
-export function instanceSpecs(options: ClusterOptions, rechecks: boolean): readonly InstanceSpec[] {
-  const { prefill, decode, mixed = prefill + decode > 0 ? 0 : 8 } = options;
+/** How many instances of each role. @throws UsageError */
+function countsOf({ prefill, decode, mixed = prefill + decode > 0 ? 0 : 8 }: ClusterOptions) {
   if (prefill > 0 !== decode > 0) {
     throw new UsageError(`Cannot use --prefill ${prefill} with --decode ${decode}: either needs the other`);
   }
   if (prefill + decode + mixed === 0) throw new UsageError('Cannot simulate --mixed 0: there is no instance');
-  const parts = instanceParts(options, rechecks);
-  const specs = (role: InstanceRole, n: number) => Array.from({ length: n }, () => ({ ...parts, role }));
-  return [...specs('prefill', prefill), ...specs('decode', decode), ...specs('mixed', mixed)];
+  return { prefill, decode, mixed };
+}
+
+/** Instances in the order prefill, decode, mixed. @param rechecks what has landed is refused where it would be late @throws UsageError */
+export function instanceSpecs(options: ClusterOptions, rechecks: boolean): readonly InstanceSpec[] {
+  const counts = countsOf(options);
+  const costs = new Map<string, StepCostModel>();
+  return instanceRoles.flatMap((role) => {
+    if (counts[role] === 0) return [];
+    const parts = instanceParts({ ...options, ...settingsOf(role, options) }, rechecks, costs);
+    return Array.from({ length: counts[role] }, () => ({ ...parts, role }));
+  });
+}
+
+/** Of all machines together, those of a role filled; undefined where one has no price. */
+export function pricePerHourOf(options: ClusterOptions): number | undefined {
+  const counts = countsOf(options);
+  let sum = 0;
+  for (const role of instanceRoles) {
+    if (counts[role] === 0) continue;
+    const settings = settingsOf(role, options);
+    const { devices, pricePerHour } = hardwareSpec(settings.hardware, options.machines);
+    const price = settings.pricePerHour ?? pricePerHour;
+    if (price === undefined) return undefined;
+    const { machines } = spanOf({ ...options, ...settings, kv: 'bf16' }, devices);
+    sum += Math.ceil(machines >= 1 ? counts[role] * machines : counts[role] / Math.floor(1 / machines)) * price;
+  }
+  return sum;
 }
 
 /** 'prefill 0', 'prefill 1', 'decode 0': counted by role. */
@@ -98,12 +127,19 @@ export function instanceNames(instances: readonly InstanceSpec[]): readonly stri
   });
 }
 
-function instanceParts(options: ClusterOptions, rechecks: boolean): Omit<InstanceSpec, 'role'> {
+/** @param costs those that were made: instances that are alike share one */
+function instanceParts(
+  options: ClusterOptions,
+  rechecks: boolean,
+  costs: Map<string, StepCostModel>,
+): Omit<InstanceSpec, 'role'> {
   const costOptions = { ...options, kv: 'bf16' } as const;
-  const cost = createCostModel(costOptions);
+  const key = JSON.stringify([options.hardware, options.tp, options.pp, options.precision]);
+  const cost = costs.get(key) ?? createCostModel(costOptions);
+  costs.set(key, cost);
   const { devices, hostMemoryBytes, nicBytesPerSecond, nicUs } = hardwareSpec(options.hardware, options.machines);
   // An instance on some of the machine's devices has that share of what they have in common.
-  const part = (tensorParallelOf(costOptions, devices) * options.pp) / devices;
+  const { machines: part } = spanOf(costOptions, devices);
   return {
     nic: {
       bytesPerSecond: options.nicGbps === undefined ? nicBytesPerSecond * part : bytesOf(options.nicGbps),

@@ -28,23 +28,34 @@ export interface CostOptions {
 /** Of the memory that weights leave, what an engine keeps for itself is the rest. */
 const kvMemoryShare = 0.9;
 
-/** Devices that share each layer. @throws UsageError when the hardware has too few */
-export function tensorParallelOf({ hardware, tp, pp }: CostOptions, devices: number): number {
-  const tensorParallel = tp ?? Math.floor(devices / pp);
-  if (tensorParallel * pp <= devices && tensorParallel >= 1) return tensorParallel;
-  throw new UsageError(`Cannot use --tp ${tensorParallel} with --pp ${pp}: ${hardware} has ${devices} devices`);
+/** Devices that share each layer, and the machines that an instance takes: a part of one, or several whole ones. */
+export interface Span {
+  readonly tensorParallel: number;
+  readonly machines: number;
+}
+
+/** @throws UsageError when the devices are more than one machine has and no whole number of machines, evenly filled */
+export function spanOf({ hardware, tp, pp }: CostOptions, devices: number): Span {
+  const tensorParallel = tp ?? Math.max(1, Math.floor(devices / pp));
+  const machines = (tensorParallel * pp) / devices;
+  const even = tensorParallel % devices === 0 || devices % tensorParallel === 0;
+  if (machines <= 1 || (Number.isInteger(machines) && even)) return { tensorParallel, machines };
+  throw new UsageError(
+    `Cannot use --tp ${tensorParallel} with --pp ${pp}: beyond one machine they take whole ones: ${hardware} has ${devices} devices`,
+  );
 }
 
 /** @throws UsageError in one line when the tables, the arithmetic or the devices are missing, or the model does not fit */
 export function createCostModel(options: CostOptions): StepCostModel {
-  const { device, shape } = instanceShape(options);
+  const { device, machine, shape } = instanceShape(options);
   if (options.cost === 'table') return new TableCost(measuredKernels(options, readTables(options)), fittedOverheads);
-  return rangeErrorsAsUsage(() => new RooflineCost({ ...shape, device, efficiency: statedEfficiency }));
+  return rangeErrorsAsUsage(() => new RooflineCost({ ...shape, device, machine, efficiency: statedEfficiency }));
 }
 
 /** @throws UsageError when a kernel of the model was not measured, or the devices cannot hold its weights */
 export function measuredKernels(options: CostOptions, tables: MeasuredTables): StepKernels {
-  const { device, shape } = instanceShape(options);
+  const { device, machine, shape } = instanceShape(options);
+  if (machine !== undefined) throw new UsageError('Cannot use --cost table over several machines: none were measured');
   return rangeErrorsAsUsage(() => layOutKernels({ ...shape, device, tables }));
 }
 
@@ -61,15 +72,16 @@ function instanceShape(options: CostOptions) {
   if (operationsPerSecond === undefined) {
     throw new UsageError(`Cannot use --precision ${precision}: ${hardware} has no such arithmetic`);
   }
+  const { tensorParallel, machines } = spanOf(options, device.devices);
   const shape = {
     model: modelSpec(options.model, options.models),
-    tensorParallel: tensorParallelOf(options, device.devices),
+    tensorParallel,
     pipelineParallel: options.pp,
     weightBytes: bytesOf(precision),
     kvBytes: bytesOf(options.kv),
     kvMemoryShare,
   };
-  return { device: { ...device, operationsPerSecond }, shape };
+  return { device: { ...device, operationsPerSecond }, machine: machines > 1 ? device : undefined, shape };
 }
 
 function bytesOf(precision: 'bf16' | 'fp8'): number {

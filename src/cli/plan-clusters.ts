@@ -48,14 +48,15 @@ export type PlanWatch = (tried: number, next: string) => void;
 export async function planClusters(settings: PlanSettings, watch: PlanWatch) {
   const { units, leftOut } = unitsOf(settings);
   let tried = 0;
-  const trials = await searchPlans<PlanUnit, Figures>(units, settings, async (unit, shape) => {
-    const flags = flagsOf(settings.flags, unit, shape);
-    watch(tried++, describe(unit, shape));
+  const attempt = async (unit: PlanUnit, shape: Shape, decodeUnit: PlanUnit): Promise<Figures> => {
+    const flags = flagsOf(settings.flags, unit, shape, decodeUnit);
+    watch(tried++, describe(unit, shape, decodeUnit));
     const { outcome } = await runSimulation(readOptions(simulationSchema, flags));
     if (outcome.requests === 0) throw new UsageError('Cannot plan: the workload has no request');
     const { requests, withinSlo, ttftUs, tbtUs } = outcome;
     return { share: withinSlo / requests, ttftMs: latencyMs(ttftUs), tbtMs: latencyMs(tbtUs) };
-  });
+  };
+  const trials = await searchPlans(units, settings, attempt, pairsOf(units));
   const winner = cheapestOf(trials, settings.within);
   if (winner === undefined) throw new Error(unmet(trials, settings));
   return { winner, command: commandOf(settings.flags, winner), frontier: frontierOf(trials), tried, leftOut };
@@ -63,7 +64,8 @@ export async function planClusters(settings: PlanSettings, watch: PlanWatch) {
 
 function unmet(trials: readonly PlanTrial[], { within, instancesMax }: PlanSettings): string {
   const best = frontierOf(trials).at(-1);
-  const most = best === undefined ? '' : `: ${describe(best.unit, best)} keeps most, ${percent(best.share)}`;
+  const most =
+    best === undefined ? '' : `: ${describe(best.unit, best, best.decodeUnit)} keeps most, ${percent(best.share)}`;
   return `Cannot keep ${percent(within)} of the requests within SLO with ${instancesMax} instances at most${most}`;
 }
 
@@ -77,13 +79,21 @@ function unitsOf({ hardware, flags }: PlanSettings) {
     if (pricePerHour === undefined) throw new UsageError(`Cannot plan with ${name}: its entry has no pricePerHour`);
     const fitting = tensorParallels(name, devices, options, (why) => leftOut.push({ hardware: name, why }));
     return fitting.map((tp): PlanUnit => {
-      const instancesPerMachine = Math.floor(devices / (tp * options.pp));
+      const perMachine = devices / (tp * options.pp);
+      const instancesPerMachine = perMachine < 1 ? perMachine : Math.floor(perMachine);
       return { hardware: name, tp, instancesPerMachine, pricePerHour };
     });
   });
   const [first] = leftOut;
   if (units.length > 0 || first === undefined) return { units, leftOut };
   throw new UsageError(`Cannot plan ${options.model} on ${hardware.join(', ')}: ${first.hardware}: ${first.why}`);
+}
+
+/** Of different hardware, either way round. */
+function pairsOf(units: readonly PlanUnit[]): readonly (readonly [PlanUnit, PlanUnit])[] {
+  return units.flatMap((unit) =>
+    units.filter(({ hardware }) => hardware !== unit.hardware).map((other) => [unit, other] as const),
+  );
 }
 
 /** All devices, half of them, a quarter... as long as the model fits. */
@@ -108,14 +118,22 @@ function tensorParallels(
   return fitting;
 }
 
-function flagsOf(flags: RawFlags, { hardware, tp }: PlanUnit, { prefill, decode, mixed }: Shape): RawFlags {
-  const roles = mixed > 0 ? { mixed: String(mixed) } : { prefill: String(prefill), decode: String(decode) };
-  return { ...flags, hardware, tp: String(tp), ...roles };
+function flagsOf(
+  flags: RawFlags,
+  { hardware, tp }: PlanUnit,
+  { prefill, decode, mixed }: Shape,
+  decodeUnit: PlanUnit,
+): RawFlags {
+  const own = { ...flags, hardware, tp: String(tp) };
+  if (mixed > 0) return { ...own, mixed: String(mixed) };
+  const apart = { ...own, prefill: String(prefill), decode: String(decode) };
+  if (decodeUnit.hardware === hardware) return apart;
+  return { ...apart, decodeHardware: decodeUnit.hardware, decodeTp: String(decodeUnit.tp) };
 }
 
 /** The line that replays a cluster. */
 function commandOf(flags: RawFlags, trial: PlanTrial): string {
-  const words = Object.entries(flagsOf(flags, trial.unit, trial)).flatMap(([name, value]) => {
+  const words = Object.entries(flagsOf(flags, trial.unit, trial, trial.decodeUnit)).flatMap(([name, value]) => {
     // What commander says where there is no `--no-...`.
     if (value === true) return [];
     return value === false ? [`--no-${toFlag(name)}`] : [`--${toFlag(name)}`, quoted(String(value))];
@@ -128,9 +146,11 @@ function quoted(word: string): string {
   return /^[\w./:=,+@%-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`;
 }
 
-function describe({ hardware, tp }: PlanUnit, { prefill, decode, mixed }: Shape): string {
-  const roles = mixed > 0 ? `${mixed} mixed` : `${prefill} prefill + ${decode} decode`;
-  return `${roles} of ${hardware} (tp ${tp})`;
+function describe(unit: PlanUnit, { prefill, decode, mixed }: Shape, decodeUnit: PlanUnit): string {
+  const of = ({ hardware, tp }: PlanUnit) => `of ${hardware} (tp ${tp})`;
+  if (mixed > 0) return `${mixed} mixed ${of(unit)}`;
+  if (decodeUnit === unit) return `${prefill} prefill + ${decode} decode ${of(unit)}`;
+  return `${prefill} prefill ${of(unit)} + ${decode} decode ${of(decodeUnit)}`;
 }
 
 /** Never more than it is: 98.996 % are no 99 %. */

@@ -40,8 +40,10 @@ export function admissionConfig(
     return { steps, capacityTokens: capacityTokens[i], landingTokens, takesOthers: role === 'decode' };
   });
   const [{ machine, nic }] = instances;
-  const bytesPerUs = Math.min(nic.bytesPerSecond, linkBytesPerSecond ?? Number.POSITIVE_INFINITY) / 1e6;
-  const apart = instances.some(({ role }) => role === 'decode');
+  const decoder = instances.find(({ role }) => role === 'decode');
+  const apart = decoder !== undefined;
+  const receivable = Math.min(decoder?.nic.bytesPerSecond ?? Number.POSITIVE_INFINITY, nic.bytesPerSecond);
+  const bytesPerUs = Math.min(receivable, linkBytesPerSecond ?? Number.POSITIVE_INFINITY) / 1e6;
   const handOffUs = (tokens: number, prefillUs: number) => {
     const wholeUs = apart ? (tokens * machine.cost.kvBytesPerToken) / bytesPerUs : 0;
     return machine.handOff?.layerWise === true ? Math.max(0, wholeUs - prefillUs) : wholeUs;
@@ -62,13 +64,15 @@ function inlineLimits(
   };
 }
 
-/** What a request may wait, against an instance like the first. */
+/** What a request may wait, against an instance like the first that prefills and one like the first that decodes. */
 export function sloRule(
   slo: SloClass | undefined,
-  [{ machine }]: readonly PredictedInstance[],
+  instances: readonly PredictedInstance[],
 ): (tokens: number) => Slo | undefined {
   if (slo === undefined) return () => undefined;
-  const steps = new ModelPredictor(machine.cost);
-  const prefill = new ChunkedPrefill(steps, machine.limits.tokensMax);
+  const [{ machine }] = instances;
+  const decoder = instances.find(({ role }) => role !== 'prefill')?.machine ?? machine;
+  const prefill = new ChunkedPrefill(new ModelPredictor(machine.cost), machine.limits.tokensMax);
+  const steps = new ModelPredictor(decoder.cost);
   return (tokens) => sloOf(slo, tokens, { prefill, steps });
 }

@@ -9,6 +9,7 @@ export interface Shape {
 
 /** A way to make instances. Machines are rented whole. */
 export interface Unit {
+  /** Below 1: an instance takes several machines. */
   readonly instancesPerMachine: number;
   /** Of a machine. */
   readonly pricePerHour: number;
@@ -22,6 +23,8 @@ export interface Kept {
 export type Trial<U extends Unit, K extends Kept> = Shape &
   K & {
     readonly unit: U;
+    /** What those that decode alone are made of. */
+    readonly decodeUnit: U;
     readonly machines: number;
     /** Of all its machines. */
     readonly pricePerHour: number;
@@ -34,26 +37,34 @@ export interface SearchLimits {
 }
 
 /** Simulates a cluster. The same shape always keeps the same. */
-export type Try<U extends Unit, K extends Kept> = (unit: U, shape: Shape) => Promise<K>;
+export type Try<U extends Unit, K extends Kept> = (unit: U, shape: Shape, decodeUnit: U) => Promise<K>;
 
 /** Instances that fill 1, 2, 3... machines, or the most there may be where that is less than one machine has. */
 export function levelsOf({ instancesPerMachine }: Unit, instancesMax: number): readonly number[] {
-  const machines = Math.floor(instancesMax / instancesPerMachine);
-  return machines === 0 ? [instancesMax] : Array.from({ length: machines }, (_, i) => (i + 1) * instancesPerMachine);
+  const each = Math.max(1, instancesPerMachine);
+  const levels = Math.floor(instancesMax / each);
+  return levels === 0 ? [instancesMax] : Array.from({ length: levels }, (_, i) => (i + 1) * each);
+}
+
+function machinesOf({ instancesPerMachine }: Unit, instances: number): number {
+  return Math.ceil(instances / instancesPerMachine);
 }
 
 /**
  * Every cluster that was tried, in order. Exact where more instances of any role never keep less; no dearer cluster is tried than one
  * that is found to keep enough.
+ * @param pairs units that may prefill for, and decode after, one another, beside each for itself
  */
 export async function searchPlans<U extends Unit, K extends Kept>(
   units: readonly U[],
   limits: SearchLimits,
   attempt: Try<U, K>,
+  pairs: readonly (readonly [U, U])[] = [],
 ): Promise<readonly Trial<U, K>[]> {
   const search = new PlanSearch(limits, attempt);
   for (const unit of units) await search.coupled(unit);
   for (const unit of units) await search.apart(unit);
+  for (const [prefill, decode] of pairs) await search.paired(prefill, decode);
   return search.trials;
 }
 
@@ -121,18 +132,46 @@ class PlanSearch<U extends Unit, K extends Kept> {
     }
   }
 
+  /**
+   * Machines of their own for either role. From the most that decode down: where the rest fails, more prefill; where it keeps enough, fewer
+   * decode. Only what is cheaper than the cheapest so far is tried.
+   */
+  async paired(prefillUnit: U, decodeUnit: U): Promise<void> {
+    const { instancesMax } = this.#limits;
+    const prefills = levelsOf(prefillUnit, instancesMax);
+    const decodes = levelsOf(decodeUnit, instancesMax);
+    for (let p = 0, d = decodes.length - 1; p < prefills.length && d >= 0; ) {
+      const shape = { prefill: prefills[p] ?? 0, decode: decodes[d] ?? 0, mixed: 0 };
+      const fits = shape.prefill + shape.decode <= instancesMax;
+      if (!fits || this.#priceOf(prefillUnit, shape, decodeUnit) >= this.#pricePerHour) d--;
+      else if (await this.#keeps(prefillUnit, shape, decodeUnit)) d--;
+      else p++;
+    }
+  }
+
   /** Levels that cost no more than the cheapest so far. */
   #affordable(unit: U): readonly number[] {
     return levelsOf(unit, this.#limits.instancesMax).filter(
-      (_, i) => (i + 1) * unit.pricePerHour <= this.#pricePerHour,
+      (level) => machinesOf(unit, level) * unit.pricePerHour <= this.#pricePerHour,
     );
   }
 
-  async #keeps(unit: U, shape: Shape): Promise<boolean> {
-    const kept = await this.#attempt(unit, shape);
-    const machines = Math.ceil((shape.prefill + shape.decode + shape.mixed) / unit.instancesPerMachine);
-    const pricePerHour = machines * unit.pricePerHour;
-    this.trials.push({ ...shape, ...kept, unit, machines, pricePerHour });
+  /** Machines of one unit are shared by its roles. */
+  #machines(unit: U, { prefill, decode, mixed }: Shape, decodeUnit: U): readonly [number, number] {
+    if (unit === decodeUnit) return [machinesOf(unit, prefill + decode + mixed), 0];
+    return [machinesOf(unit, prefill + mixed), machinesOf(decodeUnit, decode)];
+  }
+
+  #priceOf(unit: U, shape: Shape, decodeUnit: U): number {
+    const [machines, decodeMachines] = this.#machines(unit, shape, decodeUnit);
+    return machines * unit.pricePerHour + decodeMachines * decodeUnit.pricePerHour;
+  }
+
+  async #keeps(unit: U, shape: Shape, decodeUnit = unit): Promise<boolean> {
+    const kept = await this.#attempt(unit, shape, decodeUnit);
+    const [own, others] = this.#machines(unit, shape, decodeUnit);
+    const pricePerHour = this.#priceOf(unit, shape, decodeUnit);
+    this.trials.push({ ...shape, ...kept, unit, decodeUnit, machines: own + others, pricePerHour });
     const enough = kept.share >= this.#limits.within;
     if (enough) this.#pricePerHour = Math.min(this.#pricePerHour, pricePerHour);
     return enough;

@@ -30,6 +30,7 @@ function everyCluster(units: readonly Scene[]) {
       return [{ prefill: 0, decode: 0, mixed: instances }, ...apart].map((shape) => {
         return {
           unit,
+          decodeUnit: unit,
           machines: i + 1,
           pricePerHour: (i + 1) * unit.pricePerHour,
           share: shareOf(unit, shape),
@@ -67,6 +68,49 @@ describe('the search for the cheapest cluster', () => {
       { numRuns: 500, seed: 7 },
     );
     expect(tried).toBeLessThan(all / 2);
+  });
+
+  it('finds what trying every pair of units finds, where one prefills and another decodes', async () => {
+    const unit = fc.record({
+      instancesPerMachine: fc.constantFrom(0.5, 1, 2),
+      pricePerHour: fc.integer({ min: 1, max: 6 }),
+    });
+    const needs = fc.record({ prefill: role, decode: role });
+    let parted = 0;
+    await fc.assert(
+      fc.asyncProperty(unit, unit, needs, needs, async (a, b, needA, needB) => {
+        const units: readonly Unit[] = [a, b];
+        const keeps = (p: Unit, { prefill, decode, mixed }: Shape, d: Unit) =>
+          mixed === 0 && prefill >= (p === a ? needA : needB).prefill && decode >= (d === a ? needA : needB).decode;
+        const attempt = async (p: Unit, shape: Shape, d: Unit) => ({ share: keeps(p, shape, d) ? 1 : 0 });
+        const pairs = [
+          [a, b],
+          [b, a],
+        ] as const;
+        const found = cheapestOf(await searchPlans(units, limits, attempt, pairs), limits.within);
+        const machines = (u: Unit, n: number) => Math.ceil(n / u.instancesPerMachine);
+        let cheapest = Number.POSITIVE_INFINITY;
+        for (const [p, d] of [...pairs, [a, a], [b, b]] as const) {
+          for (const prefill of p === d ? [1, 2, 3, 4, 5, 6] : levelsOf(p, instancesMax)) {
+            for (const decode of p === d ? [1, 2, 3, 4, 5, 6] : levelsOf(d, instancesMax)) {
+              const instances = prefill + decode;
+              if (instances > instancesMax || !keeps(p, { prefill, decode, mixed: 0 }, d)) continue;
+              const price =
+                p === d
+                  ? (levelsOf(p, instancesMax).findIndex((level) => level >= instances) + 1) *
+                    Math.max(1, 1 / p.instancesPerMachine) *
+                    p.pricePerHour
+                  : machines(p, prefill) * p.pricePerHour + machines(d, decode) * d.pricePerHour;
+              if (price > 0) cheapest = Math.min(cheapest, price);
+            }
+          }
+        }
+        expect(found?.pricePerHour ?? Number.POSITIVE_INFINITY).toBe(cheapest);
+        if (found !== undefined && found.unit !== found.decodeUnit) parted++;
+      }),
+      { numRuns: 300, seed: 3 },
+    );
+    expect(parted).toBeGreaterThan(20);
   });
 
   it('tries nothing dearer than what is found to keep enough, and nothing twice', async () => {

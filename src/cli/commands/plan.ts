@@ -76,20 +76,24 @@ class PlanProgress {
   }
 }
 
-function figuresOf({ unit, prefill, decode, mixed, machines, pricePerHour, share, ttftMs, tbtMs }: PlanTrial) {
+function figuresOf({ unit, decodeUnit, prefill, decode, mixed, machines, pricePerHour, share, ...times }: PlanTrial) {
   const { hardware, tp } = unit;
   return {
-    ...{ hardware, tp, prefill, decode, mixed, machines },
+    ...{ hardware, tp, decodeHardware: decodeUnit.hardware, decodeTp: decodeUnit.tp },
+    ...{ prefill, decode, mixed, machines },
     pricePerHour: Number(pricePerHour.toFixed(2)),
     withinSlo: share,
-    ...{ ttftMs, tbtMs },
+    ...{ ttftMs: times.ttftMs, tbtMs: times.tbtMs },
   };
 }
 
 function rowOf(trial: PlanTrial, cheapest: boolean) {
-  const { ttftMs, tbtMs, withinSlo, ...rest } = figuresOf(trial);
+  const { ttftMs, tbtMs, withinSlo, hardware, tp, decodeHardware, decodeTp, ...rest } = figuresOf(trial);
   const rounded = (ms: number) => Number(ms.toFixed(1));
+  const parted = decodeHardware !== hardware;
   return {
+    hardware: parted ? `${hardware} + ${decodeHardware}` : hardware,
+    tp: parted ? `${tp} + ${decodeTp}` : tp,
     ...rest,
     withinSlo: percent(withinSlo),
     ttftMsP99: rounded(ttftMs.p99),

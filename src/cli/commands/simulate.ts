@@ -2,7 +2,7 @@
 import { Command } from 'commander';
 import { latencyMs, type Outcome } from '../../sim/outcome.ts';
 import { runChaos } from '../chaos.ts';
-import { addClusterFlags } from '../cluster-options.ts';
+import { addClusterFlags, pricePerHourOf } from '../cluster-options.ts';
 import { readOptions } from '../options.ts';
 import { addOutputFlags } from '../run-outputs.ts';
 import { addRunFlags, runSimulation, simulationSchema } from '../simulated-run.ts';
@@ -29,7 +29,10 @@ export function simulateCommand(): Command {
       }
       const started = performance.now();
       const { outcome } = await runSimulation(options);
-      const report = reportOf(outcome, (performance.now() - started) / 1000);
+      const report = {
+        ...reportOf(outcome, (performance.now() - started) / 1000),
+        pricePerHour: pricePerHourOf(options),
+      };
       if (json === true) console.log(JSON.stringify(report));
       else printReport(report);
     },
@@ -81,8 +84,9 @@ function printReport({
   predictions,
   poolLoads,
   missReasons,
+  pricePerHour,
   ...counts
-}: ReturnType<typeof reportOf>) {
+}: ReturnType<typeof reportOf> & { readonly pricePerHour: number | undefined }) {
   printTable([counts]);
   const { byReason, ...places } = refused;
   printTable([{ refused: '', ...places, ...byReason }]);
@@ -97,5 +101,7 @@ function printReport({
     { ms: 'TTFT', ...ttftMs },
     { ms: 'TBT', ...tbtMs },
   ]);
-  printTable([{ simulatedSeconds, wallSeconds: Number(wallSeconds.toFixed(2)), stateHash }]);
+  printTable([
+    { simulatedSeconds, wallSeconds: Number(wallSeconds.toFixed(2)), pricePerHour: pricePerHour ?? '', stateHash },
+  ]);
 }

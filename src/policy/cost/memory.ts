@@ -1,7 +1,9 @@
 // What a model's weights take of an instance's memory, and what they leave for KV.
 import type { InstanceShape, ModelShape } from './roofline.ts';
 
-type Share = Omit<InstanceShape, 'efficiency' | 'device'> & { readonly device: { readonly memoryBytes: number } };
+type Share = Omit<InstanceShape, 'efficiency' | 'device' | 'machine'> & {
+  readonly device: { readonly memoryBytes: number };
+};
 
 /** @throws RangeError when the devices cannot hold the weights */
 export function kvCapacity({ model, device, tensorParallel, pipelineParallel, ...config }: Share) {

@@ -27,6 +27,13 @@ export interface DeviceShape {
   readonly linkUs: number;
 }
 
+/** Where an instance spans several machines: how many devices each has, and what its NICs carry together in one direction. */
+export interface MachineShape {
+  readonly devices: number;
+  readonly nicBytesPerSecond: number;
+  readonly nicUs: number;
+}
+
 /** What real kernels reach of the peaks, and what they cost before they begin. */
 export interface Efficiency {
   readonly compute: number;
@@ -43,6 +50,8 @@ export const statedEfficiency: Efficiency = { compute: 0.6, memory: 0.8, link: 0
 export interface InstanceShape {
   readonly model: ModelShape;
   readonly device: DeviceShape;
+  /** Undefined: all devices are of one machine. */
+  readonly machine?: MachineShape | undefined;
   readonly efficiency: Efficiency;
   /** Devices that share every layer, and groups of them that share out the layers. */
   readonly tensorParallel: number;
@@ -65,7 +74,8 @@ export interface StepCostModel {
 /**
  * Linear layers: 2 operations for each weight and row, against reading each weight once. Attention: 4 operations for each query head
  * element, key and row, against reading the keys and values of decode rows once (a prefill chunk's keys are read for many rows). Two all-reduces of
- * the rows for each layer (ring: 2 (n-1)/n of the bytes). The stages of a pipeline run one after the other.
+ * the rows for each layer (ring: 2 (n-1)/n of the bytes), over several machines within each and then between them. The stages of a pipeline
+ * run one after the other.
  */
 export class RooflineCost implements StepCostModel {
   readonly kvBytesPerToken: number;
@@ -80,13 +90,12 @@ export class RooflineCost implements StepCostModel {
   readonly #reduceUs: number;
 
   /** @throws RangeError when the devices cannot hold the weights */
-  constructor({ model, device, efficiency, ...parts }: InstanceShape) {
-    const { tensorParallel: tp, pipelineParallel: pp, weightBytes } = parts;
+  constructor({ model, device, machine, efficiency, ...parts }: InstanceShape) {
+    const { tensorParallel: tp, weightBytes } = parts;
     const layerWeights = layerParameters(model);
     const headWeights = model.vocabulary * model.hidden;
     const operationsPerUs = (device.operationsPerSecond * efficiency.compute * tp) / 1e6;
     const bytesPerUs = (device.memoryBytesPerSecond * efficiency.memory * tp) / 1e6;
-    const linkBytesPerUs = (device.linkBytesPerSecond * efficiency.link) / 1e6;
     this.#weightsUs = (model.layers * layerWeights * weightBytes) / bytesPerUs;
     this.#headUs = (headWeights * weightBytes) / bytesPerUs;
     this.#rowUs = (2 * model.layers * layerWeights) / operationsPerUs;
@@ -96,11 +105,9 @@ export class RooflineCost implements StepCostModel {
     this.kvBytesPerToken = capacity.kvBytesPerToken;
     this.kvCapacityTokens = capacity.kvCapacityTokens;
     this.#decodeKeyUs = this.kvBytesPerToken / bytesPerUs;
-    const activationBytes = 2 * model.hidden;
-    const ring = (2 * (tp - 1)) / tp;
-    this.#reduceUs = (2 * model.layers * ring * activationBytes + (pp - 1) * activationBytes) / linkBytesPerUs;
-    const hops = 2 * model.layers * (tp > 1 ? 1 : 0) + (pp - 1);
-    this.#fixedUs = efficiency.stepUs + model.layers * efficiency.layerUs + hops * device.linkUs;
+    const links = linkTimes({ model, device, machine, efficiency, ...parts });
+    this.#reduceUs = links.rowUs;
+    this.#fixedUs = efficiency.stepUs + model.layers * efficiency.layerUs + links.messagesUs;
   }
 
   stepUs(shape: StepShape): number {
@@ -126,6 +133,30 @@ export class RooflineCost implements StepCostModel {
     const prefillUs = (keyRows - decodeKeys) * this.#keyRowUs;
     return this.#fixedUs + headUs + decodeUs + prefillUs + rows * this.#reduceUs;
   }
+}
+
+/**
+ * What a row, and what messages take on the links: two all-reduces a layer and the hand-overs between stages. Over m machines each of the devices
+ * of one reduces its share of the bytes with those of its place in the others (2 (m-1)/m of the bytes over a machine's NICs, 2 log2 m messages).
+ */
+function linkTimes({ model, device, machine, efficiency, tensorParallel: tp, pipelineParallel: pp }: InstanceShape) {
+  const linkBytesPerUs = (device.linkBytesPerSecond * efficiency.link) / 1e6;
+  const activationBytes = 2 * model.hidden;
+  const reduces = 2 * model.layers;
+  const devices = machine?.devices ?? tp * pp;
+  const inside = Math.min(tp, devices);
+  const machines = tp / inside;
+  // Stages follow one another over the machines: so many hand-overs leave one.
+  const leaving = Math.max(1, (tp * pp) / devices) / machines - 1;
+  const staying = pp - 1 - leaving;
+  let rowUs = (reduces * ((2 * (inside - 1)) / inside) * activationBytes + staying * activationBytes) / linkBytesPerUs;
+  let messagesUs = (reduces * (inside > 1 ? 1 : 0) + staying) * device.linkUs;
+  if (machine === undefined) return { rowUs, messagesUs };
+  const nicBytesPerUs = (machine.nicBytesPerSecond * efficiency.link) / 1e6;
+  rowUs += (reduces * ((2 * (machines - 1)) / machines) * activationBytes) / nicBytesPerUs;
+  rowUs += (leaving * activationBytes) / (nicBytesPerUs * (inside / devices));
+  messagesUs += (reduces * 2 * Math.log2(machines) + leaving) * machine.nicUs;
+  return { rowUs, messagesUs };
 }
 
 /** Largest n with square n^2 + linear n within `limit`; below zero when none is. The form that does not cancel when `square` is small. */

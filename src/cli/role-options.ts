@@ -1,0 +1,72 @@
+// What instances of one role are made of where that is not what all are: hardware, parallel sizes, precision, NICs, price.
+import { type Command, Option } from 'commander';
+import { z } from 'zod';
+import type { InstanceRole } from '../cluster/conductor.ts';
+import { numeric } from './options.ts';
+
+export const instanceRoles = ['prefill', 'decode', 'mixed'] as const satisfies readonly InstanceRole[];
+
+const count = numeric(z.number().int().min(1)).optional();
+const positive = numeric(z.number().positive()).optional();
+
+/** Names as of the options for all roles. */
+const settings = {
+  hardware: z.string().optional(),
+  tp: count,
+  pp: count,
+  precision: z.enum(['bf16', 'fp8']).optional(),
+  nicGbps: positive,
+  pricePerHour: positive,
+};
+
+type FieldsOf<R extends InstanceRole> = {
+  [K in keyof typeof settings as `${R}${Capitalize<K>}`]: (typeof settings)[K];
+};
+
+function fieldsOf<R extends InstanceRole>(role: R): FieldsOf<R> {
+  const entries = Object.entries(settings).map(([name, schema]) => [
+    `${role}${name.charAt(0).toUpperCase()}${name.slice(1)}`,
+    schema,
+  ]);
+  return Object.fromEntries(entries) as FieldsOf<R>;
+}
+
+/** `prefillHardware`, `decodeTp`... */
+export const roleFields = { ...fieldsOf('prefill'), ...fieldsOf('decode'), ...fieldsOf('mixed') };
+
+const roleSchema = z.object(roleFields);
+
+/** What all instances are made of, unless their role says otherwise. */
+interface CommonSettings {
+  readonly hardware: string;
+  readonly tp?: number | undefined;
+  readonly pp: number;
+  readonly precision: 'bf16' | 'fp8';
+  readonly nicGbps?: number | undefined;
+  readonly pricePerHour?: number | undefined;
+}
+
+export function settingsOf(role: InstanceRole, options: CommonSettings & z.infer<typeof roleSchema>): CommonSettings {
+  return {
+    hardware: options[`${role}Hardware`] ?? options.hardware,
+    tp: options[`${role}Tp`] ?? options.tp,
+    pp: options[`${role}Pp`] ?? options.pp,
+    precision: options[`${role}Precision`] ?? options.precision,
+    nicGbps: options[`${role}NicGbps`] ?? options.nicGbps,
+    pricePerHour: options[`${role}PricePerHour`] ?? options.pricePerHour,
+  };
+}
+
+export function addRoleFlags(command: Command): Command {
+  for (const role of instanceRoles) {
+    const them = `--${role} instances`;
+    command
+      .option(`--${role}-hardware <name>`, `of ${them} (default: as all)`)
+      .option(`--${role}-tp <n>`, `of ${them}`)
+      .option(`--${role}-pp <n>`, `of ${them}`)
+      .addOption(new Option(`--${role}-precision <type>`, `of ${them}`).choices(['bf16', 'fp8']))
+      .option(`--${role}-nic-gbps <n>`, `of ${them}`)
+      .option(`--${role}-price-per-hour <price>`, `of a machine of ${them}`);
+  }
+  return command;
+}

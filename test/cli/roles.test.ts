@@ -1,0 +1,82 @@
+// Instances of one role that are made of something else than the others, and instances over several machines.
+import { describe, expect, it } from 'vitest';
+import { z } from 'zod';
+import { clusterFields, instanceSpecs, pricePerHourOf } from '../../src/cli/cluster-options.ts';
+import { readOptions } from '../../src/cli/options.ts';
+import { planClusters } from '../../src/cli/plan-clusters.ts';
+import { runSimulation, simulationSchema } from '../../src/cli/simulated-run.ts';
+
+const workload = { workload: 'plain', input: '8000', output: '50', requests: '20', rate: '0.1', seed: '2' };
+
+async function simulate(flags: Record<string, unknown>) {
+  return (await runSimulation(readOptions(simulationSchema, { ...workload, prefill: '1', decode: '1', ...flags })))
+    .outcome;
+}
+
+const clusterOf = (flags: Record<string, unknown>) => readOptions(z.object(clusterFields), flags);
+
+describe('what instances of a role are made of', () => {
+  it('is what all are made of, unless the role says otherwise', async () => {
+    const all = await simulate({ hardware: 'h100x8', tp: '4' });
+    const each = await simulate({ prefillHardware: 'h100x8', decodeHardware: 'h100x8', prefillTp: '4', decodeTp: '4' });
+    expect(each.stateHash).toBe(all.stateHash);
+  });
+
+  it('is seen in its own part: prompts at the speed of one, tokens at that of the other', async () => {
+    const fast = await simulate({ hardware: 'h100x8' });
+    const slow = await simulate({ hardware: 'h20x8' });
+    const parted = await simulate({ prefillHardware: 'h100x8', decodeHardware: 'h20x8' });
+    expect(parted.tbtUs.mean).toBe(slow.tbtUs.mean);
+    // What computing does not hide of the hand-off is the same: their NICs are.
+    expect(Math.abs(parted.ttftUs.mean - fast.ttftUs.mean)).toBeLessThan(0.02 * fast.ttftUs.mean);
+    expect(slow.ttftUs.mean).toBeGreaterThan(3 * fast.ttftUs.mean);
+    const narrow = await simulate({ hardware: 'h100x8', decodeNicGbps: '10' });
+    expect(narrow.ttftUs.mean).toBeGreaterThan(fast.ttftUs.mean + 500_000);
+  });
+
+  it('is paid for by machine', () => {
+    const price = (flags: Record<string, unknown>) => pricePerHourOf(clusterOf(flags));
+    expect(price({ prefill: '2', decode: '3', hardware: 'h100x8', decodeHardware: 'h20x8' })).toBe(2 * 55 + 3 * 24);
+    expect(price({ prefill: '2', decode: '3', hardware: 'h100x8', decodeTp: '4' })).toBe(2 * 55 + 2 * 55);
+    expect(price({ mixed: '2', tp: '16', mixedPricePerHour: '10' })).toBe(40);
+  });
+
+  it('over two machines has the memory, NICs and host memory of both, and all-reduces that are slower', () => {
+    const [one] = instanceSpecs(clusterOf({ mixed: '1' }), false);
+    const [two] = instanceSpecs(clusterOf({ mixed: '1', tp: '16' }), false);
+    const [stages] = instanceSpecs(clusterOf({ mixed: '1', tp: '8', pp: '2' }), false);
+    if (one === undefined || two === undefined || stages === undefined) throw new Error('no instance');
+    expect(two.nic.bytesPerSecond).toBe(2 * one.nic.bytesPerSecond);
+    const landing = (spec: typeof one) => spec.machine.handOff?.landingTokens ?? 0;
+    expect(Math.abs(landing(two) - 2 * landing(one))).toBeLessThan(2);
+    expect(two.machine.cost.kvCapacityTokens).toBeGreaterThan(2 * one.machine.cost.kvCapacityTokens);
+    const shape = { rows: 4096, keyRows: 8_390_656, decodeRows: 0, decodeKeys: 0, logitRows: 0 };
+    const us = [one, two, stages].map(({ machine }) => machine.cost.stepUs(shape));
+    // 160 all-reduces of 64 MiB: 2 x 7/8 over links of 200 GB/s, then as much as all of it over NICs of 100 GB/s, at 0.7; 2 messages of 10 us each.
+    const computeUs = (us[0] ?? 0) - 1300 - 160 * ((1.75 * 67_108_864) / 140_000 + 5);
+    const expected = computeUs / 2 + 1300 + 160 * ((1.75 * 67_108_864) / 140_000 + 5 + 67_108_864 / 70_000 + 20);
+    expect(Math.abs((us[1] ?? 0) - expected)).toBeLessThan(2);
+    // One hand-over of 64 MiB leaves the machine.
+    expect(Math.abs((us[2] ?? 0) - (us[0] ?? 0) - 67_108_864 / 70_000 - 10)).toBeLessThan(1.5 + computeUs / 2);
+  });
+});
+
+describe('the cheapest cluster', () => {
+  it('may prefill on other hardware than it decodes on, and its line replays it', async () => {
+    const flags = { workload: 'simulated-16k', requests: '60', rate: '1.5', seed: '3', ttftSlo: '8s', tbtSlo: '60ms' };
+    const settings = { instancesMax: 6, within: 0.95, flags, hardware: ['h100x8', 'h20x8'] };
+    const runs: string[] = [];
+    const { winner, command } = await planClusters(settings, (_tried, next) => runs.push(next));
+    expect(runs.some((next) => /of h100x8 \(tp \d\) \+ \d decode of h20x8/.test(next))).toBe(true);
+    const words = command.split(' ').slice(2);
+    const replayed = Object.fromEntries(
+      words.flatMap((word, i) =>
+        i % 2 === 0 ? [[word.slice(2).replace(/-(\w)/g, (_, c: string) => c.toUpperCase()), words[i + 1]]] : [],
+      ),
+    );
+    const options = readOptions(simulationSchema, replayed);
+    expect(pricePerHourOf(options)).toBe(winner.pricePerHour);
+    const { outcome } = await runSimulation(options);
+    expect(outcome.withinSlo / outcome.requests).toBe(winner.share);
+  });
+});
