@@ -47,6 +47,11 @@ export function benchPlacement(options: PlacementBenchOptions): PlacementBenchRe
     balancingThreshold: 1.5,
     blockTokens,
     chainOf: ({ chain }) => chain,
+    transfers: {
+      ends: new Array(instances).fill({ bytesPerSecond: 1e11, us: 10 }),
+      linkBytesPerSecond: undefined,
+      bytesPerToken: 327_680,
+    },
     predictors: new Array(instances).fill(predictor),
     blocks: options.blocks,
     rememberedBlocks: 0,

@@ -22,6 +22,7 @@ export const simulationSchema = z.object({
   ...clusterFields,
   ...sloFields,
   placement: z.enum(placementKinds).default('cache-aware'),
+  balancingThreshold: numeric(z.number().min(1)).default(1.5),
   queue: count(1).default(1_000_000),
   check: z.boolean().default(false),
   chaos: z.boolean().default(false),
@@ -30,9 +31,6 @@ export const simulationSchema = z.object({
 });
 
 export type SimulationOptions = z.infer<typeof simulationSchema>;
-
-/** How many times as long as an instance's own prefix another one's must be before it is worth fetching: not published, ours. */
-const balancingThreshold = 1.5;
 
 /** What comes, who gets it, and what it may wait; not the cluster. */
 export function addRunFlags(command: Command): Command {
@@ -43,6 +41,10 @@ export function addRunFlags(command: Command): Command {
       new Option('--placement <policy>', 'who gets a request; random: by --seed (default: cache-aware)').choices(
         placementKinds,
       ),
+    )
+    .option(
+      '--balancing-threshold <x>',
+      'how many times as long as its own a prefix elsewhere must be to be fetched (default: 1.5)',
     )
     .option('--queue <n>', 'requests accepted at once over all instances (default: 1,000,000)');
   return addTransformFlags(addWorkloadFlags(addSloFlags(command)));
@@ -59,7 +61,7 @@ export async function runSimulation(options: SimulationOptions): Promise<Simulat
       linkBytesPerSecond: options.linkGbps === undefined ? undefined : bytesOf(options.linkGbps),
       blockTokens: options.blockTokens,
       queueMax: options.queue,
-      placement: { kind: options.placement, seed: [options.seed, 1], balancingThreshold },
+      placement: { kind: options.placement, seed: [options.seed, 1], balancingThreshold: options.balancingThreshold },
       admission,
       checking: options.check,
       watch,

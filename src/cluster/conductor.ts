@@ -5,7 +5,7 @@ import { overloaded, type Refusal, type RequestSize, Throughput, tooLong } from 
 import type { ConductorEffect } from './effects.ts';
 import { type AdmissionConfig, Gate, type PoolLoads, type Verdict } from './gate.ts';
 import type { ConductorEvent, InstanceIndex } from './messages.ts';
-import { type MissReasons, type Placed, Placer, type PlacerConfig } from './placer.ts';
+import { fetchOf, type MissReasons, type Placed, Placer, type PlacerConfig } from './placer.ts';
 import type { GenerationEvent, RequestId } from './ports.ts';
 
 export interface ConductorConfig<Request> {
@@ -199,7 +199,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
       this.#inlinePrefills++;
       this.#gate.inlined(instance, inlineTokens);
     }
-    this.#effects.push({ kind: 'forward', request, instance, decodeAt, predicted });
+    this.#effects.push({ kind: 'forward', request, instance, decodeAt, predicted, fetch: fetchOf(decision) });
   }
 
   /** The prompt is short enough to be computed where it decodes. */

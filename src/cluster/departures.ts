@@ -113,7 +113,7 @@ export class Departures<Request, S extends Served> {
     const departure = this.#departures.get(id);
     if (departure === undefined) return;
     this.#departures.delete(id);
-    if (departure.granted) this.#push({ kind: 'stopStream', id, to: departure.to });
+    if (departure.granted) this.#push({ kind: 'stopStream', id, to: departure.to, of: 'handoff' });
     if (departure.asked) this.#send(departure, { kind: 'release', id });
   }
 

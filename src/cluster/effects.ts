@@ -3,7 +3,7 @@ import type { BlockJournal, BlockSnapshot } from '../policy/blocks/block-journal
 import type { StepShape } from '../policy/cost/step-shape.ts';
 import type { Step } from '../util/step.ts';
 import type { Prediction } from './gate.ts';
-import type { InstanceIndex, PeerMessage, StepNumber } from './messages.ts';
+import type { InstanceIndex, PeerMessage, PrefixFetch, StepNumber } from './messages.ts';
 import type { GenerationEvent, GenerationRequest, RequestId } from './ports.ts';
 
 interface Emit {
@@ -50,8 +50,21 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
       readonly step: StepNumber | undefined;
       readonly held: readonly GenerationEvent[] | undefined;
     }
+  /** Cached keys and values go to another instance, which has a request that starts behind them. When they have left, tell this one `prefixSent`; when they have arrived, the other one `loaded` to `blocks`. */
+  | {
+      readonly kind: 'streamPrefix';
+      readonly id: RequestId;
+      readonly to: InstanceIndex;
+      readonly tokens: number;
+      readonly blocks: number;
+    }
   /** What is under way of this stream may be dropped: nobody wants it any more. */
-  | { readonly kind: 'stopStream'; readonly id: RequestId; readonly to: InstanceIndex }
+  | {
+      readonly kind: 'stopStream';
+      readonly id: RequestId;
+      readonly to: InstanceIndex;
+      readonly of: 'handoff' | 'prefix';
+    }
   /** For the conductor: the prompt is computed. */
   | { readonly kind: 'prefilled'; readonly id: RequestId }
   /** For conductors: what the block cache stored and dropped. The arrays are valid until the machine's next step. */
@@ -69,6 +82,7 @@ export type ConductorEffect<Request = GenerationRequest> =
       readonly request: Request;
       readonly decodeAt: InstanceIndex | undefined;
       readonly predicted: Prediction | undefined;
+      readonly fetch: PrefixFetch | undefined;
     }
   /** With `interrupt`, set the abort word too: the step that runs is likely the request's own prefill. */
   | { readonly kind: 'cancel'; readonly instance: InstanceIndex; readonly id: RequestId; readonly interrupt: boolean }

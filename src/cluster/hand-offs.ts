@@ -2,7 +2,7 @@
 import { Arrivals } from './arrivals.ts';
 import { Departures } from './departures.ts';
 import type { InstanceEffect } from './effects.ts';
-import type { InstanceIndex, PeerMessage, StepNumber } from './messages.ts';
+import type { HandOffMessage, InstanceIndex, StepNumber } from './messages.ts';
 import type { RequestId } from './ports.ts';
 import type { Served } from './work.ts';
 
@@ -39,7 +39,7 @@ export class HandOffs<Request, S extends Served> {
   }
 
   /** @param step in flight; returns why the message changed nothing, where it did not */
-  hear(from: InstanceIndex, message: PeerMessage<Request>, step: StepNumber | undefined): string | undefined {
+  hear(from: InstanceIndex, message: HandOffMessage<Request>, step: StepNumber | undefined): string | undefined {
     const { id } = message;
     switch (message.kind) {
       case 'reserve':

@@ -12,8 +12,9 @@ import type { InstanceEffect } from './effects.ts';
 import { type HandOffConfig, HandOffs } from './hand-offs.ts';
 import { type InFlight, worthAborting } from './in-flight.ts';
 import { InstanceTotals } from './instance-totals.ts';
-import type { InstanceEvent, InstanceIndex, StepNumber } from './messages.ts';
+import type { InstanceEvent, StepNumber } from './messages.ts';
 import type { GenerationEvent, InstanceSnapshot, RequestId } from './ports.ts';
+import { PrefixMoves } from './prefix-moves.ts';
 import { Roster } from './roster.ts';
 import { StepResults } from './step-results.ts';
 import type { Emit, Served, Work } from './work.ts';
@@ -55,6 +56,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   #inFlight: InFlight<S> | undefined;
   #abortedLast = false;
   readonly #handOffs: HandOffs<Request, S>;
+  readonly #prefixes: PrefixMoves<Request, S>;
   #effects: InstanceEffect<Plan, Request>[] = [];
   #emitted = false;
 
@@ -71,6 +73,11 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       isLive: (id) => this.#roster.has(id),
       promptTokens: (request) => this.#work.size(request).promptTokens,
       settled: (served, declined) => this.#settled(served, declined),
+    });
+    this.#prefixes = new PrefixMoves(this.#cache, {
+      push: (effect) => this.#effects.push(effect),
+      start: (served) => this.#roster.start(served),
+      spares: (pages) => this.#batcher.spares(pages),
     });
     this.#work = work(this.#cache.groups.map(({ pool }) => pool));
     this.#results = new StepResults(
@@ -95,7 +102,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#emitted = false;
     switch (event.kind) {
       case 'submit':
-        this.#submit(nowUs, event.request, event.decodeAt);
+        this.#submit(nowUs, event);
         break;
       case 'cancel':
         this.#cancel(nowUs, event.id);
@@ -106,6 +113,14 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       case 'landed':
         if (!this.#handOffs.arrivals.land(event.from, event.id, event.held))
           this.#ignore(`landed: request ${event.id} is not expected`);
+        break;
+      case 'loaded':
+        if (!this.#prefixes.loads.arrive(event.id, event.source, event.to))
+          this.#ignore(`loaded: request ${event.id} does not wait for it`);
+        break;
+      case 'prefixSent':
+        if (!this.#prefixes.sends.sent(event.to, event.id))
+          this.#ignore(`prefixSent: nothing is being sent for request ${event.id}`);
         break;
       case 'tellBlocks':
         this.#effects.push(
@@ -122,7 +137,10 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     return this.#effects;
   }
 
-  #submit(nowUs: number, request: Request, decodeAt: InstanceIndex | undefined): void {
+  #submit(
+    nowUs: number,
+    { request, decodeAt, fetch }: Extract<InstanceEvent<Request, Result>, { kind: 'submit' }>,
+  ): void {
     if (this.#roster.has(request.id)) {
       this.#ignore(`submit: request ${request.id} is live already`);
       return;
@@ -139,10 +157,14 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     const served = this.#work.serve(request, this.#arrivalNumber++);
     if (decodeAt !== undefined) this.#handOffs.departures.add(request, served, decodeAt);
     this.#roster.take(served);
+    if (!this.#prefixes.begin(served, fetch)) this.#roster.start(served);
   }
 
   #hear({ from, message }: Extract<InstanceEvent<Request, Result>, { kind: 'peer' }>): void {
-    const why = this.#handOffs.hear(from, message, this.#inFlight?.step);
+    const ofPrefix = message.kind === 'fetch' || message.kind === 'missing' || message.kind === 'unwanted';
+    const why = ofPrefix
+      ? this.#prefixes.hear(from, message)
+      : this.#handOffs.hear(from, message, this.#inFlight?.step);
     if (why !== undefined) this.#ignore(`${message.kind}: ${why}`);
   }
 
@@ -161,6 +183,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       return;
     }
     this.#roster.silence(id);
+    this.#prefixes.loads.drop(id);
     served.cancelled = true;
     const flight = this.#inFlight;
     if (flight === undefined || served.sequence.planned === 0) {
@@ -208,7 +231,9 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     for (const { id, request, held } of this.#handOffs.arrivals.takeLanded()) {
       const late = this.#config.handOff?.rechecks === true ? this.#lateness(request) : undefined;
       if (late === undefined) {
-        this.#roster.take(this.#work.resume(request, this.#arrivalNumber++, held));
+        const served = this.#work.resume(request, this.#arrivalNumber++, held);
+        this.#roster.take(served);
+        this.#roster.start(served);
       } else {
         this.#handOffs.arrivals.drop(id);
         this.#emit(id, late);
@@ -294,7 +319,8 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   check(): void {
     this.#batcher.check();
     this.#handOffs.arrivals.check();
-    this.#roster.check(this.#inFlight);
+    this.#prefixes.loads.check();
+    this.#roster.check(this.#inFlight, this.#prefixes.loads.size, this.#cache.moving.size > 0);
     const { parked } = this.#batcher;
     if (parked.size !== this.#handOffs.departures.computed)
       throw new Error(

@@ -6,6 +6,7 @@ import type { BlockChain } from '../policy/blocks/block-chain.ts';
 import { ModelPredictor } from '../policy/cost/model-predictor.ts';
 import { ChunkedPrefill, type PrefillPredictor } from '../policy/cost/prefill.ts';
 import type { StepCostModel } from '../policy/cost/roofline.ts';
+import type { TransferEnd } from '../policy/placement/transfer-times.ts';
 import { digestWords } from '../util/blake2s.ts';
 import type { Float64Pool } from '../util/float64-pool.ts';
 import { scramble } from '../util/scramble.ts';
@@ -236,18 +237,29 @@ const rememberedBlocks = 1_000_000;
 /** Placement over instances whose prefills their cost models predict. Those of one cost model are alike. */
 export function lengthPlacement(
   settings: PlacementSettings,
-  instances: readonly Pick<LengthInstanceConfig, 'cost' | 'blockTokens' | 'limits'>[],
+  instances: readonly {
+    readonly machine: Pick<LengthInstanceConfig, 'cost' | 'blockTokens' | 'limits'>;
+    readonly nic: TransferEnd;
+  }[],
+  linkBytesPerSecond: number | undefined,
 ): PlacerConfig<LengthRequest> {
   const predictors = new Map<StepCostModel, PrefillPredictor>();
-  for (const { cost, limits } of instances) {
+  for (const {
+    machine: { cost, limits },
+  } of instances) {
     if (!predictors.has(cost)) predictors.set(cost, new ChunkedPrefill(new ModelPredictor(cost), limits.tokensMax));
   }
-  const [{ blockTokens }] = instances;
+  const [
+    {
+      machine: { blockTokens, cost },
+    },
+  ] = instances;
   return {
     ...settings,
     blockTokens,
     chainOf: ({ chain }) => chain,
-    predictors: instances.map(({ cost }) => predictors.get(cost) as PrefillPredictor),
+    transfers: { ends: instances.map(({ nic }) => nic), linkBytesPerSecond, bytesPerToken: cost.kvBytesPerToken },
+    predictors: instances.map(({ machine: { cost } }) => predictors.get(cost) as PrefillPredictor),
     blocks: indexedBlocks,
     rememberedBlocks,
   };

@@ -1,7 +1,9 @@
 // What the machines hear: every event that an instance or a conductor reacts to, as plain data.
+import type { BlockChain } from '../policy/blocks/block-chain.ts';
 import type { BlockJournal, BlockSnapshot } from '../policy/blocks/block-journal.ts';
 import type { StepResult } from '../util/step.ts';
 import type { GenerationEvent, GenerationRequest, RequestId } from './ports.ts';
+import type { LoadSource } from './prefix-loads.ts';
 
 /** Steps are numbered by the instance that plans them. */
 export type StepNumber = number;
@@ -9,8 +11,26 @@ export type StepNumber = number;
 /** Index into the conductor's list of instances. */
 export type InstanceIndex = number;
 
-/** What instances tell each other of a request that one prefills and another decodes. Every message may come late or twice. */
-export type PeerMessage<Request = GenerationRequest> =
+/** What instances tell each other. Every message may come late or twice. */
+export type PeerMessage<Request = GenerationRequest> = HandOffMessage<Request> | PrefixMessage;
+
+/** Of a request that starts behind a prefix which another instance has. */
+export type PrefixMessage =
+  /** To that one: send the chain's blocks from `from` on. Doubled: one is sent. After `unwanted`: sent for nobody, and dropped there. Lost: its request waits until it is cancelled. */
+  | { readonly kind: 'fetch'; readonly id: RequestId; readonly chain: BlockChain; readonly from: number }
+  /** To the one that asked: they are not here, or not any more. Doubled or unknown: nothing to do. Lost: as for `fetch`. */
+  | { readonly kind: 'missing'; readonly id: RequestId }
+  /** To the one that sends: stop. Unknown: it has left. Lost: it is sent for nobody. */
+  | { readonly kind: 'unwanted'; readonly id: RequestId };
+
+/** A prefix, `blocks` long, that another instance has and that is worth moving. */
+export interface PrefixFetch {
+  readonly from: InstanceIndex;
+  readonly blocks: number;
+}
+
+/** Of a request that one prefills and another decodes. */
+export type HandOffMessage<Request = GenerationRequest> =
   /** To the decoding one, when prefill starts: keep memory for the prompt. Doubled: answered as before, or `taken` where the prompt is there already. Lost: its request waits until it is cancelled. */
   | { readonly kind: 'reserve'; readonly id: RequestId; readonly request: Request }
   /** To the prefilling one: send. Of a request that is gone it is answered with `release`, so that no memory stays kept for nobody. */
@@ -24,8 +44,13 @@ export type PeerMessage<Request = GenerationRequest> =
 
 /** To an instance. An event about a step that is not in flight, or about a request that is not live, is ignored. */
 export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =
-  /** With `decodeAt`, only the prompt is computed here: what comes then happens there. */
-  | { readonly kind: 'submit'; readonly request: Request; readonly decodeAt?: InstanceIndex | undefined }
+  /** With `decodeAt`, only the prompt is computed here: what comes then happens there. With `fetch` it starts when that prefix has come. */
+  | {
+      readonly kind: 'submit';
+      readonly request: Request;
+      readonly decodeAt?: InstanceIndex | undefined;
+      readonly fetch?: PrefixFetch | undefined;
+    }
   | { readonly kind: 'cancel'; readonly id: RequestId }
   | { readonly kind: 'peer'; readonly from: InstanceIndex; readonly message: PeerMessage<Request> }
   /** A stream from another instance has ended: all keys and values of a prompt are here. `held` is what its client is to hear first. */
@@ -35,6 +60,10 @@ export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =
       readonly id: RequestId;
       readonly held: readonly GenerationEvent[];
     }
+  /** A source has done its part: the blocks of the request's prompt before `to` are here. Late, doubled or unknown: nothing to do. */
+  | { readonly kind: 'loaded'; readonly id: RequestId; readonly source: LoadSource; readonly to: number }
+  /** What `streamPrefix` was to send has left, or never will. */
+  | { readonly kind: 'prefixSent'; readonly id: RequestId; readonly to: InstanceIndex }
   /** Tell all blocks that are held: answered with a `snapshot` effect. */
   | { readonly kind: 'tellBlocks' }
   /**

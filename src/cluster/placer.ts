@@ -5,7 +5,8 @@ import type { PrefillPredictor } from '../policy/cost/prefill.ts';
 import { Placement, type PlacementDecision, type PlacementSettings } from '../policy/placement/placement.ts';
 import { PrefillQueues } from '../policy/placement/prefill-queues.ts';
 import { PrefixIndex, PrefixMatches } from '../policy/placement/prefix-index.ts';
-import type { InstanceIndex } from './messages.ts';
+import { type TransferConfig, TransferTimes } from '../policy/placement/transfer-times.ts';
+import type { InstanceIndex, PrefixFetch } from './messages.ts';
 
 export type { PlacementSettings };
 
@@ -16,6 +17,8 @@ export interface PlacerConfig<Request> extends PlacementSettings {
   readonly chainOf: (request: Request) => BlockChain;
   /** (instances): who predicts the prefills of each; instances that are alike share one. */
   readonly predictors: readonly PrefillPredictor[];
+  /** Undefined: prefixes never move between instances. */
+  readonly transfers: TransferConfig | undefined;
   /** Blocks that the index has room for from the start, and those that it remembers when nobody holds them any more. */
   readonly blocks: number;
   readonly rememberedBlocks: number;
@@ -51,6 +54,7 @@ export class Placer<Request> {
   readonly #queues: PrefillQueues;
   readonly #index: PrefixIndex | undefined;
   readonly #matches: PrefixMatches | undefined;
+  readonly #transfers: TransferTimes | undefined;
   readonly #view: {
     readonly up: Uint8Array;
     readonly requests: Int32Array;
@@ -58,6 +62,7 @@ export class Placer<Request> {
     readonly kind: Uint8Array;
   };
   #placed = 0;
+  #nowUs = 0;
   #checked = true;
 
   /** @param takesPrompts (instances) */
@@ -74,10 +79,12 @@ export class Placer<Request> {
         config === undefined ? 0 : this.#predictors.indexOf(config.predictors[i]),
       ),
     };
+    const transfers = config?.transfers && new TransferTimes(config.transfers);
+    this.#transfers = transfers;
     this.#placement = new Placement(config ?? plain, {
       kinds: this.#predictors.length,
       prefillUs: (kind, tokens, cached) => this.#predictors[kind].prefillUs(tokens, cached),
-      transferUs: undefined,
+      transferUs: transfers && ((from, to, tokens) => transfers.predictUs(this.#nowUs, from, to, tokens)),
     });
     if (config === undefined) return;
     this.#index = new PrefixIndex({ instances, blocks: config.blocks, remembered: config.rememberedBlocks });
@@ -92,6 +99,7 @@ export class Placer<Request> {
   /** Undefined when no instance is left. */
   choose(nowUs: number, request: Request, promptTokens: number): PlacementDecision | undefined {
     const blockTokens = this.#config?.blockTokens ?? 1;
+    this.#nowUs = nowUs;
     if (this.#config !== undefined && this.#index !== undefined && this.#matches !== undefined) {
       const reusable = Math.floor((promptTokens - 1) / blockTokens);
       this.#index.match(this.#config.chainOf(request), reusable, this.#matches);
@@ -120,7 +128,10 @@ export class Placer<Request> {
   }
 
   /** The request goes there. */
-  place(nowUs: number, request: Request, promptTokens: number, { instance, prefillUs }: PlacementDecision): Placed {
+  place(nowUs: number, request: Request, promptTokens: number, decision: PlacementDecision): Placed {
+    const { instance, prefillUs, from, fetchedBlocks } = decision;
+    if (from !== undefined)
+      this.#transfers?.add(nowUs, from, instance, fetchedBlocks * (this.#config?.blockTokens ?? 1));
     this.#placed++;
     this.#view.requests[instance]++;
     this.#queues.add(nowUs, instance, prefillUs);
@@ -181,6 +192,11 @@ export class Placer<Request> {
     if (!this.#checked) this.#index?.check();
     this.#checked = true;
   }
+}
+
+/** What the decision's instance is to get from another one before the request starts. */
+export function fetchOf({ from, ownBlocks, fetchedBlocks }: PlacementDecision): PrefixFetch | undefined {
+  return from === undefined ? undefined : { from, blocks: ownBlocks + fetchedBlocks };
 }
 
 const plain: PlacementSettings = { kind: 'least-loaded', seed: [0, 0], balancingThreshold: 1 };

@@ -9,7 +9,7 @@ export class Roster<S extends Served> {
   readonly #batcher: Batcher;
   /** Those that hear events: accepted, not ended, not cancelled. */
   readonly #live = new Map<RequestId, S>();
-  /** Every sequence that the batcher holds: the live ones, and cancelled ones whose rows are in flight. */
+  /** Every sequence that the batcher holds or will hold: the live ones, and cancelled ones whose rows are in flight. */
   readonly #served = new Map<Sequence, S>();
   /** (sequencesMax): those that run, by the slots of their sequences. */
   readonly #bySlot: S[] = [];
@@ -31,9 +31,13 @@ export class Roster<S extends Served> {
     return this.#live.get(id);
   }
 
+  /** It is here, and is no part of the batch until `start`. */
   take(served: S): void {
     this.#live.set(served.id, served);
     this.#served.set(served.sequence, served);
+  }
+
+  start(served: S): void {
     this.#batcher.add(served.sequence);
   }
 
@@ -63,11 +67,11 @@ export class Roster<S extends Served> {
     return requests;
   }
 
-  /** Throws unless every request is in exactly one state, and something runs while anyone waits. */
-  check(flight: InFlight<S> | undefined): void {
+  /** Throws unless every request is in exactly one state, and something runs while anyone waits for nothing else. @param loading requests that wait for blocks; `moving`: blocks are pinned for others */
+  check(flight: InFlight<S> | undefined, loading: number, moving: boolean): void {
     const { waiting, running, parked } = this.#batcher;
     const held = [...waiting, ...running, ...parked];
-    if (held.length !== this.#served.size || !held.every((sequence) => this.#served.has(sequence)))
+    if (held.length + loading !== this.#served.size || !held.every((sequence) => this.#served.has(sequence)))
       throw new Error(`Instance broken: ${this.#served.size} requests, ${held.length} sequences`);
     const flying = new Set(flight?.requests);
     let cancelled = 0;
@@ -81,7 +85,7 @@ export class Roster<S extends Served> {
     }
     if (this.#live.size + cancelled !== this.#served.size)
       throw new Error(`Instance broken: ${this.#live.size} requests live, ${this.#served.size} held`);
-    if (flight === undefined && held.length > 0 && parked.size === 0)
+    if (flight === undefined && held.length > 0 && parked.size === 0 && !moving)
       throw new Error(`Instance broken: ${held.length} requests wait and nothing runs`);
   }
 }

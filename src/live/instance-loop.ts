@@ -125,6 +125,7 @@ export class InstanceLoop {
         break;
       case 'send':
       case 'stream':
+      case 'streamPrefix':
       case 'stopStream':
       case 'prefilled':
         // An instance that stands alone prefills and decodes.

@@ -19,6 +19,7 @@ import { EventHeap } from './event-heap.ts';
 import { SimulatedExecutor, type StepWatch } from './executor.ts';
 import { type ByteKind, Network, type Nic } from './network/network.ts';
 import { Outcome } from './outcome.ts';
+import { Streams } from './streams.ts';
 
 export interface InstanceSpec {
   readonly role: InstanceRole;
@@ -42,7 +43,6 @@ export interface SimulationConfig {
 }
 
 type Effect = InstanceEffect<undefined, LengthRequest>;
-type Stream = Extract<Effect, { kind: 'stream' }>;
 
 /** Flows at once, at most: their events come after those of instances and before messages. */
 const flowsMax = 2 ** 24;
@@ -58,6 +58,7 @@ export class Simulation {
   readonly #instances: readonly LengthInstance[];
   readonly #executors: readonly SimulatedExecutor[];
   readonly #network: Network;
+  readonly #streams: Streams;
   readonly #live = new Map<string, LengthRequest>();
   readonly #heap = new EventHeap();
   /** On their way to an instance, by number. */
@@ -66,8 +67,6 @@ export class Simulation {
     { readonly to: InstanceIndex; readonly event: InstanceEvent<LengthRequest, undefined> }
   >();
   #messageNumber = 0;
-  /** What has left for the other instance of a hand-off with its last keys and values, by request. */
-  readonly #held = new Map<string, readonly GenerationEvent[]>();
   readonly #sloOf: (tokens: number) => Slo | undefined;
   readonly #gaps = new Float64Pool();
   #nowUs = 0;
@@ -84,14 +83,16 @@ export class Simulation {
     this.#network = new Network({ nics: instances.map(({ nic }) => nic), linkBytesPerSecond }, (timeUs, flow) =>
       this.#heap.push(timeUs, instances.length + flow),
     );
+    const bytesPerToken = instances.map(({ machine }) => machine.cost.kvBytesPerToken);
+    this.#streams = new Streams(this.#network, bytesPerToken, {
+      post: (from, to, event) => this.#post(from, to, event),
+      tell: (index, event) => this.#tellInstance(index, event),
+    });
     this.#conductor = new Conductor({
       instances: this.#instances.map(({ capacityTokens }, i) => ({ capacityTokens, role: instances[i].role })),
       queueMax: config.queueMax,
       size: ({ trace }) => ({ promptTokens: trace.inputTokens, outputTokensMax: trace.outputTokens }),
-      placement: lengthPlacement(
-        config.placement,
-        instances.map(({ machine }) => machine),
-      ),
+      placement: lengthPlacement(config.placement, instances, linkBytesPerSecond),
       admission: admissionConfig(
         config.admission,
         instances,
@@ -180,13 +181,7 @@ export class Simulation {
   /** A flow changes, or a message arrives. */
   #networkEvent(number: number): void {
     if (number < flowsMax) {
-      const departed = this.#network.due(this.#nowUs, number);
-      if (this.#config.checking) this.#network.check();
-      if (departed === undefined) return;
-      const { from, to, name } = departed;
-      const held = this.#held.get(name) ?? [];
-      this.#held.delete(name);
-      this.#post(from, to, { kind: 'landed', from, id: name, held });
+      this.#streams.due(this.#nowUs, number);
       return;
     }
     const message = this.#messages.get(number);
@@ -209,9 +204,9 @@ export class Simulation {
   #conduct(effect: ConductorEffect<LengthRequest>): void {
     switch (effect.kind) {
       case 'forward': {
-        const { instance, request, decodeAt, predicted } = effect;
+        const { instance, request, decodeAt, predicted, fetch } = effect;
         request.predicted = predicted;
-        this.#tellInstance(instance, { kind: 'submit', request, decodeAt });
+        this.#tellInstance(instance, { kind: 'submit', request, decodeAt, fetch });
         break;
       }
       case 'emit':
@@ -233,6 +228,7 @@ export class Simulation {
     const effects = this.#instances[index].step(this.#nowUs, event);
     if (this.#config.checking) this.#instances[index].check();
     for (const effect of effects) this.#perform(index, effect);
+    if (this.#config.checking) this.#network.check();
   }
 
   #perform(index: InstanceIndex, effect: Effect): void {
@@ -253,11 +249,13 @@ export class Simulation {
         this.#post(index, effect.to, { kind: 'peer', from: index, message: effect.message });
         break;
       case 'stream':
-        this.#stream(index, effect);
+        this.#streams.handOff(this.#nowUs, index, effect, this.#executors[index].endsUs);
+        break;
+      case 'streamPrefix':
+        this.#streams.prefix(this.#nowUs, index, effect);
         break;
       case 'stopStream':
-        this.#network.stop(this.#nowUs, index, effect.to, effect.id);
-        this.#held.delete(effect.id);
+        this.#streams.stop(this.#nowUs, index, effect);
         break;
       case 'journal':
         this.#tellConductor({ kind: 'journal', instance: index, journal: effect.journal });
@@ -271,15 +269,6 @@ export class Simulation {
       case 'fault':
         throw new Error(effect.message);
     }
-  }
-
-  #stream(from: InstanceIndex, { id, to, tokens, step, held }: Stream): void {
-    if (held !== undefined) this.#held.set(id, held);
-    const bytes = tokens * this.#config.instances[from].machine.cost.kvBytesPerToken;
-    const untilUs = step === undefined ? this.#nowUs : this.#executors[from].endsUs;
-    const last = held !== undefined;
-    this.#network.stream(this.#nowUs, { from, to, name: id, kind: 'handoff' }, { bytes, untilUs, last });
-    if (this.#config.checking) this.#network.check();
   }
 
   /** A client hears of its request. */

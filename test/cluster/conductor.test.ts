@@ -211,6 +211,7 @@ test('places by what instances tell of their caches, and asks for all of it when
       balancingThreshold: 2,
       blockTokens: 4,
       chainOf: () => ({ blocks: 2, words }),
+      transfers: undefined,
       predictors: Array.from({ length: 3 }, () => ({ prefillUs: (tokens, cached) => 100 * (tokens - cached) })),
       blocks: 10,
       rememberedBlocks: 10,

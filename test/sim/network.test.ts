@@ -136,8 +136,8 @@ describe('the network', () => {
     world.send('gone', 0, 1, 5_000_000);
     world.send('stays', 0, 2, 2_000_000);
     world.runTo(1_000);
-    world.network.stop(world.nowUs, 0, 1, 'gone');
-    world.network.stop(world.nowUs, 0, 1, 'gone');
+    world.network.stop(world.nowUs, { from: 0, to: 1, name: 'gone', kind: 'handoff' });
+    world.network.stop(world.nowUs, { from: 0, to: 1, name: 'gone', kind: 'handoff' });
     expect(world.finish()).toEqual(new Map([['stays', 2_500]]));
     expect(world.network.moved.handoff).toBe(2_500_000);
   });

@@ -184,6 +184,24 @@ describe('a simulated run', () => {
     expect(evicted.missReasons).toMatchObject({ evicted: 5, elsewhere: 0 });
   });
 
+  it('moves a prefix where that is faster than computing it, and the next prompt finds it there', () => {
+    // The first prompt leaves five blocks on one instance. One without a prefix keeps that busy; the same prompt again goes to the other.
+    const trace = [
+      requestOf(0, 0, 100, 1, 0),
+      requestOf(1, 1_000_000, 101, 40, 1),
+      requestOf(2, 1_000_010, 100, 1, 0),
+      requestOf(3, 1_000_020, 100, 1, 0),
+    ];
+    const { outcome } = run(trace);
+    const blockBytes = blockTokens * cost.kvBytesPerToken;
+    expect(outcome.bytesMoved.prefix).toBe(5 * blockBytes);
+    expect(outcome.hitBlocks).toBe(10);
+    expect(outcome.missReasons.elsewhere).toBe(0);
+    const alone = run(trace, { placement: { ...config.placement, kind: 'local-cache-only' } }).outcome;
+    expect(alone.bytesMoved.prefix).toBe(0);
+    expect(outcome.ttftUs.mean).toBeLessThan(alone.ttftUs.mean);
+  });
+
   it('refuses what is too long and what is too many', () => {
     const long = requestOf(0, 0, 24 * blockTokens, 2);
     expect(run([long]).outcome.refusedRequests).toBe(1);

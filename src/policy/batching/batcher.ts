@@ -69,6 +69,11 @@ export class Batcher {
     return this.#budget.shape;
   }
 
+  /** Would the running sequences still get what they need, with so many pages fewer? */
+  spares(pages: number): boolean {
+    return this.#room.spares(pages, this.#running.items);
+  }
+
   add(sequence: Sequence): void {
     if (sequence.state !== 'new') throw new Error(`Cannot add a sequence: it is ${sequence.state}`);
     sequence.state = 'waiting';
@@ -336,10 +341,11 @@ export class Batcher {
     }
   }
 
-  /** Throws unless every group's references are those of the running and parked sequences, each of which holds what its next row sees and nothing before. */
+  /** Throws unless every group's references are those of what moves and of the running and parked sequences, each of which holds what its next row sees and nothing before. */
   #checkReferences(): void {
     for (const [g, group] of this.#cache.groups.entries()) {
       const refs = new Int32Array(group.pool.total);
+      for (const table of this.#cache.moving) for (const block of table.groups[g].blocks.view()) refs[block]++;
       for (const { table, computed, arrival } of [...this.running, ...this.#parked]) {
         const { first, blocks } = table.groups[g];
         for (const block of blocks.view()) refs[block]++;

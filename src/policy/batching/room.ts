@@ -19,11 +19,16 @@ export class Room {
     // Alone it has all there is, if need be in smaller chunks than it would like.
     if (running.length + parked === 0) return true;
     if (running.length >= this.#limits.sequencesMax) return false;
+    return this.spares(this.#pagesNeeded(sequence), running);
+  }
+
+  /** Would the running ones still get what they need for theirs, with so many pages fewer? */
+  spares(wanted: number, running: readonly Sequence[]): boolean {
     // A block each for the next growth of those that run, so that a newcomer is not preempted at once.
     const { pages, blockPages } = this.#cache;
     let promised = Math.min(running.length, Math.ceil(Math.floor(pages.total / blockPages) / 16)) * blockPages;
     for (const other of running) promised += this.#cache.pagesMissing(other.table, this.#growth(other));
-    return this.#pagesNeeded(sequence) + promised <= this.#cache.availablePages;
+    return wanted + promised <= this.#cache.availablePages;
   }
 
   /** Would it fit if every running sequence of lower priority went? */

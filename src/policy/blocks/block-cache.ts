@@ -38,6 +38,8 @@ export class BlockCache {
   /** The group whose blocks stand for the prefixes that are held. */
   readonly #told: GroupCache;
   readonly #queue: EvictionQueue;
+  /** Tables that no sequence has: those of blocks that are being loaded or sent. */
+  readonly moving = new Set<BlockTable>();
   #lending: LendingMemory | undefined;
   #evicted = 0;
 

@@ -135,9 +135,9 @@ export class GroupCache {
     }
   }
 
-  /** Indexes blocks `from..to` of the sequence, now computed; where an equal one is known, the sequence takes that and frees its own. */
+  /** Indexes blocks `from..to` of the sequence, as far as it holds them, now computed; where an equal one is known, the sequence takes that and frees its own. */
   commit(chain: BlockChain, from: number, to: number, held: HeldBlocks): void {
-    for (let i = from; i < to; i++) {
+    for (let i = Math.max(from, held.first); i < to; i++) {
       const own = held.blocks.at(i - held.first);
       const known = this.find(chain, i);
       if (known === own) continue;

@@ -18,24 +18,24 @@ export interface NetworkConfig {
   readonly linkBytesPerSecond: number | undefined;
 }
 
-interface Transfer {
-  readonly flow: FlowId;
+/** What passes from one instance to another. Those of one kind between the same two have names of their own. */
+interface Stream {
   readonly from: number;
   readonly to: number;
   readonly name: string;
   readonly kind: ByteKind;
 }
 
-/** Key of a stream that grows while it runs: what it carries is named by its ends and its owner's name for it. */
-function keyOf(from: number, to: number, name: string): string {
-  return `${from}>${to} ${name}`;
+interface Transfer extends Stream {
+  readonly flow: FlowId;
+}
+
+function keyOf({ from, to, name, kind }: Stream): string {
+  return `${from}>${to} ${kind} ${name}`;
 }
 
 /** A transfer that has left completely: it lands `us` later. */
-export interface Departed {
-  readonly from: number;
-  readonly to: number;
-  readonly name: string;
+export interface Departed extends Stream {
   readonly us: number;
 }
 
@@ -65,10 +65,10 @@ export class Network {
   /** Bytes of a named stream that come into being evenly until `untilUs`; the first ones open it, with `last` it ends. */
   stream(
     nowUs: number,
-    { from, to, name, kind }: { from: number; to: number; name: string; kind: ByteKind },
+    { from, to, name, kind }: Stream,
     { bytes, untilUs, last }: { bytes: number; untilUs: number; last: boolean },
   ): void {
-    const key = keyOf(from, to, name);
+    const key = keyOf({ from, to, name, kind });
     let transfer = this.#transfers.get(key);
     if (transfer === undefined) {
       transfer = { flow: this.#flows.open(nowUs, this.#path(from, to)), from, to, name, kind };
@@ -79,8 +79,8 @@ export class Network {
   }
 
   /** Drops what has not left yet; what is not known has ended before. */
-  stop(nowUs: number, from: number, to: number, name: string): void {
-    const transfer = this.#transfers.get(keyOf(from, to, name));
+  stop(nowUs: number, stream: Stream): void {
+    const transfer = this.#transfers.get(keyOf(stream));
     if (transfer !== undefined) this.#close(nowUs, transfer);
   }
 
@@ -90,13 +90,14 @@ export class Network {
     const transfer = this.#byFlow[flow];
     if (transfer === undefined) throw new Error(`Network broken: flow ${flow} belongs to no transfer`);
     this.#close(nowUs, transfer);
-    const { from, to, name } = transfer;
-    return { from, to, name, us: this.latencyUs(from, to) };
+    const { from, to, name, kind } = transfer;
+    return { from, to, name, kind, us: this.latencyUs(from, to) };
   }
 
-  #close(nowUs: number, { flow, from, to, name, kind }: Transfer): void {
+  #close(nowUs: number, transfer: Transfer): void {
+    const { flow, kind } = transfer;
     this.moved[kind] += this.#flows.close(nowUs, flow);
-    this.#transfers.delete(keyOf(from, to, name));
+    this.#transfers.delete(keyOf(transfer));
     this.#byFlow[flow] = undefined;
   }
 

@@ -1,0 +1,73 @@
+// What instances stream to each other, over the network: whom its ends are told, and of what.
+import type { InstanceEffect } from '../cluster/effects.ts';
+import type { LengthRequest } from '../cluster/length-work.ts';
+import type { InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
+import type { GenerationEvent } from '../cluster/ports.ts';
+import type { Network } from './network/network.ts';
+
+type Effect = InstanceEffect<undefined, LengthRequest>;
+type Event = InstanceEvent<LengthRequest, undefined>;
+
+interface Delivery {
+  /** It arrives as a message does. */
+  readonly post: (from: InstanceIndex, to: InstanceIndex, event: Event) => void;
+  /** Where it happened, at once. */
+  readonly tell: (instance: InstanceIndex, event: Event) => void;
+}
+
+export class Streams {
+  readonly #network: Network;
+  readonly #bytesPerToken: readonly number[];
+  readonly #delivery: Delivery;
+  /** What has left for the other instance of a hand-off with its last keys and values, by request. */
+  readonly #held = new Map<string, readonly GenerationEvent[]>();
+  /** Blocks that are there when a prefix has arrived, by receiver and request. */
+  readonly #prefixBlocks = new Map<string, number>();
+
+  /** @param bytesPerToken (instances) of keys and values */
+  constructor(network: Network, bytesPerToken: readonly number[], delivery: Delivery) {
+    this.#network = network;
+    this.#bytesPerToken = bytesPerToken;
+    this.#delivery = delivery;
+  }
+
+  /** @param stepEndsUs when the step that computes them ends */
+  handOff(nowUs: number, from: InstanceIndex, effect: Extract<Effect, { kind: 'stream' }>, stepEndsUs: number): void {
+    const { id, to, tokens, step, held } = effect;
+    if (held !== undefined) this.#held.set(id, held);
+    const bytes = tokens * this.#bytesPerToken[from];
+    const untilUs = step === undefined ? nowUs : stepEndsUs;
+    const last = held !== undefined;
+    this.#network.stream(nowUs, { from, to, name: id, kind: 'handoff' }, { bytes, untilUs, last });
+  }
+
+  prefix(nowUs: number, from: InstanceIndex, effect: Extract<Effect, { kind: 'streamPrefix' }>): void {
+    const { id, to, tokens, blocks } = effect;
+    this.#prefixBlocks.set(`${to} ${id}`, blocks);
+    const bytes = tokens * this.#bytesPerToken[from];
+    this.#network.stream(nowUs, { from, to, name: id, kind: 'prefix' }, { bytes, untilUs: nowUs, last: true });
+  }
+
+  stop(nowUs: number, from: InstanceIndex, { id, to, of }: Extract<Effect, { kind: 'stopStream' }>): void {
+    this.#network.stop(nowUs, { from, to, name: id, kind: of });
+    if (of === 'handoff') this.#held.delete(id);
+    else this.#prefixBlocks.delete(`${to} ${id}`);
+  }
+
+  /** Something changes for a flow. */
+  due(nowUs: number, flow: number): void {
+    const departed = this.#network.due(nowUs, flow);
+    if (departed === undefined) return;
+    const { from, to, name: id, kind } = departed;
+    if (kind === 'prefix') {
+      const blocks = this.#prefixBlocks.get(`${to} ${id}`) ?? 0;
+      this.#prefixBlocks.delete(`${to} ${id}`);
+      this.#delivery.post(from, to, { kind: 'loaded', id, source: from, to: blocks });
+      this.#delivery.tell(from, { kind: 'prefixSent', id, to });
+      return;
+    }
+    const held = this.#held.get(id) ?? [];
+    this.#held.delete(id);
+    this.#delivery.post(from, to, { kind: 'landed', from, id, held });
+  }
+}
