@@ -199,7 +199,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
       this.#inlinePrefills++;
       this.#gate.inlined(instance, inlineTokens);
     }
-    this.#effects.push({ kind: 'forward', request, instance, decodeAt, predicted, fetch: fetchOf(decision) });
+    this.#effects.push({ kind: 'forward', request, instance, decodeAt, predicted, prefix: fetchOf(decision) });
   }
 
   /** The prompt is short enough to be computed where it decodes. */

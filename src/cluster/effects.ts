@@ -82,7 +82,7 @@ export type ConductorEffect<Request = GenerationRequest> =
       readonly request: Request;
       readonly decodeAt: InstanceIndex | undefined;
       readonly predicted: Prediction | undefined;
-      readonly fetch: PrefixFetch | undefined;
+      readonly prefix: PrefixFetch | undefined;
     }
   /** With `interrupt`, set the abort word too: the step that runs is likely the request's own prefill. */
   | { readonly kind: 'cancel'; readonly instance: InstanceIndex; readonly id: RequestId; readonly interrupt: boolean }

@@ -139,7 +139,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
 
   #submit(
     nowUs: number,
-    { request, decodeAt, fetch }: Extract<InstanceEvent<Request, Result>, { kind: 'submit' }>,
+    { request, decodeAt, prefix }: Extract<InstanceEvent<Request, Result>, { kind: 'submit' }>,
   ): void {
     if (this.#roster.has(request.id)) {
       this.#ignore(`submit: request ${request.id} is live already`);
@@ -157,7 +157,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     const served = this.#work.serve(request, this.#arrivalNumber++);
     if (decodeAt !== undefined) this.#handOffs.departures.add(request, served, decodeAt);
     this.#roster.take(served);
-    if (!this.#prefixes.begin(served, fetch)) this.#roster.start(served);
+    if (!this.#prefixes.begin(served, prefix)) this.#roster.start(served);
   }
 
   #hear({ from, message }: Extract<InstanceEvent<Request, Result>, { kind: 'peer' }>): void {

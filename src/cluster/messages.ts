@@ -44,12 +44,12 @@ export type HandOffMessage<Request = GenerationRequest> =
 
 /** To an instance. An event about a step that is not in flight, or about a request that is not live, is ignored. */
 export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =
-  /** With `decodeAt`, only the prompt is computed here: what comes then happens there. With `fetch` it starts when that prefix has come. */
+  /** With `decodeAt`, only the prompt is computed here: what comes then happens there. With `prefix` it starts when that prefix has come. */
   | {
       readonly kind: 'submit';
       readonly request: Request;
       readonly decodeAt?: InstanceIndex | undefined;
-      readonly fetch?: PrefixFetch | undefined;
+      readonly prefix?: PrefixFetch | undefined;
     }
   | { readonly kind: 'cancel'; readonly id: RequestId }
   | { readonly kind: 'peer'; readonly from: InstanceIndex; readonly message: PeerMessage<Request> }

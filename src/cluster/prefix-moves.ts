@@ -32,8 +32,8 @@ export class PrefixMoves<Request, S extends Served> {
   }
 
   /** The request waits for what another instance has of its prompt. False when it has not to. */
-  begin(served: S, fetch: PrefixFetch | undefined): boolean {
-    return fetch !== undefined && this.loads.begin(served, [{ source: fetch.from, to: fetch.blocks }]);
+  begin(served: S, prefix: PrefixFetch | undefined): boolean {
+    return prefix !== undefined && this.loads.begin(served, [{ source: prefix.from, to: prefix.blocks }]);
   }
 
   /** Returns why the message changed nothing, where it did not. */

@@ -204,9 +204,9 @@ export class Simulation {
   #conduct(effect: ConductorEffect<LengthRequest>): void {
     switch (effect.kind) {
       case 'forward': {
-        const { instance, request, decodeAt, predicted, fetch } = effect;
+        const { instance, request, decodeAt, predicted, prefix } = effect;
         request.predicted = predicted;
-        this.#tellInstance(instance, { kind: 'submit', request, decodeAt, fetch });
+        this.#tellInstance(instance, { kind: 'submit', request, decodeAt, prefix });
         break;
       }
       case 'emit':
