@@ -1,18 +1,23 @@
 // The conductor machine: answers at once whether a request is taken, passes it to an instance, and follows it to its end.
-import type { Decoding } from '../policy/admission/decode-pool.ts';
-import type { PlacementDecision } from '../policy/placement/placement.ts';
 import { overloaded, type Refusal, type RequestSize, Throughput, tooLong } from './admission.ts';
+import { Dispatch, type InstanceRole, type Proposal } from './dispatch.ts';
 import type { ConductorEffect } from './effects.ts';
-import { type AdmissionConfig, Gate, type PoolLoads, type Verdict } from './gate.ts';
+import type { AdmissionConfig, PoolLoads } from './gate.ts';
 import type { ConductorEvent, InstanceIndex } from './messages.ts';
-import { fetchOf, type MissReasons, type Placed, Placer, type PlacerConfig } from './placer.ts';
+import type { MissReasons, PlacerConfig } from './placer.ts';
 import type { GenerationEvent, RequestId } from './ports.ts';
+import { Rescue } from './rescue.ts';
+import { type RetryConfig, speaksFor, type Tracked } from './tries.ts';
+
+export type { InstanceRole };
 
 export interface ConductorConfig<Request> {
   readonly instances: readonly {
     /** Tokens whose keys and values fit at once. */
     readonly capacityTokens: number;
     readonly role?: InstanceRole;
+    /** Not there until it joins, or reports. */
+    readonly absent?: boolean;
   }[];
   /** Requests accepted and not ended, over all instances. */
   readonly queueMax: number;
@@ -21,105 +26,64 @@ export interface ConductorConfig<Request> {
   readonly placement?: PlacerConfig<Request>;
   /** Undefined: whatever fits is taken. */
   readonly admission?: AdmissionConfig<Request> | undefined;
-}
-
-/** What an instance computes: prompts for others, what comes after the prompts of others, or both for its own requests. */
-export type InstanceRole = 'prefill' | 'decode' | 'mixed';
-
-/** Where an accepted request stands, as far as its instance has told. */
-type Stage = 'queued' | 'prefill' | 'decode';
-
-/** Where a request goes: `decodeAt` where another instance decodes. */
-interface Route {
-  readonly instance: InstanceIndex;
-  readonly decodeAt: InstanceIndex | undefined;
-}
-
-interface Tracked extends Route {
-  readonly placed: Placed;
-  readonly decoding: Decoding | undefined;
-  /** To be computed where it decodes. */
-  inlineTokens: number;
-  stage: Stage;
-}
-
-interface Acceptance {
-  readonly decision: PlacementDecision;
-  readonly route: Route;
-  readonly verdict: Verdict;
-  readonly inlineTokens: number;
-}
-
-/** A prompt that is computed where it decodes: `tokens` of it. */
-interface Inline extends PlacementDecision {
-  readonly tokens: number;
-}
-
-const nothingFetched = { ownBlocks: 0, fetchedBlocks: 0, from: undefined, transferUs: 0 };
-
-interface InstanceView {
-  readonly role: InstanceRole;
-  readonly capacityTokens: number;
-  requests: number;
-  lost: boolean;
-  /** Something was computed since the last interrupt: interrupts cannot hold the others up for ever. */
-  progressed: boolean;
+  /** Undefined: what is lost with an instance fails. */
+  readonly retries?: RetryConfig<Request> | undefined;
 }
 
 /**
  * Lives beside the gateway, so that it can refuse at once while instances compute elsewhere.
  * A request is counted from submit to its last event; after that, and after a cancel, what an instance still says of it is dropped.
+ * What is lost with an instance is tried elsewhere, from the tokens on that its client has heard.
  */
 export class Conductor<Request extends { readonly id: RequestId }> {
   readonly #queueMax: number;
-  readonly #size: (request: Request) => RequestSize;
-  readonly #instances: readonly InstanceView[];
-  readonly #requests = new Map<RequestId, Tracked>();
+  readonly #retries: RetryConfig<Request> | undefined;
+  readonly #requests = new Map<RequestId, Tracked<Request>>();
   readonly #throughput = new Throughput();
-  readonly #placer: Placer<Request>;
-  readonly #gate: Gate<Request>;
+  readonly #dispatch: Dispatch<Request>;
+  readonly #rescue: Rescue<Request>;
   #draining = false;
-  #inlinePrefills = 0;
   #effects: ConductorEffect<Request>[] = [];
 
   constructor(config: ConductorConfig<Request>) {
-    this.#size = config.size;
     this.#queueMax = config.queueMax;
-    this.#instances = config.instances.map(({ capacityTokens, role = 'mixed' }) => ({
-      role,
-      capacityTokens,
-      requests: 0,
-      lost: false,
-      progressed: true,
-    }));
-    this.#placer = new Placer(
-      this.#instances.map(({ role }) => role !== 'decode'),
-      config.placement,
-    );
-    this.#gate = new Gate(
-      this.#instances.map(({ role }) => role === 'decode'),
-      config.admission,
-    );
+    this.#retries = config.retries;
+    const push = (effect: ConductorEffect<Request>) => this.#effects.push(effect);
+    this.#dispatch = new Dispatch(config, push);
+    this.#rescue = new Rescue(config.retries, this.#dispatch, this.#requests, {
+      push,
+      end: (nowUs, tracked, event) => this.#end(nowUs, tracked, event),
+    });
+  }
+
+  /** When a `wake` is due, if nothing comes before. */
+  get nextUs(): number {
+    return this.#rescue.nextUs;
   }
 
   /** Blocks of prompts that were found in caches, and why the others were not, counted at starts. */
   get blocks(): { readonly hits: number; readonly misses: MissReasons } {
-    return { hits: this.#placer.hitBlocks, misses: this.#placer.misses };
+    return this.#dispatch.blocks;
   }
 
   /** Requests whose prompts were computed where they decode. */
   get inlinePrefills(): number {
-    return this.#inlinePrefills;
+    return this.#dispatch.inlinePrefills;
   }
 
   /** How full the pools are; undefined where no request has said what it may wait. */
   loads(nowUs: number): PoolLoads | undefined {
-    return this.#gate.loads(nowUs, this.#placer.waitUs(nowUs));
+    return this.#dispatch.loads(nowUs);
   }
 
   /** Requests accepted and not ended. */
   get accepted(): number {
     return this.#requests.size;
+  }
+
+  /** Was it accepted, and has it not ended? */
+  has(id: RequestId): boolean {
+    return this.#requests.has(id);
   }
 
   /** `nowUs` never goes back. The effects are to be carried out in order; a submit is answered by `accepted` or `failed` among them. */
@@ -136,17 +100,20 @@ export class Conductor<Request extends { readonly id: RequestId }> {
         this.#hear(nowUs, event.instance, event.id, event.event);
         break;
       case 'prefilled':
-        this.#prefilled(nowUs, event.instance, event.id);
+        this.#dispatch.prefilled(nowUs, event.instance, event.id);
         break;
       case 'journal':
-        if (this.#placer.journal(event.instance, event.journal))
-          this.#effects.push({ kind: 'askBlocks', instance: event.instance });
+        this.#dispatch.journal(event.instance, event.journal);
         break;
       case 'snapshot':
-        this.#placer.snapshot(event.instance, event.snapshot);
+        this.#dispatch.snapshot(event.instance, event.snapshot);
         break;
       case 'instanceLost':
-        this.#lose(event.instance);
+      case 'instanceJoined':
+      case 'report':
+      case 'letGo':
+      case 'wake':
+        this.#rescue.hear(nowUs, event);
         break;
       case 'drain':
         this.#draining = true;
@@ -158,67 +125,17 @@ export class Conductor<Request extends { readonly id: RequestId }> {
 
   #submit(nowUs: number, request: Request): void {
     if (this.#requests.has(request.id)) {
-      this.#effects.push({ kind: 'ignored', message: `Ignored submit: request ${request.id} is live already` });
+      this.#ignore(`submit: request ${request.id} is live already`);
       return;
     }
-    const size = this.#size(request);
-    const elsewhere = this.#placer.choose(nowUs, request, size.promptTokens);
-    const inline = elsewhere && this.#inline(nowUs, request, size);
-    const decision = inline ?? elsewhere;
-    const route =
-      inline === undefined
-        ? this.#route(elsewhere?.instance, size)
-        : { instance: inline.instance, decodeAt: undefined };
-    const verdict =
-      decision &&
-      this.#gate.look(nowUs, request, {
-        promptTokens: size.promptTokens,
-        waitUs: decision.queueUs + decision.transferUs,
-        prefillUs: decision.prefillUs,
-        inline: inline !== undefined,
-        member: route && this.#decoderOf(route),
-      });
-    const refusal = this.#refuse(nowUs, size, route) ?? verdict?.refusal;
+    const proposal = this.#dispatch.propose(nowUs, request);
+    const refusal = this.#refuse(nowUs, proposal) ?? proposal.verdict?.refusal;
     this.#effects.push({ kind: 'emit', id: request.id, event: refusal ?? { kind: 'accepted' } });
-    if (refusal !== undefined || route === undefined || decision === undefined || verdict === undefined) return;
-    const inlineTokens = inline?.tokens ?? 0;
-    this.#accept(nowUs, request, size.promptTokens, { decision, route, verdict, inlineTokens });
-  }
-
-  #accept(nowUs: number, request: Request, promptTokens: number, acceptance: Acceptance): void {
-    const { decision, inlineTokens } = acceptance;
-    const { instance, decodeAt } = acceptance.route;
-    const { predicted } = acceptance.verdict;
-    for (const leg of legsOf(acceptance.route)) this.#instances[leg].requests++;
-    const placed = this.#placer.place(nowUs, request, promptTokens, decision);
-    const member = predicted === undefined && inlineTokens === 0 ? decodeAt : this.#decoderOf(acceptance.route);
-    const joinsUs = nowUs + (predicted?.ttftUs ?? 0);
-    const decoding = member === undefined ? undefined : this.#gate.add(nowUs, request, member, promptTokens, joinsUs);
-    this.#requests.set(request.id, { instance, decodeAt, placed, decoding, inlineTokens, stage: 'queued' });
-    if (inlineTokens > 0) {
-      this.#inlinePrefills++;
-      this.#gate.inlined(instance, inlineTokens);
-    }
-    this.#effects.push({ kind: 'forward', request, instance, decodeAt, predicted, prefix: fetchOf(decision) });
-  }
-
-  /** The prompt is short enough to be computed where it decodes. */
-  #inline(nowUs: number, request: Request, { promptTokens, outputTokensMax }: RequestSize): Inline | undefined {
-    if (outputTokensMax <= 1) return undefined;
-    const choice = this.#gate.chooseInline(nowUs, request, promptTokens, (i) => this.#placer.cachedTokens(i));
-    if (choice === undefined) return undefined;
-    return {
-      ...nothingFetched,
-      instance: choice.member,
-      tokens: promptTokens - choice.cachedTokens,
-      queueUs: choice.waitUs,
-      prefillUs: choice.stepUs,
-    };
-  }
-
-  #inlineDone(tracked: Tracked): void {
-    if (tracked.inlineTokens > 0) this.#gate.inlineDone(tracked.instance, tracked.inlineTokens);
-    tracked.inlineTokens = 0;
+    if (refusal !== undefined) return;
+    const progress = this.#retries?.progressOf(request);
+    const tracked = { id: request.id, progress, submittedUs: nowUs, tries: 1, started: false, now: undefined };
+    this.#requests.set(request.id, tracked);
+    this.#dispatch.go(nowUs, tracked, request, proposal);
   }
 
   /** The refusal that a request would meet now, were `ahead` others taken before it; undefined while there is room. */
@@ -228,107 +145,49 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     return overloaded(accepted, this.#queueMax, this.#throughput.retryAfterMs(nowUs, accepted));
   }
 
-  #refuse(nowUs: number, size: RequestSize, route: Route | undefined): Refusal | undefined {
-    if (this.#draining) return refusal('SHUTTING_DOWN', 'Cannot admit request: the server is shutting down');
-    if (route === undefined) return refusal('ENGINE_FAILED', 'Cannot admit request: no instance is left to serve it');
-    const capacityTokens = Math.min(...legsOf(route).map((leg) => this.#instances[leg].capacityTokens));
-    return tooLong(size, capacityTokens) ?? this.overload(nowUs, 0);
-  }
-
-  #decoderOf({ instance, decodeAt }: Route): InstanceIndex | undefined {
-    return decodeAt ?? (this.#instances[instance].role === 'prefill' ? undefined : instance);
-  }
-
-  /** One token of output comes with the prompt: nobody has to decode. */
-  #route(instance: InstanceIndex | undefined, { promptTokens, outputTokensMax }: RequestSize): Route | undefined {
-    if (instance === undefined) return undefined;
-    if (this.#instances[instance].role === 'mixed' || outputTokensMax <= 1) return { instance, decodeAt: undefined };
-    const decodeAt = this.#gate.choose(promptTokens);
-    return decodeAt === undefined ? undefined : { instance, decodeAt };
+  #refuse(nowUs: number, { size, route }: Proposal): Refusal | undefined {
+    if (this.#draining) return failure('SHUTTING_DOWN', 'Cannot admit request: the server is shutting down');
+    if (route === undefined) return failure('ENGINE_FAILED', 'Cannot admit request: no instance is left to serve it');
+    return tooLong(size, this.#dispatch.capacityOf(route)) ?? this.overload(nowUs, 0);
   }
 
   #cancel(id: RequestId): void {
     const tracked = this.#requests.get(id);
     if (tracked === undefined) {
-      this.#effects.push({ kind: 'ignored', message: `Ignored cancel: request ${id} is not live` });
+      this.#ignore(`cancel: request ${id} is not live`);
       return;
     }
-    const view = this.#instances[tracked.instance];
-    if (tracked.decodeAt !== undefined)
-      this.#effects.push({ kind: 'cancel', instance: tracked.decodeAt, id, interrupt: false });
-    const interrupt = tracked.stage === 'prefill' && (view.progressed || view.requests === 1);
-    if (interrupt) view.progressed = false;
-    this.#effects.push({ kind: 'cancel', instance: tracked.instance, id, interrupt });
-    this.#forget(id, tracked);
+    this.#dispatch.leave(tracked, true);
+    this.#forget(id);
   }
 
   #hear(nowUs: number, instance: InstanceIndex, id: RequestId, event: GenerationEvent): void {
-    const tracked = this.#requests.get(id);
-    // Words about a request that was cancelled may still be under way: nothing is wrong.
-    if (tracked === undefined || !legsOf(tracked).includes(instance) || event.kind === 'accepted') return;
-    this.#effects.push({ kind: 'emit', id, event });
-    switch (event.kind) {
-      case 'started':
-        tracked.stage = 'prefill';
-        this.#placer.started(tracked.placed, event.cachedTokens);
-        break;
-      case 'prompt-logprobs':
-        this.#instances[instance].progressed = true;
-        break;
-      case 'tokens':
-        tracked.stage = 'decode';
-        this.#placer.prefilled(nowUs, tracked.placed);
-        this.#inlineDone(tracked);
-        if (tracked.decoding !== undefined) this.#gate.joined(nowUs, tracked.decoding);
-        this.#instances[instance].progressed = true;
-        break;
-      case 'finished':
-      case 'failed':
-        this.#throughput.ended(nowUs);
-        this.#forget(id, tracked);
-        break;
-    }
-  }
-
-  /** What the prompt's instance still has of it is only a copy under way. */
-  #prefilled(nowUs: number, instance: InstanceIndex, id: RequestId): void {
-    const tracked = this.#requests.get(id);
-    if (tracked?.instance !== instance || tracked.stage === 'decode') return;
-    tracked.stage = 'decode';
-    this.#placer.prefilled(nowUs, tracked.placed);
-    this.#instances[instance].progressed = true;
-  }
-
-  #lose(instance: InstanceIndex): void {
-    const view = this.#instances[instance];
-    if (view === undefined || view.lost) {
-      this.#effects.push({
-        kind: 'ignored',
-        message: `Ignored instanceLost: instance ${instance} is unknown or lost already`,
-      });
+    const tracked = this.#dispatch.find(id, instance);
+    // Words about a try that was given up may still be under way: nothing is wrong.
+    if (tracked?.now === undefined || event.kind === 'accepted') return;
+    const { now, progress } = tracked;
+    now.heardUs = nowUs;
+    if (event.kind === 'started' && !this.#dispatch.started(now, event.cachedTokens)) return;
+    if (progress?.hear(event) === false || (event.kind === 'started' && tracked.started)) return;
+    tracked.started = true;
+    if (event.kind === 'finished' || event.kind === 'failed') {
+      this.#dispatch.settle(tracked, now);
+      this.#end(nowUs, tracked, event);
       return;
     }
-    view.lost = true;
-    this.#placer.lost(instance);
-    this.#gate.lost(instance);
-    for (const [id, tracked] of [...this.#requests]) {
-      if (!legsOf(tracked).includes(instance)) continue;
-      for (const leg of legsOf(tracked))
-        if (leg !== instance) this.#effects.push({ kind: 'cancel', instance: leg, id, interrupt: false });
-      this.#effects.push({
-        kind: 'emit',
-        id,
-        event: refusal('ENGINE_FAILED', 'Cannot generate: the instance stopped'),
-      });
-      this.#forget(id, tracked);
-    }
+    this.#effects.push({ kind: 'emit', id: tracked.id, event });
+    if (event.kind === 'tokens') this.#dispatch.decodes(nowUs, now);
+    if (event.kind !== 'started') this.#dispatch.progressed(speaksFor(now));
   }
 
-  #forget(id: RequestId, tracked: Tracked): void {
-    for (const leg of legsOf(tracked)) this.#instances[leg].requests--;
-    this.#placer.ended(tracked.placed);
-    this.#inlineDone(tracked);
-    if (tracked.decoding !== undefined) this.#gate.ended(tracked.decoding);
+  /** Its last event; nobody has anything of it. */
+  #end(nowUs: number, { id }: Tracked<Request>, event: GenerationEvent): void {
+    this.#effects.push({ kind: 'emit', id, event });
+    this.#throughput.ended(nowUs);
+    this.#forget(id);
+  }
+
+  #forget(id: RequestId): void {
     this.#requests.delete(id);
     this.#sayDrained();
   }
@@ -337,29 +196,16 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     if (this.#draining && this.#requests.size === 0) this.#effects.push({ kind: 'drained' });
   }
 
-  /** Throws unless every request is counted at its instance, and none at a lost one. */
+  #ignore(message: string): void {
+    this.#effects.push({ kind: 'ignored', message: `Ignored ${message}` });
+  }
+
+  /** Throws unless every request is counted at its instances, and none at a lost one. */
   check(): void {
-    const counts = this.#instances.map(() => 0);
-    const inlineTokens = new Float64Array(this.#instances.length);
-    for (const tracked of this.#requests.values()) {
-      for (const leg of legsOf(tracked)) counts[leg]++;
-      inlineTokens[tracked.instance] += tracked.inlineTokens;
-    }
-    this.#placer.check();
-    this.#gate.check(inlineTokens);
-    const wrong = this.#instances.findIndex((view, i) => view.requests !== counts[i] || (view.lost && counts[i] > 0));
-    if (wrong >= 0) {
-      throw new Error(
-        `Conductor broken: instance ${wrong} has ${counts[wrong]} requests, counted ${this.#instances[wrong].requests}`,
-      );
-    }
+    this.#dispatch.check([...this.#requests.values()]);
   }
 }
 
-function legsOf({ instance, decodeAt }: Route): readonly InstanceIndex[] {
-  return decodeAt === undefined ? [instance] : [instance, decodeAt];
-}
-
-function refusal(code: Refusal['code'], message: string): Refusal {
+function failure(code: Refusal['code'], message: string): Refusal {
   return { kind: 'failed', code, message, retryAfterMs: undefined };
 }

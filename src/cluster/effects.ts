@@ -76,13 +76,17 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
 export type ConductorEffect<Request = GenerationRequest> =
   | Emit
   | Ignored
+  /** A try of the request `id` begins: `request` goes to an instance under the name that it has there. Lives: which starts are meant, where they are known. */
   | {
       readonly kind: 'forward';
+      readonly id: RequestId;
       readonly instance: InstanceIndex;
       readonly request: Request;
       readonly decodeAt: InstanceIndex | undefined;
       readonly predicted: Prediction | undefined;
       readonly prefix: PrefixFetch | undefined;
+      readonly life?: number | undefined;
+      readonly decodeLife?: number | undefined;
     }
   /** With `interrupt`, set the abort word too: the step that runs is likely the request's own prefill. */
   | { readonly kind: 'cancel'; readonly instance: InstanceIndex; readonly id: RequestId; readonly interrupt: boolean }

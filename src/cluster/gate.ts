@@ -147,6 +147,10 @@ export class Gate<Request> {
     this.#pool.lost(instance);
   }
 
+  back(instance: InstanceIndex): void {
+    this.#pool.back(instance);
+  }
+
   /** Against what the latest request may wait; undefined while none had to. @param waitUs mean over the instances that prefill */
   loads(nowUs: number, waitUs: number): PoolLoads | undefined {
     if (this.#slo === undefined) return undefined;

@@ -4,6 +4,7 @@ import type { BlockJournal, BlockSnapshot } from '../policy/blocks/block-journal
 import type { StepResult } from '../util/step.ts';
 import type { GenerationEvent, GenerationRequest, RequestId } from './ports.ts';
 import type { LoadSource } from './prefix-loads.ts';
+import type { InstanceReport } from './watch.ts';
 
 /** Steps are numbered by the instance that plans them. */
 export type StepNumber = number;
@@ -44,12 +45,17 @@ export type HandOffMessage<Request = GenerationRequest> =
 
 /** To an instance. An event about a step that is not in flight, or about a request that is not live, is ignored. */
 export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =
-  /** With `decodeAt`, only the prompt is computed here: what comes then happens there. With `prefix` it starts when that prefix has come. */
+  /**
+   * With `decodeAt`, only the prompt is computed here: what comes then happens there. With `prefix` it starts when that prefix has come. `life`, `decodeLife`: which starts of the two are meant;
+   * another one does not take it. Doubled or late: of a request that was here before; nothing changes.
+   */
   | {
       readonly kind: 'submit';
       readonly request: Request;
       readonly decodeAt?: InstanceIndex | undefined;
       readonly prefix?: PrefixFetch | undefined;
+      readonly life?: number | undefined;
+      readonly decodeLife?: number | undefined;
     }
   | { readonly kind: 'cancel'; readonly id: RequestId }
   | { readonly kind: 'peer'; readonly from: InstanceIndex; readonly message: PeerMessage<Request> }
@@ -99,5 +105,13 @@ export type ConductorEvent<Request = GenerationRequest> =
   | { readonly kind: 'snapshot'; readonly instance: InstanceIndex; readonly snapshot: BlockSnapshot }
   /** An instance is gone with all it had. */
   | { readonly kind: 'instanceLost'; readonly instance: InstanceIndex }
+  /** It is there, or there again, and has nothing yet. `life` counts its starts. */
+  | { readonly kind: 'instanceJoined'; readonly instance: InstanceIndex; readonly life: number }
+  /** What an instance has. Late and doubled ones change nothing; after a lost one the next says all. */
+  | { readonly kind: 'report'; readonly instance: InstanceIndex; readonly report: InstanceReport }
+  /** An instance has let go of a request that it could have gone on with, were it not for others. Lost: no report names it any more. */
+  | { readonly kind: 'letGo'; readonly instance: InstanceIndex; readonly id: RequestId; readonly why: string }
+  /** It is `nextUs`. */
+  | { readonly kind: 'wake' }
   /** Take nothing more; say when all is done. */
   | { readonly kind: 'drain' };

@@ -49,6 +49,7 @@ export class Placer<Request> {
   readonly misses: MissReasons = { neverSeen: 0, evicted: 0, elsewhere: 0, partial: 0 };
   hitBlocks = 0;
   readonly #config: PlacerConfig<Request> | undefined;
+  readonly #takesPrompts: readonly boolean[];
   readonly #placement: Placement;
   readonly #predictors: readonly PrefillPredictor[];
   readonly #queues: PrefillQueues;
@@ -71,6 +72,7 @@ export class Placer<Request> {
     this.#config = config;
     this.#predictors = [...new Set(config?.predictors ?? [unpredicted])];
     this.#queues = new PrefillQueues(instances);
+    this.#takesPrompts = takesPrompts;
     this.#view = {
       up: Uint8Array.from(takesPrompts, Number),
       requests: new Int32Array(instances),
@@ -174,6 +176,18 @@ export class Placer<Request> {
     this.#view.up[instance] = 0;
     this.#checked = false;
     this.#index?.drop(instance);
+  }
+
+  /** It takes requests (again). What it holds, its life says. */
+  joined(instance: InstanceIndex, life: number | undefined): void {
+    this.#view.up[instance] = Number(this.#takesPrompts[instance]);
+    this.#checked = false;
+    if (life !== undefined) this.#index?.join(instance, life);
+  }
+
+  /** Has it told more than is known? */
+  isBehind(instance: InstanceIndex, life: number, journal: number): boolean {
+    return this.#index?.isBehind(instance, life, journal) === true;
   }
 
   /** Says whether the instance is to tell all that it holds. */

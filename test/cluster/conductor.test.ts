@@ -40,7 +40,7 @@ test('a request is accepted at once, forwarded, followed and ended; the instance
   const one = request('a', [1, 2, 3]);
   expect(step({ kind: 'submit', request: one })).toEqual([
     { kind: 'emit', id: 'a', event: accepted },
-    { kind: 'forward', instance: 0, request: one, decodeAt: undefined, predicted: undefined },
+    { kind: 'forward', id: 'a', instance: 0, request: one, decodeAt: undefined, predicted: undefined },
   ]);
   expect(step(heard('a', accepted))).toEqual([]);
   for (const event of [started, tokens, finished])

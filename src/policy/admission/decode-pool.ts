@@ -115,6 +115,11 @@ export class DecodePool {
     this.#up[member] = 0;
   }
 
+  /** It is there again. */
+  back(member: number): void {
+    this.#up[member] = Number(this.#members[member] !== undefined);
+  }
+
   /** Those who decode now. */
   now(nowUs: number): this {
     return this.#count(nowUs, ({ joined }) => joined);

@@ -98,6 +98,18 @@ export class PrefixIndex {
     this.#begin(instance, this.#life[instance] + 1);
   }
 
+  /** The instance is there in this life, though it may have been thought lost: nothing of it is known before a snapshot. */
+  join(instance: number, life: number): void {
+    this.#begin(instance, life);
+    this.#missed[instance] = 1;
+  }
+
+  /** Has the instance told of more than is in, up to journal `number` of this life? */
+  isBehind(instance: number, life: number, number: number): boolean {
+    const known = this.#life[instance];
+    return life > known || (life === known && (this.#missed[instance] > 0 || number > this.#number[instance]));
+  }
+
   #begin(instance: number, life: number): void {
     this.#table.drop(instance);
     this.#life[instance] = life;

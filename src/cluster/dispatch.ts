@@ -1,0 +1,296 @@
+// Where the conductor sends requests: which instances each try of one has something at, how many each has, and what they are told.
+import type { BlockJournal, BlockSnapshot } from '../policy/blocks/block-journal.ts';
+import type { PlacementDecision } from '../policy/placement/placement.ts';
+import type { RequestSize } from './admission.ts';
+import type { ConductorConfig } from './conductor.ts';
+import type { ConductorEffect } from './effects.ts';
+import { Gate, type PoolLoads, type Verdict } from './gate.ts';
+import type { InstanceIndex } from './messages.ts';
+import { fetchOf, type MissReasons, Placer } from './placer.ts';
+import type { RequestId } from './ports.ts';
+import { legsOf, type Route, type Tracked, type Try } from './tries.ts';
+import { type InstanceReport, Watch } from './watch.ts';
+
+/** What an instance computes: prompts for others, what comes after the prompts of others, or both for its own requests. */
+export type InstanceRole = 'prefill' | 'decode' | 'mixed';
+
+/** Where a request would go, and what it would meet there; undefined where no instance is left. */
+export interface Proposal {
+  readonly size: RequestSize;
+  readonly decision: PlacementDecision | undefined;
+  readonly route: Route | undefined;
+  readonly verdict: Verdict | undefined;
+  /** Of the prompt, to be computed where it decodes. */
+  readonly inlineTokens: number;
+}
+
+/** A prompt that is computed where it decodes: `tokens` of it. */
+interface Inline extends PlacementDecision {
+  readonly tokens: number;
+}
+
+const nothingFetched = { ownBlocks: 0, fetchedBlocks: 0, from: undefined, transferUs: 0 };
+
+interface InstanceView {
+  readonly role: InstanceRole;
+  readonly capacityTokens: number;
+  requests: number;
+  /** Something was computed since the last interrupt: interrupts cannot hold the others up for ever. */
+  progressed: boolean;
+}
+
+export class Dispatch<Request extends { readonly id: RequestId }> {
+  readonly watch: Watch;
+  /** Requests whose prompts were computed where they decode. */
+  inlinePrefills = 0;
+  readonly #size: (request: Request) => RequestSize;
+  readonly #instances: readonly InstanceView[];
+  readonly #placer: Placer<Request>;
+  readonly #gate: Gate<Request>;
+  /** Requests by the names of their current tries. */
+  readonly #tries = new Map<RequestId, Tracked<Request>>();
+  readonly #push: (effect: ConductorEffect<Request>) => void;
+
+  constructor(config: ConductorConfig<Request>, push: (effect: ConductorEffect<Request>) => void) {
+    this.#size = config.size;
+    this.#push = push;
+    this.#instances = config.instances.map(({ capacityTokens, role = 'mixed' }) => ({
+      role,
+      capacityTokens,
+      requests: 0,
+      progressed: true,
+    }));
+    this.watch = new Watch(config.instances.length);
+    this.#placer = new Placer(
+      this.#instances.map(({ role }) => role !== 'decode'),
+      config.placement,
+    );
+    this.#gate = new Gate(
+      this.#instances.map(({ role }) => role === 'decode'),
+      config.admission,
+    );
+    for (const [i, { absent }] of config.instances.entries()) if (absent === true) this.lose(i);
+  }
+
+  get blocks(): { readonly hits: number; readonly misses: MissReasons } {
+    return { hits: this.#placer.hitBlocks, misses: this.#placer.misses };
+  }
+
+  loads(nowUs: number): PoolLoads | undefined {
+    return this.#gate.loads(nowUs, this.#placer.waitUs(nowUs));
+  }
+
+  propose(nowUs: number, request: Request): Proposal {
+    const size = this.#size(request);
+    const elsewhere = this.#placer.choose(nowUs, request, size.promptTokens);
+    const inline = elsewhere && this.#inline(nowUs, request, size);
+    const decision = inline ?? elsewhere;
+    const route =
+      inline === undefined
+        ? this.#route(elsewhere?.instance, size)
+        : { instance: inline.instance, decodeAt: undefined };
+    const verdict =
+      decision &&
+      this.#gate.look(nowUs, request, {
+        promptTokens: size.promptTokens,
+        waitUs: decision.queueUs + decision.transferUs,
+        prefillUs: decision.prefillUs,
+        inline: inline !== undefined,
+        member: route && this.#decoderOf(route),
+      });
+    return { size, decision, route, verdict, inlineTokens: inline?.tokens ?? 0 };
+  }
+
+  /** The prompt is short enough to be computed where it decodes. */
+  #inline(nowUs: number, request: Request, { promptTokens, outputTokensMax }: RequestSize): Inline | undefined {
+    if (outputTokensMax <= 1) return undefined;
+    const choice = this.#gate.chooseInline(nowUs, request, promptTokens, (i) => this.#placer.cachedTokens(i));
+    if (choice === undefined) return undefined;
+    return {
+      ...nothingFetched,
+      instance: choice.member,
+      tokens: promptTokens - choice.cachedTokens,
+      queueUs: choice.waitUs,
+      prefillUs: choice.stepUs,
+    };
+  }
+
+  capacityOf(route: Route): number {
+    return Math.min(...legsOf(route).map((leg) => this.#instances[leg].capacityTokens));
+  }
+
+  #decoderOf({ instance, decodeAt }: Route): InstanceIndex | undefined {
+    return decodeAt ?? (this.#instances[instance].role === 'prefill' ? undefined : instance);
+  }
+
+  /** One token of output comes with the prompt: nobody has to decode. */
+  #route(instance: InstanceIndex | undefined, { promptTokens, outputTokensMax }: RequestSize): Route | undefined {
+    if (instance === undefined) return undefined;
+    if (this.#instances[instance].role === 'mixed' || outputTokensMax <= 1) return { instance, decodeAt: undefined };
+    const decodeAt = this.#gate.choose(promptTokens);
+    return decodeAt === undefined ? undefined : { instance, decodeAt };
+  }
+
+  /** A try begins: `request`, under the name that it has there, goes where was proposed. */
+  go(nowUs: number, tracked: Tracked<Request>, request: Request, proposal: Proposal): void {
+    const { size, decision, route, verdict, inlineTokens } = proposal;
+    if (decision === undefined || route === undefined) throw new Error('Conductor broken: a try that goes nowhere');
+    const { instance, decodeAt } = route;
+    const predicted = verdict?.predicted;
+    const { promptTokens } = size;
+    for (const leg of legsOf(route)) this.#instances[leg].requests++;
+    const placed = this.#placer.place(nowUs, request, promptTokens, decision);
+    const member = predicted === undefined && inlineTokens === 0 ? decodeAt : this.#decoderOf(route);
+    const joinsUs = nowUs + (predicted?.ttftUs ?? 0);
+    const decoding = member === undefined ? undefined : this.#gate.add(nowUs, request, member, promptTokens, joinsUs);
+    const { id } = request;
+    const now: Try = {
+      id,
+      instance,
+      decodeAt,
+      placed,
+      decoding,
+      inlineTokens,
+      stage: 'queued',
+      joined: false,
+      heardUs: nowUs,
+    };
+    tracked.now = now;
+    this.#tries.set(id, tracked);
+    if (inlineTokens > 0) {
+      this.inlinePrefills++;
+      this.#gate.inlined(instance, inlineTokens);
+    }
+    const lives = this.watch.livesOf(instance, decodeAt);
+    const prefix = fetchOf(decision);
+    this.#push({ kind: 'forward', id: tracked.id, request, instance, decodeAt, predicted, prefix, ...lives });
+  }
+
+  #inlineDone(now: Try): void {
+    if (now.inlineTokens > 0) this.#gate.inlineDone(now.instance, now.inlineTokens);
+    now.inlineTokens = 0;
+  }
+
+  /** Whose current try this is, where the instance has something of it. */
+  find(id: RequestId, instance: InstanceIndex): Tracked<Request> | undefined {
+    const tracked = this.#tries.get(id);
+    return tracked?.now !== undefined && legsOf(tracked.now).includes(instance) ? tracked : undefined;
+  }
+
+  /** Its current try ends: whoever has something of it lets go. With `interrupt`, its prefill is not waited for if it runs and others get on. */
+  leave(tracked: Tracked<Request>, interrupt: boolean): void {
+    const { now } = tracked;
+    if (now === undefined) return;
+    for (const leg of legsOf(now).toReversed()) {
+      const view = this.#instances[leg];
+      const prefills = leg === now.instance && now.stage === 'prefill';
+      const interrupts = interrupt && prefills && (view.progressed || view.requests === 1);
+      if (interrupts) view.progressed = false;
+      this.cancelAt(leg, now.id, interrupts);
+    }
+    this.settle(tracked, now);
+  }
+
+  cancelAt(instance: InstanceIndex, id: RequestId, interrupt: boolean): void {
+    if (this.watch.isUp(instance)) this.#push({ kind: 'cancel', instance, id, interrupt });
+  }
+
+  /** The current try is over, and nobody has anything of it. */
+  settle(tracked: Tracked<Request>, now: Try): void {
+    for (const leg of legsOf(now)) this.#instances[leg].requests--;
+    this.#placer.ended(now.placed);
+    this.#inlineDone(now);
+    if (now.decoding !== undefined) this.#gate.ended(now.decoding);
+    this.#tries.delete(now.id);
+    tracked.now = undefined;
+  }
+
+  /** False when that is known. */
+  started(now: Try, cachedTokens: number): boolean {
+    if (now.stage !== 'queued') return false;
+    now.stage = 'prefill';
+    this.#placer.started(now.placed, cachedTokens);
+    return true;
+  }
+
+  /** What the prompt's instance still has of it is only a copy under way. */
+  prefilled(nowUs: number, instance: InstanceIndex, id: RequestId): void {
+    const now = this.find(id, instance)?.now;
+    if (now?.instance !== instance || now.stage === 'decode') return;
+    now.heardUs = nowUs;
+    this.#computed(nowUs, now);
+  }
+
+  /** It is where it decodes: nobody else has anything of it that is needed. */
+  decodes(nowUs: number, now: Try): void {
+    this.#computed(nowUs, now);
+    this.#inlineDone(now);
+    if (now.decoding !== undefined) this.#gate.joined(nowUs, now.decoding);
+    if (now.decodeAt === undefined || now.joined) return;
+    now.joined = true;
+    this.#instances[now.instance].requests--;
+  }
+
+  #computed(nowUs: number, now: Try): void {
+    now.stage = 'decode';
+    this.#placer.prefilled(nowUs, now.placed);
+    this.progressed(now.instance);
+  }
+
+  progressed(instance: InstanceIndex): void {
+    this.#instances[instance].progressed = true;
+  }
+
+  journal(instance: InstanceIndex, journal: BlockJournal): void {
+    if (this.watch.isUp(instance) && this.#placer.journal(instance, journal))
+      this.#push({ kind: 'askBlocks', instance });
+  }
+
+  snapshot(instance: InstanceIndex, snapshot: BlockSnapshot): void {
+    if (this.watch.isUp(instance)) this.#placer.snapshot(instance, snapshot);
+  }
+
+  /** Asks for what is missing of its journals. */
+  catchUp(instance: InstanceIndex, { life, journal }: InstanceReport): void {
+    if (this.#placer.isBehind(instance, life, journal)) this.#push({ kind: 'askBlocks', instance });
+  }
+
+  lose(instance: InstanceIndex): void {
+    this.watch.lose(instance);
+    this.#placer.lost(instance);
+    this.#gate.lost(instance);
+  }
+
+  /** It takes requests, and nothing is known of what its cache has. */
+  admit(instance: InstanceIndex): void {
+    this.#placer.joined(instance, this.watch.lifeOf(instance));
+    this.#gate.back(instance);
+  }
+
+  /** Throws unless these are counted at their instances, and none at a lost one. */
+  check(requests: readonly Tracked<Request>[]): void {
+    const counts = this.#instances.map(() => 0);
+    const inlineTokens = new Float64Array(this.#instances.length);
+    for (const { now } of requests) {
+      if (now === undefined) continue;
+      for (const leg of legsOf(now)) counts[leg]++;
+      inlineTokens[now.instance] += now.inlineTokens;
+    }
+    const trying = requests.filter(({ now }) => now !== undefined);
+    if (
+      trying.length !== this.#tries.size ||
+      trying.some((tracked) => this.#tries.get(tracked.now?.id ?? '') !== tracked)
+    )
+      throw new Error(`Conductor broken: ${trying.length} requests are tried, ${this.#tries.size} tries are known`);
+    this.#placer.check();
+    this.#gate.check(inlineTokens);
+    const wrong = this.#instances.findIndex(
+      ({ requests }, i) => requests !== counts[i] || (!this.watch.isUp(i) && counts[i] > 0),
+    );
+    if (wrong >= 0) {
+      throw new Error(
+        `Conductor broken: instance ${wrong} has ${counts[wrong]} requests, counted ${this.#instances[wrong].requests}`,
+      );
+    }
+  }
+}

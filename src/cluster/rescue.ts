@@ -1,0 +1,188 @@
+// What the conductor does about losses: instances that fall silent, tries that nobody has, requests that take too long.
+import { type Refusal, tooLong } from './admission.ts';
+import type { Dispatch } from './dispatch.ts';
+import type { ConductorEffect } from './effects.ts';
+import type { ConductorEvent, InstanceIndex } from './messages.ts';
+import type { GenerationEvent, RequestId } from './ports.ts';
+import { legsOf, type RetryConfig, speaksFor, type Tracked, tryName } from './tries.ts';
+import type { InstanceReport } from './watch.ts';
+
+type MembershipEvent<Request> = Extract<
+  ConductorEvent<Request>,
+  { kind: 'instanceLost' | 'instanceJoined' | 'report' | 'letGo' | 'wake' }
+>;
+
+/** The conductor, as its rescue sees it. */
+interface Owner<Request> {
+  readonly push: (effect: ConductorEffect<Request>) => void;
+  /** Its last event; nobody has anything of it. */
+  readonly end: (nowUs: number, tracked: Tracked<Request>, event: GenerationEvent) => void;
+}
+
+const stopped = 'the instance stopped';
+
+/**
+ * Instances report at equal distances which requests they have. From that follows everything else: what nobody reports was lost and is tried
+ * elsewhere, what is reported and not wanted is cancelled, who does not report is gone.
+ */
+export class Rescue<Request extends { readonly id: RequestId }> {
+  readonly #retries: RetryConfig<Request> | undefined;
+  readonly #dispatch: Dispatch<Request>;
+  readonly #requests: ReadonlyMap<RequestId, Tracked<Request>>;
+  readonly #owner: Owner<Request>;
+  #lookUs = 0;
+
+  constructor(
+    retries: RetryConfig<Request> | undefined,
+    dispatch: Dispatch<Request>,
+    requests: ReadonlyMap<RequestId, Tracked<Request>>,
+    owner: Owner<Request>,
+  ) {
+    this.#retries = retries;
+    this.#dispatch = dispatch;
+    this.#requests = requests;
+    this.#owner = owner;
+  }
+
+  get nextUs(): number {
+    return this.#retries?.patience === undefined ? Number.POSITIVE_INFINITY : this.#lookUs;
+  }
+
+  hear(nowUs: number, event: MembershipEvent<Request>): void {
+    switch (event.kind) {
+      case 'instanceLost':
+        if (this.#dispatch.watch.isUp(event.instance)) this.#lose(nowUs, event.instance);
+        else this.#ignore(`instanceLost: instance ${event.instance} is unknown or lost already`);
+        break;
+      case 'instanceJoined':
+        this.#join(nowUs, event.instance, event.life);
+        break;
+      case 'report':
+        this.#report(nowUs, event.instance, event.report);
+        break;
+      case 'letGo': {
+        const tracked = this.#dispatch.find(event.id, event.instance);
+        if (tracked === undefined) this.#ignore(`letGo: request ${event.id} is not tried at ${event.instance}`);
+        else this.#retry(nowUs, tracked, event.why);
+        break;
+      }
+      case 'wake':
+        this.#look(nowUs);
+        break;
+    }
+  }
+
+  #lose(nowUs: number, instance: InstanceIndex): void {
+    this.#dispatch.lose(instance);
+    this.#retryAt(nowUs, instance, none);
+  }
+
+  /** What was tried there is gone, but for `kept`. */
+  #retryAt(nowUs: number, instance: InstanceIndex, kept: ReadonlySet<RequestId>): void {
+    for (const tracked of [...this.#requests.values()]) {
+      const { now } = tracked;
+      if (now !== undefined && legsOf(now).includes(instance) && !kept.has(now.id))
+        this.#retry(nowUs, tracked, stopped);
+    }
+  }
+
+  /** An instance is there, with nothing that is known. */
+  #join(nowUs: number, instance: InstanceIndex, life: number): void {
+    if (!this.#dispatch.watch.join(nowUs, instance, life)) {
+      this.#ignore(`instanceJoined: instance ${instance} is unknown, or its life ${life} is over`);
+      return;
+    }
+    this.#retryAt(nowUs, instance, none);
+    this.#admit(nowUs, instance);
+  }
+
+  /** What waits for an instance goes on. */
+  #admit(nowUs: number, instance: InstanceIndex): void {
+    this.#dispatch.admit(instance);
+    for (const tracked of [...this.#requests.values()])
+      if (tracked.now === undefined) this.#tryNext(nowUs, tracked, stopped);
+  }
+
+  #report(nowUs: number, instance: InstanceIndex, report: InstanceReport): void {
+    const verdict = this.#dispatch.watch.hear(nowUs, instance, report);
+    if (verdict === 'late' || verdict === 'orphan') {
+      this.#ignore(`report: of instance ${instance}, life ${report.life}, number ${report.number}: it is ${verdict}`);
+      return;
+    }
+    if (verdict === 'newborn') this.#retryAt(nowUs, instance, new Set(report.requests.map(({ id }) => id)));
+    for (const { id, outputs, awaited } of report.requests) {
+      const tracked = this.#dispatch.find(id, instance);
+      if (tracked?.now === undefined) {
+        this.#dispatch.cancelAt(instance, id, false);
+        continue;
+      }
+      const { now, progress } = tracked;
+      if (awaited) continue;
+      now.heardUs = nowUs;
+      if (instance !== speaksFor(now)) continue;
+      if (outputs > 0) progress?.reach(outputs);
+      if (outputs > 0 || now.decodeAt !== undefined) this.#dispatch.decodes(nowUs, now);
+    }
+    if (verdict !== 'known') this.#admit(nowUs, instance);
+    this.#dispatch.catchUp(instance, report);
+  }
+
+  /** Whoever has been silent for too long is given up. */
+  #look(nowUs: number): void {
+    const patience = this.#retries?.patience;
+    if (patience === undefined || nowUs < this.#lookUs) return;
+    const { silentUs, timeoutUs } = patience;
+    this.#lookUs = nowUs + Math.ceil(silentUs / 4);
+    for (const instance of this.#dispatch.watch.silentSince(nowUs - silentUs)) this.#lose(nowUs, instance);
+    for (const tracked of [...this.#requests.values()]) {
+      const { now, submittedUs, tries } = tracked;
+      if (nowUs - submittedUs >= timeoutUs) {
+        this.#dispatch.leave(tracked, false);
+        this.#fail(nowUs, tracked, `it has not ended in time: ${timeoutUs / 1e6} s, ${tries} tries`);
+      } else if (now !== undefined && nowUs - now.heardUs >= silentUs) {
+        this.#retry(nowUs, tracked, `nothing was heard of it for ${silentUs / 1e6} s`);
+      }
+    }
+  }
+
+  /** Its current try came to nothing. */
+  #retry(nowUs: number, tracked: Tracked<Request>, why: string): void {
+    this.#dispatch.leave(tracked, false);
+    const reason = tracked.progress?.ended;
+    if (reason !== undefined) {
+      this.#owner.end(nowUs, tracked, { kind: 'finished', reason });
+    } else if (tracked.tries >= (this.#retries?.triesMax ?? 1)) {
+      this.#fail(nowUs, tracked, tracked.tries === 1 ? why : `${why}: tried ${tracked.tries} times`);
+    } else {
+      tracked.tries++;
+      this.#tryNext(nowUs, tracked, why);
+    }
+  }
+
+  #tryNext(nowUs: number, tracked: Tracked<Request>, why: string): void {
+    const request = tracked.progress?.resume(tryName(tracked.id, tracked.tries));
+    if (request === undefined) return;
+    const proposal = this.#dispatch.propose(nowUs, request);
+    const { size, route } = proposal;
+    if (route === undefined) {
+      // With patience it waits: somebody may come.
+      if (this.#retries?.patience === undefined) this.#fail(nowUs, tracked, why);
+      return;
+    }
+    const refusal = tooLong(size, this.#dispatch.capacityOf(route));
+    if (refusal !== undefined) this.#owner.end(nowUs, tracked, refusal);
+    else this.#dispatch.go(nowUs, tracked, request, proposal);
+  }
+
+  #fail(nowUs: number, tracked: Tracked<Request>, why: string): void {
+    const message = `Cannot generate: ${why}`;
+    const event: Refusal = { kind: 'failed', code: 'ENGINE_FAILED', message, retryAfterMs: undefined };
+    this.#owner.end(nowUs, tracked, event);
+  }
+
+  #ignore(message: string): void {
+    this.#owner.push({ kind: 'ignored', message: `Ignored ${message}` });
+  }
+}
+
+const none: ReadonlySet<RequestId> = new Set();

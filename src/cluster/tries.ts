@@ -1,0 +1,85 @@
+// What the conductor keeps of a request that it has taken: where it is tried, for which time, and what its client has heard.
+import type { Decoding } from '../policy/admission/decode-pool.ts';
+import type { InstanceIndex } from './messages.ts';
+import type { Placed } from './placer.ts';
+import type { GenerationEvent, RequestId } from './ports.ts';
+
+/** Where a request goes: `decodeAt` where another instance decodes. */
+export interface Route {
+  readonly instance: InstanceIndex;
+  readonly decodeAt: InstanceIndex | undefined;
+}
+
+/** Where a try stands, as far as its instances have told. */
+type Stage = 'queued' | 'prefill' | 'decode';
+
+/** One way of a request through instances. They know it by a name of its own: what they say of another try is never taken for this one. */
+export interface Try extends Route {
+  readonly id: RequestId;
+  readonly placed: Placed;
+  readonly decoding: Decoding | undefined;
+  /** To be computed where it decodes. */
+  inlineTokens: number;
+  stage: Stage;
+  /** The instance that decodes has it all: nobody else is needed. */
+  joined: boolean;
+  /** When an instance last said that it has it. */
+  heardUs: number;
+}
+
+/** What a client has heard of its request, so that another try goes on from there. */
+export interface Progress<Request> {
+  /** Its instance says this; false when the client knows it already. */
+  hear(event: GenerationEvent): boolean;
+  /** Its client has had so many tokens of output in all. */
+  reach(outputs: number): void;
+  /** Why it has ended, where its last token has been heard. */
+  readonly ended: 'stop' | 'length' | undefined;
+  /** The request as an instance takes it that is to go on from here. */
+  resume(id: RequestId): Request;
+}
+
+/** Where losses are not told, somebody has to notice. */
+export interface Patience {
+  /** An instance that says nothing for so long is lost; a try that no instance says it has is lost. */
+  readonly silentUs: number;
+  /** Of a request, from submit to its end. */
+  readonly timeoutUs: number;
+}
+
+export interface RetryConfig<Request> {
+  /** Tries of a request at most, the first one included. */
+  readonly triesMax: number;
+  readonly progressOf: (request: Request) => Progress<Request>;
+  /** Undefined: every loss is told, and whatever finds no instance fails at once. */
+  readonly patience?: Patience | undefined;
+}
+
+/** A request that was accepted and has not ended. */
+export interface Tracked<Request> {
+  readonly id: RequestId;
+  /** Undefined: it is tried once. */
+  readonly progress: Progress<Request> | undefined;
+  readonly submittedUs: number;
+  tries: number;
+  /** Its client knows that it runs. */
+  started: boolean;
+  /** Undefined: it waits for an instance to come. */
+  now: Try | undefined;
+}
+
+/** Instances that have something of a try. */
+export function legsOf({ instance, decodeAt, joined = false }: Route & { joined?: boolean }): readonly InstanceIndex[] {
+  if (decodeAt === undefined) return [instance];
+  return joined ? [decodeAt] : [instance, decodeAt];
+}
+
+/** The instance whose words the client hears. */
+export function speaksFor({ instance, decodeAt }: Route): InstanceIndex {
+  return decodeAt ?? instance;
+}
+
+/** The first try has the request's own name. */
+export function tryName(id: RequestId, tries: number): RequestId {
+  return tries === 1 ? id : `${id}~${tries}`;
+}
