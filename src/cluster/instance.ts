@@ -76,7 +76,6 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     });
     this.#prefixes = new PrefixMoves(this.#cache, {
       push: (effect) => this.#effects.push(effect),
-      start: (served) => this.#roster.start(served),
       spares: (pages) => this.#batcher.spares(pages),
     });
     this.#work = work(this.#cache.groups.map(({ pool }) => pool));
@@ -130,6 +129,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       default:
         this.#stepEnded(nowUs, event);
     }
+    this.#prefixes.loads.advance(this.#batcher.waiting);
     if (this.#inFlight === undefined) this.#next(nowUs);
     else if (!('step' in event)) this.#endRun(this.#inFlight);
     const journal = this.#journal.changes(this.#emitted);
@@ -157,7 +157,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     const served = this.#work.serve(request, this.#arrivalNumber++);
     if (decodeAt !== undefined) this.#handOffs.departures.add(request, served, decodeAt);
     this.#roster.take(served);
-    if (!this.#prefixes.begin(served, prefix)) this.#roster.start(served);
+    if (prefix !== undefined) this.#prefixes.want(served, prefix);
   }
 
   #hear({ from, message }: Extract<InstanceEvent<Request, Result>, { kind: 'peer' }>): void {
@@ -183,7 +183,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       return;
     }
     this.#roster.silence(id);
-    this.#prefixes.loads.drop(id);
+    this.#prefixes.loads.drop(served);
     served.cancelled = true;
     const flight = this.#inFlight;
     if (flight === undefined || served.sequence.planned === 0) {
@@ -231,9 +231,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     for (const { id, request, held } of this.#handOffs.arrivals.takeLanded()) {
       const late = this.#config.handOff?.rechecks === true ? this.#lateness(request) : undefined;
       if (late === undefined) {
-        const served = this.#work.resume(request, this.#arrivalNumber++, held);
-        this.#roster.take(served);
-        this.#roster.start(served);
+        this.#roster.take(this.#work.resume(request, this.#arrivalNumber++, held));
       } else {
         this.#handOffs.arrivals.drop(id);
         this.#emit(id, late);
@@ -288,6 +286,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   #start(nowUs: number, served: S): void {
     if (served.started) return;
     served.started = true;
+    this.#prefixes.loads.drop(served);
     const held = this.#handOffs.arrivals.heldOf(served.id);
     if (held !== undefined) {
       this.#handOffs.arrivals.drop(served.id);
@@ -320,7 +319,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#batcher.check();
     this.#handOffs.arrivals.check();
     this.#prefixes.loads.check();
-    this.#roster.check(this.#inFlight, this.#prefixes.loads.size, this.#cache.moving.size > 0);
+    this.#roster.check(this.#inFlight, this.#cache.moving.size > 0);
     const { parked } = this.#batcher;
     if (parked.size !== this.#handOffs.departures.computed)
       throw new Error(

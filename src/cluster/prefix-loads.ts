@@ -1,4 +1,5 @@
 // Prefixes on their way to an instance: which blocks of whose prompts are expected, and from where.
+import type { Sequence } from '../policy/batching/sequence.ts';
 import type { BlockCache } from '../policy/blocks/block-cache.ts';
 import { BlockTable } from '../policy/blocks/block-table.ts';
 import { digestWords } from '../util/blake2s.ts';
@@ -41,54 +42,76 @@ interface Owner<S> {
   readonly ask: (served: S, part: LoadPart) => void;
   /** It is not wanted any more. */
   readonly stop: (served: S, part: LoadPart) => void;
-  /** All that will come is here: the request takes its place among those who wait. */
-  readonly start: (served: S) => void;
   /** Would those that run still get what they need, with so many pages fewer? */
   readonly spares: (pages: number) => boolean;
 }
 
+/** A request that waits, and who has more of its prompt. */
+interface Wish<S> {
+  readonly served: S;
+  readonly offers: readonly PrefixOffer[];
+}
+
+/** Of those who wait so many may load: what came long before its turn would be evicted again. */
+const ahead = 4;
+
 /**
- * A request that is loading waits outside the batcher, and others overtake it. What has come becomes cache like any other, told in the
- * journal; so when the request starts it finds it there, or computes it where it was evicted since.
- * What is under way already for one is not asked for by another: that one follows.
+ * What the first of those who wait lack is asked for while others compute; a request is not let in while it loads. What has come becomes cache
+ * like any other, told in the journal: when the request starts it finds it there. What is under way already for one is not asked for by another.
  */
 export class PrefixLoads<S extends Served> {
   readonly #cache: BlockCache;
   readonly #owner: Owner<S>;
+  readonly #wishes = new Map<Sequence, Wish<S>>();
   readonly #loads = new Map<RequestId, Load<S>>();
-  readonly #followers = new Map<RequestId, { readonly served: S; readonly offers: readonly PrefixOffer[] }>();
 
   constructor(cache: BlockCache, owner: Owner<S>) {
     this.#cache = cache;
     this.#owner = owner;
   }
 
-  /** Requests that wait for blocks. */
+  /** Requests whose blocks are under way. */
   get size(): number {
-    return this.#loads.size + this.#followers.size;
+    return this.#loads.size;
   }
 
-  /** Asks for what the offers, in the order of their ends, have beyond what is here. False when there is nothing to wait for, or no room. */
-  begin(served: S, offers: readonly PrefixOffer[]): boolean {
-    const { chain, known } = served.sequence;
-    const blocksMax = Math.min(chain.blocks, served.sequence.reusableBlocks(this.#cache.blockTokens));
+  /** When it is near its turn, the request is to have what the offers, in the order of their ends, have beyond what is here. */
+  want(served: S, offers: readonly PrefixOffer[]): void {
+    this.#wishes.set(served.sequence, { served, offers });
+  }
+
+  /** Asks for what the first of those who wait lack, as far as there is room. */
+  advance(waiting: readonly Sequence[]): void {
+    if (this.#wishes.size === 0) return;
+    for (let i = 0; i < waiting.length && i < ahead; i++) {
+      const wish = this.#wishes.get(waiting[i]);
+      if (wish !== undefined) this.#begin(wish);
+    }
+  }
+
+  #begin({ served, offers }: Wish<S>): void {
+    const { sequence } = served;
+    const { chain, known } = sequence;
+    const blocksMax = Math.min(chain.blocks, sequence.reusableBlocks(this.#cache.blockTokens));
     const own = this.#cache.match(chain, blocksMax, known);
     const parts = partsBeyond(own, offers, blocksMax);
-    if (parts.length === 0) return false;
-    if (this.#isUnderWay(chain.words, own)) {
-      this.#followers.set(served.id, { served, offers });
-      return true;
+    sequence.loading = parts.length > 0 && this.#isUnderWay(chain.words, own);
+    if (sequence.loading) return;
+    if (parts.length === 0) {
+      this.#wishes.delete(sequence);
+      return;
     }
     const to = parts[parts.length - 1].to;
     const tokens = to * this.#cache.blockTokens;
-    if (!this.#owner.spares(this.#cache.pagesToRun(chain, own, { tokens, rows: tokens }))) return false;
+    if (!this.#owner.spares(this.#cache.pagesToRun(chain, own, { tokens, rows: tokens }))) return;
     const table = new BlockTable(this.#cache.groups.length, to);
     this.#cache.share(chain, own, table);
     for (let block = own; block < to; block++) this.#cache.allocate(table);
     this.#cache.moving.add(table);
+    this.#wishes.delete(sequence);
     this.#loads.set(served.id, { served, table, here: own, parts });
+    sequence.loading = true;
     for (const part of parts) this.#owner.ask(served, part);
-    return true;
   }
 
   #isUnderWay(words: Uint32Array, block: number): boolean {
@@ -133,18 +156,15 @@ export class PrefixLoads<S extends Served> {
     }
     if (parts.length > 0) return;
     this.#close(load);
-    this.#owner.start(served);
-    this.#wakeFollowers();
   }
 
-  /** The request is wanted no more. False when it was not loading. */
-  drop(id: RequestId): boolean {
+  /** The request starts with what is here, or is gone. */
+  drop({ id, sequence }: S): void {
+    this.#wishes.delete(sequence);
     const load = this.#loads.get(id);
-    if (load === undefined) return this.#followers.delete(id);
+    if (load === undefined) return;
     this.#stop(load);
     this.#close(load);
-    this.#wakeFollowers();
-    return true;
   }
 
   #stop(load: Load<S>): void {
@@ -154,26 +174,21 @@ export class PrefixLoads<S extends Served> {
 
   #close({ served, table }: Load<S>): void {
     this.#loads.delete(served.id);
+    served.sequence.loading = false;
     this.#cache.moving.delete(table);
     this.#cache.release(table);
   }
 
-  #wakeFollowers(): void {
-    for (const [id, { served, offers }] of [...this.#followers]) {
-      this.#followers.delete(id);
-      if (!this.begin(served, offers)) this.#owner.start(served);
-    }
-  }
-
-  /** Throws unless every load holds room for what it expects, and whoever follows has somebody to follow. */
+  /** Throws unless every load holds room for what it expects, for a request that waits. */
   check(): void {
     for (const { served, table, here, parts } of this.#loads.values()) {
       const to = parts.at(-1)?.to ?? 0;
-      if (served.sequence.state !== 'new' || table.length !== to || here >= to)
+      const { state, loading } = served.sequence;
+      if (state !== 'waiting' || !loading || table.length !== to || here >= to)
         throw new Error(`Prefix loads broken: request ${served.id} has ${here} of ${to} blocks, ${table.length} held`);
     }
-    if (this.#followers.size > 0 && this.#loads.size === 0)
-      throw new Error(`Prefix loads broken: ${this.#followers.size} requests follow nobody`);
+    for (const [{ state, arrival }] of this.#wishes)
+      if (state !== 'waiting') throw new Error(`Prefix loads broken: arrival ${arrival} wants blocks and is ${state}`);
   }
 }
 

@@ -8,10 +8,8 @@ import { PrefixSends } from './prefix-sends.ts';
 import type { Served } from './work.ts';
 
 /** The instance, as what moves sees it. */
-interface Owner<Request, S> {
+interface Owner<Request> {
   readonly push: Push<Request>;
-  /** Its prefix is here, as far as it will come. */
-  readonly start: (served: S) => void;
   readonly spares: (pages: number) => boolean;
 }
 
@@ -20,20 +18,19 @@ export class PrefixMoves<Request, S extends Served> {
   readonly sends: PrefixSends;
   readonly #push: Push<Request>;
 
-  constructor(cache: BlockCache, { push, start, spares }: Owner<Request, S>) {
+  constructor(cache: BlockCache, { push, spares }: Owner<Request>) {
     this.#push = push;
     this.sends = new PrefixSends(cache, { push, spares });
     this.loads = new PrefixLoads(cache, {
       ask: (served, part) => this.#ask(served, part),
       stop: (served, part) => this.#stop(served, part),
-      start,
       spares,
     });
   }
 
-  /** The request waits for what another instance has of its prompt. False when it has not to. */
-  begin(served: S, prefix: PrefixFetch | undefined): boolean {
-    return prefix !== undefined && this.loads.begin(served, [{ source: prefix.from, to: prefix.blocks }]);
+  /** Another instance has more of its prompt than this one, as far as is known. */
+  want(served: S, { from, blocks }: PrefixFetch): void {
+    this.loads.want(served, [{ source: from, to: blocks }]);
   }
 
   /** Returns why the message changed nothing, where it did not. */

@@ -9,7 +9,7 @@ export class Roster<S extends Served> {
   readonly #batcher: Batcher;
   /** Those that hear events: accepted, not ended, not cancelled. */
   readonly #live = new Map<RequestId, S>();
-  /** Every sequence that the batcher holds or will hold: the live ones, and cancelled ones whose rows are in flight. */
+  /** Every sequence that the batcher holds: the live ones, and cancelled ones whose rows are in flight. */
   readonly #served = new Map<Sequence, S>();
   /** (sequencesMax): those that run, by the slots of their sequences. */
   readonly #bySlot: S[] = [];
@@ -31,13 +31,9 @@ export class Roster<S extends Served> {
     return this.#live.get(id);
   }
 
-  /** It is here, and is no part of the batch until `start`. */
   take(served: S): void {
     this.#live.set(served.id, served);
     this.#served.set(served.sequence, served);
-  }
-
-  start(served: S): void {
     this.#batcher.add(served.sequence);
   }
 
@@ -67,11 +63,11 @@ export class Roster<S extends Served> {
     return requests;
   }
 
-  /** Throws unless every request is in exactly one state, and something runs while anyone waits for nothing else. @param loading requests that wait for blocks; `moving`: blocks are pinned for others */
-  check(flight: InFlight<S> | undefined, loading: number, moving: boolean): void {
+  /** Throws unless every request is in exactly one state, and something runs while anyone waits. @param moving blocks are under way: somebody may wait for them */
+  check(flight: InFlight<S> | undefined, moving: boolean): void {
     const { waiting, running, parked } = this.#batcher;
     const held = [...waiting, ...running, ...parked];
-    if (held.length + loading !== this.#served.size || !held.every((sequence) => this.#served.has(sequence)))
+    if (held.length !== this.#served.size || !held.every((sequence) => this.#served.has(sequence)))
       throw new Error(`Instance broken: ${this.#served.size} requests, ${held.length} sequences`);
     const flying = new Set(flight?.requests);
     let cancelled = 0;

@@ -212,7 +212,10 @@ export class Batcher {
   /** Is there one of the same priority close behind that needs at most `rows`? */
   #shortBehind(sequence: Sequence, rows: number, nextRunning: number, nextWaiting: number): boolean {
     const isShort = (other: Sequence): boolean =>
-      other.priority === sequence.priority && other.waitsForBlock === undefined && this.#restOf(other) <= rows;
+      other.priority === sequence.priority &&
+      other.waitsForBlock === undefined &&
+      !other.loading &&
+      this.#restOf(other) <= rows;
     const waiting = this.#admitting ? this.#waiting.items : [];
     for (let i = 0; i < lookAhead; i++) {
       const a = this.#prefills[nextRunning + i];
@@ -230,8 +233,9 @@ export class Batcher {
     return sequence.remaining - this.#cache.match(sequence.chain, reusable, sequence.known) * this.#blockTokens;
   }
 
-  /** Does a waiting sequence wait for a block that another computes? */
+  /** Does a waiting sequence wait for a block that another computes, or that comes from elsewhere? */
   #isBlocked(sequence: Sequence): boolean {
+    if (sequence.loading) return true;
     if (sequence.landed > 0) return false;
     const awaited = sequence.waitsForBlock;
     if (awaited !== undefined && this.#claims.isPromised(sequence, awaited)) return true;

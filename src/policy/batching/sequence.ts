@@ -56,6 +56,8 @@ export class Sequence {
   claimedTo = 0;
   /** Its place among the running ones, while it runs. */
   slot = 0;
+  /** Blocks of its prefix are on their way here: while it waits it is not let in. */
+  loading = false;
   /** Index of a block that another sequence is computing, while waiting for it. */
   waitsForBlock: number | undefined;
 
