@@ -29,6 +29,10 @@ const bytes = z.union([z.string(), z.number()]).transform((value, context) => {
 export const numeric = <T extends z.ZodType<unknown, number>>(schema: T) =>
   z.union([z.number(), z.string().trim().min(1).transform(Number)], 'expected a number').pipe(schema);
 
+/** A mapping, or the text that a flag gives for it. */
+export const fromText = (read: (text: string) => unknown) =>
+  z.unknown().transform((value) => (typeof value === 'string' ? read(value) : value));
+
 const count = (least: number, most = Number.MAX_SAFE_INTEGER) => numeric(z.number().int().min(least).max(most));
 
 export const modelOptionsSchema = z.object({

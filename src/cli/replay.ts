@@ -1,6 +1,7 @@
 // Drives a simulation through a workload, with whoever watches.
 import type { StepWatch } from '../sim/executor.ts';
 import type { Simulation } from '../sim/simulation.ts';
+import type { Labels } from '../trace/labels.ts';
 import { type OutputOptions, RunOutputs } from './run-outputs.ts';
 import type { TracePiece } from './trace-file.ts';
 
@@ -12,6 +13,7 @@ export async function replay(
   workload: AsyncIterable<TracePiece>,
   names: readonly string[],
   options: OutputOptions,
+  labels: Labels,
   create: (watch: StepWatch | undefined) => Simulation,
 ): Promise<Simulation> {
   const outputs = await RunOutputs.open(options, names);
@@ -20,7 +22,7 @@ export async function replay(
   for await (const { requests, share } of workload) {
     for (const request of requests) {
       recorder?.advance(request.arrivalUs);
-      simulation.arrive(request);
+      simulation.arrive(labels.take(request));
     }
     await outputs.progressed(share, simulation);
   }

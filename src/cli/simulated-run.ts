@@ -8,7 +8,7 @@ import { bytesOf, clusterFields, instanceNames, instanceSpecs } from './cluster-
 import { numeric } from './options.ts';
 import { replay } from './replay.ts';
 import { outputFields } from './run-outputs.ts';
-import { addSloFlags, admissionSettings, sloFields } from './slo-options.ts';
+import { addSloFlags, admissionSettings, labelsOf, sloFields } from './slo-options.ts';
 import { addTransformFlags, addWorkloadFlags, transformFields, workloadFields } from './workload-options.ts';
 import { openWorkload } from './workload-source.ts';
 
@@ -55,7 +55,7 @@ export async function runSimulation(options: SimulationOptions): Promise<Simulat
   const workload = openWorkload(options);
   const admission = admissionSettings(options);
   const instances = instanceSpecs(options, admission.kind !== 'none');
-  return replay(workload, instanceNames(instances), options, (watch) => {
+  return replay(workload, instanceNames(instances), options, labelsOf(options), (watch) => {
     return new Simulation({
       instances,
       linkBytesPerSecond: options.linkGbps === undefined ? undefined : bytesOf(options.linkGbps),

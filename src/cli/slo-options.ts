@@ -4,7 +4,8 @@ import { z } from 'zod';
 import type { AdmissionSettings } from '../cluster/length-admission.ts';
 import { admissionKinds } from '../policy/admission/admission.ts';
 import { parseSloBound, type SloBound, type SloClass } from '../policy/admission/slo.ts';
-import { numeric } from './options.ts';
+import { Labels } from '../trace/labels.ts';
+import { fromText, numeric } from './options.ts';
 import { UsageError } from './usage-error.ts';
 
 const bound = z.union([z.number(), z.string()]).transform((value, context): SloBound => {
@@ -14,9 +15,34 @@ const bound = z.union([z.number(), z.string()]).transform((value, context): SloB
   return z.NEVER;
 });
 
+/** 'chat=2s/100ms@0.7,batch=10x@0.3': TTFT and TBT or the last token, and the share of requests that name no class. */
+const classPattern = /^([\w-]+)=([^/@,]+)(?:\/([^/@,]+))?(?:@([\d.]+))?$/;
+
+function classesOf(text: string): unknown {
+  const entries = text.split(',').map((part) => {
+    const match = classPattern.exec(part.trim());
+    if (match === null) return [part, undefined] as const;
+    const [, name, first, second, share] = match;
+    const bounds = second === undefined ? { completion: first } : { ttft: first, tbt: second };
+    return [name, { ...bounds, ...(share === undefined ? {} : { share }) }] as const;
+  });
+  return Object.fromEntries(entries);
+}
+
+const share = numeric(z.number().min(0));
+const ofEach = { share: share.default(0), priority: numeric(z.number().int()).default(0) };
+const classForms = 'write name=TTFT/TBT or name=COMPLETION, each with @SHARE or without';
+const sloClass = z.union(
+  [z.strictObject({ ttft: bound, tbt: bound, ...ofEach }), z.strictObject({ completion: bound, ...ofEach })],
+  classForms,
+);
+
 export const sloFields = {
   ttftSlo: bound.optional(),
   tbtSlo: bound.optional(),
+  sloClasses: fromText(classesOf)
+    .pipe(z.record(z.string(), sloClass, classForms))
+    .optional(),
   admission: z.enum(admissionKinds).default('none'),
   td: numeric(z.number().positive()).default(10),
   inlineTokens: numeric(z.number().int().min(0)).default(0),
@@ -29,6 +55,7 @@ export function addSloFlags(command: Command): Command {
   return command
     .option('--ttft-slo <time>', 'first token: 30s, 250ms or 250, or 10x what the same request takes alone')
     .option('--tbt-slo <time>', 'mean of the longest 10 % of gaps between tokens, likewise')
+    .option('--slo-classes <list>', 'name=TTFT/TBT or name=COMPLETION, with @SHARE of requests that name none, ...')
     .addOption(new Option('--admission <policy>', 'who is taken, given both (default: none)').choices(admissionKinds))
     .option('--td <seconds>', 'how long every decode is taken to last by --admission predictive (default: 10)')
     .option(
@@ -38,12 +65,33 @@ export function addSloFlags(command: Command): Command {
 }
 
 /** @throws UsageError when only one of the times is given, or none with an admission policy */
-export function admissionSettings({ ttftSlo, tbtSlo, admission, td, inlineTokens }: SloOptions): AdmissionSettings {
+export function admissionSettings({
+  ttftSlo,
+  tbtSlo,
+  sloClasses,
+  admission,
+  td,
+  inlineTokens,
+}: SloOptions): AdmissionSettings {
   if ((ttftSlo === undefined) !== (tbtSlo === undefined))
     throw new UsageError('Cannot use one of --ttft-slo and --tbt-slo: either needs the other');
   const slo: SloClass | undefined =
     ttftSlo === undefined || tbtSlo === undefined ? undefined : { ttft: ttftSlo, tbt: tbtSlo };
-  if (slo === undefined && admission !== 'none')
-    throw new UsageError(`Cannot use --admission ${admission} without --ttft-slo and --tbt-slo`);
-  return { kind: admission, slo, decodeUs: td * 1e6, inlineTokens: inlineTokens === 0 ? undefined : inlineTokens };
+  if (slo === undefined && sloClasses === undefined && admission !== 'none')
+    throw new UsageError(`Cannot use --admission ${admission} without --ttft-slo and --tbt-slo, or --slo-classes`);
+  const classes = sloClasses && { classes: new Map<string, SloClass>(Object.entries(sloClasses)) };
+  const inline = inlineTokens === 0 ? undefined : inlineTokens;
+  return { kind: admission, slo, decodeUs: td * 1e6, inlineTokens: inline, ...classes };
+}
+
+/** Which class a request is of, where the workload does not say. */
+export function labelsOf({ sloClasses = {}, seed }: SloOptions & { readonly seed: number }): Labels {
+  const classes = Object.entries(sloClasses);
+  const drawn = classes.map(([name, { share }]) => ({ name, share })).filter(({ share }) => share > 0);
+  return new Labels({
+    classes: drawn,
+    tenants: [],
+    priorities: new Map(classes.map(([name, { priority }]) => [name, priority])),
+    seed,
+  });
 }

@@ -10,7 +10,7 @@ import type { Workload } from '../trace/workload/generator.ts';
 import { parseLengthFile } from '../trace/workload/length-file.ts';
 import { type Lengths, type LengthTable, parseLengths } from '../trace/workload/lengths.ts';
 import { type PresetName, presetNames, presets } from '../trace/workload/presets.ts';
-import { numeric } from './options.ts';
+import { fromText, numeric } from './options.ts';
 import { UsageError } from './usage-error.ts';
 
 const lengths = z.union([z.number(), z.string()]).transform((value, context): Lengths => {
@@ -29,6 +29,11 @@ const span = z.string().transform((value, context): Span => {
 
 /** '60s..5m', simulated. */
 export const timeSpan = span.refine(({ unit }) => unit === 'us', 'write 60s..5m');
+
+/** 'a:3,b:1'. */
+function tenantsOf(text: string): unknown {
+  return Object.fromEntries(text.split(',').map((part) => part.trim().split(':')));
+}
 
 const positive = numeric(z.number().positive());
 const share = numeric(z.number().min(0).max(1));
@@ -62,6 +67,9 @@ export const transformFields = {
   tile: whole(1).default(1),
   tileBlocks: z.enum(['fresh', 'same']).default('fresh'),
   speed: positive.default(1),
+  tenants: fromText(tenantsOf)
+    .pipe(z.record(z.string(), positive, 'write name:share,name:share'))
+    .optional(),
 };
 
 const workloadSchema = z.object(workloadFields);
@@ -97,7 +105,8 @@ export function addTransformFlags(command: Command): Command {
     .option('--slice <span>', 'a part of the workload: 100..500 (requests) or 60s..5m (time)')
     .option('--tile <n>', 'the workload so many times, one after the other (default: 1)')
     .addOption(new Option('--tile-blocks <which>', 'blocks each time (default: fresh)').choices(['fresh', 'same']))
-    .option('--speed <x>', 'arrivals come so many times as fast (default: 1)');
+    .option('--speed <x>', 'arrivals come so many times as fast (default: 1)')
+    .option('--tenants <list>', 'name:share, ...: who sends the requests that name nobody, by --seed');
 }
 
 /** The preset with what the flags say otherwise. @throws UsageError for a lengths file that is none */

@@ -1,4 +1,5 @@
 // Requests of a workload as they stream by, from a file or made up, cut, repeated and sped up.
+import { Labels } from '../trace/labels.ts';
 import type { TraceRequest } from '../trace/request.ts';
 import { faster, Slice, type Span, Tiling } from '../trace/transform.ts';
 import { WorkloadGenerator } from '../trace/workload/generator.ts';
@@ -40,13 +41,17 @@ export function openWorkload(options: SourceOptions): AsyncIterable<TracePiece> 
 
 type Pieces = AsyncIterable<TracePiece> | Iterable<TracePiece>;
 
-async function* tiled(options: TransformOptions, open: () => Pieces): AsyncGenerator<TracePiece, void> {
-  const { tile, speed } = options;
+async function* tiled(options: SourceOptions, open: () => Pieces): AsyncGenerator<TracePiece, void> {
+  const { tile, speed, tenants = {}, seed } = options;
+  const shares = Object.entries(tenants).map(([name, share]) => ({ name, share }));
+  const labels = new Labels({ classes: [], tenants: shares, priorities: new Map(), seed });
   const tiling = new Tiling(options.tileBlocks === 'same');
   for (let k = 0; k < tile; k++) {
     if (k > 0) tiling.again();
     for await (const { requests, share } of sliced(options.slice, open())) {
-      const changed = requests.map((request) => faster(tile === 1 ? request : tiling.take(request), speed));
+      const changed = requests.map((request) =>
+        labels.take(faster(tile === 1 ? request : tiling.take(request), speed)),
+      );
       yield { requests: changed, share: (k + share) / tile };
     }
   }

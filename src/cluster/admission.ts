@@ -60,8 +60,8 @@ interface DecodeBatch {
   readonly capacityTokens: number;
   readonly blockTokens: number;
   readonly cost: StepPredictor;
-  /** What the new one may wait for each token. */
-  readonly tbtUsMax: number | undefined;
+  /** What those in it may wait for each token, the least of them. */
+  readonly tbtUsMax: number;
 }
 
 /** The refusal of a request with which a batch would not fit into memory, or decode too slowly; the last look before it joins. */
@@ -81,7 +81,7 @@ export function decodeRefusal({
   const rows = lengths.length;
   if (tokens > capacityTokens)
     return lateDecode('memory', `${rows} sequences of ${tokens} tokens, ${capacityTokens} fit`);
-  if (tbtUsMax === undefined) return undefined;
+  if (tbtUsMax === Number.POSITIVE_INFINITY) return undefined;
   const us = cost.predictUs(decodeShape(rows, keys));
   if (us <= tbtUsMax) return undefined;
   return lateDecode('tbt', `predicted TBT ${Math.round(us / 1000)} ms exceeds ${Math.round(tbtUsMax / 1000)} ms`);
@@ -90,21 +90,23 @@ export function decodeRefusal({
 /** A request whose first token or whose next ones would come too late, or whose keys and values would not fit, as predicted before its prefill. */
 export function refusedLate(
   worst: keyof Loads,
-  predicted: { readonly ttftUs: number; readonly tbtUs: number },
+  predicted: { readonly ttftUs: number; readonly tbtUs: number; readonly outputTokens: number },
   slo: Slo,
   memory: number,
 ): Refusal {
   const ms = (us: number) => Math.round(us / 1000);
+  const ttftUsMax = Math.min(slo.ttftUs, slo.completionUs);
   const figures = {
-    ttft: `predicted TTFT ${ms(predicted.ttftUs)} ms exceeds ${ms(slo.ttftUs)} ms`,
+    ttft: `predicted TTFT ${ms(predicted.ttftUs)} ms exceeds ${ms(ttftUsMax)} ms`,
     tbt: `predicted TBT ${ms(predicted.tbtUs)} ms exceeds ${ms(slo.tbtUs)} ms`,
+    completion: `${Math.round(predicted.outputTokens)} tokens by a predicted TBT of ${ms(predicted.tbtUs)} ms exceed ${ms(slo.completionUs)} ms`,
     memory: `requests that decode would need ${Math.round(memory * 100)} % of the KV memory`,
   };
   return {
     kind: 'failed',
     code: 'KV_OVERLOADED',
     message: `Cannot admit request: ${figures[worst]}`,
-    retryAfterMs: Math.min(retryMsMax, Math.max(retryMsMin, ms(predicted.ttftUs - slo.ttftUs))),
+    retryAfterMs: Math.min(retryMsMax, Math.max(retryMsMin, ms(predicted.ttftUs - ttftUsMax))),
     cause: { at: 'prefill', reason: worst },
   };
 }

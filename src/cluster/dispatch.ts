@@ -142,7 +142,8 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
     const placed = this.#placer.place(nowUs, request, promptTokens, decision);
     const member = predicted === undefined && inlineTokens === 0 ? decodeAt : this.#decoderOf(route);
     const joinsUs = nowUs + (predicted?.ttftUs ?? 0);
-    const decoding = member === undefined ? undefined : this.#gate.add(nowUs, request, member, promptTokens, joinsUs);
+    const coming = member === undefined ? undefined : { member, tokens: promptTokens, joinsUs };
+    const decoding = coming && this.#gate.add(nowUs, request, verdict?.slo, coming);
     const { id } = request;
     const now: Try = {
       id,
@@ -203,6 +204,11 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
     if (now.decoding !== undefined) this.#gate.ended(now.decoding);
     this.#tries.delete(now.id);
     tracked.now = undefined;
+  }
+
+  /** Its last token came. */
+  finished({ decoding }: Try): void {
+    if (decoding !== undefined) this.#gate.finished(decoding);
   }
 
   /** False when that is known. */

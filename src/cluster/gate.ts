@@ -1,8 +1,15 @@
 // The conductor's gate: which instance decodes a request, and whether it is taken, from what both pools are predicted to do.
 import { type AdmissionKind, type Loads, overload } from '../policy/admission/admission.ts';
-import { type DecodeLoad, type DecodeMember, DecodePool, type Decoding } from '../policy/admission/decode-pool.ts';
+import {
+  type Coming,
+  type DecodeMember,
+  DecodePool,
+  type Decoding,
+  idleDecode,
+} from '../policy/admission/decode-pool.ts';
 import { ErrorBound } from '../policy/admission/error-bound.ts';
 import { type InlineChoice, type InlineLimits, InlinePrefill } from '../policy/admission/inline-prefill.ts';
+import { OutputLengths } from '../policy/admission/output-lengths.ts';
 import type { Slo } from '../policy/admission/slo.ts';
 import { type Refusal, refusedLate } from './admission.ts';
 import type { InstanceIndex } from './messages.ts';
@@ -11,8 +18,12 @@ export interface AdmissionConfig<Request> {
   readonly kind: AdmissionKind;
   /** How long every decode is taken to last (t_d), where decode is predicted. */
   readonly decodeUs: number;
-  /** What a request may wait; undefined: as long as it takes. */
-  readonly slo: (request: Request) => Slo | undefined;
+  /** What a request may wait, were its output to have so many tokens; undefined: as long as it takes. */
+  readonly slo: (request: Request, outputTokens: number) => Slo | undefined;
+  /** What is known before it runs of how long its output will be: those of one kind are alike. */
+  readonly kindOf: (request: Request) => string;
+  /** Tokens that have come of it. */
+  readonly outputTokens: (request: Request) => number;
   /** (instances): what is known of each as one that decodes. */
   readonly members: readonly (DecodeMember | undefined)[];
   /** Of a hand-off, what computing a prompt in `prefillUs` does not hide. */
@@ -25,6 +36,17 @@ export interface AdmissionConfig<Request> {
 export interface Prediction {
   readonly ttftUs: number;
   readonly tbtUs: number;
+  readonly outputTokens: number;
+}
+
+/** An accepted request that decodes somewhere, until it ends. */
+export interface Gated {
+  readonly slo: Slo | undefined;
+  readonly decoding: Decoding;
+  /** Those of one kind are alike; undefined where nothing is learned. */
+  readonly kind: string | undefined;
+  /** Tokens that have come of it. */
+  readonly outputTokens: () => number;
 }
 
 /** A request and where it would go. */
@@ -40,8 +62,9 @@ interface Question {
 }
 
 export interface Verdict {
-  /** Undefined for what may wait as long as it takes. */
+  /** Undefined, both, for what may wait as long as it takes. */
   readonly predicted: Prediction | undefined;
+  readonly slo: Slo | undefined;
   readonly refusal: Refusal | undefined;
 }
 
@@ -66,7 +89,8 @@ export class Gate<Request> {
   readonly #inline: InlinePrefill | undefined;
   /** Of first tokens that take a good part of what they may. */
   readonly #lateness = new ErrorBound();
-  /** Of the latest request that has one. */
+  readonly #outputs = new OutputLengths();
+  /** Of the latest request that waits for first and next tokens. */
   #slo: Slo | undefined;
 
   /** @param decodes (instances): does it decode what others prefill? */
@@ -98,7 +122,7 @@ export class Gate<Request> {
   }
 
   #tbtUsOf(request: Request): number {
-    return this.#config?.slo(request)?.tbtUs ?? Number.POSITIVE_INFINITY;
+    return this.#config?.slo(request, 1)?.tbtUs ?? Number.POSITIVE_INFINITY;
   }
 
   /** Who decodes what is prefilled elsewhere; undefined when none is left. */
@@ -109,37 +133,58 @@ export class Gate<Request> {
   look(nowUs: number, request: Request, { promptTokens, waitUs, prefillUs, inline, member }: Question): Verdict {
     const config = this.#config;
     if (config === undefined) return taken;
-    const slo = config.slo(request);
+    const outputTokens = this.#outputs.of(config.kindOf(request)).mean;
+    const slo = config.slo(request, outputTokens);
     if (slo === undefined) return taken;
     const ttftUs = waitUs + prefillUs + (inline ? 0 : config.handOffUs(promptTokens, prefillUs));
     const pool =
       config.kind === 'predictive' ? this.#pool.at(nowUs, nowUs + ttftUs, config.decodeUs) : this.#pool.now(nowUs);
-    const decode = member === undefined ? idle : pool.least(member, promptTokens);
-    const predicted = { ttftUs, tbtUs: decode.tbtUs };
-    this.#slo = slo;
+    const { tbtUs, tbtUsMax, memory } = member === undefined ? idleDecode : pool.least(member, promptTokens);
+    const predicted = { ttftUs, tbtUs, outputTokens };
+    const bounds = { ...slo, tbtUs: Math.min(slo.tbtUs, tbtUsMax) };
+    if (slo.ttftUs < Number.POSITIVE_INFINITY) this.#slo = slo;
     const loads: Loads = {
-      ttft: (ttftUs + this.#lateness.us) / slo.ttftUs,
-      tbt: decode.tbtUs / slo.tbtUs,
-      memory: decode.memory,
+      ttft: (ttftUs + this.#lateness.us) / Math.min(slo.ttftUs, slo.completionUs),
+      tbt: tbtUs / bounds.tbtUs,
+      memory,
+      completion: (ttftUs + Math.max(0, outputTokens - 1) * tbtUs) / slo.completionUs,
     };
     const worst = overload(config.kind, loads);
-    return { predicted, refusal: worst && refusedLate(worst, predicted, slo, decode.memory) };
+    return { predicted, slo, refusal: worst && refusedLate(worst, predicted, bounds, memory) };
   }
 
-  /** The request was taken. */
-  add(nowUs: number, request: Request, member: InstanceIndex, promptTokens: number, joinsUs: number): Decoding {
-    return this.#pool.add(nowUs, member, promptTokens, joinsUs, this.#tbtUsOf(request));
+  /** The request was taken, and joins at about `joinsUs`. */
+  add(
+    nowUs: number,
+    request: Request,
+    slo: Slo | undefined,
+    coming: Pick<Coming, 'member' | 'tokens' | 'joinsUs'>,
+  ): Gated {
+    const tbtUsMax = slo?.tbtUs ?? Number.POSITIVE_INFINITY;
+    const decoding = this.#pool.add(nowUs, { ...coming, tbtUsMax });
+    const config = this.#config;
+    return {
+      slo,
+      decoding,
+      kind: config?.kindOf(request),
+      outputTokens: () => config?.outputTokens(request) ?? 0,
+    };
   }
 
-  joined(nowUs: number, decoding: Decoding): void {
+  joined(nowUs: number, { decoding, slo }: Gated): void {
     const { joined, joinsUs, addedUs } = decoding;
     if (joined) return;
-    const slo = this.#slo;
-    if (slo !== undefined && joinsUs - addedUs > slo.ttftUs / 2) this.#lateness.observe(joinsUs, nowUs, slo.ttftUs);
+    const ttftUs = slo?.ttftUs ?? Number.POSITIVE_INFINITY;
+    if (joinsUs - addedUs > ttftUs / 2) this.#lateness.observe(joinsUs, nowUs, ttftUs);
     this.#pool.joined(nowUs, decoding);
   }
 
-  ended(decoding: Decoding): void {
+  /** With its last token: what it was like is learned. */
+  finished({ kind, outputTokens }: Gated): void {
+    if (kind !== undefined) this.#outputs.observe(kind, outputTokens());
+  }
+
+  ended({ decoding }: Gated): void {
     this.#pool.remove(decoding);
   }
 
@@ -164,5 +209,4 @@ export class Gate<Request> {
   }
 }
 
-const idle: DecodeLoad = { tbtUs: 0, memory: 0 };
-const taken: Verdict = { predicted: undefined, refusal: undefined };
+const taken: Verdict = { predicted: undefined, slo: undefined, refusal: undefined };

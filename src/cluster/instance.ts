@@ -250,7 +250,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       capacityTokens: this.capacityTokens,
       blockTokens: this.#config.blockTokens,
       cost: this.#cost,
-      tbtUsMax: this.#work.tbtUsMax(request),
+      tbtUsMax: this.#roster.tbtUsMax(this.#work.tbtUsMax(request)),
     });
   }
 

@@ -6,7 +6,7 @@ import { ModelPredictor } from '../policy/cost/model-predictor.ts';
 import { ChunkedPrefill } from '../policy/cost/prefill.ts';
 import type { InstanceRole } from './conductor.ts';
 import type { AdmissionConfig } from './gate.ts';
-import type { LengthInstanceConfig, LengthRequest } from './length-work.ts';
+import type { LengthInstanceConfig, LengthRequest, RequestLengths } from './length-work.ts';
 
 export type { Slo };
 
@@ -19,16 +19,22 @@ interface PredictedInstance {
 
 export interface AdmissionSettings {
   readonly kind: AdmissionKind;
-  /** Undefined: requests wait as long as it takes. */
+  /** Of requests that name no class. Undefined: they wait as long as it takes. */
   readonly slo: SloClass | undefined;
+  /** By the names that requests give. */
+  readonly classes?: ReadonlyMap<string, SloClass>;
   /** How long the predictive policy takes every decode to last. */
   readonly decodeUs: number;
   /** Prompts with at most so many tokens to compute are prefilled where they decode; undefined: none is. */
   readonly inlineTokens?: number | undefined;
 }
 
+/** What a request may wait, if its output has so many tokens. */
+export type SloRule = (trace: RequestLengths, outputTokens: number) => Slo | undefined;
+
 export function admissionConfig(
   { kind, decodeUs, inlineTokens }: AdmissionSettings,
+  rule: SloRule,
   instances: readonly PredictedInstance[],
   capacityTokens: readonly number[],
   linkBytesPerSecond: number | undefined,
@@ -48,7 +54,16 @@ export function admissionConfig(
     const wholeUs = apart ? (tokens * machine.cost.kvBytesPerToken) / bytesPerUs : 0;
     return machine.handOff?.layerWise === true ? Math.max(0, wholeUs - prefillUs) : wholeUs;
   };
-  return { kind, decodeUs, slo: ({ slo }) => slo, members, handOffUs, inline: inlineLimits(inlineTokens, instances) };
+  return {
+    kind,
+    decodeUs,
+    slo: ({ trace }, tokens) => rule(trace, tokens),
+    kindOf: ({ trace }) => `${trace.sloClass ?? ''}\n${trace.tenant ?? ''}`,
+    outputTokens: ({ outputs }) => outputs,
+    members,
+    handOffUs,
+    inline: inlineLimits(inlineTokens, instances),
+  };
 }
 
 /** A chunk of any instance that decodes what others prefill, beside as many sequences as it runs. */
@@ -64,15 +79,20 @@ function inlineLimits(
   };
 }
 
-/** What a request may wait, against an instance like the first that prefills and one like the first that decodes. */
+/** What requests may wait, against an instance like the first that prefills and one like the first that decodes; undefined where none has to be told. */
 export function sloRule(
-  slo: SloClass | undefined,
+  { slo, classes }: Pick<AdmissionSettings, 'slo' | 'classes'>,
   instances: readonly PredictedInstance[],
-): (tokens: number) => Slo | undefined {
-  if (slo === undefined) return () => undefined;
+): SloRule {
+  if (slo === undefined && classes === undefined) return () => undefined;
   const [{ machine }] = instances;
   const decoder = instances.find(({ role }) => role !== 'prefill')?.machine ?? machine;
   const prefill = new ChunkedPrefill(new ModelPredictor(machine.cost), machine.limits.tokensMax);
   const steps = new ModelPredictor(decoder.cost);
-  return (tokens) => sloOf(slo, tokens, { prefill, steps });
+  return ({ index, inputTokens, sloClass }, outputTokens) => {
+    const named = sloClass === undefined ? slo : classes?.get(sloClass);
+    if (named === undefined && sloClass !== undefined)
+      throw new RangeError(`Cannot judge request ${index}: its class ${sloClass} is none of --slo-classes`);
+    return named && sloOf(named, { promptTokens: inputTokens, outputTokens }, { prefill, steps });
+  };
 }

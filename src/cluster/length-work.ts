@@ -25,6 +25,12 @@ export interface RequestLengths {
   readonly outputTokens: number;
   /** Ids of the prompt's blocks, the last of which may be partial; empty: nothing is shared. */
   readonly blocks: Int32Array;
+  /** By name: what it may wait. */
+  readonly sloClass?: string;
+  /** Who sent it. */
+  readonly tenant?: string;
+  /** Larger runs first; 0 unless given. */
+  readonly priority?: number;
 }
 
 const noGaps = new Float64Array(0);
@@ -40,7 +46,7 @@ export class LengthRequest {
   lastTokenUs = 0;
   cachedTokens = 0;
   outputs = 0;
-  /** What it may wait for its first token and for each next one; undefined: as long as it takes. */
+  /** Undefined: it waits as long as it takes. */
   slo: Slo | undefined;
   /** What the conductor said when it took the request. */
   predicted: Prediction | undefined;
@@ -118,17 +124,19 @@ class ServedLengths implements Served {
   readonly id: RequestId;
   readonly request: LengthRequest;
   readonly sequence: Sequence;
+  readonly tbtUsMax: number;
   started = false;
   cancelled = false;
 
   constructor(request: LengthRequest, arrival: number, chain: BlockChain) {
     this.id = request.id;
     this.request = request;
+    this.tbtUsMax = request.slo?.tbtUs ?? Number.POSITIVE_INFINITY;
     this.sequence = new Sequence({
       content: new LengthContent(request, chain),
       promptLength: request.trace.inputTokens,
       groups: 1,
-      priority: 0,
+      priority: request.trace.priority ?? 0,
       arrival,
       samples: true,
       scoresPrompt: false,
@@ -164,8 +172,8 @@ class LengthWork implements Work<LengthRequest, ServedLengths, undefined, undefi
     request.joinedAt(nowUs);
   }
 
-  tbtUsMax({ slo }: LengthRequest): number | undefined {
-    return slo?.tbtUs;
+  tbtUsMax({ slo }: LengthRequest): number {
+    return slo?.tbtUs ?? Number.POSITIVE_INFINITY;
   }
 
   plan(): undefined {

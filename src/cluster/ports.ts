@@ -47,10 +47,10 @@ export interface TokenLogprobs {
 
 export type FailureCode = 'NOT_READY' | 'KV_OVERLOADED' | 'CONTEXT_TOO_LONG' | 'SHUTTING_DOWN' | 'ENGINE_FAILED';
 
-/** Where a request was refused and why: its prefill or its decode would be late, memory or queue are full, it is too long. */
+/** Where a request was refused and why: its prefill, its decode or its end would be late, memory or queue are full, it is too long. */
 export interface RefusalCause {
   readonly at: 'prefill' | 'decode';
-  readonly reason: 'ttft' | 'tbt' | 'memory' | 'queue' | 'length';
+  readonly reason: 'ttft' | 'tbt' | 'completion' | 'memory' | 'queue' | 'length';
 }
 
 export type GenerationEvent =

@@ -44,6 +44,7 @@ export class ServedRequest implements Served {
   readonly biasValues: Float32Array;
   /** Undefined when no penalty asks for it. */
   readonly seen: SeenTokens | undefined;
+  readonly tbtUsMax = Number.POSITIVE_INFINITY;
   readonly #stops: ReadonlySet<number>;
   started = false;
   cancelled = false;

@@ -56,6 +56,13 @@ export class Roster<S extends Served> {
     return served;
   }
 
+  /** What those who run or wait may wait for each token, and one more of `most`: the least of them. */
+  tbtUsMax(most: number): number {
+    let least = most;
+    for (const { tbtUsMax } of this.#live.values()) if (tbtUsMax < least) least = tbtUsMax;
+    return least;
+  }
+
   /** Of running sequences, in their order. */
   of(sequences: readonly Sequence[]): readonly S[] {
     const requests = new Array<S>(sequences.length);

@@ -54,8 +54,8 @@ class TokenWork implements Work<GenerationRequest, ServedRequest, Step, StepResu
 
   joined(): void {}
 
-  tbtUsMax(): undefined {
-    return undefined;
+  tbtUsMax(): number {
+    return Number.POSITIVE_INFINITY;
   }
 
   plan(requests: readonly ServedRequest[]): Step {

@@ -1,5 +1,5 @@
 // What the conductor keeps of a request that it has taken: where it is tried, for which time, and what its client has heard.
-import type { Decoding } from '../policy/admission/decode-pool.ts';
+import type { Gated } from './gate.ts';
 import type { InstanceIndex } from './messages.ts';
 import type { Placed } from './placer.ts';
 import type { GenerationEvent, RequestId } from './ports.ts';
@@ -17,7 +17,7 @@ type Stage = 'queued' | 'prefill' | 'decode';
 export interface Try extends Route {
   readonly id: RequestId;
   readonly placed: Placed;
-  readonly decoding: Decoding | undefined;
+  readonly decoding: Gated | undefined;
   /** To be computed where it decodes. */
   inlineTokens: number;
   stage: Stage;

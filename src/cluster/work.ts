@@ -7,6 +7,8 @@ import type { GenerationEvent, RequestId } from './ports.ts';
 export interface Served {
   readonly id: RequestId;
   readonly sequence: Sequence;
+  /** What it may wait for each token; Infinity: as long as it takes. */
+  readonly tbtUsMax: number;
   started: boolean;
   cancelled: boolean;
 }
@@ -40,8 +42,8 @@ export interface Work<Request, S extends Served, Plan, Result> {
   resume(request: Request, arrival: number, held: readonly GenerationEvent[]): S;
   /** A resumed request joins: its client hears the first token now. */
   joined(served: S, nowUs: number): void;
-  /** What a resumed request may wait for each token, where it says so. */
-  tbtUsMax(request: Request): number | undefined;
+  /** What a resumed request may wait for each token; Infinity: as long as it takes. */
+  tbtUsMax(request: Request): number;
   /** Lays out sequences with planned rows, in the order that their results are to come back. */
   plan(requests: readonly S[]): Plan;
   /** Did any of these rows break? */

@@ -4,6 +4,7 @@ import type { MissReasons } from '../cluster/placer.ts';
 import type { GenerationEvent, RefusalCause } from '../cluster/ports.ts';
 import { scramble } from '../util/scramble.ts';
 import { Audit } from './audit.ts';
+import { type Group, Groups, inTime } from './groups.ts';
 import { Histogram } from './histogram.ts';
 import type { ByteKind } from './network/network.ts';
 import { Swing } from './swing.ts';
@@ -33,6 +34,9 @@ export class Outcome {
   readonly predictedTtft = new Audit();
   readonly predictedTbt = new Audit();
   readonly swing = new Swing();
+  /** Of requests that name one. */
+  readonly classes = new Groups();
+  readonly tenants = new Groups();
   requests = 0;
   completedRequests = 0;
   readonly refused = { atPrefill: 0, atDecode: 0 };
@@ -73,7 +77,9 @@ export class Outcome {
       this.predictedTtft.add(predicted.ttftUs, firstTokenUs - trace.arrivalUs);
       if (gaps > 0) this.predictedTbt.add(predicted.tbtUs, tbtUs);
     }
-    if (slo === undefined || (firstTokenUs - trace.arrivalUs <= slo.ttftUs && tbtUs <= slo.tbtUs)) this.withinSlo++;
+    const served = { ttftUs: firstTokenUs - trace.arrivalUs, tbtUs, completionUs: lastTokenUs - trace.arrivalUs };
+    if (inTime(slo, served)) this.withinSlo++;
+    for (const group of this.#groupsOf(trace)) group.serve(request, served);
     this.#mix(trace.index, trace.arrivalUs, firstTokenUs, lastTokenUs, cachedTokens);
   }
 
@@ -86,7 +92,14 @@ export class Outcome {
     const reason = cause?.reason ?? 'failed';
     this.refusedByReason[reason] = (this.refusedByReason[reason] ?? 0) + 1;
     if (outputs > 0) this.wastedPrefillTokens += trace.inputTokens - cachedTokens;
+    for (const group of this.#groupsOf(trace)) group.refuse();
     this.#mix(trace.index, -1, trace.arrivalUs, 0);
+  }
+
+  #groupsOf({ sloClass, tenant }: LengthRequest['trace']): readonly Group[] {
+    if (sloClass === undefined && tenant === undefined) return nobody;
+    const ofClass = sloClass === undefined ? nobody : [this.classes.of(sloClass)];
+    return tenant === undefined ? ofClass : [...ofClass, this.tenants.of(tenant)];
   }
 
   get refusedRequests(): number {
@@ -126,6 +139,8 @@ export class Outcome {
     }
   }
 }
+
+const nobody: readonly Group[] = [];
 
 /** Of the first `gaps`; reorders them. */
 function meanOfLongest(gapUs: Float64Array, gaps: number): number {

@@ -2,7 +2,7 @@
 import { Conductor, type InstanceRole } from '../cluster/conductor.ts';
 import type { ConductorEffect, InstanceEffect } from '../cluster/effects.ts';
 import type { PoolLoads } from '../cluster/gate.ts';
-import { type AdmissionSettings, admissionConfig, type Slo, sloRule } from '../cluster/length-admission.ts';
+import { type AdmissionSettings, admissionConfig, type SloRule, sloRule } from '../cluster/length-admission.ts';
 import {
   createLengthInstance,
   type LengthInstance,
@@ -67,7 +67,9 @@ export class Simulation {
     { readonly to: InstanceIndex; readonly event: InstanceEvent<LengthRequest, undefined> }
   >();
   #messageNumber = 0;
-  readonly #sloOf: (tokens: number) => Slo | undefined;
+  readonly #sloOf: SloRule;
+  /** Some wait for their tokens: the loads of the pools are looked at. */
+  readonly #watched: boolean;
   readonly #gaps = new Float64Pool();
   #nowUs = 0;
 
@@ -88,6 +90,8 @@ export class Simulation {
       post: (from, to, event) => this.#post(from, to, event),
       tell: (index, event) => this.#tellInstance(index, event),
     });
+    this.#sloOf = sloRule(config.admission, instances);
+    this.#watched = config.admission.slo !== undefined || config.admission.classes !== undefined;
     this.#conductor = new Conductor({
       instances: this.#instances.map(({ capacityTokens }, i) => ({ capacityTokens, role: instances[i].role })),
       queueMax: config.queueMax,
@@ -95,12 +99,12 @@ export class Simulation {
       placement: lengthPlacement(config.placement, instances, linkBytesPerSecond),
       admission: admissionConfig(
         config.admission,
+        this.#sloOf,
         instances,
         this.#instances.map(({ capacityTokens }) => capacityTokens),
         linkBytesPerSecond,
       ),
     });
-    this.#sloOf = sloRule(config.admission.slo, instances);
   }
 
   get nowUs(): number {
@@ -134,11 +138,11 @@ export class Simulation {
 
   /** A request arrives; everything due before it happens first. */
   arrive(trace: TraceRequest): void {
-    if (this.#config.admission.slo !== undefined) this.#lookUntil(trace.arrivalUs);
+    if (this.#watched) this.#lookUntil(trace.arrivalUs);
     this.advance(trace.arrivalUs);
     this.#nowUs = trace.arrivalUs;
     const request = new LengthRequest(trace, this.#config.blockTokens, this.#gaps);
-    request.slo = this.#sloOf(trace.inputTokens);
+    request.slo = this.#sloOf(trace, trace.outputTokens);
     this.#live.set(request.id, request);
     this.#tellConductor({ kind: 'submit', request });
   }

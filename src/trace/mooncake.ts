@@ -21,13 +21,41 @@ export function parseMooncakeLine(text: string, line: number, index: number, blo
       `hash_ids has ${blocks.length} ids: ${expected} expected for ${inputTokens} tokens in blocks of ${blockTokens}`,
     );
   }
-  return { index, arrivalUs: Math.round(arrivalMs * 1000), inputTokens, outputTokens, blocks };
+  return { index, arrivalUs: Math.round(arrivalMs * 1000), inputTokens, outputTokens, blocks, ...labels(row, line) };
+}
+
+type Row = Readonly<Record<string, unknown>>;
+
+/** Ours: what Mooncake's traces do not tell. */
+function labels(row: Row, line: number): Pick<TraceRequest, 'sloClass' | 'tenant' | 'priority'> {
+  const { slo_class: sloClass, tenant, priority } = row;
+  if (sloClass === undefined && tenant === undefined && priority === undefined) return unlabelled;
+  return {
+    ...(sloClass === undefined ? {} : { sloClass: name(sloClass, 'slo_class', line) }),
+    ...(tenant === undefined ? {} : { tenant: name(tenant, 'tenant', line) }),
+    ...(priority === undefined ? {} : { priority: rank(priority, line) }),
+  };
+}
+
+const unlabelled = {};
+
+function name(value: unknown, field: string, line: number): string {
+  if (typeof value === 'string' && value.length > 0 && value.length <= 256) return value;
+  throw new TraceError(line, `${field} is ${shown(value)}: a name of at most 256 characters expected`);
+}
+
+function rank(value: unknown, line: number): number {
+  if (typeof value === 'number' && Number.isSafeInteger(value)) return value;
+  throw new TraceError(line, `priority is ${shown(value)}: a whole number expected`);
 }
 
 /** A line without its end; reading it gives the same request. */
-export function mooncakeLine({ arrivalUs, inputTokens, outputTokens, blocks }: TraceRequest): string {
+export function mooncakeLine(request: TraceRequest): string {
+  const { arrivalUs, inputTokens, outputTokens, blocks, sloClass, tenant, priority } = request;
   const lengths = `"input_length":${inputTokens},"output_length":${outputTokens}`;
-  return `{"timestamp":${arrivalUs / 1000},${lengths},"hash_ids":[${blocks.join(',')}]}`;
+  const labels = Object.entries({ slo_class: sloClass, tenant, priority }).filter(([, value]) => value !== undefined);
+  const more = labels.map(([field, value]) => `,"${field}":${JSON.stringify(value)}`).join('');
+  return `{"timestamp":${arrivalUs / 1000},${lengths},"hash_ids":[${blocks.join(',')}]${more}}`;
 }
 
 function parseObject(text: string, line: number): Readonly<Record<string, unknown>> {
@@ -43,7 +71,7 @@ function parseObject(text: string, line: number): Readonly<Record<string, unknow
   return value as Readonly<Record<string, unknown>>;
 }
 
-function tokens(row: Readonly<Record<string, unknown>>, field: string, line: number): number {
+function tokens(row: Row, field: string, line: number): number {
   const value = row[field];
   if (typeof value !== 'number' || !Number.isSafeInteger(value) || value < 1) {
     throw new TraceError(line, `${field} is ${shown(value)}: a whole number of at least 1 expected`);

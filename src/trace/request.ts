@@ -14,6 +14,12 @@ export interface TraceRequest {
    * last block may be partial. Empty: unknown, so that nothing is shared.
    */
   readonly blocks: Int32Array;
+  /** By name: what it may wait. */
+  readonly sloClass?: string;
+  /** Who sent it. */
+  readonly tenant?: string;
+  /** Larger runs first; 0 unless given. */
+  readonly priority?: number;
 }
 
 /** A line that cannot be a request: names line, field and value. */

@@ -4,11 +4,19 @@ import { describe, expect, it } from 'vitest';
 import { type Loads, overload } from '../../src/policy/admission/admission.ts';
 import { DecodePool } from '../../src/policy/admission/decode-pool.ts';
 import { ErrorBound } from '../../src/policy/admission/error-bound.ts';
+import { OutputLengths } from '../../src/policy/admission/output-lengths.ts';
 import { parseSloBound, sloOf } from '../../src/policy/admission/slo.ts';
 import type { StepShape } from '../../src/policy/cost/step-shape.ts';
 
 const steps = { predictUs: ({ rows, decodeKeys }: StepShape) => 1_000 * rows + decodeKeys };
 const member = { steps, capacityTokens: 10_000, landingTokens: 1_000, takesOthers: true };
+
+const coming = (at: number, tokens: number, joinsUs: number, tbtUsMax = Number.POSITIVE_INFINITY) => ({
+  member: at,
+  tokens,
+  joinsUs,
+  tbtUsMax,
+});
 
 describe('what a request may wait', () => {
   it('is a time, or so many times what it takes alone', () => {
@@ -17,11 +25,16 @@ describe('what a request may wait', () => {
     expect(parseSloBound('1.5ms')).toEqual({ us: 1_500 });
     expect(parseSloBound('10x')).toEqual({ times: 10 });
     for (const text of ['', 'x', '0', '-1s', '10 y', '1e3']) expect(parseSloBound(text)).toBeUndefined();
+    const alone = { promptTokens: 300, outputTokens: 3 };
     const prefill = { prefillUs: (tokens: number, cached: number) => 10 * (tokens - cached) };
-    const slo = sloOf({ ttft: { times: 10 }, tbt: { us: 50_000 } }, 300, { prefill, steps });
-    expect(slo).toEqual({ ttftUs: 30_000, tbtUs: 50_000 });
-    const relative = sloOf({ ttft: { us: 1 }, tbt: { times: 5 } }, 300, { prefill, steps });
+    const slo = sloOf({ ttft: { times: 10 }, tbt: { us: 50_000 } }, alone, { prefill, steps });
+    expect(slo).toEqual({ ttftUs: 30_000, tbtUs: 50_000, completionUs: Number.POSITIVE_INFINITY });
+    const relative = sloOf({ ttft: { us: 1 }, tbt: { times: 5 } }, alone, { prefill, steps });
     expect(relative.tbtUs).toBe(5 * (1_000 + 301));
+    // The prompt, then two steps that see 301 and 302 tokens.
+    const last = sloOf({ completion: { times: 2 } }, alone, { prefill, steps });
+    expect(last.completionUs).toBe(2 * (3_000 + 2_000 + 301 + 302));
+    expect([last.ttftUs, last.tbtUs]).toEqual([Number.POSITIVE_INFINITY, Number.POSITIVE_INFINITY]);
   });
 });
 
@@ -29,13 +42,13 @@ describe('admission', () => {
   const load = fc.double({ min: 0, max: 3, noNaN: true });
   it('refuses for the largest load over 1 that its policy looks at, and never while all are under', () => {
     fc.assert(
-      fc.property(load, load, load, (ttft, tbt, memory) => {
-        const loads: Loads = { ttft, tbt, memory };
+      fc.property(load, load, load, load, (ttft, tbt, memory, completion) => {
+        const loads: Loads = { ttft, tbt, memory, completion };
         expect(overload('none', loads)).toBeUndefined();
         expect(overload('stage', loads)).toBe(ttft > 1 ? 'ttft' : undefined);
         for (const kind of ['early', 'predictive'] as const) {
           const worst = overload(kind, loads);
-          const most = Math.max(ttft, tbt, memory);
+          const most = Math.max(ttft, tbt, memory, completion);
           expect(worst === undefined ? 0 : loads[worst]).toBe(most > 1 ? most : 0);
         }
       }),
@@ -56,13 +69,44 @@ describe('admission', () => {
   });
 });
 
+describe('output lengths', () => {
+  it('are learned by kind, and tell how many outputs go on', () => {
+    const outputs = new OutputLengths();
+    expect([outputs.of('a').mean, outputs.of('a').longer(100)]).toEqual([1, 1]);
+    for (let i = 0; i < 1000; i++) {
+      outputs.observe('short', 10 + (i % 10));
+      outputs.observe('long', 500 + (i % 500));
+    }
+    expect(outputs.of('short').mean).toBeCloseTo(14.5, 6);
+    expect(outputs.of('long').mean).toBeCloseTo(749.5, 6);
+    expect(outputs.of('unknown').mean).toBeCloseTo((14.5 + 749.5) / 2, 6);
+    expect(outputs.of('long').longer(499)).toBeCloseTo(1, 1);
+    expect(outputs.of('long').longer(749)).toBeCloseTo(0.5, 1);
+    expect(outputs.of('long').longer(1100)).toBe(0);
+  });
+
+  it('never rise with length, and follow what is new', () => {
+    const outputs = new OutputLengths();
+    fc.assert(
+      fc.property(fc.array(fc.integer({ min: 1, max: 5000 }), { minLength: 1, maxLength: 50 }), (lengths) => {
+        for (const tokens of lengths) outputs.observe('a', tokens);
+        const shares = Array.from({ length: 60 }, (_, i) => outputs.of('a').longer(i * i));
+        expect(shares.every((share, i) => share >= 0 && share <= (shares[i - 1] ?? 1))).toBe(true);
+      }),
+    );
+    for (let i = 0; i < 20_000; i++) outputs.observe('a', 64);
+    expect(outputs.of('a').mean).toBeGreaterThan(64 - 1);
+    expect(outputs.of('a').mean).toBeLessThan(64 + 20);
+  });
+});
+
 describe('the pool that decodes', () => {
   it('takes the member whose step would be shortest, those last where the prompt could not land', () => {
     const pool = new DecodePool([undefined, member, member, { ...member, takesOthers: false }]);
     expect(pool.choose(600)).toBe(1);
-    const first = pool.add(0, 1, 600, 1_000);
+    const first = pool.add(0, coming(1, 600, 1_000));
     expect(pool.choose(600)).toBe(2);
-    pool.joined(1_000, pool.add(0, 2, 700, 1_000));
+    pool.joined(1_000, pool.add(0, coming(2, 700, 1_000)));
     // Shorter at 1, but its 600 tokens are still to land.
     expect(pool.choose(500)).toBe(2);
     pool.joined(2_000, first);
@@ -76,12 +120,12 @@ describe('the pool that decodes', () => {
 
   it('is now what has joined, and then what will have joined less what is older than a decode takes', () => {
     const pool = new DecodePool([member]);
-    const old = pool.add(0, 0, 100, 0);
+    const old = pool.add(0, coming(0, 100, 0));
     pool.joined(0, old);
-    const young = pool.add(0, 0, 200, 0);
+    const young = pool.add(0, coming(0, 200, 0));
     pool.joined(50_000, young);
-    pool.add(50_000, 0, 400, 80_000);
-    pool.add(50_000, 0, 800, 300_000);
+    pool.add(50_000, coming(0, 400, 80_000));
+    pool.add(50_000, coming(0, 800, 300_000));
     // Two decode with 300 tokens and 50 with the newcomer's, and have generated for 50 and 0 ms.
     const stepUs = 3_000 + 350;
     expect(pool.now(50_000).load(0, 50).tbtUs).toBeCloseTo(3_000 + 350 + 50_000 / stepUs, 6);
@@ -103,13 +147,13 @@ describe('the pool that decodes', () => {
         const live: ReturnType<DecodePool['add']>[] = [];
         moves.forEach(({ tokens, what, pick }, i) => {
           const one = live[pick % Math.max(1, live.length)];
-          if (what < 2 || one === undefined) live.push(pool.add(i, pool.choose(tokens) ?? 0, tokens, i + 5));
+          if (what < 2 || one === undefined) live.push(pool.add(i, coming(pool.choose(tokens) ?? 0, tokens, i + 5)));
           else if (what === 2) pool.joined(i, one);
           else pool.remove(one);
           pool.check();
         });
         for (const one of live) pool.remove(one);
-        expect(pool.now(100).load(0, 0)).toEqual({ tbtUs: 0, memory: 0 });
+        expect(pool.now(100).load(0, 0)).toEqual({ tbtUs: 0, tbtUsMax: Number.POSITIVE_INFINITY, memory: 0 });
       }),
     );
   });

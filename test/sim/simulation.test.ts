@@ -2,6 +2,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { type AdmissionKind, admissionKinds } from '../../src/policy/admission/admission.ts';
+import type { SloClass } from '../../src/policy/admission/slo.ts';
 import { RooflineCost } from '../../src/policy/cost/roofline.ts';
 import { placementKinds } from '../../src/policy/placement/placement.ts';
 import { type InstanceSpec, Simulation, type SimulationConfig } from '../../src/sim/simulation.ts';
@@ -291,6 +292,29 @@ describe('prefill and decode apart', () => {
       expect(refused.none).toBe(0);
       for (const kind of ['stage', 'early', 'predictive'] as const) expect(refused[kind]).toBeGreaterThan(0);
       expect(wasted).toBeGreaterThan(0);
+    });
+
+    it('judges each request by its class', () => {
+      const classes = new Map<string, SloClass>([
+        ['chat', { ttft: { us: 60_000 }, tbt: { us: 90_000 } }],
+        ['batch', { completion: { us: 3_000_000 } }],
+      ]);
+      const burst = Array.from({ length: 40 }, (_, i) => ({
+        ...requestOf(i, i * 2_000, 100, 20),
+        sloClass: i % 2 === 0 ? 'chat' : 'batch',
+      }));
+      const admission = { kind: 'early', slo: undefined, decodeUs: 100_000, classes } as const;
+      const instances = split(2, 1, { blocks: 400, handOff: { ...handOff, rechecks: true } });
+      const { outcome } = run(burst, { instances, admission, queueMax: 1_000 });
+      const [chat, batch] = ['chat', 'batch'].map((name) => outcome.classes.of(name));
+      expect([chat?.requests, batch?.requests]).toEqual([20, 20]);
+      // Both wait in the same queues: those who must have their first token soon are sent away, the others are not.
+      expect(chat?.refused).toBeGreaterThan(5);
+      expect(batch?.refused).toBe(0);
+      expect(outcome.withinSlo).toBe(Number(chat?.withinSlo) + Number(batch?.withinSlo));
+      expect(batch?.late).toEqual({ ttft: 0, tbt: 0, completion: 0 });
+      const unknown = [{ ...requestOf(0, 0, 10, 2), sloClass: 'none' }];
+      expect(() => run(unknown, { admission })).toThrow('Cannot judge request 0: its class none is none of');
     });
 
     it('takes all that comes to an empty cluster, and says how long it takes', () => {

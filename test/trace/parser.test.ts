@@ -1,6 +1,8 @@
 // Reading traces: formats, pieces cut anywhere, and lines that are none.
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { Labels } from '../../src/trace/labels.ts';
+import { mooncakeLine } from '../../src/trace/mooncake.ts';
 import { TraceParser } from '../../src/trace/parser.ts';
 import type { TraceRequest } from '../../src/trace/request.ts';
 
@@ -30,6 +32,46 @@ describe('traces', () => {
       { index: 1, arrivalUs: 27_500, inputTokens: 512, outputTokens: 7, blocks: Int32Array.of(0) },
       { index: 2, arrivalUs: 3_000_000, inputTokens: 1030, outputTokens: 2, blocks: Int32Array.of(0, 1, 2) },
     ]);
+  });
+
+  it('reads who sent a request and what it may wait, and writes it as it was', () => {
+    const labelled =
+      '{"timestamp":5,"input_length":9,"output_length":2,"hash_ids":[3],"slo_class":"chat","tenant":"a","priority":-2}';
+    const [request] = parse(labelled);
+    expect(request).toMatchObject({ sloClass: 'chat', tenant: 'a', priority: -2 });
+    expect(request && mooncakeLine(request)).toBe(labelled);
+    for (const [field, value] of [
+      ['slo_class', 7],
+      ['tenant', ''],
+      ['priority', 0.5],
+    ]) {
+      const text = JSON.stringify({ timestamp: 0, input_length: 1, output_length: 1, [String(field)]: value });
+      expect(() => parse(text)).toThrow(new RegExp(`^Cannot read the trace: line 1: ${field} is `));
+    }
+  });
+
+  it('draws by share who sent what does not say, the same for the same seed', () => {
+    const settings = {
+      classes: [
+        { name: 'chat', share: 3 },
+        { name: 'batch', share: 1 },
+      ],
+      tenants: [],
+      priorities: new Map([['chat', 5]]),
+      seed: 7,
+    };
+    const plain = { arrivalUs: 0, inputTokens: 1, outputTokens: 1, blocks: new Int32Array(0) };
+    const draw = (seed: number) => {
+      const labels = new Labels({ ...settings, seed });
+      return Array.from({ length: 4000 }, (_, index) => labels.take({ ...plain, index }));
+    };
+    const drawn = draw(7);
+    const chat = drawn.filter(({ sloClass }) => sloClass === 'chat');
+    expect(chat.length / drawn.length).toBeCloseTo(0.75, 1);
+    expect(new Set(chat.map(({ priority }) => priority))).toEqual(new Set([5]));
+    expect(draw(7)).toEqual(drawn);
+    expect(draw(8)).not.toEqual(drawn);
+    expect(new Labels(settings).take({ ...plain, index: 0, sloClass: 'own' }).sloClass).toBe('own');
   });
 
   it('reads Azure rows, counting from the first, over a leap day', () => {

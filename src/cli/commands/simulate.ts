@@ -1,5 +1,6 @@
 // `kvasir simulate`: replays a trace over a described cluster, through the machines that serve.
 import { Command } from 'commander';
+import type { Group, Groups } from '../../sim/groups.ts';
 import { latencyMs, type Outcome } from '../../sim/outcome.ts';
 import { runChaos } from '../chaos.ts';
 import { addClusterFlags, pricePerHourOf } from '../cluster-options.ts';
@@ -54,6 +55,7 @@ function reportOf(outcome: Outcome, wallSeconds: number) {
     goodputRequestsPerSecond: simulatedSeconds === 0 ? 0 : withinSlo / simulatedSeconds,
     predictions: { ttft: outcome.predictedTtft.figures, tbt: outcome.predictedTbt.figures },
     poolLoads: outcome.swing.figures,
+    ...groupsOf(outcome, simulatedSeconds),
     bytesMoved: outcome.bytesMoved,
     hitRatioBlocks: ratio(outcome.hitBlocks, outcome.hitBlocks + missedBlocks),
     hitRatioTokens: ratio(cachedTokens, promptTokens),
@@ -67,6 +69,21 @@ function reportOf(outcome: Outcome, wallSeconds: number) {
     wallSeconds,
     stateHash: outcome.stateHash,
   };
+}
+
+/** By class and by tenant, where requests name them. */
+function groupsOf({ classes, tenants }: Outcome, seconds: number) {
+  const figures = (groups: Groups) =>
+    Object.fromEntries([...groups.all].map(([name, group]) => [name, groupFigures(group, seconds)]));
+  return {
+    ...(classes.all.size === 0 ? {} : { classes: figures(classes) }),
+    ...(tenants.all.size === 0 ? {} : { tenants: figures(tenants) }),
+  };
+}
+
+function groupFigures({ ttftUs, tbtUs, late, ...counts }: Group, seconds: number) {
+  const goodputRequestsPerSecond = ratio(counts.withinSlo, seconds);
+  return { ...counts, goodputRequestsPerSecond, late, ttftMs: latencyMs(ttftUs), tbtMs: latencyMs(tbtUs) };
 }
 
 function ratio(part: number, all: number): number {
@@ -85,6 +102,8 @@ function printReport({
   poolLoads,
   missReasons,
   pricePerHour,
+  classes = {},
+  tenants = {},
   ...counts
 }: ReturnType<typeof reportOf> & { readonly pricePerHour: number | undefined }) {
   printTable([counts]);
@@ -96,6 +115,8 @@ function printReport({
     { predicted: 'TBT', ...predictions.tbt },
   ]);
   printTable([{ loads: '', ...poolLoads }]);
+  printGroups('class', classes);
+  printGroups('tenant', tenants);
   printTable([{ missedBlocks: '', ...missReasons }]);
   printTable([
     { ms: 'TTFT', ...ttftMs },
@@ -104,4 +125,14 @@ function printReport({
   printTable([
     { simulatedSeconds, wallSeconds: Number(wallSeconds.toFixed(2)), pricePerHour: pricePerHour ?? '', stateHash },
   ]);
+}
+
+function printGroups(what: string, groups: Readonly<Record<string, ReturnType<typeof groupFigures>>>): void {
+  const rows = Object.entries(groups).map(([name, { ttftMs, tbtMs, late, ...counts }]) => ({
+    [what]: name,
+    ...counts,
+    ...{ lateTtft: late.ttft, lateTbt: late.tbt, lateEnd: late.completion },
+    ...{ ttftMsP50: ttftMs.p50, ttftMsP99: ttftMs.p99, tbtMsP99: tbtMs.p99 },
+  }));
+  if (rows.length > 0) printTable(rows);
 }

@@ -13,15 +13,17 @@ export interface Loads {
   readonly tbt: number;
   /** Keys and values of all who decode over what fits. */
   readonly memory: number;
+  /** The last token. */
+  readonly completion: number;
 }
+
+/** What only those look at who ask the pool that decodes before prefill. */
+const ofDecode = ['tbt', 'memory', 'completion'] as const;
 
 /** The load that is over 1 and the largest of those that the policy looks at before prefill. */
 export function overload(kind: AdmissionKind, loads: Loads): keyof Loads | undefined {
   if (kind === 'none') return undefined;
   let worst: keyof Loads = 'ttft';
-  if (kind !== 'stage') {
-    if (loads.tbt > loads[worst]) worst = 'tbt';
-    if (loads.memory > loads[worst]) worst = 'memory';
-  }
+  if (kind !== 'stage') for (const load of ofDecode) if (loads[load] > loads[worst]) worst = load;
   return loads[worst] > 1 ? worst : undefined;
 }

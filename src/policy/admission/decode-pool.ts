@@ -12,14 +12,20 @@ export interface DecodeMember {
   readonly takesOthers: boolean;
 }
 
-/** A request that decodes, or is to. */
-export interface Decoding {
+/** A request on its way to an instance that decodes. */
+export interface Coming {
   /** Index of the instance. */
   readonly member: number;
   readonly tokens: number;
+  /** Predicted. */
+  readonly joinsUs: number;
+  /** What it may wait for each token; Infinity: as long as it takes. */
+  readonly tbtUsMax: number;
+}
+
+/** A request that decodes, or is to. */
+export interface Decoding extends Coming {
   readonly addedUs: number;
-  /** What it may wait for each token. */
-  readonly tbtUs: number;
   /** When it joins: predicted, until it has. */
   joinsUs: number;
   joined: boolean;
@@ -28,9 +34,15 @@ export interface Decoding {
 export interface DecodeLoad {
   /** Of a step. */
   readonly tbtUs: number;
+  /** What those who are there may wait for each token, the least of them. */
+  readonly tbtUsMax: number;
   /** Of what fits. */
   readonly memory: number;
 }
+
+/** Where nobody decodes. */
+export const idleDecode: DecodeLoad = { tbtUs: 0, tbtUsMax: Number.POSITIVE_INFINITY, memory: 0 };
+const gone: DecodeLoad = { ...idleDecode, tbtUs: Number.POSITIVE_INFINITY, memory: 1 };
 
 /** Requests count with their prompts and with what they should have generated since they joined, a token in each step. */
 export class DecodePool {
@@ -43,10 +55,10 @@ export class DecodePool {
   readonly #up: Uint8Array;
   /** (members): what was counted last: sequences, their prompts' tokens, for how long they have decoded together, and the strictest TBT. */
   readonly #counted: {
-    readonly rows: Int32Array;
+    readonly rows: Float64Array;
     readonly keys: Float64Array;
     readonly decodedUs: Float64Array;
-    readonly tbtUs: Float64Array;
+    readonly tbtUsMax: Float64Array;
   };
 
   /** @param members (instances): undefined for those that do not decode */
@@ -56,10 +68,10 @@ export class DecodePool {
     this.#tokens = new Float64Array(members.length);
     this.#comingTokens = new Float64Array(members.length);
     this.#counted = {
-      rows: new Int32Array(members.length),
+      rows: new Float64Array(members.length),
       keys: new Float64Array(members.length),
       decodedUs: new Float64Array(members.length),
-      tbtUs: new Float64Array(members.length),
+      tbtUsMax: new Float64Array(members.length),
     };
     this.#up = Uint8Array.from(members, (member) => Number(member !== undefined));
   }
@@ -85,9 +97,9 @@ export class DecodePool {
     return best;
   }
 
-  /** A request is on its way to a member, and joins at about `joinsUs`. */
-  add(nowUs: number, member: number, tokens: number, joinsUs: number, tbtUs = Number.POSITIVE_INFINITY): Decoding {
-    const decoding = { member, tokens, addedUs: nowUs, tbtUs, joinsUs, joined: false };
+  add(nowUs: number, coming: Coming): Decoding {
+    const decoding = { ...coming, addedUs: nowUs, joined: false };
+    const { member, tokens } = coming;
     this.#decoding.add(decoding);
     this.#requests[member]++;
     this.#tokens[member] += tokens;
@@ -138,15 +150,16 @@ export class DecodePool {
   }
 
   #count(atUs: number, counts: (decoding: Decoding) => boolean): this {
-    const { rows, keys, decodedUs, tbtUs } = this.#counted;
+    const { rows, keys, decodedUs, tbtUsMax } = this.#counted;
     for (const each of [rows, keys, decodedUs]) each.fill(0);
-    tbtUs.fill(Number.POSITIVE_INFINITY);
+    tbtUsMax.fill(Number.POSITIVE_INFINITY);
     for (const decoding of this.#decoding) {
       if (!counts(decoding)) continue;
-      rows[decoding.member]++;
-      keys[decoding.member] += decoding.tokens;
-      tbtUs[decoding.member] = Math.min(tbtUs[decoding.member], decoding.tbtUs);
-      if (decoding.joined) decodedUs[decoding.member] += atUs - decoding.joinsUs;
+      const { member } = decoding;
+      rows[member]++;
+      keys[member] += decoding.tokens;
+      if (decoding.joined) decodedUs[member] += atUs - decoding.joinsUs;
+      if (decoding.tbtUsMax < tbtUsMax[member]) tbtUsMax[member] = decoding.tbtUsMax;
     }
     return this;
   }
@@ -154,12 +167,16 @@ export class DecodePool {
   /** Of a member with one more of `tokens` tokens (0: none), as counted last by `now` or `at`. */
   load(index: number, tokens: number): DecodeLoad {
     const member = this.#members[index];
-    if (member === undefined || this.#up[index] === 0) return { tbtUs: Number.POSITIVE_INFINITY, memory: 1 };
+    if (member === undefined || this.#up[index] === 0) return gone;
     const rows = this.#counted.rows[index] + (tokens > 0 ? 1 : 0);
-    if (rows === 0) return { tbtUs: 0, memory: 0 };
+    if (rows === 0) return idleDecode;
     const prompts = this.#counted.keys[index] + tokens;
     const keys = prompts + this.#counted.decodedUs[index] / member.steps.predictUs(decodeShape(rows, prompts));
-    return { tbtUs: member.steps.predictUs(decodeShape(rows, keys)), memory: keys / member.capacityTokens };
+    return {
+      tbtUs: member.steps.predictUs(decodeShape(rows, keys)),
+      tbtUsMax: this.#counted.tbtUsMax[index],
+      memory: keys / member.capacityTokens,
+    };
   }
 
   /** Does it decode what others prefill, and is it there? */
@@ -169,7 +186,7 @@ export class DecodePool {
 
   /** The least that any of those who decode at a member may wait for a token, as counted last. */
   strictestUs(index: number): number {
-    return this.#counted.tbtUs[index];
+    return this.#counted.tbtUsMax[index];
   }
 
   /** Of a member's step, as counted last, in which `rows` rows of a prompt behind `cachedTokens` are computed too. */
