@@ -73,6 +73,8 @@ Napi::Object initialise(Napi::Env env, Napi::Object exports) {
   bind<bound_memory_info>(env, exports, "memoryInfo");
   bind<bound_trim_heap>(env, exports, "trimHeap");
   bind_weights(env, exports);
+  bind_pools(env, exports);
+  bind_transfers(env, exports);
   bind_programs(env, exports);
   bind_benches(env, exports);
   return exports;

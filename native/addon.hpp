@@ -1,6 +1,7 @@
 // What the files of the addon share: the registries, and the functions that each file binds. Include <napi.h> first.
 #pragma once
 #include "addon_arguments.hpp"
+#include "messenger.hpp"
 #include "program.hpp"
 
 namespace kvasir {
@@ -11,6 +12,8 @@ struct BoundLinear {
   std::vector<SegmentSpec> segments;
 };
 
+struct BoundLandings;
+
 /** Several threads load the addon: one set of objects serves them all. Never destroyed, since threads may outlive the main one's exit. */
 struct Registries {
   Registry<Team> teams{"backend"};
@@ -18,8 +21,14 @@ struct Registries {
   Registry<const FloatVector> vectors{"vector"};
   Registry<KvPool> pools{"KV pool"};
   Registry<Program> programs{"program"};
+  Registry<BoundLandings> landing_boards{"landings"};
+  Registry<Landing> landings{"landing"};
+  Registry<Messenger> messengers{"messenger"};
 
   void forget_thread() {
+    messengers.forget_thread();
+    landings.forget_thread();
+    landing_boards.forget_thread();
     programs.forget_thread();
     pools.forget_thread();
     vectors.forget_thread();
@@ -30,6 +39,8 @@ struct Registries {
 
 Registries& registries();
 
+void bind_pools(Napi::Env env, Napi::Object exports);
+void bind_transfers(Napi::Env env, Napi::Object exports);
 void bind_weights(Napi::Env env, Napi::Object exports);
 void bind_programs(Napi::Env env, Napi::Object exports);
 void bind_benches(Napi::Env env, Napi::Object exports);

@@ -39,6 +39,13 @@ class Registry {
     return found->second.object;
   }
 
+  /** Undefined handles give nullptr, and the calling thread does not count as a user. */
+  std::shared_ptr<T> find(int handle) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = objects_.find(handle);
+    return found == objects_.end() ? nullptr : found->second.object;
+  }
+
   void remove(int handle) {
     std::shared_ptr<T> last;  // destroyed after the lock is gone
     std::lock_guard<std::mutex> lock(mutex_);
@@ -131,6 +138,18 @@ class Arguments {
       throw std::runtime_error(std::string("Cannot use ") + what + ": it is no integer from " + std::to_string(least) + " to " + std::to_string(most));
     }
     return static_cast<int>(number);
+  }
+
+  std::string text(const char* what) {
+    const Napi::Value value = next(what);
+    if (!value.IsString()) throw std::runtime_error(std::string("Cannot use ") + what + ": it is no text");
+    return value.As<Napi::String>().Utf8Value();
+  }
+
+  Napi::Function function(const char* what) {
+    const Napi::Value value = next(what);
+    if (!value.IsFunction()) throw std::runtime_error(std::string("Cannot use ") + what + ": it is no function");
+    return value.As<Napi::Function>();
   }
 
   int handle(const char* what) { return integer(what, 1, INT32_MAX); }

@@ -67,12 +67,15 @@ std::string mebibytes(uint64_t bytes) { return std::to_string(bytes >> 20) + " M
 
 }  // namespace
 
-Mapping::Mapping(size_t bytes, const std::string& what) {
+void require_available(size_t bytes, const std::string& what) {
   const uint64_t available = available_bytes();
-  if (bytes > available) {
-    throw std::runtime_error("Cannot map memory for " + what + ": not enough available: " + mebibytes(bytes) + " asked, " +
-                             mebibytes(available) + " available");
-  }
+  if (bytes <= available) return;
+  throw std::runtime_error("Cannot map memory for " + what + ": not enough available: " + mebibytes(bytes) + " asked, " +
+                           mebibytes(available) + " available");
+}
+
+Mapping::Mapping(size_t bytes, const std::string& what) {
+  require_available(bytes, what);
   bytes_ = (std::max<size_t>(bytes, 1) + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
   raw_bytes_ = bytes_ + kHugePageBytes;
   void* mapped = mmap(nullptr, raw_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -112,7 +115,9 @@ MemoryInfo memory_info() {
 #endif
   const uint64_t resident = read_field("/proc/self/status", "VmRSS:");
   const uint64_t anonymous = read_field("/proc/self/status", "RssAnon:");
-  return {resident == kUnknown ? peak : resident * 1024, peak, anonymous == kUnknown ? 0 : anonymous * 1024, available_bytes()};
+  const uint64_t shared = read_field("/proc/self/status", "RssShmem:");
+  const uint64_t unbacked = (anonymous == kUnknown ? 0 : anonymous) + (shared == kUnknown ? 0 : shared);
+  return {resident == kUnknown ? peak : resident * 1024, peak, unbacked * 1024, available_bytes()};
 }
 
 void trim_heap() {

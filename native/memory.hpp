@@ -28,10 +28,13 @@ class Mapping {
   size_t bytes_ = 0;
 };
 
+/** Throws std::runtime_error with the figures when `bytes` exceed the available memory; `what` names the use. */
+void require_available(size_t bytes, const std::string& what);
+
 struct MemoryInfo {
   uint64_t resident_bytes;
   uint64_t resident_peak_bytes;
-  uint64_t anonymous_bytes;  // resident and not backed by a file; 0 where the system does not say
+  uint64_t anonymous_bytes;  // resident and not backed by a file on disk, shared memory included; 0 where the system does not say
   uint64_t available_bytes;  // to this process: of the machine and of its control group
 };
 

@@ -40,13 +40,16 @@ size_t place(std::vector<Region>& regions) {
   return total;
 }
 
-}  // namespace
+/** Whoever waits for layers of a step hears when it ends, however it does. */
+struct RunningStep {
+  StepProgress& progress;
+  explicit RunningStep(StepProgress& of) : progress(of) { progress.begin(); }
+  ~RunningStep() { progress.end(); }
+  RunningStep(const RunningStep&) = delete;
+  RunningStep& operator=(const RunningStep&) = delete;
+};
 
-KvPool::KvPool(Isa of, const KvLayout& shape, int count)
-    : isa(of),
-      layout(shape),
-      pages(count),
-      memory(shape.page_bytes() * static_cast<size_t>(count), "a KV pool of " + std::to_string(count) + " pages") {}
+}  // namespace
 
 Program::Program(EncodedReader in, const ProgramBindings& bindings) : plan_(decode_program(in, bindings)) {
   place_buffers();
@@ -90,7 +93,7 @@ void Program::describe_sequences(const StepView& step) {
   }
 }
 
-bool Program::run(const KvPool& pool, const StepView& step, const int32_t* abort, const SamplingResult& result) {
+bool Program::run(KvPool& pool, const StepView& step, const int32_t* abort, const SamplingResult& result) {
   std::unique_lock<std::mutex> lock(plan_->bindings.team->busy, std::try_to_lock);
   if (!lock) throw std::runtime_error("Cannot run the step: another thread runs one on the same backend");
   const KvLayout& wanted = plan_->layout;
@@ -98,7 +101,7 @@ bool Program::run(const KvPool& pool, const StepView& step, const int32_t* abort
   if (wanted.kv_heads > 0 && !fits) throw std::runtime_error("Cannot run the step: the KV pool has pages of another shape than the program's");
   StepLimits limits = plan_->limits;
   limits.pages = pool.pages;
-  check_step(step, limits);
+  pool.expect_use(check_step(step, limits));
   describe_sequences(step);
 
   ThreadPool& threads = plan_->bindings.team->pool;
@@ -112,6 +115,7 @@ bool Program::run(const KvPool& pool, const StepView& step, const int32_t* abort
                            &groups_,
                            attention_scratch_,
                            attention_out_};
+  const RunningStep running(pool.progress);
   for (const auto& op : plan_->ops) {
     if (__atomic_load_n(abort, __ATOMIC_RELAXED) != 0) return false;
     op->run(state);

@@ -6,23 +6,12 @@
 
 #include "buffer.hpp"
 #include "encoded.hpp"
+#include "kv_pool.hpp"
 #include "memory.hpp"
 #include "ops.hpp"
 #include "step.hpp"
 
 namespace kvasir {
-
-/** Pages that sequences share; the layout inside a page belongs to the instruction set. */
-struct KvPool {
-  KvPool(Isa isa, const KvLayout& layout, int pages);
-
-  Isa isa;
-  KvLayout layout;
-  int pages;
-  Mapping memory;
-
-  uint8_t* page(int index) const { return memory.data() + layout.page_bytes() * static_cast<size_t>(index); }
-};
 
 using FloatVector = std::vector<float>;
 
@@ -45,7 +34,7 @@ struct ProgramBindings {
 struct StepState {
   OpContext op;
   const StepView* step;
-  const KvPool* pool;
+  KvPool* pool;
   int tokens;
   int logit_rows;
   const int32_t* row_sequence;                               // (tokens)
@@ -82,6 +71,7 @@ struct ProgramPlan {
   size_t scratch_columns = 1;
   size_t attention_bytes = 0;
   size_t attention_out_columns = 0;
+  int ready_layers = 0;  // layers whose readiness is told so far
 
   int capacity(const Buffer& buffer) const { return buffer.logit_rows ? limits.logit_rows_max : limits.tokens_max; }
 };
@@ -96,7 +86,7 @@ class Program {
   Program(EncodedReader in, const ProgramBindings& bindings);
 
   /** False: `abort` was set and the step can run again; nothing counts as written. Throws when the step is not one it can run. */
-  bool run(const KvPool& pool, const StepView& step, const int32_t* abort, const SamplingResult& result);
+  bool run(KvPool& pool, const StepView& step, const int32_t* abort, const SamplingResult& result);
 
   /** A buffer of `rows` rows that tests may read and write; throws where its memory serves others too. */
   const Buffer& open_buffer(int index, int rows) const;

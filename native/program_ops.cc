@@ -206,7 +206,7 @@ struct PagedLayer {
   AttentionArgs args(const StepState& s, float scale) const {
     const StepGroupView& g = s.step->groups[group];
     const std::vector<AttentionSequence>& sequences = (*s.groups)[group];
-    return {s.pool->isa, s.pool->layout, s.pool->memory.data(), g.page_table.data, g.layers, index, heads, scale, sequences.data(),
+    return {s.pool->isa, s.pool->layout, s.pool->data(), g.page_table.data, g.layers, index, heads, scale, sequences.data(),
             s.step->sequences(), s.tokens, kNoWindow, 0.0f, nullptr};
   }
 };
@@ -240,6 +240,17 @@ struct Qkv final : ProgramOp {
     const QkvArgs args = {layer.heads, rotary_dim, rope, q_norm, k_norm, eps, s.step->positions.data, s.row_sequence};
     run_qkv(s.op, args, layer.args(s, 1.0f), *x, *out);
   }
+};
+
+/** LAYER_READY: keys and values of so many layers are in their pages, and may leave while the next ones compute. */
+struct LayerReady final : ProgramOp {
+  int layers;
+
+  LayerReady(EncodedReader& in, ProgramPlan& plan) : layers(in.size("layerReady.layers")) {
+    plan.ready_layers++;
+    require(layers == plan.ready_layers, differ("layers ready", layers, plan.ready_layers) + ": they are told in order");
+  }
+  void run(const StepState& s) const override { s.pool->progress.ready(static_cast<uint32_t>(layers)); }
 };
 
 struct Attention final : ProgramOp {
@@ -342,6 +353,7 @@ std::unique_ptr<ProgramOp> create_op(OpCode code, EncodedReader& in, ProgramPlan
     case OpCode::activate: return std::make_unique<Activate>(in, plan);
     case OpCode::add: return std::make_unique<Add>(in, plan);
     case OpCode::softcap: return std::make_unique<Softcap>(in, plan);
+    case OpCode::layer_ready: return std::make_unique<LayerReady>(in, plan);
   }
   EncodedReader::refuse("unknown op code " + std::to_string(static_cast<int>(code)));
 }

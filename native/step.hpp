@@ -62,7 +62,10 @@ struct StepLimits {
   std::vector<LayerGroup> groups;
 };
 
-/** Throws std::runtime_error that names the first index a kernel could not follow; checks everything before anything is computed. */
-void check_step(const StepView& step, const StepLimits& limits);
+/**
+ * Throws std::runtime_error that names the first index a kernel could not follow; checks everything before anything is computed.
+ * Returns how many pages of the pool, from its start, hold all that the step touches.
+ */
+int check_step(const StepView& step, const StepLimits& limits);
 
 }  // namespace kvasir

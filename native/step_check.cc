@@ -1,4 +1,5 @@
 // The check of a step: rows, positions, tokens, blocks, pages and sampling lists against what the program was planned for.
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 
@@ -57,8 +58,11 @@ void check_logit_rows(const StepView& step) {
   }
 }
 
-/** A sequence's listed blocks must cover its keys from its first row's window to its last position: attention reads all of them. */
-void check_sequence_blocks(const StepView& step, const StepGroupView& group, int sequence, const LayerGroup& of, int pages) {
+/**
+ * A sequence's listed blocks must cover its keys from its first row's window to its last position: attention reads all of them.
+ * Returns the highest page among them, or `highest`.
+ */
+int check_sequence_blocks(const StepView& step, const StepGroupView& group, int sequence, const LayerGroup& of, int pages, int highest) {
   const int first = step.positions[step.row_start[sequence]];
   const int last = step.positions[step.row_start[sequence + 1] - 1];
   const int first_seen = first < of.window ? 0 : first - of.window + 1;
@@ -79,16 +83,19 @@ void check_sequence_blocks(const StepView& step, const StepGroupView& group, int
     if (block < 0 || static_cast<size_t>(block) >= rblocks) refuse(at("blocks", i, block) + ": the page table has " + std::to_string(rblocks));
     const int32_t* row = group.page_table.data + static_cast<size_t>(block) * group.layers;
     for (int layer = 0; layer < group.layers; layer++) {
+      highest = std::max(highest, row[layer]);
       if (row[layer] >= 0 && row[layer] < pages) continue;
       refuse(at("pageTable", static_cast<size_t>(block) * group.layers + layer, row[layer]) + ": the pool has " + std::to_string(pages) + " pages");
     }
   }
+  return highest;
 }
 
-void check_groups(const StepView& step, const StepLimits& limits) {
+int check_groups(const StepView& step, const StepLimits& limits) {
   if (step.groups.size() < limits.groups.size()) {
     refuse("layer groups are missing: " + std::to_string(step.groups.size()) + " of " + std::to_string(limits.groups.size()));
   }
+  int highest = -1;
   for (size_t g = 0; g < limits.groups.size(); g++) {
     const StepGroupView& group = step.groups[g];
     if (group.layers < limits.groups[g].layers) {
@@ -97,8 +104,9 @@ void check_groups(const StepView& step, const StepLimits& limits) {
     }
     check_length(group.block_start, step.sequences(), "blockStart");
     check_length(group.first_block, step.sequences(), "firstBlock");
-    for (int s = 0; s < step.sequences(); s++) check_sequence_blocks(step, group, s, limits.groups[g], limits.pages);
+    for (int s = 0; s < step.sequences(); s++) highest = check_sequence_blocks(step, group, s, limits.groups[g], limits.pages, highest);
   }
+  return highest;
 }
 
 void check_ragged(const Span<int32_t>& start, size_t rows, size_t entries, const char* what) {
@@ -136,11 +144,12 @@ void check_sampling(const StepSamplingView& s, size_t rows, int vocabulary) {
 
 }  // namespace
 
-void check_step(const StepView& step, const StepLimits& limits) {
+int check_step(const StepView& step, const StepLimits& limits) {
   check_rows(step, limits);
   check_logit_rows(step);
-  check_groups(step, limits);
+  const int highest = check_groups(step, limits);
   if (limits.vocabulary > 0) check_sampling(step.sampling, step.logit_rows.size, limits.vocabulary);
+  return highest + 1;
 }
 
 SamplingArgs StepSamplingView::args() const {

@@ -69,6 +69,7 @@ class Compiler {
   readonly #held = new Map<TensorId, Map<Storage, BufferId>>();
   readonly #wanted: ReadonlyMap<TensorId, ReadonlySet<Storage>>;
   readonly #readers: readonly (readonly number[])[];
+  #readyLayers = 0;
 
   constructor(graph: Graph, options: CompileOptions) {
     this.#graph = graph;
@@ -179,6 +180,7 @@ class Compiler {
       x: this.#single(node),
       out: q,
     });
+    this.#push({ kind: 'layerReady', layers: ++this.#readyLayers });
     const out = this.#define(node.out, node.kind);
     const slopes = node.alibi ? this.#vector({ kind: 'slopes', heads }) : undefined;
     const scores = { scale, window, softcap, slopes, stats: undefined };

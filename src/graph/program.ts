@@ -94,6 +94,8 @@ export type Op =
       readonly x: BufferId;
       readonly out: BufferId;
     } & HeadShape)
+  /** LAYER_READY: K and V of the first `layers` layers of this step are in their pages, and may leave while the rest is computed. */
+  | { readonly kind: 'layerReady'; readonly layers: number }
   /**
    * Causal attention of each row over its sequence's keys 0..position, with `window` (that of the layer's group) the last `window` of
    * them. The score of a key is s = scale * (q . k), then softcap * tanh(s / softcap), then plus slopes[head] * (key position - row

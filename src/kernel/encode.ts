@@ -4,7 +4,7 @@ import type { BufferId, BufferSpec, HeadShape, LayerRef, Op, Program } from '../
 import type { ProgramBindings } from './backend.ts';
 import { activationCodes, inputFormCodes, kvTypeCodes, normStyleCodes } from './codes.ts';
 
-export const encodingVersion = 2;
+export const encodingVersion = 3;
 
 const opCodes = {
   embed: 0,
@@ -19,6 +19,7 @@ const opCodes = {
   activate: 9,
   add: 10,
   softcap: 11,
+  layerReady: 12,
 } as const satisfies Record<Op['kind'], number>;
 const bufferKindCodes = { f32: 0, input: 1, query: 2 } as const satisfies Record<BufferSpec['kind'], number>;
 const rowKindCodes = { token: 0, logit: 1 } as const satisfies Record<BufferSpec['rows'], number>;
@@ -93,6 +94,8 @@ function encodeOp(op: Op): { readonly ints: readonly number[]; readonly floats: 
       return { ints: [op.x, op.residual], floats: [] };
     case 'softcap':
       return { ints: [op.x], floats: [op.cap] };
+    case 'layerReady':
+      return { ints: [op.layers], floats: [] };
     case 'qkv': {
       const norms = [op.qNorm ?? absent, op.kNorm ?? absent];
       return { ints: [...pagedLayer(op), op.rope ?? absent, op.rotaryDim, ...norms, op.x, op.out], floats: [op.eps] };

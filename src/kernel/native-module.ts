@@ -20,11 +20,26 @@ export interface NativeModule {
   createVector(values: Float32Array): number;
   freeVector(vector: number): void;
   createPool(team: number, kvType: number, kvHeads: number, headDim: number, pages: number): number;
+  /** A pool of another process of the same user, by the name it has there. */
+  openPool(team: number, name: string): number;
+  poolName(pool: number): string;
   /** Numbers in the canonical form of a page. */
   pageValues(pool: number): number;
   readPage(pool: number, page: number, out: Float32Array): void;
   writePage(pool: number, page: number, values: Float32Array): void;
   freePool(pool: number): void;
+  /** `wake` is called in this thread when landings are complete. */
+  createLandings(pool: number, wake: () => void): number;
+  freeLandings(landings: number): void;
+  openLanding(landings: number, pages: Int32Array): number;
+  closeLanding(landing: number): void;
+  takeLanded(landings: number, out: Int32Array): number;
+  createMessenger(pool: number): number;
+  freeMessenger(messenger: number): void;
+  nextStep(pool: number): number;
+  sendPages(messenger: number, landing: number, step: number, parcels: Int32Array, last: number): boolean;
+  stopSending(messenger: number, landing: number): void;
+  messengerCounts(messenger: number): MessengerCounts;
   createProgram(team: number, ints: Int32Array, floats: Float64Array, linears: Int32Array, vectors: Int32Array): number;
   freeProgram(program: number): void;
   programBytes(program: number): number;
@@ -42,6 +57,15 @@ export interface NativeModule {
     ...numbers: readonly number[]
   ): { readonly seconds: number; readonly bytes: number; readonly sequences: number } & NativeSplit;
   benchPrefill(...numbers: readonly number[]): { readonly seconds: number; readonly operations: number } & NativeSplit;
+}
+
+/** What a messenger has copied. */
+export interface MessengerCounts {
+  readonly pages: number;
+  readonly bytes: number;
+  /** Of them, those that left while the step that computed them still ran. */
+  readonly earlyBytes: number;
+  readonly copySeconds: number;
 }
 
 /** How attention shared out its work: `AttentionSplit` of native/attention.hpp. */

@@ -235,6 +235,9 @@ function runOp(op: Op, scene: Scene): void {
     case 'gather':
       for (const [row, from] of step.logitRows.entries()) writeRow(buffer(op.out), row, rowOf(buffer(op.x), from));
       break;
+    case 'layerReady':
+      // Pages of the oracle stay in its thread: nobody waits for them.
+      break;
     case 'qkv':
     case 'attention':
       runPaged(op, scene);

@@ -45,8 +45,8 @@ function kinds(ops: readonly Op[]): string[] {
 
 test('norm, attention and glu write straight in the form of the linear that reads them', () => {
   const { program } = compiled(smallConfig);
-  const layer = ['norm', 'linear', 'qkv', 'attention', 'linear', 'norm', 'linear', 'glu', 'linear'];
-  expect(kinds(program.ops.slice(0, 19))).toEqual(['embed', ...layer, ...layer]);
+  const layer = ['norm', 'linear', 'qkv', 'layerReady', 'attention', 'linear', 'norm', 'linear', 'glu', 'linear'];
+  expect(kinds(program.ops.slice(0, 21))).toEqual(['embed', ...layer, ...layer]);
   for (const op of program.ops) {
     if (op.kind === 'norm' || op.kind === 'glu')
       expect(program.buffers[op.out]).toMatchObject({ kind: 'input', form: 'bf16' });
@@ -54,6 +54,8 @@ test('norm, attention and glu write straight in the form of the linear that read
   }
   const attention = program.ops.filter((op) => op.kind === 'attention');
   expect(attention.map((op) => op.layer)).toEqual([0, 1, 2].map((index) => ({ group: 0, index })));
+  const ready = program.ops.filter((op) => op.kind === 'layerReady');
+  expect(ready.map(({ layers }) => layers)).toEqual([1, 2, 3]);
 });
 
 test('the last layer gathers the rows that need logits, and converts them', () => {
@@ -128,10 +130,22 @@ test('local layers turn by their own rope', () => {
 test('attention and MLP beside each other: one add alone, one inside the next norm', () => {
   const config: ModelConfig = { ...layerNormed, architecture: 'gpt_neox', parallelResidual: true };
   const { program } = compiled(config);
-  const layer = ['norm', 'linear', 'qkv', 'attention', 'linear', 'norm', 'linear', 'activate', 'linear', 'add'];
-  expect(kinds(program.ops.slice(0, 11))).toEqual(['embed', ...layer]);
+  const layer = [
+    'norm',
+    'linear',
+    'qkv',
+    'layerReady',
+    'attention',
+    'linear',
+    'norm',
+    'linear',
+    'activate',
+    'linear',
+    'add',
+  ];
+  expect(kinds(program.ops.slice(0, 12))).toEqual(['embed', ...layer]);
   const add = program.ops.find((op) => op.kind === 'add');
-  const next = program.ops.slice(11).find((op) => op.kind === 'norm');
+  const next = program.ops.slice(12).find((op) => op.kind === 'norm');
   expect(next?.residual).toBe(add?.residual);
   const plain = compiled({ ...config, parallelResidual: false });
   expect(kinds(plain.program.ops)).not.toContain('add');

@@ -1,0 +1,158 @@
+// Bindings of transfers between pools: landings, messengers, and waking the thread that waits for what lands.
+#include <napi.h>
+
+#include "addon.hpp"
+
+namespace kvasir {
+
+/** What the board of an instance's landings needs to make them. */
+struct BoundLandings {
+  std::shared_ptr<KvPool> pool;
+  std::shared_ptr<LandingBoard> board;
+};
+
+namespace {
+
+Napi::Value number(Napi::Env env, double value) { return Napi::Number::New(env, value); }
+
+/** Calls a JavaScript function in its own thread, whoever asks, until that thread's environment ends. */
+class Waker {
+ public:
+  static std::shared_ptr<Waker> create(napi_env env, napi_value callback) {
+    auto waker = std::make_shared<Waker>();
+    napi_value name;
+    // A queue of one: a call that is still to come serves for those that follow.
+    const bool made = napi_create_string_utf8(env, "kvasir landings", NAPI_AUTO_LENGTH, &name) == napi_ok &&
+                      napi_create_threadsafe_function(env, callback, nullptr, name, 1, 1, nullptr, nullptr, nullptr, nullptr, &waker->function_) == napi_ok;
+    if (!made) throw std::runtime_error("Cannot create landings: the callback cannot be called from other threads");
+    napi_unref_threadsafe_function(env, waker->function_);
+    // Hooks run in reverse order: this one before the function's own, after which it may not be called.
+    auto* held = new std::shared_ptr<Waker>(waker);
+    napi_add_env_cleanup_hook(env, [](void* argument) {
+      auto* ended = static_cast<std::shared_ptr<Waker>*>(argument);
+      (*ended)->detach();
+      delete ended;
+    }, held);
+    return waker;
+  }
+
+  void wake() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (function_ != nullptr) napi_call_threadsafe_function(function_, nullptr, napi_tsfn_nonblocking);
+  }
+
+ private:
+  void detach() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    function_ = nullptr;
+  }
+
+  std::mutex mutex_;
+  napi_threadsafe_function function_ = nullptr;
+};
+
+/** (pool, wake) => landings: `wake` is called in this thread when some are complete */
+Napi::Value bind_create_landings(Arguments& in, Napi::Env env) {
+  const auto pool = registries().pools.get(in.handle("KV pool"));
+  const auto waker = Waker::create(env, in.function("wake"));
+  auto board = std::make_shared<LandingBoard>([waker] { waker->wake(); });
+  return number(env, registries().landing_boards.add(std::make_shared<BoundLandings>(BoundLandings{pool, std::move(board)})));
+}
+
+Napi::Value bind_free_landings(Arguments& in, Napi::Env env) {
+  registries().landing_boards.remove(in.handle("landings"));
+  return env.Undefined();
+}
+
+/** (landings, pages) => landing: place i of it is pages[i] */
+Napi::Value bind_open_landing(Arguments& in, Napi::Env env) {
+  const auto bound = registries().landing_boards.get(in.handle("landings"));
+  const Span<int32_t> pages = in.array<int32_t>("pages");
+  auto landing = std::make_shared<Landing>(bound->pool, bound->board, std::vector<int32_t>(pages.data, pages.data + pages.size));
+  const int handle = registries().landings.add(landing);
+  landing->set_number(handle);
+  return number(env, handle);
+}
+
+/** (landing): once it returns nobody writes to its pages */
+Napi::Value bind_close_landing(Arguments& in, Napi::Env env) {
+  const int handle = in.handle("landing");
+  registries().landings.get(handle)->close();
+  registries().landings.remove(handle);
+  return env.Undefined();
+}
+
+/** (landings, out) => how many landings that are complete stand in `out`; call again while it is full */
+Napi::Value bind_take_landed(Arguments& in, Napi::Env env) {
+  const auto bound = registries().landing_boards.get(in.handle("landings"));
+  const Span<int32_t> out = in.array<int32_t>("out");
+  return number(env, bound->board->take(writable(out), static_cast<int>(out.size)));
+}
+
+/** (pool) => messenger */
+Napi::Value bind_create_messenger(Arguments& in, Napi::Env env) {
+  return number(env, registries().messengers.add(std::make_shared<Messenger>(registries().pools.get(in.handle("KV pool")))));
+}
+
+Napi::Value bind_free_messenger(Arguments& in, Napi::Env env) {
+  registries().messengers.remove(in.handle("messenger"));
+  return env.Undefined();
+}
+
+/** (pool) => number of the step that begins next over it */
+Napi::Value bind_next_step(Arguments& in, Napi::Env env) {
+  return number(env, registries().pools.get(in.handle("KV pool"))->progress.next());
+}
+
+/** (messenger, landing, step, parcels (n, 3): layer, page, place, last) => whether the landing is still open */
+Napi::Value bind_send_pages(Arguments& in, Napi::Env env) {
+  const auto messenger = registries().messengers.get(in.handle("messenger"));
+  // Its owner's alone: whoever sends does not keep it alive.
+  const auto landing = registries().landings.find(in.handle("landing"));
+  const auto step = static_cast<uint32_t>(in.integer("step", 0, INT32_MAX));
+  const Span<int32_t> numbers = in.array<int32_t>("parcels");
+  const bool last = in.integer("last", 0, 1) == 1;
+  if (numbers.size % 3 != 0) throw std::runtime_error("Cannot send pages: a parcel is incomplete");
+  if (!landing) return Napi::Boolean::New(env, false);
+  std::vector<Parcel> parcels;
+  parcels.reserve(numbers.size / 3);
+  for (size_t i = 0; i < numbers.size; i += 3) parcels.push_back({step, static_cast<uint32_t>(numbers[i]), numbers[i + 1], numbers[i + 2]});
+  messenger->send(landing, parcels, last);
+  return Napi::Boolean::New(env, true);
+}
+
+/** (messenger, landing): once it returns nothing is read for it any more */
+Napi::Value bind_stop_sending(Arguments& in, Napi::Env env) {
+  const auto messenger = registries().messengers.get(in.handle("messenger"));
+  messenger->stop(in.handle("landing"));
+  return env.Undefined();
+}
+
+/** (messenger) => { pages, bytes, earlyBytes, copySeconds } */
+Napi::Value bind_messenger_counts(Arguments& in, Napi::Env env) {
+  const MessengerCounts counts = registries().messengers.get(in.handle("messenger"))->counts();
+  Napi::Object result = Napi::Object::New(env);
+  result.Set("pages", static_cast<double>(counts.pages));
+  result.Set("bytes", static_cast<double>(counts.bytes));
+  result.Set("earlyBytes", static_cast<double>(counts.early_bytes));
+  result.Set("copySeconds", static_cast<double>(counts.nanoseconds) / 1e9);
+  return result;
+}
+
+}  // namespace
+
+void bind_transfers(Napi::Env env, Napi::Object exports) {
+  bind<bind_create_landings>(env, exports, "createLandings");
+  bind<bind_free_landings>(env, exports, "freeLandings");
+  bind<bind_open_landing>(env, exports, "openLanding");
+  bind<bind_close_landing>(env, exports, "closeLanding");
+  bind<bind_take_landed>(env, exports, "takeLanded");
+  bind<bind_create_messenger>(env, exports, "createMessenger");
+  bind<bind_free_messenger>(env, exports, "freeMessenger");
+  bind<bind_next_step>(env, exports, "nextStep");
+  bind<bind_send_pages>(env, exports, "sendPages");
+  bind<bind_stop_sending>(env, exports, "stopSending");
+  bind<bind_messenger_counts>(env, exports, "messengerCounts");
+}
+
+}  // namespace kvasir

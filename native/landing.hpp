@@ -1,0 +1,55 @@
+// Where pages from other instances land: places in a pool that senders write to, until they are all there or nobody wants them.
+#pragma once
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "kv_pool.hpp"
+
+namespace kvasir {
+
+/** Tells an instance's thread which of its landings are complete. Senders write, the instance reads. */
+class LandingBoard {
+ public:
+  /** `wake` is called by senders' threads when there is something to take. */
+  explicit LandingBoard(std::function<void()> wake) : wake_(std::move(wake)) {}
+
+  void tell(int landing);
+  /** Moves at most `room` numbers of landings into `out`; returns how many. */
+  int take(int32_t* out, int room);
+
+ private:
+  std::mutex mutex_;
+  std::vector<int> landed_;
+  std::function<void()> wake_;
+};
+
+class Landing {
+ public:
+  /** Throws where the pool has no such page. */
+  Landing(std::shared_ptr<KvPool> pool, std::shared_ptr<LandingBoard> board, std::vector<int32_t> pages);
+
+  const KvLayout& layout() const { return pool_->layout; }
+  int places() const { return static_cast<int>(pages_.size()); }
+
+  int number() const { return number_; }
+  /** By which the board and messengers name it; before anything is sent. */
+  void set_number(int number) { number_ = number; }
+  /** Writes one page to a place; false once it is closed. */
+  bool put(int place, const uint8_t* bytes);
+  /** All is here. */
+  void complete();
+  /** Once this returns nobody writes to its pages any more. */
+  void close();
+
+ private:
+  std::shared_ptr<KvPool> pool_;
+  std::shared_ptr<LandingBoard> board_;
+  std::vector<int32_t> pages_;
+  int number_ = 0;
+  std::mutex writing_;
+  bool closed_ = false;
+};
+
+}  // namespace kvasir
