@@ -8,7 +8,8 @@ import type { InstanceSpec } from '../sim/simulation.ts';
 import { costKinds, createCostModel, spanOf } from './cost-model.ts';
 import { numeric } from './options.ts';
 import { addRoleFlags, instanceRoles, roleFields, settingsOf } from './role-options.ts';
-import { hardwareSpec } from './specs.ts';
+import { hardwareSpec, modelSpec } from './specs.ts';
+import { addTierFlags, instanceTiers, tierFields } from './tier-options.ts';
 import { UsageError } from './usage-error.ts';
 
 const count = (least: number) => numeric(z.number().int().min(least));
@@ -30,6 +31,7 @@ export const clusterFields = {
   blockTokens: count(1).default(512),
   cacheBlocks: count(1).optional(),
   eviction: z.enum(evictionKinds).default('lru'),
+  ...tierFields,
   chunkTokens: count(1).default(8192),
   sequences: count(1).default(256),
   stepMs: positive.default(100),
@@ -57,6 +59,7 @@ export function addClusterFlags(command: Command): Command {
 /** What every instance is like and the network between them; not what they run on, nor how many there are. */
 export function addInstanceFlags(command: Command): Command {
   const eviction: readonly EvictionKind[] = evictionKinds;
+  addTierFlags(command);
   return command
     .option('--model <name>', 'of specs/models.yaml (default: llama2-70b)')
     .option('--models <file>', 'YAML file with more models')
@@ -77,9 +80,6 @@ export function addInstanceFlags(command: Command): Command {
     .option('--no-stream', 'keys and values leave when the whole prompt is computed, not layer by layer')
     .option('--no-coalesce', 'run equal decode steps one by one: slower, the same outcome');
 }
-
-/** Of an instance's host memory, what takes prompts from other instances. */
-const landingShare = 0.5;
 
 /** How many instances of each role. @throws UsageError */
 function countsOf({ prefill, decode, mixed = prefill + decode > 0 ? 0 : 8 }: ClusterOptions) {
@@ -137,9 +137,13 @@ function instanceParts(
   const key = JSON.stringify([options.hardware, options.tp, options.pp, options.precision]);
   const cost = costs.get(key) ?? createCostModel(costOptions);
   costs.set(key, cost);
-  const { devices, hostMemoryBytes, nicBytesPerSecond, nicUs } = hardwareSpec(options.hardware, options.machines);
+  const hardware = hardwareSpec(options.hardware, options.machines);
+  const { devices, nicBytesPerSecond, nicUs } = hardware;
   // An instance on some of the machine's devices has that share of what they have in common.
   const { machines: part } = spanOf(costOptions, devices);
+  const { layers } = modelSpec(options.model, options.models);
+  const { kvBytesPerToken } = cost;
+  const { landingTokens, ...tiers } = instanceTiers({ options, hardware, machines: part, kvBytesPerToken, layers });
   return {
     nic: {
       bytesPerSecond: options.nicGbps === undefined ? nicBytesPerSecond * part : bytesOf(options.nicGbps),
@@ -160,9 +164,10 @@ function instanceParts(
       coalesce: options.coalesce,
       handOff: {
         layerWise: options.stream,
-        landingTokens: Math.floor((hostMemoryBytes * part * landingShare) / cost.kvBytesPerToken),
+        landingTokens,
         rechecks,
       },
+      ...tiers,
     },
   };
 }

@@ -17,6 +17,8 @@ const hardwareSchema = z.strictObject({
   linkBytesPerSecond: positive,
   linkUs: z.number().min(0),
   hostMemoryBytes: positive,
+  hostLinkBytesPerSecond: positive.optional(),
+  ssd: z.strictObject({ bytes: positive, readBytesPerSecond: positive, writeBytesPerSecond: positive }).optional(),
   nicBytesPerSecond: positive,
   nicUs: z.number().min(0),
   pricePerHour: positive.optional(),

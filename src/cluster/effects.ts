@@ -32,6 +32,9 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
       readonly predictedUs: number;
       readonly shape: StepShape;
       readonly stepsMax: number;
+      /** Tokens whose keys and values come from host memory for it, and those of its own that go there: none of a step that only decodes. */
+      readonly loadTokens: number;
+      readonly storeTokens: number;
     }
   /** Answer stepDone when the step of the run ends that runs now. */
   | { readonly kind: 'endRun'; readonly step: StepNumber }

@@ -1,7 +1,7 @@
 // The instance machine: takes requests, plans steps over its KV memory, and turns step results into events.
 import { Batcher } from '../policy/batching/batcher.ts';
 import type { BatchLimits } from '../policy/batching/step-budget.ts';
-import { BlockCache } from '../policy/blocks/block-cache.ts';
+import { BlockCache, type BlockCacheConfig } from '../policy/blocks/block-cache.ts';
 import type { BlockPool } from '../policy/blocks/block-pool.ts';
 import type { EvictionKind } from '../policy/blocks/eviction.ts';
 import type { StepPredictor } from '../policy/cost/step-shape.ts';
@@ -10,6 +10,7 @@ import { decodeRefusal, overloaded, Throughput, tooLargeToLand, tooLong } from '
 import { CacheJournal } from './cache-journal.ts';
 import type { InstanceEffect } from './effects.ts';
 import { type HandOffConfig, HandOffs } from './hand-offs.ts';
+import { HostTraffic } from './host-traffic.ts';
 import { type InFlight, worthAborting } from './in-flight.ts';
 import { InstanceTotals } from './instance-totals.ts';
 import type { InstanceEvent, StepNumber } from './messages.ts';
@@ -32,6 +33,8 @@ export interface InstanceConfig {
   readonly queueMax: number;
   /** With other instances to hand prompts to, or to take them from. */
   readonly handOff?: HandOffConfig;
+  /** Blocks of host memory and SSD that hold cached keys and values besides. Undefined: what leaves the pool is gone. */
+  readonly tiers?: BlockCacheConfig['tiers'];
   /** Tells conductors what the block cache stores and drops, as the life of this number. Undefined: nobody asks. */
   readonly journalLife?: number;
 }
@@ -50,6 +53,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   readonly #throughput = new Throughput();
   readonly #roster: Roster<S>;
   readonly #results: StepResults<Request, S, Plan, Result>;
+  readonly #hostTraffic: HostTraffic;
   readonly #totals = new InstanceTotals();
   #arrivalNumber = 0;
   #steps: StepNumber = 0;
@@ -67,6 +71,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#cache = new BlockCache(config);
     this.#journal = new CacheJournal(this.#cache, config.journalLife);
     this.#batcher = new Batcher(this.#cache, config.limits, this.#cost);
+    this.#hostTraffic = new HostTraffic(this.#batcher, this.#cache);
     this.#roster = new Roster(this.#batcher);
     this.#handOffs = new HandOffs(config.handOff, {
       push: (effect) => this.#effects.push(effect),
@@ -202,6 +207,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       return;
     }
     this.#inFlight = undefined;
+    this.#cache.lower?.readEnded();
     this.#abortedLast = event.kind === 'stepAborted';
     if (event.kind === 'stepDone') {
       const stepUs = event.stepUs ?? [nowUs - flight.startedUs];
@@ -264,7 +270,10 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     const step = ++this.#steps;
     const stepsMax = this.#stepsMax(requests);
     this.#inFlight = { step, startedUs: nowUs, predictedUs, shape, requests, stepsMax, ending: false };
-    this.#effects.push({ kind: 'runStep', step, plan: this.#work.plan(requests), predictedUs, shape, stepsMax });
+    const plan = this.#work.plan(requests);
+    this.#hostTraffic.planned(planned);
+    const { loadTokens, storeTokens } = this.#hostTraffic;
+    this.#effects.push({ kind: 'runStep', step, plan, predictedUs, shape, stepsMax, loadTokens, storeTokens });
     if (this.#handOffs.departures.size > 0) this.#handOffs.departures.launched(step);
   }
 

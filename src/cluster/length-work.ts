@@ -3,6 +3,7 @@
 import type { Slo } from '../policy/admission/slo.ts';
 import { Sequence, type SequenceContent } from '../policy/batching/sequence.ts';
 import type { BlockChain } from '../policy/blocks/block-chain.ts';
+import { type HostLink, HostPrefill } from '../policy/cost/host-link.ts';
 import { ModelPredictor } from '../policy/cost/model-predictor.ts';
 import { ChunkedPrefill, type PrefillPredictor } from '../policy/cost/prefill.ts';
 import type { StepCostModel } from '../policy/cost/roofline.ts';
@@ -211,16 +212,18 @@ const noBlocks: BlockChain = { blocks: 0, words: new Uint32Array(0) };
 /** Says that prefill is over; what the token is, nobody knows. */
 const firstToken: GenerationEvent = { kind: 'tokens', tokens: new Int32Array(1), logprobs: undefined };
 
-export type { StepCostModel };
+export type { HostLink, StepCostModel };
 
 /** An instance whose steps are only timed. */
 export type LengthInstance = Instance<LengthRequest, ServedLengths, undefined, undefined>;
 
 export interface LengthInstanceConfig
-  extends Pick<InstanceConfig, 'blockTokens' | 'eviction' | 'limits' | 'queueMax' | 'handOff'> {
+  extends Pick<InstanceConfig, 'blockTokens' | 'eviction' | 'limits' | 'queueMax' | 'handOff' | 'tiers'> {
   readonly cost: StepCostModel;
   /** Blocks of KV; by the memory of the cost model unless given. */
   readonly blocks: number | undefined;
+  /** Between the devices and host memory, where blocks are kept there. */
+  readonly hostLink?: HostLink | undefined;
   /** Equal steps run in one go. */
   readonly coalesce: boolean;
 }
@@ -246,16 +249,17 @@ const rememberedBlocks = 1_000_000;
 export function lengthPlacement(
   settings: PlacementSettings,
   instances: readonly {
-    readonly machine: Pick<LengthInstanceConfig, 'cost' | 'blockTokens' | 'limits'>;
+    readonly machine: Pick<LengthInstanceConfig, 'cost' | 'blockTokens' | 'limits' | 'hostLink'>;
     readonly nic: TransferEnd;
   }[],
   linkBytesPerSecond: number | undefined,
 ): PlacerConfig<LengthRequest> {
-  const predictors = new Map<StepCostModel, PrefillPredictor>();
-  for (const {
-    machine: { cost, limits },
-  } of instances) {
-    if (!predictors.has(cost)) predictors.set(cost, new ChunkedPrefill(new ModelPredictor(cost), limits.tokensMax));
+  const predictors = new Map<StepCostModel | HostLink, PrefillPredictor>();
+  for (const { machine } of instances) {
+    const { cost, hostLink, limits } = machine;
+    if (predictors.has(hostLink ?? cost)) continue;
+    const prefill = new ChunkedPrefill(new ModelPredictor(cost), limits.tokensMax);
+    predictors.set(hostLink ?? cost, hostLink === undefined ? prefill : new HostPrefill(prefill, hostLink));
   }
   const [
     {
@@ -267,7 +271,9 @@ export function lengthPlacement(
     blockTokens,
     chainOf: ({ chain }) => chain,
     transfers: { ends: instances.map(({ nic }) => nic), linkBytesPerSecond, bytesPerToken: cost.kvBytesPerToken },
-    predictors: instances.map(({ machine: { cost } }) => predictors.get(cost) as PrefillPredictor),
+    predictors: instances.map(
+      ({ machine: { cost, hostLink } }) => predictors.get(hostLink ?? cost) as PrefillPredictor,
+    ),
     blocks: indexedBlocks,
     rememberedBlocks,
   };

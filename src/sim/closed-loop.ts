@@ -40,7 +40,7 @@ class ClosedLoop {
   constructor(config: ClosedLoopConfig) {
     this.#config = config;
     this.#instance = createLengthInstance({ ...config.instance, queueMax: config.clients });
-    this.#executor = new SimulatedExecutor(config.instance.cost, this.#heap, 0);
+    this.#executor = new SimulatedExecutor(config.instance, this.#heap, 0);
   }
 
   run(): readonly LengthRequest[] {
@@ -79,7 +79,7 @@ class ClosedLoop {
   #perform(effect: InstanceEffect<undefined, LengthRequest>): void {
     switch (effect.kind) {
       case 'runStep':
-        this.#executor.run(this.#nowUs, effect.step, effect.shape, effect.stepsMax);
+        this.#executor.run(this.#nowUs, effect);
         break;
       case 'endRun':
         this.#executor.endRun(this.#nowUs);

@@ -1,10 +1,11 @@
 // An instance's engine in the simulator: a step takes as long as its cost model says.
 import type { InstanceEffect } from '../cluster/effects.ts';
-import type { LengthRequest, StepCostModel } from '../cluster/length-work.ts';
+import type { HostLink, LengthRequest, StepCostModel } from '../cluster/length-work.ts';
 import type { InstanceEvent } from '../cluster/messages.ts';
 import type { EventHeap } from './event-heap.ts';
 
-type StepShape = Extract<InstanceEffect, { kind: 'runStep' }>['shape'];
+type RunStep = Omit<Extract<InstanceEffect, { kind: 'runStep' }>, 'plan'>;
+type StepShape = RunStep['shape'];
 
 type StepDone = Extract<InstanceEvent<LengthRequest, undefined>, { kind: 'stepDone' }>;
 
@@ -17,6 +18,8 @@ export class SimulatedExecutor {
   readonly #heap: EventHeap;
   readonly #index: number;
   readonly #watch: StepWatch | undefined;
+  readonly #hostLink: HostLink | undefined;
+  #exposedUs = 0;
   #first: StepShape | undefined;
   #step = 0;
   #running = false;
@@ -26,8 +29,15 @@ export class SimulatedExecutor {
   readonly #stepUs: number[] = [];
   readonly #shape = { rows: 0, keyRows: 0, decodeRows: 0, decodeKeys: 0, logitRows: 0 };
 
-  constructor(cost: StepCostModel, heap: EventHeap, index: number, watch?: StepWatch) {
+  /** @param hostLink undefined: nothing is loaded from host memory or stored there, or it costs nothing */
+  constructor(
+    { cost, hostLink }: { readonly cost: StepCostModel; readonly hostLink?: HostLink | undefined },
+    heap: EventHeap,
+    index: number,
+    watch?: StepWatch,
+  ) {
     this.#cost = cost;
+    this.#hostLink = hostLink;
     this.#heap = heap;
     this.#index = index;
     this.#watch = watch;
@@ -38,8 +48,13 @@ export class SimulatedExecutor {
     return this.#endsUs;
   }
 
-  run(nowUs: number, step: number, shape: StepShape, stepsMax: number): void {
-    const total = this.#time(shape, stepsMax);
+  /** What loads and stores added to the run in flight. */
+  get exposedUs(): number {
+    return this.#exposedUs;
+  }
+
+  run(nowUs: number, { step, shape, stepsMax, loadTokens, storeTokens }: RunStep): void {
+    const total = this.#time(shape, stepsMax) + this.#addHostTraffic(loadTokens, storeTokens);
     this.#step = step;
     this.#first = shape;
     this.#startedUs = nowUs;
@@ -66,6 +81,15 @@ export class SimulatedExecutor {
     this.#running = false;
     if (this.#first !== undefined) this.#watch?.(this.#index, this.#startedUs, this.#first, this.#stepUs);
     return { kind: 'stepDone', step: this.#step, result: undefined, stepUs: this.#stepUs };
+  }
+
+  /** What the first step of a run loads from host memory and stores there takes longer than it computes. */
+  #addHostTraffic(loadTokens: number, storeTokens: number): number {
+    this.#exposedUs = 0;
+    if (this.#hostLink === undefined || loadTokens + storeTokens === 0) return 0;
+    this.#exposedUs = Math.round(this.#hostLink.exposedUs(this.#stepUs[0], loadTokens, storeTokens));
+    this.#stepUs[0] += this.#exposedUs;
+    return this.#exposedUs;
   }
 
   /** Fills in the time of each step, all with the same rows, one token further each; returns their sum. */

@@ -80,7 +80,7 @@ export class Simulation {
       createLengthInstance({ ...machine, queueMax: Number.MAX_SAFE_INTEGER }),
     );
     this.#executors = instances.map(
-      ({ machine }, index) => new SimulatedExecutor(machine.cost, this.#heap, index, config.watch),
+      ({ machine }, index) => new SimulatedExecutor(machine, this.#heap, index, config.watch),
     );
     this.#network = new Network({ nics: instances.map(({ nic }) => nic), linkBytesPerSecond }, (timeUs, flow) =>
       this.#heap.push(timeUs, instances.length + flow),
@@ -238,7 +238,7 @@ export class Simulation {
   #perform(index: InstanceIndex, effect: Effect): void {
     switch (effect.kind) {
       case 'runStep':
-        this.#executors[index].run(this.#nowUs, effect.step, effect.shape, effect.stepsMax);
+        this.#executors[index].run(this.#nowUs, effect);
         break;
       case 'endRun':
         this.#executors[index].endRun(this.#nowUs);

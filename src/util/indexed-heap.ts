@@ -1,10 +1,10 @@
 // A binary heap of small integers that knows where each one stands, so that any of them can be taken out.
 
-/** Holds ids 0..capacity-1, each at most once. Push, remove and pop are O(log n). The order of an id must not change while it is in. */
+/** Holds ids 0..capacity-1, each at most once. Push, remove and pop are O(log n). Whoever changes the order of an id that is in says so at once. */
 export class IndexedHeap {
-  readonly #ids: Int32Array;
+  #ids: Int32Array;
   /** (capacity): place in `ids` plus one; 0: not in the heap. */
-  readonly #place: Int32Array;
+  #place: Int32Array;
   readonly #before: (a: number, b: number) => boolean;
   #size = 0;
 
@@ -40,6 +40,22 @@ export class IndexedHeap {
     const moved = this.#ids[--this.#size];
     if (moved !== id) this.#settle(place, moved);
     return true;
+  }
+
+  /** The order of this id alone has changed. Nothing happens when it is not in. */
+  moved(id: number): void {
+    const place = this.#place[id] - 1;
+    if (place >= 0) this.#settle(place, id);
+  }
+
+  /** Room for ids up to `capacity`, no less than before. */
+  grow(capacity: number): void {
+    const ids = new Int32Array(capacity);
+    ids.set(this.#ids);
+    this.#ids = ids;
+    const place = new Int32Array(capacity);
+    place.set(this.#place);
+    this.#place = place;
   }
 
   pop(): number | undefined {

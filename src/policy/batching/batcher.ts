@@ -33,6 +33,7 @@ export class Batcher {
   #admitting = true;
   #wholeOnly = false;
   #preemptions = 0;
+  #landedTokens = 0;
 
   constructor(cache: BlockCache, limits: BatchLimits, cost: StepPredictor) {
     this.#cache = cache;
@@ -62,6 +63,11 @@ export class Batcher {
   /** Sequences that the last plan let start (or start again), until the next plan. */
   get admitted(): readonly Sequence[] {
     return this.#admitted;
+  }
+
+  /** Tokens computed elsewhere whose keys and values are loaded for those that the last plan let start. */
+  get landedTokens(): number {
+    return this.#landedTokens;
   }
 
   /** Shape of the last plan, until the next. */
@@ -103,6 +109,7 @@ export class Batcher {
     if (this.#admitted.length > 0) this.#admitted.length = 0;
     this.#admitting = true;
     this.#wholeOnly = false;
+    this.#landedTokens = 0;
     for (const sequence of this.#running.items) sequence.planned = 0;
     this.#planDecode();
     this.#budget.endDecode();
@@ -261,7 +268,8 @@ export class Batcher {
     sequence.state = 'running';
     const { chain, table, known } = sequence;
     const reusable = sequence.reusableBlocks(this.#blockTokens);
-    sequence.computed = this.#cache.share(chain, reusable, table, known) * this.#blockTokens;
+    const shared = this.#cache.share(chain, reusable, table, known);
+    sequence.computed = this.#cache.load(chain, shared, reusable, table) * this.#blockTokens;
     sequence.cachedTokens ??= sequence.computed;
     if (sequence.landed > sequence.computed) this.#load(sequence);
     this.#running.insert(sequence);
@@ -275,6 +283,7 @@ export class Batcher {
     while (this.#cache.missing(sequence.table, sequence.landed) > 0) {
       if (!this.#cache.allocate(sequence.table)) return;
     }
+    this.#landedTokens += sequence.landed - sequence.computed;
     sequence.computed = sequence.landed;
     sequence.content.digest(sequence.landed);
     const full = Math.min(Math.floor(sequence.landed / this.#blockTokens), sequence.chain.blocks);

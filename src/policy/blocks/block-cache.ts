@@ -3,11 +3,12 @@ import { digestWords } from '../../util/blake2s.ts';
 import type { LayerGroup } from '../../util/step.ts';
 import { LendingMemory } from '../lending/lending-memory.ts';
 import { type BlockChain, KnownPrefix } from './block-chain.ts';
-import type { JournalRecorder } from './block-journal.ts';
+import type { BlockListener } from './block-journal.ts';
 import type { BlockTable } from './block-table.ts';
 import { type EvictionKind, EvictionQueue } from './eviction.ts';
 import { GroupCache, type Growth } from './group-cache.ts';
 import { blockPages, blocksFor, capacityTokens } from './layer-groups.ts';
+import { LowerTiers, type LowerTiersConfig } from './lower-tiers.ts';
 import { PagePool } from './page-pool.ts';
 
 export interface BlockCacheConfig {
@@ -17,6 +18,8 @@ export interface BlockCacheConfig {
   /** Layer groups of the model, one at least: they share the pages. */
   readonly groups: readonly LayerGroup[];
   readonly eviction: EvictionKind;
+  /** Where blocks are kept besides; for models of one layer group. */
+  readonly tiers?: Omit<LowerTiersConfig, 'eviction'> | undefined;
 }
 
 /**
@@ -33,6 +36,8 @@ export class BlockCache {
   readonly blockPages: number;
   /** Tokens of the longest sequence that the pages hold: infinite where windows bound what it keeps. */
   readonly capacityTokens: number;
+  /** Host memory and SSD below; undefined where what is evicted is gone. */
+  readonly lower: LowerTiers | undefined;
   readonly #whole: readonly GroupCache[];
   readonly #windowed: readonly GroupCache[];
   /** The group whose blocks stand for the prefixes that are held. */
@@ -43,7 +48,7 @@ export class BlockCache {
   #lending: LendingMemory | undefined;
   #evicted = 0;
 
-  constructor({ pages, blockTokens, groups, eviction }: BlockCacheConfig) {
+  constructor({ pages, blockTokens, groups, eviction, tiers }: BlockCacheConfig) {
     this.blockTokens = blockTokens;
     this.pages = new PagePool(pages);
     this.blockPages = blockPages(groups);
@@ -56,6 +61,11 @@ export class BlockCache {
     this.#told = this.groups.find(({ window }) => window === undefined) ?? this.groups[0];
     this.#whole = this.groups.filter(({ window }) => window === undefined);
     this.#windowed = this.groups.filter(({ window }) => window !== undefined);
+    if (tiers === undefined) return;
+    if (groups.length > 1)
+      throw new Error(`Cannot keep blocks in lower tiers: ${groups.length} layer groups share them`);
+    this.lower = new LowerTiers({ ...tiers, eviction }, (words, at) => this.#told.holds(words, at));
+    this.#told.journal = this.lower;
   }
 
   /** Blocks still missing at the end of the table before `tokens` tokens have room. */
@@ -68,14 +78,16 @@ export class BlockCache {
     return this.#evicted;
   }
 
-  /** `journal` hears what is stored and dropped from now on: in the first group without a window, or else in the first. */
-  tell(journal: JournalRecorder | undefined): void {
-    this.#told.journal = journal;
+  /** `journal` hears what is stored and dropped from now on, in all tiers: in the first group without a window, or else in the first. */
+  tell(journal: BlockListener | undefined): void {
+    if (this.lower === undefined) this.#told.journal = journal;
+    else this.lower.listener = journal;
   }
 
   /** (blocks, 4 words): digests of all blocks that journals tell of. */
   indexedDigests(): Uint32Array {
-    return this.#told.indexedDigests();
+    const here = this.#told.indexedDigests();
+    return this.lower === undefined ? here : this.lower.withBelow(here);
   }
 
   /** Pages that can be had without taking a block from a sequence. */
@@ -170,6 +182,23 @@ export class BlockCache {
     return shared;
   }
 
+  /**
+   * Appends what host memory holds of the chain's blocks `from..to` behind the `from` that the table holds, pinned there until
+   * `lower.readEnded`. Returns how many blocks the sequence has behind it: fewer where device memory is short.
+   */
+  load(chain: BlockChain, from: number, to: number, table: BlockTable): number {
+    const { lower } = this;
+    if (lower === undefined) return from;
+    const known = lower.inHost(chain, from, to);
+    lower.touch(chain, known);
+    let end = from;
+    while (end < known && this.allocate(table)) end++;
+    if (end === from) return from;
+    lower.read(chain, from, end);
+    this.commit(chain, from, end, table);
+    return end;
+  }
+
   /** Appends an empty block of every group to the table, evicting if need be; false, and none appended, when too much is in use. */
   allocate(table: BlockTable): boolean {
     if (!this.makeFree(this.blockPages)) return false;
@@ -225,6 +254,7 @@ export class BlockCache {
         for (const group of groups) group.forget(chain.words, i * digestWords);
       }
     }
+    this.lower?.forget(chain, blocks);
   }
 
   #evictOne(): void {
@@ -249,6 +279,7 @@ export class BlockCache {
     for (const group of this.groups) group.check(owners);
     for (const group of this.#windowed) for (const whole of this.#whole) group.checkBeside(whole);
     this.#lending?.check(owners);
+    this.lower?.check();
     const { cachedPages, lentPages, pages } = this;
     const usedPages = this.usedPages + (this.#lending?.localPages ?? 0);
     if (usedPages + cachedPages + lentPages + pages.free !== pages.total) {

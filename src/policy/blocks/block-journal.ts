@@ -24,8 +24,14 @@ export interface BlockSnapshot {
   readonly words: Uint32Array;
 }
 
+/** Hears of every block that a cache comes to hold or loses. */
+export interface BlockListener {
+  /** The block of the digest at `words[at..at+4]` was stored or removed. `depth`: blocks before it plus one, of one that was stored. */
+  record(words: Uint32Array, at: number, stored: boolean, depth: number): void;
+}
+
 /** Gathers changes for the next journal, in arrays that are used again for the one after. */
-export class JournalRecorder {
+export class JournalRecorder implements BlockListener {
   readonly #life: number;
   #number = 0;
   #changes = 0;

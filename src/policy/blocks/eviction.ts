@@ -34,14 +34,16 @@ export const evictionOrders: Readonly<Record<EvictionKind, EvictionOrder>> = {
   fifo: (use, a, b) => difference(use.since, a, b) || difference(use.depth, b, a) || a - b,
 };
 
-/** The blocks of all layer groups that may be evicted now, numbered through. Every operation is O(log n). */
+type GrowingUse = { -readonly [K in keyof BlockUse]: BlockUse[K] };
+
+/** Blocks that may be evicted now, numbered through. Every operation is O(log n). */
 export class EvictionQueue {
-  readonly #use: BlockUse;
+  readonly #use: GrowingUse;
   readonly #heap: IndexedHeap;
   #clock = 0;
 
   constructor(blocks: number, kind: EvictionKind) {
-    const use = {
+    const use: GrowingUse = {
       lastUse: new Float64Array(blocks),
       uses: new Float64Array(blocks),
       since: new Float64Array(blocks),
@@ -84,6 +86,28 @@ export class EvictionQueue {
     this.#use.lastUse[block] = this.#clock;
   }
 
+  /** The block is used once more, in the queue or not. */
+  touch(block: BlockId): void {
+    this.reuse(block);
+    this.#heap.moved(block);
+  }
+
+  depth(block: BlockId): number {
+    return this.#use.depth[block];
+  }
+
+  /** Room for block ids up to `blocks`, no less than before. */
+  grow(blocks: number): void {
+    const use = this.#use;
+    use.lastUse = grown(use.lastUse, blocks);
+    use.uses = grown(use.uses, blocks);
+    use.since = grown(use.since, blocks);
+    const depth = new Int32Array(blocks);
+    depth.set(use.depth);
+    use.depth = depth;
+    this.#heap.grow(blocks);
+  }
+
   add(block: BlockId): void {
     this.#heap.push(block);
   }
@@ -97,4 +121,10 @@ export class EvictionQueue {
   pop(): BlockId | undefined {
     return this.#heap.pop();
   }
+}
+
+function grown(values: Float64Array, length: number): Float64Array {
+  const more = new Float64Array(length);
+  more.set(values);
+  return more;
 }

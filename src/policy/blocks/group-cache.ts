@@ -3,7 +3,7 @@ import { digestWords } from '../../util/blake2s.ts';
 import type { LayerGroup } from '../../util/step.ts';
 import type { BlockChain } from './block-chain.ts';
 import { BlockIndex } from './block-index.ts';
-import type { JournalRecorder } from './block-journal.ts';
+import type { BlockListener } from './block-journal.ts';
 import { type BlockId, BlockPool } from './block-pool.ts';
 import type { HeldBlocks } from './block-table.ts';
 import type { EvictionQueue } from './eviction.ts';
@@ -37,7 +37,7 @@ export class GroupCache {
   readonly #tree: PrefixTree | undefined;
   #changes = 0;
   /** Hears of every block that comes into the index or leaves it. */
-  journal: JournalRecorder | undefined;
+  journal: BlockListener | undefined;
 
   constructor(
     { layers, window }: LayerGroup,
@@ -77,6 +77,11 @@ export class GroupCache {
   /** Index of the first block that a row at `position` sees. */
   firstSeen(position: number): number {
     return firstBlockSeen(this.window, position, this.#blockTokens);
+  }
+
+  /** Does it hold the block of the digest at `words[at..at+4]`? */
+  holds(words: Uint32Array, at: number): boolean {
+    return this.#index.find(words, at) !== undefined;
   }
 
   find(chain: BlockChain, index: number): BlockId | undefined {
@@ -175,7 +180,7 @@ export class GroupCache {
   /** Frees a cached block that has been taken from the queue. What it followed may go next. */
   drop(block: BlockId): void {
     this.#changes++;
-    this.journal?.record(this.#index.digests, block * digestWords, false);
+    this.journal?.record(this.#index.digests, block * digestWords, false, 0);
     const parent = this.#tree?.remove(block);
     this.#index.remove(block);
     this.pool.drop(block);
@@ -193,7 +198,7 @@ export class GroupCache {
     if (this.#tree !== undefined && index > 0 && (parent === undefined || this.#index.depth(parent) !== index))
       throw new Error(`Cannot index a block: its parent is unknown: block ${block} at depth ${index + 1}`);
     this.#changes++;
-    this.journal?.record(chain.words, index * digestWords, true);
+    this.journal?.record(chain.words, index * digestWords, true, index + 1);
     this.#index.insert(chain.words, index * digestWords, block, index + 1);
     this.#tree?.insert(block, parent);
     this.#queue.begin(this.offset + block, index + 1);

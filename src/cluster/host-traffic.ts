@@ -1,0 +1,31 @@
+// What a step moves between device and host memory.
+import type { Batcher } from '../policy/batching/batcher.ts';
+import type { Sequence } from '../policy/batching/sequence.ts';
+import type { BlockCache } from '../policy/blocks/block-cache.ts';
+
+export class HostTraffic {
+  readonly #batcher: Batcher;
+  readonly #cache: BlockCache;
+  /** Tokens whose keys and values the step planned last loads: prefixes, and prompts that have landed. */
+  loadTokens = 0;
+  /** Tokens that it computes whose blocks are to be known, and so are copied to host memory. */
+  storeTokens = 0;
+
+  constructor(batcher: Batcher, cache: BlockCache) {
+    this.#batcher = batcher;
+    this.#cache = cache;
+  }
+
+  planned(sequences: readonly Sequence[]): void {
+    const { lower, blockTokens } = this.#cache;
+    if (lower === undefined) return;
+    this.loadTokens = lower.takeReads() * blockTokens + this.#batcher.landedTokens;
+    this.storeTokens = 0;
+    const { rows, decodeRows } = this.#batcher.shape;
+    if (rows === decodeRows) return;
+    for (const { computed, planned, chain } of sequences) {
+      const named = chain.blocks * blockTokens;
+      if (computed < named) this.storeTokens += Math.min(computed + planned, named) - computed;
+    }
+  }
+}

@@ -1,0 +1,216 @@
+// The prefix cache below device memory: host memory takes a copy of every block, SSD what host memory has no room for.
+import { digestWords } from '../../util/blake2s.ts';
+import { Int32List } from '../../util/int32-list.ts';
+import type { BlockChain } from './block-chain.ts';
+import type { BlockListener } from './block-journal.ts';
+import { BlockTier, type SlotId } from './block-tier.ts';
+import type { EvictionKind } from './eviction.ts';
+
+export interface LowerTiersConfig {
+  readonly hostBlocks: number;
+  /** 0: there is no SSD. */
+  readonly ssdBlocks: number;
+  readonly eviction: EvictionKind;
+}
+
+/** Blocks on their way from host memory to SSD at once, at most: they lie in buffers of their own. What goes beyond is lost. */
+const writingMax = 64;
+
+/**
+ * A block that device memory comes to hold is copied to host memory at once (Mooncake, section 5.2: stored layer by layer while it is computed),
+ * so that dropping it there costs nothing. What host memory evicts, the least wanted by its order, is written to SSD and stays there until SSD
+ * evicts it: used again and evicted again it is not written twice. What is read of SSD is copied to host memory too.
+ * Whoever listens hears of a block when the first of the three has it and when the last of them loses it.
+ */
+export class LowerTiers implements BlockListener {
+  readonly host: BlockTier;
+  readonly ssd: BlockTier | undefined;
+  readonly #onDevice: (words: Uint32Array, at: number) => boolean;
+  /** Hears of what all tiers together hold. */
+  listener: BlockListener | undefined;
+  /** Slots of host memory that are being read. */
+  readonly #reading = new Int32List();
+  /** Slots of SSD that are being written, in order; told by `takeWrites`. */
+  readonly #writes = new Int32List();
+  #writing = 0;
+  #lost = 0;
+  #newReads = 0;
+  #reads = 0;
+
+  /** @param onDevice does device memory hold the block of the digest at `words[at..at+4]`? */
+  constructor(config: LowerTiersConfig, onDevice: (words: Uint32Array, at: number) => boolean) {
+    const { hostBlocks, ssdBlocks, eviction } = config;
+    this.#onDevice = onDevice;
+    this.host = new BlockTier(hostBlocks, eviction, (words, at, depth) => this.#leftHost(words, at, depth));
+    if (ssdBlocks > 0) this.ssd = new BlockTier(ssdBlocks, eviction, (words, at) => this.#leftSsd(words, at));
+  }
+
+  /** Blocks that would have gone to SSD, but too many were on their way. */
+  get lost(): number {
+    return this.#lost;
+  }
+
+  /** What device memory holds has changed. */
+  record(words: Uint32Array, at: number, stored: boolean, depth: number): void {
+    // Most that comes and goes there is or was here: one look tells.
+    if (this.host.expects(words, at)) return;
+    if (stored) this.host.put(words, at, depth);
+    if (this.ssd?.expects(words, at) !== true) this.listener?.record(words, at, stored, depth);
+  }
+
+  /** A sequence uses the chain's first `blocks` blocks, wherever they are. */
+  touch(chain: BlockChain, blocks: number): void {
+    this.host.tick();
+    this.ssd?.tick();
+    for (let i = 0; i < blocks; i++) {
+      const slot = this.host.find(chain.words, i * digestWords);
+      if (slot !== undefined) this.host.touch(slot);
+      const written = this.ssd?.find(chain.words, i * digestWords);
+      if (written !== undefined) this.ssd?.touch(written);
+    }
+  }
+
+  /** Blocks of the chain from `from` on, before `to`, that host memory holds without a gap: where they end. */
+  inHost(chain: BlockChain, from: number, to: number): number {
+    let end = from;
+    while (end < to && this.host.find(chain.words, end * digestWords) !== undefined) end++;
+    return end;
+  }
+
+  /** Host memory's blocks `from..to` of the chain, which must be there, are being read until `readEnded`. */
+  read(chain: BlockChain, from: number, to: number): void {
+    for (let i = from; i < to; i++) {
+      const slot = this.host.find(chain.words, i * digestWords);
+      if (slot === undefined) throw new Error(`Cannot load a block: host memory does not hold it: block ${i}`);
+      this.host.pin(slot);
+      this.#reading.push(slot);
+    }
+    this.#newReads += to - from;
+    this.#reads += to - from;
+  }
+
+  /** Blocks of which `read` was told since the last call. */
+  takeReads(): number {
+    const blocks = this.#newReads;
+    this.#newReads = 0;
+    return blocks;
+  }
+
+  /** Blocks that have been read of host memory. */
+  get reads(): number {
+    return this.#reads;
+  }
+
+  /** All that was being read of host memory has been, or will not be. */
+  readEnded(): void {
+    while (this.#reading.length > 0) this.host.unpin(this.#reading.pop());
+  }
+
+  /** Blocks of the chain from `from` on, before `to`, that SSD holds and host memory does not, without a gap: where they end. */
+  onSsd(chain: BlockChain, from: number, to: number): number {
+    if (this.ssd === undefined) return from;
+    let end = from;
+    while (end < to && this.#isOnSsdAlone(chain.words, end * digestWords)) end++;
+    return end;
+  }
+
+  #isOnSsdAlone(words: Uint32Array, at: number): boolean {
+    return this.host.find(words, at) === undefined && this.ssd?.find(words, at) !== undefined;
+  }
+
+  /** SSD's blocks `from..to` of the chain are being read, until they are let go of. */
+  pinOnSsd(chain: BlockChain, from: number, to: number): void {
+    for (let i = from; i < to; i++) this.ssd?.pin(this.#slotOnSsd(chain, i));
+  }
+
+  unpinOnSsd(chain: BlockChain, from: number, to: number): void {
+    for (let i = from; i < to; i++) this.ssd?.unpin(this.#slotOnSsd(chain, i));
+  }
+
+  #slotOnSsd(chain: BlockChain, index: number): SlotId {
+    const slot = this.ssd?.find(chain.words, index * digestWords);
+    if (slot === undefined) throw new Error(`Cannot read a block: SSD does not hold it: block ${index}`);
+    return slot;
+  }
+
+  /** How many blocks have begun to go to SSD since the last call, oldest first: each is there once `written` has been called for it. */
+  takeWrites(): number {
+    const blocks = this.#writes.length - this.#writing;
+    this.#writing = this.#writes.length;
+    return blocks;
+  }
+
+  /** The oldest `blocks` writes have ended. */
+  written(blocks: number): void {
+    if (blocks > this.#writing) throw new Error(`Cannot end ${blocks} writes: ${this.#writing} are under way`);
+    for (let i = 0; i < blocks; i++) this.ssd?.arrived(this.#writes.at(i));
+    this.#writes.shift(blocks);
+    this.#writing -= blocks;
+  }
+
+  /** Drops the chain's first `blocks` blocks, whose contents are suspect, as far as nobody needs them. */
+  forget(chain: BlockChain, blocks: number): void {
+    for (let i = blocks - 1; i >= 0; i--) {
+      const at = i * digestWords;
+      let dropped = false;
+      for (const tier of [this.host, this.ssd]) {
+        const slot = tier?.find(chain.words, at);
+        if (slot === undefined || tier === undefined || tier.isPinned(slot)) continue;
+        tier.drop(slot);
+        dropped = true;
+      }
+      if (dropped) this.#tellGone(chain.words, at);
+    }
+  }
+
+  /** (blocks, 4 words): the digests `here`, of all that device memory holds, and those that only a lower tier has. */
+  withBelow(here: Uint32Array): Uint32Array {
+    const below: number[] = [];
+    const add = (words: Uint32Array, at: number) => {
+      for (let i = 0; i < digestWords; i++) below.push(words[at + i]);
+    };
+    this.host.forEach((words, at) => {
+      if (!this.#onDevice(words, at)) add(words, at);
+    });
+    this.ssd?.forEach((words, at) => {
+      if (!this.#onDevice(words, at) && !this.host.expects(words, at)) add(words, at);
+    });
+    const all = new Uint32Array(here.length + below.length);
+    all.set(here);
+    all.set(below, here.length);
+    return all;
+  }
+
+  #isBelow(words: Uint32Array, at: number): boolean {
+    return this.host.expects(words, at) || this.ssd?.expects(words, at) === true;
+  }
+
+  #leftHost(words: Uint32Array, at: number, depth: number): void {
+    const { ssd } = this;
+    if (ssd !== undefined && !ssd.expects(words, at)) {
+      const slot = this.#writes.length < writingMax ? ssd.take(words, at, depth) : undefined;
+      if (slot === undefined) this.#lost++;
+      else this.#writes.push(slot);
+    }
+    this.#tellGone(words, at);
+  }
+
+  #leftSsd(words: Uint32Array, at: number): void {
+    this.#tellGone(words, at);
+  }
+
+  #tellGone(words: Uint32Array, at: number): void {
+    if (this.listener === undefined || this.#isBelow(words, at) || this.#onDevice(words, at)) return;
+    this.listener.record(words, at, false, 0);
+  }
+
+  /** Throws unless both tiers are sound and everything on its way is somebody's. */
+  check(): void {
+    this.host.check();
+    this.ssd?.check();
+    if (this.host.arriving > 0)
+      throw new Error(`Tiers broken: ${this.host.arriving} blocks come to host memory from nowhere`);
+    if (this.#writes.length !== (this.ssd?.arriving ?? 0))
+      throw new Error(`Tiers broken: ${this.ssd?.arriving} blocks come to SSD, ${this.#writes.length} are written`);
+  }
+}

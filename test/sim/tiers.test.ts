@@ -1,0 +1,86 @@
+// Simulated instances that keep blocks in host memory: what loading and storing takes, and that nothing is lost or told wrong.
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import { HostLink, HostPrefill } from '../../src/policy/cost/host-link.ts';
+import { ModelPredictor } from '../../src/policy/cost/model-predictor.ts';
+import { ChunkedPrefill } from '../../src/policy/cost/prefill.ts';
+import type { InstanceSpec } from '../../src/sim/simulation.ts';
+import type { TraceRequest } from '../../src/trace/request.ts';
+import { blockTokens, config, cost, handOff, machine, mixed, nic, requestOf, run, traces } from './runs.ts';
+
+function link(bytesPerSecond: number, layerWise = true): HostLink {
+  return new HostLink({ bytesPerSecond, kvBytesPerToken: cost.kvBytesPerToken, layers: 2, layerWise });
+}
+
+function prefillUs(tokens: number, cached: number): number {
+  const rows = tokens - cached;
+  const keyRows = rows * cached + (rows * (rows + 1)) / 2;
+  return cost.stepUs({ rows, keyRows, decodeRows: 0, decodeKeys: 0, logitRows: 1 });
+}
+
+/** The same prompt again, after another that the device memory has room for only without it. */
+const returning: readonly TraceRequest[] = [
+  requestOf(0, 0, 97, 1, 7),
+  requestOf(1, 1e6, 120, 1, 8),
+  requestOf(2, 2e6, 97, 1, 7),
+];
+
+describe('a link to host memory', () => {
+  it('costs what it takes longer than computing, and one layer of what is hidden', () => {
+    const fast = link(cost.kvBytesPerToken * 1e6);
+    // A microsecond a token; two layers.
+    expect(fast.exposedUs(1000, 0, 100)).toBe(50);
+    expect(fast.exposedUs(1000, 400, 100)).toBe(250);
+    expect(fast.exposedUs(1000, 3000, 100)).toBe(2000 + 550);
+    expect(link(cost.kvBytesPerToken * 1e6, false).exposedUs(1000, 400, 100)).toBe(500);
+    const compute = new ChunkedPrefill(new ModelPredictor(cost), 128);
+    const alone = compute.prefillUs(100, 60);
+    expect(new HostPrefill(compute, fast).prefillUs(100, 60)).toBe(alone + fast.exposedUs(alone, 60, 40));
+  });
+});
+
+describe('a simulated instance with host memory', () => {
+  for (const layerWise of [true, false]) {
+    it(`loads what the device had to drop, ${layerWise ? 'layer by layer' : 'before it computes'}`, () => {
+      const hostLink = link(1e7, layerWise);
+      const instances = mixed(1, { blocks: 8, tiers: { hostBlocks: 20, ssdBlocks: 0 }, hostLink });
+      const { outcome } = run(returning, { instances });
+      // Five full blocks are shared by the family; the sixth is each request's own.
+      const computeUs = prefillUs(97, 5 * blockTokens);
+      const exposedUs = Math.round(hostLink.exposedUs(computeUs, 5 * blockTokens, blockTokens));
+      expect(outcome.endUs).toBe(2e6 + computeUs + exposedUs);
+      expect(outcome.cachedTokens).toBe(5 * blockTokens);
+      expect(outcome.missReasons.evicted).toBe(0);
+    });
+  }
+
+  it('computes again what none keeps', () => {
+    const { outcome } = run(returning, { instances: mixed(1, { blocks: 8 }) });
+    expect(outcome.endUs).toBe(2e6 + prefillUs(97, 0));
+    expect(outcome.missReasons.evicted).toBe(5);
+  });
+
+  it('ends every request once, frees all, and is the same with equal steps run one by one', () => {
+    const tiers = fc.record({ hostBlocks: fc.integer({ min: 1, max: 60 }), ssdBlocks: fc.constant(0) });
+    const shapes = fc.record({ mixed: fc.nat(2), prefill: fc.integer({ min: 1, max: 2 }), decode: fc.constant(1) });
+    const links = fc.constantFrom(1e6, 1e8);
+    let hits = 0;
+    fc.assert(
+      fc.property(traces, tiers, shapes, links, fc.boolean(), (trace, tiers, shape, bytesPerSecond, layerWise) => {
+        const outcomes = [true, false].map((coalesce) => {
+          const changes = { coalesce, tiers, blocks: 14, hostLink: link(bytesPerSecond, layerWise), handOff };
+          const of = (role: 'prefill' | 'decode'): readonly InstanceSpec[] =>
+            Array.from({ length: shape[role] }, () => ({ role, nic, machine: { ...machine, ...changes } }));
+          const instances = [...of('prefill'), ...of('decode'), ...mixed(shape.mixed, changes)];
+          const { outcome, live } = run(trace, { ...config, instances });
+          expect([outcome.requests, live]).toEqual([trace.length, 0]);
+          hits += outcome.hitBlocks;
+          return [outcome.stateHash, outcome.endUs, outcome.steps, outcome.completedRequests];
+        });
+        expect(outcomes[0]).toEqual(outcomes[1]);
+      }),
+      { numRuns: 50 },
+    );
+    expect(hits).toBeGreaterThan(100);
+  });
+});
