@@ -24,15 +24,18 @@ export class Arrivals<Request> {
   /** Tokens whose keys and values the memory holds. */
   readonly #capacityTokens: number;
   readonly #push: Push<Request>;
+  /** Hears how many tokens' worth of the memory is in use. */
+  readonly #uses: (tokens: number) => void;
   readonly #arrivals = new Map<RequestId, Arrival<Request>>();
   /** Landed, in order, and not yet looked at. */
   #landed: RequestId[] = [];
   #usedTokens = 0;
   readonly #gone = new Set<RequestId>();
 
-  constructor(capacityTokens: number, push: Push<Request>) {
+  constructor(capacityTokens: number, push: Push<Request>, uses: (tokens: number) => void) {
     this.#capacityTokens = capacityTokens;
     this.#push = push;
+    this.#uses = uses;
   }
 
   get size(): number {
@@ -108,7 +111,7 @@ export class Arrivals<Request> {
     const arrival = this.#arrivals.get(id);
     if (arrival === undefined) return false;
     this.#arrivals.delete(id);
-    if (arrival.granted) this.#usedTokens -= arrival.tokens;
+    if (arrival.granted) this.#use(-arrival.tokens);
     this.#grant();
     return true;
   }
@@ -126,9 +129,14 @@ export class Arrivals<Request> {
       if (arrival.granted) continue;
       if (this.#usedTokens + arrival.tokens > this.#capacityTokens) return;
       arrival.granted = true;
-      this.#usedTokens += arrival.tokens;
+      this.#use(arrival.tokens);
       this.#answer(arrival.from, { kind: 'reserved', id });
     }
+  }
+
+  #use(tokens: number): void {
+    this.#usedTokens += tokens;
+    this.#uses(this.#usedTokens);
   }
 
   #answer(to: InstanceIndex, message: PeerMessage<Request>): void {

@@ -9,7 +9,7 @@ import type { Served } from './work.ts';
 export interface HandOffConfig {
   /** Keys and values leave layer by layer while the rest is computed; else when all is. */
   readonly layerWise: boolean;
-  /** Tokens whose keys and values fit where prompts land (host memory) until they are loaded. */
+  /** Tokens whose keys and values fit where prompts land (host memory) until they are loaded. What is cached there gives way. */
   readonly landingTokens: number;
   /** What has landed is refused where its decode would be late, or not fit. */
   readonly rechecks: boolean;
@@ -22,6 +22,8 @@ interface Owner<Request, S> {
   readonly push: Push<Request>;
   readonly isLive: (id: RequestId) => boolean;
   readonly promptTokens: (request: Request) => number;
+  /** So many tokens' worth of landing memory is in use now. */
+  readonly lands: (tokens: number) => void;
   /** The other side has the prompt, or will not have it. */
   readonly settled: (served: S, declined: boolean) => void;
 }
@@ -34,7 +36,7 @@ export class HandOffs<Request, S extends Served> {
   /** @param config undefined where there is no other instance */
   constructor(config: HandOffConfig | undefined, owner: Owner<Request, S>) {
     this.departures = new Departures(config?.layerWise ?? true, owner.push);
-    this.arrivals = new Arrivals(config?.landingTokens ?? 0, owner.push);
+    this.arrivals = new Arrivals(config?.landingTokens ?? 0, owner.push, owner.lands);
     this.#owner = owner;
   }
 

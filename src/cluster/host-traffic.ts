@@ -16,6 +16,14 @@ export class HostTraffic {
     this.#cache = cache;
   }
 
+  /** Prompts that land fill `tokens` tokens' worth of host memory, of `ofTokens` that all keys and values there may: cached ones give way. */
+  lands(tokens: number, ofTokens: number): void {
+    const { lower, blockTokens } = this.#cache;
+    if (lower === undefined) return;
+    const left = Math.floor((ofTokens - tokens) / blockTokens);
+    lower.host.reserve(Math.max(0, lower.host.capacity - left));
+  }
+
   planned(sequences: readonly Sequence[]): void {
     const { lower, blockTokens } = this.#cache;
     if (lower === undefined) return;

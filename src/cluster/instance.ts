@@ -77,6 +77,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       push: (effect) => this.#effects.push(effect),
       isLive: (id) => this.#roster.has(id),
       promptTokens: (request) => this.#work.size(request).promptTokens,
+      lands: (tokens) => this.#hostTraffic.lands(tokens, config.handOff?.landingTokens ?? 0),
       settled: (served, declined) => this.#settled(served, declined),
     });
     this.#prefixes = new PrefixMoves(this.#cache, {

@@ -4,9 +4,8 @@ import { describe, expect, it } from 'vitest';
 import { HostLink, HostPrefill } from '../../src/policy/cost/host-link.ts';
 import { ModelPredictor } from '../../src/policy/cost/model-predictor.ts';
 import { ChunkedPrefill } from '../../src/policy/cost/prefill.ts';
-import type { InstanceSpec } from '../../src/sim/simulation.ts';
 import type { TraceRequest } from '../../src/trace/request.ts';
-import { blockTokens, config, cost, handOff, machine, mixed, nic, requestOf, run, traces } from './runs.ts';
+import { blockTokens, cluster, cost, requestOf, run, traces } from './small-cluster.ts';
 
 function link(bytesPerSecond: number, layerWise = true): HostLink {
   return new HostLink({ bytesPerSecond, kvBytesPerToken: cost.kvBytesPerToken, layers: 2, layerWise });
@@ -43,7 +42,7 @@ describe('a simulated instance with host memory', () => {
   for (const layerWise of [true, false]) {
     it(`loads what the device had to drop, ${layerWise ? 'layer by layer' : 'before it computes'}`, () => {
       const hostLink = link(1e7, layerWise);
-      const instances = mixed(1, { blocks: 8, tiers: { hostBlocks: 20, ssdBlocks: 0 }, hostLink });
+      const instances = cluster({ mixed: 1 }, { blocks: 8, tiers: { hostBlocks: 20, ssdBlocks: 0 }, hostLink });
       const { outcome } = run(returning, { instances });
       // Five full blocks are shared by the family; the sixth is each request's own.
       const computeUs = prefillUs(97, 5 * blockTokens);
@@ -55,7 +54,7 @@ describe('a simulated instance with host memory', () => {
   }
 
   it('computes again what none keeps', () => {
-    const { outcome } = run(returning, { instances: mixed(1, { blocks: 8 }) });
+    const { outcome } = run(returning, { instances: cluster({ mixed: 1 }, { blocks: 8 }) });
     expect(outcome.endUs).toBe(2e6 + prefillUs(97, 0));
     expect(outcome.missReasons.evicted).toBe(5);
   });
@@ -68,11 +67,9 @@ describe('a simulated instance with host memory', () => {
     fc.assert(
       fc.property(traces, tiers, shapes, links, fc.boolean(), (trace, tiers, shape, bytesPerSecond, layerWise) => {
         const outcomes = [true, false].map((coalesce) => {
-          const changes = { coalesce, tiers, blocks: 14, hostLink: link(bytesPerSecond, layerWise), handOff };
-          const of = (role: 'prefill' | 'decode'): readonly InstanceSpec[] =>
-            Array.from({ length: shape[role] }, () => ({ role, nic, machine: { ...machine, ...changes } }));
-          const instances = [...of('prefill'), ...of('decode'), ...mixed(shape.mixed, changes)];
-          const { outcome, live } = run(trace, { ...config, instances });
+          const hostLink = link(bytesPerSecond, layerWise);
+          const instances = cluster(shape, { coalesce, tiers, blocks: 14, hostLink });
+          const { outcome, live } = run(trace, { instances });
           expect([outcome.requests, live]).toEqual([trace.length, 0]);
           hits += outcome.hitBlocks;
           return [outcome.stateHash, outcome.endUs, outcome.steps, outcome.completedRequests];
