@@ -167,7 +167,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     if (tracked?.now === undefined || event.kind === 'accepted') return;
     const { now, progress } = tracked;
     now.heardUs = nowUs;
-    if (event.kind === 'started' && !this.#dispatch.started(now, event.cachedTokens)) return;
+    if (event.kind === 'started' && !this.#dispatch.started(nowUs, now, event.cachedTokens)) return;
     if (progress?.hear(event) === false || (event.kind === 'started' && tracked.started)) return;
     tracked.started = true;
     if (event.kind === 'finished' || event.kind === 'failed') {

@@ -1,6 +1,6 @@
 // Where the conductor sends requests: which instances each try of one has something at, how many each has, and what they are told.
 import type { BlockJournal, BlockSnapshot } from '../policy/blocks/block-journal.ts';
-import type { PlacementDecision } from '../policy/placement/placement.ts';
+import { nothingFetched, type PlacementDecision } from '../policy/placement/placement.ts';
 import type { RequestSize } from './admission.ts';
 import type { ConductorConfig } from './conductor.ts';
 import type { ConductorEffect } from './effects.ts';
@@ -28,8 +28,6 @@ export interface Proposal {
 interface Inline extends PlacementDecision {
   readonly tokens: number;
 }
-
-const nothingFetched = { ownBlocks: 0, fetchedBlocks: 0, from: undefined, transferUs: 0 };
 
 interface InstanceView {
   readonly role: InstanceRole;
@@ -93,7 +91,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
       decision &&
       this.#gate.look(nowUs, request, {
         promptTokens: size.promptTokens,
-        waitUs: decision.queueUs + decision.transferUs,
+        waitUs: decision.waitUs,
         prefillUs: decision.prefillUs,
         inline: inline !== undefined,
         member: route && this.#decoderOf(route),
@@ -111,6 +109,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
       instance: choice.member,
       tokens: promptTokens - choice.cachedTokens,
       queueUs: choice.waitUs,
+      waitUs: choice.waitUs,
       prefillUs: choice.stepUs,
     };
   }
@@ -139,7 +138,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
     const predicted = verdict?.predicted;
     const { promptTokens } = size;
     for (const leg of legsOf(route)) this.#instances[leg].requests++;
-    const placed = this.#placer.place(nowUs, request, promptTokens, decision);
+    const placed = this.#placer.place(nowUs, request, promptTokens, decision, decodeAt);
     const member = predicted === undefined && inlineTokens === 0 ? decodeAt : this.#decoderOf(route);
     const joinsUs = nowUs + (predicted?.ttftUs ?? 0);
     const coming = member === undefined ? undefined : { member, tokens: promptTokens, joinsUs };
@@ -212,10 +211,10 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
   }
 
   /** False when that is known. */
-  started(now: Try, cachedTokens: number): boolean {
+  started(nowUs: number, now: Try, cachedTokens: number): boolean {
     if (now.stage !== 'queued') return false;
     now.stage = 'prefill';
-    this.#placer.started(now.placed, cachedTokens);
+    this.#placer.started(nowUs, now.placed, cachedTokens);
     return true;
   }
 

@@ -101,6 +101,11 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     return this.#cache.capacityTokens;
   }
 
+  /** When a `wake` is due, if nothing comes before. */
+  get nextUs(): number {
+    return this.#prefixes.loads.nextUs;
+  }
+
   /** `nowUs` never goes back. The effects are to be carried out in order. */
   step(nowUs: number, event: InstanceEvent<Request, Result>): readonly InstanceEffect<Plan, Request>[] {
     this.#effects = [];
@@ -127,6 +132,8 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
         if (!this.#prefixes.sends.sent(event.to, event.id))
           this.#ignore(`prefixSent: nothing is being sent for request ${event.id}`);
         break;
+      case 'wake':
+        break;
       case 'tellBlocks':
         this.#effects.push(
           this.#journal.all() ?? { kind: 'ignored', message: 'Ignored tellBlocks: no journal is kept' },
@@ -135,7 +142,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       default:
         this.#stepEnded(nowUs, event);
     }
-    this.#prefixes.loads.advance(this.#batcher.waiting);
+    this.#prefixes.loads.advance(nowUs, this.#batcher.waiting);
     if (this.#inFlight === undefined) this.#next(nowUs);
     else if (!('step' in event)) this.#endRun(this.#inFlight);
     const journal = this.#journal.changes(this.#emitted);

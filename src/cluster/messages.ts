@@ -17,7 +17,7 @@ export type PeerMessage<Request = GenerationRequest> = HandOffMessage<Request> |
 
 /** Of a request that starts behind a prefix which another instance has. */
 export type PrefixMessage =
-  /** To that one: send the chain's blocks from `from` on. Doubled: one is sent. After `unwanted`: sent for nobody, and dropped there. Lost: its request waits until it is cancelled. */
+  /** To that one: send the chain's blocks from `from` on. Doubled: one is sent. After `unwanted`: sent for nobody, and dropped there. Lost: the one that asked loses patience. */
   | { readonly kind: 'fetch'; readonly id: RequestId; readonly chain: BlockChain; readonly from: number }
   /** To the one that asked: they are not here, or not any more. Doubled or unknown: nothing to do. Lost: as for `fetch`. */
   | { readonly kind: 'missing'; readonly id: RequestId }
@@ -28,6 +28,8 @@ export type PrefixMessage =
 export interface PrefixFetch {
   readonly from: InstanceIndex;
   readonly blocks: number;
+  /** From when it is asked for: what takes longer is computed. */
+  readonly patienceUs: number;
 }
 
 /** Of a request that one prefills and another decodes. */
@@ -70,6 +72,8 @@ export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =
   | { readonly kind: 'loaded'; readonly id: RequestId; readonly source: LoadSource; readonly to: number }
   /** What `streamPrefix` was to send has left, or never will. */
   | { readonly kind: 'prefixSent'; readonly id: RequestId; readonly to: InstanceIndex }
+  /** It is `nextUs`. */
+  | { readonly kind: 'wake' }
   /** Tell all blocks that are held: answered with a `snapshot` effect. */
   | { readonly kind: 'tellBlocks' }
   /**

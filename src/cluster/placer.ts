@@ -41,6 +41,10 @@ export interface Placed {
   readonly instance: InstanceIndex;
   readonly promptTokens: number;
   readonly chain: BlockChain | undefined;
+  /** When its prefix is there. */
+  readonly readyUs: number;
+  /** Where it goes when its prompt is computed. */
+  readonly decodeAt: InstanceIndex | undefined;
   /** Predicted, while its prefill has not ended. */
   prefillUs: number | undefined;
 }
@@ -86,7 +90,10 @@ export class Placer<Request> {
     this.#placement = new Placement(config ?? plain, {
       kinds: this.#predictors.length,
       prefillUs: (kind, tokens, cached) => this.#predictors[kind].prefillUs(tokens, cached),
-      transferUs: transfers && ((from, to, tokens) => transfers.predictUs(this.#nowUs, from, to, tokens)),
+      transfers: transfers && {
+        transferUs: (from, to, tokens) => transfers.predictUs(this.#nowUs, from, to, tokens),
+        backlogUs: (from) => transfers.backlogUs(this.#nowUs, from),
+      },
     });
     if (config === undefined) return;
     this.#index = new PrefixIndex({ instances, blocks: config.blocks, remembered: config.rememberedBlocks });
@@ -129,20 +136,29 @@ export class Placer<Request> {
     return count === 0 ? 0 : sum / count;
   }
 
-  /** The request goes there. */
-  place(nowUs: number, request: Request, promptTokens: number, decision: PlacementDecision): Placed {
-    const { instance, prefillUs, from, fetchedBlocks } = decision;
+  /** The request goes there, and then to `decodeAt`. */
+  place(
+    nowUs: number,
+    request: Request,
+    promptTokens: number,
+    decision: PlacementDecision,
+    decodeAt?: InstanceIndex,
+  ): Placed {
+    const { instance, prefillUs, from, fetchedBlocks, transferUs } = decision;
     if (from !== undefined)
       this.#transfers?.add(nowUs, from, instance, fetchedBlocks * (this.#config?.blockTokens ?? 1));
     this.#placed++;
     this.#view.requests[instance]++;
     this.#queues.add(nowUs, instance, prefillUs);
-    return { instance, promptTokens, chain: this.#config?.chainOf(request), prefillUs };
+    const chain = this.#config?.chainOf(request);
+    return { instance, promptTokens, chain, prefillUs, readyUs: nowUs + transferUs, decodeAt };
   }
 
   /** It runs, with what the instance itself found of its prompt. */
-  started(placed: Placed, cachedTokens: number): void {
-    const { chain, prefillUs, promptTokens, instance } = placed;
+  started(nowUs: number, placed: Placed, cachedTokens: number): void {
+    const { chain, prefillUs, promptTokens, instance, decodeAt } = placed;
+    // Its keys and values leave as they are computed: they stand before what is asked for from now on.
+    if (decodeAt !== undefined) this.#transfers?.add(nowUs, instance, decodeAt, promptTokens);
     if (chain === undefined || this.#index === undefined || this.#config === undefined || prefillUs === undefined)
       return;
     const { blockTokens } = this.#config;
@@ -162,7 +178,7 @@ export class Placer<Request> {
   /** Its first token came. */
   prefilled(nowUs: number, placed: Placed): void {
     if (placed.prefillUs === undefined) return;
-    this.#queues.end(nowUs, placed.instance, placed.prefillUs);
+    this.#queues.end(nowUs, placed.instance, placed.prefillUs, placed.readyUs);
     placed.prefillUs = undefined;
   }
 
@@ -209,8 +225,10 @@ export class Placer<Request> {
 }
 
 /** What the decision's instance is to get from another one before the request starts. */
-export function fetchOf({ from, ownBlocks, fetchedBlocks }: PlacementDecision): PrefixFetch | undefined {
-  return from === undefined ? undefined : { from, blocks: ownBlocks + fetchedBlocks };
+export function fetchOf(decision: PlacementDecision): PrefixFetch | undefined {
+  const { from, ownBlocks, fetchedBlocks, transferUs, savedUs } = decision;
+  if (from === undefined) return undefined;
+  return { from, blocks: ownBlocks + fetchedBlocks, patienceUs: Math.ceil(transferUs + savedUs) };
 }
 
 const plain: PlacementSettings = { kind: 'least-loaded', seed: [0, 0], balancingThreshold: 1 };

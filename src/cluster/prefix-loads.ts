@@ -34,6 +34,8 @@ interface Load<S> {
   here: number;
   /** In the order of their blocks. */
   parts: Part[];
+  /** What has not come by then is computed. */
+  readonly untilUs: number;
 }
 
 /** The instance, as its loads see it. */
@@ -50,6 +52,7 @@ interface Owner<S> {
 interface Wish<S> {
   readonly served: S;
   readonly offers: readonly PrefixOffer[];
+  readonly patienceUs: number;
 }
 
 /** Of those who wait so many may load: what came long before its turn would be evicted again. */
@@ -75,21 +78,30 @@ export class PrefixLoads<S extends Served> {
     return this.#loads.size;
   }
 
-  /** When it is near its turn, the request is to have what the offers, in the order of their ends, have beyond what is here. */
-  want(served: S, offers: readonly PrefixOffer[]): void {
-    this.#wishes.set(served.sequence, { served, offers });
+  /** When it is near its turn, the request is to have what the offers, in the order of their ends, have beyond what is here. @param patienceUs from when it is asked for */
+  want(served: S, offers: readonly PrefixOffer[], patienceUs: number): void {
+    this.#wishes.set(served.sequence, { served, offers, patienceUs });
   }
 
-  /** Asks for what the first of those who wait lack, as far as there is room. */
-  advance(waiting: readonly Sequence[]): void {
+  /** When patience ends for something that is under way. */
+  get nextUs(): number {
+    let nextUs = Number.POSITIVE_INFINITY;
+    if (this.#loads.size > 0) for (const { untilUs } of this.#loads.values()) nextUs = Math.min(nextUs, untilUs);
+    return nextUs;
+  }
+
+  /** Gives up what takes too long, and asks for what the first of those who wait lack, as far as there is room. */
+  advance(nowUs: number, waiting: readonly Sequence[]): void {
+    if (this.nextUs <= nowUs)
+      for (const { served, untilUs } of [...this.#loads.values()]) if (untilUs <= nowUs) this.drop(served);
     if (this.#wishes.size === 0) return;
     for (let i = 0; i < waiting.length && i < ahead; i++) {
       const wish = this.#wishes.get(waiting[i]);
-      if (wish !== undefined) this.#begin(wish);
+      if (wish !== undefined) this.#begin(nowUs, wish);
     }
   }
 
-  #begin({ served, offers }: Wish<S>): void {
+  #begin(nowUs: number, { served, offers, patienceUs }: Wish<S>): void {
     const { sequence } = served;
     const { chain, known } = sequence;
     const blocksMax = Math.min(chain.blocks, sequence.reusableBlocks(this.#cache.blockTokens));
@@ -109,7 +121,7 @@ export class PrefixLoads<S extends Served> {
     for (let block = own; block < to; block++) this.#cache.allocate(table);
     this.#cache.moving.add(table);
     this.#wishes.delete(sequence);
-    this.#loads.set(served.id, { served, table, here: own, parts });
+    this.#loads.set(served.id, { served, table, here: own, parts, untilUs: nowUs + patienceUs });
     sequence.loading = true;
     for (const part of parts) this.#owner.ask(served, part);
   }

@@ -29,8 +29,8 @@ export class PrefixMoves<Request, S extends Served> {
   }
 
   /** Another instance has more of its prompt than this one, as far as is known. */
-  want(served: S, { from, blocks }: PrefixFetch): void {
-    this.loads.want(served, [{ source: from, to: blocks }]);
+  want(served: S, { from, blocks, patienceUs }: PrefixFetch): void {
+    this.loads.want(served, [{ source: from, to: blocks }], patienceUs);
   }
 
   /** Returns why the message changed nothing, where it did not. */

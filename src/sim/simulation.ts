@@ -56,6 +56,8 @@ export class Simulation {
   readonly #config: SimulationConfig;
   readonly #conductor: Conductor<LengthRequest>;
   readonly #instances: readonly LengthInstance[];
+  /** (instances): when each is to be woken. */
+  readonly #wakeUs: Float64Array;
   readonly #executors: readonly SimulatedExecutor[];
   readonly #network: Network;
   readonly #streams: Streams;
@@ -79,6 +81,7 @@ export class Simulation {
     this.#instances = instances.map(({ machine }) =>
       createLengthInstance({ ...machine, queueMax: Number.MAX_SAFE_INTEGER }),
     );
+    this.#wakeUs = new Float64Array(instances.length).fill(Number.POSITIVE_INFINITY);
     this.#executors = instances.map(
       ({ machine }, index) => new SimulatedExecutor(machine, this.#heap, index, config.watch),
     );
@@ -180,6 +183,7 @@ export class Simulation {
   #stepEnds(index: InstanceIndex): void {
     const ended = this.#executors[index].due(this.#nowUs);
     if (ended !== undefined) this.#tellInstance(index, ended);
+    if (this.#instances[index].nextUs <= this.#nowUs) this.#tellInstance(index, { kind: 'wake' });
   }
 
   /** A flow changes, or a message arrives. */
@@ -232,7 +236,16 @@ export class Simulation {
     const effects = this.#instances[index].step(this.#nowUs, event);
     if (this.#config.checking) this.#instances[index].check();
     for (const effect of effects) this.#perform(index, effect);
+    this.#scheduleWake(index);
     if (this.#config.checking) this.#network.check();
+  }
+
+  /** A wake that comes too early, or after another, finds nothing to do. */
+  #scheduleWake(index: InstanceIndex): void {
+    const { nextUs } = this.#instances[index];
+    if (nextUs === this.#wakeUs[index]) return;
+    this.#wakeUs[index] = nextUs;
+    if (nextUs < Number.POSITIVE_INFINITY) this.#heap.push(nextUs, index);
   }
 
   #perform(index: InstanceIndex, effect: Effect): void {

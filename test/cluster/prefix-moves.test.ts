@@ -64,8 +64,11 @@ class PrefixWorld {
   /** Blocks told in journals, stored less removed, by instance. */
   readonly told = new Int32Array(instances);
   nowUs = 0;
+  readonly #patienceUs: number;
 
-  constructor(blocks = 30) {
+  /** @param blocks of each instance */
+  constructor(blocks = 30, patienceUs = 1e9) {
+    this.#patienceUs = patienceUs;
     const limits = { tokensMax: 64, logitRowsMax: 9, sequencesMax: 8, stepUsDecoding: 5_000, stepUsPrefill: 5_000 };
     const config = { cost, blockTokens, blocks, eviction: 'lru', limits, coalesce: false, queueMax: 1_000 } as const;
     this.instances = Array.from({ length: instances }, () => createLengthInstance(config));
@@ -81,7 +84,7 @@ class PrefixWorld {
     const request = new LengthRequest(trace, blockTokens, new Float64Pool());
     this.requests.push(request);
     this.heard.set(request.id, []);
-    const prefix = from === at || said === 0 ? undefined : { from, blocks: said };
+    const prefix = from === at || said === 0 ? undefined : { from, blocks: said, patienceUs: this.#patienceUs };
     this.messages.push({ to: at, event: { kind: 'submit', request, prefix } });
   }
 
@@ -99,8 +102,8 @@ class PrefixWorld {
       const kind = message?.event.kind;
       // Submits are the conductor's, and what has left is told by the instance's own driver: neither is lost or doubled.
       const local = kind === 'submit' || kind === 'prefixSent';
-      if (message !== undefined && (local || !lost)) this.tell(message.to, message.event);
       if (local || lost || !doubled) this.messages.splice(at, 1);
+      if (message !== undefined && (local || !lost)) this.tell(message.to, message.event);
     } else {
       const [to, step] = [...this.steps][at - this.messages.length] ?? [0, 0];
       this.steps.delete(to);
@@ -162,6 +165,21 @@ class PrefixWorld {
     expect([this.messages.length, this.steps.size]).toEqual([0, 0]);
   }
 
+  /** Time passes until nobody waits for anything; says whether it had to. */
+  waitOut(): boolean {
+    let waited = false;
+    this.finish();
+    for (const [i, instance] of this.instances.entries()) {
+      while (instance.nextUs < Number.POSITIVE_INFINITY) {
+        waited = true;
+        this.nowUs = Math.max(this.nowUs, instance.nextUs);
+        this.tell(i, { kind: 'wake' });
+        this.finish();
+      }
+    }
+    return waited;
+  }
+
   pagesUsed(): number[] {
     return this.instances.map((instance) => instance.snapshot().pages.used);
   }
@@ -221,19 +239,24 @@ describe('prefixes between instances', () => {
     expect(late).toBeGreaterThan(50);
   });
 
-  test('messages that are lost keep their requests waiting, and a cancel frees all of it', () => {
+  test('messages that are lost cost their requests no more than patience', () => {
+    let [given, lost] = [0, 0];
     fc.assert(
       fc.property(requestsOf, moves, (requests, history) => {
-        const world = new PrefixWorld();
+        const world = new PrefixWorld(30, 3_000);
         for (const request of requests) world.submit(request);
-        for (const { choice, cancel } of history) world.advance(choice, false, cancel < 10);
-        world.finish();
-        for (const { id } of world.requests) world.cancel(id);
-        world.finish();
+        for (const { choice, cancel } of history) {
+          world.advance(choice, false, cancel < 20);
+          lost += Number(cancel < 20);
+        }
+        given += Number(world.waitOut());
         expect(world.pagesUsed()).toEqual([0, 0, 0]);
+        for (const heard of world.heard.values()) expect([heard[0], heard.at(-1)]).toEqual(['started', 'finished']);
       }),
       { numRuns: 60 },
     );
+    expect(given).toBeGreaterThan(10);
+    expect(lost).toBeGreaterThan(100);
   });
 
   /** Instance 0 has computed the family's prompt of six blocks. */

@@ -20,7 +20,10 @@ const backlogUs = [0, 500, 0, 300, 0, 0];
 const costs: PlacementCosts = {
   kinds: 2,
   prefillUs: (kind, tokens, cached) => (kind + 1) * (tokens - cached) * 20,
-  transferUs: (from, _to, tokens) => backlogUs[from % backlogUs.length] + 3 * tokens,
+  transfers: {
+    transferUs: (from, _to, tokens) => backlogUs[from % backlogUs.length] + 3 * tokens,
+    backlogUs: (from) => backlogUs[from % backlogUs.length] ?? 0,
+  },
 };
 
 function placement(kind: PlacementKind, changes: Partial<PlacementCosts> = {}): Placement {
@@ -67,22 +70,25 @@ describe('placement', () => {
         const matches = matchesOf(instances.map(({ own }) => own));
         const decision = placement(kind).choose({ number: 0, tokens, blockTokens, matches }, viewOf(instances));
         const longest = Math.max(...instances.map(({ own }) => own));
-        const from = instances.findIndex(({ own }) => own === longest);
+        // Of those who have the longest, the first of those with the least to send.
+        const holders = instances.flatMap(({ own }, i) => (own === longest ? [i] : []));
+        const from = holders.toSorted((a, b) => (backlogUs[a] ?? 0) - (backlogUs[b] ?? 0) || a - b)[0] ?? 0;
         const ways = instances.flatMap(({ up, queueUs, kind, own }, i) => {
           if (up === 0) return [];
           const alone = { i, fetchedBlocks: 0, us: queueUs + costs.prefillUs(kind, tokens, own * blockTokens) };
           if (!fetching || longest <= own * balancingThreshold) return [alone];
-          const transferUs = costs.transferUs?.(from, i, (longest - own) * blockTokens) ?? 0;
-          const us = queueUs + transferUs + costs.prefillUs(kind, tokens, longest * blockTokens);
+          const transferUs = costs.transfers?.transferUs(from, i, (longest - own) * blockTokens) ?? 0;
+          const us = Math.max(queueUs, transferUs) + costs.prefillUs(kind, tokens, longest * blockTokens);
           return [alone, { i, fetchedBlocks: longest - own, us }];
         });
         if (decision === undefined) {
           expect(ways).toEqual([]);
           return;
         }
-        const { queueUs, transferUs, prefillUs, ownBlocks, fetchedBlocks } = decision;
-        expect(queueUs + transferUs + prefillUs).toBe(Math.min(...ways.map(({ us }) => us)));
-        expect(ways).toContainEqual({ i: decision.instance, fetchedBlocks, us: queueUs + transferUs + prefillUs });
+        const { queueUs, transferUs, waitUs, prefillUs, ownBlocks, fetchedBlocks } = decision;
+        expect(waitUs).toBe(Math.max(queueUs, transferUs));
+        expect(waitUs + prefillUs).toBe(Math.min(...ways.map(({ us }) => us)));
+        expect(ways).toContainEqual({ i: decision.instance, fetchedBlocks, us: waitUs + prefillUs });
         expect(ownBlocks).toBe(instances[decision.instance]?.own);
         expect(decision.from).toBe(fetchedBlocks > 0 ? from : undefined);
         fetched[fetchedBlocks > 0 ? 'yes' : 'no']++;
@@ -95,7 +101,7 @@ describe('placement', () => {
   test('takes no prefix from others while nothing moves between instances', () => {
     const instances = [0, 10].map((own) => ({ up: 1, requests: 0, queueUs: own * 400, kind: 0, own }));
     const question = { number: 0, tokens: 120, blockTokens, matches: matchesOf([0, 10]) };
-    const decision = placement('cache-aware', { transferUs: undefined }).choose(question, viewOf(instances));
+    const decision = placement('cache-aware', { transfers: undefined }).choose(question, viewOf(instances));
     expect(decision).toMatchObject({ instance: 0, ownBlocks: 0, fetchedBlocks: 0, from: undefined, prefillUs: 2400 });
     expect(placement('cache-aware').choose(question, viewOf(instances))).toMatchObject({
       instance: 0,
@@ -166,7 +172,7 @@ describe('queues of prefills', () => {
     for (let i = 0; i < 200; i++) {
       queues.add(nowUs, 0, 10_000);
       nowUs += 30_000;
-      queues.end(nowUs, 0, 10_000);
+      queues.end(nowUs, 0, 10_000, 0);
     }
     expect(queues.slowness(0)).toBeCloseTo(3, 2);
     const out = new Float64Array(1);

@@ -203,6 +203,25 @@ describe('a simulated run', () => {
     expect(outcome.ttftUs.mean).toBeLessThan(alone.ttftUs.mean);
   });
 
+  it('is the same with equal steps run one by one while prefixes move, on links fast and slow', () => {
+    let moved = 0;
+    const links = fc.constantFrom(undefined, 3e6, 3e5);
+    fc.assert(
+      fc.property(traces, links, fc.constantFrom(1, 3), (trace, linkBytesPerSecond, balancingThreshold) => {
+        const placement = { ...config.placement, balancingThreshold };
+        const outcomes = [true, false].map((coalesce) => {
+          const { outcome, live } = run(trace, { instances: mixed(3, { coalesce }), linkBytesPerSecond, placement });
+          expect([outcome.requests, live]).toEqual([trace.length, 0]);
+          moved += outcome.bytesMoved.prefix;
+          return [outcome.stateHash, outcome.endUs, outcome.steps];
+        });
+        expect(outcomes[0]).toEqual(outcomes[1]);
+      }),
+      { numRuns: 60 },
+    );
+    expect(moved).toBeGreaterThan(8 * blockTokens * cost.kvBytesPerToken);
+  });
+
   it('refuses what is too long and what is too many', () => {
     const long = requestOf(0, 0, 24 * blockTokens, 2);
     expect(run([long]).outcome.refusedRequests).toBe(1);

@@ -17,12 +17,19 @@ export interface ClusterView {
   readonly kind: Uint8Array;
 }
 
+export interface TransferCosts {
+  /** Until `tokens` tokens of keys and values have come, the sender's backlog included. */
+  transferUs(from: number, to: number, tokens: number): number;
+  /** What an instance has to send before anything else. */
+  backlogUs(from: number): number;
+}
+
 export interface PlacementCosts {
   readonly kinds: number;
   /** Prefill of `tokens` tokens, the first `cachedTokens` of which are in the cache, on an instance of the kind that does nothing else. */
   prefillUs(kind: number, tokens: number, cachedTokens: number): number;
-  /** Until `tokens` tokens of keys and values have come, the sender's backlog included. */
-  readonly transferUs: ((from: number, to: number, tokens: number) => number) | undefined;
+  /** What moves between instances; undefined: nothing does. */
+  readonly transfers: TransferCosts | undefined;
 }
 
 /** What is asked. */
@@ -45,6 +52,10 @@ export interface PlacementDecision {
   readonly queueUs: number;
   readonly transferUs: number;
   readonly prefillUs: number;
+  /** Until the prefill begins: what it fetches comes while others compute. */
+  readonly waitUs: number;
+  /** What the fetch saves: after so much more than its time, computing would have been faster. */
+  readonly savedUs: number;
 }
 
 export interface PlacementSettings {
@@ -100,21 +111,19 @@ export class Placement {
     if (instance === undefined) return undefined;
     const { tokens, blockTokens, matches } = question;
     const ownBlocks = matches?.blocks[instance] ?? 0;
-    return {
-      instance,
-      ownBlocks,
-      fetchedBlocks: 0,
-      from: undefined,
-      queueUs: view.queueUs[instance],
-      transferUs: 0,
-      prefillUs: this.#costs.prefillUs(view.kind[instance], tokens, ownBlocks * blockTokens),
-    };
+    const queueUs = view.queueUs[instance];
+    const prefillUs = this.#costs.prefillUs(view.kind[instance], tokens, ownBlocks * blockTokens);
+    return { ...nothingFetched, instance, ownBlocks, queueUs, waitUs: queueUs, prefillUs };
   }
 
-  /** Algorithm 1: queue and prefill behind the own prefix, or behind a fetched one where that is so much longer; the least sum wins. */
+  /**
+   * Algorithm 1: queue and prefill behind the own prefix, or behind a fetched one where that is so much longer; the least sum wins. A prefix
+   * is fetched while others compute, so that the longer of queue and transfer counts, not their sum.
+   */
   #leastTtft(question: PlacementQuestion, view: ClusterView, fetching: boolean): PlacementDecision | undefined {
     const { matches, tokens, blockTokens } = question;
-    const longest = fetching && this.#costs.transferUs !== undefined ? longestMatch(matches) : undefined;
+    const transfers = fetching ? this.#costs.transfers : undefined;
+    const longest = transfers && longestMatch(matches, transfers);
     const longestBlocks = longest === undefined ? 0 : (matches?.blocks[longest] ?? 0);
     for (let kind = 0; kind < this.#costs.kinds; kind++) {
       this.#wholeUs[kind] = this.#costs.prefillUs(kind, tokens, 0);
@@ -129,9 +138,10 @@ export class Placement {
       let us = view.queueUs[i] + this.#ownUs(view.kind[i], question, own);
       let fetched = false;
       if (longest !== undefined && longestBlocks > own * this.#settings.balancingThreshold) {
-        const remoteUs = view.queueUs[i] + this.#transferUs(question, longest, i, longestBlocks - own);
-        fetched = remoteUs + this.#restUs[view.kind[i]] < us;
-        if (fetched) us = remoteUs + this.#restUs[view.kind[i]];
+        const transferUs = transfers?.transferUs(longest, i, (longestBlocks - own) * blockTokens) ?? 0;
+        const fetchedUs = Math.max(view.queueUs[i], transferUs) + this.#restUs[view.kind[i]];
+        fetched = fetchedUs < us;
+        if (fetched) us = fetchedUs;
       }
       if (us < bestUs || (us === bestUs && best !== undefined && view.requests[i] < view.requests[best])) {
         best = i;
@@ -139,28 +149,25 @@ export class Placement {
         fetches = fetched;
       }
     }
-    if (best === undefined || longest === undefined || !fetches) return this.#plain(question, view, best);
-    const ownBlocks = matches?.blocks[best] ?? 0;
-    return {
-      instance: best,
-      ownBlocks,
-      fetchedBlocks: longestBlocks - ownBlocks,
-      from: longest,
-      queueUs: view.queueUs[best],
-      transferUs: this.#transferUs(question, longest, best, longestBlocks - ownBlocks),
-      prefillUs: this.#restUs[view.kind[best]],
-    };
+    const alone = this.#plain(question, view, best);
+    if (alone === undefined || longest === undefined || !fetches) return alone;
+    const { instance, ownBlocks, queueUs } = alone;
+    const fetchedBlocks = longestBlocks - ownBlocks;
+    const transferUs = transfers?.transferUs(longest, instance, fetchedBlocks * blockTokens) ?? 0;
+    const prefillUs = this.#restUs[view.kind[instance]];
+    const waitUs = Math.max(queueUs, transferUs);
+    const savedUs = alone.prefillUs - prefillUs;
+    return { instance, ownBlocks, fetchedBlocks, from: longest, queueUs, transferUs, prefillUs, waitUs, savedUs };
   }
 
   /** Most instances have nothing of a prompt: what they would take is the same for all of a kind. */
   #ownUs(kind: number, { tokens, blockTokens }: PlacementQuestion, own: number): number {
     return own === 0 ? this.#wholeUs[kind] : this.#costs.prefillUs(kind, tokens, own * blockTokens);
   }
-
-  #transferUs({ blockTokens }: PlacementQuestion, from: number, to: number, blocks: number): number {
-    return this.#costs.transferUs?.(from, to, blocks * blockTokens) ?? Number.POSITIVE_INFINITY;
-  }
 }
+
+/** Of a decision: no prefix comes from another instance. */
+export const nothingFetched = { ownBlocks: 0, fetchedBlocks: 0, from: undefined, transferUs: 0, savedUs: 0 };
 
 function leastLoaded({ up, requests }: ClusterView): number | undefined {
   let best: number | undefined;
@@ -182,14 +189,16 @@ function nthUp({ up }: ClusterView, n: number): number | undefined {
   return undefined;
 }
 
-/** Whoever holds most of the prompt, the lowest index among equals. */
-function longestMatch(matches: PrefixMatches | undefined): number | undefined {
+/** Whoever holds most of the prompt; among equals who has least to send, then the lowest index. */
+function longestMatch(matches: PrefixMatches | undefined, { backlogUs }: TransferCosts): number | undefined {
   let best: number | undefined;
   if (matches === undefined) return undefined;
   for (let i = 0; i < matches.count; i++) {
     const instance = matches.instances[i];
-    const more = best === undefined ? 1 : matches.blocks[instance] - matches.blocks[best];
-    if (more > 0 || (more === 0 && best !== undefined && instance < best)) best = instance;
+    if (best === undefined || matches.blocks[instance] > matches.blocks[best]) best = instance;
+    if (best === instance || matches.blocks[instance] < matches.blocks[best]) continue;
+    const lessUs = backlogUs(best) - backlogUs(instance);
+    if (lessUs > 0 || (lessUs === 0 && instance < best)) best = instance;
   }
   return best;
 }

@@ -36,9 +36,10 @@ export class PrefillQueues {
     this.#workUs[instance] += afterUs - beforeUs;
   }
 
-  /** A prefill ended with its first token. */
-  end(nowUs: number, instance: number, predictedUs: number): void {
-    this.#tookUs[instance] = this.#tookUs[instance] * kept + nowUs - this.#sinceUs[instance];
+  /** A prefill ended with its first token. It could not begin before `readyUs`, when its prefix was there. */
+  end(nowUs: number, instance: number, predictedUs: number, readyUs: number): void {
+    const tookUs = Math.max(0, nowUs - Math.max(this.#sinceUs[instance], readyUs));
+    this.#tookUs[instance] = this.#tookUs[instance] * kept + tookUs;
     this.#predictedUs[instance] = this.#predictedUs[instance] * kept + predictedUs;
     this.#sinceUs[instance] = nowUs;
     this.remove(instance, predictedUs);
