@@ -1,15 +1,14 @@
 // Entry of an instance's thread: kernels, weights, engine, machine, loop.
-import { webcrypto } from 'node:crypto';
 import { platform, setPriority } from 'node:os';
 import { type MessagePort, parentPort, workerData } from 'node:worker_threads';
 import { createTokenInstance, type TokenInstance } from '../cluster/token-work.ts';
 import { Engine } from '../engine/engine.ts';
 import { modelFingerprint } from '../engine/fingerprint.ts';
-import { loadModel } from '../engine/load-model.ts';
+import { type LoadedModel, loadModel } from '../engine/load-model.ts';
 import type { Backend } from '../kernel/backend.ts';
 import { collectWhenAsked } from '../live/collection.ts';
 import { InstanceLoop } from '../live/instance-loop.ts';
-import type { FromInstance, InstanceDescription, InstanceThreadData } from '../live/protocol.ts';
+import type { BlockRoot, FromInstance, InstanceThreadData, ReadyMessage } from '../live/protocol.ts';
 import { openModel } from '../weights/open-model.ts';
 import { createBackend } from './backend.ts';
 import { defaultKvBytes } from './kv-memory.ts';
@@ -25,51 +24,63 @@ const stepUsDecoding = 50_000;
 const stepUsPrefill = 100_000;
 const computeNiceness = 5;
 
-interface Loaded {
+interface Served {
   readonly machine: TokenInstance;
   readonly engine: Engine;
-  readonly description: InstanceDescription;
+  readonly ready: Omit<ReadyMessage, 'kind' | 'snapshot'>;
 }
 
-function load(settings: InstanceSettings, backend: Backend): Loaded {
+/** Packs the model's weights, unless another thread of the process has them. */
+function load(settings: InstanceSettings, backend: Backend): { readonly model: LoadedModel; readonly root: BlockRoot } {
   const files = openModel(settings.model);
   try {
     const { weights, inputs, contextTokens } = settings;
     const model = loadModel({ model: files, backend, weights, inputs, context: contextTokens });
-    const kvBytes = settings.kvBytes ?? defaultKvBytes(model.kv, contextTokens);
-    const engine = new Engine({ model, backend, tokensMax, logitRowsMax, kvBytes });
-    const machine = createTokenInstance({
-      pages: engine.pages,
-      groups: model.kv.groups,
-      eviction: settings.eviction,
-      limits: { tokensMax, logitRowsMax, sequencesMax, stepUsDecoding, stepUsPrefill },
-      // The conductor on the gateway's thread is the one that refuses.
-      queueMax: Number.MAX_SAFE_INTEGER,
-      root: {
-        modelFingerprint: modelFingerprint(files),
-        weightForm: weights,
-        inputForm: inputs,
-        kvType: model.kv.type,
-        rope: JSON.stringify([model.config.positions, model.config.attention]),
-      },
-      // Blocks never leave this process, so nobody has to know the key: identities cannot be forged from outside.
-      hashKey: webcrypto.getRandomValues(new Uint32Array(4)),
-    });
-    const description = {
-      weights: `${weights} (${model.packedTypes.join(', ')})`,
-      // A layer whose weights are not quantised takes bf16 where int8 was asked for.
-      inputs: [...new Set(model.compiled.linears.map((linear) => linear.inputs))].join(', '),
-      isa: backend.isa,
-      threads: backend.threads,
-      weightBytes: model.weightsBytes,
-      kvBytes: engine.pages * model.kv.pageBytes,
-      contextTokens,
-      capacityTokens: machine.capacityTokens,
+    const root = {
+      modelFingerprint: modelFingerprint(files),
+      weightForm: weights,
+      inputForm: inputs,
+      kvType: model.kv.type,
+      rope: JSON.stringify([model.config.positions, model.config.attention]),
     };
-    return { machine, engine, description };
+    return { model, root };
   } finally {
     files.close();
   }
+}
+
+function create({ settings, loaded, hashKey, journals }: InstanceThreadData<InstanceSettings>): Served {
+  const backend = createBackend(settings.threads);
+  const { model, root } = loaded ?? load(settings, backend);
+  const { contextTokens } = settings;
+  const kvBytes = settings.kvBytes ?? defaultKvBytes(model.kv, contextTokens, settings.instances);
+  const engine = new Engine({ model, backend, tokensMax, logitRowsMax, kvBytes });
+  const machine = createTokenInstance({
+    pages: engine.pages,
+    groups: model.kv.groups,
+    eviction: settings.eviction,
+    limits: { tokensMax, logitRowsMax, sequencesMax, stepUsDecoding, stepUsPrefill },
+    // The conductor on the gateway's thread is the one that refuses.
+    queueMax: Number.MAX_SAFE_INTEGER,
+    root,
+    // Blocks never leave this process, so nobody outside has to know the key: identities cannot be forged from there.
+    hashKey,
+    ...(journals ? { journalLife: 1 } : {}),
+  });
+  const description = {
+    weights: `${settings.weights} (${model.packedTypes.join(', ')})`,
+    // A layer whose weights are not quantised takes bf16 where int8 was asked for.
+    inputs: [...new Set(model.compiled.linears.map((linear) => linear.inputs))].join(', '),
+    isa: backend.isa,
+    threads: backend.threads,
+    weightBytes: model.weightsBytes,
+    kvBytes: engine.pages * model.kv.pageBytes,
+    contextTokens,
+    capacityTokens: machine.capacityTokens,
+  };
+  // What the oracle holds is this thread's alone.
+  const shared = backend.isa === 'reference' ? undefined : model;
+  return { machine, engine, ready: { description, root, shared } };
 }
 
 /** On Linux this is the calling thread's own, and its compute threads inherit it: the gateway's thread goes first where cores are short. */
@@ -79,13 +90,13 @@ function yieldToGateway(): void {
 
 function serve(port: MessagePort): void {
   const post = (message: FromInstance): void => port.postMessage(message);
-  const { settings, abort } = workerData as InstanceThreadData<InstanceSettings>;
+  const data = workerData as InstanceThreadData<InstanceSettings>;
   try {
     yieldToGateway();
-    const { machine, engine, description } = load(settings, createBackend(settings.threads));
-    new InstanceLoop(machine, engine, port, new Int32Array(abort), console.error).start();
+    const { machine, engine, ready } = create(data);
+    new InstanceLoop(machine, engine, port, new Int32Array(data.abort), console.error).start();
     collectWhenAsked();
-    post({ kind: 'ready', description, snapshot: machine.snapshot() });
+    post({ kind: 'ready', ...ready, snapshot: machine.snapshot() });
   } catch (error) {
     post({ kind: 'unable', message: error instanceof Error ? error.message : String(error) });
   }

@@ -8,8 +8,11 @@ import { pageTokens } from '../util/step.ts';
 const contextsAtOnce = 2;
 const leastBytes = 256 * 2 ** 20;
 
-/** Two of the longest contexts, at least 256 MB, at most half of the machine's memory. Pages take memory only once they are used. */
-export function defaultKvBytes(kv: KvShape, contextTokens: number): number {
+/**
+ * Two of the longest contexts, at least 256 MB, at most an instance's share of half of the machine's memory. Pages take memory only once
+ * they are used.
+ */
+export function defaultKvBytes(kv: KvShape, contextTokens: number, instances: number): number {
   const contextBytes = pagesFor(kv.groups, contextTokens, pageTokens) * kv.pageBytes;
-  return Math.min(totalmem() / 2, Math.max(leastBytes, contextsAtOnce * contextBytes));
+  return Math.min(totalmem() / 2 / instances, Math.max(leastBytes, contextsAtOnce * contextBytes));
 }

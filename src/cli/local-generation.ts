@@ -29,7 +29,7 @@ export async function ask(
   settings: LocalSettings,
   onText: (text: string) => void,
 ): Promise<LocalAnswer> {
-  const { model, instance } = serving;
+  const { model, cluster } = serving;
   if (model.tokenizer === undefined) throw new Error(`Cannot generate: model '${model.id}' has no tokenizer`);
   const prompt = await promptTokens(serving, input);
   const room = model.contextTokens - prompt.length;
@@ -45,7 +45,7 @@ export async function ask(
   };
   const request = localRequest(serving, prompt, Math.min(room, settings.maxTokens ?? room), settings);
   return new Promise((resolve, reject) => {
-    instance.submit(request, (event: GenerationEvent) => {
+    cluster.submit(request, (event: GenerationEvent) => {
       if (event.kind === 'tokens') {
         outputTokens += event.tokens.length;
         for (const id of event.tokens) if (!ends.has(id)) add(detokenizer.push(id));

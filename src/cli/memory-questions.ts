@@ -5,10 +5,8 @@ import { collectEverywhere } from '../live/collection.ts';
 
 export const memoryQuestion = 'kvasir: memory';
 
-/** The instance's; the tokenizer's thread lives only where long texts come. */
-const workers = 1;
-
-export function answerMemoryQuestions(): void {
+/** @param workers threads of instances; the tokenizer's lives only where long texts come */
+export function answerMemoryQuestions(workers: number): void {
   if (process.send === undefined || globalThis.gc === undefined) return;
   process.on('message', (message) => {
     if (message !== memoryQuestion) return;

@@ -2,11 +2,11 @@
 
 import type { Encode } from '../gateway/prompt.ts';
 import type { ServedModel } from '../gateway/served-model.ts';
+import { LiveCluster } from '../live/live-cluster.ts';
 import { TokenizerThread } from '../live/tokenizer-thread.ts';
-import { WorkerInstance } from '../live/worker-instance.ts';
 import { openModel } from '../weights/open-model.ts';
 import { locateModel } from './locate-model.ts';
-import type { ModelOptions } from './options.ts';
+import type { InstanceOptions, ModelOptions } from './options.ts';
 import { contextTokens, createServedModel } from './served-model.ts';
 import type { InstanceSettings } from './worker-settings.ts';
 
@@ -15,38 +15,34 @@ const inlineCharacters = 8192;
 
 export interface Serving {
   readonly model: ServedModel;
-  readonly instance: WorkerInstance;
+  readonly cluster: LiveCluster;
   readonly encode: Encode;
-  /** Ends the instance's thread. */
+  /** Ends the instances' threads. */
   close(): Promise<void>;
 }
 
-/** @param queue requests accepted at once */
-export async function openServing(
-  options: ModelOptions,
-  { queue, servedModelName }: { queue: number; servedModelName?: string | undefined },
-): Promise<Serving> {
+export interface ServingOptions {
+  /** Requests accepted at once. */
+  readonly queue: number;
+  readonly servedModelName?: string | undefined;
+  /** What sets instances apart from what the model's options say of all; one unless given. */
+  readonly instances?: readonly InstanceOptions[];
+}
+
+export async function openServing(options: ModelOptions, serving: ServingOptions): Promise<Serving> {
+  const { queue, servedModelName, instances = [{}] } = serving;
   const { path, name } = await locateModel(options.model);
   const files = openModel(path);
   try {
-    const context = contextTokens(files, options);
-    const settings: InstanceSettings = {
-      model: path,
-      weights: options.weights,
-      inputs: options.inputs,
-      threads: options.threads,
-      contextTokens: context,
-      kvBytes: options.kvMemory,
-      eviction: options.eviction,
-    };
-    // The worker packs weights while this thread builds the tokenizer.
-    const instance = new WorkerInstance({
+    const context = contextTokens(files, { ...options, kvMemory: leastKvMemory(options, instances) });
+    // The workers pack weights while this thread builds the tokenizer.
+    const cluster = new LiveCluster({
       entry: new URL('./instance-worker.js', import.meta.url),
-      settings,
+      instances: instances.map((own) => instanceSettings(options, own, path, context, instances.length)),
       queueMax: queue,
       log: console.error,
     });
-    const model = await servedOrClosed(instance, () => createServedModel(files, context, servedModelName ?? name));
+    const model = await servedOrClosed(cluster, () => createServedModel(files, context, servedModelName ?? name));
     const { tokenizer } = model;
     const thread = new TokenizerThread(new URL('./tokenizer-worker.js', import.meta.url), { model: path });
     const encode: Encode = async (text, addSpecial) => {
@@ -54,20 +50,46 @@ export async function openServing(
       return Int32Array.from(tokenizer?.encode(text, { addSpecial }) ?? []);
     };
     const close = async (): Promise<void> => {
-      await Promise.all([instance.close(), thread.close()]);
+      await Promise.all([cluster.close(), thread.close()]);
     };
-    return { model, instance, encode, close };
+    return { model, cluster, encode, close };
   } finally {
     files.close();
   }
 }
 
-/** The thread of a model whose text side cannot be built must not keep the process alive. */
-async function servedOrClosed(instance: WorkerInstance, create: () => ServedModel): Promise<ServedModel> {
+/** The threads of a model whose text side cannot be built must not keep the process alive. */
+async function servedOrClosed(cluster: LiveCluster, create: () => ServedModel): Promise<ServedModel> {
   try {
     return create();
   } catch (error) {
-    await instance.close();
+    await cluster.close();
     throw error;
   }
+}
+
+/** What the smallest instance has; undefined where each takes what the context needs. */
+function leastKvMemory({ kvMemory }: ModelOptions, instances: readonly InstanceOptions[]): number | undefined {
+  const given = instances.flatMap((own) => own.kvMemory ?? kvMemory ?? []);
+  return given.length === 0 ? undefined : Math.min(...given);
+}
+
+/** Threads that are given for all are shared out. */
+function instanceSettings(
+  options: ModelOptions,
+  own: InstanceOptions,
+  model: string,
+  context: number,
+  instances: number,
+): InstanceSettings {
+  return {
+    model,
+    weights: options.weights,
+    inputs: options.inputs,
+    threads: own.threads ?? Math.max(1, Math.floor(options.threads / instances)),
+    contextTokens: context,
+    kvBytes: own.kvMemory ?? options.kvMemory,
+    instances,
+    eviction: options.eviction,
+  };
 }

@@ -45,9 +45,23 @@ export const modelOptionsSchema = z.object({
   eviction: z.enum(evictionKinds).default('lru'),
 });
 
+/** Most instances of one process. */
+const instancesMax = 64;
+
+/** What sets an instance apart from the others. */
+const instanceSchema = z.strictObject({ threads: count(1, 1024).optional(), kvMemory: bytes.optional() });
+export type InstanceOptions = z.infer<typeof instanceSchema>;
+
+/** A number of equal ones, or a list. */
+const instancesSchema = z.union([
+  count(1, instancesMax).transform((n): InstanceOptions[] => Array.from({ length: n }, () => ({}))),
+  z.array(z.preprocess(inCamelCase, instanceSchema)).min(1).max(instancesMax),
+]);
+
 const apiKey = z.string().min(1, 'a key is empty');
 
 export const serveOptionsSchema = modelOptionsSchema.extend({
+  instances: instancesSchema.default([{}]),
   host: z.string().default('127.0.0.1'),
   port: count(0, 65_535).default(8000),
   apiKey: z.union([apiKey.transform((key) => [key]), z.array(apiKey)]).default([]),
@@ -121,9 +135,14 @@ function readConfig(path: string): Record<string, unknown> {
   if (typeof parsed !== 'object' || parsed === null || Array.isArray(parsed)) {
     throw new UsageError(`Cannot read config ${path}: it is not a mapping of options`);
   }
-  // A YAML key may be spelled like the flag.
+  return inCamelCase(parsed) as Record<string, unknown>;
+}
+
+/** A YAML key may be spelled like the flag. */
+function inCamelCase(given: unknown): unknown {
+  if (typeof given !== 'object' || given === null || Array.isArray(given)) return given;
   return Object.fromEntries(
-    Object.entries(parsed).map(([name, value]) => [name.replace(/-(\w)/g, (_, c: string) => c.toUpperCase()), value]),
+    Object.entries(given).map(([name, value]) => [name.replace(/-(\w)/g, (_, c: string) => c.toUpperCase()), value]),
   );
 }
 

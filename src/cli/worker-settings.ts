@@ -9,5 +9,7 @@ export interface InstanceSettings {
   readonly contextTokens: number;
   /** undefined: chosen by the context and the machine's memory. */
   readonly kvBytes: number | undefined;
+  /** Instances that share the machine's memory. */
+  readonly instances: number;
   readonly eviction: ModelOptions['eviction'];
 }

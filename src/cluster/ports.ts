@@ -87,7 +87,7 @@ export interface InstanceSnapshot {
   readonly evictedBlocks: number;
 }
 
-/** What serves requests: one instance, or later a pool of them behind a conductor. */
+/** What serves requests: instances behind a conductor. */
 export interface InferencePort {
   /** `sink` hears `accepted` or `failed` at once, before submit returns, then the rest in order; `finished` or `failed` is last and comes exactly once unless the request is cancelled. */
   submit(request: GenerationRequest, sink: (event: GenerationEvent) => void): void;
@@ -95,7 +95,9 @@ export interface InferencePort {
   overload(ahead: number): Extract<GenerationEvent, { kind: 'failed' }> | undefined;
   /** Frees everything the request holds; its sink hears nothing more. Unknown ids are ignored. */
   cancel(id: RequestId): void;
+  /** Of all instances together. */
   snapshot(): InstanceSnapshot;
+  instances(): readonly InstanceSnapshot[];
   /** Refuses new requests (SHUTTING_DOWN) and resolves when those accepted have ended. */
   drain(): Promise<void>;
 }

@@ -74,7 +74,11 @@ function addInfoRoutes(app: Hono<Env>, model: ServedModel, port: InferencePort, 
     owned_by: 'kvasir',
     max_model_len: model.contextTokens,
   };
-  app.get('/health', (c) => c.json({ status: 'ok' }));
+  app.get('/health', (c) => {
+    const instances = port.instances();
+    const ready = instances.filter((instance) => instance.ready).length;
+    return c.json({ status: 'ok', instances: { total: instances.length, ready } });
+  });
   app.get('/ready', (c) => {
     const { ready } = port.snapshot();
     return c.json({ status: ready ? 'ready' : 'not ready' }, ready ? 200 : 503);

@@ -71,6 +71,7 @@ export class FrontDoor {
       overload: (ahead) => port.overload(ahead),
       cancel: (id) => port.cancel(id),
       snapshot: () => port.snapshot(),
+      instances: () => port.instances(),
       drain: () => port.drain(),
     };
   }

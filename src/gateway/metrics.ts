@@ -1,12 +1,12 @@
-// Prometheus metrics of the gateway and of the instance behind it.
+// Prometheus metrics of the gateway and of the instances behind it.
 import { Counter, Gauge, Histogram, Registry } from 'prom-client';
 import type { InferencePort, InstanceSnapshot } from '../cluster/ports.ts';
 
 const latencySeconds = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60];
 const gapSeconds = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5];
 
-/** Gauges and counters read from the instance at scrape time: name, help, value. */
-const instanceGauges: readonly (readonly [string, string, (s: InstanceSnapshot) => number])[] = [
+/** Gauges and counters of all instances together, read at scrape time: name, help, value. */
+const gauges: readonly (readonly [string, string, (s: InstanceSnapshot) => number])[] = [
   ['kvasir_requests_waiting', 'Requests accepted and not yet running', (s) => s.waiting],
   ['kvasir_requests_running', 'Requests in the running batch', (s) => s.running],
   ['kvasir_kv_pages_total', 'KV pages of the pool', (s) => s.pages.total],
@@ -14,7 +14,7 @@ const instanceGauges: readonly (readonly [string, string, (s: InstanceSnapshot) 
   ['kvasir_kv_pages_cached', 'KV pages kept as prefix cache', (s) => s.pages.cached],
   ['kvasir_kv_pages_free', 'KV pages free', (s) => s.pages.free],
 ];
-const instanceCounters: readonly (readonly [string, string, (s: InstanceSnapshot) => number])[] = [
+const counters: readonly (readonly [string, string, (s: InstanceSnapshot) => number])[] = [
   ['kvasir_prompt_tokens_total', 'Prompt tokens of started requests', (s) => s.promptTokens],
   ['kvasir_prefix_cache_hit_tokens_total', 'Prompt tokens taken from the prefix cache', (s) => s.cachedTokens],
   ['kvasir_prompt_tokens_computed_total', 'Prompt tokens computed', (s) => s.computedPromptTokens],
@@ -23,6 +23,16 @@ const instanceCounters: readonly (readonly [string, string, (s: InstanceSnapshot
   ['kvasir_evicted_blocks_total', 'Cached blocks evicted', (s) => s.evictedBlocks],
   ['kvasir_steps_total', 'Engine steps', (s) => s.steps],
   ['kvasir_step_seconds_total', 'Time in engine steps', (s) => s.stepMsTotal / 1000],
+];
+
+/** Gauges of each instance. */
+const instanceGauges: readonly (readonly [string, string, (s: InstanceSnapshot) => number])[] = [
+  ['kvasir_instance_up', 'Does the instance serve?', (s) => Number(s.ready)],
+  ['kvasir_instance_requests_waiting', 'Requests of the instance that do not run yet', (s) => s.waiting],
+  ['kvasir_instance_requests_running', 'Requests in the running batch of the instance', (s) => s.running],
+  ['kvasir_instance_kv_pages_used', 'KV pages of the instance held by requests', (s) => s.pages.used],
+  ['kvasir_instance_kv_pages_cached', 'KV pages of the instance kept as prefix cache', (s) => s.pages.cached],
+  ['kvasir_instance_kv_pages_free', 'KV pages of the instance free', (s) => s.pages.free],
 ];
 
 export class GatewayMetrics {
@@ -64,8 +74,9 @@ export class GatewayMetrics {
       help: 'Requests whose client went away',
       registers,
     });
-    for (const [name, help, read] of instanceGauges) this.#pull(name, help, () => read(port.snapshot()), 'gauge');
-    for (const [name, help, read] of instanceCounters) this.#pull(name, help, () => read(port.snapshot()), 'counter');
+    for (const [name, help, read] of gauges) this.#pull(name, help, () => read(port.snapshot()), 'gauge');
+    for (const [name, help, read] of counters) this.#pull(name, help, () => read(port.snapshot()), 'counter');
+    for (const [name, help, read] of instanceGauges) this.#pullEach(name, help, () => port.instances().map(read));
   }
 
   /** @param startMs when the request came, by performance.now() */
@@ -79,6 +90,18 @@ export class GatewayMetrics {
 
   async render(): Promise<{ contentType: string; text: string }> {
     return { contentType: this.#registry.contentType, text: await this.#registry.metrics() };
+  }
+
+  #pullEach(name: string, help: string, read: () => readonly number[]): void {
+    new Gauge({
+      name,
+      help,
+      labelNames: ['instance'],
+      registers: [this.#registry],
+      collect() {
+        for (const [instance, value] of read().entries()) this.set({ instance }, value);
+      },
+    });
   }
 
   #pull(name: string, help: string, read: () => number, kind: 'gauge' | 'counter'): void {

@@ -5,7 +5,7 @@ import type { InstanceEvent } from '../cluster/messages.ts';
 import type { GenerationEvent, RequestId } from '../cluster/ports.ts';
 import type { TokenInstance } from '../cluster/token-work.ts';
 import type { Engine } from '../engine/engine.ts';
-import type { FromInstance, ToInstance } from './protocol.ts';
+import type { BlockJournal, BlockSnapshot, EventsMessage, ToInstance } from './protocol.ts';
 
 type RunStep = Extract<InstanceEffect, { kind: 'runStep' }>;
 
@@ -17,6 +17,8 @@ export class InstanceLoop {
   readonly #abort: Int32Array;
   readonly #log: (message: string) => void;
   #events: [RequestId, GenerationEvent][] = [];
+  #journals: BlockJournal[] = [];
+  #blocks: BlockSnapshot | undefined;
   #next: RunStep | undefined;
   /** Something changed that the gateway has not been told. */
   #changed = false;
@@ -116,8 +118,10 @@ export class InstanceLoop {
         // Every run is one step long here.
         break;
       case 'journal':
+        this.#journals.push(copyOf(effect.journal));
+        break;
       case 'snapshot':
-        // One instance behind one conductor: nobody has to be told what it holds.
+        this.#blocks = effect.snapshot;
         break;
       case 'ignored':
       case 'fault':
@@ -138,10 +142,24 @@ export class InstanceLoop {
     const news = this.#events.length > 0 || (this.#changed && this.#next === undefined);
     if (!news || this.#closed) return;
     this.#changed = false;
-    const message: FromInstance = { kind: 'events', events: this.#events, snapshot: this.#machine.snapshot() };
+    const message: EventsMessage = {
+      kind: 'events',
+      events: this.#events,
+      snapshot: this.#machine.snapshot(),
+      journals: this.#journals,
+      blocks: this.#blocks,
+    };
     this.#port.postMessage(message);
     this.#events = [];
+    this.#journals = [];
+    this.#blocks = undefined;
   }
+}
+
+/** Its arrays are the machine's, used again for the next one. */
+function copyOf({ life, number, changes, words, stored }: BlockJournal): BlockJournal {
+  const width = words.length / stored.length;
+  return { life, number, changes, words: words.slice(0, changes * width), stored: stored.slice(0, changes) };
 }
 
 function nowUs(): number {

@@ -1,21 +1,44 @@
-// Messages between the gateway's thread and an instance's thread.
-import type { GenerationEvent, GenerationRequest, InstanceSnapshot, RequestId } from '../cluster/ports.ts';
+// Messages between the gateway's thread and the threads of instances.
+import type { InstanceEffect } from '../cluster/effects.ts';
+import type { InstanceEvent } from '../cluster/messages.ts';
+import type { GenerationEvent, InstanceSnapshot, RequestId } from '../cluster/ports.ts';
+import type { TokenInstanceConfig } from '../cluster/token-work.ts';
+import type { LoadedModel } from '../engine/load-model.ts';
+
+export type BlockJournal = Extract<InstanceEffect, { kind: 'journal' }>['journal'];
+export type BlockSnapshot = Extract<InstanceEffect, { kind: 'snapshot' }>['snapshot'];
+/** What the identities of blocks chain from. */
+export type BlockRoot = TokenInstanceConfig['root'];
 
 export type ToInstance =
-  | { readonly kind: 'submit'; readonly request: GenerationRequest }
-  | { readonly kind: 'cancel'; readonly id: RequestId }
+  | Extract<InstanceEvent, { kind: 'submit' | 'cancel' | 'tellBlocks' }>
   | { readonly kind: 'close' };
 
 export type FromInstance =
-  | { readonly kind: 'ready'; readonly description: InstanceDescription; readonly snapshot: InstanceSnapshot }
+  | ReadyMessage
   /** The instance could not start: one line that says why. */
   | { readonly kind: 'unable'; readonly message: string }
-  /** What one turn of the instance's loop brought, in order. */
-  | {
-      readonly kind: 'events';
-      readonly events: readonly (readonly [id: RequestId, event: GenerationEvent])[];
-      readonly snapshot: InstanceSnapshot;
-    };
+  | EventsMessage;
+
+export interface ReadyMessage {
+  readonly kind: 'ready';
+  readonly description: InstanceDescription;
+  readonly snapshot: InstanceSnapshot;
+  readonly root: BlockRoot;
+  /** What the others of the process may use as well; undefined where weights belong to one thread. */
+  readonly shared: LoadedModel | undefined;
+}
+
+/** What one turn of the instance's loop brought, in order. */
+export interface EventsMessage {
+  readonly kind: 'events';
+  readonly events: readonly (readonly [id: RequestId, event: GenerationEvent])[];
+  readonly snapshot: InstanceSnapshot;
+  /** What its cache stored and dropped, where conductors are told. */
+  readonly journals: readonly BlockJournal[];
+  /** All that it holds, if it was asked. */
+  readonly blocks: BlockSnapshot | undefined;
+}
 
 /** What is in force, for the line printed at start. */
 export interface InstanceDescription {
@@ -34,4 +57,10 @@ export interface InstanceDescription {
 export interface InstanceThreadData<Settings> {
   readonly settings: Settings;
   readonly abort: SharedArrayBuffer;
+  /** Four words that key the identities of blocks: the same for all instances of a cluster. */
+  readonly hashKey: Uint32Array;
+  /** Is there a conductor that places by what instances hold? */
+  readonly journals: boolean;
+  /** Weights that another thread has loaded, with what their blocks chain from. */
+  readonly loaded: { readonly model: LoadedModel; readonly root: BlockRoot } | undefined;
 }

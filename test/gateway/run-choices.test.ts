@@ -33,6 +33,10 @@ class HeldPort implements InferencePort {
     this.cancelled.push(id);
   }
 
+  instances() {
+    return this.#snapshots.instances();
+  }
+
   snapshot() {
     return this.#snapshots.snapshot();
   }

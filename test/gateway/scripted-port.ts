@@ -48,6 +48,10 @@ export class ScriptedPort implements InferencePort {
     if (this.#live.delete(id)) this.cancelled.push(id);
   }
 
+  instances(): readonly InstanceSnapshot[] {
+    return [this.snapshot()];
+  }
+
   snapshot(): InstanceSnapshot {
     return {
       ready: this.ready,

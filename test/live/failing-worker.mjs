@@ -5,6 +5,8 @@ const { failure } = workerData.settings;
 if (failure === 'unable') parentPort.postMessage({ kind: 'unable', message: 'Cannot read model: no such file' });
 else if (failure === 'early exit') process.exit(3);
 else {
-  parentPort.postMessage({ kind: 'ready', description: { capacityTokens: 1000 }, snapshot: { ready: true } });
+  const pages = { total: 0, used: 0, cached: 0, free: 0 };
+  const snapshot = { ready: true, waiting: 0, running: 0, pages };
+  parentPort.postMessage({ kind: 'ready', description: { capacityTokens: 1000 }, snapshot });
   parentPort.on('message', () => process.exit(4));
 }

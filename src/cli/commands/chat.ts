@@ -6,7 +6,7 @@ import { ask } from '../local-generation.ts';
 import { openServing } from '../open-serving.ts';
 import { addModelFlags, readOptions } from '../options.ts';
 import { addGenerationFlags, generationSchema } from './generate.ts';
-import { describeInstance } from './serve.ts';
+import { describeInstances } from './serve.ts';
 
 export function chatCommand(): Command {
   const command = addModelFlags(
@@ -18,7 +18,7 @@ export function chatCommand(): Command {
       const options = readOptions(generationSchema, flags);
       const serving = await openServing(options, { queue: 1 });
       try {
-        console.log(describeInstance(serving.model.id, await serving.instance.ready()));
+        console.log(describeInstances(serving.model.id, await serving.cluster.ready()));
         const beginning: ChatMessage[] = system === undefined ? [] : [{ role: 'system', content: system }];
         let messages = [...beginning];
         for await (const line of lines()) {

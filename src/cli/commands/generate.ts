@@ -38,7 +38,7 @@ export function generateCommand(): Command {
         if (prompt === '') throw new UsageError('Cannot generate: the prompt is empty');
         const serving = await openServing(options, { queue: 1 });
         try {
-          await serving.instance.ready();
+          await serving.cluster.ready();
           const settings = { ...options, maxTokens: options.maxTokens ?? maxTokensDefault };
           const input = chat === true ? { messages: [{ role: 'user', content: prompt }] } : { text: prompt };
           const answer = await ask(serving, input, settings, (text) => {

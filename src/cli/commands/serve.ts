@@ -3,8 +3,8 @@ import { Command } from 'commander';
 import { pino } from 'pino';
 import type { ServedModel } from '../../gateway/served-model.ts';
 import { type Gateway, listen } from '../../gateway/server.ts';
+import type { LiveCluster } from '../../live/live-cluster.ts';
 import type { InstanceDescription } from '../../live/protocol.ts';
-import type { WorkerInstance } from '../../live/worker-instance.ts';
 import { answerMemoryQuestions } from '../memory-questions.ts';
 import { openServing, type Serving } from '../open-serving.ts';
 import { addModelFlags, readOptions, type ServeOptions, serveOptionsSchema } from '../options.ts';
@@ -14,6 +14,7 @@ const drainGraceMs = 30_000;
 
 export function serveCommand(): Command {
   return addModelFlags(new Command('serve').description('serve a model over an OpenAI-compatible endpoint'))
+    .option('--instances <n>', 'instances that serve, each on a thread of its own over the same weights (default: 1)')
     .option('--host <address>', 'address to listen on (default: 127.0.0.1)')
     .option('--port <n>', 'port to listen on, 0 for any (default: 8000)')
     .option('--api-key <key...>', 'keys that clients must send one of (default: none needed)')
@@ -28,9 +29,9 @@ export function serveCommand(): Command {
       try {
         const gateway = await openGateway(serving, options);
         try {
-          answerMemoryQuestions();
-          announce(serving.model, await serving.instance.ready(), gateway, options);
-          await served(serving.instance);
+          answerMemoryQuestions(options.instances.length);
+          announce(serving.model, await serving.cluster.ready(), gateway, options);
+          await served(serving.cluster);
         } finally {
           await gateway.drain(drainGraceMs);
         }
@@ -41,10 +42,10 @@ export function serveCommand(): Command {
 }
 
 /** @throws Error when host and port cannot be listened on */
-function openGateway({ model, instance, encode }: Serving, options: ServeOptions): Promise<Gateway> {
+function openGateway({ model, cluster, encode }: Serving, options: ServeOptions): Promise<Gateway> {
   const settings = {
     model,
-    port: instance,
+    port: cluster,
     encode,
     logger: pino({ level: options.logLevel }, pino.destination({ dest: 2, sync: false })),
     apiKeys: options.apiKey,
@@ -56,9 +57,14 @@ function openGateway({ model, instance, encode }: Serving, options: ServeOptions
   return listen(settings, options.host, options.port);
 }
 
-function announce(model: ServedModel, description: InstanceDescription, gateway: Gateway, options: ServeOptions): void {
+function announce(
+  model: ServedModel,
+  instances: readonly InstanceDescription[],
+  gateway: Gateway,
+  options: ServeOptions,
+): void {
   const url = `http://${gateway.host.includes(':') ? `[${gateway.host}]` : gateway.host}:${gateway.port}`;
-  console.log(describeInstance(model.id, description));
+  console.log(describeInstances(model.id, instances));
   console.log(`Serving on ${url}`);
   // The key itself is not for logs.
   const key = options.apiKey.length === 0 ? '' : ' -H "authorization: Bearer $KEY"';
@@ -71,20 +77,30 @@ function announce(model: ServedModel, description: InstanceDescription, gateway:
   );
 }
 
-export function describeInstance(id: string, description: InstanceDescription): string {
-  const { weights, inputs, isa, threads, weightBytes, kvBytes, contextTokens } = description;
-  const megabytes = (bytes: number): string => `${(bytes / 1e6).toFixed(0)} MB`;
+export function describeInstances(id: string, instances: readonly InstanceDescription[]): string {
+  const [first] = instances;
+  if (first === undefined) throw new Error(`Cannot describe model ${id}: no instance serves it`);
+  const { weights, inputs, isa, weightBytes, contextTokens } = first;
   const kernels = isa === 'reference' ? 'none (TypeScript oracle)' : isa;
-  return (
+  const model =
     `Model ${id}: weights ${weights} (${megabytes(weightBytes)}), inputs ${inputs}, instruction set ${kernels}, ` +
-    `${threads} threads, context ${contextTokens} tokens, KV ${megabytes(kvBytes)}`
-  );
+    `context ${contextTokens} tokens`;
+  if (instances.length === 1) return `${model}, ${describeShare(first)}`;
+  return [model, ...instances.map((instance, i) => `Instance ${i}: ${describeShare(instance)}`)].join('\n');
+}
+
+function describeShare({ threads, kvBytes }: InstanceDescription): string {
+  return `${threads} threads, KV ${megabytes(kvBytes)}`;
+}
+
+function megabytes(bytes: number): string {
+  return `${(bytes / 1e6).toFixed(0)} MB`;
 }
 
 /** Resolves when the server is asked to stop. @throws Error when it can serve no more */
-async function served(instance: WorkerInstance): Promise<void> {
-  const end = await Promise.race([stopSignal(), instance.ended]);
-  if (end !== 'stop') throw new Error('Cannot go on serving: the instance thread ended; the lines above say why');
+async function served(cluster: LiveCluster): Promise<void> {
+  const end = await Promise.race([stopSignal(), cluster.ended]);
+  if (end !== 'stop') throw new Error('Cannot go on serving: no instance is left; the lines above say why');
   console.log('Draining: running requests finish, new ones are refused');
 }
 

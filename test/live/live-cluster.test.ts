@@ -1,15 +1,15 @@
 // An instance's thread that fails: callers hear of it once, in order, and nothing hangs.
 import { describe, expect, it } from 'vitest';
 import type { GenerationEvent } from '../../src/cluster/ports.ts';
-import { WorkerInstance } from '../../src/live/worker-instance.ts';
+import { LiveCluster } from '../../src/live/live-cluster.ts';
 import { request } from '../cluster/world.ts';
 
-function start(failure: string): WorkerInstance {
+function start(failure: string): LiveCluster {
   const entry = new URL('./failing-worker.mjs', import.meta.url);
-  return new WorkerInstance({ entry, settings: { failure }, queueMax: 4, log: () => {} });
+  return new LiveCluster({ entry, instances: [{ failure }], queueMax: 4, log: () => {} });
 }
 
-describe('WorkerInstance', () => {
+describe('LiveCluster', () => {
   it('says in one line why it cannot start', async () => {
     const instance = start('unable');
     await expect(instance.ready()).rejects.toThrow('Cannot read model: no such file');

@@ -1,0 +1,72 @@
+// An instance's thread as the gateway's thread sees it: started, spoken to, interrupted, and gone.
+import { Worker } from 'node:worker_threads';
+import type { EventsMessage, FromInstance, InstanceThreadData, ReadyMessage, ToInstance } from './protocol.ts';
+
+export interface InstanceThreadOptions {
+  /** Module that the thread runs: it makes an instance and starts an InstanceLoop. */
+  readonly entry: URL;
+  readonly data: Omit<InstanceThreadData<unknown>, 'abort'>;
+  readonly log: (message: string) => void;
+  readonly onEvents: (message: EventsMessage) => void;
+}
+
+export class InstanceThread {
+  readonly #worker: Worker;
+  readonly #abort: Int32Array;
+  readonly #ready: Promise<ReadyMessage>;
+  readonly #ended: Promise<void>;
+
+  constructor({ entry, data, log, onEvents }: InstanceThreadOptions) {
+    const abort = new SharedArrayBuffer(4);
+    this.#abort = new Int32Array(abort);
+    const workerData: InstanceThreadData<unknown> = { ...data, abort };
+    this.#worker = new Worker(entry, { workerData });
+    this.#ready = this.#awaitReady(log, onEvents);
+    // Whoever awaits it sees the failure; nobody else has to.
+    this.#ready.catch(() => {});
+    this.#ended = new Promise((resolve) => this.#worker.once('exit', () => resolve()));
+  }
+
+  /** Resolves once the instance serves. @throws Error saying in one line why it cannot */
+  get ready(): Promise<ReadyMessage> {
+    return this.#ready;
+  }
+
+  /** Resolves when the thread has ended, asked to or not. */
+  get ended(): Promise<void> {
+    return this.#ended;
+  }
+
+  send(message: ToInstance): void {
+    this.#worker.postMessage(message);
+  }
+
+  /** Sets the word that the step in flight polls. */
+  interrupt(): void {
+    Atomics.store(this.#abort, 0, 1);
+  }
+
+  /** Ends the thread; what runs there is lost. */
+  async close(): Promise<void> {
+    this.send({ kind: 'close' });
+    this.interrupt();
+    await this.#ended;
+  }
+
+  #awaitReady(log: (message: string) => void, onEvents: (message: EventsMessage) => void): Promise<ReadyMessage> {
+    return new Promise((resolve, reject) => {
+      this.#worker.on('message', (message: FromInstance) => {
+        if (message.kind === 'events') onEvents(message);
+        else if (message.kind === 'ready') resolve(message);
+        else reject(new Error(message.message));
+      });
+      this.#worker.once('error', (error) => {
+        log(`Instance thread failed: ${error.stack ?? error.message}`);
+        reject(error);
+      });
+      this.#worker.once('exit', (code) =>
+        reject(new Error(`Cannot start the instance: its thread ended with code ${code}`)),
+      );
+    });
+  }
+}

@@ -1,0 +1,44 @@
+// Counters and gauges of several instances as those of one.
+import type { InstanceSnapshot } from '../cluster/ports.ts';
+
+/** Of an instance that is not there yet. */
+export const nothingYet: InstanceSnapshot = {
+  ready: false,
+  waiting: 0,
+  running: 0,
+  pages: { total: 0, used: 0, cached: 0, free: 0 },
+  promptTokens: 0,
+  cachedTokens: 0,
+  computedPromptTokens: 0,
+  generatedTokens: 0,
+  preemptions: 0,
+  steps: 0,
+  stepMsTotal: 0,
+  evictedBlocks: 0,
+};
+
+/** Counts of all, those that are gone included; ready while one is. */
+export function sumOf(snapshots: readonly InstanceSnapshot[]): InstanceSnapshot {
+  return snapshots.reduce(
+    (a, b) => ({
+      ready: a.ready || b.ready,
+      waiting: a.waiting + b.waiting,
+      running: a.running + b.running,
+      pages: {
+        total: a.pages.total + b.pages.total,
+        used: a.pages.used + b.pages.used,
+        cached: a.pages.cached + b.pages.cached,
+        free: a.pages.free + b.pages.free,
+      },
+      promptTokens: a.promptTokens + b.promptTokens,
+      cachedTokens: a.cachedTokens + b.cachedTokens,
+      computedPromptTokens: a.computedPromptTokens + b.computedPromptTokens,
+      generatedTokens: a.generatedTokens + b.generatedTokens,
+      preemptions: a.preemptions + b.preemptions,
+      steps: a.steps + b.steps,
+      stepMsTotal: a.stepMsTotal + b.stepMsTotal,
+      evictedBlocks: a.evictedBlocks + b.evictedBlocks,
+    }),
+    nothingYet,
+  );
+}

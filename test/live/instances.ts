@@ -1,0 +1,61 @@
+// Clusters of real instances for tests: the embedded model on worker threads, and what each request is answered.
+import { fileURLToPath } from 'node:url';
+import type { InstanceSettings } from '../../src/cli/worker-settings.ts';
+import type { GenerationEvent, GenerationRequest } from '../../src/cluster/ports.ts';
+import { LiveCluster } from '../../src/live/live-cluster.ts';
+import { greedy } from '../cluster/world.ts';
+
+const model = fileURLToPath(new URL('../../models/kvasir-tiny/kvasir-tiny-q8_0.gguf', import.meta.url));
+
+/** Each ends its own thread when it is told to by a request named `deadly...`. */
+export function liveCluster(instances: readonly Partial<InstanceSettings>[]): LiveCluster {
+  const settings = { model, weights: 'native', inputs: 'bf16', threads: 1, contextTokens: 512 } as const;
+  return new LiveCluster({
+    entry: new URL('./dying-worker.mjs', import.meta.url),
+    instances: instances.map(
+      (own): InstanceSettings => ({
+        ...{ ...settings, kvBytes: 32 * 2 ** 20, instances: instances.length, eviction: 'lru' },
+        ...own,
+      }),
+    ),
+    queueMax: 64,
+    log: () => {},
+  });
+}
+
+export function liveRequest(id: string, prompt: readonly number[], maxTokens: number): GenerationRequest {
+  const sampling = { ...greedy, temperature: 0.8, seed: [prompt[0] ?? 0, 7], topLogprobs: 2 } as const;
+  const prompted = { id, prompt: Int32Array.from(prompt), maxTokens, sampling };
+  return { ...prompted, stopTokenIds: [], priority: 0, salt: '' };
+}
+
+/** A prompt of its own for each `kind`; `length` may differ. */
+export function livePrompt(kind: number, length: number): number[] {
+  return Array.from({ length }, (_, i) => 3 + ((kind * 97 + i * i * 31 + i * 7) % 500));
+}
+
+export interface Answer {
+  readonly tokens: readonly number[];
+  /** Bits of every log-probability, in order. */
+  readonly logprobs: readonly number[];
+  readonly end: GenerationEvent;
+  readonly cachedTokens: number | undefined;
+}
+
+/** Resolves with the last event, whatever it is. */
+export function answerOf(cluster: LiveCluster, request: GenerationRequest): Promise<Answer> {
+  return new Promise((resolve) => {
+    const tokens: number[] = [];
+    const logprobs: number[] = [];
+    let cachedTokens: number | undefined;
+    cluster.submit(request, (event) => {
+      if (event.kind === 'started') cachedTokens = event.cachedTokens;
+      if (event.kind === 'tokens') {
+        tokens.push(...event.tokens);
+        const { logprobs: chosen, topLogprobs } = event.logprobs ?? { logprobs: [], topLogprobs: [] };
+        logprobs.push(...chosen, ...topLogprobs);
+      }
+      if (event.kind === 'finished' || event.kind === 'failed') resolve({ tokens, logprobs, end: event, cachedTokens });
+    });
+  });
+}
