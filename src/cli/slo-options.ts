@@ -3,6 +3,7 @@ import { type Command, Option } from 'commander';
 import { z } from 'zod';
 import type { AdmissionSettings } from '../cluster/length-admission.ts';
 import { admissionKinds } from '../policy/admission/admission.ts';
+import { forecastKinds } from '../policy/admission/decode-forecast.ts';
 import { parseSloBound, type SloBound, type SloClass } from '../policy/admission/slo.ts';
 import { Labels } from '../trace/labels.ts';
 import { fromText, numeric } from './options.ts';
@@ -44,6 +45,7 @@ export const sloFields = {
     .pipe(z.record(z.string(), sloClass, classForms))
     .optional(),
   admission: z.enum(admissionKinds).default('none'),
+  forecast: z.enum(forecastKinds).default('td'),
   td: numeric(z.number().positive()).default(10),
   inlineTokens: numeric(z.number().int().min(0)).default(0),
 };
@@ -57,6 +59,12 @@ export function addSloFlags(command: Command): Command {
     .option('--tbt-slo <time>', 'mean of the longest 10 % of gaps between tokens, likewise')
     .option('--slo-classes <list>', 'name=TTFT/TBT or name=COMPLETION, with @SHARE of requests that name none, ...')
     .addOption(new Option('--admission <policy>', 'who is taken, given both (default: none)').choices(admissionKinds))
+    .addOption(
+      new Option(
+        '--forecast <way>',
+        'decode by --admission predictive: td (given), mean (learned), lengths (learned, request by request) (default: td)',
+      ).choices(forecastKinds),
+    )
     .option('--td <seconds>', 'how long every decode is taken to last by --admission predictive (default: 10)')
     .option(
       '--inline-tokens <n>',
@@ -70,6 +78,7 @@ export function admissionSettings({
   tbtSlo,
   sloClasses,
   admission,
+  forecast,
   td,
   inlineTokens,
 }: SloOptions): AdmissionSettings {
@@ -81,7 +90,7 @@ export function admissionSettings({
     throw new UsageError(`Cannot use --admission ${admission} without --ttft-slo and --tbt-slo, or --slo-classes`);
   const classes = sloClasses && { classes: new Map<string, SloClass>(Object.entries(sloClasses)) };
   const inline = inlineTokens === 0 ? undefined : inlineTokens;
-  return { kind: admission, slo, decodeUs: td * 1e6, inlineTokens: inline, ...classes };
+  return { kind: admission, slo, forecast, decodeUs: td * 1e6, inlineTokens: inline, ...classes };
 }
 
 /** Which class a request is of, where the workload does not say. */

@@ -171,7 +171,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     if (progress?.hear(event) === false || (event.kind === 'started' && tracked.started)) return;
     tracked.started = true;
     if (event.kind === 'finished' || event.kind === 'failed') {
-      if (event.kind === 'finished') this.#dispatch.finished(now);
+      if (event.kind === 'finished') this.#dispatch.finished(nowUs, now);
       this.#dispatch.settle(tracked, now);
       this.#end(nowUs, tracked, event);
       return;

@@ -84,9 +84,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
     const inline = elsewhere && this.#inline(nowUs, request, size);
     const decision = inline ?? elsewhere;
     const route =
-      inline === undefined
-        ? this.#route(elsewhere?.instance, size)
-        : { instance: inline.instance, decodeAt: undefined };
+      inline === undefined ? this.#route(nowUs, elsewhere, size) : { instance: inline.instance, decodeAt: undefined };
     const verdict =
       decision &&
       this.#gate.look(nowUs, request, {
@@ -123,10 +121,15 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
   }
 
   /** One token of output comes with the prompt: nobody has to decode. */
-  #route(instance: InstanceIndex | undefined, { promptTokens, outputTokensMax }: RequestSize): Route | undefined {
-    if (instance === undefined) return undefined;
+  #route(
+    nowUs: number,
+    decision: PlacementDecision | undefined,
+    { promptTokens, outputTokensMax }: RequestSize,
+  ): Route | undefined {
+    if (decision === undefined) return undefined;
+    const { instance, queueUs, transferUs, prefillUs } = decision;
     if (this.#instances[instance].role === 'mixed' || outputTokensMax <= 1) return { instance, decodeAt: undefined };
-    const decodeAt = this.#gate.choose(promptTokens);
+    const decodeAt = this.#gate.choose(nowUs, promptTokens, nowUs + queueUs + transferUs + prefillUs);
     return decodeAt === undefined ? undefined : { instance, decodeAt };
   }
 
@@ -206,8 +209,8 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
   }
 
   /** Its last token came. */
-  finished({ decoding }: Try): void {
-    if (decoding !== undefined) this.#gate.finished(decoding);
+  finished(nowUs: number, { decoding }: Try): void {
+    if (decoding !== undefined) this.#gate.finished(nowUs, decoding);
   }
 
   /** False when that is known. */

@@ -1,5 +1,6 @@
 // The conductor's gate: which instance decodes a request, and whether it is taken, from what both pools are predicted to do.
 import { type AdmissionKind, type Loads, overload } from '../policy/admission/admission.ts';
+import { DecodeForecast, type ForecastKind } from '../policy/admission/decode-forecast.ts';
 import {
   type Coming,
   type DecodeMember,
@@ -9,14 +10,14 @@ import {
 } from '../policy/admission/decode-pool.ts';
 import { ErrorBound } from '../policy/admission/error-bound.ts';
 import { type InlineChoice, type InlineLimits, InlinePrefill } from '../policy/admission/inline-prefill.ts';
-import { OutputLengths } from '../policy/admission/output-lengths.ts';
 import type { Slo } from '../policy/admission/slo.ts';
 import { type Refusal, refusedLate } from './admission.ts';
 import type { InstanceIndex } from './messages.ts';
 
 export interface AdmissionConfig<Request> {
   readonly kind: AdmissionKind;
-  /** How long every decode is taken to last (t_d), where decode is predicted. */
+  readonly forecast: ForecastKind;
+  /** How long every decode is taken to last (t_d) where that is given; else until one has ended. */
   readonly decodeUs: number;
   /** What a request may wait, were its output to have so many tokens; undefined: as long as it takes. */
   readonly slo: (request: Request, outputTokens: number) => Slo | undefined;
@@ -89,7 +90,7 @@ export class Gate<Request> {
   readonly #inline: InlinePrefill | undefined;
   /** Of first tokens that take a good part of what they may. */
   readonly #lateness = new ErrorBound();
-  readonly #outputs = new OutputLengths();
+  readonly #forecast: DecodeForecast;
   /** Of the latest request that waits for first and next tokens. */
   #slo: Slo | undefined;
 
@@ -97,6 +98,7 @@ export class Gate<Request> {
   constructor(decodes: readonly boolean[], config: AdmissionConfig<Request> | undefined) {
     this.#config = config;
     this.#pool = new DecodePool(config?.members ?? decodes.map((takes) => (takes ? unpredicted : undefined)));
+    this.#forecast = new DecodeForecast(this.#pool, config?.forecast ?? 'td', config?.decodeUs ?? 0);
     this.#inline = config?.inline && new InlinePrefill(this.#pool, decodes.length, config.inline);
   }
 
@@ -125,20 +127,20 @@ export class Gate<Request> {
     return this.#config?.slo(request, 1)?.tbtUs ?? Number.POSITIVE_INFINITY;
   }
 
-  /** Who decodes what is prefilled elsewhere; undefined when none is left. */
-  choose(promptTokens: number): InstanceIndex | undefined {
-    return this.#pool.choose(promptTokens);
+  /** Who decodes what is prefilled elsewhere, by `atUs` or so; undefined when none is left. */
+  choose(nowUs: number, promptTokens: number, atUs: number): InstanceIndex | undefined {
+    if (this.#config?.kind !== 'predictive') return this.#pool.choose(promptTokens);
+    return this.#forecast.at(nowUs, atUs).chooseCounted(promptTokens);
   }
 
   look(nowUs: number, request: Request, { promptTokens, waitUs, prefillUs, inline, member }: Question): Verdict {
     const config = this.#config;
     if (config === undefined) return taken;
-    const outputTokens = this.#outputs.of(config.kindOf(request)).mean;
+    const outputTokens = this.#forecast.outputsOf(config.kindOf(request)).mean;
     const slo = config.slo(request, outputTokens);
     if (slo === undefined) return taken;
     const ttftUs = waitUs + prefillUs + (inline ? 0 : config.handOffUs(promptTokens, prefillUs));
-    const pool =
-      config.kind === 'predictive' ? this.#pool.at(nowUs, nowUs + ttftUs, config.decodeUs) : this.#pool.now(nowUs);
+    const pool = config.kind === 'predictive' ? this.#forecast.at(nowUs, nowUs + ttftUs) : this.#pool.now(nowUs);
     const { tbtUs, tbtUsMax, memory } = member === undefined ? idleDecode : pool.least(member, promptTokens);
     const predicted = { ttftUs, tbtUs, outputTokens };
     const bounds = { ...slo, tbtUs: Math.min(slo.tbtUs, tbtUsMax) };
@@ -161,12 +163,14 @@ export class Gate<Request> {
     coming: Pick<Coming, 'member' | 'tokens' | 'joinsUs'>,
   ): Gated {
     const tbtUsMax = slo?.tbtUs ?? Number.POSITIVE_INFINITY;
-    const decoding = this.#pool.add(nowUs, { ...coming, tbtUsMax });
     const config = this.#config;
+    const kind = config?.kindOf(request);
+    const outputs = kind === undefined ? undefined : this.#forecast.outputsOf(kind);
+    const decoding = this.#pool.add(nowUs, { ...coming, tbtUsMax, outputs });
     return {
       slo,
       decoding,
-      kind: config?.kindOf(request),
+      kind,
       outputTokens: () => config?.outputTokens(request) ?? 0,
     };
   }
@@ -180,8 +184,8 @@ export class Gate<Request> {
   }
 
   /** With its last token: what it was like is learned. */
-  finished({ kind, outputTokens }: Gated): void {
-    if (kind !== undefined) this.#outputs.observe(kind, outputTokens());
+  finished(nowUs: number, { kind, decoding, outputTokens }: Gated): void {
+    if (kind !== undefined) this.#forecast.ended(kind, outputTokens(), nowUs - decoding.joinsUs);
   }
 
   ended({ decoding }: Gated): void {

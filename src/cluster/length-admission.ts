@@ -1,5 +1,6 @@
 // What the conductor of a simulated cluster is told for its gate: who decodes, how fast, and what requests may wait.
 import type { AdmissionKind } from '../policy/admission/admission.ts';
+import type { ForecastKind } from '../policy/admission/decode-forecast.ts';
 import type { InlineLimits } from '../policy/admission/inline-prefill.ts';
 import { type Slo, type SloClass, sloOf } from '../policy/admission/slo.ts';
 import { ModelPredictor } from '../policy/cost/model-predictor.ts';
@@ -23,7 +24,9 @@ export interface AdmissionSettings {
   readonly slo: SloClass | undefined;
   /** By the names that requests give. */
   readonly classes?: ReadonlyMap<string, SloClass>;
-  /** How long the predictive policy takes every decode to last. */
+  /** How the predictive policy sees decode as it will be; td unless given. */
+  readonly forecast?: ForecastKind;
+  /** How long it takes every decode to last where that is given. */
   readonly decodeUs: number;
   /** Prompts with at most so many tokens to compute are prefilled where they decode; undefined: none is. */
   readonly inlineTokens?: number | undefined;
@@ -33,7 +36,7 @@ export interface AdmissionSettings {
 export type SloRule = (trace: RequestLengths, outputTokens: number) => Slo | undefined;
 
 export function admissionConfig(
-  { kind, decodeUs, inlineTokens }: AdmissionSettings,
+  { kind, forecast = 'td', decodeUs, inlineTokens }: AdmissionSettings,
   rule: SloRule,
   instances: readonly PredictedInstance[],
   capacityTokens: readonly number[],
@@ -56,6 +59,7 @@ export function admissionConfig(
   };
   return {
     kind,
+    forecast,
     decodeUs,
     slo: ({ trace }, tokens) => rule(trace, tokens),
     kindOf: ({ trace }) => `${trace.sloClass ?? ''}\n${trace.tenant ?? ''}`,

@@ -1,5 +1,6 @@
 // What the instances that decode are about to do: who decodes there, who is on the way, and when each of them joins and leaves.
 import type { StepPredictor } from '../cost/step-shape.ts';
+import type { LengthDistribution } from './output-lengths.ts';
 import { decodeShape } from './slo.ts';
 
 export interface DecodeMember {
@@ -21,6 +22,8 @@ export interface Coming {
   readonly joinsUs: number;
   /** What it may wait for each token; Infinity: as long as it takes. */
   readonly tbtUsMax: number;
+  /** How long outputs like its own become, as far as is known. */
+  readonly outputs?: LengthDistribution | undefined;
 }
 
 /** A request that decodes, or is to. */
@@ -81,6 +84,17 @@ export class DecodePool {
    * have to wait for a place to land come last. Undefined when none is left.
    */
   choose(tokens: number): number | undefined {
+    return this.#shortest(tokens, (i, { steps }) =>
+      steps.predictUs(decodeShape(this.#requests[i] + 1, this.#tokens[i] + tokens)),
+    );
+  }
+
+  /** The same with those who were counted last. */
+  chooseCounted(tokens: number): number | undefined {
+    return this.#shortest(tokens, (i) => this.load(i, tokens).tbtUs);
+  }
+
+  #shortest(tokens: number, stepUs: (index: number, member: DecodeMember) => number): number | undefined {
     let best: number | undefined;
     let bestUs = Number.POSITIVE_INFINITY;
     for (let pass = 0; pass < 2 && best === undefined; pass++) {
@@ -88,7 +102,7 @@ export class DecodePool {
         const member = this.#members[i];
         if (this.#up[i] === 0 || member?.takesOthers !== true) continue;
         if (pass === 0 && this.#comingTokens[i] + tokens > member.landingTokens) continue;
-        const us = member.steps.predictUs(decodeShape(this.#requests[i] + 1, this.#tokens[i] + tokens));
+        const us = stepUs(i, member);
         if (us >= bestUs) continue;
         best = i;
         bestUs = us;
@@ -134,7 +148,7 @@ export class DecodePool {
 
   /** Those who decode now. */
   now(nowUs: number): this {
-    return this.#count(nowUs, ({ joined }) => joined);
+    return this.#count(nowUs, nowUs, ({ joined }) => Number(joined));
   }
 
   /**
@@ -142,23 +156,36 @@ export class DecodePool {
    * that (Mooncake, section 6.2: system level).
    */
   at(nowUs: number, atUs: number, decodeUs: number): this {
-    return this.#count(atUs, ({ joinsUs, joined }) => {
-      // Whoever is late joins now at the earliest.
-      const fromUs = joined ? joinsUs : Math.max(joinsUs, nowUs);
-      return fromUs <= atUs && fromUs > atUs - decodeUs;
+    return this.#count(nowUs, atUs, (_, fromUs) => Number(fromUs <= atUs && fromUs > atUs - decodeUs));
+  }
+
+  /** Those who are expected to decode at `atUs`: each with the chance that its output, like others of its kind, goes on until then (request level). */
+  expected(nowUs: number, atUs: number): this {
+    this.now(nowUs);
+    const stepUs = this.#members.map((_, i) => Math.max(1, this.load(i, 0).tbtUs));
+    return this.#count(nowUs, atUs, ({ member, joined, outputs }, fromUs) => {
+      if (fromUs > atUs) return 0;
+      if (outputs === undefined) return 1;
+      const now = joined ? outputs.longer((nowUs - fromUs) / stepUs[member]) : 1;
+      // Longer than any known: nobody can tell.
+      return now === 0 ? 1 : outputs.longer((atUs - fromUs) / stepUs[member]) / now;
     });
   }
 
-  #count(atUs: number, counts: (decoding: Decoding) => boolean): this {
+  /** @param share of a request that joined, or joins, at `fromUs` */
+  #count(nowUs: number, atUs: number, share: (decoding: Decoding, fromUs: number) => number): this {
     const { rows, keys, decodedUs, tbtUsMax } = this.#counted;
     for (const each of [rows, keys, decodedUs]) each.fill(0);
     tbtUsMax.fill(Number.POSITIVE_INFINITY);
     for (const decoding of this.#decoding) {
-      if (!counts(decoding)) continue;
-      const { member } = decoding;
-      rows[member]++;
-      keys[member] += decoding.tokens;
-      if (decoding.joined) decodedUs[member] += atUs - decoding.joinsUs;
+      const { member, joined, joinsUs } = decoding;
+      // Whoever is late joins now at the earliest.
+      const fromUs = joined ? joinsUs : Math.max(joinsUs, nowUs);
+      const part = share(decoding, fromUs);
+      if (part === 0) continue;
+      rows[member] += part;
+      keys[member] += part * decoding.tokens;
+      if (joined) decodedUs[member] += part * (atUs - joinsUs);
       if (decoding.tbtUsMax < tbtUsMax[member]) tbtUsMax[member] = decoding.tbtUsMax;
     }
     return this;
