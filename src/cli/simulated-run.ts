@@ -8,7 +8,7 @@ import { bytesOf, clusterFields, instanceNames, instanceSpecs } from './cluster-
 import { numeric } from './options.ts';
 import { replay } from './replay.ts';
 import { outputFields } from './run-outputs.ts';
-import { addSloFlags, admissionSettings, labelsOf, sloFields } from './slo-options.ts';
+import { addSloFlags, admissionSettings, labelsOf, retrySettings, sloFields } from './slo-options.ts';
 import { addTransformFlags, addWorkloadFlags, transformFields, workloadFields } from './workload-options.ts';
 import { openWorkload } from './workload-source.ts';
 
@@ -63,6 +63,7 @@ export async function runSimulation(options: SimulationOptions): Promise<Simulat
       queueMax: options.queue,
       placement: { kind: options.placement, seed: [options.seed, 1], balancingThreshold: options.balancingThreshold },
       admission,
+      retries: retrySettings(options),
       checking: options.check,
       watch,
     });

@@ -47,6 +47,8 @@ export const sloFields = {
   admission: z.enum(admissionKinds).default('none'),
   forecast: z.enum(forecastKinds).default('td'),
   td: numeric(z.number().positive()).default(10),
+  retries: numeric(z.number().int().min(0)).default(0),
+  retryAfter: numeric(z.number().positive()).optional(),
   inlineTokens: numeric(z.number().int().min(0)).default(0),
 };
 
@@ -64,6 +66,11 @@ export function addSloFlags(command: Command): Command {
         '--forecast <way>',
         'decode by --admission predictive: td (given), mean (learned), lengths (learned, request by request) (default: td)',
       ).choices(forecastKinds),
+    )
+    .option('--retries <n>', 'a refused request comes again so often at most (default: 0)')
+    .option(
+      '--retry-after <seconds>',
+      'after so long, and by chance up to as long again (default: what the refusal says)',
     )
     .option('--td <seconds>', 'how long every decode is taken to last by --admission predictive (default: 10)')
     .option(
@@ -103,4 +110,10 @@ export function labelsOf({ sloClasses = {}, seed }: SloOptions & { readonly seed
     priorities: new Map(classes.map(([name, { priority }]) => [name, priority])),
     seed,
   });
+}
+
+/** Undefined: who is refused does not come again. */
+export function retrySettings({ retries, retryAfter, seed }: SloOptions & { readonly seed: number }) {
+  if (retries === 0) return undefined;
+  return { most: retries, afterUs: retryAfter === undefined ? undefined : retryAfter * 1e6, seed };
 }

@@ -56,8 +56,8 @@ export class LengthRequest {
   readonly #pool: Float64Pool;
 
   /** @param pool that its gaps come from with its first token, and go to in `release` */
-  constructor(trace: RequestLengths, blockTokens: number, pool: Float64Pool) {
-    this.id = String(trace.index);
+  constructor(trace: RequestLengths, blockTokens: number, pool: Float64Pool, id = String(trace.index)) {
+    this.id = id;
     this.trace = trace;
     this.inputTokens = trace.inputTokens;
     this.outputTokens = trace.outputTokens;

@@ -7,6 +7,7 @@ import { Audit } from './audit.ts';
 import { type Group, Groups, inTime } from './groups.ts';
 import { Histogram } from './histogram.ts';
 import type { ByteKind } from './network/network.ts';
+import type { Retries } from './retries.ts';
 import { Swing } from './swing.ts';
 
 interface Latency {
@@ -34,6 +35,8 @@ export class Outcome {
   readonly predictedTtft = new Audit();
   readonly predictedTbt = new Audit();
   readonly swing = new Swing();
+  /** Undefined: who is refused does not come again. */
+  retries: Retries | undefined;
   /** Of requests that name one. */
   readonly classes = new Groups();
   readonly tenants = new Groups();
@@ -63,6 +66,7 @@ export class Outcome {
 
   completed(request: LengthRequest): void {
     const { trace, firstTokenUs = 0, lastTokenUs, cachedTokens } = request;
+    this.retries?.ended(request);
     this.requests++;
     this.completedRequests++;
     this.promptTokens += trace.inputTokens;
@@ -83,17 +87,24 @@ export class Outcome {
     this.#mix(trace.index, trace.arrivalUs, firstTokenUs, lastTokenUs, cachedTokens);
   }
 
+  /** Says when it comes again, where it does: then its end is still to come. */
   failed(
-    { trace, outputs, cachedTokens }: LengthRequest,
-    { cause }: Extract<GenerationEvent, { kind: 'failed' }>,
-  ): void {
+    nowUs: number,
+    request: LengthRequest,
+    event: Extract<GenerationEvent, { kind: 'failed' }>,
+  ): number | undefined {
+    const { trace, outputs, cachedTokens } = request;
+    const { cause } = event;
+    if (outputs > 0) this.wastedPrefillTokens += trace.inputTokens - cachedTokens;
+    const againUs = this.retries?.refused(nowUs, request, event);
+    if (againUs !== undefined) return againUs;
     this.requests++;
     this.refused[cause?.at === 'decode' ? 'atDecode' : 'atPrefill']++;
     const reason = cause?.reason ?? 'failed';
     this.refusedByReason[reason] = (this.refusedByReason[reason] ?? 0) + 1;
-    if (outputs > 0) this.wastedPrefillTokens += trace.inputTokens - cachedTokens;
     for (const group of this.#groupsOf(trace)) group.refuse();
     this.#mix(trace.index, -1, trace.arrivalUs, 0);
+    return undefined;
   }
 
   #groupsOf({ sloClass, tenant }: LengthRequest['trace']): readonly Group[] {

@@ -19,6 +19,7 @@ import { EventHeap } from './event-heap.ts';
 import { SimulatedExecutor, type StepWatch } from './executor.ts';
 import { type ByteKind, Network, type Nic } from './network/network.ts';
 import { Outcome } from './outcome.ts';
+import { Retries, type RetrySettings } from './retries.ts';
 import { Streams } from './streams.ts';
 
 export interface InstanceSpec {
@@ -36,6 +37,8 @@ export interface SimulationConfig {
   readonly queueMax: number;
   readonly placement: PlacementSettings;
   readonly admission: AdmissionSettings;
+  /** Undefined: who is refused does not come again. */
+  readonly retries?: RetrySettings | undefined;
   /** Every machine checks itself after every event. */
   readonly checking: boolean;
   /** Hears of every step. */
@@ -69,6 +72,8 @@ export class Simulation {
     { readonly to: InstanceIndex; readonly event: InstanceEvent<LengthRequest, undefined> }
   >();
   #messageNumber = 0;
+  /** Who come again, by the numbers of their events. */
+  readonly #comingAgain = new Map<number, number>();
   readonly #sloOf: SloRule;
   /** Some wait for their tokens: the loads of the pools are looked at. */
   readonly #watched: boolean;
@@ -77,6 +82,7 @@ export class Simulation {
 
   constructor(config: SimulationConfig) {
     this.#config = config;
+    this.outcome.retries = config.retries && new Retries(config.retries);
     const { instances, linkBytesPerSecond } = config;
     this.#instances = instances.map(({ machine }) =>
       createLengthInstance({ ...machine, queueMax: Number.MAX_SAFE_INTEGER }),
@@ -143,8 +149,12 @@ export class Simulation {
   arrive(trace: TraceRequest): void {
     if (this.#watched) this.#lookUntil(trace.arrivalUs);
     this.advance(trace.arrivalUs);
+    this.#submit(trace, String(trace.index));
+  }
+
+  #submit(trace: TraceRequest, name: string): void {
     this.#nowUs = trace.arrivalUs;
-    const request = new LengthRequest(trace, this.#config.blockTokens, this.#gaps);
+    const request = new LengthRequest(trace, this.#config.blockTokens, this.#gaps, name);
     request.slo = this.#sloOf(trace, trace.outputTokens);
     this.#live.set(request.id, request);
     this.#tellConductor({ kind: 'submit', request });
@@ -195,6 +205,18 @@ export class Simulation {
     const message = this.#messages.get(number);
     this.#messages.delete(number);
     if (message !== undefined) this.#tellInstance(message.to, message.event);
+    const { retries } = this.outcome;
+    const again = this.#comingAgain.get(number);
+    if (again === undefined || retries === undefined) return;
+    this.#comingAgain.delete(number);
+    const { trace, name } = retries.come(again);
+    this.#submit(trace, name);
+  }
+
+  #comesAgain(request: LengthRequest, atUs: number): void {
+    const number = flowsMax + this.#messageNumber++;
+    this.#comingAgain.set(number, request.trace.index);
+    this.#heap.push(atUs, this.#instances.length + number);
   }
 
   #post(from: InstanceIndex, to: InstanceIndex, event: InstanceEvent<LengthRequest, undefined>): void {
@@ -295,7 +317,10 @@ export class Simulation {
     if (request === undefined) throw new Error(`Simulation broken: request ${id} ended twice`);
     this.#live.delete(id);
     if (event.kind === 'finished') this.outcome.completed(request);
-    else this.outcome.failed(request, event);
+    else {
+      const againUs = this.outcome.failed(this.#nowUs, request, event);
+      if (againUs !== undefined) this.#comesAgain(request, againUs);
+    }
     request.release();
   }
 }

@@ -2,6 +2,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { type Loads, overload } from '../../src/policy/admission/admission.ts';
+import { DecodeForecast } from '../../src/policy/admission/decode-forecast.ts';
 import { DecodePool } from '../../src/policy/admission/decode-pool.ts';
 import { ErrorBound } from '../../src/policy/admission/error-bound.ts';
 import { OutputLengths } from '../../src/policy/admission/output-lengths.ts';
@@ -137,6 +138,34 @@ describe('the pool that decodes', () => {
     expect(pool.at(200_000, 200_000, 100_000).meanTbtUs).toBe(1_400);
     expect(memory).toBeCloseTo((600 + 70_000 / thenUs) / 10_000, 6);
     pool.check();
+  });
+
+  it('is expected to be those whose outputs go on, each with the chance that it does', () => {
+    const pool = new DecodePool([{ ...member, steps: { predictUs: () => 1_000 } }]);
+    const forecast = new DecodeForecast(pool, 'lengths', 1);
+    // Half of the outputs have 10 tokens, half 100.
+    for (let i = 0; i < 500; i++) for (const tokens of [10, 100]) forecast.ended('a', tokens, 0);
+    const outputs = forecast.outputsOf('a');
+    const old = pool.add(0, { ...coming(0, 100, 0), outputs });
+    pool.joined(0, old);
+    pool.add(50_000, { ...coming(0, 400, 60_000), outputs });
+    // At 50 ms the first has 50 tokens: it is one of the long ones. In 20 ms it still is there, and the second half so.
+    const { memory } = forecast.at(50_000, 80_000).load(0, 0);
+    expect(memory).toBeCloseTo((100 + 80 + 0.5 * 400) / 10_000, 3);
+    // Nobody is known to go on for longer than 100: those who do may stay.
+    expect(forecast.at(200_000, 200_000).load(0, 0).memory).toBeGreaterThan(0.03);
+    expect(forecast.at(50_000, 180_000).load(0, 0).memory).toBe(0);
+  });
+
+  it('lasts as long as decodes did, where that is learned', () => {
+    const pool = new DecodePool([member]);
+    const forecast = new DecodeForecast(pool, 'mean', 7);
+    expect(forecast.decodeUs).toBe(7);
+    for (const us of [100, 200, 300]) forecast.ended('a', 5, us);
+    expect(forecast.decodeUs).toBe(200);
+    const given = new DecodeForecast(pool, 'td', 7);
+    given.ended('a', 5, 100);
+    expect(given.decodeUs).toBe(7);
   });
 
   it('counts right whatever comes and goes', () => {

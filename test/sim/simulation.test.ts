@@ -336,6 +336,29 @@ describe('prefill and decode apart', () => {
       expect(() => run(unknown, { admission })).toThrow('Cannot judge request 0: its class none is none of');
     });
 
+    it('lets clients come again, ends each once, and is the same with equal steps run one by one', () => {
+      let came = 0;
+      let served = 0;
+      fc.assert(
+        fc.property(traces, fc.constantFrom(...admissionKinds), fc.boolean(), (trace, kind, told) => {
+          const retries = { most: 3, afterUs: told ? undefined : 40_000, seed: 5 };
+          const run2 = (coalesce: boolean) => run(trace, { ...admitting(kind, coalesce), queueMax: 8, retries });
+          const { outcome, live } = run2(true);
+          expect([outcome.requests, live]).toEqual([trace.length, 0]);
+          expect(outcome.completedRequests + outcome.refusedRequests).toBe(trace.length);
+          expect(run2(false).outcome.stateHash).toBe(outcome.stateHash);
+          const once = run(trace, { ...admitting(kind), queueMax: 8 }).outcome;
+          expect(outcome.retries?.came).toBeLessThanOrEqual(3 * trace.length);
+          if (once.refusedRequests === 0) expect(outcome.stateHash).toBe(once.stateHash);
+          came += outcome.retries?.came ?? 0;
+          served += outcome.retries?.completed ?? 0;
+        }),
+        { numRuns: 40 },
+      );
+      expect(came).toBeGreaterThan(served);
+      expect(served).toBeGreaterThan(20);
+    });
+
     it('takes all that comes to an empty cluster, and says how long it takes', () => {
       const trace = Array.from({ length: 5 }, (_, i) => requestOf(i, i * 1_000_000, 100, 5));
       const { outcome } = run(trace, admitting('predictive'));

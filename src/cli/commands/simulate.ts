@@ -2,6 +2,7 @@
 import { Command } from 'commander';
 import type { Group, Groups } from '../../sim/groups.ts';
 import { latencyMs, type Outcome } from '../../sim/outcome.ts';
+import type { Retries } from '../../sim/retries.ts';
 import { runChaos } from '../chaos.ts';
 import { addClusterFlags, pricePerHourOf } from '../cluster-options.ts';
 import { readOptions } from '../options.ts';
@@ -49,6 +50,7 @@ function reportOf(outcome: Outcome, wallSeconds: number) {
     completed,
     refused: { ...outcome.refused, byReason: outcome.refusedByReason },
     wastedPrefillTokens: outcome.wastedPrefillTokens,
+    ...(outcome.retries && { retries: retryFigures(outcome.retries) }),
     ttftMs: latencyMs(outcome.ttftUs),
     tbtMs: latencyMs(outcome.tbtUs),
     withinSlo,
@@ -69,6 +71,10 @@ function reportOf(outcome: Outcome, wallSeconds: number) {
     wallSeconds,
     stateHash: outcome.stateHash,
   };
+}
+
+function retryFigures({ came, completed, gaveUp, waitedMsMean }: Retries) {
+  return { came, completed, gaveUp, waitedMsMean };
 }
 
 /** By class and by tenant, where requests name them. */
@@ -102,6 +108,7 @@ function printReport({
   poolLoads,
   missReasons,
   pricePerHour,
+  retries,
   classes = {},
   tenants = {},
   ...counts
@@ -115,6 +122,7 @@ function printReport({
     { predicted: 'TBT', ...predictions.tbt },
   ]);
   printTable([{ loads: '', ...poolLoads }]);
+  if (retries !== undefined) printTable([{ retries: '', ...retries }]);
   printGroups('class', classes);
   printGroups('tenant', tenants);
   printTable([{ missedBlocks: '', ...missReasons }]);
