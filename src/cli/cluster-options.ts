@@ -2,6 +2,7 @@
 import { type Command, Option } from 'commander';
 import { z } from 'zod';
 import type { InstanceRole } from '../cluster/conductor.ts';
+import { backgroundLimits } from '../policy/batching/background.ts';
 import { type EvictionKind, evictionKinds } from '../policy/blocks/eviction.ts';
 import type { StepCostModel } from '../policy/cost/roofline.ts';
 import type { InstanceSpec } from '../sim/simulation.ts';
@@ -35,6 +36,8 @@ export const clusterFields = {
   chunkTokens: count(1).default(8192),
   sequences: count(1).default(256),
   stepMs: positive.default(100),
+  batchMemory: numeric(z.number().gt(0).max(1)).default(backgroundLimits.memoryShare),
+  batchStepMs: positive.default(backgroundLimits.stepUs / 1000),
   nicGbps: positive.optional(),
   linkGbps: positive.optional(),
   pricePerHour: positive.optional(),
@@ -75,6 +78,8 @@ export function addInstanceFlags(command: Command): Command {
     .option('--chunk-tokens <n>', 'rows of a step at most (default: 8192)')
     .option('--sequences <n>', 'sequences that an instance runs at once (default: 256)')
     .option('--step-ms <ms>', 'predicted time of a step that decodes beside prefill (default: 100)')
+    .option('--batch-memory <share>', 'of the KV memory, what batch jobs hold at most (default: 0.2)')
+    .option('--batch-step-ms <ms>', 'predicted time of a step of batch jobs alone (default: 50)')
     .option('--nic-gbps <n>', 'what an instance sends, and what it receives (default: by its hardware)')
     .option('--link-gbps <n>', 'what passes between any two instances in one direction (default: as their NICs)')
     .option('--no-stream', 'keys and values leave when the whole prompt is computed, not layer by layer')
@@ -160,6 +165,11 @@ function instanceParts(
         sequencesMax: options.sequences,
         stepUsDecoding: options.stepMs * 1000,
         stepUsPrefill: Number.MAX_SAFE_INTEGER,
+        background: {
+          ...backgroundLimits,
+          memoryShare: options.batchMemory,
+          stepUs: options.batchStepMs * 1000,
+        },
       },
       coalesce: options.coalesce,
       handOff: {

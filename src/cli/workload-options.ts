@@ -61,8 +61,11 @@ export const workloadFields = {
   context: whole(2, 2 ** 31 - 1).optional(),
 };
 
-/** What changes in a workload, wherever it comes from. */
+/** What changes in a workload, wherever it comes from, and what comes beside it. */
 export const transformFields = {
+  batchRate: positive.optional(),
+  batchInput: lengths.default({ kind: 'fixed', tokens: 1024 }),
+  batchOutput: lengths.default({ kind: 'fixed', tokens: 512 }),
   slice: span.optional(),
   tile: whole(1).default(1),
   tileBlocks: z.enum(['fresh', 'same']).default('fresh'),
@@ -106,7 +109,10 @@ export function addTransformFlags(command: Command): Command {
     .option('--tile <n>', 'the workload so many times, one after the other (default: 1)')
     .addOption(new Option('--tile-blocks <which>', 'blocks each time (default: fresh)').choices(['fresh', 'same']))
     .option('--speed <x>', 'arrivals come so many times as fast (default: 1)')
-    .option('--tenants <list>', 'name:share, ...: who sends the requests that name nobody, by --seed');
+    .option('--tenants <list>', 'name:share, ...: who sends the requests that name nobody, by --seed')
+    .option('--batch-rate <r>', 'batch jobs a second beside the workload (default: 0)')
+    .option('--batch-input <lengths>', 'their prompt tokens (default: 1024)')
+    .option('--batch-output <lengths>', 'their output tokens (default: 512)');
 }
 
 /** The preset with what the flags say otherwise. @throws UsageError for a lengths file that is none */

@@ -2,6 +2,7 @@
 import { Labels } from '../trace/labels.ts';
 import type { TraceRequest } from '../trace/request.ts';
 import { faster, Slice, type Span, Tiling } from '../trace/transform.ts';
+import { BatchJobStream } from '../trace/workload/batch-jobs.ts';
 import { WorkloadGenerator } from '../trace/workload/generator.ts';
 import { toFlag } from './options.ts';
 import { readTrace, type TracePiece } from './trace-file.ts';
@@ -46,13 +47,14 @@ async function* tiled(options: SourceOptions, open: () => Pieces): AsyncGenerato
   const shares = Object.entries(tenants).map(([name, share]) => ({ name, share }));
   const labels = new Labels({ classes: [], tenants: shares, priorities: new Map(), seed });
   const tiling = new Tiling(options.tileBlocks === 'same');
+  const jobs = batchJobsOf(options);
   for (let k = 0; k < tile; k++) {
     if (k > 0) tiling.again();
     for await (const { requests, share } of sliced(options.slice, open())) {
       const changed = requests.map((request) =>
         labels.take(faster(tile === 1 ? request : tiling.take(request), speed)),
       );
-      yield { requests: changed, share: (k + share) / tile };
+      yield { requests: jobs?.merge(changed) ?? changed, share: (k + share) / tile };
     }
   }
 }
@@ -69,6 +71,11 @@ async function* sliced(span: Span | undefined, pieces: Pieces): AsyncGenerator<T
     yield { requests: kept, share };
     if (slice.over) return;
   }
+}
+
+function batchJobsOf({ batchRate, batchInput, batchOutput, seed }: SourceOptions): BatchJobStream | undefined {
+  if (batchRate === undefined) return undefined;
+  return new BatchJobStream({ requestsPerSecond: batchRate, input: batchInput, output: batchOutput }, seed);
 }
 
 function generatorOf(options: SourceOptions): WorkloadGenerator {

@@ -1,5 +1,6 @@
 // The conductor machine: answers at once whether a request is taken, passes it to an instance, and follows it to its end.
 import { overloaded, type Refusal, type RequestSize, Throughput, tooLong } from './admission.ts';
+import type { BatchJobsConfig } from './batch-jobs.ts';
 import { Dispatch, type InstanceRole, type Proposal } from './dispatch.ts';
 import type { ConductorEffect } from './effects.ts';
 import type { AdmissionConfig, PoolLoads } from './gate.ts';
@@ -28,6 +29,8 @@ export interface ConductorConfig<Request> {
   readonly admission?: AdmissionConfig<Request> | undefined;
   /** Undefined: what is lost with an instance fails. */
   readonly retries?: RetryConfig<Request> | undefined;
+  /** Which requests are batch jobs; undefined: none is. */
+  readonly jobs?: BatchJobsConfig<Request> | undefined;
 }
 
 /**
@@ -120,6 +123,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
         this.#sayDrained();
         break;
     }
+    this.#dispatch.goHeld(nowUs);
     return this.#effects;
   }
 
@@ -135,7 +139,8 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     const progress = this.#retries?.progressOf(request);
     const tracked = { id: request.id, progress, submittedUs: nowUs, tries: 1, started: false, now: undefined };
     this.#requests.set(request.id, tracked);
-    this.#dispatch.go(nowUs, tracked, request, proposal);
+    if (proposal.route === undefined) this.#dispatch.hold(tracked, request);
+    else this.#dispatch.go(nowUs, tracked, request, proposal);
   }
 
   /** The refusal that a request would meet now, were `ahead` others taken before it; undefined while there is room. */
@@ -145,10 +150,12 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     return overloaded(accepted, this.#queueMax, this.#throughput.retryAfterMs(nowUs, accepted));
   }
 
-  #refuse(nowUs: number, { size, route }: Proposal): Refusal | undefined {
+  #refuse(nowUs: number, proposal: Proposal): Refusal | undefined {
     if (this.#draining) return failure('SHUTTING_DOWN', 'Cannot admit request: the server is shutting down');
-    if (route === undefined) return failure('ENGINE_FAILED', 'Cannot admit request: no instance is left to serve it');
-    return tooLong(size, this.#dispatch.capacityOf(route)) ?? this.overload(nowUs, 0);
+    const capacityTokens = this.#dispatch.capacityOf(proposal);
+    if (capacityTokens === undefined)
+      return failure('ENGINE_FAILED', 'Cannot admit request: no instance is left to serve it');
+    return tooLong(proposal.size, capacityTokens) ?? this.overload(nowUs, 0);
   }
 
   #cancel(id: RequestId): void {
@@ -190,6 +197,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
 
   #forget(id: RequestId): void {
     this.#requests.delete(id);
+    this.#dispatch.forget(id);
     this.#sayDrained();
   }
 

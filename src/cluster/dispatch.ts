@@ -2,6 +2,7 @@
 import type { BlockJournal, BlockSnapshot } from '../policy/blocks/block-journal.ts';
 import { nothingFetched, type PlacementDecision } from '../policy/placement/placement.ts';
 import type { RequestSize } from './admission.ts';
+import { BatchJobs } from './batch-jobs.ts';
 import type { ConductorConfig } from './conductor.ts';
 import type { ConductorEffect } from './effects.ts';
 import { Gate, type PoolLoads, type Verdict } from './gate.ts';
@@ -22,6 +23,8 @@ export interface Proposal {
   readonly verdict: Verdict | undefined;
   /** Of the prompt, to be computed where it decodes. */
   readonly inlineTokens: number;
+  /** A batch job: where it has no place it may be held. */
+  readonly job: boolean;
 }
 
 /** A prompt that is computed where it decodes: `tokens` of it. */
@@ -45,6 +48,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
   readonly #instances: readonly InstanceView[];
   readonly #placer: Placer<Request>;
   readonly #gate: Gate<Request>;
+  readonly #jobs: BatchJobs<Request>;
   /** Requests by the names of their current tries. */
   readonly #tries = new Map<RequestId, Tracked<Request>>();
   readonly #push: (effect: ConductorEffect<Request>) => void;
@@ -67,6 +71,11 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
       this.#instances.map(({ role }) => role === 'decode'),
       config.admission,
     );
+    this.#jobs = new BatchJobs(config.jobs, {
+      instances: this.#instances.length,
+      capacityTokens: (i) => this.#instances[i].capacityTokens,
+      takes: (i) => this.#instances[i].role !== 'decode' && this.watch.isUp(i),
+    });
     for (const [i, { absent }] of config.instances.entries()) if (absent === true) this.lose(i);
   }
 
@@ -80,6 +89,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
 
   propose(nowUs: number, request: Request): Proposal {
     const size = this.#size(request);
+    if (this.#jobs.isJob(request)) return this.#proposeJob(nowUs, size, this.#jobs.anyHeld);
     const elsewhere = this.#placer.choose(nowUs, request, size.promptTokens);
     const inline = elsewhere && this.#inline(nowUs, request, size);
     const decision = inline ?? elsewhere;
@@ -94,7 +104,37 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
         inline: inline !== undefined,
         member: route && this.#decoderOf(route),
       });
-    return { size, decision, route, verdict, inlineTokens: inline?.tokens ?? 0 };
+    return { size, decision, route, verdict, inlineTokens: inline?.tokens ?? 0, job: false };
+  }
+
+  #proposeJob(nowUs: number, size: RequestSize, waits: boolean): Proposal {
+    const instance = waits ? undefined : this.#jobs.choose(size, this.#placer.waitsUs(nowUs));
+    const route = instance === undefined ? undefined : { instance, decodeAt: undefined };
+    return { size, decision: undefined, route, verdict: undefined, inlineTokens: 0, job: true };
+  }
+
+  /** A batch job waits for room. */
+  hold(tracked: Tracked<Request>, request: Request): void {
+    this.#jobs.hold(tracked, request);
+  }
+
+  /** Batch jobs that are held where no instance is left that could take them. */
+  heldInVain(): readonly RequestId[] {
+    return this.#jobs.largestTokens === undefined ? this.#jobs.heldIds : [];
+  }
+
+  /** It has ended: nothing is held for it. */
+  forget(id: RequestId): void {
+    this.#jobs.drop(id);
+  }
+
+  /** Batch jobs that are held go where there is room now; a long one is not overtaken. */
+  goHeld(nowUs: number): void {
+    for (const { tracked, request } of this.#jobs.takeFreed()) {
+      const proposal = this.#proposeJob(nowUs, this.#size(request), false);
+      if (proposal.route === undefined) return;
+      this.go(nowUs, tracked, request, proposal);
+    }
   }
 
   /** The prompt is short enough to be computed where it decodes. */
@@ -112,8 +152,10 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
     };
   }
 
-  capacityOf(route: Route): number {
-    return Math.min(...legsOf(route).map((leg) => this.#instances[leg].capacityTokens));
+  /** What a request that goes there may hold; undefined where no instance is left. */
+  capacityOf({ route, job }: Proposal): number | undefined {
+    if (job) return this.#jobs.largestTokens;
+    return route && Math.min(...legsOf(route).map((leg) => this.#instances[leg].capacityTokens));
   }
 
   #decoderOf({ instance, decodeAt }: Route): InstanceIndex | undefined {
@@ -135,13 +177,16 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
 
   /** A try begins: `request`, under the name that it has there, goes where was proposed. */
   go(nowUs: number, tracked: Tracked<Request>, request: Request, proposal: Proposal): void {
-    const { size, decision, route, verdict, inlineTokens } = proposal;
-    if (decision === undefined || route === undefined) throw new Error('Conductor broken: a try that goes nowhere');
+    const { size, decision, route, verdict, inlineTokens, job } = proposal;
+    if (route === undefined || (decision === undefined && !job))
+      throw new Error('Conductor broken: a try that goes nowhere');
     const { instance, decodeAt } = route;
     const predicted = verdict?.predicted;
     const { promptTokens } = size;
     for (const leg of legsOf(route)) this.#instances[leg].requests++;
-    const placed = this.#placer.place(nowUs, request, promptTokens, decision, decodeAt);
+    const placed = decision && this.#placer.place(nowUs, request, promptTokens, decision, decodeAt);
+    const jobTokens = job ? this.#jobs.add(instance, size) : 0;
+    this.#jobs.drop(tracked.id);
     const member = predicted === undefined && inlineTokens === 0 ? decodeAt : this.#decoderOf(route);
     const joinsUs = nowUs + (predicted?.ttftUs ?? 0);
     const coming = member === undefined ? undefined : { member, tokens: promptTokens, joinsUs };
@@ -154,6 +199,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
       placed,
       decoding,
       inlineTokens,
+      jobTokens,
       stage: 'queued',
       joined: false,
       heardUs: nowUs,
@@ -165,7 +211,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
       this.#gate.inlined(instance, inlineTokens);
     }
     const lives = this.watch.livesOf(instance, decodeAt);
-    const prefix = fetchOf(decision);
+    const prefix = decision && fetchOf(decision);
     this.#push({ kind: 'forward', id: tracked.id, request, instance, decodeAt, predicted, prefix, ...lives });
   }
 
@@ -201,7 +247,8 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
   /** The current try is over, and nobody has anything of it. */
   settle(tracked: Tracked<Request>, now: Try): void {
     for (const leg of legsOf(now)) this.#instances[leg].requests--;
-    this.#placer.ended(now.placed);
+    if (now.placed !== undefined) this.#placer.ended(now.placed);
+    if (now.jobTokens > 0) this.#jobs.remove(now.instance, now.jobTokens);
     this.#inlineDone(now);
     if (now.decoding !== undefined) this.#gate.ended(now.decoding);
     this.#tries.delete(now.id);
@@ -217,7 +264,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
   started(nowUs: number, now: Try, cachedTokens: number): boolean {
     if (now.stage !== 'queued') return false;
     now.stage = 'prefill';
-    this.#placer.started(nowUs, now.placed, cachedTokens);
+    if (now.placed !== undefined) this.#placer.started(nowUs, now.placed, cachedTokens);
     return true;
   }
 
@@ -241,7 +288,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
 
   #computed(nowUs: number, now: Try): void {
     now.stage = 'decode';
-    this.#placer.prefilled(nowUs, now.placed);
+    if (now.placed !== undefined) this.#placer.prefilled(nowUs, now.placed);
     this.progressed(now.instance);
   }
 
@@ -273,16 +320,19 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
   admit(instance: InstanceIndex): void {
     this.#placer.joined(instance, this.watch.lifeOf(instance));
     this.#gate.back(instance);
+    this.#jobs.joined();
   }
 
   /** Throws unless these are counted at their instances, and none at a lost one. */
   check(requests: readonly Tracked<Request>[]): void {
     const counts = this.#instances.map(() => 0);
     const inlineTokens = new Float64Array(this.#instances.length);
+    const jobTokens = new Float64Array(this.#instances.length);
     for (const { now } of requests) {
       if (now === undefined) continue;
       for (const leg of legsOf(now)) counts[leg]++;
       inlineTokens[now.instance] += now.inlineTokens;
+      jobTokens[now.instance] += now.jobTokens;
     }
     const trying = requests.filter(({ now }) => now !== undefined);
     if (
@@ -292,6 +342,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
       throw new Error(`Conductor broken: ${trying.length} requests are tried, ${this.#tries.size} tries are known`);
     this.#placer.check();
     this.#gate.check(inlineTokens);
+    this.#jobs.check(jobTokens);
     const wrong = this.#instances.findIndex(
       ({ requests }, i) => requests !== counts[i] || (!this.watch.isUp(i) && counts[i] > 0),
     );

@@ -11,8 +11,12 @@ export interface InFlight<S> {
   readonly requests: readonly S[];
   /** Equal steps that may follow one another before anything has to be decided. */
   readonly stepsMax: number;
+  /** All its rows are those of batch jobs. */
+  readonly background: boolean;
   /** It was asked to stop: by an abort, or at the end of the step that runs. */
   ending: boolean;
+  /** An abort was asked for in favour of those who wait for answers. */
+  yielding: boolean;
 }
 
 /** A decode row is worth an abort only when its step would go on for longer than this. */

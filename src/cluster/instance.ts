@@ -216,7 +216,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     }
     this.#inFlight = undefined;
     this.#cache.lower?.readEnded();
-    this.#abortedLast = event.kind === 'stepAborted';
+    this.#abortedLast = event.kind === 'stepAborted' && !flight.yielding;
     if (event.kind === 'stepDone') {
       const stepUs = event.stepUs ?? [nowUs - flight.startedUs];
       this.#cost.observe(flight.shape, stepUs);
@@ -256,7 +256,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
 
   /** The refusal of a request that has landed where all that is here would decode too slowly with it, or not fit. */
   #lateness(request: Request): GenerationEvent | undefined {
-    const sequences = [...this.#batcher.running, ...this.#batcher.waiting];
+    const sequences = [...this.#batcher.running, ...this.#batcher.waiting].filter(({ background }) => !background);
     const { promptTokens } = this.#work.size(request);
     const lengths = [promptTokens + 1, ...sequences.map(({ length }) => length)];
     return decodeRefusal({
@@ -277,7 +277,18 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     const predictedUs = Math.round(this.#cost.predictUs(shape));
     const step = ++this.#steps;
     const stepsMax = this.#stepsMax(requests);
-    this.#inFlight = { step, startedUs: nowUs, predictedUs, shape, requests, stepsMax, ending: false };
+    const { background } = planned[0];
+    this.#inFlight = {
+      step,
+      startedUs: nowUs,
+      predictedUs,
+      shape,
+      requests,
+      stepsMax,
+      background,
+      ending: false,
+      yielding: false,
+    };
     const plan = this.#work.plan(requests);
     this.#hostTraffic.planned(planned);
     const { loadTokens, storeTokens } = this.#hostTraffic;
@@ -294,9 +305,18 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
 
   /** What was just heard may change what the next step computes. */
   #endRun(flight: InFlight<S>): void {
+    // Batch jobs yield at once to whoever waits for an answer.
+    if (flight.background && this.#batcher.waiting[0]?.background === false) this.#yield(flight);
     if (flight.stepsMax === 1 || flight.ending) return;
     flight.ending = true;
     this.#effects.push({ kind: 'endRun', step: flight.step });
+  }
+
+  #yield(flight: InFlight<S>): void {
+    if (flight.yielding) return;
+    flight.yielding = true;
+    flight.ending = true;
+    this.#effects.push({ kind: 'abortStep', step: flight.step });
   }
 
   /** The first time that a request runs; a preempted one has started before. */

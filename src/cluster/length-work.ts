@@ -1,6 +1,7 @@
 // The work of an instance without an engine, for simulators: lengths and block names where an engine's has token ids.
 
 import type { Slo } from '../policy/admission/slo.ts';
+import { backgroundLimits } from '../policy/batching/background.ts';
 import { Sequence, type SequenceContent } from '../policy/batching/sequence.ts';
 import type { BlockChain } from '../policy/blocks/block-chain.ts';
 import { type HostLink, HostPrefill } from '../policy/cost/host-link.ts';
@@ -12,6 +13,7 @@ import { digestWords } from '../util/blake2s.ts';
 import type { Float64Pool } from '../util/float64-pool.ts';
 import { scramble } from '../util/scramble.ts';
 import type { RequestSize } from './admission.ts';
+import type { BatchJobsConfig } from './batch-jobs.ts';
 import type { Prediction } from './gate.ts';
 import { Instance, type InstanceConfig } from './instance.ts';
 import type { PlacementSettings, PlacerConfig } from './placer.ts';
@@ -32,6 +34,8 @@ export interface RequestLengths {
   readonly tenant?: string;
   /** Larger runs first; 0 unless given. */
   readonly priority?: number;
+  /** A batch job. */
+  readonly batch?: boolean;
 }
 
 const noGaps = new Float64Array(0);
@@ -138,6 +142,7 @@ class ServedLengths implements Served {
       promptLength: request.trace.inputTokens,
       groups: 1,
       priority: request.trace.priority ?? 0,
+      background: request.trace.batch ?? false,
       arrival,
       samples: true,
       scoresPrompt: false,
@@ -244,6 +249,14 @@ export function createLengthInstance({ cost, blocks, coalesce, ...config }: Leng
 const indexedBlocks = 2 ** 15;
 /** Blocks that nobody holds any more, for which it is known that somebody did. */
 const rememberedBlocks = 1_000_000;
+
+/** Batch jobs are what the trace calls so; they get the least share of memory that any instance gives them. */
+export function lengthJobs(
+  instances: readonly { readonly machine: Pick<LengthInstanceConfig, 'limits'> }[],
+): BatchJobsConfig<LengthRequest> {
+  const shares = instances.map(({ machine }) => (machine.limits.background ?? backgroundLimits).memoryShare);
+  return { isJob: ({ trace }) => trace.batch === true, memoryShare: Math.min(...shares) };
+}
 
 /** Placement over instances whose prefills their cost models predict. Those of one cost model are alike. */
 export function lengthPlacement(

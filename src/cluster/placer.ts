@@ -123,6 +123,12 @@ export class Placer<Request> {
     return (this.#matches?.blocks[instance] ?? 0) * (this.#config?.blockTokens ?? 1);
   }
 
+  /** (instances): predicted wait for a prefill that comes now. Valid until the next question. */
+  waitsUs(nowUs: number): Float64Array {
+    this.#queues.predict(nowUs, this.#view.queueUs);
+    return this.#view.queueUs;
+  }
+
   /** Mean wait for a prefill that comes now, over the instances that take prompts. */
   waitUs(nowUs: number): number {
     const { up, queueUs } = this.#view;

@@ -33,6 +33,8 @@ export interface GenerationRequest {
   readonly stopTokenIds: readonly number[];
   /** Larger runs first; 0 is the default. */
   readonly priority: number;
+  /** A batch job: it runs in what others leave, below every priority. */
+  readonly batch?: boolean;
   /** Requests of different salts share no prefix. */
   readonly salt: string;
 }

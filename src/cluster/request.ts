@@ -59,6 +59,7 @@ export class ServedRequest implements Served {
       promptLength: request.prompt.length,
       groups,
       priority: request.priority,
+      background: request.batch ?? false,
       arrival,
       samples: request.maxTokens > 0,
       scoresPrompt: sampling.promptLogprobs,

@@ -75,6 +75,11 @@ export class Rescue<Request extends { readonly id: RequestId }> {
   #lose(nowUs: number, instance: InstanceIndex): void {
     this.#dispatch.lose(instance);
     this.#retryAt(nowUs, instance, none);
+    if (this.#retries?.patience !== undefined) return;
+    for (const id of this.#dispatch.heldInVain()) {
+      const tracked = this.#requests.get(id);
+      if (tracked !== undefined) this.#fail(nowUs, tracked, stopped);
+    }
   }
 
   /** What was tried there is gone, but for `kept`. */
@@ -163,13 +168,15 @@ export class Rescue<Request extends { readonly id: RequestId }> {
     const request = tracked.progress?.resume(tryName(tracked.id, tracked.tries));
     if (request === undefined) return;
     const proposal = this.#dispatch.propose(nowUs, request);
-    const { size, route } = proposal;
-    if (route === undefined) {
+    const { size, route, job } = proposal;
+    const capacityTokens = this.#dispatch.capacityOf(proposal);
+    if (route === undefined || capacityTokens === undefined) {
+      if (job && capacityTokens !== undefined) this.#dispatch.hold(tracked, request);
       // With patience it waits: somebody may come.
-      if (this.#retries?.patience === undefined) this.#fail(nowUs, tracked, why);
+      else if (this.#retries?.patience === undefined) this.#fail(nowUs, tracked, why);
       return;
     }
-    const refusal = tooLong(size, this.#dispatch.capacityOf(route));
+    const refusal = tooLong(size, capacityTokens);
     if (refusal !== undefined) this.#owner.end(nowUs, tracked, refusal);
     else this.#dispatch.go(nowUs, tracked, request, proposal);
   }

@@ -16,10 +16,13 @@ type Stage = 'queued' | 'prefill' | 'decode';
 /** One way of a request through instances. They know it by a name of its own: what they say of another try is never taken for this one. */
 export interface Try extends Route {
   readonly id: RequestId;
-  readonly placed: Placed;
+  /** Undefined for batch jobs: nobody is placed by them. */
+  readonly placed: Placed | undefined;
   readonly decoding: Gated | undefined;
   /** To be computed where it decodes. */
   inlineTokens: number;
+  /** Of a batch job: what it may come to hold. */
+  readonly jobTokens: number;
   stage: Stage;
   /** The instance that decodes has it all: nobody else is needed. */
   joined: boolean;

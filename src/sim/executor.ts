@@ -7,7 +7,7 @@ import type { EventHeap } from './event-heap.ts';
 type RunStep = Omit<Extract<InstanceEffect, { kind: 'runStep' }>, 'plan'>;
 type StepShape = RunStep['shape'];
 
-type StepDone = Extract<InstanceEvent<LengthRequest, undefined>, { kind: 'stepDone' }>;
+type StepEnd = Extract<InstanceEvent<LengthRequest, undefined>, { kind: 'stepDone' | 'stepAborted' }>;
 
 /** Hears of every run of equal steps as it ends: `shape` is that of its first step; both are valid during the call. */
 export type StepWatch = (instance: number, startedUs: number, shape: StepShape, stepUs: readonly number[]) => void;
@@ -75,10 +75,22 @@ export class SimulatedExecutor {
     this.#heap.push(endsUs, this.#index);
   }
 
+  /** The step that runs at `nowUs` is given up then and there; those of its run that ended before it count. */
+  abort(nowUs: number): void {
+    let endsUs = this.#startedUs;
+    let steps = 0;
+    while (steps < this.#stepUs.length && endsUs + this.#stepUs[steps] <= nowUs) endsUs += this.#stepUs[steps++];
+    if (steps === this.#stepUs.length) return;
+    this.#stepUs.length = steps;
+    this.#endsUs = nowUs;
+    this.#heap.push(nowUs, this.#index);
+  }
+
   /** The event for the machine if its run ends now; `stepUs` is valid until the next run. */
-  due(nowUs: number): StepDone | undefined {
+  due(nowUs: number): StepEnd | undefined {
     if (!this.#running || nowUs !== this.#endsUs) return undefined;
     this.#running = false;
+    if (this.#stepUs.length === 0) return { kind: 'stepAborted', step: this.#step };
     if (this.#first !== undefined) this.#watch?.(this.#index, this.#startedUs, this.#first, this.#stepUs);
     return { kind: 'stepDone', step: this.#step, result: undefined, stepUs: this.#stepUs };
   }

@@ -52,6 +52,10 @@ export class Outcome {
   bytesMoved: Readonly<Record<ByteKind, number>> = { prefix: 0, handoff: 0, borrow: 0, settle: 0 };
   /** Requests whose prompts were computed where they decode. */
   inlinePrefills = 0;
+  /** Batch jobs: they count nowhere else. */
+  readonly batch = { requests: 0, completed: 0, outputTokens: 0, completionUs: new Histogram() };
+  /** When the last request completed that is no batch job. */
+  servedUntilUs = 0;
   promptTokens = 0;
   cachedTokens = 0;
   outputTokens = 0;
@@ -65,6 +69,11 @@ export class Outcome {
   #hashHigh = 0x01000193;
 
   completed(request: LengthRequest): void {
+    if (request.trace.batch === true) {
+      this.#jobCompleted(request);
+      return;
+    }
+    this.servedUntilUs = request.lastTokenUs;
     const { trace, firstTokenUs = 0, lastTokenUs, cachedTokens } = request;
     this.retries?.ended(request);
     this.requests++;
@@ -87,6 +96,14 @@ export class Outcome {
     this.#mix(trace.index, trace.arrivalUs, firstTokenUs, lastTokenUs, cachedTokens);
   }
 
+  #jobCompleted({ trace, firstTokenUs = 0, lastTokenUs, cachedTokens }: LengthRequest): void {
+    this.batch.requests++;
+    this.batch.completed++;
+    this.batch.outputTokens += trace.outputTokens;
+    this.batch.completionUs.add(lastTokenUs - trace.arrivalUs);
+    this.#mix(trace.index, trace.arrivalUs, firstTokenUs, lastTokenUs, cachedTokens);
+  }
+
   /** Says when it comes again, where it does: then its end is still to come. */
   failed(
     nowUs: number,
@@ -95,6 +112,11 @@ export class Outcome {
   ): number | undefined {
     const { trace, outputs, cachedTokens } = request;
     const { cause } = event;
+    if (trace.batch === true) {
+      this.batch.requests++;
+      this.#mix(trace.index, -1, trace.arrivalUs, 0);
+      return undefined;
+    }
     if (outputs > 0) this.wastedPrefillTokens += trace.inputTokens - cachedTokens;
     const againUs = this.retries?.refused(nowUs, request, event);
     if (againUs !== undefined) return againUs;

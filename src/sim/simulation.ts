@@ -8,6 +8,7 @@ import {
   type LengthInstance,
   type LengthInstanceConfig,
   LengthRequest,
+  lengthJobs,
   lengthPlacement,
 } from '../cluster/length-work.ts';
 import type { ConductorEvent, InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
@@ -113,6 +114,7 @@ export class Simulation {
         this.#instances.map(({ capacityTokens }) => capacityTokens),
         linkBytesPerSecond,
       ),
+      jobs: lengthJobs(instances),
     });
   }
 
@@ -155,7 +157,7 @@ export class Simulation {
   #submit(trace: TraceRequest, name: string): void {
     this.#nowUs = trace.arrivalUs;
     const request = new LengthRequest(trace, this.#config.blockTokens, this.#gaps, name);
-    request.slo = this.#sloOf(trace, trace.outputTokens);
+    request.slo = trace.batch === true ? undefined : this.#sloOf(trace, trace.outputTokens);
     this.#live.set(request.id, request);
     this.#tellConductor({ kind: 'submit', request });
   }
@@ -220,9 +222,13 @@ export class Simulation {
   }
 
   #post(from: InstanceIndex, to: InstanceIndex, event: InstanceEvent<LengthRequest, undefined>): void {
+    this.#send(to, event, this.#network.latencyUs(from, to));
+  }
+
+  #send(to: InstanceIndex, event: InstanceEvent<LengthRequest, undefined>, latencyUs: number): void {
     const number = flowsMax + this.#messageNumber++;
     this.#messages.set(number, { to, event });
-    this.#heap.push(this.#nowUs + this.#network.latencyUs(from, to), this.#instances.length + number);
+    this.#heap.push(this.#nowUs + latencyUs, this.#instances.length + number);
   }
 
   #tellConductor(event: ConductorEvent<LengthRequest>): void {
@@ -236,7 +242,10 @@ export class Simulation {
       case 'forward': {
         const { instance, request, decodeAt, predicted, prefix } = effect;
         request.predicted = predicted;
-        this.#tellInstance(instance, { kind: 'submit', request, decodeAt, prefix });
+        const event = { kind: 'submit', request, decodeAt, prefix } as const;
+        // A job may be sent because another instance's step ended: whatever else ends now comes first.
+        if (request.trace.batch === true) this.#send(instance, event, 0);
+        else this.#tellInstance(instance, event);
         break;
       }
       case 'emit':
@@ -303,6 +312,8 @@ export class Simulation {
         this.#tellConductor({ kind: 'snapshot', instance: index, snapshot: effect.snapshot });
         break;
       case 'abortStep':
+        this.#executors[index].abort(this.#nowUs);
+        break;
       case 'ignored':
         break;
       case 'fault':

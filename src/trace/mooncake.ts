@@ -27,13 +27,17 @@ export function parseMooncakeLine(text: string, line: number, index: number, blo
 type Row = Readonly<Record<string, unknown>>;
 
 /** Ours: what Mooncake's traces do not tell. */
-function labels(row: Row, line: number): Pick<TraceRequest, 'sloClass' | 'tenant' | 'priority'> {
-  const { slo_class: sloClass, tenant, priority } = row;
-  if (sloClass === undefined && tenant === undefined && priority === undefined) return unlabelled;
+function labels(row: Row, line: number): Pick<TraceRequest, 'sloClass' | 'tenant' | 'priority' | 'batch'> {
+  const { slo_class: sloClass, tenant, priority, batch } = row;
+  if (sloClass === undefined && tenant === undefined && priority === undefined && batch === undefined)
+    return unlabelled;
+  if (batch !== undefined && typeof batch !== 'boolean')
+    throw new TraceError(line, `batch is ${shown(batch)}: true or false expected`);
   return {
     ...(sloClass === undefined ? {} : { sloClass: name(sloClass, 'slo_class', line) }),
     ...(tenant === undefined ? {} : { tenant: name(tenant, 'tenant', line) }),
     ...(priority === undefined ? {} : { priority: rank(priority, line) }),
+    ...(batch === true ? { batch } : {}),
   };
 }
 
@@ -51,9 +55,11 @@ function rank(value: unknown, line: number): number {
 
 /** A line without its end; reading it gives the same request. */
 export function mooncakeLine(request: TraceRequest): string {
-  const { arrivalUs, inputTokens, outputTokens, blocks, sloClass, tenant, priority } = request;
+  const { arrivalUs, inputTokens, outputTokens, blocks, sloClass, tenant, priority, batch } = request;
   const lengths = `"input_length":${inputTokens},"output_length":${outputTokens}`;
-  const labels = Object.entries({ slo_class: sloClass, tenant, priority }).filter(([, value]) => value !== undefined);
+  const labels = Object.entries({ slo_class: sloClass, tenant, priority, batch }).filter(
+    ([, value]) => value !== undefined,
+  );
   const more = labels.map(([field, value]) => `,"${field}":${JSON.stringify(value)}`).join('');
   return `{"timestamp":${arrivalUs / 1000},${lengths},"hash_ids":[${blocks.join(',')}]${more}}`;
 }

@@ -20,6 +20,8 @@ export interface TraceRequest {
   readonly tenant?: string;
   /** Larger runs first; 0 unless given. */
   readonly priority?: number;
+  /** A batch job: nobody waits for it. */
+  readonly batch?: boolean;
 }
 
 /** A line that cannot be a request: names line, field and value. */

@@ -33,6 +33,7 @@ const arbitraryRequest = fc.record({
   tail: fc.integer({ min: 0, max: 3 }),
   maxTokens: fc.constantFrom(0, 1, 3, 20, 70, 70, 70),
   priority: fc.constantFrom(0, 0, 0, 1, -2),
+  batch: fc.constantFrom(false, false, true),
   seed: fc.constantFrom(1, 1, 9),
   stop: fc.boolean(),
   penalised: fc.constantFrom(false, false, true),
@@ -56,6 +57,7 @@ function toRequest(id: string, drawn: Drawn): GenerationRequest {
   return request(id, [...promptOf(drawn.kind, drawn.length), ...promptOf(40, drawn.tail)], {
     maxTokens: drawn.maxTokens,
     priority: drawn.priority,
+    batch: drawn.batch,
     salt: drawn.salt,
     stopTokenIds: drawn.stop ? [3, 14, 15] : [],
     sampling: {
@@ -78,6 +80,8 @@ interface Settings {
   readonly eviction: EvictionKind;
   readonly queueMax: number;
   readonly usPerStep: number;
+  /** Of the memory, what batch jobs may hold together. */
+  readonly jobShare: number;
 }
 
 const arbitrarySettings: fc.Arbitrary<Settings> = fc.record({
@@ -88,6 +92,7 @@ const arbitrarySettings: fc.Arbitrary<Settings> = fc.record({
   eviction: fc.constantFrom(...evictionKinds),
   queueMax: fc.constantFrom(6, 100),
   usPerStep: fc.constantFrom(3_000, 50_000),
+  jobShare: fc.constantFrom(0.1, 0.5),
 });
 
 class History {
@@ -110,6 +115,7 @@ class History {
         logitRowsMax: sequencesMax + 5,
         stepUsDecoding: us,
         stepUsPrefill: us,
+        background: { memoryShare: settings.jobShare, stepUs: us, timeShare: 0.01 },
       },
     });
   }

@@ -44,6 +44,8 @@ export function simulateCommand(): Command {
 function reportOf(outcome: Outcome, wallSeconds: number) {
   const { requests, completedRequests: completed, promptTokens, cachedTokens, withinSlo } = outcome;
   const simulatedSeconds = outcome.endUs / 1e6;
+  // Batch jobs may go on after all others have been served.
+  const servedSeconds = outcome.batch.requests === 0 ? simulatedSeconds : outcome.servedUntilUs / 1e6;
   const missedBlocks = Object.values(outcome.missReasons).reduce((sum, blocks) => sum + blocks, 0);
   return {
     requests,
@@ -54,7 +56,7 @@ function reportOf(outcome: Outcome, wallSeconds: number) {
     ttftMs: latencyMs(outcome.ttftUs),
     tbtMs: latencyMs(outcome.tbtUs),
     withinSlo,
-    goodputRequestsPerSecond: simulatedSeconds === 0 ? 0 : withinSlo / simulatedSeconds,
+    goodputRequestsPerSecond: ratio(withinSlo, servedSeconds),
     predictions: { ttft: outcome.predictedTtft.figures, tbt: outcome.predictedTbt.figures },
     poolLoads: outcome.swing.figures,
     ...groupsOf(outcome, simulatedSeconds),
@@ -67,6 +69,13 @@ function reportOf(outcome: Outcome, wallSeconds: number) {
     prefillTokens: promptTokens - cachedTokens,
     preemptions: outcome.preemptions,
     inlinePrefills: outcome.inlinePrefills,
+    batch: {
+      requests: outcome.batch.requests,
+      completed: outcome.batch.completed,
+      decodeTokens: outcome.batch.outputTokens,
+      decodeTokensPerSecond: ratio(outcome.batch.outputTokens, simulatedSeconds),
+      completionMs: latencyMs(outcome.batch.completionUs),
+    },
     simulatedSeconds,
     wallSeconds,
     stateHash: outcome.stateHash,
@@ -107,6 +116,7 @@ function printReport({
   predictions,
   poolLoads,
   missReasons,
+  batch,
   pricePerHour,
   retries,
   classes = {},
@@ -117,6 +127,10 @@ function printReport({
   const { byReason, ...places } = refused;
   printTable([{ refused: '', ...places, ...byReason }]);
   printTable([{ bytes: '', ...bytesMoved }]);
+  if (batch.requests > 0) {
+    const { completionMs, ...jobs } = batch;
+    printTable([{ batch: '', ...jobs, completionMsMean: completionMs.mean }]);
+  }
   printTable([
     { predicted: 'TTFT', ...predictions.ttft },
     { predicted: 'TBT', ...predictions.tbt },

@@ -1,6 +1,8 @@
 // Continuous batching: who waits, who runs, and what rows each step computes.
 import type { BlockCache } from '../blocks/block-cache.ts';
 import type { StepPredictor, StepShape } from '../cost/step-shape.ts';
+import { type BackgroundLimits, backgroundLimits, backgroundPages, firstBackground } from './background.ts';
+import { checkBatch } from './check-batch.ts';
 import { Claims } from './claims.ts';
 import { RankedList } from './ranked-list.ts';
 import { Room } from './room.ts';
@@ -13,7 +15,7 @@ const shortShare = 1 / 4;
 const lookAhead = 32;
 
 /**
- * Plans steps: decode rows first, then prefill chunks in order of rank, within a budget of rows and predicted time.
+ * Plans steps: decode rows first, then prefill chunks in order of rank, within a budget of rows and predicted time; batch jobs get what is left.
  * When blocks run out the lowest rank is preempted and later recomputed; the first in rank always gets on, so there is no livelock.
  * A waiting prompt whose next block is being computed by one that outranks it waits for that block.
  * Nothing is committed until `commit`: a step that was aborted is simply planned again.
@@ -22,6 +24,7 @@ export class Batcher {
   readonly #cache: BlockCache;
   readonly #blockTokens: number;
   readonly #room: Room;
+  readonly #background: BackgroundLimits;
   readonly #budget: StepBudget;
   readonly #waiting = new RankedList();
   readonly #running = new RankedList();
@@ -32,6 +35,8 @@ export class Batcher {
   readonly #prefills: Sequence[] = [];
   #admitting = true;
   #wholeOnly = false;
+  /** A batch job waits for memory that is left to batch jobs. */
+  #backgroundWaits = false;
   #preemptions = 0;
   #landedTokens = 0;
 
@@ -39,6 +44,7 @@ export class Batcher {
     this.#cache = cache;
     this.#blockTokens = cache.blockTokens;
     this.#room = new Room(cache, limits);
+    this.#background = limits.background ?? backgroundLimits;
     this.#budget = new StepBudget(limits, cost, cache.blockTokens);
     this.#claims = new Claims(limits.sequencesMax, cache.blockTokens);
   }
@@ -114,6 +120,7 @@ export class Batcher {
     this.#planDecode();
     this.#budget.endDecode();
     this.#planPrefill();
+    if (this.#running.last?.background === true || this.#waiting.last?.background === true) this.#planBackground();
     let planned = 0;
     for (const sequence of this.#running.items) if (sequence.planned > 0) this.#planned[planned++] = sequence;
     if (this.#planned.length > planned) this.#planned.length = planned;
@@ -140,8 +147,8 @@ export class Batcher {
    */
   steadySteps(): number {
     const { rows, decodeRows } = this.#budget.shape;
-    if (rows === 0 || rows !== decodeRows || (this.#waiting.items.length > 0 && this.#admitting)) return 1;
-    let steps = Number.MAX_SAFE_INTEGER;
+    if (rows === 0 || rows !== decodeRows || this.#mayAdmit) return 1;
+    let steps = this.#running.last?.background === true ? this.#steadyBackground() : Number.MAX_SAFE_INTEGER;
     for (const { planned, computed, remaining, table } of this.#running.items) {
       if (planned !== 1 || remaining !== 1) return 1;
       steps = Math.min(steps, table.length * this.#blockTokens - computed);
@@ -149,12 +156,23 @@ export class Batcher {
     return steps;
   }
 
+  /** Is there one who waits and was not turned away for want of room? */
+  get #mayAdmit(): boolean {
+    const [first] = this.#waiting.items;
+    return first !== undefined && this.#admitting && !(first.background && this.#backgroundWaits);
+  }
+
+  /** Of batch jobs that decode alone: as long as all of them keep the time. */
+  #steadyBackground(): number {
+    return this.#running.items[0]?.background === true ? this.#budget.steadyBackground() : 1;
+  }
+
   #planDecode(): void {
     const running = this.#running.items;
     // Preemption only shortens the list behind `i`.
     for (let i = 0; i < running.length; i++) {
       const sequence = running[i];
-      if (sequence.remaining !== 1) continue;
+      if (sequence.remaining !== 1 || sequence.background) continue;
       this.#makeRoom(sequence, sequence.length);
       if (this.#cache.missing(sequence.table, sequence.length) === 0) this.#take(sequence, 1);
     }
@@ -164,14 +182,16 @@ export class Batcher {
   #planPrefill(): void {
     const prefills = this.#prefills;
     let count = 0;
-    for (const sequence of this.#running.items) if (sequence.remaining > 1) prefills[count++] = sequence;
+    for (const sequence of this.#running.items) {
+      if (sequence.remaining > 1 && !sequence.background) prefills[count++] = sequence;
+    }
     if (prefills.length > count) prefills.length = count;
     let nextRunning = 0;
     let nextWaiting = 0;
     let skipped = 0;
     while (this.#budget.rows > 0 && skipped <= lookAhead) {
       const running = prefills[nextRunning];
-      const waiting = this.#admitting ? this.#waiting.items[nextWaiting] : undefined;
+      const waiting = this.#admitting ? this.#nextWaiting(nextWaiting) : undefined;
       if (running !== undefined && (waiting === undefined || outranks(running, waiting))) {
         nextRunning++;
         if (running.state === 'running') this.#planChunk(running, nextRunning, nextWaiting);
@@ -188,6 +208,41 @@ export class Batcher {
         this.#admitting = false;
       }
     }
+  }
+
+  /** Batch jobs stand last. */
+  #nextWaiting(index: number): Sequence | undefined {
+    const sequence = this.#waiting.items[index];
+    return sequence?.background === true ? undefined : sequence;
+  }
+
+  /** Batch jobs in order of rank, those who run first: a row each, or a chunk, as far as time, rows and memory are left. */
+  #planBackground(): void {
+    this.#budget.beginBackground(this.#background);
+    this.#backgroundWaits = false;
+    const running = this.#running.items;
+    const pagesMax = Math.floor(this.#cache.pages.total * this.#background.memoryShare);
+    // Preemption only shortens the list behind `i`.
+    for (let i = firstBackground(running); i < running.length; i++) this.#planJob(running[i]);
+    for (let i = firstBackground(this.#waiting.items); i < this.#waiting.length && this.#budget.hasTime; ) {
+      const sequence = this.#waiting.items[i];
+      if (this.#isBlocked(sequence)) {
+        i++;
+        continue;
+      }
+      const held = backgroundPages(this.#cache, running);
+      const fits = held === 0 || held + this.#room.pagesNeeded(sequence) <= pagesMax;
+      this.#backgroundWaits = !(this.#admitting && fits && this.#admit(sequence));
+      if (this.#backgroundWaits) return;
+      this.#planJob(sequence);
+    }
+  }
+
+  #planJob(sequence: Sequence): void {
+    const rows = this.#budget.backgroundRowsFor(sequence);
+    if (rows === 0) return;
+    this.#makeRoom(sequence, sequence.computed + rows);
+    this.#take(sequence, Math.min(rows, sequence.table.length * this.#blockTokens - sequence.computed));
   }
 
   /** Plans as much of the sequence's prefill as fits; once one did not fit whole, only those follow that do. */
@@ -317,7 +372,7 @@ export class Batcher {
   }
 
   #giveBack(sequence: Sequence, forget: boolean): void {
-    this.#cache.release(sequence.table);
+    this.#cache.release(sequence.table, sequence.background);
     if (forget) this.#cache.forget(sequence.chain, Math.floor(sequence.computed / this.#blockTokens));
     sequence.computed = 0;
     sequence.planned = 0;
@@ -326,52 +381,12 @@ export class Batcher {
 
   /** Throws unless every block reference belongs to a running or parked sequence and every claim and list is in order. */
   check(): void {
-    this.#cache.check();
-    this.#checkReferences();
-    let claimed = 0;
-    for (const sequence of this.running) {
-      const { table, computed, planned } = sequence;
-      if (sequence.state !== 'running' || this.#cache.missing(table, computed + planned) > 0)
-        throw new Error(
-          `Batcher broken: arrival ${sequence.arrival} runs with ${table.length} blocks for ${computed} tokens`,
-        );
-      for (let i = sequence.claimedFrom; i < sequence.claimedTo; i++)
-        if (this.#claims.owner(sequence, i) === sequence) claimed++;
-    }
-    for (const sequence of this.waiting) {
-      if (
-        sequence.state !== 'waiting' ||
-        this.#cache.pagesOf(sequence.table) + sequence.computed + sequence.planned > 0
-      ) {
-        throw new Error(`Batcher broken: arrival ${sequence.arrival} waits with ${sequence.table.length} blocks`);
-      }
-    }
-    if (claimed !== this.#claims.size)
-      throw new Error(`Batcher broken: ${this.#claims.size} blocks are claimed, ${claimed} by running sequences`);
-    for (const list of [this.running, this.waiting]) {
-      const wrong = list.findIndex((sequence, i) => i > 0 && !outranks(list[i - 1], sequence));
-      if (wrong >= 0) throw new Error(`Batcher broken: arrival ${list[wrong].arrival} stands out of order at ${wrong}`);
-    }
-  }
-
-  /** Throws unless every group's references are those of what moves and of the running and parked sequences, each of which holds what its next row sees and nothing before. */
-  #checkReferences(): void {
-    for (const [g, group] of this.#cache.groups.entries()) {
-      const refs = new Int32Array(group.pool.total);
-      for (const table of this.#cache.moving) for (const block of table.groups[g].blocks.view()) refs[block]++;
-      for (const { table, computed, arrival } of [...this.running, ...this.#parked]) {
-        const { first, blocks } = table.groups[g];
-        for (const block of blocks.view()) refs[block]++;
-        if (first !== group.firstSeen(computed) || first + blocks.length !== table.length)
-          throw new Error(
-            `Batcher broken: arrival ${arrival} holds blocks ${first} to ${first + blocks.length} of group ${g}: ${computed} tokens`,
-          );
-      }
-      const leaked = refs.findIndex((count, block) => count !== group.pool.refs(block));
-      if (leaked >= 0)
-        throw new Error(
-          `Batcher broken: block ${leaked} has ${group.pool.refs(leaked)} references, ${refs[leaked]} are known: group ${g}`,
-        );
-    }
+    checkBatch({
+      cache: this.#cache,
+      claims: this.#claims,
+      running: this.running,
+      waiting: this.waiting,
+      parked: this.#parked,
+    });
   }
 }

@@ -1,6 +1,7 @@
 // Whether there is room for one more sequence, in slots and in pages.
 import type { BlockCache } from '../blocks/block-cache.ts';
 import type { Growth } from '../blocks/group-cache.ts';
+import { firstBackground } from './background.ts';
 import type { Sequence } from './sequence.ts';
 import type { BatchLimits } from './step-budget.ts';
 
@@ -19,15 +20,16 @@ export class Room {
     // Alone it has all there is, if need be in smaller chunks than it would like.
     if (running.length + parked === 0) return true;
     if (running.length >= this.#limits.sequencesMax) return false;
-    return this.spares(this.#pagesNeeded(sequence), running);
+    return this.spares(this.pagesNeeded(sequence), running, sequence.background);
   }
 
-  /** Would the running ones still get what they need for theirs, with so many pages fewer? */
-  spares(wanted: number, running: readonly Sequence[]): boolean {
+  /** Would the running ones still get what they need for theirs, with so many pages fewer? Batch jobs count only `forJob`. */
+  spares(wanted: number, running: readonly Sequence[], forJob = false): boolean {
     // A block each for the next growth of those that run, so that a newcomer is not preempted at once.
     const { pages, blockPages } = this.#cache;
-    let promised = Math.min(running.length, Math.ceil(Math.floor(pages.total / blockPages) / 16)) * blockPages;
-    for (const other of running) promised += this.#cache.pagesMissing(other.table, this.#growth(other));
+    const others = forJob ? running.length : firstBackground(running);
+    let promised = Math.min(others, Math.ceil(Math.floor(pages.total / blockPages) / 16)) * blockPages;
+    for (let i = 0; i < others; i++) promised += this.#cache.pagesMissing(running[i].table, this.#growth(running[i]));
     return wanted + promised <= this.#cache.availablePages;
   }
 
@@ -39,10 +41,11 @@ export class Room {
       if (other.priority < sequence.priority) most += this.#cache.pagesOf(other.table);
       else others++;
     }
-    return others === 0 || this.#pagesNeeded(sequence) <= most;
+    return others === 0 || this.pagesNeeded(sequence) <= most;
   }
 
-  #pagesNeeded(sequence: Sequence): number {
+  /** Pages that would be available no more if it came. */
+  pagesNeeded(sequence: Sequence): number {
     return this.#cache.pagesToRun(
       sequence.chain,
       sequence.reusableBlocks(this.#cache.blockTokens),

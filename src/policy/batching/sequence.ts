@@ -18,6 +18,8 @@ export interface SequenceSpec {
   readonly groups: number;
   /** Larger runs first. */
   readonly priority: number;
+  /** A batch job: it ranks below all others, whatever its priority. */
+  readonly background?: boolean;
   /** Unique and rising: the order inside a priority. */
   readonly arrival: number;
   /** False: only the prompt is computed. */
@@ -32,6 +34,7 @@ export type SequenceState = 'new' | 'waiting' | 'running' | 'parked' | 'ended';
 /** The batcher alone moves it between states and hands it blocks; its owner appends the tokens that were sampled. */
 export class Sequence {
   readonly priority: number;
+  readonly background: boolean;
   readonly arrival: number;
   readonly promptLength: number;
   readonly samples: boolean;
@@ -62,7 +65,8 @@ export class Sequence {
   waitsForBlock: number | undefined;
 
   constructor(spec: SequenceSpec) {
-    this.priority = spec.priority;
+    this.background = spec.background ?? false;
+    this.priority = this.background ? Number.NEGATIVE_INFINITY : spec.priority;
     this.arrival = spec.arrival;
     this.promptLength = spec.promptLength;
     this.samples = spec.samples;

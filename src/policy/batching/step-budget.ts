@@ -1,5 +1,6 @@
 // What one step may still take: rows, rows with logits, and time by prediction.
 import type { StepPredictor, StepShape } from '../cost/step-shape.ts';
+import type { BackgroundLimits } from './background.ts';
 import type { Sequence } from './sequence.ts';
 
 export interface BatchLimits {
@@ -12,6 +13,8 @@ export interface BatchLimits {
   /** Predicted time of a step, with and without others decoding beside the prefill. */
   readonly stepUsDecoding: number;
   readonly stepUsPrefill: number;
+  /** What batch jobs get of the instance. */
+  readonly background?: BackgroundLimits;
 }
 
 /** Most rows of a step that score prompts: each costs a pass over the vocabulary. */
@@ -21,12 +24,16 @@ const endSlack = 1.25;
 /** Where decode alone exceeds its budget, prefill may still add this share of its time. */
 const prefillShareMin = 0.5;
 
+/** Steps of batch jobs alone that are looked ahead. */
+const steadyMax = 512;
+
 /** Counts up as rows are planned. */
 export class StepBudget {
   readonly #limits: BatchLimits;
   readonly #cost: StepPredictor;
   readonly #chunkMin: number;
   readonly #shape = { rows: 0, keyRows: 0, decodeRows: 0, decodeKeys: 0, logitRows: 0 };
+  readonly #further = { rows: 0, keyRows: 0, decodeRows: 0, decodeKeys: 0, logitRows: 0 };
   #scored = 0;
   #us = 0;
 
@@ -79,6 +86,57 @@ export class StepBudget {
       byTime = remaining;
     }
     return Math.min(this.rows, remaining, atLeastBlock ? Math.max(byTime, this.#chunkMin) : byTime);
+  }
+
+  /** All others' rows are in: sets the time that batch jobs may fill up. */
+  beginBackground({ stepUs, timeShare }: BackgroundLimits): void {
+    this.#us = this.#shape.rows === 0 ? stepUs : this.#cost.predictUs(this.#shape) * (1 + timeShare);
+  }
+
+  /** Is there time for another row? */
+  get hasTime(): boolean {
+    return this.rows > 0 && (this.#shape.rows === 0 || this.#cost.predictUs(this.#shape) < this.#us);
+  }
+
+  /** Rows that a batch job may take now; where nobody else runs one at least, since it must get on. */
+  backgroundRowsFor(sequence: Sequence): number {
+    const { remaining, computed } = sequence;
+    const least = this.#shape.rows === 0 ? 1 : 0;
+    const byTime =
+      remaining === 1
+        ? Number(this.#timeWith(computed + 1) <= this.#us)
+        : this.#cost.rowsWithin(this.#us, this.#shape, computed);
+    const rows = Math.max(least, Math.min(remaining, this.rows, byTime));
+    return Math.min(rows, this.scorableRows(sequence));
+  }
+
+  /** Of the step with one more row that decodes. */
+  #timeWith(keys: number): number {
+    const { rows, keyRows, decodeRows, decodeKeys, logitRows } = this.#shape;
+    if (this.rows === 0) return Number.POSITIVE_INFINITY;
+    const step = this.#further;
+    step.rows = rows + 1;
+    step.keyRows = keyRows + keys;
+    step.decodeRows = decodeRows + 1;
+    step.decodeKeys = decodeKeys + keys;
+    step.logitRows = logitRows + 1;
+    return this.#cost.predictUs(step);
+  }
+
+  /** How many steps could follow one another with these rows, which all decode for batch jobs alone, each within their time. */
+  steadyBackground(): number {
+    const { rows, keyRows, decodeRows, decodeKeys, logitRows } = this.#shape;
+    const step = this.#further;
+    step.rows = rows;
+    step.decodeRows = decodeRows;
+    step.logitRows = logitRows;
+    let steps = steadyMax;
+    for (; steps > 1; steps >>= 1) {
+      step.keyRows = keyRows + (steps - 1) * rows;
+      step.decodeKeys = decodeKeys + (steps - 1) * decodeRows;
+      if (this.#cost.predictUs(step) <= this.#us) break;
+    }
+    return steps;
   }
 
   /** Rows that the sequence may take before the rows that score its prompt are too many; unbounded for most. */

@@ -237,12 +237,12 @@ export class BlockCache {
     }
   }
 
-  /** Takes all blocks from the table. Indexed ones stay as cache. */
-  release(table: BlockTable): void {
+  /** Takes all blocks from the table. Indexed ones stay as cache; with `cold`, those that nobody else has used go first. */
+  release(table: BlockTable, cold = false): void {
     this.#queue.tick();
     for (let g = 0; g < this.groups.length; g++) {
       const held = table.groups[g];
-      while (held.blocks.length > 0) this.groups[g].release(held.blocks.pop());
+      while (held.blocks.length > 0) this.groups[g].release(held.blocks.pop(), cold);
       held.first = 0;
     }
   }

@@ -81,9 +81,11 @@ export class EvictionQueue {
     this.#use.lastUse[block] = this.#clock;
   }
 
-  /** A sequence lets go of the block: used until now, but not once more. It must not be in the queue. */
-  letGo(block: BlockId): void {
-    this.#use.lastUse[block] = this.#clock;
+  /** A sequence lets go of the block: used until now, but not once more; `cold`: as if never used, if nobody else did. It must not be in the queue. */
+  letGo(block: BlockId, cold: boolean): void {
+    const unused = cold && (this.#use.uses[block] as number) <= 1;
+    this.#use.lastUse[block] = unused ? 0 : this.#clock;
+    if (unused) this.#use.since[block] = 0;
   }
 
   /** The block is used once more, in the queue or not. */

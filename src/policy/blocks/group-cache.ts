@@ -157,10 +157,10 @@ export class GroupCache {
   }
 
   /** One reference less. The last one leaves an indexed block as cache and frees any other. */
-  release(block: BlockId): void {
+  release(block: BlockId, cold = false): void {
     const indexed = this.#index.has(block);
     if (!this.pool.release(block, indexed) || !indexed) return;
-    this.#queue.letGo(this.offset + block);
+    this.#queue.letGo(this.offset + block, cold);
     if (this.#isEvictable(block)) this.#queue.add(this.offset + block);
   }
 
