@@ -41,7 +41,8 @@ export interface RequestSize {
 }
 
 export function sizeOf(request: GenerationRequest): RequestSize {
-  return { promptTokens: request.prompt.length, outputTokensMax: request.maxTokens };
+  const before = request.resumed?.tokens.length ?? 0;
+  return { promptTokens: request.prompt.length + before, outputTokensMax: request.maxTokens - before };
 }
 
 /** Tokens whose keys and values a request may need at once: the last token of the output never needs them. */

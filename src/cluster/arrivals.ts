@@ -2,6 +2,7 @@
 import type { Push } from './hand-offs.ts';
 import type { InstanceIndex, PeerMessage } from './messages.ts';
 import type { GenerationEvent, RequestId } from './ports.ts';
+import { RecentIds } from './recent-ids.ts';
 
 /** A prompt on its way in. */
 interface Arrival<Request> {
@@ -12,9 +13,6 @@ interface Arrival<Request> {
   /** What the client hears first; undefined until all has landed. */
   held: readonly GenerationEvent[] | undefined;
 }
-
-/** Requests that are remembered after they left, so that what comes late of them is known for that. */
-const goneMax = 4096;
 
 /**
  * Prompts computed elsewhere land in memory of their own (the host's) and stay there until they are loaded: memory is granted in the order
@@ -30,7 +28,7 @@ export class Arrivals<Request> {
   /** Landed, in order, and not yet looked at. */
   #landed: RequestId[] = [];
   #usedTokens = 0;
-  readonly #gone = new Set<RequestId>();
+  readonly #gone = new RecentIds();
 
   constructor(capacityTokens: number, push: Push<Request>, uses: (tokens: number) => void) {
     this.#capacityTokens = capacityTokens;
@@ -88,6 +86,11 @@ export class Arrivals<Request> {
     return landed;
   }
 
+  /** Those that have memory, or wait for some, and have not landed. */
+  *awaited(): Iterable<RequestId> {
+    for (const [id, { held }] of this.#arrivals) if (held === undefined) yield id;
+  }
+
   /** What the client hears first of a request that has landed. */
   heldOf(id: RequestId): readonly GenerationEvent[] | undefined {
     return this.#arrivals.get(id)?.held;
@@ -107,20 +110,12 @@ export class Arrivals<Request> {
   /** Loaded, refused or cancelled: its memory goes to those who wait for some. False when it is not known. */
   drop(id: RequestId): boolean {
     this.#gone.add(id);
-    this.#forgetOldest();
     const arrival = this.#arrivals.get(id);
     if (arrival === undefined) return false;
     this.#arrivals.delete(id);
     if (arrival.granted) this.#use(-arrival.tokens);
     this.#grant();
     return true;
-  }
-
-  #forgetOldest(): void {
-    for (const id of this.#gone) {
-      if (this.#gone.size <= goneMax) return;
-      this.#gone.delete(id);
-    }
   }
 
   /** In order: a long one is not overtaken for ever. */

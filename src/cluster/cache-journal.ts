@@ -20,6 +20,11 @@ export class CacheJournal {
     cache.tell(this.#recorder);
   }
 
+  /** The number of the last journal; 0: none. */
+  get number(): number {
+    return this.#recorder?.number ?? 0;
+  }
+
   /** What changed, with whatever else there is to say (`speaking`) and before too much has gathered. */
   changes(speaking: boolean): Journal | undefined {
     const recorder = this.#recorder;

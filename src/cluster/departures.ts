@@ -10,6 +10,10 @@ interface Departure<Request, S> {
   readonly request: Request;
   readonly served: S;
   readonly to: InstanceIndex;
+  /** Which start of the other side is meant, where that is known. */
+  readonly toLife: number | undefined;
+  /** Whose keys and values go. */
+  readonly tokens: number;
   /** The other side has been asked for memory, and has given it. */
   asked: boolean;
   granted: boolean;
@@ -21,7 +25,7 @@ interface Departure<Request, S> {
 
 /**
  * A departure asks for memory when its prefill starts, streams what is computed as soon as it has been granted, and keeps its blocks until
- * the other side has said that it has all. A lost message is not noticed here: the conductor's time-out cancels every leg.
+ * the other side has said that it has all. What is not answered is said again, at equal distances.
  */
 export class Departures<Request, S extends Served> {
   /** Keys and values leave while the rest is computed; else when all is. */
@@ -49,8 +53,19 @@ export class Departures<Request, S extends Served> {
     return count;
   }
 
-  add(request: Request, served: S, to: InstanceIndex): void {
-    const departure = { request, served, to, asked: false, granted: false, streamed: 0, held: undefined };
+  add(request: Request, served: S, to: InstanceIndex, toLife: number | undefined): void {
+    const { length: tokens } = served.sequence;
+    const departure = {
+      request,
+      served,
+      to,
+      toLife,
+      tokens,
+      asked: false,
+      granted: false,
+      streamed: 0,
+      held: undefined,
+    };
     this.#departures.set(served.id, departure);
   }
 
@@ -59,7 +74,18 @@ export class Departures<Request, S extends Served> {
     const departure = this.#departures.get(id);
     if (departure === undefined) return;
     departure.asked = true;
-    this.#send(departure, { kind: 'reserve', id, request: departure.request });
+    this.#reserve(departure);
+  }
+
+  /** Asks again where there was no answer, or not the last one. */
+  askAgain(): void {
+    for (const departure of this.#departures.values())
+      if (departure.asked && (!departure.granted || departure.held !== undefined)) this.#reserve(departure);
+  }
+
+  #reserve(departure: Departure<Request, S>): void {
+    const { request, served, toLife: life } = departure;
+    this.#send(departure, { kind: 'reserve', id: served.id, request, life });
   }
 
   /** What a step is about to compute leaves layer by layer, as it is computed. */
@@ -68,11 +94,11 @@ export class Departures<Request, S extends Served> {
   }
 
   #streamStep(departure: Departure<Request, S>, step: StepNumber): void {
-    const { computed, planned, promptLength } = departure.served.sequence;
+    const { computed, planned } = departure.served.sequence;
     if (!departure.granted || !this.#layerWise || planned === 0) return;
     // Further than computed: the step was aborted, or the sequence preempted. It goes again.
     const from = Math.min(departure.streamed, computed);
-    const to = Math.min(computed + planned, promptLength);
+    const to = Math.min(computed + planned, departure.tokens);
     if (computed > from) this.#stream(departure, computed - from, undefined, undefined);
     if (to > computed) this.#stream(departure, to - computed, step, undefined);
     departure.streamed = to;
@@ -118,9 +144,8 @@ export class Departures<Request, S extends Served> {
   }
 
   #streamRest(departure: Departure<Request, S>, held: readonly GenerationEvent[]): void {
-    const { promptLength } = departure.served.sequence;
-    this.#stream(departure, promptLength - departure.streamed, undefined, held);
-    departure.streamed = promptLength;
+    this.#stream(departure, departure.tokens - departure.streamed, undefined, held);
+    departure.streamed = departure.tokens;
   }
 
   #stream(

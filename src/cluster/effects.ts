@@ -5,6 +5,7 @@ import type { Step } from '../util/step.ts';
 import type { Prediction } from './gate.ts';
 import type { InstanceIndex, PeerMessage, PrefixFetch, StepNumber } from './messages.ts';
 import type { GenerationEvent, GenerationRequest, RequestId } from './ports.ts';
+import type { InstanceReport } from './watch.ts';
 
 interface Emit {
   readonly kind: 'emit';
@@ -70,6 +71,10 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
     }
   /** For the conductor: the prompt is computed. */
   | { readonly kind: 'prefilled'; readonly id: RequestId }
+  /** For the conductor: it could be gone on with elsewhere; here nothing is left of it. */
+  | { readonly kind: 'letGo'; readonly id: RequestId; readonly why: string }
+  /** For conductors: what is here. */
+  | { readonly kind: 'report'; readonly report: InstanceReport }
   /** For conductors: what the block cache stored and dropped. The arrays are valid until the machine's next step. */
   | { readonly kind: 'journal'; readonly journal: BlockJournal }
   | { readonly kind: 'snapshot'; readonly snapshot: BlockSnapshot }

@@ -21,6 +21,8 @@ export type Push<Request> = (effect: InstanceEffect<never, Request>) => void;
 interface Owner<Request, S> {
   readonly push: Push<Request>;
   readonly isLive: (id: RequestId) => boolean;
+  /** Which start of the instance this is, where others know. */
+  readonly life: number | undefined;
   readonly promptTokens: (request: Request) => number;
   /** So many tokens' worth of landing memory is in use now. */
   readonly lands: (tokens: number) => void;
@@ -45,6 +47,8 @@ export class HandOffs<Request, S extends Served> {
     const { id } = message;
     switch (message.kind) {
       case 'reserve':
+        if (message.life !== undefined && message.life !== this.#owner.life)
+          return `request ${id} is meant for life ${message.life}`;
         if (this.#owner.isLive(id)) {
           this.arrivals.confirm(from, id);
           return `request ${id} is live already`;
@@ -63,6 +67,11 @@ export class HandOffs<Request, S extends Served> {
       case 'release':
         return this.arrivals.release(from, id) ? undefined : `request ${id} is not expected`;
     }
+  }
+
+  /** What was to leave will not arrive. Undefined when nothing was. */
+  broken(to: InstanceIndex, id: RequestId): S | undefined {
+    return this.departures.settle(id, to);
   }
 
   /** Neither leg is wanted any more. True when a prompt was expected here. */

@@ -13,11 +13,13 @@ import { type HandOffConfig, HandOffs } from './hand-offs.ts';
 import { HostTraffic } from './host-traffic.ts';
 import { type InFlight, worthAborting } from './in-flight.ts';
 import { InstanceTotals } from './instance-totals.ts';
-import type { InstanceEvent, StepNumber } from './messages.ts';
+import { type InstanceEvent, type InstanceIndex, isOfPrefix, type StepNumber } from './messages.ts';
 import type { GenerationEvent, InstanceSnapshot, RequestId } from './ports.ts';
 import { PrefixMoves } from './prefix-moves.ts';
+import { Presence } from './presence.ts';
 import { Roster } from './roster.ts';
 import { StepResults } from './step-results.ts';
+import type { InstanceReport } from './watch.ts';
 import type { Emit, Served, Work } from './work.ts';
 
 export interface InstanceConfig {
@@ -37,6 +39,8 @@ export interface InstanceConfig {
   readonly tiers?: BlockCacheConfig['tiers'];
   /** Tells conductors what the block cache stores and drops, as the life of this number. Undefined: nobody asks. */
   readonly journalLife?: number;
+  /** Between two reports to conductors; undefined: none are wanted. */
+  readonly reportUs?: number | undefined;
 }
 
 /**
@@ -61,6 +65,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   #abortedLast = false;
   readonly #handOffs: HandOffs<Request, S>;
   readonly #prefixes: PrefixMoves<Request, S>;
+  readonly #presence: Presence<S>;
   #effects: InstanceEffect<Plan, Request>[] = [];
   #emitted = false;
 
@@ -76,10 +81,12 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#handOffs = new HandOffs(config.handOff, {
       push: (effect) => this.#effects.push(effect),
       isLive: (id) => this.#roster.has(id),
+      life: config.journalLife,
       promptTokens: (request) => this.#work.size(request).promptTokens,
       lands: (tokens) => this.#hostTraffic.lands(tokens, config.handOff?.landingTokens ?? 0),
       settled: (served, declined) => this.#settled(served, declined),
     });
+    this.#presence = new Presence(config.journalLife, config.reportUs);
     this.#prefixes = new PrefixMoves(this.#cache, {
       push: (effect) => this.#effects.push(effect),
       spares: (pages) => this.#batcher.spares(pages),
@@ -103,7 +110,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
 
   /** When a `wake` is due, if nothing comes before. */
   get nextUs(): number {
-    return this.#prefixes.loads.nextUs;
+    return Math.min(this.#presence.nextUs, this.#prefixes.loads.nextUs);
   }
 
   /** `nowUs` never goes back. The effects are to be carried out in order. */
@@ -132,6 +139,9 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
         if (!this.#prefixes.sends.sent(event.to, event.id))
           this.#ignore(`prefixSent: nothing is being sent for request ${event.id}`);
         break;
+      case 'streamBroken':
+        this.#broken(event.to, event.id);
+        break;
       case 'wake':
         break;
       case 'tellBlocks':
@@ -143,19 +153,30 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
         this.#stepEnded(nowUs, event);
     }
     this.#prefixes.loads.advance(nowUs, this.#batcher.waiting);
-    if (this.#inFlight === undefined) this.#next(nowUs);
-    else if (!('step' in event)) this.#endRun(this.#inFlight);
-    const journal = this.#journal.changes(this.#emitted);
+    const reports = event.kind === 'wake' && this.#presence.isDue(nowUs);
+    if (reports) this.#handOffs.departures.askAgain();
+    if (this.#inFlight === undefined) {
+      this.#presence.count(this.#roster.live);
+      this.#next(nowUs);
+    } else if (!('step' in event)) this.#endRun(this.#inFlight);
+    const journal = this.#journal.changes(this.#emitted || reports);
     if (journal !== undefined) this.#effects.push(journal);
+    if (reports) this.#effects.push({ kind: 'report', report: this.#report() });
     return this.#effects;
+  }
+
+  #report(): InstanceReport {
+    return this.#presence.report(this.#roster.live, this.#handOffs.arrivals.awaited(), this.#journal.number);
   }
 
   #submit(
     nowUs: number,
-    { request, decodeAt, prefix }: Extract<InstanceEvent<Request, Result>, { kind: 'submit' }>,
+    { request, decodeAt, decodeLife, prefix, life }: Extract<InstanceEvent<Request, Result>, { kind: 'submit' }>,
   ): void {
-    if (this.#roster.has(request.id)) {
-      this.#ignore(`submit: request ${request.id} is live already`);
+    const { id } = request;
+    const isKnown = this.#roster.has(id) || this.#roster.hasLeft(id);
+    if (isKnown || (life !== undefined && life !== this.#config.journalLife)) {
+      this.#ignore(`submit: request ${id} ${isKnown ? 'was here before' : `is meant for life ${life}`}`);
       return;
     }
     const { queueMax } = this.#config;
@@ -168,14 +189,13 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#emit(request.id, refusal ?? { kind: 'accepted' });
     if (refusal !== undefined) return;
     const served = this.#work.serve(request, this.#arrivalNumber++);
-    if (decodeAt !== undefined) this.#handOffs.departures.add(request, served, decodeAt);
+    if (decodeAt !== undefined) this.#handOffs.departures.add(request, served, decodeAt, decodeLife);
     this.#roster.take(served);
     if (prefix !== undefined) this.#prefixes.want(served, prefix);
   }
 
   #hear({ from, message }: Extract<InstanceEvent<Request, Result>, { kind: 'peer' }>): void {
-    const ofPrefix = message.kind === 'fetch' || message.kind === 'missing' || message.kind === 'unwanted';
-    const why = ofPrefix
+    const why = isOfPrefix(message)
       ? this.#prefixes.hear(from, message)
       : this.#handOffs.hear(from, message, this.#inFlight?.step);
     if (why !== undefined) this.#ignore(`${message.kind}: ${why}`);
@@ -188,11 +208,24 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     else this.#roster.remove(served, false);
   }
 
+  /** It cannot leave: somebody else may have it. */
+  #broken(to: InstanceIndex, id: RequestId): void {
+    const served = this.#handOffs.broken(to, id);
+    if (served === undefined) {
+      this.#ignore(`streamBroken: request ${id} does not leave here`);
+      return;
+    }
+    this.#settled(served, false);
+    this.#emitted = true;
+    this.#effects.push({ kind: 'letGo', id, why: `the connection to instance ${to} broke` });
+  }
+
   #cancel(nowUs: number, id: RequestId): void {
     const served = this.#roster.get(id);
     const landing = this.#handOffs.drop(id);
     if (served === undefined) {
       if (!landing) this.#ignore(`cancel: request ${id} is not live`);
+      this.#roster.bar(id);
       return;
     }
     this.#roster.silence(id);

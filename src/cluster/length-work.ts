@@ -17,7 +17,7 @@ import type { BatchJobsConfig } from './batch-jobs.ts';
 import type { Prediction } from './gate.ts';
 import { Instance, type InstanceConfig } from './instance.ts';
 import type { PlacementSettings, PlacerConfig } from './placer.ts';
-import type { GenerationEvent, RequestId } from './ports.ts';
+import type { RequestId } from './ports.ts';
 import type { Emit, ResultRows, Served, StepRun, Work } from './work.ts';
 
 /** What a workload says of a request. */
@@ -59,9 +59,16 @@ export class LengthRequest {
   gapUs: Float64Array = noGaps;
   readonly #pool: Float64Pool;
 
+  /** An instance has said that a token came. */
+  heard = false;
+  /** Tokens of output that it begins with. */
+  resumed = 0;
+  readonly #blockTokens: number;
+
   /** @param pool that its gaps come from with its first token, and go to in `release` */
-  constructor(trace: RequestLengths, blockTokens: number, pool: Float64Pool, id = String(trace.index)) {
+  constructor(trace: RequestLengths, blockTokens: number, pool: Float64Pool, id: RequestId = String(trace.index)) {
     this.id = id;
+    this.#blockTokens = blockTokens;
     this.trace = trace;
     this.inputTokens = trace.inputTokens;
     this.outputTokens = trace.outputTokens;
@@ -93,10 +100,34 @@ export class LengthRequest {
     this.gapUs = noGaps;
   }
 
-  /** The first token, computed elsewhere, is passed on at `atUs`. */
+  /** Its newest token, computed elsewhere, is passed on at `atUs`. */
   joinedAt(atUs: number): void {
-    this.firstTokenUs = atUs;
+    if (this.outputs === 1) this.firstTokenUs = atUs;
+    else this.gapUs[this.outputs - 2] += atUs - this.lastTokenUs;
     this.lastTokenUs = atUs;
+  }
+
+  get size(): RequestSize {
+    return { promptTokens: this.inputTokens + this.resumed, outputTokensMax: this.outputTokens - this.resumed };
+  }
+
+  /** The same request after its first `outputs` tokens, for another try. This one may go on growing where nobody hears it. */
+  resume(id: RequestId, outputs: number): LengthRequest {
+    const next = new LengthRequest(this.trace, this.#blockTokens, this.#pool, id);
+    next.slo = this.slo;
+    next.predicted = this.predicted;
+    if (outputs === 0) return next;
+    next.resumed = outputs;
+    next.outputs = outputs;
+    next.cachedTokens = this.cachedTokens;
+    next.firstTokenUs = this.firstTokenUs;
+    next.lastTokenUs = this.firstTokenUs ?? 0;
+    next.gapUs = this.#pool.take(this.outputTokens - 1);
+    for (let i = 0; i < outputs - 1; i++) {
+      next.gapUs[i] = this.gapUs[i];
+      next.lastTokenUs += this.gapUs[i];
+    }
+    return next;
   }
 }
 
@@ -132,6 +163,7 @@ class ServedLengths implements Served {
   readonly tbtUsMax: number;
   started = false;
   cancelled = false;
+  told = 0;
 
   constructor(request: LengthRequest, arrival: number, chain: BlockChain) {
     this.id = request.id;
@@ -159,8 +191,8 @@ class LengthWork implements Work<LengthRequest, ServedLengths, undefined, undefi
     this.#coalesce = coalesce;
   }
 
-  size({ trace }: LengthRequest): RequestSize {
-    return { promptTokens: trace.inputTokens, outputTokensMax: trace.outputTokens };
+  size({ size }: LengthRequest): RequestSize {
+    return size;
   }
 
   serve(request: LengthRequest, arrival: number): ServedLengths {
@@ -170,7 +202,7 @@ class LengthWork implements Work<LengthRequest, ServedLengths, undefined, undefi
   /** The prefix cache is where prompts are computed: what has landed is nobody else's. */
   resume(request: LengthRequest, arrival: number): ServedLengths {
     const served = new ServedLengths(request, arrival, noBlocks);
-    served.sequence.landed = request.trace.inputTokens;
+    served.sequence.landed = request.inputTokens + request.outputs - 1;
     return served;
   }
 
@@ -198,9 +230,10 @@ class LengthWork implements Work<LengthRequest, ServedLengths, undefined, undefi
     emit: Emit,
   ): 'length' | undefined {
     if (!samples) return undefined;
-    if (request.firstTokenUs === undefined) {
-      request.cachedTokens = sequence.cachedTokens ?? 0;
-      emit(request.id, firstToken);
+    if (!request.heard) {
+      request.heard = true;
+      if (request.outputs === 0) request.cachedTokens = sequence.cachedTokens ?? 0;
+      emit(request.id, { kind: 'tokens', tokens: anyToken, logprobs: undefined, at: request.outputs });
     }
     request.grow(run);
     return request.outputs === request.outputTokens ? 'length' : undefined;
@@ -208,14 +241,14 @@ class LengthWork implements Work<LengthRequest, ServedLengths, undefined, undefi
 
   growthMax({ request }: ServedLengths): number {
     // Others hear of a first token when it comes: no step follows it unheard.
-    return this.#coalesce && request.outputs > 0 ? request.outputTokens - request.outputs : 1;
+    return this.#coalesce && request.heard ? request.outputTokens - request.outputs : 1;
   }
 }
 
 const noBlocks: BlockChain = { blocks: 0, words: new Uint32Array(0) };
 
 /** Says that prefill is over; what the token is, nobody knows. */
-const firstToken: GenerationEvent = { kind: 'tokens', tokens: new Int32Array(1), logprobs: undefined };
+const anyToken = new Int32Array(1);
 
 export type { HostLink, StepCostModel };
 
@@ -225,6 +258,8 @@ export type LengthInstance = Instance<LengthRequest, ServedLengths, undefined, u
 export interface LengthInstanceConfig
   extends Pick<InstanceConfig, 'blockTokens' | 'eviction' | 'limits' | 'queueMax' | 'handOff' | 'tiers'> {
   readonly cost: StepCostModel;
+  /** Which start of the instance it is; 0 unless given. */
+  readonly life?: number;
   /** Blocks of KV; by the memory of the cost model unless given. */
   readonly blocks: number | undefined;
   /** Between the devices and host memory, where blocks are kept there. */
@@ -240,7 +275,7 @@ export function createLengthInstance({ cost, blocks, coalesce, ...config }: Leng
     // Only tokens count here: one layer stands for all.
     groups: [{ layers: 1, window: undefined }],
     cost: new ModelPredictor(cost),
-    journalLife: 0,
+    journalLife: config.life ?? 0,
   };
   return new Instance(machine, () => new LengthWork(coalesce));
 }

@@ -24,6 +24,12 @@ export type PrefixMessage =
   /** To the one that sends: stop. Unknown: it has left. Lost: it is sent for nobody. */
   | { readonly kind: 'unwanted'; readonly id: RequestId };
 
+const prefixKinds: readonly string[] = ['fetch', 'missing', 'unwanted'] satisfies PrefixMessage['kind'][];
+
+export function isOfPrefix(message: PeerMessage<unknown>): message is PrefixMessage {
+  return prefixKinds.includes(message.kind);
+}
+
 /** A prefix, `blocks` long, that another instance has and that is worth moving. */
 export interface PrefixFetch {
   readonly from: InstanceIndex;
@@ -34,8 +40,8 @@ export interface PrefixFetch {
 
 /** Of a request that one prefills and another decodes. */
 export type HandOffMessage<Request = GenerationRequest> =
-  /** To the decoding one, when prefill starts: keep memory for the prompt. Doubled: answered as before, or `taken` where the prompt is there already. Lost: its request waits until it is cancelled. */
-  | { readonly kind: 'reserve'; readonly id: RequestId; readonly request: Request }
+  /** To the decoding one, when prefill starts: keep memory for the prompt. Doubled: answered as before, or `taken` where the prompt is there already. Lost: said again. `life`: which start of the other side is meant; another one has nothing to do with it. */
+  | { readonly kind: 'reserve'; readonly id: RequestId; readonly request: Request; readonly life?: number | undefined }
   /** To the prefilling one: send. Of a request that is gone it is answered with `release`, so that no memory stays kept for nobody. */
   | { readonly kind: 'reserved'; readonly id: RequestId }
   /** To the prefilling one: there will never be memory for it; the request fails. */
@@ -72,6 +78,8 @@ export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =
   | { readonly kind: 'loaded'; readonly id: RequestId; readonly source: LoadSource; readonly to: number }
   /** What `streamPrefix` was to send has left, or never will. */
   | { readonly kind: 'prefixSent'; readonly id: RequestId; readonly to: InstanceIndex }
+  /** The stream of a hand-off broke before all had left. */
+  | { readonly kind: 'streamBroken'; readonly id: RequestId; readonly to: InstanceIndex }
   /** It is `nextUs`. */
   | { readonly kind: 'wake' }
   /** Tell all blocks that are held: answered with a `snapshot` effect. */

@@ -37,6 +37,14 @@ export interface GenerationRequest {
   readonly batch?: boolean;
   /** Requests of different salts share no prefix. */
   readonly salt: string;
+  /** It was under way before, on an instance that was lost: what its client has heard is not said again. */
+  readonly resumed?: ResumedFrom | undefined;
+}
+
+/** Tokens of output that a client has, and how many prompt tokens it has log-probabilities of. */
+export interface ResumedFrom {
+  readonly tokens: Int32Array;
+  readonly scored: number;
 }
 
 /** Log-probabilities of `tokens.length` tokens, `width` alternatives each, best first. */
@@ -62,7 +70,13 @@ export type GenerationEvent =
   | { readonly kind: 'started'; readonly cachedTokens: number }
   /** Log-probabilities of prompt tokens 1.. in order (the first token has none); may come in several pieces before the first output token. */
   | { readonly kind: 'prompt-logprobs'; readonly logprobs: TokenLogprobs }
-  | { readonly kind: 'tokens'; readonly tokens: Int32Array; readonly logprobs: TokenLogprobs | undefined }
+  /** `at`: how many tokens came before these, where that may be in doubt. */
+  | {
+      readonly kind: 'tokens';
+      readonly tokens: Int32Array;
+      readonly logprobs: TokenLogprobs | undefined;
+      readonly at?: number;
+    }
   | { readonly kind: 'finished'; readonly reason: 'stop' | 'length' }
   | {
       readonly kind: 'failed';

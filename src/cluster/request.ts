@@ -2,7 +2,7 @@
 import { Sequence } from '../policy/batching/sequence.ts';
 import { TokenContent } from '../policy/batching/token-content.ts';
 import { Int32List } from '../util/int32-list.ts';
-import type { GenerationRequest, RequestId, SamplingParams } from './ports.ts';
+import type { GenerationRequest, RequestId, ResumedFrom, SamplingParams } from './ports.ts';
 import type { Served } from './work.ts';
 
 /** Tokens seen by a request and how often each stands in its output; kept up as tokens come. */
@@ -48,6 +48,7 @@ export class ServedRequest implements Served {
   readonly #stops: ReadonlySet<number>;
   started = false;
   cancelled = false;
+  told = 0;
 
   /** @param groups layer groups of the model */
   constructor(request: GenerationRequest, root: Uint32Array, arrival: number, groups: number) {
@@ -68,6 +69,13 @@ export class ServedRequest implements Served {
     this.biasValues = Float32Array.from(sampling.logitBias, ([, bias]) => bias);
     this.seen = hasPenalties(sampling) ? new SeenTokens(request.prompt) : undefined;
     this.#stops = new Set(request.stopTokenIds);
+    if (request.resumed !== undefined) this.#goOnFrom(request.resumed);
+  }
+
+  #goOnFrom({ tokens, scored }: ResumedFrom): void {
+    for (const token of tokens) this.append(token);
+    this.content.digest(this.content.length);
+    this.sequence.scored = scored;
   }
 
   get id(): RequestId {

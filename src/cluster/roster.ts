@@ -3,6 +3,7 @@ import type { Batcher } from '../policy/batching/batcher.ts';
 import type { Sequence } from '../policy/batching/sequence.ts';
 import type { InFlight } from './in-flight.ts';
 import type { RequestId } from './ports.ts';
+import { RecentIds } from './recent-ids.ts';
 import type { Served } from './work.ts';
 
 export class Roster<S extends Served> {
@@ -11,6 +12,7 @@ export class Roster<S extends Served> {
   readonly #live = new Map<RequestId, S>();
   /** Every sequence that the batcher holds: the live ones, and cancelled ones whose rows are in flight. */
   readonly #served = new Map<Sequence, S>();
+  readonly #left = new RecentIds();
   /** (sequencesMax): those that run, by the slots of their sequences. */
   readonly #bySlot: S[] = [];
 
@@ -21,6 +23,21 @@ export class Roster<S extends Served> {
   /** Requests accepted and not ended. */
   get size(): number {
     return this.#live.size;
+  }
+
+  /** Those that hear events. */
+  get live(): Iterable<S> {
+    return this.#live.values();
+  }
+
+  /** Was it here, or heard of, before? */
+  hasLeft(id: RequestId): boolean {
+    return this.#left.has(id);
+  }
+
+  /** It does not come any more. */
+  bar(id: RequestId): void {
+    this.#left.add(id);
   }
 
   has(id: RequestId): boolean {
@@ -40,6 +57,7 @@ export class Roster<S extends Served> {
   /** Nobody hears of it any more; its sequence stays until it is removed. */
   silence(id: RequestId): void {
     this.#live.delete(id);
+    this.#left.add(id);
   }
 
   /** Frees all that it holds; with `forget` its blocks leave the cache. A second call does nothing. */

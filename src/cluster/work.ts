@@ -11,6 +11,8 @@ export interface Served {
   readonly tbtUsMax: number;
   started: boolean;
   cancelled: boolean;
+  /** Tokens of output that its client has had, for reports. */
+  told: number;
 }
 
 /** Steps that ran: more than one only where each had the same rows, one token further. */

@@ -123,6 +123,9 @@ export class InstanceLoop {
       case 'snapshot':
         this.#blocks = effect.snapshot;
         break;
+      case 'report':
+        // A thread that ends says so: nobody waits for reports.
+        break;
       case 'ignored':
       case 'fault':
         this.#log(effect.message);
@@ -132,6 +135,7 @@ export class InstanceLoop {
       case 'streamPrefix':
       case 'stopStream':
       case 'prefilled':
+      case 'letGo':
         // An instance that stands alone prefills and decodes.
         throw new Error(`Cannot carry out ${effect.kind}: there is no other instance`);
     }

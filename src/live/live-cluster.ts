@@ -12,6 +12,7 @@ import type {
   RequestId,
 } from '../cluster/ports.ts';
 import { TokenPlacement } from '../cluster/token-placement.ts';
+import { TokenProgress } from '../cluster/token-progress.ts';
 import { InstanceThread } from './instance-thread.ts';
 import type { EventsMessage, InstanceDescription, InstanceThreadData, ReadyMessage } from './protocol.ts';
 import { nothingYet, sumOf } from './snapshots.ts';
@@ -33,6 +34,9 @@ export interface LiveClusterOptions {
   readonly log: (message: string) => void;
 }
 
+/** What is lost with an instance is tried on another one, once: a request may be what it died of. */
+const triesMax = 2;
+
 interface Member {
   readonly thread: InstanceThread;
   snapshot: InstanceSnapshot;
@@ -51,6 +55,8 @@ export class LiveCluster implements InferencePort {
   #over: () => void = () => {};
   /** undefined until all instances are ready. */
   #conductor: Conductor<GenerationRequest> | undefined;
+  #alarm: NodeJS.Timeout | undefined;
+  #alarmUs = Number.POSITIVE_INFINITY;
   #draining = false;
   #closing = false;
   #drained: (() => void) | undefined;
@@ -128,6 +134,7 @@ export class LiveCluster implements InferencePort {
       instances: messages.map(({ description: { capacityTokens } }) => ({ capacityTokens })),
       queueMax: this.#options.queueMax,
       size: sizeOf,
+      retries: { triesMax, progressOf: (request) => new TokenProgress(request) },
       ...(this.#placement && { placement: this.#placement.config }),
     });
     for (const [i, { snapshot }] of messages.entries()) if (!this.#gone.has(i)) this.#member(i).snapshot = snapshot;
@@ -170,6 +177,18 @@ export class LiveCluster implements InferencePort {
 
   #feed(event: ConductorEvent): void {
     for (const effect of this.#conductor?.step(nowUs(), event) ?? []) this.#carryOut(effect);
+    this.#setAlarm();
+  }
+
+  /** The machine sees no clock: it is told when its time has come. */
+  #setAlarm(): void {
+    const nextUs = this.#conductor?.nextUs ?? Number.POSITIVE_INFINITY;
+    if (nextUs === this.#alarmUs) return;
+    clearTimeout(this.#alarm);
+    this.#alarmUs = nextUs;
+    if (nextUs === Number.POSITIVE_INFINITY) return;
+    this.#alarm = setTimeout(() => this.#feed({ kind: 'wake' }), Math.max(0, nextUs - nowUs()) / 1000);
+    this.#alarm.unref();
   }
 
   #carryOut(effect: ConductorEffect): void {

@@ -105,7 +105,7 @@ export class Simulation {
     this.#conductor = new Conductor({
       instances: this.#instances.map(({ capacityTokens }, i) => ({ capacityTokens, role: instances[i].role })),
       queueMax: config.queueMax,
-      size: ({ trace }) => ({ promptTokens: trace.inputTokens, outputTokensMax: trace.outputTokens }),
+      size: ({ size }) => size,
       placement: lengthPlacement(config.placement, instances, linkBytesPerSecond),
       admission: admissionConfig(
         config.admission,
@@ -310,6 +310,12 @@ export class Simulation {
         break;
       case 'snapshot':
         this.#tellConductor({ kind: 'snapshot', instance: index, snapshot: effect.snapshot });
+        break;
+      case 'letGo':
+        this.#tellConductor({ kind: 'letGo', instance: index, id: effect.id, why: effect.why });
+        break;
+      case 'report':
+        this.#tellConductor({ kind: 'report', instance: index, report: effect.report });
         break;
       case 'abortStep':
         this.#executors[index].abort(this.#nowUs);

@@ -128,8 +128,10 @@ class History {
       world.submit(one);
     } else if (action.kind === 'cancel') {
       const id = `r${action.which}`;
+      // One that comes after its cancel is not taken.
+      if (!world.heard.has(id)) return;
       world.cancel(id);
-      if (world.heard.has(id) && !this.cancelled.has(id)) this.cancelled.set(id, world.of(id).events.length);
+      if (!this.cancelled.has(id)) this.cancelled.set(id, world.of(id).events.length);
     } else if (action.kind === 'noise') {
       const real = world.running?.step === action.step;
       if (!real) world.tell({ kind: 'stepAborted', step: action.step });

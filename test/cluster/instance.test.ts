@@ -225,12 +225,15 @@ describe('cancel, abort, failure', () => {
     world.tell({ kind: 'stepFailed', step: 1, message: 'late' });
     world.finishAll();
     world.tell({ kind: 'stepAborted', step: 4 });
+    world.submit(one, request('nobody', promptOf(2, 20)));
     expect(world.ignored).toEqual([
-      'Ignored submit: request a is live already',
+      'Ignored submit: request a was here before',
       'Ignored cancel: request nobody is not live',
       'Ignored stepAborted: step 77 is not in flight: step 1 is',
       'Ignored stepFailed: step 1 is not in flight: step 2 is',
       'Ignored stepAborted: step 4 is not in flight: none is',
+      'Ignored submit: request a was here before',
+      'Ignored submit: request nobody was here before',
     ]);
     expectComplete(world, one);
   });

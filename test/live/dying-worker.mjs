@@ -1,7 +1,17 @@
-// Entry of an instance's thread that serves as it should until it is sent a request whose id begins with `deadly`.
+// Entry of an instance's thread that serves as it should until it is sent a request whose id begins with `deadly`, or has said a few tokens of `last straw`.
 import { parentPort } from 'node:worker_threads';
 
 parentPort?.on('message', (message) => {
   if (message.kind === 'submit' && message.request.id.startsWith('deadly')) process.exit(5);
 });
+
+let said = 0;
+const post = parentPort?.postMessage.bind(parentPort);
+if (parentPort !== null) {
+  parentPort.postMessage = (message, transfer) => {
+    post(message, transfer);
+    for (const [id, event] of message.events ?? [])
+      if (id === 'last straw' && event.kind === 'tokens' && ++said === 5) process.exit(5);
+  };
+}
 await import('../../dist/cli/instance-worker.js');

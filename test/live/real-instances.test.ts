@@ -38,19 +38,31 @@ describe('instances on worker threads', () => {
     }
   });
 
+  it('go on with what another one had when it died, as if nothing had been', async () => {
+    const cluster = await started(2);
+    const ids = prompts.map((_, i) => i);
+    const expected = await Promise.all(ids.map((i) => answerOf(cluster, liveRequest(`a${i}`, prompts[i] ?? [], 40))));
+    const answers = ids.map((i) => answerOf(cluster, liveRequest(`b${i}`, prompts[i] ?? [], 40)));
+    const last = answerOf(cluster, liveRequest('last straw', prompts[0] ?? [], 40));
+    expect((await Promise.all([...answers, last])).map(({ tokens, logprobs, end }) => [tokens, logprobs, end])).toEqual(
+      [...expected, expected[0]].map((answer) => [answer?.tokens, answer?.logprobs, answer?.end]),
+    );
+    expect(cluster.instances().filter(({ ready }) => ready)).toHaveLength(1);
+  });
+
   it('lose only their own requests when one dies, and its weights serve on', async () => {
     const cluster = await started(3);
     const expected = await Promise.all(prompts.map((prompt, i) => answerOf(cluster, liveRequest(`a${i}`, prompt, 30))));
-    // The first one loaded the weights; nobody has anything to do, so it is the one that is taken.
+    // The first one loaded the weights; nobody has anything to do, so it is the one that is taken. Then it is tried once more.
     const death = await answerOf(cluster, liveRequest('deadly', [1, 2, 3], 4));
     expect(death.end).toMatchObject({ kind: 'failed', code: 'ENGINE_FAILED' });
-    expect(cluster.instances().filter(({ ready }) => ready)).toHaveLength(2);
+    expect(cluster.instances().filter(({ ready }) => ready)).toHaveLength(1);
     expect(cluster.snapshot().ready).toBe(true);
     const answers = await Promise.all(prompts.map((prompt, i) => answerOf(cluster, liveRequest(`b${i}`, prompt, 30))));
     expect(answers.map(({ tokens, logprobs }) => [tokens, logprobs])).toEqual(
       expected.map(({ tokens, logprobs }) => [tokens, logprobs]),
     );
-    for (const id of ['deadly 2', 'deadly 3']) await answerOf(cluster, liveRequest(id, [1, 2, 3], 4));
+    await answerOf(cluster, liveRequest('deadly 2', [1, 2, 3], 4));
     await cluster.ended;
     expect((await answerOf(cluster, liveRequest('late', [1, 2, 3], 4))).end).toMatchObject({ code: 'ENGINE_FAILED' });
   });

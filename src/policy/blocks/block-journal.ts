@@ -48,6 +48,11 @@ export class JournalRecorder implements BlockListener {
     this.#stored[this.#changes++] = stored ? 1 : 0;
   }
 
+  /** Of the last journal; 0: none. */
+  get number(): number {
+    return this.#number;
+  }
+
   /** Changes since the last journal. */
   get changes(): number {
     return this.#changes;

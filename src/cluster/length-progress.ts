@@ -1,0 +1,37 @@
+// What the client of a simulated request has had of it, so that another instance can go on from there.
+import type { LengthRequest } from './length-work.ts';
+import type { GenerationEvent, RequestId } from './ports.ts';
+import type { Progress } from './tries.ts';
+
+/** Of tokens only the first one of a try is said when it comes; reports tell of the others. */
+export class LengthProgress implements Progress<LengthRequest> {
+  /** The current try's. */
+  #request: LengthRequest;
+  #told = 0;
+
+  constructor(request: LengthRequest) {
+    this.#request = request;
+  }
+
+  hear(event: GenerationEvent): boolean {
+    if (event.kind !== 'tokens') return true;
+    const to = (event.at ?? this.#told) + event.tokens.length;
+    if (to <= this.#told) return false;
+    this.#told = to;
+    return true;
+  }
+
+  reach(outputs: number): void {
+    this.#told = Math.max(this.#told, outputs);
+  }
+
+  /** Whoever has had the last token has heard the end with it. */
+  get ended(): undefined {
+    return undefined;
+  }
+
+  resume(id: RequestId): LengthRequest {
+    this.#request = this.#request.resume(id, this.#told);
+    return this.#request;
+  }
+}
