@@ -254,15 +254,17 @@ describe('SSD', () => {
     const { lower } = world.cache;
     serve(world, 'aaaa');
     serve(world, 'bbbb');
-    expect(lower?.onSsd(chainOf('aaaa'), 0, 4)).toBe(0);
+    const onSsd = () => lower?.inHostOrOnSsd(chainOf('aaaa'), 0, 4);
+    expect(onSsd()).toBe(0);
     expect(lower?.takeWrites()).toBe(4);
     expect(lower?.takeWrites()).toBe(0);
     lower?.written(3);
     // The deepest was written first: the first block is still on its way.
-    expect(lower?.onSsd(chainOf('aaaa'), 0, 4)).toBe(0);
+    expect(onSsd()).toBe(0);
     lower?.written(1);
-    expect(lower?.onSsd(chainOf('aaaa'), 0, 4)).toBe(4);
-    lower?.pinOnSsd(chainOf('aaaa'), 0, 4);
+    expect(onSsd()).toBe(4);
+    const read = lower?.readSsd(chainOf('aaaa'), 0, 4) ?? [];
+    expect(read).toHaveLength(4);
     serve(world, 'cccc');
     expect(lower?.takeWrites()).toBe(4);
     lower?.written(4);
@@ -270,8 +272,8 @@ describe('SSD', () => {
     serve(world, 'dddd');
     lower?.takeWrites();
     world.cache.check();
-    expect(lower?.onSsd(chainOf('aaaa'), 0, 4)).toBe(4);
-    lower?.unpinOnSsd(chainOf('aaaa'), 0, 4);
+    expect(onSsd()).toBe(4);
+    lower?.readOfSsd(read);
     world.cache.check();
   });
 });

@@ -27,7 +27,7 @@ export class BlockTier {
   readonly #evicted: Evicted;
   readonly #table = new DigestTable();
   /** (slots, 4 words) */
-  #digests = new Uint32Array(0);
+  #digests: Uint32Array = new Uint32Array(0);
   #state = new Uint8Array(0);
   #pins = new Uint16Array(0);
   #freeSlots = new Int32Array(0);
@@ -58,6 +58,11 @@ export class BlockTier {
     return this.#reserved;
   }
 
+  /** (slots, 4 words): digests, meaningless where nothing is held or expected. Valid until the next `take`. */
+  get digests(): Uint32Array {
+    return this.#digests;
+  }
+
   get evictions(): number {
     return this.#evictions;
   }
@@ -79,15 +84,14 @@ export class BlockTier {
   }
 
   /**
-   * A slot for a block that is not here, evicting if need be: its contents are on their way until `arrived` or `drop`. Undefined when
-   * every slot is in use.
+   * A slot for a block, evicting if need be: its contents are on their way until `arrived` or `drop`. Undefined when every slot is in use,
+   * or one is for this block already.
    */
   take(words: Uint32Array, at: number, depth: number): SlotId | undefined {
     if (this.#held + this.#arriving >= this.capacity - this.#reserved && !this.#evictOne()) return undefined;
     if (this.#freeCount === 0) this.#grow();
     const slot = this.#freeSlots[this.#freeCount - 1];
-    if (this.#table.getOrSet(words, at, slot) !== undefined)
-      throw new Error(`Cannot keep a block: it is here already: depth ${depth}`);
+    if (this.#table.getOrSet(words, at, slot) !== undefined) return undefined;
     this.#freeCount--;
     for (let i = 0; i < digestWords; i++) this.#digests[slot * digestWords + i] = words[at + i];
     this.#state[slot] = isArriving;
@@ -96,7 +100,7 @@ export class BlockTier {
     return slot;
   }
 
-  /** The contents of a block that is not here are, unless every slot is in use. */
+  /** The contents of a block come, unless every slot is in use. */
   put(words: Uint32Array, at: number, depth: number): void {
     const slot = this.take(words, at, depth);
     if (slot !== undefined) this.arrived(slot);

@@ -34,6 +34,8 @@ export class LowerTiers implements BlockListener {
   readonly #writes = new Int32List();
   #writing = 0;
   #lost = 0;
+  /** Slots of host memory that somebody brings contents for. */
+  #expected = 0;
   #newReads = 0;
   #reads = 0;
 
@@ -53,7 +55,7 @@ export class LowerTiers implements BlockListener {
   /** What device memory holds has changed. */
   record(words: Uint32Array, at: number, stored: boolean, depth: number): void {
     // Most that comes and goes there is or was here: one look tells.
-    if (this.host.expects(words, at)) return;
+    if (this.host.find(words, at) !== undefined) return;
     if (stored) this.host.put(words, at, depth);
     if (this.ssd?.expects(words, at) !== true) this.listener?.record(words, at, stored, depth);
   }
@@ -106,31 +108,56 @@ export class LowerTiers implements BlockListener {
     while (this.#reading.length > 0) this.host.unpin(this.#reading.pop());
   }
 
-  /** Blocks of the chain from `from` on, before `to`, that SSD holds and host memory does not, without a gap: where they end. */
-  onSsd(chain: BlockChain, from: number, to: number): number {
-    if (this.ssd === undefined) return from;
+  /** Room in host memory for the chain's block at `index`, until `arrived` or `givenUp`. Undefined when it is there, or another brings it. */
+  expect(chain: BlockChain, index: number): SlotId | 'full' | undefined {
+    if (this.host.expects(chain.words, index * digestWords)) return undefined;
+    const slot = this.host.take(chain.words, index * digestWords, index + 1);
+    if (slot === undefined) return 'full';
+    this.#expected++;
+    return slot;
+  }
+
+  arrived(slot: SlotId): void {
+    this.#expected--;
+    this.host.arrived(slot);
+    const { digests } = this.host;
+    const at = slot * digestWords;
+    if (this.ssd?.expects(digests, at) === true || this.#onDevice(digests, at)) return;
+    this.listener?.record(digests, at, true, 0);
+  }
+
+  givenUp(slot: SlotId): void {
+    this.#expected--;
+    this.host.drop(slot);
+  }
+
+  /** Blocks of the chain from `from` on, before `to`, that host memory or SSD holds without a gap: where they end. */
+  inHostOrOnSsd(chain: BlockChain, from: number, to: number): number {
+    if (this.ssd === undefined) return this.inHost(chain, from, to);
     let end = from;
-    while (end < to && this.#isOnSsdAlone(chain.words, end * digestWords)) end++;
+    while (end < to && this.#isReadable(chain.words, end * digestWords)) end++;
     return end;
   }
 
-  #isOnSsdAlone(words: Uint32Array, at: number): boolean {
-    return this.host.find(words, at) === undefined && this.ssd?.find(words, at) !== undefined;
+  #isReadable(words: Uint32Array, at: number): boolean {
+    return this.host.find(words, at) !== undefined || this.ssd?.find(words, at) !== undefined;
   }
 
-  /** SSD's blocks `from..to` of the chain are being read, until they are let go of. */
-  pinOnSsd(chain: BlockChain, from: number, to: number): void {
-    for (let i = from; i < to; i++) this.ssd?.pin(this.#slotOnSsd(chain, i));
+  /** Slots of SSD that hold those of the chain's blocks `from..to` that host memory has not: they are being read until `readOfSsd`. */
+  readSsd(chain: BlockChain, from: number, to: number): readonly SlotId[] {
+    const slots: SlotId[] = [];
+    for (let i = from; i < to; i++) {
+      const at = i * digestWords;
+      const slot = this.host.find(chain.words, at) === undefined ? this.ssd?.find(chain.words, at) : undefined;
+      if (slot === undefined) continue;
+      this.ssd?.pin(slot);
+      slots.push(slot);
+    }
+    return slots;
   }
 
-  unpinOnSsd(chain: BlockChain, from: number, to: number): void {
-    for (let i = from; i < to; i++) this.ssd?.unpin(this.#slotOnSsd(chain, i));
-  }
-
-  #slotOnSsd(chain: BlockChain, index: number): SlotId {
-    const slot = this.ssd?.find(chain.words, index * digestWords);
-    if (slot === undefined) throw new Error(`Cannot read a block: SSD does not hold it: block ${index}`);
-    return slot;
+  readOfSsd(slots: readonly SlotId[]): void {
+    for (const slot of slots) this.ssd?.unpin(slot);
   }
 
   /** How many blocks have begun to go to SSD since the last call, oldest first: each is there once `written` has been called for it. */
@@ -170,10 +197,10 @@ export class LowerTiers implements BlockListener {
       for (let i = 0; i < digestWords; i++) below.push(words[at + i]);
     };
     this.host.forEach((words, at) => {
-      if (!this.#onDevice(words, at)) add(words, at);
+      if (this.host.find(words, at) !== undefined && !this.#onDevice(words, at)) add(words, at);
     });
     this.ssd?.forEach((words, at) => {
-      if (!this.#onDevice(words, at) && !this.host.expects(words, at)) add(words, at);
+      if (this.host.find(words, at) === undefined && !this.#onDevice(words, at)) add(words, at);
     });
     const all = new Uint32Array(here.length + below.length);
     all.set(here);
@@ -182,7 +209,7 @@ export class LowerTiers implements BlockListener {
   }
 
   #isBelow(words: Uint32Array, at: number): boolean {
-    return this.host.expects(words, at) || this.ssd?.expects(words, at) === true;
+    return this.host.find(words, at) !== undefined || this.ssd?.expects(words, at) === true;
   }
 
   #leftHost(words: Uint32Array, at: number, depth: number): void {
@@ -208,8 +235,8 @@ export class LowerTiers implements BlockListener {
   check(): void {
     this.host.check();
     this.ssd?.check();
-    if (this.host.arriving > 0)
-      throw new Error(`Tiers broken: ${this.host.arriving} blocks come to host memory from nowhere`);
+    if (this.host.arriving !== this.#expected)
+      throw new Error(`Tiers broken: ${this.host.arriving} blocks come to host memory, ${this.#expected} are brought`);
     if (this.#writes.length !== (this.ssd?.arriving ?? 0))
       throw new Error(`Tiers broken: ${this.ssd?.arriving} blocks come to SSD, ${this.#writes.length} are written`);
   }

@@ -1,0 +1,158 @@
+// Prefixes on their way between instances or tiers: room for blocks that come, and blocks that stay while they are sent.
+import { digestWords } from '../../util/blake2s.ts';
+import type { BlockCache } from './block-cache.ts';
+import type { BlockChain } from './block-chain.ts';
+import { BlockTable } from './block-table.ts';
+import type { SlotId } from './block-tier.ts';
+import type { LowerTiers } from './lower-tiers.ts';
+
+/** Would those that run still get what they need, with so many pages fewer? */
+export type Spares = (pages: number) => boolean;
+
+/** Room for the blocks of a chain that are on their way in. */
+export interface Landing {
+  /** The chain's blocks before this one are here already, or have room. */
+  readonly blocks: number;
+  /** Blocks `from..to` are here: they are cache from now on. */
+  fill(from: number, to: number): void;
+  /** Lets go of all; room that was not filled is free again. */
+  close(): void;
+}
+
+/** Blocks of a chain that stay where they are. */
+export interface HeldPrefix {
+  readonly blocks: number;
+  close(): void;
+}
+
+/** Blocks of the chain's first `blocksMax` that are here without a gap, on the device or in host memory. */
+export function prefixHere(cache: BlockCache, chain: BlockChain, blocksMax: number): number {
+  const device = cache.match(chain, blocksMax);
+  return cache.lower?.inHost(chain, device, Math.min(blocksMax, chain.blocks)) ?? device;
+}
+
+/** In host memory where there is some: what waits to be used costs no device memory. Undefined when there is no room. @param own blocks that are here */
+export function landPrefix(
+  cache: BlockCache,
+  chain: BlockChain,
+  own: number,
+  to: number,
+  spares: Spares,
+): Landing | undefined {
+  if (cache.lower !== undefined) return HostLanding.open(cache.lower, chain, own, to);
+  return PoolTable.open(cache, chain, own, to, spares);
+}
+
+/** From host memory where all of it is there. Undefined when no block from `from` on is here, or none can be pinned. */
+export function holdPrefix(
+  cache: BlockCache,
+  chain: BlockChain,
+  from: number,
+  spares: Spares,
+): HeldPrefix | undefined {
+  const blocks = cache.match(chain, chain.blocks);
+  const { lower } = cache;
+  const inHost = lower?.inHost(chain, from, chain.blocks) ?? 0;
+  if (lower !== undefined && inHost >= blocks && inHost > from) return new HostPins(lower, chain, from, inHost);
+  return blocks > from ? PoolTable.open(cache, chain, blocks, blocks, spares) : undefined;
+}
+
+/** Blocks of the pool, pinned by a table that no sequence has. */
+class PoolTable implements Landing {
+  readonly blocks: number;
+  readonly #cache: BlockCache;
+  readonly #chain: BlockChain;
+  readonly #table: BlockTable;
+
+  private constructor(cache: BlockCache, chain: BlockChain, own: number, to: number) {
+    this.#cache = cache;
+    this.#chain = chain;
+    this.blocks = to;
+    this.#table = new BlockTable(cache.groups.length, to);
+    cache.share(chain, own, this.#table);
+    for (let block = own; block < to; block++) cache.allocate(this.#table);
+    cache.moving.add(this.#table);
+  }
+
+  static open(cache: BlockCache, chain: BlockChain, own: number, to: number, spares: Spares): PoolTable | undefined {
+    const tokens = to * cache.blockTokens;
+    if (!spares(cache.pagesToRun(chain, own, { tokens, rows: tokens }))) return undefined;
+    return new PoolTable(cache, chain, own, to);
+  }
+
+  fill(from: number, to: number): void {
+    this.#cache.leaveBehind(this.#table, to * this.#cache.blockTokens);
+    this.#cache.commit(this.#chain, from, to, this.#table);
+  }
+
+  close(): void {
+    this.#cache.moving.delete(this.#table);
+    this.#cache.release(this.#table);
+  }
+}
+
+/** Slots of host memory that wait for their contents. */
+class HostLanding implements Landing {
+  readonly blocks: number;
+  readonly #lower: LowerTiers;
+  readonly #from: number;
+  /** From block `from` on; undefined: it is there, or another brings it. */
+  readonly #slots: (SlotId | undefined)[];
+
+  private constructor(lower: LowerTiers, from: number, slots: (SlotId | undefined)[]) {
+    this.#lower = lower;
+    this.#from = from;
+    this.#slots = slots;
+    this.blocks = from + slots.length;
+  }
+
+  static open(lower: LowerTiers, chain: BlockChain, own: number, to: number): HostLanding | undefined {
+    // What is here of the prefix is not to make room for the rest.
+    lower.touch(chain, to);
+    const slots: (SlotId | undefined)[] = [];
+    const landing = new HostLanding(lower, own, slots);
+    for (let i = own; i < to; i++) {
+      const slot = lower.expect(chain, i);
+      if (slot === 'full') {
+        landing.close();
+        return undefined;
+      }
+      slots.push(slot);
+    }
+    return new HostLanding(lower, own, slots);
+  }
+
+  fill(from: number, to: number): void {
+    for (let i = from - this.#from; i < to - this.#from; i++) {
+      const slot = this.#slots[i];
+      if (slot !== undefined) this.#lower.arrived(slot);
+      this.#slots[i] = undefined;
+    }
+  }
+
+  close(): void {
+    for (const slot of this.#slots) if (slot !== undefined) this.#lower.givenUp(slot);
+    this.#slots.length = 0;
+  }
+}
+
+class HostPins implements HeldPrefix {
+  readonly blocks: number;
+  readonly #lower: LowerTiers;
+  readonly #slots: readonly SlotId[];
+
+  constructor(lower: LowerTiers, chain: BlockChain, from: number, to: number) {
+    this.#lower = lower;
+    this.blocks = to;
+    this.#slots = Array.from({ length: to - from }, (_, i) => {
+      const slot = lower.host.find(chain.words, (from + i) * digestWords);
+      if (slot === undefined) throw new Error(`Cannot hold a block: host memory has it no more: block ${from + i}`);
+      lower.host.pin(slot);
+      return slot;
+    });
+  }
+
+  close(): void {
+    for (const slot of this.#slots) this.#lower.host.unpin(slot);
+  }
+}
