@@ -148,12 +148,19 @@ function instanceParts(
   const { machines: part } = spanOf(costOptions, devices);
   const { layers } = modelSpec(options.model, options.models);
   const { kvBytesPerToken } = cost;
-  const { landingTokens, ...tiers } = instanceTiers({ options, hardware, machines: part, kvBytesPerToken, layers });
+  const { landingTokens, ssd, ...tiers } = instanceTiers({
+    options,
+    hardware,
+    machines: part,
+    kvBytesPerToken,
+    layers,
+  });
   return {
     nic: {
       bytesPerSecond: options.nicGbps === undefined ? nicBytesPerSecond * part : bytesOf(options.nicGbps),
       us: nicUs,
     },
+    ssd,
     machine: {
       cost,
       blockTokens: options.blockTokens,

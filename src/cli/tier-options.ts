@@ -53,11 +53,15 @@ export function instanceTiers({ options, hardware, machines, kvBytesPerToken, la
   const ssdRoom = Math.floor(((ssd?.bytes ?? 0) * machines) / blockBytes);
   if (ssdBlocks > ssdRoom)
     throw cannot('--ssd-cache-blocks', ssdBlocks, `the SSDs of ${options.hardware} hold ${ssdRoom}`);
-  if (hostBlocks === 0 || hostLinkBytesPerSecond === undefined) return { landingTokens };
+  if (hostBlocks === 0 || hostLinkBytesPerSecond === undefined) return { landingTokens, ssd: undefined };
   const bytesPerSecond = hostLinkBytesPerSecond * devices * machines * statedEfficiency.link;
   return {
     landingTokens,
     tiers: { hostBlocks, ssdBlocks },
+    ssd: ssd && {
+      readBytesPerSecond: ssd.readBytesPerSecond * machines,
+      writeBytesPerSecond: ssd.writeBytesPerSecond * machines,
+    },
     hostLink: new HostLink({ bytesPerSecond, kvBytesPerToken, layers, layerWise: options.stream }),
   };
 }

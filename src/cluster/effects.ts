@@ -62,6 +62,10 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
       readonly tokens: number;
       readonly blocks: number;
     }
+  /** Read `blocks` blocks of SSD into host memory: then all of the request's prompt before block `to` is there. Answer with `loaded`. */
+  | { readonly kind: 'readSsd'; readonly id: RequestId; readonly blocks: number; readonly to: number }
+  /** Write so many blocks that host memory had no room for, in the order in which they were told. Answer with `ssdWritten`. */
+  | { readonly kind: 'writeSsd'; readonly blocks: number }
   /** What is under way of this stream may be dropped: nobody wants it any more. */
   | {
       readonly kind: 'stopStream';

@@ -24,16 +24,17 @@ export class HostTraffic {
     lower.host.reserve(Math.max(0, lower.host.capacity - left));
   }
 
-  planned(sequences: readonly Sequence[]): void {
+  planned(sequences: readonly Sequence[]): this {
     const { lower, blockTokens } = this.#cache;
-    if (lower === undefined) return;
+    if (lower === undefined) return this;
     this.loadTokens = lower.takeReads() * blockTokens + this.#batcher.landedTokens;
     this.storeTokens = 0;
     const { rows, decodeRows } = this.#batcher.shape;
-    if (rows === decodeRows) return;
+    if (rows === decodeRows) return this;
     for (const { computed, planned, chain } of sequences) {
       const named = chain.blocks * blockTokens;
       if (computed < named) this.storeTokens += Math.min(computed + planned, named) - computed;
     }
+    return this;
   }
 }

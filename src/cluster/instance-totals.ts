@@ -1,7 +1,8 @@
 // What an instance has done so far, for metrics.
 import type { Batcher } from '../policy/batching/batcher.ts';
 import type { BlockCache } from '../policy/blocks/block-cache.ts';
-import type { InstanceSnapshot } from './ports.ts';
+import type { BlockTier } from '../policy/blocks/block-tier.ts';
+import type { InstanceSnapshot, TierSnapshot } from './ports.ts';
 
 export class InstanceTotals {
   prompt = 0;
@@ -10,6 +11,8 @@ export class InstanceTotals {
   generated = 0;
   #steps = 0;
   #stepUs = 0;
+  #usedPageUs = 0;
+  #heldUntilUs = 0;
 
   /** Steps took so long. */
   ran(stepUs: ArrayLike<number>): void {
@@ -17,7 +20,13 @@ export class InstanceTotals {
     this.#steps += stepUs.length;
   }
 
-  snapshot(batcher: Batcher, { usedPages, cachedPages, pages, evicted }: BlockCache): InstanceSnapshot {
+  /** So many pages were held until now. */
+  held(nowUs: number, usedPages: number): void {
+    this.#usedPageUs += usedPages * (nowUs - this.#heldUntilUs);
+    this.#heldUntilUs = nowUs;
+  }
+
+  snapshot(batcher: Batcher, { usedPages, cachedPages, pages, evicted, lower }: BlockCache): InstanceSnapshot {
     return {
       ready: true,
       waiting: batcher.waiting.length,
@@ -31,6 +40,18 @@ export class InstanceTotals {
       steps: this.#steps,
       stepMsTotal: this.#stepUs / 1_000,
       evictedBlocks: evicted,
+      usedPageSeconds: this.#usedPageUs / 1e6,
+      tiers: lower && {
+        host: tierSnapshot(lower.host),
+        ssd: tierSnapshot(lower.ssd),
+        reads: lower.reads,
+        lostBlocks: lower.lost,
+      },
     };
   }
+}
+
+function tierSnapshot(tier: BlockTier | undefined): TierSnapshot {
+  if (tier === undefined) return { blocks: 0, capacity: 0 };
+  return { blocks: tier.held + tier.arriving, capacity: tier.capacity - tier.reserved };
 }

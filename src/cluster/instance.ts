@@ -117,6 +117,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   step(nowUs: number, event: InstanceEvent<Request, Result>): readonly InstanceEffect<Plan, Request>[] {
     this.#effects = [];
     this.#emitted = false;
+    this.#totals.held(nowUs, this.#cache.usedPages);
     switch (event.kind) {
       case 'submit':
         this.#submit(nowUs, event);
@@ -132,18 +133,12 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
           this.#ignore(`landed: request ${event.id} is not expected`);
         break;
       case 'loaded':
-        if (!this.#prefixes.loads.arrive(event.id, event.source, event.to))
-          this.#ignore(`loaded: request ${event.id} does not wait for it`);
-        break;
       case 'prefixSent':
-        if (!this.#prefixes.sends.sent(event.to, event.id))
-          this.#ignore(`prefixSent: nothing is being sent for request ${event.id}`);
+      case 'ssdWritten': {
+        const why = this.#prefixes.tell(event);
+        if (why !== undefined) this.#ignore(`${event.kind}: ${why}`);
         break;
-      case 'streamBroken':
-        this.#broken(event.to, event.id);
-        break;
-      case 'wake':
-        break;
+      }
       case 'tellBlocks':
         this.#effects.push(
           this.#journal.all() ?? { kind: 'ignored', message: 'Ignored tellBlocks: no journal is kept' },
@@ -159,6 +154,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       this.#presence.count(this.#roster.live);
       this.#next(nowUs);
     } else if (!('step' in event)) this.#endRun(this.#inFlight);
+    this.#prefixes.writeSsd();
     const journal = this.#journal.changes(this.#emitted || reports);
     if (journal !== undefined) this.#effects.push(journal);
     if (reports) this.#effects.push({ kind: 'report', report: this.#report() });
@@ -191,7 +187,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     const served = this.#work.serve(request, this.#arrivalNumber++);
     if (decodeAt !== undefined) this.#handOffs.departures.add(request, served, decodeAt, decodeLife);
     this.#roster.take(served);
-    if (prefix !== undefined) this.#prefixes.want(served, prefix);
+    this.#prefixes.want(served, prefix);
   }
 
   #hear({ from, message }: Extract<InstanceEvent<Request, Result>, { kind: 'peer' }>): void {
@@ -323,8 +319,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       yielding: false,
     };
     const plan = this.#work.plan(requests);
-    this.#hostTraffic.planned(planned);
-    const { loadTokens, storeTokens } = this.#hostTraffic;
+    const { loadTokens, storeTokens } = this.#hostTraffic.planned(planned);
     this.#effects.push({ kind: 'runStep', step, plan, predictedUs, shape, stepsMax, loadTokens, storeTokens });
     if (this.#handOffs.departures.size > 0) this.#handOffs.departures.launched(step);
   }
@@ -389,7 +384,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#batcher.check();
     this.#handOffs.arrivals.check();
     this.#prefixes.loads.check();
-    this.#roster.check(this.#inFlight, this.#cache.moving.size > 0);
+    this.#roster.check(this.#inFlight, this.#cache.moving.size + this.#prefixes.loads.size > 0);
     const { parked } = this.#batcher;
     if (parked.size !== this.#handOffs.departures.computed)
       throw new Error(

@@ -76,6 +76,8 @@ export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =
     }
   /** A source has done its part: the blocks of the request's prompt before `to` are here. Late, doubled or unknown: nothing to do. */
   | { readonly kind: 'loaded'; readonly id: RequestId; readonly source: LoadSource; readonly to: number }
+  /** The oldest `blocks` of the blocks that `writeSsd` told are on SSD. More than were told: those that were. */
+  | { readonly kind: 'ssdWritten'; readonly blocks: number }
   /** What `streamPrefix` was to send has left, or never will. */
   | { readonly kind: 'prefixSent'; readonly id: RequestId; readonly to: InstanceIndex }
   /** The stream of a hand-off broke before all had left. */

@@ -101,6 +101,24 @@ export interface InstanceSnapshot {
   readonly steps: number;
   readonly stepMsTotal: number;
   readonly evictedBlocks: number;
+  /** Pages that sequences held, over time. */
+  readonly usedPageSeconds: number;
+  /** Of the prefix cache below device memory, where there are any. */
+  readonly tiers?: TiersSnapshot | undefined;
+}
+
+export interface TierSnapshot {
+  readonly blocks: number;
+  /** What it may hold now. */
+  readonly capacity: number;
+}
+
+export interface TiersSnapshot {
+  readonly host: TierSnapshot;
+  readonly ssd: TierSnapshot;
+  /** Blocks loaded to the device, by where they had been. */
+  readonly reads: Readonly<Record<'host' | 'ssd' | 'instance', number>>;
+  readonly lostBlocks: number;
 }
 
 /** What serves requests: instances behind a conductor. */

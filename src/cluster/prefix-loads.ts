@@ -1,14 +1,14 @@
 // Prefixes on their way to an instance: which blocks of whose prompts are expected, and from where.
 import type { Sequence } from '../policy/batching/sequence.ts';
 import type { BlockCache } from '../policy/blocks/block-cache.ts';
-import { BlockTable } from '../policy/blocks/block-table.ts';
+import { type Landing, landPrefix, prefixHere, type Spares } from '../policy/blocks/moving-prefix.ts';
 import { digestWords } from '../util/blake2s.ts';
 import type { InstanceIndex } from './messages.ts';
 import type { RequestId } from './ports.ts';
 import type { Served } from './work.ts';
 
-/** Where blocks are that are not in the instance's own pool. */
-export type LoadSource = InstanceIndex | 'host' | 'ssd';
+/** Where blocks are that are not in the instance's own memory. */
+export type LoadSource = InstanceIndex | 'ssd';
 
 /** A source is said to have the chain's blocks before `to`. */
 export interface PrefixOffer {
@@ -28,8 +28,8 @@ interface Part extends LoadPart {
 
 interface Load<S> {
   readonly served: S;
-  /** The prefix that is here, and empty blocks for the rest: pinned while it loads. */
-  readonly table: BlockTable;
+  /** Room for what comes. */
+  readonly landing: Landing;
   /** Blocks that are here. */
   here: number;
   /** In the order of their blocks. */
@@ -44,8 +44,7 @@ interface Owner<S> {
   readonly ask: (served: S, part: LoadPart) => void;
   /** It is not wanted any more. */
   readonly stop: (served: S, part: LoadPart) => void;
-  /** Would those that run still get what they need, with so many pages fewer? */
-  readonly spares: (pages: number) => boolean;
+  readonly spares: Spares;
 }
 
 /** A request that waits, and who has more of its prompt. */
@@ -103,25 +102,21 @@ export class PrefixLoads<S extends Served> {
 
   #begin(nowUs: number, { served, offers, patienceUs }: Wish<S>): void {
     const { sequence } = served;
-    const { chain, known } = sequence;
+    const { chain } = sequence;
     const blocksMax = Math.min(chain.blocks, sequence.reusableBlocks(this.#cache.blockTokens));
-    const own = this.#cache.match(chain, blocksMax, known);
-    const parts = partsBeyond(own, offers, blocksMax);
+    const own = prefixHere(this.#cache, chain, blocksMax);
+    const onSsd = this.#cache.lower?.inHostOrOnSsd(chain, own, blocksMax) ?? own;
+    const parts = partsBeyond(own, [{ source: 'ssd', to: onSsd }, ...offers], blocksMax);
     sequence.loading = parts.length > 0 && this.#isUnderWay(chain.words, own);
     if (sequence.loading) return;
     if (parts.length === 0) {
       this.#wishes.delete(sequence);
       return;
     }
-    const to = parts[parts.length - 1].to;
-    const tokens = to * this.#cache.blockTokens;
-    if (!this.#owner.spares(this.#cache.pagesToRun(chain, own, { tokens, rows: tokens }))) return;
-    const table = new BlockTable(this.#cache.groups.length, to);
-    this.#cache.share(chain, own, table);
-    for (let block = own; block < to; block++) this.#cache.allocate(table);
-    this.#cache.moving.add(table);
+    const landing = landPrefix(this.#cache, chain, own, parts[parts.length - 1].to, this.#owner.spares);
+    if (landing === undefined) return;
     this.#wishes.delete(sequence);
-    this.#loads.set(served.id, { served, table, here: own, parts, untilUs: nowUs + patienceUs });
+    this.#loads.set(served.id, { served, landing, here: own, parts, untilUs: nowUs + patienceUs });
     sequence.loading = true;
     for (const part of parts) this.#owner.ask(served, part);
   }
@@ -155,13 +150,12 @@ export class PrefixLoads<S extends Served> {
 
   /** Commits what is here without a gap. What lies behind a gap is of no use. */
   #take(load: Load<S>): void {
-    const { served, table, parts } = load;
+    const { landing, parts } = load;
     while (parts.length > 0 && parts[0].arrivedTo !== undefined) {
-      const { to, arrivedTo } = parts[0];
+      const { source, to, arrivedTo } = parts[0];
       parts.shift();
       if (arrivedTo > load.here) {
-        this.#cache.leaveBehind(table, arrivedTo * this.#cache.blockTokens);
-        this.#cache.commit(served.sequence.chain, load.here, arrivedTo, table);
+        landing.fill(load.here, arrivedTo, source === 'ssd' ? source : 'instance');
         load.here = arrivedTo;
       }
       if (arrivedTo < to) this.#stop(load);
@@ -184,20 +178,21 @@ export class PrefixLoads<S extends Served> {
     load.parts = [];
   }
 
-  #close({ served, table }: Load<S>): void {
+  #close({ served, landing }: Load<S>): void {
     this.#loads.delete(served.id);
     served.sequence.loading = false;
-    this.#cache.moving.delete(table);
-    this.#cache.release(table);
+    landing.close();
   }
 
   /** Throws unless every load holds room for what it expects, for a request that waits. */
   check(): void {
-    for (const { served, table, here, parts } of this.#loads.values()) {
+    for (const { served, landing, here, parts } of this.#loads.values()) {
       const to = parts.at(-1)?.to ?? 0;
       const { state, loading } = served.sequence;
-      if (state !== 'waiting' || !loading || table.length !== to || here >= to)
-        throw new Error(`Prefix loads broken: request ${served.id} has ${here} of ${to} blocks, ${table.length} held`);
+      if (state !== 'waiting' || !loading || landing.blocks !== to || here >= to)
+        throw new Error(
+          `Prefix loads broken: request ${served.id} has ${here} of ${to} blocks, room for ${landing.blocks}`,
+        );
     }
     for (const [{ state, arrival }] of this.#wishes)
       if (state !== 'waiting') throw new Error(`Prefix loads broken: arrival ${arrival} wants blocks and is ${state}`);

@@ -1,25 +1,34 @@
 // The prefixes that come to an instance and leave it: what its peers and its driver tell it about them.
 import type { BlockCache } from '../policy/blocks/block-cache.ts';
+import type { SlotId } from '../policy/blocks/block-tier.ts';
+import type { Spares } from '../policy/blocks/moving-prefix.ts';
 import { digestWords } from '../util/blake2s.ts';
 import type { Push } from './hand-offs.ts';
-import type { InstanceIndex, PrefixFetch, PrefixMessage } from './messages.ts';
+import type { InstanceEvent, InstanceIndex, PrefixFetch, PrefixMessage } from './messages.ts';
+import type { RequestId } from './ports.ts';
 import { type LoadPart, PrefixLoads } from './prefix-loads.ts';
 import { PrefixSends } from './prefix-sends.ts';
 import type { Served } from './work.ts';
 
+type MoveEvent = Extract<InstanceEvent, { kind: 'loaded' | 'prefixSent' | 'ssdWritten' }>;
+
 /** The instance, as what moves sees it. */
 interface Owner<Request> {
   readonly push: Push<Request>;
-  readonly spares: (pages: number) => boolean;
+  readonly spares: Spares;
 }
 
 export class PrefixMoves<Request, S extends Served> {
   readonly loads: PrefixLoads<S>;
   readonly sends: PrefixSends;
   readonly #push: Push<Request>;
+  readonly #cache: BlockCache;
+  /** Slots of SSD that are being read, by request. */
+  readonly #ssdReads = new Map<RequestId, readonly SlotId[]>();
 
   constructor(cache: BlockCache, { push, spares }: Owner<Request>) {
     this.#push = push;
+    this.#cache = cache;
     this.sends = new PrefixSends(cache, { push, spares });
     this.loads = new PrefixLoads(cache, {
       ask: (served, part) => this.#ask(served, part),
@@ -28,9 +37,38 @@ export class PrefixMoves<Request, S extends Served> {
     });
   }
 
-  /** Another instance has more of its prompt than this one, as far as is known. */
-  want(served: S, { from, blocks, patienceUs }: PrefixFetch): void {
-    this.loads.want(served, [{ source: from, to: blocks }], patienceUs);
+  /** SSD may have more of its prompt, and another instance has, as far as is known, where `prefix` says so. */
+  want(served: S, prefix: PrefixFetch | undefined): void {
+    if (prefix !== undefined) this.loads.want(served, [{ source: prefix.from, to: prefix.blocks }], prefix.patienceUs);
+    else if (this.#cache.lower?.ssd !== undefined) this.loads.want(served, [], Number.POSITIVE_INFINITY);
+  }
+
+  /** The driver has done something; returns why that changed nothing, where it did not. */
+  tell(event: MoveEvent): string | undefined {
+    switch (event.kind) {
+      case 'loaded':
+        if (event.source === 'ssd') this.#readOfSsd(event.id);
+        return this.loads.arrive(event.id, event.source, event.to)
+          ? undefined
+          : `request ${event.id} does not wait for it`;
+      case 'prefixSent':
+        return this.sends.sent(event.to, event.id) ? undefined : `nothing is being sent for request ${event.id}`;
+      case 'ssdWritten':
+        this.#cache.lower?.written(event.blocks);
+        return undefined;
+    }
+  }
+
+  /** What host memory had no room for since the last call is to be written. */
+  writeSsd(): void {
+    const blocks = this.#cache.lower?.takeWrites() ?? 0;
+    if (blocks > 0) this.#push({ kind: 'writeSsd', blocks });
+  }
+
+  #readOfSsd(id: RequestId): void {
+    const slots = this.#ssdReads.get(id);
+    this.#ssdReads.delete(id);
+    if (slots !== undefined) this.#cache.lower?.readOfSsd(slots);
   }
 
   /** Returns why the message changed nothing, where it did not. */
@@ -47,12 +85,18 @@ export class PrefixMoves<Request, S extends Served> {
   }
 
   #ask({ id, sequence }: S, { source, from, to }: LoadPart): void {
-    if (typeof source !== 'number') throw new Error(`Cannot load a prefix: there is no such tier: ${source}`);
+    if (source === 'ssd') {
+      const slots = this.#cache.lower?.readSsd(sequence.chain, from, to) ?? [];
+      this.#ssdReads.set(id, slots);
+      this.#push({ kind: 'readSsd', id, blocks: slots.length, to });
+      return;
+    }
     const chain = { blocks: to, words: sequence.chain.words.slice(0, to * digestWords) };
     this.#push({ kind: 'send', to: source, message: { kind: 'fetch', id, chain, from } });
   }
 
   #stop({ id }: S, { source }: LoadPart): void {
-    if (typeof source === 'number') this.#push({ kind: 'send', to: source, message: { kind: 'unwanted', id } });
+    if (source === 'ssd') this.#readOfSsd(id);
+    else this.#push({ kind: 'send', to: source, message: { kind: 'unwanted', id } });
   }
 }

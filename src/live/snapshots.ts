@@ -15,6 +15,7 @@ export const nothingYet: InstanceSnapshot = {
   steps: 0,
   stepMsTotal: 0,
   evictedBlocks: 0,
+  usedPageSeconds: 0,
 };
 
 /** Counts of all, those that are gone included; ready while one is. */
@@ -38,6 +39,7 @@ export function sumOf(snapshots: readonly InstanceSnapshot[]): InstanceSnapshot 
       steps: a.steps + b.steps,
       stepMsTotal: a.stepMsTotal + b.stepMsTotal,
       evictedBlocks: a.evictedBlocks + b.evictedBlocks,
+      usedPageSeconds: a.usedPageSeconds + b.usedPageSeconds,
     }),
     nothingYet,
   );

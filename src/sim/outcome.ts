@@ -9,8 +9,9 @@ import { Histogram } from './histogram.ts';
 import type { ByteKind } from './network/network.ts';
 import type { Retries } from './retries.ts';
 import { Swing } from './swing.ts';
+import type { TierFigures } from './tiers.ts';
 
-interface Latency {
+export interface Latency {
   readonly mean: number;
   readonly p50: number;
   readonly p90: number;
@@ -56,6 +57,8 @@ export class Outcome {
   readonly batch = { requests: 0, completed: 0, outputTokens: 0, completionUs: new Histogram() };
   /** When the last request completed that is no batch job. */
   servedUntilUs = 0;
+  /** Undefined where blocks are kept in device memory alone. */
+  tiers: TierFigures | undefined;
   promptTokens = 0;
   cachedTokens = 0;
   outputTokens = 0;

@@ -21,12 +21,16 @@ import { SimulatedExecutor, type StepWatch } from './executor.ts';
 import { type ByteKind, Network, type Nic } from './network/network.ts';
 import { Outcome } from './outcome.ts';
 import { Retries, type RetrySettings } from './retries.ts';
+import type { SsdRates } from './ssd.ts';
 import { Streams } from './streams.ts';
+import { SimulatedTiers } from './tiers.ts';
 
 export interface InstanceSpec {
   readonly role: InstanceRole;
   readonly machine: Omit<LengthInstanceConfig, 'queueMax'>;
   readonly nic: Nic;
+  /** What its SSD reads and writes, where blocks are kept there. */
+  readonly ssd?: SsdRates | undefined;
 }
 
 export interface SimulationConfig {
@@ -65,6 +69,7 @@ export class Simulation {
   readonly #executors: readonly SimulatedExecutor[];
   readonly #network: Network;
   readonly #streams: Streams;
+  readonly #tiers: SimulatedTiers;
   readonly #live = new Map<string, LengthRequest>();
   readonly #heap = new EventHeap();
   /** On their way to an instance, by number. */
@@ -100,6 +105,10 @@ export class Simulation {
       post: (from, to, event) => this.#post(from, to, event),
       tell: (index, event) => this.#tellInstance(index, event),
     });
+    const tiered = instances.map(({ ssd }, i) => {
+      return { bytesPerToken: bytesPerToken[i], blockBytes: bytesPerToken[i] * config.blockTokens, ssd };
+    });
+    this.#tiers = new SimulatedTiers(tiered, (timeUs, to, event) => this.#send(to, event, timeUs - this.#nowUs));
     this.#sloOf = sloRule(config.admission, instances);
     this.#watched = config.admission.slo !== undefined || config.admission.classes !== undefined;
     this.#conductor = new Conductor({
@@ -176,6 +185,7 @@ export class Simulation {
   finish(): void {
     this.advance(Number.POSITIVE_INFINITY);
     this.outcome.inlinePrefills = this.#conductor.inlinePrefills;
+    this.outcome.tiers = this.#tiers.figures(this.snapshots(), this.outcome.cachedTokens, this.#config.blockTokens);
     this.outcome.close(this.#nowUs, this.#instances, this.#network.moved, this.#conductor.blocks);
   }
 
@@ -283,6 +293,7 @@ export class Simulation {
     switch (effect.kind) {
       case 'runStep':
         this.#executors[index].run(this.#nowUs, effect);
+        this.#tiers.ran(index, effect, this.#executors[index].exposedUs);
         break;
       case 'endRun':
         this.#executors[index].endRun(this.#nowUs);
@@ -301,6 +312,12 @@ export class Simulation {
         break;
       case 'streamPrefix':
         this.#streams.prefix(this.#nowUs, index, effect);
+        break;
+      case 'readSsd':
+        this.#tiers.read(this.#nowUs, index, effect);
+        break;
+      case 'writeSsd':
+        this.#tiers.write(this.#nowUs, index, effect);
         break;
       case 'stopStream':
         this.#streams.stop(this.#nowUs, index, effect);

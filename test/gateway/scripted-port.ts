@@ -66,6 +66,7 @@ export class ScriptedPort implements InferencePort {
       steps: 5,
       stepMsTotal: 1500,
       evictedBlocks: 2,
+      usedPageSeconds: 0,
     };
   }
 

@@ -33,6 +33,7 @@ function recorded(endUs: number) {
         steps: 0,
         stepMsTotal: 0,
         evictedBlocks: 0,
+        usedPageSeconds: 0,
       },
     ],
   } satisfies RecordedSimulation;

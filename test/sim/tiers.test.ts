@@ -60,24 +60,34 @@ describe('a simulated instance with host memory', () => {
   });
 
   it('ends every request once, frees all, and is the same with equal steps run one by one', () => {
-    const tiers = fc.record({ hostBlocks: fc.integer({ min: 1, max: 60 }), ssdBlocks: fc.constant(0) });
+    const tiers = fc.record({ hostBlocks: fc.integer({ min: 1, max: 60 }), ssdBlocks: fc.nat(40) });
     const shapes = fc.record({ mixed: fc.nat(2), prefill: fc.integer({ min: 1, max: 2 }), decode: fc.constant(1) });
     const links = fc.constantFrom(1e6, 1e8);
-    let hits = 0;
+    const hits = new Map<string, number>();
     fc.assert(
       fc.property(traces, tiers, shapes, links, fc.boolean(), (trace, tiers, shape, bytesPerSecond, layerWise) => {
         const outcomes = [true, false].map((coalesce) => {
           const hostLink = link(bytesPerSecond, layerWise);
-          const instances = cluster(shape, { coalesce, tiers, blocks: 14, hostLink });
+          const ssd = { readBytesPerSecond: bytesPerSecond / 2, writeBytesPerSecond: bytesPerSecond / 4 };
+          const instances = cluster(shape, { coalesce, tiers, blocks: 14, hostLink }).map((spec) => ({ ...spec, ssd }));
           const { outcome, live } = run(trace, { instances });
           expect([outcome.requests, live]).toEqual([trace.length, 0]);
-          hits += outcome.hitBlocks;
+          for (const [tier, tokens] of Object.entries(outcome.tiers?.hitTokens ?? {})) {
+            expect(tokens).toBeGreaterThanOrEqual(0);
+            hits.set(tier, (hits.get(tier) ?? 0) + tokens);
+          }
           return [outcome.stateHash, outcome.endUs, outcome.steps, outcome.completedRequests];
         });
         expect(outcomes[0]).toEqual(outcomes[1]);
       }),
       { numRuns: 50 },
     );
-    expect(hits).toBeGreaterThan(100);
+    // From everywhere, also from other instances.
+    expect([...hits].filter(([, tokens]) => tokens > 0).map(([tier]) => tier)).toEqual([
+      'device',
+      'host',
+      'ssd',
+      'instance',
+    ]);
   });
 });

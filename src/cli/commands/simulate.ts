@@ -64,6 +64,7 @@ function reportOf(outcome: Outcome, wallSeconds: number) {
     hitRatioBlocks: ratio(outcome.hitBlocks, outcome.hitBlocks + missedBlocks),
     hitRatioTokens: ratio(cachedTokens, promptTokens),
     missReasons: outcome.missReasons,
+    tiers: outcome.tiers,
     steps: outcome.steps,
     decodeTokens: outcome.outputTokens,
     prefillTokens: promptTokens - cachedTokens,
@@ -117,6 +118,7 @@ function printReport({
   poolLoads,
   missReasons,
   batch,
+  tiers,
   pricePerHour,
   retries,
   classes = {},
@@ -140,6 +142,10 @@ function printReport({
   printGroups('class', classes);
   printGroups('tenant', tenants);
   printTable([{ missedBlocks: '', ...missReasons }]);
+  if (tiers !== undefined) {
+    printTable([{ hitTokens: '', ...tiers.hitTokens }]);
+    printTable([{ tierBytes: '', ...tiers.bytes }]);
+  }
   printTable([
     { ms: 'TTFT', ...ttftMs },
     { ms: 'TBT', ...tbtMs },

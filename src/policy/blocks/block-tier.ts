@@ -30,6 +30,8 @@ export class BlockTier {
   #digests: Uint32Array = new Uint32Array(0);
   #state = new Uint8Array(0);
   #pins = new Uint16Array(0);
+  /** (slots): what `arrived` said of it. */
+  #tags = new Uint8Array(0);
   #freeSlots = new Int32Array(0);
   #freeCount = 0;
   #held = 0;
@@ -106,12 +108,21 @@ export class BlockTier {
     if (slot !== undefined) this.arrived(slot);
   }
 
-  arrived(slot: SlotId): void {
+  /** @param tag for `takeTag`, below 256 */
+  arrived(slot: SlotId, tag = 0): void {
     if (this.#state[slot] !== isArriving) throw new Error(`Cannot fill a slot: nothing is expected: slot ${slot}`);
     this.#state[slot] = isHeld;
+    this.#tags[slot] = tag;
     this.#arriving--;
     this.#held++;
     if (this.#pins[slot] === 0) this.#queue.add(slot);
+  }
+
+  /** What `arrived` said of it, the first time; 0 from then on. */
+  takeTag(slot: SlotId): number {
+    const tag = this.#tags[slot] as number;
+    this.#tags[slot] = 0;
+    return tag;
   }
 
   /** The block is used once more. */
@@ -182,6 +193,9 @@ export class BlockTier {
     const pins = new Uint16Array(slots);
     pins.set(this.#pins);
     this.#pins = pins;
+    const tags = new Uint8Array(slots);
+    tags.set(this.#tags);
+    this.#tags = tags;
     this.#queue.grow(slots);
     // None was free.
     this.#freeSlots = new Int32Array(slots);

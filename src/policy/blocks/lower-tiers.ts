@@ -13,6 +13,10 @@ export interface LowerTiersConfig {
   readonly eviction: EvictionKind;
 }
 
+/** Where a block was before host memory had it; `host`: it was computed here. */
+const origins = ['host', 'ssd', 'instance'] as const;
+export type BlockOrigin = (typeof origins)[number];
+
 /** Blocks on their way from host memory to SSD at once, at most: they lie in buffers of their own. What goes beyond is lost. */
 const writingMax = 64;
 
@@ -37,7 +41,7 @@ export class LowerTiers implements BlockListener {
   /** Slots of host memory that somebody brings contents for. */
   #expected = 0;
   #newReads = 0;
-  #reads = 0;
+  readonly #reads = [0, 0, 0];
 
   /** @param onDevice does device memory hold the block of the digest at `words[at..at+4]`? */
   constructor(config: LowerTiersConfig, onDevice: (words: Uint32Array, at: number) => boolean) {
@@ -86,9 +90,9 @@ export class LowerTiers implements BlockListener {
       if (slot === undefined) throw new Error(`Cannot load a block: host memory does not hold it: block ${i}`);
       this.host.pin(slot);
       this.#reading.push(slot);
+      this.#reads[this.host.takeTag(slot)]++;
     }
     this.#newReads += to - from;
-    this.#reads += to - from;
   }
 
   /** Blocks of which `read` was told since the last call. */
@@ -98,9 +102,10 @@ export class LowerTiers implements BlockListener {
     return blocks;
   }
 
-  /** Blocks that have been read of host memory. */
-  get reads(): number {
-    return this.#reads;
+  /** Blocks that have been read of host memory: those that had come from SSD or another instance since by that, the others by host memory itself. */
+  get reads(): Readonly<Record<BlockOrigin, number>> {
+    const [host = 0, ssd = 0, instance = 0] = this.#reads;
+    return { host, ssd, instance };
   }
 
   /** All that was being read of host memory has been, or will not be. */
@@ -117,9 +122,9 @@ export class LowerTiers implements BlockListener {
     return slot;
   }
 
-  arrived(slot: SlotId): void {
+  arrived(slot: SlotId, origin: BlockOrigin): void {
     this.#expected--;
-    this.host.arrived(slot);
+    this.host.arrived(slot, origins.indexOf(origin));
     const { digests } = this.host;
     const at = slot * digestWords;
     if (this.ssd?.expects(digests, at) === true || this.#onDevice(digests, at)) return;
@@ -167,12 +172,12 @@ export class LowerTiers implements BlockListener {
     return blocks;
   }
 
-  /** The oldest `blocks` writes have ended. */
+  /** The oldest `blocks` writes have ended: no more than are under way. */
   written(blocks: number): void {
-    if (blocks > this.#writing) throw new Error(`Cannot end ${blocks} writes: ${this.#writing} are under way`);
-    for (let i = 0; i < blocks; i++) this.ssd?.arrived(this.#writes.at(i));
-    this.#writes.shift(blocks);
-    this.#writing -= blocks;
+    const ended = Math.min(blocks, this.#writing);
+    for (let i = 0; i < ended; i++) this.ssd?.arrived(this.#writes.at(i));
+    this.#writes.shift(ended);
+    this.#writing -= ended;
   }
 
   /** Drops the chain's first `blocks` blocks, whose contents are suspect, as far as nobody needs them. */

@@ -4,7 +4,7 @@ import type { BlockCache } from './block-cache.ts';
 import type { BlockChain } from './block-chain.ts';
 import { BlockTable } from './block-table.ts';
 import type { SlotId } from './block-tier.ts';
-import type { LowerTiers } from './lower-tiers.ts';
+import type { BlockOrigin, LowerTiers } from './lower-tiers.ts';
 
 /** Would those that run still get what they need, with so many pages fewer? */
 export type Spares = (pages: number) => boolean;
@@ -14,7 +14,7 @@ export interface Landing {
   /** The chain's blocks before this one are here already, or have room. */
   readonly blocks: number;
   /** Blocks `from..to` are here: they are cache from now on. */
-  fill(from: number, to: number): void;
+  fill(from: number, to: number, origin: BlockOrigin): void;
   /** Lets go of all; room that was not filled is free again. */
   close(): void;
 }
@@ -44,12 +44,7 @@ export function landPrefix(
 }
 
 /** From host memory where all of it is there. Undefined when no block from `from` on is here, or none can be pinned. */
-export function holdPrefix(
-  cache: BlockCache,
-  chain: BlockChain,
-  from: number,
-  spares: Spares,
-): HeldPrefix | undefined {
+export function holdPrefix(cache: BlockCache, chain: BlockChain, from: number, spares: Spares): HeldPrefix | undefined {
   const blocks = cache.match(chain, chain.blocks);
   const { lower } = cache;
   const inHost = lower?.inHost(chain, from, chain.blocks) ?? 0;
@@ -122,10 +117,10 @@ class HostLanding implements Landing {
     return new HostLanding(lower, own, slots);
   }
 
-  fill(from: number, to: number): void {
+  fill(from: number, to: number, origin: BlockOrigin): void {
     for (let i = from - this.#from; i < to - this.#from; i++) {
       const slot = this.#slots[i];
-      if (slot !== undefined) this.#lower.arrived(slot);
+      if (slot !== undefined) this.#lower.arrived(slot, origin);
       this.#slots[i] = undefined;
     }
   }
