@@ -139,6 +139,11 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
         if (why !== undefined) this.#ignore(`${event.kind}: ${why}`);
         break;
       }
+      case 'streamBroken':
+        this.#broken(event.to, event.id);
+        break;
+      case 'wake':
+        break;
       case 'tellBlocks':
         this.#effects.push(
           this.#journal.all() ?? { kind: 'ignored', message: 'Ignored tellBlocks: no journal is kept' },
