@@ -52,8 +52,9 @@ export interface SimulationConfig {
 
 type Effect = InstanceEffect<undefined, LengthRequest>;
 
-/** Flows at once, at most: their events come after those of instances and before messages. */
-const flowsMax = 2 ** 24;
+/** What comes after the events of instances, in their order: the network's, and then messages. */
+const networkNumber = 0;
+const firstMessage = 1;
 
 /**
  * Pure: a run is a function of its configuration and trace. At one time steps end first, in the order of their instances, then flows change,
@@ -85,6 +86,8 @@ export class Simulation {
   readonly #watched: boolean;
   readonly #gaps = new Float64Pool();
   #nowUs = 0;
+  /** When the network is looked at next: it stands in the heap. */
+  #networkUs = Number.POSITIVE_INFINITY;
 
   constructor(config: SimulationConfig) {
     this.#config = config;
@@ -97,9 +100,7 @@ export class Simulation {
     this.#executors = instances.map(
       ({ machine }, index) => new SimulatedExecutor(machine, this.#heap, index, config.watch),
     );
-    this.#network = new Network({ nics: instances.map(({ nic }) => nic), linkBytesPerSecond }, (timeUs, flow) =>
-      this.#heap.push(timeUs, instances.length + flow),
-    );
+    this.#network = new Network({ nics: instances.map(({ nic }) => nic), linkBytesPerSecond });
     const bytesPerToken = instances.map(({ machine }) => machine.cost.kvBytesPerToken);
     this.#streams = new Streams(this.#network, bytesPerToken, {
       post: (from, to, event) => this.#post(from, to, event),
@@ -138,7 +139,20 @@ export class Simulation {
 
   /** When the next thing happens; Infinity when nothing is left to happen. */
   get nextUs(): number {
+    if (this.#network.changed && this.#heap.nextUs > this.#nowUs) {
+      // All that changes at one time has changed.
+      this.#network.refresh();
+      if (this.#config.checking) this.#network.check();
+      this.#scheduleNetwork();
+    }
     return this.#heap.nextUs;
+  }
+
+  #scheduleNetwork(): void {
+    const { nextUs } = this.#network;
+    if (nextUs >= this.#networkUs) return;
+    this.#networkUs = nextUs;
+    this.#heap.push(nextUs, this.#instances.length + networkNumber);
   }
 
   /** How every instance stands. */
@@ -192,7 +206,7 @@ export class Simulation {
   /** Everything due up to and at `timeUs` happens: looking at the state in between changes nothing. */
   advance(timeUs: number): void {
     const heap = this.#heap;
-    while (heap.nextUs <= timeUs) {
+    while (this.nextUs <= timeUs) {
       if (heap.size === 0) return;
       this.#nowUs = heap.nextUs;
       const key = heap.nextKey;
@@ -210,8 +224,9 @@ export class Simulation {
 
   /** A flow changes, or a message arrives. */
   #networkEvent(number: number): void {
-    if (number < flowsMax) {
-      this.#streams.due(this.#nowUs, number);
+    if (number === networkNumber) {
+      // Else an earlier time has taken its place since.
+      if (this.#networkUs === this.#nowUs) this.#networkDue();
       return;
     }
     const message = this.#messages.get(number);
@@ -226,9 +241,15 @@ export class Simulation {
   }
 
   #comesAgain(request: LengthRequest, atUs: number): void {
-    const number = flowsMax + this.#messageNumber++;
+    const number = firstMessage + this.#messageNumber++;
     this.#comingAgain.set(number, request.trace.index);
     this.#heap.push(atUs, this.#instances.length + number);
+  }
+
+  #networkDue(): void {
+    this.#networkUs = Number.POSITIVE_INFINITY;
+    this.#streams.due(this.#nowUs);
+    this.#scheduleNetwork();
   }
 
   #post(from: InstanceIndex, to: InstanceIndex, event: InstanceEvent<LengthRequest, undefined>): void {
@@ -236,7 +257,7 @@ export class Simulation {
   }
 
   #send(to: InstanceIndex, event: InstanceEvent<LengthRequest, undefined>, latencyUs: number): void {
-    const number = flowsMax + this.#messageNumber++;
+    const number = firstMessage + this.#messageNumber++;
     this.#messages.set(number, { to, event });
     this.#heap.push(this.#nowUs + latencyUs, this.#instances.length + number);
   }
@@ -278,7 +299,6 @@ export class Simulation {
     if (this.#config.checking) this.#instances[index].check();
     for (const effect of effects) this.#perform(index, effect);
     this.#scheduleWake(index);
-    if (this.#config.checking) this.#network.check();
   }
 
   /** A wake that comes too early, or after another, finds nothing to do. */

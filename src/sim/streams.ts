@@ -3,7 +3,7 @@ import type { InstanceEffect } from '../cluster/effects.ts';
 import type { LengthRequest } from '../cluster/length-work.ts';
 import type { InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
 import type { GenerationEvent } from '../cluster/ports.ts';
-import type { Network } from './network/network.ts';
+import type { Departed, Network } from './network/network.ts';
 
 type Effect = InstanceEffect<undefined, LengthRequest>;
 type Event = InstanceEvent<LengthRequest, undefined>;
@@ -54,11 +54,16 @@ export class Streams {
     else this.#prefixBlocks.delete(`${to} ${id}`);
   }
 
-  /** Something changes for a flow. */
-  due(nowUs: number, flow: number): void {
-    const departed = this.#network.due(nowUs, flow);
-    if (departed === undefined) return;
-    const { from, to, name: id, kind } = departed;
+  /** What has left by now. */
+  due(nowUs: number): void {
+    for (;;) {
+      const departed = this.#network.due(nowUs);
+      if (departed === undefined) return;
+      this.#left(departed);
+    }
+  }
+
+  #left({ from, to, name: id, kind }: Departed): void {
     if (kind === 'prefix') {
       const blocks = this.#prefixBlocks.get(`${to} ${id}`) ?? 0;
       this.#prefixBlocks.delete(`${to} ${id}`);

@@ -1,42 +1,124 @@
 // Max-min fair rates: every flow gets what it can use, or as much as any other on a resource that is full.
 
+export interface SharedResource {
+  readonly capacity: number;
+  readonly users: readonly SharedFlow[];
+  /** Scratch of `FairShare`: what is left for how many users whose shares are open. */
+  left: number;
+  open: number;
+}
+
 export interface SharedFlow {
-  /** Resources that it passes, each at its full rate. */
-  readonly resources: readonly number[];
+  /** Resources that it passes, each at its full rate; one at least. */
+  readonly resources: readonly SharedResource[];
   /** Most it can use. */
   demand: number;
-  rate: number;
+  /** What it gets. */
+  share: number;
+  /** Scratch of `FairShare`. */
+  open: boolean;
 }
 
 /**
- * Sets the rates of flows that share the resources with nobody else, by progressive filling: all rates rise together; a flow stops at its
- * demand, and every flow on a resource stops when that is full. Exact but for rounding.
+ * Progressive filling: all shares rise together; a flow stops at its demand, and every flow on a resource stops when that is full. Exact but for
+ * rounding. Each resource is looked at when it may be the next to fill up: O((flows + resources) log resources).
  */
-export function shareFairly(flows: readonly SharedFlow[], capacity: (resource: number) => number): void {
-  const left = new Map<number, number>();
-  const users = new Map<number, number>();
-  for (const flow of flows) {
-    for (const resource of flow.resources) {
-      left.set(resource, capacity(resource));
-      users.set(resource, (users.get(resource) ?? 0) + 1);
+export class FairShare {
+  /** A heap of resources by what an open user of each would get when it was last looked at, which is never too much. */
+  readonly #heap: SharedResource[] = [];
+  #keys = new Float64Array(64);
+  readonly #limited: SharedFlow[] = [];
+
+  /** Sets the shares of flows that share the resources with nobody else. */
+  share(flows: readonly SharedFlow[], resources: readonly SharedResource[]): void {
+    this.#begin(flows, resources);
+    const limited = this.#limited;
+    let next = 0;
+    for (;;) {
+      while (next < limited.length && !limited[next].open) next++;
+      const full = this.#firstToFill();
+      if (full === undefined) return;
+      const level = full.left / full.open;
+      if (next < limited.length && limited[next].demand <= level) {
+        close(limited[next], limited[next].demand);
+        continue;
+      }
+      for (let i = 0; i < full.users.length; i++) if (full.users[i].open) close(full.users[i], level);
     }
   }
-  const fix = (flow: SharedFlow, rate: number) => {
-    flow.rate = rate;
-    for (const resource of flow.resources) {
-      left.set(resource, Math.max(0, (left.get(resource) ?? 0) - rate));
-      users.set(resource, (users.get(resource) ?? 1) - 1);
+
+  #begin(flows: readonly SharedFlow[], resources: readonly SharedResource[]): void {
+    const limited = this.#limited;
+    limited.length = 0;
+    for (let i = 0; i < flows.length; i++) {
+      flows[i].open = true;
+      if (flows[i].demand < Number.POSITIVE_INFINITY) limited.push(flows[i]);
     }
-  };
-  let open = [...flows];
-  while (open.length > 0) {
-    const share = (flow: SharedFlow) =>
-      flow.resources.reduce((least, at) => Math.min(least, (left.get(at) ?? 0) / (users.get(at) ?? 1)), flow.demand);
-    const shares = open.map(share);
-    const least = shares.reduce((a, b) => Math.min(a, b));
-    // Whoever stops at this level: those that can use no more, and those on a resource that it fills.
-    const stops = open.filter((_, i) => shares[i] === least);
-    open = open.filter((_, i) => shares[i] !== least);
-    for (const flow of stops) fix(flow, least);
+    limited.sort(byDemand);
+    const heap = this.#heap;
+    heap.length = resources.length;
+    if (this.#keys.length < resources.length) this.#keys = new Float64Array(2 * resources.length);
+    for (let i = 0; i < resources.length; i++) {
+      const resource = resources[i];
+      resource.left = resource.capacity;
+      resource.open = resource.users.length;
+      heap[i] = resource;
+      this.#keys[i] = resource.left / resource.open;
+    }
+    for (let i = (heap.length >> 1) - 1; i >= 0; i--) this.#down(i);
+  }
+
+  /** The resource whose open users would get least; undefined when none is open. */
+  #firstToFill(): SharedResource | undefined {
+    const heap = this.#heap;
+    while (heap.length > 0) {
+      const first = heap[0];
+      const level = first.left / first.open;
+      if (first.open > 0 && level <= this.#keys[0]) return first;
+      if (first.open > 0) {
+        // Others took less than their share of it since.
+        this.#keys[0] = level;
+      } else {
+        const last = heap.pop();
+        if (last === undefined || heap.length === 0) return undefined;
+        heap[0] = last;
+        this.#keys[0] = this.#keys[heap.length];
+      }
+      this.#down(0);
+    }
+    return undefined;
+  }
+
+  #down(from: number): void {
+    const heap = this.#heap;
+    const keys = this.#keys;
+    const moved = heap[from];
+    const key = keys[from];
+    let place = from;
+    for (;;) {
+      let child = 2 * place + 1;
+      if (child >= heap.length) break;
+      if (child + 1 < heap.length && keys[child + 1] < keys[child]) child++;
+      if (keys[child] >= key) break;
+      heap[place] = heap[child];
+      keys[place] = keys[child];
+      place = child;
+    }
+    heap[place] = moved;
+    keys[place] = key;
+  }
+}
+
+function byDemand(a: SharedFlow, b: SharedFlow): number {
+  return a.demand - b.demand;
+}
+
+function close(flow: SharedFlow, share: number): void {
+  flow.share = share;
+  flow.open = false;
+  for (let i = 0; i < flow.resources.length; i++) {
+    const resource = flow.resources[i];
+    resource.left = Math.max(0, resource.left - share);
+    resource.open--;
   }
 }

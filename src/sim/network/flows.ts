@@ -1,15 +1,41 @@
 // Flows over shared resources in simulated time: what has been offered leaves at a fair rate, as far as it has been produced.
-import { type SharedFlow, shareFairly } from './fair-share.ts';
+import { IndexedHeap } from '../../util/indexed-heap.ts';
+import { FairShare, type SharedFlow, type SharedResource } from './fair-share.ts';
 
 export type FlowId = number;
 
 /** Less than this is nothing: rounding of rates. */
 const byteMin = 0.5;
+/** A rate that changes by less than this part of it has not changed: rounding of shares. */
+const rateTolerance = 1e-12;
+
+class Resource implements SharedResource {
+  readonly name: number;
+  /** Bytes per microsecond. */
+  readonly capacity: number;
+  readonly users: Flow[] = [];
+  left = 0;
+  open = 0;
+  /** The last refresh that came by. */
+  round = 0;
+
+  constructor(name: number, capacity: number) {
+    this.name = name;
+    this.capacity = capacity;
+  }
+}
 
 class Flow implements SharedFlow {
-  readonly resources: readonly number[];
+  readonly id: FlowId;
+  readonly resources: readonly Resource[];
   demand = 0;
+  share = 0;
+  open = false;
+  /** Bytes per microsecond at which it leaves. */
   rate = 0;
+  /** More than its rate has changed since its next event was planned. */
+  touched = false;
+  round = 0;
   /** Bytes that exist by `settledUs`, of which `sent` have left. */
   produced = 0;
   sent = 0;
@@ -19,10 +45,11 @@ class Flow implements SharedFlow {
   producedThen = 0;
   /** Nothing more will be offered. */
   complete = false;
-  /** The event that stands in the heap for it. */
+  /** When it has to be looked at, were its rate to stay. */
   nextUs = Number.POSITIVE_INFINITY;
 
-  constructor(resources: readonly number[], nowUs: number) {
+  constructor(id: FlowId, resources: readonly Resource[], nowUs: number) {
+    this.id = id;
     this.resources = resources;
     this.settledUs = nowUs;
   }
@@ -52,8 +79,9 @@ class Flow implements SharedFlow {
     this.demand = this.backlog > 0 ? Number.POSITIVE_INFINITY : this.productionRate;
   }
 
-  /** When its demand changes next, were its rate to stay. */
+  /** When its demand changes next, were its rate to stay, or it has left. */
   eventUs(): number {
+    if (this.drained) return this.settledUs;
     const produces = this.productionRate;
     const until = this.producesUntilUs > this.settledUs ? this.producesUntilUs : Number.POSITIVE_INFINITY;
     if (this.backlog <= 0 || this.rate <= produces) return until;
@@ -63,37 +91,60 @@ class Flow implements SharedFlow {
 
 /**
  * Rates are recomputed exactly over all flows that share something, directly or through others, whenever one of them begins, ends, runs
- * dry or has something again. Times are whole microseconds, rounded up.
+ * dry or has something again: once for all that changes at one time, in `refresh`. Times are whole microseconds, rounded up.
  */
 export class Flows {
   /** Bytes per microsecond of each resource. */
   readonly #capacity: (resource: number) => number;
-  readonly #schedule: (timeUs: number, flow: FlowId) => void;
   readonly #flows: (Flow | undefined)[] = [];
   readonly #free: FlowId[] = [];
-  readonly #users = new Map<number, Set<Flow>>();
-  readonly #ids = new Map<Flow, FlowId>();
+  /** Those that somebody uses, by name. */
+  readonly #resources = new Map<number, Resource>();
+  readonly #events: IndexedHeap;
+  #room = 64;
+  readonly #fair = new FairShare();
+  /** Resources whose users changed since the last refresh, and when. */
+  readonly #changed: Resource[] = [];
+  #changedUs = 0;
+  #round = 0;
 
-  /** @param schedule asks for `due` to be called at that time; a call too many does nothing */
-  constructor(capacity: (resource: number) => number, schedule: (timeUs: number, flow: FlowId) => void) {
+  constructor(capacity: (resource: number) => number) {
     this.#capacity = capacity;
-    this.#schedule = schedule;
+    const before = (a: FlowId, b: FlowId) => {
+      const difference = this.#at(a).nextUs - this.#at(b).nextUs;
+      return difference < 0 || (difference === 0 && a < b);
+    };
+    this.#events = new IndexedHeap(this.#room, before);
   }
 
   get size(): number {
-    return this.#ids.size;
+    return this.#flows.length - this.#free.length;
+  }
+
+  /** Rates are to be refreshed before time goes on. */
+  get changed(): boolean {
+    return this.#changed.length > 0;
+  }
+
+  /** When `due` is to be called; after a refresh. */
+  get nextUs(): number {
+    const first = this.#events.peek();
+    return first === undefined ? Number.POSITIVE_INFINITY : this.#at(first).nextUs;
   }
 
   open(nowUs: number, resources: readonly number[]): FlowId {
-    const flow = new Flow(resources, nowUs);
     const id = this.#free.pop() ?? this.#flows.length;
+    const flow = new Flow(
+      id,
+      resources.map((name) => this.#resource(name)),
+      nowUs,
+    );
     this.#flows[id] = flow;
-    this.#ids.set(flow, id);
-    for (const resource of resources) {
-      const users = this.#users.get(resource);
-      if (users === undefined) this.#users.set(resource, new Set([flow]));
-      else users.add(flow);
+    if (id >= this.#room) {
+      this.#room = 2 * id;
+      this.#events.grow(this.#room);
     }
+    for (const { users } of flow.resources) users.push(flow);
     return id;
   }
 
@@ -105,62 +156,106 @@ export class Flows {
     if (untilUs > nowUs) flow.producesUntilUs = untilUs;
     else flow.produced += bytes;
     flow.complete ||= last;
-    this.#share(nowUs, flow);
+    flow.demand = flow.backlog > 0 ? Number.POSITIVE_INFINITY : flow.productionRate;
+    this.#touch(nowUs, flow);
   }
 
   /** The flow ends where it is; returns how many bytes have left, rounded. */
   close(nowUs: number, id: FlowId): number {
     const flow = this.#at(id);
-    const others = this.#component(flow);
-    for (const other of others) other.settle(nowUs);
+    flow.settle(nowUs);
+    this.#touch(nowUs, flow);
+    this.#events.remove(id);
     this.#flows[id] = undefined;
     this.#free.push(id);
-    this.#ids.delete(flow);
-    for (const resource of flow.resources) this.#users.get(resource)?.delete(flow);
-    others.delete(flow);
-    this.#fill(nowUs, others);
+    for (const { users, name } of flow.resources) {
+      const last = users.pop();
+      if (last !== undefined && last !== flow) users[users.indexOf(flow)] = last;
+      if (users.length === 0) this.#resources.delete(name);
+    }
     return Math.round(flow.sent);
   }
 
-  /** Something changes at `nowUs`: true when all that was offered has left, and the flow is to be closed. */
-  due(nowUs: number, id: FlowId): boolean {
-    const flow = this.#flows[id];
-    if (flow === undefined || flow.nextUs !== nowUs) return false;
-    flow.nextUs = Number.POSITIVE_INFINITY;
-    flow.settle(nowUs);
-    if (flow.drained) return true;
-    this.#share(nowUs, flow);
-    return false;
+  /** Looks at the flows that something happens to at `nowUs`: returns one that has left completely, to be closed, until there is none. */
+  due(nowUs: number): FlowId | undefined {
+    while (this.nextUs <= nowUs) {
+      const id = this.#events.pop();
+      if (id === undefined) return undefined;
+      const flow = this.#at(id);
+      flow.nextUs = Number.POSITIVE_INFINITY;
+      flow.settle(nowUs);
+      if (flow.drained) return id;
+      this.#touch(nowUs, flow);
+    }
+    return undefined;
   }
 
-  #share(nowUs: number, flow: Flow): void {
-    const component = this.#component(flow);
-    for (const other of component) other.settle(nowUs);
-    flow.demand = flow.backlog > 0 ? Number.POSITIVE_INFINITY : flow.productionRate;
-    this.#fill(nowUs, component);
+  /** Rates follow what has changed. */
+  refresh(): void {
+    this.#round++;
+    for (const resource of this.#changed) if (resource.round !== this.#round) this.#refreshAround(resource);
+    this.#changed.length = 0;
   }
 
-  #fill(nowUs: number, component: ReadonlySet<Flow>): void {
-    shareFairly([...component], this.#capacity);
-    for (const flow of component) {
-      const eventUs = flow.drained ? nowUs : flow.eventUs();
-      if (eventUs === flow.nextUs) continue;
-      flow.nextUs = eventUs;
-      const id = this.#ids.get(flow);
-      if (id !== undefined && eventUs < Number.POSITIVE_INFINITY) this.#schedule(eventUs, id);
+  #refreshAround(start: Resource): void {
+    const [flows, resources] = this.#component(start);
+    const nowUs = this.#changedUs;
+    for (let i = 0; i < flows.length; i++) flows[i].settle(nowUs);
+    this.#fair.share(flows, resources);
+    for (let i = 0; i < flows.length; i++) {
+      const flow = flows[i];
+      if (!flow.touched && Math.abs(flow.share - flow.rate) <= rateTolerance * flow.rate) continue;
+      flow.rate = flow.share;
+      flow.touched = false;
+      this.#plan(flow);
     }
   }
 
-  /** All flows that share something with this one, directly or through others. */
-  #component(flow: Flow): Set<Flow> {
-    const component = new Set([flow]);
-    // A set hears of what is added while it is walked.
-    for (const member of component) {
-      for (const resource of member.resources) {
-        for (const other of this.#users.get(resource) ?? []) component.add(other);
+  #plan(flow: Flow): void {
+    const { id } = flow;
+    flow.nextUs = flow.eventUs();
+    if (flow.nextUs === Number.POSITIVE_INFINITY) {
+      this.#events.remove(id);
+    } else if (this.#events.has(id)) {
+      this.#events.moved(id);
+    } else {
+      this.#events.push(id);
+    }
+  }
+
+  #touch(nowUs: number, flow: Flow): void {
+    flow.touched = true;
+    this.#changedUs = nowUs;
+    for (const resource of flow.resources) this.#changed.push(resource);
+  }
+
+  /** All flows that share something with those of this resource, directly or through others, and all that they share. */
+  #component(start: Resource): readonly [readonly Flow[], readonly Resource[]] {
+    const flows: Flow[] = [];
+    const resources = [start];
+    start.round = this.#round;
+    for (let r = 0; r < resources.length; r++) {
+      for (const flow of resources[r].users) {
+        if (flow.round === this.#round) continue;
+        flow.round = this.#round;
+        flows.push(flow);
+        for (const resource of flow.resources) {
+          if (resource.round === this.#round) continue;
+          resource.round = this.#round;
+          resources.push(resource);
+        }
       }
     }
-    return component;
+    return [flows, resources];
+  }
+
+  #resource(name: number): Resource {
+    let resource = this.#resources.get(name);
+    if (resource === undefined) {
+      resource = new Resource(name, this.#capacity(name));
+      this.#resources.set(name, resource);
+    }
+    return resource;
   }
 
   #at(id: FlowId): Flow {
@@ -169,17 +264,17 @@ export class Flows {
     return flow;
   }
 
-  /** Throws unless no resource carries more than it can and every flow that could send does. */
+  /** After a refresh, throws unless no resource carries more than it can and every flow that could send does. */
   check(): void {
-    for (const [resource, users] of this.#users) {
+    if (this.changed) return;
+    for (const { name, capacity, users } of this.#resources.values()) {
       let rate = 0;
       for (const flow of users) rate += flow.rate;
-      const capacity = this.#capacity(resource);
       if (rate > capacity * (1 + 1e-9))
-        throw new Error(`Flows broken: resource ${resource} carries ${rate} of ${capacity}`);
+        throw new Error(`Flows broken: resource ${name} carries ${rate} of ${capacity}`);
     }
-    for (const flow of this.#ids.keys()) {
-      if (flow.demand > 0 && flow.rate === 0)
+    for (const flow of this.#flows) {
+      if (flow !== undefined && flow.demand > 0 && flow.rate === 0)
         throw new Error(`Flows broken: one stands still with ${flow.backlog} bytes`);
     }
   }

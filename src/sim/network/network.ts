@@ -46,10 +46,24 @@ export class Network {
   readonly #transfers = new Map<string, Transfer>();
   readonly #byFlow: (Transfer | undefined)[] = [];
 
-  /** @param schedule asks for `due` to be called with that flow at that time */
-  constructor(config: NetworkConfig, schedule: (timeUs: number, flow: FlowId) => void) {
+  constructor(config: NetworkConfig) {
     this.#config = config;
-    this.#flows = new Flows((resource) => this.#capacity(resource), schedule);
+    this.#flows = new Flows((resource) => this.#capacity(resource));
+  }
+
+  /** It is to be refreshed before time goes on. */
+  get changed(): boolean {
+    return this.#flows.changed;
+  }
+
+  /** Rates follow what has changed. */
+  refresh(): void {
+    this.#flows.refresh();
+  }
+
+  /** When `due` is to be called, were nothing to change. */
+  get nextUs(): number {
+    return this.#flows.nextUs;
   }
 
   /** Transfers under way. */
@@ -84,9 +98,10 @@ export class Network {
     if (transfer !== undefined) this.#close(nowUs, transfer);
   }
 
-  /** Something changes for a flow: says which transfer has left completely by that, if one has. */
-  due(nowUs: number, flow: FlowId): Departed | undefined {
-    if (!this.#flows.due(nowUs, flow)) return undefined;
+  /** Something changes: says which transfer has left completely by that, again and again until there is none. */
+  due(nowUs: number): Departed | undefined {
+    const flow = this.#flows.due(nowUs);
+    if (flow === undefined) return undefined;
     const transfer = this.#byFlow[flow];
     if (transfer === undefined) throw new Error(`Network broken: flow ${flow} belongs to no transfer`);
     this.#close(nowUs, transfer);
