@@ -38,6 +38,7 @@ export const clusterFields = {
   stepMs: positive.default(100),
   batchMemory: numeric(z.number().gt(0).max(1)).default(backgroundLimits.memoryShare),
   batchStepMs: positive.default(backgroundLimits.stepUs / 1000),
+  sharing: z.enum(['tokens', 'arrival']).default('tokens'),
   nicGbps: positive.optional(),
   linkGbps: positive.optional(),
   pricePerHour: positive.optional(),
@@ -80,6 +81,12 @@ export function addInstanceFlags(command: Command): Command {
     .option('--step-ms <ms>', 'predicted time of a step that decodes beside prefill (default: 100)')
     .option('--batch-memory <share>', 'of the KV memory, what batch jobs hold at most (default: 0.2)')
     .option('--batch-step-ms <ms>', 'predicted time of a step of batch jobs alone (default: 50)')
+    .addOption(
+      new Option(
+        '--sharing <order>',
+        'tenants of one priority: by tokens that they have had, or by arrival (default: tokens)',
+      ).choices(['tokens', 'arrival']),
+    )
     .option('--nic-gbps <n>', 'what an instance sends, and what it receives (default: by its hardware)')
     .option('--link-gbps <n>', 'what passes between any two instances in one direction (default: as their NICs)')
     .option('--no-stream', 'keys and values leave when the whole prompt is computed, not layer by layer')
@@ -177,6 +184,7 @@ function instanceParts(
           memoryShare: options.batchMemory,
           stepUs: options.batchStepMs * 1000,
         },
+        byArrival: options.sharing === 'arrival',
       },
       coalesce: options.coalesce,
       handOff: {

@@ -175,6 +175,7 @@ class ServedLengths implements Served {
       groups: 1,
       priority: request.trace.priority ?? 0,
       background: request.trace.batch ?? false,
+      tenant: request.trace.tenant,
       arrival,
       samples: true,
       scoresPrompt: false,

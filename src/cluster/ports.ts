@@ -37,6 +37,8 @@ export interface GenerationRequest {
   readonly batch?: boolean;
   /** Requests of different salts share no prefix. */
   readonly salt: string;
+  /** Whose it is: tenants of one priority share by tokens. */
+  readonly tenant?: string;
   /** It was under way before, on an instance that was lost: what its client has heard is not said again. */
   readonly resumed?: ResumedFrom | undefined;
 }

@@ -61,6 +61,7 @@ export class ServedRequest implements Served {
       groups,
       priority: request.priority,
       background: request.batch ?? false,
+      tenant: request.tenant,
       arrival,
       samples: request.maxTokens > 0,
       scoresPrompt: sampling.promptLogprobs,

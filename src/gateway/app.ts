@@ -28,7 +28,7 @@ export interface GatewayOptions {
 }
 
 interface Env {
-  Variables: { requestId: string; startMs: number };
+  Variables: { requestId: string; startMs: number; tenant: string };
 }
 
 type Endpoint = (json: unknown, context: EndpointContext, call: EndpointCall) => Promise<Response>;
@@ -42,7 +42,7 @@ export function createApp(options: GatewayOptions, metrics = new GatewayMetrics(
   const keys = new ApiKeys(options.apiKeys);
   for (const path of ['/v1/*', '/api/*', '/metrics']) {
     app.use(path, async (c, next) => {
-      keys.check(c.req.header('authorization'));
+      c.set('tenant', keys.check(c.req.header('authorization')));
       await next();
     });
   }
@@ -52,6 +52,7 @@ export function createApp(options: GatewayOptions, metrics = new GatewayMetrics(
       endpoint(await readJson(c.req.raw, options.bodyBytesMax), context, {
         requestId: c.get('requestId'),
         startMs: c.get('startMs'),
+        tenant: c.get('tenant'),
         signal: c.req.raw.signal,
       }),
     );

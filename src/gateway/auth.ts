@@ -20,9 +20,9 @@ export class ApiKeys {
     }
   }
 
-  /** @throws ApiError 401 */
-  check(authorization: string | undefined): void {
-    if (this.#digests.length === 0) return;
+  /** Who calls: a name for each key, the same for all where there is none. @throws ApiError 401 */
+  check(authorization: string | undefined): string {
+    if (this.#digests.length === 0) return '';
     const key = authorization?.match(/^Bearer\s+(.+)$/i)?.[1];
     if (key === undefined) {
       throw new ApiError(401, 'Cannot authorise: no API key: send the header Authorization: Bearer KEY', {
@@ -31,9 +31,10 @@ export class ApiKeys {
     }
     const given = digest(key);
     // Every key is compared, so that time tells nothing about which one is near.
-    const matches = this.#digests.filter((known) => timingSafeEqual(known, given)).length;
-    if (matches === 0)
+    const matches = this.#digests.map((known) => timingSafeEqual(known, given));
+    if (!matches.includes(true))
       throw new ApiError(401, 'Cannot authorise: the API key is not known', { code: 'invalid_api_key' });
+    return `key ${matches.indexOf(true)}`;
   }
 }
 

@@ -30,6 +30,8 @@ export interface EndpointCall {
   readonly requestId: string;
   /** When it came, by performance.now(). */
   readonly startMs: number;
+  /** By API key: tenants share by tokens. */
+  readonly tenant: string;
   /** Aborted when the client closes the connection. */
   readonly signal: AbortSignal;
 }
@@ -73,6 +75,7 @@ export function planChoices(
           stopTokenIds: stopIds,
           priority: body.priority ?? 0,
           salt: body.cache_salt ?? '',
+          tenant: call.tenant,
         },
       };
     }),

@@ -77,8 +77,8 @@ describe('a cluster whose requests may not wait for ever', () => {
       }),
       { numRuns: 40 },
     );
-    expect(came).toBeGreaterThan(served);
-    expect(served).toBeGreaterThan(20);
+    expect(came).toBeGreaterThanOrEqual(served);
+    expect(served).toBeGreaterThan(10);
   });
 
   it('takes all that comes to an empty cluster, and says how long it takes', () => {

@@ -4,10 +4,12 @@ import type { StepPredictor, StepShape } from '../cost/step-shape.ts';
 import { type BackgroundLimits, backgroundLimits, backgroundPages, firstBackground } from './background.ts';
 import { checkBatch } from './check-batch.ts';
 import { Claims } from './claims.ts';
+import { FairShares } from './fair-shares.ts';
 import { RankedList } from './ranked-list.ts';
 import { Room } from './room.ts';
-import { outranks, type Sequence } from './sequence.ts';
+import type { Sequence } from './sequence.ts';
 import { type BatchLimits, StepBudget } from './step-budget.ts';
+import { WaitingList } from './waiting-list.ts';
 
 /** Part of a chunk kept for short prompts of the same priority behind a long one. */
 const shortShare = 1 / 4;
@@ -26,7 +28,8 @@ export class Batcher {
   readonly #room: Room;
   readonly #background: BackgroundLimits;
   readonly #budget: StepBudget;
-  readonly #waiting = new RankedList();
+  readonly #shares: FairShares | undefined;
+  readonly #waiting: WaitingList;
   readonly #running = new RankedList();
   readonly #parked = new Set<Sequence>();
   readonly #claims: Claims;
@@ -42,6 +45,8 @@ export class Batcher {
 
   constructor(cache: BlockCache, limits: BatchLimits, cost: StepPredictor) {
     this.#cache = cache;
+    this.#shares = limits.byArrival === true ? undefined : new FairShares();
+    this.#waiting = new WaitingList(this.#shares);
     this.#blockTokens = cache.blockTokens;
     this.#room = new Room(cache, limits);
     this.#background = limits.background ?? backgroundLimits;
@@ -117,6 +122,7 @@ export class Batcher {
     this.#wholeOnly = false;
     this.#landedTokens = 0;
     for (const sequence of this.#running.items) sequence.planned = 0;
+    this.#waiting.arrange(this.#running.items);
     this.#planDecode();
     this.#budget.endDecode();
     this.#planPrefill();
@@ -147,7 +153,7 @@ export class Batcher {
    */
   steadySteps(): number {
     const { rows, decodeRows } = this.#budget.shape;
-    if (rows === 0 || rows !== decodeRows || this.#mayAdmit) return 1;
+    if (rows === 0 || rows !== decodeRows || this.#mayAdmit || this.#waiting.contested) return 1;
     let steps = this.#running.last?.background === true ? this.#steadyBackground() : Number.MAX_SAFE_INTEGER;
     for (const { planned, computed, remaining, table } of this.#running.items) {
       if (planned !== 1 || remaining !== 1) return 1;
@@ -192,7 +198,7 @@ export class Batcher {
     while (this.#budget.rows > 0 && skipped <= lookAhead) {
       const running = prefills[nextRunning];
       const waiting = this.#admitting ? this.#nextWaiting(nextWaiting) : undefined;
-      if (running !== undefined && (waiting === undefined || outranks(running, waiting))) {
+      if (running !== undefined && (waiting === undefined || this.#waiting.isBehind(running, waiting))) {
         nextRunning++;
         if (running.state === 'running') this.#planChunk(running, nextRunning, nextWaiting);
       } else if (waiting === undefined) {
@@ -327,6 +333,7 @@ export class Batcher {
     sequence.computed = this.#cache.load(chain, shared, reusable, table) * this.#blockTokens;
     sequence.cachedTokens ??= sequence.computed;
     if (sequence.landed > sequence.computed) this.#load(sequence);
+    this.#shares?.start(sequence, Math.max(0, sequence.promptLength - sequence.computed));
     this.#running.insert(sequence);
     this.#claims.open(sequence);
     this.#admitted.push(sequence);
@@ -368,6 +375,7 @@ export class Batcher {
   #stop(sequence: Sequence, forget: boolean): void {
     this.#claims.close(sequence);
     this.#running.remove(sequence);
+    this.#shares?.charge(sequence);
     this.#giveBack(sequence, forget);
   }
 
@@ -385,7 +393,7 @@ export class Batcher {
       cache: this.#cache,
       claims: this.#claims,
       running: this.running,
-      waiting: this.waiting,
+      waiting: this.#waiting.ranked,
       parked: this.#parked,
     });
   }

@@ -20,6 +20,8 @@ export interface SequenceSpec {
   readonly priority: number;
   /** A batch job: it ranks below all others, whatever its priority. */
   readonly background?: boolean;
+  /** Whose it is: tenants of one priority share by tokens. */
+  readonly tenant?: string | undefined;
   /** Unique and rising: the order inside a priority. */
   readonly arrival: number;
   /** False: only the prompt is computed. */
@@ -35,6 +37,7 @@ export type SequenceState = 'new' | 'waiting' | 'running' | 'parked' | 'ended';
 export class Sequence {
   readonly priority: number;
   readonly background: boolean;
+  readonly tenant: string;
   readonly arrival: number;
   readonly promptLength: number;
   readonly samples: boolean;
@@ -52,6 +55,8 @@ export class Sequence {
   scored = 0;
   /** Rows of the step that is planned or in flight: positions computed..computed+planned-1. */
   planned = 0;
+  /** Of its output, what its tenant has been charged with. */
+  chargedOutputs = 0;
   /** Prompt tokens that came from the cache when it first started. */
   cachedTokens: number | undefined;
   /** Full blocks that it has promised to compute, for others to wait for: from..to. */
@@ -67,6 +72,7 @@ export class Sequence {
   constructor(spec: SequenceSpec) {
     this.background = spec.background ?? false;
     this.priority = this.background ? Number.NEGATIVE_INFINITY : spec.priority;
+    this.tenant = spec.tenant ?? '';
     this.arrival = spec.arrival;
     this.promptLength = spec.promptLength;
     this.samples = spec.samples;

@@ -15,6 +15,8 @@ export interface BatchLimits {
   readonly stepUsPrefill: number;
   /** What batch jobs get of the instance. */
   readonly background?: BackgroundLimits;
+  /** Tenants of one priority are served in order of arrival, not by what they have had. */
+  readonly byArrival?: boolean | undefined;
 }
 
 /** Most rows of a step that score prompts: each costs a pass over the vocabulary. */
