@@ -36,6 +36,7 @@ export const clusterFields = {
   chunkTokens: count(1).default(8192),
   sequences: count(1).default(256),
   stepMs: positive.default(100),
+  pinMemory: numeric(z.number().min(0).max(0.9)).default(0),
   batchMemory: numeric(z.number().gt(0).max(1)).default(backgroundLimits.memoryShare),
   batchStepMs: positive.default(backgroundLimits.stepUs / 1000),
   sharing: z.enum(['tokens', 'arrival']).default('tokens'),
@@ -79,6 +80,7 @@ export function addInstanceFlags(command: Command): Command {
     .option('--chunk-tokens <n>', 'rows of a step at most (default: 8192)')
     .option('--sequences <n>', 'sequences that an instance runs at once (default: 256)')
     .option('--step-ms <ms>', 'predicted time of a step that decodes beside prefill (default: 100)')
+    .option('--pin-memory <share>', 'of the KV memory, what pinned prefixes may hold (default: 0)')
     .option('--batch-memory <share>', 'of the KV memory, what batch jobs hold at most (default: 0.2)')
     .option('--batch-step-ms <ms>', 'predicted time of a step of batch jobs alone (default: 50)')
     .addOption(
@@ -173,6 +175,7 @@ function instanceParts(
       blockTokens: options.blockTokens,
       blocks: options.cacheBlocks,
       eviction: options.eviction,
+      pinShare: options.pinMemory,
       limits: {
         tokensMax: Math.max(options.chunkTokens, options.sequences + options.blockTokens),
         logitRowsMax: options.sequences + 1,

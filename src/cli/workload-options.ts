@@ -55,6 +55,8 @@ export const workloadFields = {
   families: whole(1, 2 ** 20).optional(),
   zipf: numeric(z.number().min(0).max(10)).optional(),
   shared: share.optional(),
+  pinFamilies: whole(1).optional(),
+  pinTtl: positive.optional(),
   turns: numeric(z.number().min(1)).optional(),
   newTokens: lengths.optional(),
   think: numeric(z.number().min(0)).optional(),
@@ -97,6 +99,8 @@ export function addWorkloadFlags(command: Command): Command {
     .option('--shared <share>', "share of a prompt that is its family's prefix (default: 0)")
     .option('--families <k>', 'how many prefixes there are (default: 64)')
     .option('--zipf <s>', 'the k-th prefix is as popular as 1 / k^s (default: 1)')
+    .option('--pin-families <k>', 'the most popular prefixes are pinned at the start')
+    .option('--pin-ttl <seconds>', 'for so long (default: 600)')
     .option('--turns <mean>', 'requests of a session (default: 1)')
     .option('--new-tokens <lengths>', 'what each turn adds to the last prompt and output (default: 330~1)')
     .option('--think <seconds>', 'mean time from an answer to the next turn (default: 30)')

@@ -84,9 +84,10 @@ function generatorOf(options: SourceOptions): WorkloadGenerator {
 }
 
 function* generated(
-  { requests: total = 1000 }: SourceOptions,
+  { requests: total = 1000, pinFamilies = 0, pinTtl = 600 }: SourceOptions,
   generator: WorkloadGenerator,
 ): Generator<TracePiece, void> {
+  if (pinFamilies > 0) yield { requests: generator.pins(pinFamilies, Math.round(pinTtl * 1e6)), share: 0 };
   for (let done = 0; done < total; ) {
     const count = Math.min(groupSize, total - done);
     done += count;

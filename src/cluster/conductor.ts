@@ -118,6 +118,15 @@ export class Conductor<Request extends { readonly id: RequestId }> {
       case 'wake':
         this.#rescue.hear(nowUs, event);
         break;
+      case 'pin':
+        this.#dispatch.pin(nowUs, event);
+        break;
+      case 'unpin':
+        if (!this.#dispatch.pins.unpin(event.id)) this.#ignore(`unpin: ${event.id} is not pinned`);
+        break;
+      case 'pinTold':
+        this.#dispatch.pins.hear(event.instance, event.id, event.state);
+        break;
       case 'drain':
         this.#draining = true;
         this.#sayDrained();

@@ -7,6 +7,8 @@ import type { ConductorConfig } from './conductor.ts';
 import type { ConductorEffect } from './effects.ts';
 import { Gate, type PoolLoads, type Verdict } from './gate.ts';
 import type { InstanceIndex } from './messages.ts';
+import { PinDirectory } from './pin-directory.ts';
+import type { PinOrder } from './pinning.ts';
 import { fetchOf, type MissReasons, Placer } from './placer.ts';
 import type { RequestId } from './ports.ts';
 import { legsOf, type Route, type Tracked, type Try } from './tries.ts';
@@ -42,6 +44,7 @@ interface InstanceView {
 
 export class Dispatch<Request extends { readonly id: RequestId }> {
   readonly watch: Watch;
+  readonly pins: PinDirectory<Request>;
   /** Requests whose prompts were computed where they decode. */
   inlinePrefills = 0;
   readonly #size: (request: Request) => RequestSize;
@@ -62,6 +65,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
       requests: 0,
       progressed: true,
     }));
+    this.pins = new PinDirectory(push);
     this.watch = new Watch(config.instances.length);
     this.#placer = new Placer(
       this.#instances.map(({ role }) => role !== 'decode'),
@@ -314,6 +318,13 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
     this.watch.lose(instance);
     this.#placer.lost(instance);
     this.#gate.lost(instance);
+    this.pins.lose(instance);
+  }
+
+  /** Where the prefix would be soonest: who has it, or the start of it, is likely to be first. */
+  pin(nowUs: number, order: PinOrder<Request>): void {
+    const { promptTokens } = this.#size(order.request);
+    this.pins.pin(order, () => this.#placer.choose(nowUs, order.request, promptTokens)?.instance);
   }
 
   /** It takes requests, and nothing is known of what its cache has. */

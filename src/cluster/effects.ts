@@ -4,6 +4,7 @@ import type { StepShape } from '../policy/cost/step-shape.ts';
 import type { Step } from '../util/step.ts';
 import type { Prediction } from './gate.ts';
 import type { InstanceIndex, PeerMessage, PrefixFetch, StepNumber } from './messages.ts';
+import type { PinId, PinOrder, PinState } from './pinning.ts';
 import type { GenerationEvent, GenerationRequest, RequestId } from './ports.ts';
 import type { InstanceReport } from './watch.ts';
 
@@ -79,6 +80,8 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
   | { readonly kind: 'letGo'; readonly id: RequestId; readonly why: string }
   /** For conductors: what is here. */
   | { readonly kind: 'report'; readonly report: InstanceReport }
+  /** For the conductor: what became of a pin. */
+  | { readonly kind: 'pinTold'; readonly id: PinId; readonly state: PinState }
   /** For conductors: what the block cache stored and dropped. The arrays are valid until the machine's next step. */
   | { readonly kind: 'journal'; readonly journal: BlockJournal }
   | { readonly kind: 'snapshot'; readonly snapshot: BlockSnapshot }
@@ -102,6 +105,15 @@ export type ConductorEffect<Request = GenerationRequest> =
     }
   /** With `interrupt`, set the abort word too: the step that runs is likely the request's own prefill. */
   | { readonly kind: 'cancel'; readonly instance: InstanceIndex; readonly id: RequestId; readonly interrupt: boolean }
+  | ({ readonly kind: 'pin'; readonly instance: InstanceIndex } & PinOrder<Request>)
+  | { readonly kind: 'unpin'; readonly instance: InstanceIndex; readonly id: PinId }
+  /** For whoever pinned it. */
+  | {
+      readonly kind: 'pinTold';
+      readonly id: PinId;
+      readonly instance: InstanceIndex | undefined;
+      readonly state: PinState;
+    }
   /** Journals of the instance are missing: have it tell all blocks that it holds. */
   | { readonly kind: 'askBlocks'; readonly instance: InstanceIndex }
   | { readonly kind: 'drained' };

@@ -1,19 +1,18 @@
 // The instance machine: takes requests, plans steps over its KV memory, and turns step results into events.
 import { Batcher } from '../policy/batching/batcher.ts';
-import type { BatchLimits } from '../policy/batching/step-budget.ts';
-import { BlockCache, type BlockCacheConfig } from '../policy/blocks/block-cache.ts';
+import { BlockCache } from '../policy/blocks/block-cache.ts';
 import type { BlockPool } from '../policy/blocks/block-pool.ts';
-import type { EvictionKind } from '../policy/blocks/eviction.ts';
 import type { StepPredictor } from '../policy/cost/step-shape.ts';
-import type { LayerGroup } from '../util/step.ts';
 import { decodeRefusal, overloaded, Throughput, tooLargeToLand, tooLong } from './admission.ts';
 import { CacheJournal } from './cache-journal.ts';
 import type { InstanceEffect } from './effects.ts';
-import { type HandOffConfig, HandOffs } from './hand-offs.ts';
+import { HandOffs } from './hand-offs.ts';
 import { HostTraffic } from './host-traffic.ts';
 import { type InFlight, worthAborting } from './in-flight.ts';
+import type { InstanceConfig } from './instance-config.ts';
 import { InstanceTotals } from './instance-totals.ts';
 import { type InstanceEvent, type InstanceIndex, isOfPrefix, type StepNumber } from './messages.ts';
+import { Pinning } from './pinning.ts';
 import type { GenerationEvent, InstanceSnapshot, RequestId } from './ports.ts';
 import { PrefixMoves } from './prefix-moves.ts';
 import { Presence } from './presence.ts';
@@ -21,27 +20,6 @@ import { Roster } from './roster.ts';
 import { StepResults } from './step-results.ts';
 import type { InstanceReport } from './watch.ts';
 import type { Emit, Served, Work } from './work.ts';
-
-export interface InstanceConfig {
-  /** Pages of the KV pool, and the model's layer groups, which share them. */
-  readonly pages: number;
-  readonly groups: readonly LayerGroup[];
-  readonly blockTokens: number;
-  readonly eviction: EvictionKind;
-  readonly limits: BatchLimits;
-  /** Predicts steps, and learns from those that ran if it can. */
-  readonly cost: StepPredictor;
-  /** Requests accepted and not ended, at most. */
-  readonly queueMax: number;
-  /** With other instances to hand prompts to, or to take them from. */
-  readonly handOff?: HandOffConfig;
-  /** Blocks of host memory and SSD that hold cached keys and values besides. Undefined: what leaves the pool is gone. */
-  readonly tiers?: BlockCacheConfig['tiers'];
-  /** Tells conductors what the block cache stores and drops, as the life of this number. Undefined: nobody asks. */
-  readonly journalLife?: number;
-  /** Between two reports to conductors; undefined: none are wanted. */
-  readonly reportUs?: number | undefined;
-}
 
 /**
  * One step, or one run of equal steps, is in flight at a time; it counts only when its result is committed, so an aborted one is planned again without those who left.
@@ -65,9 +43,11 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   #abortedLast = false;
   readonly #handOffs: HandOffs<Request, S>;
   readonly #prefixes: PrefixMoves<Request, S>;
+  readonly #pinning: Pinning<Request, S>;
   readonly #presence: Presence<S>;
   #effects: InstanceEffect<Plan, Request>[] = [];
   #emitted = false;
+  #nowUs = 0;
 
   /** @param work made over the pools of the layer groups */
   constructor(config: InstanceConfig, work: (pools: readonly BlockPool[]) => Work<Request, S, Plan, Result>) {
@@ -91,6 +71,13 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       push: (effect) => this.#effects.push(effect),
       spares: (pages) => this.#batcher.spares(pages),
     });
+    this.#pinning = new Pinning(this.#cache, config.pinShare ?? 0, {
+      push: (effect) => this.#effects.push(effect),
+      serve: (request) => this.#work.serve(request, this.#arrivalNumber++),
+      start: (served) => this.#roster.take(served),
+      stop: (id) => this.#cancel(this.#nowUs, id),
+      capacityTokens: () => this.capacityTokens,
+    });
     this.#work = work(this.#cache.groups.map(({ pool }) => pool));
     this.#results = new StepResults(
       { work: this.#work, batcher: this.#batcher, totals: this.#totals, departures: this.#handOffs.departures },
@@ -108,9 +95,14 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     return this.#cache.capacityTokens;
   }
 
+  /** Tokens of prompts that were found in pinned blocks. */
+  get pinHitTokens(): number {
+    return this.#pinning.hitTokens;
+  }
+
   /** When a `wake` is due, if nothing comes before. */
   get nextUs(): number {
-    return Math.min(this.#presence.nextUs, this.#prefixes.loads.nextUs);
+    return Math.min(this.#presence.nextUs, this.#prefixes.loads.nextUs, this.#pinning.nextUs);
   }
 
   /** `nowUs` never goes back. The effects are to be carried out in order. */
@@ -118,6 +110,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#effects = [];
     this.#emitted = false;
     this.#totals.held(nowUs, this.#cache.usedPages);
+    this.#nowUs = nowUs;
     switch (event.kind) {
       case 'submit':
         this.#submit(nowUs, event);
@@ -142,7 +135,10 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       case 'streamBroken':
         this.#broken(event.to, event.id);
         break;
+      case 'pin':
+      case 'unpin':
       case 'wake':
+        this.#pinning.hear(nowUs, event);
         break;
       case 'tellBlocks':
         this.#effects.push(
@@ -167,7 +163,11 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   }
 
   #report(): InstanceReport {
-    return this.#presence.report(this.#roster.live, this.#handOffs.arrivals.awaited(), this.#journal.number);
+    return this.#presence.report(
+      this.#pinning.without(this.#roster.live),
+      this.#handOffs.arrivals.awaited(),
+      this.#journal.number,
+    );
   }
 
   #submit(
@@ -272,6 +272,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#roster.silence(served.id);
     this.#emit(served.id, event);
     this.#roster.remove(served, forget);
+    this.#pinning.ended(nowUs, served.id, event);
   }
 
   /** Between two steps: takes what has landed, and plans the next. */
@@ -339,17 +340,11 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   /** What was just heard may change what the next step computes. */
   #endRun(flight: InFlight<S>): void {
     // Batch jobs yield at once to whoever waits for an answer.
-    if (flight.background && this.#batcher.waiting[0]?.background === false) this.#yield(flight);
-    if (flight.stepsMax === 1 || flight.ending) return;
+    const yields = flight.background && !flight.yielding && this.#batcher.waiting[0]?.background === false;
+    if (!yields && (flight.stepsMax === 1 || flight.ending)) return;
+    flight.yielding = yields;
     flight.ending = true;
-    this.#effects.push({ kind: 'endRun', step: flight.step });
-  }
-
-  #yield(flight: InFlight<S>): void {
-    if (flight.yielding) return;
-    flight.yielding = true;
-    flight.ending = true;
-    this.#effects.push({ kind: 'abortStep', step: flight.step });
+    this.#effects.push({ kind: yields ? 'abortStep' : 'endRun', step: flight.step });
   }
 
   /** The first time that a request runs; a preempted one has started before. */
@@ -367,11 +362,13 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     const cachedTokens = served.sequence.cachedTokens ?? 0;
     this.#totals.prompt += served.sequence.promptLength;
     this.#totals.cached += cachedTokens;
+    this.#pinning.started(served, cachedTokens);
     this.#emit(served.id, { kind: 'started', cachedTokens });
     this.#handOffs.departures.ask(served.id);
   }
 
   readonly #emit: Emit = (id, event) => {
+    if (this.#pinning.computes(id)) return;
     this.#emitted = true;
     this.#effects.push({ kind: 'emit', id, event });
   };

@@ -15,7 +15,8 @@ import { scramble } from '../util/scramble.ts';
 import type { RequestSize } from './admission.ts';
 import type { BatchJobsConfig } from './batch-jobs.ts';
 import type { Prediction } from './gate.ts';
-import { Instance, type InstanceConfig } from './instance.ts';
+import { Instance } from './instance.ts';
+import type { InstanceConfig } from './instance-config.ts';
 import type { PlacementSettings, PlacerConfig } from './placer.ts';
 import type { RequestId } from './ports.ts';
 import type { Emit, ResultRows, Served, StepRun, Work } from './work.ts';
@@ -257,7 +258,7 @@ export type { HostLink, StepCostModel };
 export type LengthInstance = Instance<LengthRequest, ServedLengths, undefined, undefined>;
 
 export interface LengthInstanceConfig
-  extends Pick<InstanceConfig, 'blockTokens' | 'eviction' | 'limits' | 'queueMax' | 'handOff' | 'tiers'> {
+  extends Pick<InstanceConfig, 'blockTokens' | 'eviction' | 'limits' | 'queueMax' | 'handOff' | 'pinShare' | 'tiers'> {
   readonly cost: StepCostModel;
   /** Which start of the instance it is; 0 unless given. */
   readonly life?: number;

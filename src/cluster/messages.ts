@@ -2,6 +2,7 @@
 import type { BlockChain } from '../policy/blocks/block-chain.ts';
 import type { BlockJournal, BlockSnapshot } from '../policy/blocks/block-journal.ts';
 import type { StepResult } from '../util/step.ts';
+import type { PinId, PinOrder, PinState } from './pinning.ts';
 import type { GenerationEvent, GenerationRequest, RequestId } from './ports.ts';
 import type { LoadSource } from './prefix-loads.ts';
 import type { InstanceReport } from './watch.ts';
@@ -82,6 +83,10 @@ export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =
   | { readonly kind: 'prefixSent'; readonly id: RequestId; readonly to: InstanceIndex }
   /** The stream of a hand-off broke before all had left. */
   | { readonly kind: 'streamBroken'; readonly id: RequestId; readonly to: InstanceIndex }
+  /** Keep a prefix for a time: answered with `pinTold`. Doubled: its time is renewed. */
+  | ({ readonly kind: 'pin' } & PinOrder<Request>)
+  /** Unknown: nothing to do. */
+  | { readonly kind: 'unpin'; readonly id: PinId }
   /** It is `nextUs`. */
   | { readonly kind: 'wake' }
   /** Tell all blocks that are held: answered with a `snapshot` effect. */
@@ -125,6 +130,11 @@ export type ConductorEvent<Request = GenerationRequest> =
   | { readonly kind: 'report'; readonly instance: InstanceIndex; readonly report: InstanceReport }
   /** An instance has let go of a request that it could have gone on with, were it not for others. Lost: no report names it any more. */
   | { readonly kind: 'letGo'; readonly instance: InstanceIndex; readonly id: RequestId; readonly why: string }
+  /** Keep a prefix for a time where it is best kept: answered with `pinTold`. Of a pin that is known: its time is renewed. */
+  | ({ readonly kind: 'pin' } & PinOrder<Request>)
+  | { readonly kind: 'unpin'; readonly id: PinId }
+  /** What became of a pin at an instance. */
+  | { readonly kind: 'pinTold'; readonly instance: InstanceIndex; readonly id: PinId; readonly state: PinState }
   /** It is `nextUs`. */
   | { readonly kind: 'wake' }
   /** Take nothing more; say when all is done. */

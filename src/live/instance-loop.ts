@@ -136,6 +136,7 @@ export class InstanceLoop {
       case 'stopStream':
       case 'prefilled':
       case 'letGo':
+      case 'pinTold':
         // An instance that stands alone prefills and decodes.
         throw new Error(`Cannot carry out ${effect.kind}: there is no other instance`);
     }

@@ -19,6 +19,7 @@ export interface Latency {
 }
 
 interface InstanceFigures {
+  readonly pinHitTokens: number;
   snapshot(): { readonly steps: number; readonly evictedBlocks: number; readonly preemptions: number };
 }
 
@@ -53,6 +54,8 @@ export class Outcome {
   bytesMoved: Readonly<Record<ByteKind, number>> = { prefix: 0, handoff: 0, borrow: 0, settle: 0 };
   /** Requests whose prompts were computed where they decode. */
   inlinePrefills = 0;
+  /** What became of pinned prefixes, and tokens of prompts that were found in their blocks. */
+  readonly pins = { pinned: 0, refused: 0, unpinned: 0, hitTokens: 0 };
   /** Batch jobs: they count nowhere else. */
   readonly batch = { requests: 0, completed: 0, outputTokens: 0, completionUs: new Histogram() };
   /** When the last request completed that is no batch job. */
@@ -155,6 +158,7 @@ export class Outcome {
     this.missReasons = blocks.misses;
     for (const instance of instances) {
       const { steps, evictedBlocks, preemptions } = instance.snapshot();
+      this.pins.hitTokens += instance.pinHitTokens;
       this.steps += steps;
       this.preemptions += preemptions;
       this.#mix(steps, evictedBlocks, preemptions);

@@ -180,6 +180,10 @@ export class Simulation {
   #submit(trace: TraceRequest, name: string): void {
     this.#nowUs = trace.arrivalUs;
     const request = new LengthRequest(trace, this.#config.blockTokens, this.#gaps, name);
+    if (trace.pinUs !== undefined) {
+      this.#tellConductor({ kind: 'pin', id: name, request, ttlUs: trace.pinUs });
+      return;
+    }
     request.slo = trace.batch === true ? undefined : this.#sloOf(trace, trace.outputTokens);
     this.#live.set(request.id, request);
     this.#tellConductor({ kind: 'submit', request });
@@ -288,6 +292,13 @@ export class Simulation {
       case 'askBlocks':
         this.#tellInstance(effect.instance, { kind: 'tellBlocks' });
         break;
+      case 'pin':
+      case 'unpin':
+        this.#tellInstance(effect.instance, effect);
+        break;
+      case 'pinTold':
+        this.outcome.pins[effect.state.kind]++;
+        break;
       case 'ignored':
       case 'drained':
         break;
@@ -350,6 +361,9 @@ export class Simulation {
         break;
       case 'letGo':
         this.#tellConductor({ kind: 'letGo', instance: index, id: effect.id, why: effect.why });
+        break;
+      case 'pinTold':
+        this.#tellConductor({ ...effect, instance: index });
         break;
       case 'report':
         this.#tellConductor({ kind: 'report', instance: index, report: effect.report });

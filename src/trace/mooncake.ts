@@ -27,10 +27,11 @@ export function parseMooncakeLine(text: string, line: number, index: number, blo
 type Row = Readonly<Record<string, unknown>>;
 
 /** Ours: what Mooncake's traces do not tell. */
-function labels(row: Row, line: number): Pick<TraceRequest, 'sloClass' | 'tenant' | 'priority' | 'batch'> {
-  const { slo_class: sloClass, tenant, priority, batch } = row;
-  if (sloClass === undefined && tenant === undefined && priority === undefined && batch === undefined)
-    return unlabelled;
+function labels(row: Row, line: number): Pick<TraceRequest, 'sloClass' | 'tenant' | 'priority' | 'batch' | 'pinUs'> {
+  const { slo_class: sloClass, tenant, priority, batch, pin_ms: pinMs } = row;
+  if ([sloClass, tenant, priority, batch, pinMs].every((value) => value === undefined)) return unlabelled;
+  if (pinMs !== undefined && !(typeof pinMs === 'number' && pinMs > 0 && pinMs <= timestampMsMax))
+    throw new TraceError(line, `pin_ms is ${shown(pinMs)}: milliseconds above 0 expected`);
   if (batch !== undefined && typeof batch !== 'boolean')
     throw new TraceError(line, `batch is ${shown(batch)}: true or false expected`);
   return {
@@ -38,6 +39,7 @@ function labels(row: Row, line: number): Pick<TraceRequest, 'sloClass' | 'tenant
     ...(tenant === undefined ? {} : { tenant: name(tenant, 'tenant', line) }),
     ...(priority === undefined ? {} : { priority: rank(priority, line) }),
     ...(batch === true ? { batch } : {}),
+    ...(pinMs === undefined ? {} : { pinUs: Math.round(pinMs * 1000) }),
   };
 }
 
@@ -55,9 +57,10 @@ function rank(value: unknown, line: number): number {
 
 /** A line without its end; reading it gives the same request. */
 export function mooncakeLine(request: TraceRequest): string {
-  const { arrivalUs, inputTokens, outputTokens, blocks, sloClass, tenant, priority, batch } = request;
+  const { arrivalUs, inputTokens, outputTokens, blocks, sloClass, tenant, priority, batch, pinUs } = request;
   const lengths = `"input_length":${inputTokens},"output_length":${outputTokens}`;
-  const labels = Object.entries({ slo_class: sloClass, tenant, priority, batch }).filter(
+  const pinMs = pinUs === undefined ? undefined : pinUs / 1000;
+  const labels = Object.entries({ slo_class: sloClass, tenant, priority, batch, pin_ms: pinMs }).filter(
     ([, value]) => value !== undefined,
   );
   const more = labels.map(([field, value]) => `,"${field}":${JSON.stringify(value)}`).join('');

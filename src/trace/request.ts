@@ -20,6 +20,8 @@ export interface TraceRequest {
   readonly tenant?: string;
   /** Larger runs first; 0 unless given. */
   readonly priority?: number;
+  /** No request: the full blocks of its prompt are to be kept for so long. */
+  readonly pinUs?: number;
   /** A batch job: nobody waits for it. */
   readonly batch?: boolean;
 }

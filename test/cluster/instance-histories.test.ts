@@ -49,6 +49,12 @@ const arbitraryAction = fc.oneof(
   { weight: 6, arbitrary: fc.record({ kind: fc.constant('finish' as const), steps: fc.integer({ min: 1, max: 12 }) }) },
   { weight: 2, arbitrary: fc.record({ kind: fc.constant('abort' as const), rows: fc.nat(60) }) },
   { weight: 2, arbitrary: fc.record({ kind: fc.constant('cancel' as const), which: fc.nat(30) }) },
+  {
+    weight: 1,
+    arbitrary: fc.record({ kind: fc.constant('pin' as const), drawn: arbitraryRequest, ttlUs: fc.nat(200_000) }),
+  },
+  { weight: 1, arbitrary: fc.record({ kind: fc.constant('unpin' as const), which: fc.nat(10) }) },
+  { weight: 1, arbitrary: fc.record({ kind: fc.constant('wake' as const) }) },
   { weight: 1, arbitrary: fc.record({ kind: fc.constant('noise' as const), step: fc.nat(20) }) },
   { weight: 1, arbitrary: fc.record({ kind: fc.constant('fail' as const), one: fc.nat(3) }) },
 );
@@ -82,6 +88,8 @@ interface Settings {
   readonly usPerStep: number;
   /** Of the memory, what batch jobs may hold together. */
   readonly jobShare: number;
+  /** Blocks that pins may hold, beyond those of the largest request. */
+  readonly pinBlocks: number;
 }
 
 const arbitrarySettings: fc.Arbitrary<Settings> = fc.record({
@@ -93,18 +101,22 @@ const arbitrarySettings: fc.Arbitrary<Settings> = fc.record({
   queueMax: fc.constantFrom(6, 100),
   usPerStep: fc.constantFrom(3_000, 50_000),
   jobShare: fc.constantFrom(0.1, 0.5),
+  pinBlocks: fc.constantFrom(0, 2, 9),
 });
 
 class History {
   readonly world: World;
   readonly requests: GenerationRequest[] = [];
   readonly cancelled = new Map<string, number>();
+  pins = 0;
 
   constructor(settings: Settings) {
-    const { groups, spareBlocks, tokensMax, sequencesMax, usPerStep: us } = settings;
+    const { groups, spareBlocks, pinBlocks, tokensMax, sequencesMax, usPerStep: us } = settings;
+    const pages = pagesFor(groups, 153 + 70, pageTokens) + (spareBlocks + pinBlocks) * blockPages(groups) + 1;
     this.world = new World({
       // The largest request fits alone, a block at a time, and a page is left that is no block.
-      pages: pagesFor(groups, 153 + 70, pageTokens) + spareBlocks * blockPages(groups) + 1,
+      pages,
+      pinShare: (pinBlocks * blockPages(groups)) / pages,
       groups,
       eviction: settings.eviction,
       queueMax: settings.queueMax,
@@ -132,6 +144,13 @@ class History {
       if (!world.heard.has(id)) return;
       world.cancel(id);
       if (!this.cancelled.has(id)) this.cancelled.set(id, world.of(id).events.length);
+    } else if (action.kind === 'pin') {
+      const one = toRequest(`pin-${this.pins}`, { ...action.drawn, maxTokens: 0, scored: false, batch: false });
+      world.tell({ kind: 'pin', id: `p${this.pins++}`, request: one, ttlUs: action.ttlUs });
+    } else if (action.kind === 'unpin') {
+      world.tell({ kind: 'unpin', id: `p${action.which}` });
+    } else if (action.kind === 'wake') {
+      world.tell({ kind: 'wake' });
     } else if (action.kind === 'noise') {
       const real = world.running?.step === action.step;
       if (!real) world.tell({ kind: 'stepAborted', step: action.step });
@@ -146,6 +165,11 @@ class History {
   end(): void {
     const { world } = this;
     world.finishAll(3_000);
+    world.nowUs += 1_000_000;
+    world.tell({ kind: 'wake' });
+    const open = new Set(world.pins.flatMap(([id, { kind }]) => (kind === 'pinned' ? [id] : [])));
+    for (const [id, { kind }] of world.pins) if (kind === 'unpinned') open.delete(id);
+    expect([...open]).toEqual([]);
     for (const one of this.requests) {
       const { events } = world.of(one.id);
       const last = events.at(-1);
@@ -163,6 +187,7 @@ test('every request ends with exactly the tokens that it gets alone, and nothing
   let preempted = 0;
   let shared = 0;
   let evicted = 0;
+  let pinned = 0;
   fc.assert(
     fc.property(arbitrarySettings, fc.array(arbitraryAction, { minLength: 5, maxLength: 80 }), (settings, actions) => {
       const history = new History(settings);
@@ -172,11 +197,12 @@ test('every request ends with exactly the tokens that it gets alone, and nothing
       preempted += snapshot.preemptions;
       shared += snapshot.cachedTokens;
       evicted += snapshot.evictedBlocks;
+      pinned += history.world.instance.pinHitTokens;
     }),
     { numRuns: 200 },
   );
   // The histories reach what they are for.
-  expect(Math.min(preempted, shared, evicted)).toBeGreaterThan(0);
+  expect(Math.min(preempted, shared, evicted, pinned)).toBeGreaterThan(0);
 });
 
 test('inside a priority none starves while others keep coming', () => {

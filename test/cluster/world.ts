@@ -2,6 +2,7 @@
 import { expect } from 'vitest';
 import type { InstanceEffect } from '../../src/cluster/effects.ts';
 import type { InstanceEvent } from '../../src/cluster/messages.ts';
+import type { PinId, PinState } from '../../src/cluster/pinning.ts';
 import type { GenerationEvent, GenerationRequest, SamplingParams } from '../../src/cluster/ports.ts';
 import { createTokenInstance, type TokenInstance, type TokenInstanceConfig } from '../../src/cluster/token-work.ts';
 import type { BatchLimits } from '../../src/policy/batching/step-budget.ts';
@@ -74,6 +75,7 @@ export class World {
   readonly heard = new Map<string, Heard>();
   readonly ignored: string[] = [];
   readonly faults: string[] = [];
+  readonly pins: (readonly [PinId, PinState])[] = [];
   nowUs = 0;
   running: RunStep | undefined;
   abortAsked = 0;
@@ -170,6 +172,9 @@ export class World {
         break;
       case 'ignored':
         this.ignored.push(effect.message);
+        break;
+      case 'pinTold':
+        this.pins.push([effect.id, effect.state]);
         break;
       case 'fault':
         this.faults.push(effect.message);

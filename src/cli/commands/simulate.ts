@@ -70,6 +70,7 @@ function reportOf(outcome: Outcome, wallSeconds: number) {
     prefillTokens: promptTokens - cachedTokens,
     preemptions: outcome.preemptions,
     inlinePrefills: outcome.inlinePrefills,
+    pins: outcome.pins,
     batch: {
       requests: outcome.batch.requests,
       completed: outcome.batch.completed,
@@ -119,6 +120,7 @@ function printReport({
   missReasons,
   batch,
   tiers,
+  pins,
   pricePerHour,
   retries,
   classes = {},
@@ -129,6 +131,7 @@ function printReport({
   const { byReason, ...places } = refused;
   printTable([{ refused: '', ...places, ...byReason }]);
   printTable([{ bytes: '', ...bytesMoved }]);
+  if (pins.pinned + pins.refused > 0) printTable([{ pins: '', ...pins }]);
   if (batch.requests > 0) {
     const { completionMs, ...jobs } = batch;
     printTable([{ batch: '', ...jobs, completionMsMean: completionMs.mean }]);

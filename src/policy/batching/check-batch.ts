@@ -38,11 +38,11 @@ export function checkBatch(batch: Batch): void {
   }
 }
 
-/** Throws unless every group's references are those of what moves and of the running and parked sequences, each of which holds what its next row sees and nothing before. */
+/** Throws unless every group's references are those of what moves or is kept and of the running and parked sequences, each of which holds what its next row sees and nothing before. */
 function checkReferences({ cache, running, parked }: Batch): void {
   for (const [g, group] of cache.groups.entries()) {
     const refs = new Int32Array(group.pool.total);
-    for (const table of cache.moving) for (const block of table.groups[g].blocks.view()) refs[block]++;
+    for (const table of [...cache.moving, ...cache.kept]) for (const block of table.groups[g].blocks.view()) refs[block]++;
     for (const { table, computed, arrival } of [...running, ...parked]) {
       const { first, blocks } = table.groups[g];
       for (const block of blocks.view()) refs[block]++;

@@ -20,6 +20,8 @@ export interface BlockCacheConfig {
   readonly eviction: EvictionKind;
   /** Where blocks are kept besides; for models of one layer group. */
   readonly tiers?: Omit<LowerTiersConfig, 'eviction'> | undefined;
+  /** Of the pages, what may be kept from sequences: 0 unless given. */
+  readonly pinShare?: number | undefined;
 }
 
 /**
@@ -45,14 +47,16 @@ export class BlockCache {
   readonly #queue: EvictionQueue;
   /** Tables that no sequence has: those of blocks that are being loaded or sent. */
   readonly moving = new Set<BlockTable>();
+  /** Tables of prefixes that are kept for a time. */
+  readonly kept = new Set<BlockTable>();
   #lending: LendingMemory | undefined;
   #evicted = 0;
 
-  constructor({ pages, blockTokens, groups, eviction, tiers }: BlockCacheConfig) {
+  constructor({ pages, blockTokens, groups, eviction, tiers, pinShare = 0 }: BlockCacheConfig) {
     this.blockTokens = blockTokens;
     this.pages = new PagePool(pages);
     this.blockPages = blockPages(groups);
-    this.capacityTokens = capacityTokens(groups, pages, blockTokens);
+    this.capacityTokens = capacityTokens(groups, pages - Math.floor(pages * pinShare), blockTokens);
     const ends = [0];
     for (const { layers } of groups) ends.push(ends[ends.length - 1] + Math.floor(pages / layers));
     const queue = new EvictionQueue(ends[groups.length], eviction);

@@ -46,6 +46,14 @@ export class BlockNames {
     return this.#fill(names, shared);
   }
 
+  /** Of the k-th most popular family's prefix, behind a prompt of `inputTokens` tokens. */
+  prefix(k: number, inputTokens: number): Int32Array {
+    const shared = Math.floor(((this.#prefixes?.share ?? 0) * inputTokens) / this.#blockTokens);
+    const family = this.#families[k];
+    while (family.length < shared) family.push(this.#name());
+    return family.raw.slice(0, shared);
+  }
+
   /** Of a prompt that goes on where another of `beforeTokens` tokens ended: a block that was partial is another one now. */
   continued(before: Int32Array, beforeTokens: number, inputTokens: number): Int32Array {
     const kept = Math.floor(beforeTokens / this.#blockTokens);

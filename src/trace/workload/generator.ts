@@ -3,7 +3,7 @@ import type { TraceRequest } from '../request.ts';
 import { ArrivalClock, type Arrivals } from './arrivals.ts';
 import { BlockNames, type Prefixes } from './block-names.ts';
 import { Chance } from './chance.ts';
-import { type DrawnLengths, drawer, type Lengths, type LengthTable } from './lengths.ts';
+import { type DrawnLengths, drawer, type Lengths, type LengthTable, meanOf } from './lengths.ts';
 import { type Conversation, TurnQueue } from './turn-queue.ts';
 
 export interface Sessions {
@@ -46,11 +46,13 @@ export class WorkloadGenerator {
   readonly #turnChance: Chance;
   readonly #drawNew: () => number;
   readonly #turns = new TurnQueue();
+  readonly #blockTokens: number;
   #firstUs: number;
   #index = 0;
 
   constructor(workload: Workload, { seed, blockTokens }: { readonly seed: number; readonly blockTokens: number }) {
     this.#workload = workload;
+    this.#blockTokens = blockTokens;
     const { arrivals, sessions } = workload;
     const requestsPerSecond = arrivals.requestsPerSecond / (sessions?.turns ?? 1);
     this.#clock = new ArrivalClock({ ...arrivals, requestsPerSecond }, new Chance(seed, streams.arrivals));
@@ -59,6 +61,17 @@ export class WorkloadGenerator {
     this.#turnChance = new Chance(seed, streams.turns);
     this.#drawNew = drawer(sessions?.newTokens ?? { kind: 'fixed', tokens: 1 }, this.#turnChance);
     this.#firstUs = this.#clock.nextUs();
+  }
+
+  /** Pins of the most popular prefixes, at the start, as long as they are in a prompt of mean length. */
+  pins(families: number, pinUs: number): readonly TraceRequest[] {
+    const { lengths, prefixes } = this.#workload;
+    if (lengths.kind !== 'drawn' || prefixes === undefined) return [];
+    return Array.from({ length: Math.min(families, prefixes.families) }, (_, k) => {
+      const blocks = this.#names.prefix(k, meanOf(lengths.input));
+      const inputTokens = blocks.length * this.#blockTokens;
+      return { index: this.#index++, arrivalUs: 0, inputTokens, outputTokens: 1, blocks, pinUs };
+    }).filter(({ inputTokens }) => inputTokens > 0);
   }
 
   next(): TraceRequest {

@@ -53,3 +53,8 @@ export function drawer(lengths: Lengths, chance: Chance): () => number {
     }
   }
 }
+
+export function meanOf(lengths: Lengths): number {
+  if (lengths.kind === 'fixed') return lengths.tokens;
+  return lengths.kind === 'uniform' ? (lengths.min + lengths.max) / 2 : lengths.mean;
+}

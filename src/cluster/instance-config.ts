@@ -1,0 +1,30 @@
+// What an instance is made with.
+import type { BatchLimits } from '../policy/batching/step-budget.ts';
+import type { BlockCacheConfig } from '../policy/blocks/block-cache.ts';
+import type { EvictionKind } from '../policy/blocks/eviction.ts';
+import type { StepPredictor } from '../policy/cost/step-shape.ts';
+import type { LayerGroup } from '../util/step.ts';
+import type { HandOffConfig } from './hand-offs.ts';
+
+export interface InstanceConfig {
+  /** Pages of the KV pool, and the model's layer groups, which share them. */
+  readonly pages: number;
+  readonly groups: readonly LayerGroup[];
+  readonly blockTokens: number;
+  readonly eviction: EvictionKind;
+  readonly limits: BatchLimits;
+  /** Predicts steps, and learns from those that ran if it can. */
+  readonly cost: StepPredictor;
+  /** Requests accepted and not ended, at most. */
+  readonly queueMax: number;
+  /** With other instances to hand prompts to, or to take them from. */
+  readonly handOff?: HandOffConfig;
+  /** Blocks of host memory and SSD that hold cached keys and values besides. Undefined: what leaves the pool is gone. */
+  readonly tiers?: BlockCacheConfig['tiers'];
+  /** Of the pages, what pinned prefixes may hold; what other requests may be is that much shorter. Undefined: nothing is pinned. */
+  readonly pinShare?: number | undefined;
+  /** Tells conductors what the block cache stores and drops, as the life of this number. Undefined: nobody asks. */
+  readonly journalLife?: number;
+  /** Between two reports to conductors; undefined: none are wanted. */
+  readonly reportUs?: number | undefined;
+}

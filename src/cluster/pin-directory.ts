@@ -1,0 +1,69 @@
+// The conductor's pins: where each prefix that is kept for a time is kept.
+import type { ConductorEffect } from './effects.ts';
+import type { InstanceIndex } from './messages.ts';
+import type { PinId, PinOrder, PinState } from './pinning.ts';
+
+interface Entry {
+  readonly instance: InstanceIndex;
+  /** When it passes, as far as it was told. */
+  untilUs: number | undefined;
+}
+
+/** Lost, doubled and late words: an order that is repeated goes to the same instance and renews; what an instance tells of an unknown pin is taken back. */
+export class PinDirectory<Request> {
+  readonly #pins = new Map<PinId, Entry>();
+  readonly #push: (effect: ConductorEffect<Request>) => void;
+
+  constructor(push: (effect: ConductorEffect<Request>) => void) {
+    this.#push = push;
+  }
+
+  /** @param choose where it is best computed; undefined: no instance is left */
+  pin(order: PinOrder<Request>, choose: () => InstanceIndex | undefined): void {
+    const instance = this.#pins.get(order.id)?.instance ?? choose();
+    if (instance === undefined) {
+      const message = 'Cannot pin a prefix: no instance is left to keep it';
+      this.#push({ kind: 'pinTold', id: order.id, instance, state: { kind: 'refused', message } });
+      return;
+    }
+    if (!this.#pins.has(order.id)) this.#pins.set(order.id, { instance, untilUs: undefined });
+    this.#push({ kind: 'pin', instance, ...order });
+  }
+
+  /** False when it is not known. */
+  unpin(id: PinId): boolean {
+    const entry = this.#pins.get(id);
+    if (entry === undefined) return false;
+    this.#push({ kind: 'unpin', instance: entry.instance, id });
+    return true;
+  }
+
+  hear(instance: InstanceIndex, id: PinId, state: PinState): void {
+    const entry = this.#pins.get(id);
+    if (entry?.instance !== instance) {
+      if (state.kind === 'pinned') this.#push({ kind: 'unpin', instance, id });
+      return;
+    }
+    if (state.kind === 'pinned') entry.untilUs = state.untilUs;
+    else this.#pins.delete(id);
+    this.#push({ kind: 'pinTold', id, instance, state });
+  }
+
+  /** What it kept is gone. */
+  lose(instance: InstanceIndex): void {
+    for (const [id, entry] of [...this.#pins]) {
+      if (entry.instance !== instance) continue;
+      this.#pins.delete(id);
+      this.#push({ kind: 'pinTold', id, instance, state: { kind: 'unpinned' } });
+    }
+  }
+
+  /** Where it is and when it passes, where it has been told; undefined: it is not known. */
+  find(id: PinId): Readonly<Entry> | undefined {
+    return this.#pins.get(id);
+  }
+
+  get size(): number {
+    return this.#pins.size;
+  }
+}

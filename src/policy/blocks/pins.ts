@@ -1,0 +1,133 @@
+// Prefixes that are kept for a time, whatever else wants their memory.
+import type { BlockCache } from './block-cache.ts';
+import type { BlockChain } from './block-chain.ts';
+import { BlockTable } from './block-table.ts';
+
+/** Named by whoever pins. */
+export type PinId = string;
+
+interface Pin {
+  /** Undefined while its blocks are being computed: then only room is kept. */
+  table: BlockTable | undefined;
+  readonly blocks: number;
+  untilUs: number;
+}
+
+/** A pin holds references to its blocks, as a sequence does: nothing evicts them. Blocks that pins share count once for each. */
+export class Pins {
+  readonly #cache: BlockCache;
+  readonly #blocksMax: number;
+  readonly #pins = new Map<PinId, Pin>();
+  /** (blocks of the first group): pins that hold it. */
+  readonly #holders: Uint16Array;
+  #blocks = 0;
+  #nextUs = Number.POSITIVE_INFINITY;
+
+  /** @param share of the pages that pins may hold */
+  constructor(cache: BlockCache, share: number) {
+    this.#cache = cache;
+    this.#blocksMax = Math.floor(Math.floor(cache.pages.total * share) / cache.blockPages);
+    this.#holders = new Uint16Array(share > 0 ? cache.groups[0].pool.total : 0);
+  }
+
+  get size(): number {
+    return this.#pins.size;
+  }
+
+  /** Blocks of all pins, and what they may be. */
+  get blocks(): { readonly held: number; readonly max: number } {
+    return { held: this.#blocks, max: this.#blocksMax };
+  }
+
+  /** When the next one passes; Infinity: none does. */
+  get nextUs(): number {
+    return this.#nextUs;
+  }
+
+  #findNext(): void {
+    this.#nextUs = Number.POSITIVE_INFINITY;
+    for (const { table, untilUs } of this.#pins.values())
+      if (table !== undefined) this.#nextUs = Math.min(this.#nextUs, untilUs);
+  }
+
+  /** Keeps room for a pin of so many blocks; false where pins would hold too much. */
+  reserve(id: PinId, blocks: number): boolean {
+    if (this.#pins.has(id)) throw new Error(`Cannot pin: ${id} is pinned already`);
+    if (this.#blocks + blocks > this.#blocksMax) return false;
+    this.#pins.set(id, { table: undefined, blocks, untilUs: Number.POSITIVE_INFINITY });
+    this.#blocks += blocks;
+    return true;
+  }
+
+  /** Takes what the cache has of the chain's first blocks, as many as there is room kept for; returns how many. */
+  hold(id: PinId, chain: BlockChain, untilUs: number): number {
+    const pin = this.#pins.get(id);
+    if (pin === undefined || pin.table !== undefined) throw new Error(`Cannot hold a pin: no room is kept for ${id}`);
+    const table = new BlockTable(this.#cache.groups.length, pin.blocks);
+    const blocks = this.#cache.share(chain, pin.blocks, table);
+    this.#cache.kept.add(table);
+    for (const block of table.groups[0].blocks.view()) this.#holders[block]++;
+    pin.table = table;
+    pin.untilUs = untilUs;
+    this.#findNext();
+    return blocks;
+  }
+
+  /** When it passes; undefined: it is not held. */
+  untilUs(id: PinId): number | undefined {
+    const pin = this.#pins.get(id);
+    return pin?.table === undefined ? undefined : pin.untilUs;
+  }
+
+  /** It stays until then. */
+  extend(id: PinId, untilUs: number): void {
+    const pin = this.#pins.get(id);
+    if (pin !== undefined) pin.untilUs = untilUs;
+    this.#findNext();
+  }
+
+  /** Its blocks are cache like any other, or its room is free. False when it is not known. */
+  release(id: PinId): boolean {
+    const pin = this.#pins.get(id);
+    if (pin === undefined) return false;
+    this.#pins.delete(id);
+    this.#blocks -= pin.blocks;
+    if (pin.table === undefined) return true;
+    for (const block of pin.table.groups[0].blocks.view()) this.#holders[block]--;
+    this.#cache.kept.delete(pin.table);
+    this.#cache.release(pin.table);
+    this.#findNext();
+    return true;
+  }
+
+  /** Releases those whose time has passed. */
+  expire(nowUs: number): readonly PinId[] {
+    if (this.#nextUs > nowUs) return [];
+    const passed = [...this.#pins].filter(([, { table, untilUs }]) => table !== undefined && untilUs <= nowUs);
+    for (const [id] of passed) this.release(id);
+    return passed.map(([id]) => id);
+  }
+
+  /** How many of the table's first blocks pins hold. */
+  pinnedOf(table: BlockTable, blocks: number): number {
+    const { first, blocks: held } = table.groups[0];
+    let pinned = 0;
+    for (let i = first; i < blocks; i++) pinned += Number(this.#holders[held.at(i - first)] > 0);
+    return pinned;
+  }
+
+  /** Throws unless pins hold no more than they may, and every block is counted. */
+  check(): void {
+    const holders = new Uint16Array(this.#holders.length);
+    let blocks = 0;
+    for (const [id, pin] of this.#pins) {
+      blocks += pin.blocks;
+      if (pin.table === undefined) continue;
+      if (!this.#cache.kept.has(pin.table) || pin.table.length > pin.blocks)
+        throw new Error(`Pins broken: ${id} holds ${pin.table.length} blocks, ${pin.blocks} were kept for it`);
+      for (const block of pin.table.groups[0].blocks.view()) holders[block]++;
+    }
+    if (blocks !== this.#blocks || blocks > this.#blocksMax || holders.some((count, i) => count !== this.#holders[i]))
+      throw new Error(`Pins broken: ${blocks} blocks of ${this.#blocksMax}, ${this.#blocks} counted`);
+  }
+}
