@@ -321,10 +321,11 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
     this.pins.lose(instance);
   }
 
-  /** Where the prefix would be soonest: who has it, or the start of it, is likely to be first. */
   pin(nowUs: number, order: PinOrder<Request>): void {
     const { promptTokens } = this.#size(order.request);
-    this.pins.pin(order, () => this.#placer.choose(nowUs, order.request, promptTokens)?.instance);
+    const first = this.#placer.choose(nowUs, order.request, promptTokens)?.instance;
+    const others = this.#instances.flatMap(({ role }, i) => (role !== 'decode' && this.watch.isUp(i) ? [i] : []));
+    this.pins.pin(order, promptTokens, first === undefined ? [] : [first, ...others]);
   }
 
   /** It takes requests, and nothing is known of what its cache has. */

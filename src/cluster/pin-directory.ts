@@ -5,6 +5,8 @@ import type { PinId, PinOrder, PinState } from './pinning.ts';
 
 interface Entry {
   readonly instance: InstanceIndex;
+  /** Of the prompt that is pinned. */
+  readonly tokens: number;
   /** When it passes, as far as it was told. */
   untilUs: number | undefined;
 }
@@ -18,16 +20,26 @@ export class PinDirectory<Request> {
     this.#push = push;
   }
 
-  /** @param choose where it is best computed; undefined: no instance is left */
-  pin(order: PinOrder<Request>, choose: () => InstanceIndex | undefined): void {
-    const instance = this.#pins.get(order.id)?.instance ?? choose();
+  /**
+   * @param candidates instances that compute prompts, where the prompt would come first before others: of those the one with the least pinned is taken
+   */
+  pin(order: PinOrder<Request>, tokens: number, candidates: readonly InstanceIndex[]): void {
+    const instance = this.#pins.get(order.id)?.instance ?? this.#leastPinned(candidates);
     if (instance === undefined) {
       const message = 'Cannot pin a prefix: no instance is left to keep it';
       this.#push({ kind: 'pinTold', id: order.id, instance, state: { kind: 'refused', message } });
       return;
     }
-    if (!this.#pins.has(order.id)) this.#pins.set(order.id, { instance, untilUs: undefined });
+    if (!this.#pins.has(order.id)) this.#pins.set(order.id, { instance, tokens, untilUs: undefined });
     this.#push({ kind: 'pin', instance, ...order });
+  }
+
+  #leastPinned(candidates: readonly InstanceIndex[]): InstanceIndex | undefined {
+    const pinned = new Map<InstanceIndex, number>();
+    for (const { instance, tokens } of this.#pins.values()) pinned.set(instance, (pinned.get(instance) ?? 0) + tokens);
+    let best: InstanceIndex | undefined;
+    for (const i of candidates) if (best === undefined || (pinned.get(i) ?? 0) < (pinned.get(best) ?? 0)) best = i;
+    return best;
   }
 
   /** False when it is not known. */
