@@ -42,7 +42,8 @@ export function checkBatch(batch: Batch): void {
 function checkReferences({ cache, running, parked }: Batch): void {
   for (const [g, group] of cache.groups.entries()) {
     const refs = new Int32Array(group.pool.total);
-    for (const table of [...cache.moving, ...cache.kept]) for (const block of table.groups[g].blocks.view()) refs[block]++;
+    for (const table of [...cache.moving, ...cache.kept])
+      for (const block of table.groups[g].blocks.view()) refs[block]++;
     for (const { table, computed, arrival } of [...running, ...parked]) {
       const { first, blocks } = table.groups[g];
       for (const block of blocks.view()) refs[block]++;
