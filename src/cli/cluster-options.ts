@@ -5,6 +5,7 @@ import type { InstanceRole } from '../cluster/conductor.ts';
 import { backgroundLimits } from '../policy/batching/background.ts';
 import { type EvictionKind, evictionKinds } from '../policy/blocks/eviction.ts';
 import type { StepCostModel } from '../policy/cost/roofline.ts';
+import type { PipelineSettings } from '../policy/pipeline/group.ts';
 import type { InstanceSpec } from '../sim/simulation.ts';
 import { costKinds, createCostModel, spanOf } from './cost-model.ts';
 import { numeric } from './options.ts';
@@ -42,6 +43,8 @@ export const clusterFields = {
   sharing: z.enum(['tokens', 'arrival']).default('tokens'),
   nicGbps: positive.optional(),
   linkGbps: positive.optional(),
+  cppGroup: count(2).optional(),
+  cppTokens: count(0).default(8192),
   pricePerHour: positive.optional(),
   ...roleFields,
   stream: z.boolean().default(true),
@@ -91,6 +94,11 @@ export function addInstanceFlags(command: Command): Command {
     )
     .option('--nic-gbps <n>', 'what an instance sends, and what it receives (default: by its hardware)')
     .option('--link-gbps <n>', 'what passes between any two instances in one direction (default: as their NICs)')
+    .option(
+      '--cpp-group <n>',
+      'prefill instances that compute a long prompt together, in a pipeline of its chunks (default: none)',
+    )
+    .option('--cpp-tokens <n>', 'prompts longer than this may be computed so, where that is faster (default: 8192)')
     .option('--no-stream', 'keys and values leave when the whole prompt is computed, not layer by layer')
     .option('--no-coalesce', 'run equal decode steps one by one: slower, the same outcome');
 }
@@ -113,6 +121,18 @@ export function instanceSpecs(options: ClusterOptions, rechecks: boolean): reado
     const parts = instanceParts({ ...options, ...settingsOf(role, options) }, rechecks, costs);
     return Array.from({ length: counts[role] }, () => ({ ...parts, role }));
   });
+}
+
+/** Undefined: every prompt is computed by one instance. @throws UsageError */
+export function pipelineSettings(options: ClusterOptions): PipelineSettings | undefined {
+  const { cppGroup: members, cppTokens: tokensOver } = options;
+  if (members === undefined) return undefined;
+  const { prefill } = countsOf(options);
+  if (prefill < members) {
+    const why = prefill === 0 ? 'a group needs instances that prefill alone' : `there are ${prefill} that prefill`;
+    throw new UsageError(`Cannot use --cpp-group ${members}: ${why}`);
+  }
+  return { members, tokensOver };
 }
 
 /** Of all machines together, those of a role filled; undefined where one has no price. */

@@ -4,7 +4,7 @@ import { z } from 'zod';
 import { placementKinds } from '../policy/placement/placement.ts';
 import { Simulation } from '../sim/simulation.ts';
 import { presetNames } from '../trace/workload/presets.ts';
-import { bytesOf, clusterFields, instanceNames, instanceSpecs } from './cluster-options.ts';
+import { bytesOf, clusterFields, instanceNames, instanceSpecs, pipelineSettings } from './cluster-options.ts';
 import { numeric } from './options.ts';
 import { replay } from './replay.ts';
 import { outputFields } from './run-outputs.ts';
@@ -55,6 +55,7 @@ export async function runSimulation(options: SimulationOptions): Promise<Simulat
   const workload = openWorkload(options);
   const admission = admissionSettings(options);
   const instances = instanceSpecs(options, admission.kind !== 'none');
+  const pipeline = pipelineSettings(options);
   return replay(workload, instanceNames(instances), options, labelsOf(options), (watch) => {
     return new Simulation({
       instances,
@@ -64,6 +65,7 @@ export async function runSimulation(options: SimulationOptions): Promise<Simulat
       placement: { kind: options.placement, seed: [options.seed, 1], balancingThreshold: options.balancingThreshold },
       admission,
       retries: retrySettings(options),
+      pipeline,
       checking: options.check,
       watch,
     });

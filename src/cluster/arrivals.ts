@@ -7,11 +7,15 @@ import { RecentIds } from './recent-ids.ts';
 /** A prompt on its way in. */
 interface Arrival<Request> {
   readonly request: Request;
-  readonly from: InstanceIndex;
+  readonly senders: readonly InstanceIndex[];
   readonly tokens: number;
   granted: boolean;
+  /** Senders whose part is not here yet. */
+  readonly missing: Set<InstanceIndex>;
   /** What the client hears first; undefined until all has landed. */
   held: readonly GenerationEvent[] | undefined;
+  /** The same, as far as it has come. */
+  first: readonly GenerationEvent[];
 }
 
 /**
@@ -41,31 +45,38 @@ export class Arrivals<Request> {
   }
 
   /** Asked a second time it answers as the first time, or that all is here (or was); memory that can never be had is declined. */
-  reserve(from: InstanceIndex, id: RequestId, request: Request, tokens: number): void {
+  reserve(
+    from: InstanceIndex,
+    { id, request, senders = [from] }: Extract<PeerMessage<Request>, { kind: 'reserve' }>,
+    tokens: number,
+  ): void {
     const known = this.#arrivals.get(id);
     if (known !== undefined) {
-      if (known.held !== undefined) this.#answer(from, { kind: 'taken', id });
+      if (!known.missing.has(from)) this.#answer(from, { kind: 'taken', id });
       else if (known.granted) this.#answer(from, { kind: 'reserved', id });
       return;
     }
     if (this.#gone.has(id)) {
-      this.confirm(from, id);
+      this.confirm(senders, id);
       return;
     }
     if (tokens > this.#capacityTokens) {
       this.#answer(from, { kind: 'declined', id });
       return;
     }
-    this.#arrivals.set(id, { request, from, tokens, granted: false, held: undefined });
+    const missing = new Set(senders);
+    this.#arrivals.set(id, { request, senders, tokens, granted: false, missing, held: undefined, first: [] });
     this.#grant();
   }
 
-  /** All of it is here: whoever sent it may let go. Of a request that left meanwhile that is all there is to say. */
+  /** All of it, or a sender's part, is here: whoever sent it may let go. Of a request that left meanwhile that is all there is to say. */
   land(from: InstanceIndex, id: RequestId, held: readonly GenerationEvent[]): boolean {
     this.#answer(from, { kind: 'taken', id });
     const arrival = this.#arrivals.get(id);
-    if (arrival === undefined || arrival.held !== undefined) return false;
-    arrival.held = held;
+    if (arrival?.missing.delete(from) !== true) return false;
+    if (held.length > 0) arrival.first = held;
+    if (arrival.missing.size > 0) return true;
+    arrival.held = arrival.first;
     this.#landed.push(id);
     return true;
   }
@@ -96,15 +107,15 @@ export class Arrivals<Request> {
     return this.#arrivals.get(id)?.held;
   }
 
-  /** Nothing will come any more. False when it is not known, or has landed: then this is late. */
+  /** Nothing will come any more. False when it is not known, or the sender's part has landed: then this is late. */
   release(from: InstanceIndex, id: RequestId): boolean {
     const arrival = this.#arrivals.get(id);
-    return arrival?.from === from && arrival.held === undefined && this.drop(id);
+    return arrival?.missing.has(from) === true && this.drop(id);
   }
 
-  /** All of it is here already. */
-  confirm(from: InstanceIndex, id: RequestId): void {
-    this.#answer(from, { kind: 'taken', id });
+  /** All of it is, or was, here: whoever has something of it lets go. */
+  confirm(senders: readonly InstanceIndex[], id: RequestId): void {
+    for (const sender of senders) this.#answer(sender, { kind: 'taken', id });
   }
 
   /** Loaded, refused or cancelled: its memory goes to those who wait for some. False when it is not known. */
@@ -125,7 +136,7 @@ export class Arrivals<Request> {
       if (this.#usedTokens + arrival.tokens > this.#capacityTokens) return;
       arrival.granted = true;
       this.#use(arrival.tokens);
-      this.#answer(arrival.from, { kind: 'reserved', id });
+      for (const sender of arrival.senders) this.#answer(sender, { kind: 'reserved', id });
     }
   }
 

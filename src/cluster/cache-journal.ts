@@ -5,6 +5,7 @@ import type { InstanceEffect } from './effects.ts';
 
 type Journal = Extract<InstanceEffect, { kind: 'journal' }>;
 type Snapshot = Extract<InstanceEffect, { kind: 'snapshot' }>;
+type Ignored = Extract<InstanceEffect, { kind: 'ignored' }>;
 
 /** Changes of the cache that go untold at most, while no request has anything to tell. */
 const changesMax = 64;
@@ -33,9 +34,9 @@ export class CacheJournal {
     return { kind: 'journal', journal: recorder.take() };
   }
 
-  /** All that is held; undefined when no journal is kept. */
-  all(): Snapshot | undefined {
-    if (this.#recorder === undefined) return undefined;
+  /** All that is held, where a journal is kept. */
+  all(): Snapshot | Ignored {
+    if (this.#recorder === undefined) return { kind: 'ignored', message: 'Ignored tellBlocks: no journal is kept' };
     return { kind: 'snapshot', snapshot: this.#recorder.snapshot(this.#cache.indexedDigests()) };
   }
 }

@@ -74,6 +74,11 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     return this.#dispatch.inlinePrefills;
   }
 
+  /** Requests whose prompts went to groups. */
+  get groupPrefills(): number {
+    return this.#dispatch.groupPrefills;
+  }
+
   /** How full the pools are; undefined where no request has said what it may wait. */
   loads(nowUs: number): PoolLoads | undefined {
     return this.#dispatch.loads(nowUs);
@@ -188,7 +193,9 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     tracked.started = true;
     if (event.kind === 'finished' || event.kind === 'failed') {
       if (event.kind === 'finished') this.#dispatch.finished(nowUs, now);
-      this.#dispatch.settle(tracked, now);
+      // Of a group the others still have something when one fails.
+      if (now.group !== undefined && event.kind === 'failed') this.#dispatch.leave(tracked, false);
+      else this.#dispatch.settle(tracked, now);
       this.#end(nowUs, tracked, event);
       return;
     }

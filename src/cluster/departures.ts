@@ -5,6 +5,12 @@ import type { InstanceIndex, PeerMessage, StepNumber } from './messages.ts';
 import type { GenerationEvent, RequestId } from './ports.ts';
 import type { Served } from './work.ts';
 
+/** Who decodes, and which start of it is meant, where that is known. */
+export interface DecodeLeg {
+  readonly to: InstanceIndex;
+  readonly life: number | undefined;
+}
+
 /** A prompt on its way out. */
 interface Departure<Request, S> {
   readonly request: Request;
@@ -14,6 +20,8 @@ interface Departure<Request, S> {
   readonly toLife: number | undefined;
   /** Whose keys and values go. */
   readonly tokens: number;
+  /** Instances that send a part each; undefined: this one sends all. */
+  readonly senders: readonly InstanceIndex[] | undefined;
   /** The other side has been asked for memory, and has given it. */
   asked: boolean;
   granted: boolean;
@@ -53,20 +61,17 @@ export class Departures<Request, S extends Served> {
     return count;
   }
 
-  add(request: Request, served: S, to: InstanceIndex, toLife: number | undefined): void {
+  /** @param group of instances that send a part each; one of them asks for memory */
+  add(
+    request: Request,
+    served: S,
+    { to, life }: DecodeLeg,
+    group?: { readonly senders: readonly InstanceIndex[]; readonly asks: boolean },
+  ): void {
     const { length: tokens } = served.sequence;
-    const departure = {
-      request,
-      served,
-      to,
-      toLife,
-      tokens,
-      asked: false,
-      granted: false,
-      streamed: 0,
-      held: undefined,
-    };
-    this.#departures.set(served.id, departure);
+    const asked = group?.asks === false;
+    const state = { asked, granted: false, streamed: 0, held: undefined };
+    this.#departures.set(served.id, { request, served, to, toLife: life, tokens, senders: group?.senders, ...state });
   }
 
   /** Its prefill starts. */
@@ -84,8 +89,8 @@ export class Departures<Request, S extends Served> {
   }
 
   #reserve(departure: Departure<Request, S>): void {
-    const { request, served, toLife: life } = departure;
-    this.#send(departure, { kind: 'reserve', id: served.id, request, life });
+    const { request, served, senders, toLife: life } = departure;
+    this.#send(departure, { kind: 'reserve', id: served.id, request, life, senders });
   }
 
   /** What a step is about to compute leaves layer by layer, as it is computed. */
@@ -149,12 +154,13 @@ export class Departures<Request, S extends Served> {
   }
 
   #stream(
-    { served, to }: Departure<Request, S>,
+    { served, to, senders }: Departure<Request, S>,
     tokens: number,
     step: StepNumber | undefined,
     held: readonly GenerationEvent[] | undefined,
   ): void {
-    this.#push({ kind: 'stream', id: served.id, to, tokens, step, held });
+    const stages = senders?.length ?? 1;
+    this.#push({ kind: 'stream', id: served.id, to, tokens, step, held, stages });
   }
 
   #send({ to }: Departure<Request, S>, message: PeerMessage<Request>): void {

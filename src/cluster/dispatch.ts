@@ -1,5 +1,6 @@
 // Where the conductor sends requests: which instances each try of one has something at, how many each has, and what they are told.
 import type { BlockJournal, BlockSnapshot } from '../policy/blocks/block-journal.ts';
+import type { GroupChoice } from '../policy/pipeline/group.ts';
 import { nothingFetched, type PlacementDecision } from '../policy/placement/placement.ts';
 import type { RequestSize } from './admission.ts';
 import { BatchJobs } from './batch-jobs.ts';
@@ -23,6 +24,8 @@ export interface Proposal {
   readonly decision: PlacementDecision | undefined;
   readonly route: Route | undefined;
   readonly verdict: Verdict | undefined;
+  /** Of every member, where a group computes the prompt. */
+  readonly workUs: number | undefined;
   /** Of the prompt, to be computed where it decodes. */
   readonly inlineTokens: number;
   /** A batch job: where it has no place it may be held. */
@@ -32,6 +35,14 @@ export interface Proposal {
 /** A prompt that is computed where it decodes: `tokens` of it. */
 interface Inline extends PlacementDecision {
   readonly tokens: number;
+}
+
+/** The way of a prompt that a group computes. */
+function together({ members, chunkTokens, queueUs, prefillUs }: GroupChoice, alone: Route) {
+  const [instance] = members;
+  const { decodeAt = instance } = alone;
+  const decision: PlacementDecision = { ...nothingFetched, instance, queueUs, waitUs: queueUs, prefillUs };
+  return { decision, route: { instance, decodeAt, group: { members, chunkTokens, decodeAt } } };
 }
 
 interface InstanceView {
@@ -47,6 +58,8 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
   readonly pins: PinDirectory<Request>;
   /** Requests whose prompts were computed where they decode. */
   inlinePrefills = 0;
+  /** Requests whose prompts went to groups. */
+  groupPrefills = 0;
   readonly #size: (request: Request) => RequestSize;
   readonly #instances: readonly InstanceView[];
   readonly #placer: Placer<Request>;
@@ -96,9 +109,10 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
     if (this.#jobs.isJob(request)) return this.#proposeJob(nowUs, size, this.#jobs.anyHeld);
     const elsewhere = this.#placer.choose(nowUs, request, size.promptTokens);
     const inline = elsewhere && this.#inline(nowUs, request, size);
-    const decision = inline ?? elsewhere;
-    const route =
+    const alone =
       inline === undefined ? this.#route(nowUs, elsewhere, size) : { instance: inline.instance, decodeAt: undefined };
+    const choice = elsewhere && alone?.decodeAt !== undefined && this.#placer.group(size.promptTokens, elsewhere);
+    const { decision, route } = choice ? together(choice, alone) : { decision: inline ?? elsewhere, route: alone };
     const verdict =
       decision &&
       this.#gate.look(nowUs, request, {
@@ -108,13 +122,14 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
         inline: inline !== undefined,
         member: route && this.#decoderOf(route),
       });
-    return { size, decision, route, verdict, inlineTokens: inline?.tokens ?? 0, job: false };
+    const workUs = choice ? choice.workUs : undefined;
+    return { size, decision, route, verdict, workUs, inlineTokens: inline?.tokens ?? 0, job: false };
   }
 
   #proposeJob(nowUs: number, size: RequestSize, waits: boolean): Proposal {
     const instance = waits ? undefined : this.#jobs.choose(size, this.#placer.waitsUs(nowUs));
     const route = instance === undefined ? undefined : { instance, decodeAt: undefined };
-    return { size, decision: undefined, route, verdict: undefined, inlineTokens: 0, job: true };
+    return { size, decision: undefined, route, verdict: undefined, workUs: undefined, inlineTokens: 0, job: true };
   }
 
   /** A batch job waits for room. */
@@ -181,14 +196,15 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
 
   /** A try begins: `request`, under the name that it has there, goes where was proposed. */
   go(nowUs: number, tracked: Tracked<Request>, request: Request, proposal: Proposal): void {
-    const { size, decision, route, verdict, inlineTokens, job } = proposal;
+    const { size, decision, route, verdict, workUs, inlineTokens, job } = proposal;
     if (route === undefined || (decision === undefined && !job))
       throw new Error('Conductor broken: a try that goes nowhere');
-    const { instance, decodeAt } = route;
+    const { instance, decodeAt, group } = route;
     const predicted = verdict?.predicted;
     const { promptTokens } = size;
     for (const leg of legsOf(route)) this.#instances[leg].requests++;
-    const placed = decision && this.#placer.place(nowUs, request, promptTokens, decision, decodeAt);
+    const share = workUs === undefined ? undefined : { members: group?.members ?? [], workUs };
+    const placed = decision && this.#placer.place(nowUs, request, promptTokens, decision, { decodeAt, share });
     const jobTokens = job ? this.#jobs.add(instance, size) : 0;
     this.#jobs.drop(tracked.id);
     const member = predicted === undefined && inlineTokens === 0 ? decodeAt : this.#decoderOf(route);
@@ -200,6 +216,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
       id,
       instance,
       decodeAt,
+      group,
       placed,
       decoding,
       inlineTokens,
@@ -210,13 +227,25 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
     };
     tracked.now = now;
     this.#tries.set(id, tracked);
+    if (group !== undefined) this.groupPrefills++;
     if (inlineTokens > 0) {
       this.inlinePrefills++;
       this.#gate.inlined(instance, inlineTokens);
     }
     const lives = this.watch.livesOf(instance, decodeAt);
     const prefix = decision && fetchOf(decision);
-    this.#push({ kind: 'forward', id: tracked.id, request, instance, decodeAt, predicted, prefix, ...lives });
+    const withLife = group && { ...group, decodeLife: lives.decodeLife };
+    this.#push({
+      kind: 'forward',
+      id: tracked.id,
+      request,
+      instance,
+      decodeAt,
+      predicted,
+      prefix,
+      group: withLife,
+      ...lives,
+    });
   }
 
   #inlineDone(now: Try): void {
@@ -275,7 +304,8 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
   /** What the prompt's instance still has of it is only a copy under way. */
   prefilled(nowUs: number, instance: InstanceIndex, id: RequestId): void {
     const now = this.find(id, instance)?.now;
-    if (now?.instance !== instance || now.stage === 'decode') return;
+    // Of a group the last member says so, too.
+    if (now === undefined || instance === now.decodeAt || now.stage === 'decode') return;
     now.heardUs = nowUs;
     this.#computed(nowUs, now);
   }
@@ -286,8 +316,8 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
     this.#inlineDone(now);
     if (now.decoding !== undefined) this.#gate.joined(nowUs, now.decoding);
     if (now.decodeAt === undefined || now.joined) return;
+    for (const leg of legsOf(now)) if (leg !== now.decodeAt) this.#instances[leg].requests--;
     now.joined = true;
-    this.#instances[now.instance].requests--;
   }
 
   #computed(nowUs: number, now: Try): void {

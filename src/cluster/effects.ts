@@ -3,7 +3,7 @@ import type { BlockJournal, BlockSnapshot } from '../policy/blocks/block-journal
 import type { StepShape } from '../policy/cost/step-shape.ts';
 import type { Step } from '../util/step.ts';
 import type { Prediction } from './gate.ts';
-import type { InstanceIndex, PeerMessage, PrefixFetch, StepNumber } from './messages.ts';
+import type { InstanceIndex, PeerMessage, PipelineGroup, PrefixFetch, StepNumber } from './messages.ts';
 import type { PinId, PinOrder, PinState } from './pinning.ts';
 import type { GenerationEvent, GenerationRequest, RequestId } from './ports.ts';
 import type { InstanceReport } from './watch.ts';
@@ -37,6 +37,8 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
       /** Tokens whose keys and values come from host memory for it, and those of its own that go there: none of a step that only decodes. */
       readonly loadTokens: number;
       readonly storeTokens: number;
+      /** The step runs one of so many equal ranges of the layers. */
+      readonly stages: number;
     }
   /** Answer stepDone when the step of the run ends that runs now. */
   | { readonly kind: 'endRun'; readonly step: StepNumber }
@@ -45,7 +47,7 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
   | { readonly kind: 'send'; readonly to: InstanceIndex; readonly message: PeerMessage<Request> }
   /**
    * Keys and values of `tokens` more prompt tokens go to another instance: at once, or layer by layer as `step` computes them. With `held` they
-   * are the last ones: when all have arrived, tell the other instance `landed`, with `held`.
+   * are the last ones: when all have arrived, tell the other instance `landed`, with `held`. Those of one of `stages` equal ranges of the layers.
    */
   | {
       readonly kind: 'stream';
@@ -54,6 +56,15 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
       readonly tokens: number;
       readonly step: StepNumber | undefined;
       readonly held: readonly GenerationEvent[] | undefined;
+      readonly stages: number;
+    }
+  /** What a range of the layers made of `tokens` prompt tokens goes to the member of a group that runs the next: tell it `activations` up to `upTo`. */
+  | {
+      readonly kind: 'pass';
+      readonly id: RequestId;
+      readonly to: InstanceIndex;
+      readonly tokens: number;
+      readonly upTo: number;
     }
   /** Cached keys and values go to another instance, which has a request that starts behind them. When they have left, tell this one `prefixSent`; when they have arrived, the other one `loaded` to `blocks`. */
   | {
@@ -102,6 +113,7 @@ export type ConductorEffect<Request = GenerationRequest> =
       readonly prefix: PrefixFetch | undefined;
       readonly life?: number | undefined;
       readonly decodeLife?: number | undefined;
+      readonly group: PipelineGroup | undefined;
     }
   /** With `interrupt`, set the abort word too: the step that runs is likely the request's own prefill. */
   | { readonly kind: 'cancel'; readonly instance: InstanceIndex; readonly id: RequestId; readonly interrupt: boolean }

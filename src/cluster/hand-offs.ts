@@ -50,10 +50,10 @@ export class HandOffs<Request, S extends Served> {
         if (message.life !== undefined && message.life !== this.#owner.life)
           return `request ${id} is meant for life ${message.life}`;
         if (this.#owner.isLive(id)) {
-          this.arrivals.confirm(from, id);
+          this.arrivals.confirm(message.senders ?? [from], id);
           return `request ${id} is live already`;
         }
-        this.arrivals.reserve(from, id, message.request, this.#owner.promptTokens(message.request));
+        this.arrivals.reserve(from, message, this.#owner.promptTokens(message.request));
         return undefined;
       case 'reserved':
         return this.departures.grant(id, from, step) ? undefined : `request ${id} does not leave here`;

@@ -38,3 +38,5 @@ export class HostTraffic {
     return this;
   }
 }
+
+export const nothingMoved = { loadTokens: 0, storeTokens: 0 };

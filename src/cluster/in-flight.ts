@@ -3,9 +3,7 @@ import type { StepShape } from '../policy/cost/step-shape.ts';
 import type { StepNumber } from './messages.ts';
 import type { Served } from './work.ts';
 
-export interface InFlight<S> {
-  readonly step: StepNumber;
-  readonly startedUs: number;
+export interface PlannedStep<S> {
   readonly predictedUs: number;
   readonly shape: StepShape;
   readonly requests: readonly S[];
@@ -13,6 +11,13 @@ export interface InFlight<S> {
   readonly stepsMax: number;
   /** All its rows are those of batch jobs. */
   readonly background: boolean;
+  /** More than 1: a chunk of a prompt of which so many instances run a range of the layers each. */
+  readonly stages: number;
+}
+
+export interface InFlight<S> extends PlannedStep<S> {
+  readonly step: StepNumber;
+  readonly startedUs: number;
   /** It was asked to stop: by an abort, or at the end of the step that runs. */
   ending: boolean;
   /** An abort was asked for in favour of those who wait for answers. */

@@ -3,22 +3,24 @@ import { Batcher } from '../policy/batching/batcher.ts';
 import { BlockCache } from '../policy/blocks/block-cache.ts';
 import type { BlockPool } from '../policy/blocks/block-pool.ts';
 import type { StepPredictor } from '../policy/cost/step-shape.ts';
-import { decodeRefusal, overloaded, Throughput, tooLargeToLand, tooLong } from './admission.ts';
+import { overloaded, Throughput, tooLargeToLand, tooLong } from './admission.ts';
 import { CacheJournal } from './cache-journal.ts';
+import type { DecodeLeg } from './departures.ts';
 import type { InstanceEffect } from './effects.ts';
 import { HandOffs } from './hand-offs.ts';
-import { HostTraffic } from './host-traffic.ts';
-import { type InFlight, worthAborting } from './in-flight.ts';
+import { HostTraffic, nothingMoved } from './host-traffic.ts';
+import { type InFlight, type PlannedStep, worthAborting } from './in-flight.ts';
 import type { InstanceConfig } from './instance-config.ts';
 import { InstanceTotals } from './instance-totals.ts';
-import { type InstanceEvent, type InstanceIndex, isOfPrefix, type StepNumber } from './messages.ts';
+import type { InstanceEvent, InstanceIndex, PrefixFetch, StepNumber } from './messages.ts';
+import { hearPeers, type Peers } from './peers.ts';
 import { Pinning } from './pinning.ts';
 import type { GenerationEvent, InstanceSnapshot, RequestId } from './ports.ts';
 import { PrefixMoves } from './prefix-moves.ts';
 import { Presence } from './presence.ts';
 import { Roster } from './roster.ts';
+import { Stages } from './stages.ts';
 import { StepResults } from './step-results.ts';
-import type { InstanceReport } from './watch.ts';
 import type { Emit, Served, Work } from './work.ts';
 
 /**
@@ -45,6 +47,8 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   readonly #prefixes: PrefixMoves<Request, S>;
   readonly #pinning: Pinning<Request, S>;
   readonly #presence: Presence<S>;
+  readonly #stages: Stages<Request, S, Plan, Result>;
+  readonly #peers: Peers<Request, S, Plan, Result>;
   #effects: InstanceEffect<Plan, Request>[] = [];
   #emitted = false;
   #nowUs = 0;
@@ -79,8 +83,19 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       capacityTokens: () => this.capacityTokens,
     });
     this.#work = work(this.#cache.groups.map(({ pool }) => pool));
+    const { departures } = this.#handOffs;
+    this.#stages = new Stages(
+      { work: this.#work, roster: this.#roster, totals: this.#totals, cost: this.#cost, departures },
+      {
+        push: (effect) => this.#effects.push(effect),
+        serve: (request) => this.#work.serve(request, this.#arrivalNumber++),
+        alone: (request, decode) => this.#serve(request, decode),
+        started: (served) => this.#begin(served),
+      },
+    );
+    this.#peers = { handOffs: this.#handOffs, prefixes: this.#prefixes, stages: this.#stages };
     this.#results = new StepResults(
-      { work: this.#work, batcher: this.#batcher, totals: this.#totals, departures: this.#handOffs.departures },
+      { work: this.#work, batcher: this.#batcher, totals: this.#totals, departures },
       {
         emit: this.#emit,
         end: (nowUs, served, event, forget) => this.#end(nowUs, served, event, forget),
@@ -119,17 +134,13 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
         this.#cancel(nowUs, event.id);
         break;
       case 'peer':
-        this.#hear(event);
-        break;
       case 'landed':
-        if (!this.#handOffs.arrivals.land(event.from, event.id, event.held))
-          this.#ignore(`landed: request ${event.id} is not expected`);
-        break;
       case 'loaded':
       case 'prefixSent':
-      case 'ssdWritten': {
-        const why = this.#prefixes.tell(event);
-        if (why !== undefined) this.#ignore(`${event.kind}: ${why}`);
+      case 'ssdWritten':
+      case 'activations': {
+        const why = hearPeers(this.#peers, event, this.#inFlight?.step);
+        if (why !== undefined) this.#ignore(why);
         break;
       }
       case 'streamBroken':
@@ -141,9 +152,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
         this.#pinning.hear(nowUs, event);
         break;
       case 'tellBlocks':
-        this.#effects.push(
-          this.#journal.all() ?? { kind: 'ignored', message: 'Ignored tellBlocks: no journal is kept' },
-        );
+        this.#effects.push(this.#journal.all());
         break;
       default:
         this.#stepEnded(nowUs, event);
@@ -158,21 +167,15 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#prefixes.writeSsd();
     const journal = this.#journal.changes(this.#emitted || reports);
     if (journal !== undefined) this.#effects.push(journal);
-    if (reports) this.#effects.push({ kind: 'report', report: this.#report() });
+    const told = this.#pinning.without(this.#roster.live);
+    const awaited = this.#handOffs.arrivals.awaited();
+    if (reports) this.#effects.push(this.#presence.report(told, awaited, this.#journal.number));
     return this.#effects;
-  }
-
-  #report(): InstanceReport {
-    return this.#presence.report(
-      this.#pinning.without(this.#roster.live),
-      this.#handOffs.arrivals.awaited(),
-      this.#journal.number,
-    );
   }
 
   #submit(
     nowUs: number,
-    { request, decodeAt, decodeLife, prefix, life }: Extract<InstanceEvent<Request, Result>, { kind: 'submit' }>,
+    { request, decodeAt, decodeLife, prefix, group, life }: Extract<InstanceEvent<Request, Result>, { kind: 'submit' }>,
   ): void {
     const { id } = request;
     const isKnown = this.#roster.has(id) || this.#roster.hasLeft(id);
@@ -189,20 +192,20 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
         : undefined);
     this.#emit(request.id, refusal ?? { kind: 'accepted' });
     if (refusal !== undefined) return;
+    const decode = decodeAt === undefined ? undefined : { to: decodeAt, life: decodeLife };
+    if (group === undefined) this.#serve(request, decode, prefix);
+    else this.#stages.lead(request, group);
+  }
+
+  #serve(request: Request, decode?: DecodeLeg, prefix?: PrefixFetch): void {
     const served = this.#work.serve(request, this.#arrivalNumber++);
-    if (decodeAt !== undefined) this.#handOffs.departures.add(request, served, decodeAt, decodeLife);
+    if (decode !== undefined) this.#handOffs.departures.add(request, served, decode);
     this.#roster.take(served);
     this.#prefixes.want(served, prefix);
   }
 
-  #hear({ from, message }: Extract<InstanceEvent<Request, Result>, { kind: 'peer' }>): void {
-    const why = isOfPrefix(message)
-      ? this.#prefixes.hear(from, message)
-      : this.#handOffs.hear(from, message, this.#inFlight?.step);
-    if (why !== undefined) this.#ignore(`${message.kind}: ${why}`);
-  }
-
   #settled(served: S, declined: boolean): void {
+    this.#stages.drop(served.id);
     this.#roster.silence(served.id);
     if (declined) this.#emit(served.id, tooLargeToLand);
     if (served.sequence.planned > 0) served.cancelled = true;
@@ -211,7 +214,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
 
   /** It cannot leave: somebody else may have it. */
   #broken(to: InstanceIndex, id: RequestId): void {
-    const served = this.#handOffs.broken(to, id);
+    const served = this.#handOffs.broken(to, id) ?? this.#stages.broken(to, id);
     if (served === undefined) {
       this.#ignore(`streamBroken: request ${id} does not leave here`);
       return;
@@ -224,6 +227,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   #cancel(nowUs: number, id: RequestId): void {
     const served = this.#roster.get(id);
     const landing = this.#handOffs.drop(id);
+    this.#stages.drop(id);
     if (served === undefined) {
       if (!landing) this.#ignore(`cancel: request ${id} is not live`);
       this.#roster.bar(id);
@@ -253,21 +257,16 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#abortedLast = event.kind === 'stepAborted' && !flight.yielding;
     if (event.kind === 'stepDone') {
       const stepUs = event.stepUs ?? [nowUs - flight.startedUs];
-      this.#cost.observe(flight.shape, stepUs);
-      this.#results.commit(nowUs, flight, event.result, stepUs);
+      if (flight.stages === 1) this.#cost.observe(flight.shape, stepUs);
+      (flight.stages === 1 ? this.#results : this.#stages).commit(nowUs, flight, event.result, stepUs);
     }
-    if (event.kind === 'stepFailed') this.#failStep(nowUs, flight, event.message);
+    if (event.kind === 'stepFailed') this.#effects.push(this.#results.failAll(nowUs, flight, event.message));
     for (const served of flight.requests) if (served.cancelled) this.#roster.remove(served, false);
-  }
-
-  #failStep(nowUs: number, flight: InFlight<S>, message: string): void {
-    const figures = `step ${flight.step}, ${flight.requests.length} requests, ${flight.shape.rows} rows`;
-    this.#effects.push({ kind: 'fault', message: `Cannot run a step: ${message}: ${figures}` });
-    this.#results.failAll(nowUs, flight, figures);
   }
 
   #end(nowUs: number, served: S, event: GenerationEvent, forget: boolean): void {
     this.#throughput.ended(nowUs);
+    this.#stages.drop(served.id);
     this.#handOffs.departures.drop(served.id);
     this.#roster.silence(served.id);
     this.#emit(served.id, event);
@@ -278,7 +277,8 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   /** Between two steps: takes what has landed, and plans the next. */
   #next(nowUs: number): void {
     for (const { id, request, held } of this.#handOffs.arrivals.takeLanded()) {
-      const late = this.#config.handOff?.rechecks === true ? this.#lateness(request) : undefined;
+      const tbtUs = this.#work.tbtUsMax(request);
+      const late = this.#roster.lateness(this.#work.size(request), tbtUs, this.#config, this.capacityTokens);
       if (late === undefined) {
         this.#roster.take(this.#work.resume(request, this.#arrivalNumber++, held));
       } else {
@@ -286,47 +286,37 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
         this.#emit(id, late);
       }
     }
-    this.#launch(nowUs);
-  }
-
-  /** The refusal of a request that has landed where all that is here would decode too slowly with it, or not fit. */
-  #lateness(request: Request): GenerationEvent | undefined {
-    const sequences = [...this.#batcher.running, ...this.#batcher.waiting].filter(({ background }) => !background);
-    const { promptTokens } = this.#work.size(request);
-    const lengths = [promptTokens + 1, ...sequences.map(({ length }) => length)];
-    return decodeRefusal({
-      lengths,
-      capacityTokens: this.capacityTokens,
-      blockTokens: this.#config.blockTokens,
-      cost: this.#cost,
-      tbtUsMax: this.#roster.tbtUsMax(this.#work.tbtUsMax(request)),
-    });
-  }
-
-  #launch(nowUs: number): void {
+    if (this.#stages.first && this.#launchStage(nowUs)) return;
     const planned = this.#batcher.plan();
     for (const sequence of this.#batcher.admitted) this.#start(nowUs, this.#roster.admit(sequence));
-    if (planned.length === 0) return;
+    if (planned.length === 0) {
+      this.#launchStage(nowUs);
+      return;
+    }
+    this.#stages.otherRan();
     const requests = this.#roster.of(planned);
     const shape = { ...this.#batcher.shape };
     const predictedUs = Math.round(this.#cost.predictUs(shape));
-    const step = ++this.#steps;
-    const stepsMax = this.#stepsMax(requests);
+    const traffic = this.#hostTraffic.planned(planned);
     const { background } = planned[0];
-    this.#inFlight = {
-      step,
-      startedUs: nowUs,
-      predictedUs,
-      shape,
-      requests,
-      stepsMax,
-      background,
-      ending: false,
-      yielding: false,
-    };
-    const plan = this.#work.plan(requests);
-    const { loadTokens, storeTokens } = this.#hostTraffic.planned(planned);
-    this.#effects.push({ kind: 'runStep', step, plan, predictedUs, shape, stepsMax, loadTokens, storeTokens });
+    const stepsMax = this.#stepsMax(requests);
+    this.#run(nowUs, { predictedUs, shape, requests, stepsMax, stages: 1, background }, traffic);
+  }
+
+  /** The next chunk of a prompt that a group computes, if one is ready. */
+  #launchStage(nowUs: number): boolean {
+    const next = this.#stages.next();
+    if (next === undefined) return false;
+    this.#run(nowUs, next);
+    return true;
+  }
+
+  #run(nowUs: number, planned: PlannedStep<S>, { loadTokens, storeTokens } = nothingMoved): void {
+    const { predictedUs, shape, requests, stepsMax, stages } = planned;
+    const step = ++this.#steps;
+    this.#inFlight = { ...planned, step, startedUs: nowUs, ending: false, yielding: false };
+    const plan = this.#work.plan(stages > 1 ? [] : requests);
+    this.#effects.push({ kind: 'runStep', step, plan, predictedUs, shape, stepsMax, stages, loadTokens, storeTokens });
     if (this.#handOffs.departures.size > 0) this.#handOffs.departures.launched(step);
   }
 
@@ -359,6 +349,11 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       for (const event of held) this.#emit(served.id, event);
       return;
     }
+    this.#begin(served);
+  }
+
+  /** Its prompt is computed from now on. */
+  #begin(served: S): void {
     const cachedTokens = served.sequence.cachedTokens ?? 0;
     this.#totals.prompt += served.sequence.promptLength;
     this.#totals.cached += cachedTokens;
@@ -386,11 +381,8 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#batcher.check();
     this.#handOffs.arrivals.check();
     this.#prefixes.loads.check();
-    this.#roster.check(this.#inFlight, this.#cache.moving.size + this.#prefixes.loads.size > 0);
-    const { parked } = this.#batcher;
-    if (parked.size !== this.#handOffs.departures.computed)
-      throw new Error(
-        `Instance broken: ${parked.size} prompts are parked, ${this.#handOffs.departures.computed} leave`,
-      );
+    this.#stages.check();
+    const keeping = this.#handOffs.departures.computed + this.#stages.keeping(this.#inFlight);
+    this.#roster.check(this.#inFlight, this.#cache.moving.size + this.#prefixes.loads.size > 0, keeping);
   }
 }

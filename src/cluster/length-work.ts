@@ -8,6 +8,8 @@ import { type HostLink, HostPrefill } from '../policy/cost/host-link.ts';
 import { ModelPredictor } from '../policy/cost/model-predictor.ts';
 import { ChunkedPrefill, type PrefillPredictor } from '../policy/cost/prefill.ts';
 import type { StepCostModel } from '../policy/cost/roofline.ts';
+import type { PipelineSettings } from '../policy/pipeline/group.ts';
+import { PipelinedPrefill } from '../policy/pipeline/pipelined-prefill.ts';
 import type { TransferEnd } from '../policy/placement/transfer-times.ts';
 import { digestWords } from '../util/blake2s.ts';
 import type { Float64Pool } from '../util/float64-pool.ts';
@@ -303,6 +305,7 @@ export function lengthPlacement(
     readonly nic: TransferEnd;
   }[],
   linkBytesPerSecond: number | undefined,
+  pipeline?: PipelineSettings,
 ): PlacerConfig<LengthRequest> {
   const predictors = new Map<StepCostModel | HostLink, PrefillPredictor>();
   for (const { machine } of instances) {
@@ -324,7 +327,20 @@ export function lengthPlacement(
     predictors: instances.map(
       ({ machine: { cost, hostLink } }) => predictors.get(hostLink ?? cost) as PrefillPredictor,
     ),
+    pipeline: pipeline && { ...pipeline, prefills: groupPrefills(instances, linkBytesPerSecond) },
     blocks: indexedBlocks,
     rememberedBlocks,
   };
+}
+
+/** (instances): those of one cost model are alike, and so are their NICs taken to be. */
+function groupPrefills(
+  instances: readonly { readonly machine: Pick<LengthInstanceConfig, 'cost' | 'limits'>; readonly nic: TransferEnd }[],
+  linkBytesPerSecond = Number.POSITIVE_INFINITY,
+): readonly PipelinedPrefill[] {
+  return instances.map(({ machine: { cost, limits }, nic }) => {
+    const bytesPerUs = Math.min(nic.bytesPerSecond, linkBytesPerSecond) / 1e6;
+    const hopUs = (tokens: number) => nic.us + (tokens * cost.activationBytesPerToken) / bytesPerUs;
+    return new PipelinedPrefill(new ModelPredictor(cost), limits.tokensMax, hopUs);
+  });
 }

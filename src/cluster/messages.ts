@@ -14,7 +14,10 @@ export type StepNumber = number;
 export type InstanceIndex = number;
 
 /** What instances tell each other. Every message may come late or twice. */
-export type PeerMessage<Request = GenerationRequest> = HandOffMessage<Request> | PrefixMessage;
+export type PeerMessage<Request = GenerationRequest> =
+  | HandOffMessage<Request>
+  | PrefixMessage
+  | PipelineMessage<Request>;
 
 /** Of a request that starts behind a prefix which another instance has. */
 export type PrefixMessage =
@@ -25,12 +28,6 @@ export type PrefixMessage =
   /** To the one that sends: stop. Unknown: it has left. Lost: it is sent for nobody. */
   | { readonly kind: 'unwanted'; readonly id: RequestId };
 
-const prefixKinds: readonly string[] = ['fetch', 'missing', 'unwanted'] satisfies PrefixMessage['kind'][];
-
-export function isOfPrefix(message: PeerMessage<unknown>): message is PrefixMessage {
-  return prefixKinds.includes(message.kind);
-}
-
 /** A prefix, `blocks` long, that another instance has and that is worth moving. */
 export interface PrefixFetch {
   readonly from: InstanceIndex;
@@ -39,10 +36,43 @@ export interface PrefixFetch {
   readonly patienceUs: number;
 }
 
+/** Who computes a prompt together, each a range of the layers, in the order of these; what comes then happens at `decodeAt`. */
+export interface PipelineGroup {
+  readonly members: readonly InstanceIndex[];
+  readonly chunkTokens: number;
+  readonly decodeAt: InstanceIndex;
+  /** Which start of that one is meant, where it is known. */
+  readonly decodeLife?: number | undefined;
+}
+
+/** Of a prompt that a group computes. */
+export type PipelineMessage<Request = GenerationRequest> =
+  /** To the member at `index`, from the first one: keep memory for your layers. Doubled: answered as before. Of a request that is gone: `unable`. Lost: its request waits until it is cancelled. */
+  | {
+      readonly kind: 'enlist';
+      readonly id: RequestId;
+      readonly request: Request;
+      readonly group: PipelineGroup;
+      readonly index: number;
+    }
+  /** To the first member: memory is kept. When all have said so, it begins. Doubled or late: nothing to do. Lost: as for `enlist`. */
+  | { readonly kind: 'enlisted'; readonly id: RequestId }
+  /** To the first member: there is no memory. It computes the prompt alone. Doubled or late: nothing to do. Lost: as for `enlist`. */
+  | { readonly kind: 'unable'; readonly id: RequestId }
+  /** To the other members: let go. Unknown: an `enlist` that comes later is refused. Lost: memory is kept until the request ends. */
+  | { readonly kind: 'dismiss'; readonly id: RequestId };
+
 /** Of a request that one prefills and another decodes. */
 export type HandOffMessage<Request = GenerationRequest> =
   /** To the decoding one, when prefill starts: keep memory for the prompt. Doubled: answered as before, or `taken` where the prompt is there already. Lost: said again. `life`: which start of the other side is meant; another one has nothing to do with it. */
-  | { readonly kind: 'reserve'; readonly id: RequestId; readonly request: Request; readonly life?: number | undefined }
+  | {
+      readonly kind: 'reserve';
+      readonly id: RequestId;
+      readonly request: Request;
+      readonly life?: number | undefined;
+      /** Who sends, each a part; undefined: the one who asks. All hear `reserved`, and each `taken` when its part is here. */
+      readonly senders?: readonly InstanceIndex[] | undefined;
+    }
   /** To the prefilling one: send. Of a request that is gone it is answered with `release`, so that no memory stays kept for nobody. */
   | { readonly kind: 'reserved'; readonly id: RequestId }
   /** To the prefilling one: there will never be memory for it; the request fails. */
@@ -55,7 +85,7 @@ export type HandOffMessage<Request = GenerationRequest> =
 /** To an instance. An event about a step that is not in flight, or about a request that is not live, is ignored. */
 export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =
   /**
-   * With `decodeAt`, only the prompt is computed here: what comes then happens there. With `prefix` it starts when that prefix has come. `life`, `decodeLife`: which starts of the two are meant;
+   * With `decodeAt`, only the prompt is computed here: what comes then happens there. With `prefix` it starts when that prefix has come, with `group` others help with it. `life`, `decodeLife`: which starts of the two are meant;
    * another one does not take it. Doubled or late: of a request that was here before; nothing changes.
    */
   | {
@@ -65,6 +95,7 @@ export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =
       readonly prefix?: PrefixFetch | undefined;
       readonly life?: number | undefined;
       readonly decodeLife?: number | undefined;
+      readonly group?: PipelineGroup | undefined;
     }
   | { readonly kind: 'cancel'; readonly id: RequestId }
   | { readonly kind: 'peer'; readonly from: InstanceIndex; readonly message: PeerMessage<Request> }
@@ -89,6 +120,8 @@ export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =
   | { readonly kind: 'unpin'; readonly id: PinId }
   /** It is `nextUs`. */
   | { readonly kind: 'wake' }
+  /** The member before this one in a group has done its layers for the prompt's first `tokens` tokens. Late, doubled or unknown: nothing to do. */
+  | { readonly kind: 'activations'; readonly id: RequestId; readonly tokens: number }
   /** Tell all blocks that are held: answered with a `snapshot` effect. */
   | { readonly kind: 'tellBlocks' }
   /**

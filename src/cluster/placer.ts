@@ -2,13 +2,15 @@
 import type { BlockChain } from '../policy/blocks/block-chain.ts';
 import type { BlockJournal, BlockSnapshot } from '../policy/blocks/block-journal.ts';
 import type { PrefillPredictor } from '../policy/cost/prefill.ts';
+import { chooseGroup, type GroupChoice, type PipelineSettings } from '../policy/pipeline/group.ts';
+import type { PipelinedPrefill } from '../policy/pipeline/pipelined-prefill.ts';
 import { Placement, type PlacementDecision, type PlacementSettings } from '../policy/placement/placement.ts';
 import { PrefillQueues } from '../policy/placement/prefill-queues.ts';
 import { PrefixIndex, PrefixMatches } from '../policy/placement/prefix-index.ts';
 import { type TransferConfig, TransferTimes } from '../policy/placement/transfer-times.ts';
 import type { InstanceIndex, PrefixFetch } from './messages.ts';
 
-export type { PlacementSettings };
+export type { PipelineSettings, PlacementSettings };
 
 /** Without it the instance with the fewest requests is taken, and nothing is known of caches. */
 export interface PlacerConfig<Request> extends PlacementSettings {
@@ -19,6 +21,8 @@ export interface PlacerConfig<Request> extends PlacementSettings {
   readonly predictors: readonly PrefillPredictor[];
   /** Undefined: prefixes never move between instances. */
   readonly transfers: TransferConfig | undefined;
+  /** Long prompts may be computed by groups; `prefills` (instances) predicts them, of those that are alike by one. Undefined: never. */
+  readonly pipeline?: (PipelineSettings & { readonly prefills: readonly PipelinedPrefill[] }) | undefined;
   /** Blocks that the index has room for from the start, and those that it remembers when nobody holds them any more. */
   readonly blocks: number;
   readonly rememberedBlocks: number;
@@ -39,14 +43,22 @@ export interface MissReasons {
 /** What is kept of a placed request while it lives. */
 export interface Placed {
   readonly instance: InstanceIndex;
+  /** Others that compute the prompt with it. */
+  readonly helpers: readonly InstanceIndex[];
   readonly promptTokens: number;
   readonly chain: BlockChain | undefined;
   /** When its prefix is there. */
   readonly readyUs: number;
   /** Where it goes when its prompt is computed. */
   readonly decodeAt: InstanceIndex | undefined;
-  /** Predicted, while its prefill has not ended. */
+  /** Predicted of each of them, while its prefill has not ended. */
   prefillUs: number | undefined;
+}
+
+/** What the members of a group do, each. */
+interface GroupShare {
+  readonly members: readonly InstanceIndex[];
+  readonly workUs: number;
 }
 
 export class Placer<Request> {
@@ -60,6 +72,8 @@ export class Placer<Request> {
   readonly #index: PrefixIndex | undefined;
   readonly #matches: PrefixMatches | undefined;
   readonly #transfers: TransferTimes | undefined;
+  /** (kinds) */
+  readonly #groupPrefills: readonly PipelinedPrefill[];
   readonly #view: {
     readonly up: Uint8Array;
     readonly requests: Int32Array;
@@ -95,6 +109,9 @@ export class Placer<Request> {
         backlogUs: (from) => transfers.backlogUs(this.#nowUs, from),
       },
     });
+    const prefills = config?.pipeline?.prefills;
+    this.#groupPrefills =
+      prefills === undefined ? [] : this.#predictors.map((each) => prefills[config?.predictors.indexOf(each) ?? 0]);
     if (config === undefined) return;
     this.#index = new PrefixIndex({ instances, blocks: config.blocks, remembered: config.rememberedBlocks });
     this.#matches = new PrefixMatches(instances);
@@ -116,6 +133,13 @@ export class Placer<Request> {
     }
     const question = { number: this.#placed, tokens: promptTokens, blockTokens, matches: this.#matches };
     return this.#placement.choose(question, this.#view);
+  }
+
+  /** Who would compute the prompt that was asked about last sooner, together, than whoever it would go to; undefined: nobody. */
+  group(promptTokens: number, { waitUs, prefillUs }: PlacementDecision): GroupChoice | undefined {
+    const { pipeline } = this.#config ?? plain;
+    if (pipeline === undefined) return undefined;
+    return chooseGroup(promptTokens, waitUs + prefillUs, this.#view, pipeline, this.#groupPrefills);
   }
 
   /** What an instance has of the prompt that was asked about last. */
@@ -142,22 +166,29 @@ export class Placer<Request> {
     return count === 0 ? 0 : sum / count;
   }
 
-  /** The request goes there, and then to `decodeAt`. */
+  /** The request goes there, and then to `decodeAt`. @param share of the members of a group */
   place(
     nowUs: number,
     request: Request,
     promptTokens: number,
     decision: PlacementDecision,
-    decodeAt?: InstanceIndex,
+    {
+      decodeAt,
+      share,
+    }: { readonly decodeAt?: InstanceIndex | undefined; readonly share?: GroupShare | undefined } = {},
   ): Placed {
-    const { instance, prefillUs, from, fetchedBlocks, transferUs } = decision;
+    const { instance, from, fetchedBlocks, transferUs } = decision;
+    const prefillUs = share?.workUs ?? decision.prefillUs;
+    const helpers = share?.members.slice(1) ?? nobody;
     if (from !== undefined)
       this.#transfers?.add(nowUs, from, instance, fetchedBlocks * (this.#config?.blockTokens ?? 1));
     this.#placed++;
-    this.#view.requests[instance]++;
-    this.#queues.add(nowUs, instance, prefillUs);
+    for (const member of share?.members ?? [instance]) {
+      this.#view.requests[member]++;
+      this.#queues.add(nowUs, member, prefillUs);
+    }
     const chain = this.#config?.chainOf(request);
-    return { instance, promptTokens, chain, prefillUs, readyUs: nowUs + transferUs, decodeAt };
+    return { instance, helpers, promptTokens, chain, prefillUs, readyUs: nowUs + transferUs, decodeAt };
   }
 
   /** It runs, with what the instance itself found of its prompt. */
@@ -168,9 +199,11 @@ export class Placer<Request> {
     if (chain === undefined || this.#index === undefined || this.#config === undefined || prefillUs === undefined)
       return;
     const { blockTokens } = this.#config;
-    const correctedUs = this.#predictors[this.#view.kind[instance]].prefillUs(promptTokens, cachedTokens);
-    this.#queues.correct(instance, prefillUs, correctedUs);
-    placed.prefillUs = correctedUs;
+    if (placed.helpers.length === 0) {
+      const correctedUs = this.#predictors[this.#view.kind[instance]].prefillUs(promptTokens, cachedTokens);
+      this.#queues.correct(instance, prefillUs, correctedUs);
+      placed.prefillUs = correctedUs;
+    }
     const cached = Math.floor(cachedTokens / blockTokens);
     const reusable = Math.min(chain.blocks, Math.floor((promptTokens - 1) / blockTokens));
     this.hitBlocks += cached;
@@ -185,11 +218,17 @@ export class Placer<Request> {
   prefilled(nowUs: number, placed: Placed): void {
     if (placed.prefillUs === undefined) return;
     this.#queues.end(nowUs, placed.instance, placed.prefillUs, placed.readyUs);
+    for (const helper of placed.helpers) this.#queues.end(nowUs, helper, placed.prefillUs, placed.readyUs);
     placed.prefillUs = undefined;
   }
 
   /** It ended, or was cancelled. */
-  ended({ instance, prefillUs }: Placed): void {
+  ended({ instance, helpers, prefillUs }: Placed): void {
+    this.#leave(instance, prefillUs);
+    for (const helper of helpers) this.#leave(helper, prefillUs);
+  }
+
+  #leave(instance: InstanceIndex, prefillUs: number | undefined): void {
     this.#view.requests[instance]--;
     if (prefillUs !== undefined) this.#queues.remove(instance, prefillUs);
   }
@@ -237,5 +276,10 @@ export function fetchOf(decision: PlacementDecision): PrefixFetch | undefined {
   return { from, blocks: ownBlocks + fetchedBlocks, patienceUs: Math.ceil(transferUs + savedUs) };
 }
 
-const plain: PlacementSettings = { kind: 'least-loaded', seed: [0, 0], balancingThreshold: 1 };
+const nobody: readonly InstanceIndex[] = [];
+const plain: PlacementSettings & { readonly pipeline?: undefined } = {
+  kind: 'least-loaded',
+  seed: [0, 0],
+  balancingThreshold: 1,
+};
 const unpredicted: PrefillPredictor = { prefillUs: () => 0 };

@@ -1,7 +1,11 @@
 // An instance as the conductor hears of it: when it reports, and what of its requests it tells.
+
+import type { InstanceEffect } from './effects.ts';
 import type { RequestId } from './ports.ts';
-import type { InstanceReport, ReportedRequest } from './watch.ts';
+import type { ReportedRequest } from './watch.ts';
 import type { Served } from './work.ts';
+
+type Report = Extract<InstanceEffect<never>, { kind: 'report' }>;
 
 /**
  * Reports go out at once, however long a step takes. Tokens are counted where a step ends, so that equal steps run in one go tell the same:
@@ -32,11 +36,11 @@ export class Presence<S extends Served> {
     return true;
   }
 
-  report(live: Iterable<S>, awaited: Iterable<RequestId>, journal: number): InstanceReport {
+  report(live: Iterable<S>, awaited: Iterable<RequestId>, journal: number): Report {
     const requests: ReportedRequest[] = [];
     for (const { id, told } of live) requests.push({ id, outputs: told, awaited: false });
     for (const id of awaited) requests.push({ id, outputs: 0, awaited: true });
-    return { life: this.#life, number: ++this.#number, journal, requests };
+    return { kind: 'report', report: { life: this.#life, number: ++this.#number, journal, requests } };
   }
 
   /** No step runs: counts what clients have been told of, where that is for the next report. */

@@ -1,7 +1,9 @@
 // Who is at an instance: the requests that hear events, and every sequence that its batcher holds for them.
 import type { Batcher } from '../policy/batching/batcher.ts';
 import type { Sequence } from '../policy/batching/sequence.ts';
+import { decodeRefusal, type Refusal, type RequestSize } from './admission.ts';
 import type { InFlight } from './in-flight.ts';
+import type { InstanceConfig } from './instance-config.ts';
 import type { RequestId } from './ports.ts';
 import { RecentIds } from './recent-ids.ts';
 import type { Served } from './work.ts';
@@ -54,6 +56,28 @@ export class Roster<S extends Served> {
     this.#batcher.add(served.sequence);
   }
 
+  /** Keeps blocks for `tokens` tokens of it, whose rows somebody else plans; false, and nothing is kept, when there is no room. */
+  hold(served: S, tokens: number): boolean {
+    if (!this.#batcher.hold(served.sequence, tokens)) return false;
+    this.#live.set(served.id, served);
+    this.#served.set(served.sequence, served);
+    return true;
+  }
+
+  /** The refusal of a request that has landed, where that is to be looked at, and all that is here, batch jobs left out, would decode too slowly with it, or not fit. */
+  lateness(
+    { promptTokens }: RequestSize,
+    tbtUs: number,
+    { blockTokens, cost, handOff }: Pick<InstanceConfig, 'blockTokens' | 'cost' | 'handOff'>,
+    capacityTokens: number,
+  ): Refusal | undefined {
+    if (handOff?.rechecks !== true) return undefined;
+    const { running, waiting } = this.#batcher;
+    const sequences = [...running, ...waiting].filter(({ background }) => !background);
+    const lengths = [promptTokens + 1, ...sequences.map(({ length }) => length)];
+    return decodeRefusal({ lengths, capacityTokens, blockTokens, cost, tbtUsMax: this.tbtUsMax(tbtUs) });
+  }
+
   /** Nobody hears of it any more; its sequence stays until it is removed. */
   silence(id: RequestId): void {
     this.#live.delete(id);
@@ -88,9 +112,11 @@ export class Roster<S extends Served> {
     return requests;
   }
 
-  /** Throws unless every request is in exactly one state, and something runs while anyone waits. @param moving blocks are under way: somebody may wait for them */
-  check(flight: InFlight<S> | undefined, moving: boolean): void {
+  /** Throws unless every request is in exactly one state, and something runs while anyone waits. @param moving blocks are under way: somebody may wait for them @param keeping prompts that keep blocks and wait for no step of the batcher */
+  check(flight: InFlight<S> | undefined, moving: boolean, keeping: number): void {
     const { waiting, running, parked } = this.#batcher;
+    if (parked.size !== keeping)
+      throw new Error(`Instance broken: ${parked.size} prompts are parked, ${keeping} leave or are a group's`);
     const held = [...waiting, ...running, ...parked];
     if (held.length !== this.#served.size || !held.every((sequence) => this.#served.has(sequence)))
       throw new Error(`Instance broken: ${this.#served.size} requests, ${held.length} sequences`);

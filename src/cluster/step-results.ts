@@ -1,6 +1,7 @@
 // What a step computed, taken over request by request: sequences grow, clients hear, prompts leave.
 import type { Batcher } from '../policy/batching/batcher.ts';
 import type { Departures } from './departures.ts';
+import type { InstanceEffect } from './effects.ts';
 import type { InFlight } from './in-flight.ts';
 import type { InstanceTotals } from './instance-totals.ts';
 import type { GenerationEvent, RequestId } from './ports.ts';
@@ -92,9 +93,11 @@ export class StepResults<Request, S extends Served, Plan, Result> {
     this.#fail(nowUs, served, `Cannot generate: the model's logits are not finite: after ${position} tokens`);
   }
 
-  /** The step came to nothing, and takes its requests with it. @param figures for the message */
-  failAll(nowUs: number, flight: InFlight<S>, figures: string): void {
+  /** The step came to nothing, and takes its requests with it. Returns what to log. */
+  failAll(nowUs: number, flight: InFlight<S>, message: string): Extract<InstanceEffect, { kind: 'fault' }> {
+    const figures = `step ${flight.step}, ${flight.requests.length} requests, ${flight.shape.rows} rows`;
     for (const served of flight.requests) this.#fail(nowUs, served, `Cannot generate: the engine failed: ${figures}`);
+    return { kind: 'fault', message: `Cannot run a step: ${message}: ${figures}` };
   }
 
   #fail(nowUs: number, served: S, message: string): void {

@@ -1,6 +1,6 @@
 // What the conductor keeps of a request that it has taken: where it is tried, for which time, and what its client has heard.
 import type { Gated } from './gate.ts';
-import type { InstanceIndex } from './messages.ts';
+import type { InstanceIndex, PipelineGroup } from './messages.ts';
 import type { Placed } from './placer.ts';
 import type { GenerationEvent, RequestId } from './ports.ts';
 
@@ -8,6 +8,8 @@ import type { GenerationEvent, RequestId } from './ports.ts';
 export interface Route {
   readonly instance: InstanceIndex;
   readonly decodeAt: InstanceIndex | undefined;
+  /** Others compute the prompt with `instance`, who is the first of them. */
+  readonly group?: PipelineGroup | undefined;
 }
 
 /** Where a try stands, as far as its instances have told. */
@@ -72,9 +74,15 @@ export interface Tracked<Request> {
 }
 
 /** Instances that have something of a try. */
-export function legsOf({ instance, decodeAt, joined = false }: Route & { joined?: boolean }): readonly InstanceIndex[] {
+export function legsOf({
+  instance,
+  decodeAt,
+  group,
+  joined = false,
+}: Route & { joined?: boolean }): readonly InstanceIndex[] {
   if (decodeAt === undefined) return [instance];
-  return joined ? [decodeAt] : [instance, decodeAt];
+  if (joined) return [decodeAt];
+  return group === undefined ? [instance, decodeAt] : [...group.members, decodeAt];
 }
 
 /** The instance whose words the client hears. */

@@ -132,6 +132,7 @@ export class InstanceLoop {
         break;
       case 'send':
       case 'stream':
+      case 'pass':
       case 'streamPrefix':
       case 'stopStream':
       case 'prefilled':

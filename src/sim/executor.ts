@@ -53,8 +53,9 @@ export class SimulatedExecutor {
     return this.#exposedUs;
   }
 
-  run(nowUs: number, { step, shape, stepsMax, loadTokens, storeTokens }: RunStep): void {
-    const total = this.#time(shape, stepsMax) + this.#addHostTraffic(loadTokens, storeTokens);
+  run(nowUs: number, { step, shape, stepsMax, stages, loadTokens, storeTokens }: RunStep): void {
+    const computeUs = stages === 1 ? this.#time(shape, stepsMax) : this.#timeStage(shape, stages);
+    const total = computeUs + this.#addHostTraffic(loadTokens, storeTokens);
     this.#step = step;
     this.#first = shape;
     this.#startedUs = nowUs;
@@ -102,6 +103,14 @@ export class SimulatedExecutor {
     this.#exposedUs = Math.round(this.#hostLink.exposedUs(this.#stepUs[0], loadTokens, storeTokens));
     this.#stepUs[0] += this.#exposedUs;
     return this.#exposedUs;
+  }
+
+  /** One of so many equal ranges of the layers takes its share of the time of all. */
+  #timeStage(shape: StepShape, stages: number): number {
+    const us = Math.ceil(this.#cost.stepUs(shape) / stages);
+    this.#stepUs.length = 1;
+    this.#stepUs[0] = us;
+    return us;
   }
 
   /** Fills in the time of each step, all with the same rows, one token further each; returns their sum. */

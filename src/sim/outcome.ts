@@ -51,7 +51,7 @@ export class Outcome {
   wastedPrefillTokens = 0;
   /** Completed with first token and gaps in time. */
   withinSlo = 0;
-  bytesMoved: Readonly<Record<ByteKind, number>> = { prefix: 0, handoff: 0, borrow: 0, settle: 0 };
+  bytesMoved: Readonly<Record<ByteKind, number>> = { prefix: 0, handoff: 0, borrow: 0, settle: 0, activations: 0 };
   /** Requests whose prompts were computed where they decode. */
   inlinePrefills = 0;
   /** What became of pinned prefixes, and tokens of prompts that were found in their blocks. */
@@ -62,6 +62,8 @@ export class Outcome {
   servedUntilUs = 0;
   /** Undefined where blocks are kept in device memory alone. */
   tiers: TierFigures | undefined;
+  /** Prompts that went to groups. */
+  groupPrefills = 0;
   promptTokens = 0;
   cachedTokens = 0;
   outputTokens = 0;
@@ -152,7 +154,9 @@ export class Outcome {
     blocks: BlockFigures,
   ): void {
     this.bytesMoved = { ...moved };
-    this.#mix(...Object.values(moved));
+    const { activations, ...others } = moved;
+    this.#mix(...Object.values(others));
+    if (activations > 0) this.#mix(activations);
     this.endUs = nowUs;
     this.hitBlocks = blocks.hits;
     this.missReasons = blocks.misses;

@@ -12,7 +12,7 @@ import {
   lengthPlacement,
 } from '../cluster/length-work.ts';
 import type { ConductorEvent, InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
-import type { PlacementSettings } from '../cluster/placer.ts';
+import type { PipelineSettings, PlacementSettings } from '../cluster/placer.ts';
 import type { GenerationEvent, InstanceSnapshot } from '../cluster/ports.ts';
 import type { TraceRequest } from '../trace/request.ts';
 import { Float64Pool } from '../util/float64-pool.ts';
@@ -44,6 +44,8 @@ export interface SimulationConfig {
   readonly admission: AdmissionSettings;
   /** Undefined: who is refused does not come again. */
   readonly retries?: RetrySettings | undefined;
+  /** Groups of instances that prefill compute long prompts together; undefined: none does. */
+  readonly pipeline?: PipelineSettings | undefined;
   /** Every machine checks itself after every event. */
   readonly checking: boolean;
   /** Hears of every step. */
@@ -101,13 +103,14 @@ export class Simulation {
       ({ machine }, index) => new SimulatedExecutor(machine, this.#heap, index, config.watch),
     );
     this.#network = new Network({ nics: instances.map(({ nic }) => nic), linkBytesPerSecond });
-    const bytesPerToken = instances.map(({ machine }) => machine.cost.kvBytesPerToken);
-    this.#streams = new Streams(this.#network, bytesPerToken, {
+    const costs = instances.map(({ machine }) => machine.cost);
+    this.#streams = new Streams(this.#network, costs, {
       post: (from, to, event) => this.#post(from, to, event),
       tell: (index, event) => this.#tellInstance(index, event),
     });
     const tiered = instances.map(({ ssd }, i) => {
-      return { bytesPerToken: bytesPerToken[i], blockBytes: bytesPerToken[i] * config.blockTokens, ssd };
+      const bytesPerToken = costs[i].kvBytesPerToken;
+      return { bytesPerToken, blockBytes: bytesPerToken * config.blockTokens, ssd };
     });
     this.#tiers = new SimulatedTiers(tiered, (timeUs, to, event) => this.#send(to, event, timeUs - this.#nowUs));
     this.#sloOf = sloRule(config.admission, instances);
@@ -116,7 +119,7 @@ export class Simulation {
       instances: this.#instances.map(({ capacityTokens }, i) => ({ capacityTokens, role: instances[i].role })),
       queueMax: config.queueMax,
       size: ({ size }) => size,
-      placement: lengthPlacement(config.placement, instances, linkBytesPerSecond),
+      placement: lengthPlacement(config.placement, instances, linkBytesPerSecond, config.pipeline),
       admission: admissionConfig(
         config.admission,
         this.#sloOf,
@@ -204,6 +207,7 @@ export class Simulation {
     this.advance(Number.POSITIVE_INFINITY);
     this.outcome.inlinePrefills = this.#conductor.inlinePrefills;
     this.outcome.tiers = this.#tiers.figures(this.snapshots(), this.outcome.cachedTokens, this.#config.blockTokens);
+    this.outcome.groupPrefills = this.#conductor.groupPrefills;
     this.outcome.close(this.#nowUs, this.#instances, this.#network.moved, this.#conductor.blocks);
   }
 
@@ -275,9 +279,9 @@ export class Simulation {
   #conduct(effect: ConductorEffect<LengthRequest>): void {
     switch (effect.kind) {
       case 'forward': {
-        const { instance, request, decodeAt, predicted, prefix } = effect;
+        const { instance, request, decodeAt, predicted, prefix, group } = effect;
         request.predicted = predicted;
-        const event = { kind: 'submit', request, decodeAt, prefix } as const;
+        const event = { kind: 'submit', request, decodeAt, prefix, group } as const;
         // A job may be sent because another instance's step ended: whatever else ends now comes first.
         if (request.trace.batch === true) this.#send(instance, event, 0);
         else this.#tellInstance(instance, event);
@@ -340,6 +344,9 @@ export class Simulation {
         break;
       case 'stream':
         this.#streams.handOff(this.#nowUs, index, effect, this.#executors[index].endsUs);
+        break;
+      case 'pass':
+        this.#streams.pass(this.#nowUs, index, effect);
         break;
       case 'streamPrefix':
         this.#streams.prefix(this.#nowUs, index, effect);

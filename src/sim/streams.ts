@@ -1,12 +1,14 @@
 // What instances stream to each other, over the network: whom its ends are told, and of what.
 import type { InstanceEffect } from '../cluster/effects.ts';
-import type { LengthRequest } from '../cluster/length-work.ts';
+import type { LengthRequest, StepCostModel } from '../cluster/length-work.ts';
 import type { InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
 import type { GenerationEvent } from '../cluster/ports.ts';
 import type { Departed, Network } from './network/network.ts';
 
 type Effect = InstanceEffect<undefined, LengthRequest>;
 type Event = InstanceEvent<LengthRequest, undefined>;
+
+type BytesPerToken = Pick<StepCostModel, 'kvBytesPerToken' | 'activationBytesPerToken'>;
 
 interface Delivery {
   /** It arrives as a message does. */
@@ -17,15 +19,17 @@ interface Delivery {
 
 export class Streams {
   readonly #network: Network;
-  readonly #bytesPerToken: readonly number[];
+  readonly #bytesPerToken: readonly BytesPerToken[];
   readonly #delivery: Delivery;
-  /** What has left for the other instance of a hand-off with its last keys and values, by request. */
+  /** What has left for the other instance of a hand-off with its last keys and values, by sender and request. */
   readonly #held = new Map<string, readonly GenerationEvent[]>();
+  /** Tokens of a prompt whose activations are there when these have arrived, by the names of their streams. */
+  readonly #passed = new Map<string, { readonly id: string; readonly tokens: number }>();
   /** Blocks that are there when a prefix has arrived, by receiver and request. */
   readonly #prefixBlocks = new Map<string, number>();
 
-  /** @param bytesPerToken (instances) of keys and values */
-  constructor(network: Network, bytesPerToken: readonly number[], delivery: Delivery) {
+  /** @param bytesPerToken (instances) */
+  constructor(network: Network, bytesPerToken: readonly BytesPerToken[], delivery: Delivery) {
     this.#network = network;
     this.#bytesPerToken = bytesPerToken;
     this.#delivery = delivery;
@@ -33,24 +37,32 @@ export class Streams {
 
   /** @param stepEndsUs when the step that computes them ends */
   handOff(nowUs: number, from: InstanceIndex, effect: Extract<Effect, { kind: 'stream' }>, stepEndsUs: number): void {
-    const { id, to, tokens, step, held } = effect;
-    if (held !== undefined) this.#held.set(id, held);
-    const bytes = tokens * this.#bytesPerToken[from];
+    const { id, to, tokens, step, held, stages } = effect;
+    if (held !== undefined) this.#held.set(`${from} ${id}`, held);
+    const bytes = Math.ceil((tokens * this.#bytesPerToken[from].kvBytesPerToken) / stages);
     const untilUs = step === undefined ? nowUs : stepEndsUs;
     const last = held !== undefined;
     this.#network.stream(nowUs, { from, to, name: id, kind: 'handoff' }, { bytes, untilUs, last });
   }
 
+  /** What a range of the layers made of a chunk. */
+  pass(nowUs: number, from: InstanceIndex, { id, to, tokens, upTo }: Extract<Effect, { kind: 'pass' }>): void {
+    const name = `${upTo} ${id}`;
+    this.#passed.set(`${from} ${name}`, { id, tokens: upTo });
+    const bytes = tokens * this.#bytesPerToken[from].activationBytesPerToken;
+    this.#network.stream(nowUs, { from, to, name, kind: 'activations' }, { bytes, untilUs: nowUs, last: true });
+  }
+
   prefix(nowUs: number, from: InstanceIndex, effect: Extract<Effect, { kind: 'streamPrefix' }>): void {
     const { id, to, tokens, blocks } = effect;
     this.#prefixBlocks.set(`${to} ${id}`, blocks);
-    const bytes = tokens * this.#bytesPerToken[from];
+    const bytes = tokens * this.#bytesPerToken[from].kvBytesPerToken;
     this.#network.stream(nowUs, { from, to, name: id, kind: 'prefix' }, { bytes, untilUs: nowUs, last: true });
   }
 
   stop(nowUs: number, from: InstanceIndex, { id, to, of }: Extract<Effect, { kind: 'stopStream' }>): void {
     this.#network.stop(nowUs, { from, to, name: id, kind: of });
-    if (of === 'handoff') this.#held.delete(id);
+    if (of === 'handoff') this.#held.delete(`${from} ${id}`);
     else this.#prefixBlocks.delete(`${to} ${id}`);
   }
 
@@ -71,8 +83,14 @@ export class Streams {
       this.#delivery.tell(from, { kind: 'prefixSent', id, to });
       return;
     }
-    const held = this.#held.get(id) ?? [];
-    this.#held.delete(id);
+    if (kind === 'activations') {
+      const passed = this.#passed.get(`${from} ${id}`);
+      this.#passed.delete(`${from} ${id}`);
+      if (passed !== undefined) this.#delivery.post(from, to, { kind: 'activations', ...passed });
+      return;
+    }
+    const held = this.#held.get(`${from} ${id}`) ?? [];
+    this.#held.delete(`${from} ${id}`);
     this.#delivery.post(from, to, { kind: 'landed', from, id, held });
   }
 }

@@ -16,6 +16,7 @@ const cost = {
   rowsWithin: () => 64,
   kvBytesPerToken: 1,
   kvCapacityTokens: 1,
+  activationBytesPerToken: 2,
 };
 
 /** A cache of few blocks, so that what comes evicts what was; every step takes 100 us. */

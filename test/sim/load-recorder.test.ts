@@ -10,7 +10,7 @@ function recorded(endUs: number) {
   let nowUs = 0;
   const simulation = {
     outcome,
-    bytesMoved: { prefix: 0, handoff: 0, borrow: 0, settle: 0 },
+    bytesMoved: { prefix: 0, handoff: 0, borrow: 0, settle: 0, activations: 0 },
     get nowUs() {
       return Math.min(nowUs, endUs);
     },

@@ -92,7 +92,7 @@ describe('the network', () => {
         ['b', 50_000],
       ]),
     );
-    expect(narrow.network.moved).toEqual({ prefix: 0, handoff: 10_000_000, borrow: 0, settle: 0 });
+    expect(narrow.network.moved).toEqual({ prefix: 0, handoff: 10_000_000, borrow: 0, settle: 0, activations: 0 });
   });
 
   it('shares a NIC between transfers, and gives what one leaves to the others', () => {

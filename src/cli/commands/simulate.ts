@@ -70,6 +70,7 @@ function reportOf(outcome: Outcome, wallSeconds: number) {
     prefillTokens: promptTokens - cachedTokens,
     preemptions: outcome.preemptions,
     inlinePrefills: outcome.inlinePrefills,
+    groupPrefills: outcome.groupPrefills,
     pins: outcome.pins,
     batch: {
       requests: outcome.batch.requests,

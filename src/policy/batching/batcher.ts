@@ -114,6 +114,13 @@ export class Batcher {
     this.#parked.add(sequence);
   }
 
+  /** Parks a new sequence whose rows somebody else plans, with blocks for `tokens` tokens; false when the running ones cannot spare them. */
+  hold(sequence: Sequence, tokens: number): boolean {
+    const held = this.#room.hold(sequence, tokens, this.#running.items);
+    if (held) this.#parked.add(sequence);
+    return held;
+  }
+
   /** Sequences with `planned` rows, in order of rank; empty when nothing can run. Valid until the next call. */
   plan(): readonly Sequence[] {
     this.#budget.reset();
@@ -342,9 +349,7 @@ export class Batcher {
 
   /** There was room for all its tokens when it was let in. */
   #load(sequence: Sequence): void {
-    while (this.#cache.missing(sequence.table, sequence.landed) > 0) {
-      if (!this.#cache.allocate(sequence.table)) return;
-    }
+    while (this.#cache.missing(sequence.table, sequence.landed) > 0) if (!this.#cache.allocate(sequence.table)) return;
     this.#landedTokens += sequence.landed - sequence.computed;
     sequence.computed = sequence.landed;
     sequence.content.digest(sequence.landed);
@@ -389,12 +394,7 @@ export class Batcher {
 
   /** Throws unless every block reference belongs to a running or parked sequence and every claim and list is in order. */
   check(): void {
-    checkBatch({
-      cache: this.#cache,
-      claims: this.#claims,
-      running: this.running,
-      waiting: this.#waiting.ranked,
-      parked: this.#parked,
-    });
+    const { running, parked } = this;
+    checkBatch({ cache: this.#cache, claims: this.#claims, running, waiting: this.#waiting.ranked, parked });
   }
 }

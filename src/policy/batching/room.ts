@@ -33,6 +33,15 @@ export class Room {
     return wanted + promised <= this.#cache.availablePages;
   }
 
+  /** Takes blocks for `tokens` tokens of a new sequence, which is parked with them; false, and none taken, where the running ones could not spare them. */
+  hold(sequence: Sequence, tokens: number, running: readonly Sequence[]): boolean {
+    const { table } = sequence;
+    if (!this.spares(this.#cache.pagesMissing(table, { tokens, rows: tokens }), running)) return false;
+    while (this.#cache.missing(table, tokens) > 0) if (!this.#cache.allocate(table)) throw new Error('Room broken');
+    sequence.state = 'parked';
+    return true;
+  }
+
   /** Would it fit if every running sequence of lower priority went? */
   wouldFit(sequence: Sequence, running: readonly Sequence[]): boolean {
     let most = this.#cache.availablePages;

@@ -17,7 +17,13 @@ export function kvCapacity({ model, device, tensorParallel, pipelineParallel, ..
     );
   }
   const kvBytesPerToken = 2 * model.layers * model.kvHeads * model.headDim * kvBytes;
-  return { kvBytesPerToken, kvCapacityTokens: Math.floor(((memory - weights) * kvMemoryShare) / kvBytesPerToken) };
+  const kvCapacityTokens = Math.floor(((memory - weights) * kvMemoryShare) / kvBytesPerToken);
+  return { kvBytesPerToken, kvCapacityTokens, activationBytesPerToken: activationBytesPerToken(model) };
+}
+
+/** What one layer hands to the next, in 16 bits. */
+export function activationBytesPerToken({ hidden }: ModelShape): number {
+  return 2 * hidden;
 }
 
 /** Weights of all matrices. */

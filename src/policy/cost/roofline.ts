@@ -1,5 +1,5 @@
 // How long a step takes on paper: operations over peak, bytes over bandwidth, whichever is longer, at stated efficiencies.
-import { kvCapacity, layerParameters } from './memory.ts';
+import { activationBytesPerToken, kvCapacity, layerParameters } from './memory.ts';
 import type { StepShape } from './step-shape.ts';
 
 /** A dense decoder-only transformer. Sizes are elements. */
@@ -69,6 +69,8 @@ export interface StepCostModel {
   rowsWithin(budgetUs: number, shape: StepShape, position: number): number;
   readonly kvBytesPerToken: number;
   readonly kvCapacityTokens: number;
+  /** What one layer hands to the next. */
+  readonly activationBytesPerToken: number;
 }
 
 /**
@@ -80,6 +82,7 @@ export interface StepCostModel {
 export class RooflineCost implements StepCostModel {
   readonly kvBytesPerToken: number;
   readonly kvCapacityTokens: number;
+  readonly activationBytesPerToken: number;
   readonly #fixedUs: number;
   readonly #weightsUs: number;
   readonly #headUs: number;
@@ -104,6 +107,7 @@ export class RooflineCost implements StepCostModel {
     const capacity = kvCapacity({ model, device, ...parts });
     this.kvBytesPerToken = capacity.kvBytesPerToken;
     this.kvCapacityTokens = capacity.kvCapacityTokens;
+    this.activationBytesPerToken = capacity.activationBytesPerToken;
     this.#decodeKeyUs = this.kvBytesPerToken / bytesPerUs;
     const links = linkTimes({ model, device, machine, efficiency, ...parts });
     this.#reduceUs = links.rowUs;
@@ -141,7 +145,7 @@ export class RooflineCost implements StepCostModel {
  */
 function linkTimes({ model, device, machine, efficiency, tensorParallel: tp, pipelineParallel: pp }: InstanceShape) {
   const linkBytesPerUs = (device.linkBytesPerSecond * efficiency.link) / 1e6;
-  const activationBytes = 2 * model.hidden;
+  const rowBytes = activationBytesPerToken(model);
   const reduces = 2 * model.layers;
   const devices = machine?.devices ?? tp * pp;
   const inside = Math.min(tp, devices);
@@ -149,12 +153,12 @@ function linkTimes({ model, device, machine, efficiency, tensorParallel: tp, pip
   // Stages follow one another over the machines: so many hand-overs leave one.
   const leaving = Math.max(1, (tp * pp) / devices) / machines - 1;
   const staying = pp - 1 - leaving;
-  let rowUs = (reduces * ((2 * (inside - 1)) / inside) * activationBytes + staying * activationBytes) / linkBytesPerUs;
+  let rowUs = (reduces * ((2 * (inside - 1)) / inside) * rowBytes + staying * rowBytes) / linkBytesPerUs;
   let messagesUs = (reduces * (inside > 1 ? 1 : 0) + staying) * device.linkUs;
   if (machine === undefined) return { rowUs, messagesUs };
   const nicBytesPerUs = (machine.nicBytesPerSecond * efficiency.link) / 1e6;
-  rowUs += (reduces * ((2 * (machines - 1)) / machines) * activationBytes) / nicBytesPerUs;
-  rowUs += (leaving * activationBytes) / (nicBytesPerUs * (inside / devices));
+  rowUs += (reduces * ((2 * (machines - 1)) / machines) * rowBytes) / nicBytesPerUs;
+  rowUs += (leaving * rowBytes) / (nicBytesPerUs * (inside / devices));
   messagesUs += (reduces * 2 * Math.log2(machines) + leaving) * machine.nicUs;
   return { rowUs, messagesUs };
 }

@@ -60,6 +60,7 @@ export interface StepKernels {
   readonly generation: AttentionTimes;
   readonly kvBytesPerToken: number;
   readonly kvCapacityTokens: number;
+  readonly activationBytesPerToken: number;
 }
 
 /** Rows up to which times are laid out one by one; larger steps go on as the last ones went. */
@@ -100,6 +101,7 @@ export function layOutKernels(config: TableCostConfig): StepKernels {
 export class TableCost implements StepCostModel {
   readonly kvBytesPerToken: number;
   readonly kvCapacityTokens: number;
+  readonly activationBytesPerToken: number;
   readonly #kernels: StepKernels;
   readonly #overheads: StepOverheads;
   readonly #fixedUs: number;
@@ -107,6 +109,7 @@ export class TableCost implements StepCostModel {
   constructor(kernels: StepKernels, overheads: StepOverheads) {
     this.kvBytesPerToken = kernels.kvBytesPerToken;
     this.kvCapacityTokens = kernels.kvCapacityTokens;
+    this.activationBytesPerToken = kernels.activationBytesPerToken;
     this.#kernels = kernels;
     this.#overheads = overheads;
     this.#fixedUs = overheads.stepUs + kernels.layers * overheads.layerUs;

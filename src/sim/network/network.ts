@@ -1,7 +1,7 @@
 // The network between instances: a NIC each, links between pairs where they are narrower, and bytes accounted by what they are for.
 import { type FlowId, Flows } from './flows.ts';
 
-export const byteKinds = ['prefix', 'handoff', 'borrow', 'settle'] as const;
+export const byteKinds = ['prefix', 'handoff', 'borrow', 'settle', 'activations'] as const;
 export type ByteKind = (typeof byteKinds)[number];
 
 export interface Nic {
@@ -40,7 +40,7 @@ export interface Departed extends Stream {
 }
 
 export class Network {
-  readonly moved: Record<ByteKind, number> = { prefix: 0, handoff: 0, borrow: 0, settle: 0 };
+  readonly moved: Record<ByteKind, number> = { prefix: 0, handoff: 0, borrow: 0, settle: 0, activations: 0 };
   readonly #config: NetworkConfig;
   readonly #flows: Flows;
   readonly #transfers = new Map<string, Transfer>();

@@ -1,0 +1,60 @@
+// Who at an instance hears what the others say, and what comes from them.
+import type { HandOffs } from './hand-offs.ts';
+import type { InstanceEvent, InstanceIndex, PeerMessage, StepNumber } from './messages.ts';
+import type { RequestId } from './ports.ts';
+import type { PrefixMoves } from './prefix-moves.ts';
+import type { Stages } from './stages.ts';
+import type { Served } from './work.ts';
+
+export interface Peers<Request extends { readonly id: RequestId }, S extends Served, Plan, Result> {
+  readonly handOffs: HandOffs<Request, S>;
+  readonly prefixes: PrefixMoves<Request, S>;
+  readonly stages: Stages<Request, S, Plan, Result>;
+}
+
+type PeerEvent<Request> = Extract<
+  InstanceEvent<Request, never>,
+  { kind: 'peer' | 'landed' | 'loaded' | 'prefixSent' | 'ssdWritten' | 'activations' }
+>;
+
+/** Returns what to log of an event that changed nothing. @param step in flight */
+export function hearPeers<Request extends { readonly id: RequestId }, S extends Served, Plan, Result>(
+  peers: Peers<Request, S, Plan, Result>,
+  event: PeerEvent<Request>,
+  step: StepNumber | undefined,
+): string | undefined {
+  const { handOffs, prefixes, stages } = peers;
+  if (event.kind === 'peer') {
+    const why = hearMessage(peers, event.from, event.message, step);
+    return why === undefined ? undefined : `${event.message.kind}: ${why}`;
+  }
+  if (event.kind === 'landed') {
+    const { from, id, held } = event;
+    return handOffs.arrivals.land(from, id, held) ? undefined : `landed: request ${id} is not expected`;
+  }
+  if (event.kind === 'activations')
+    return stages.feed(event.id, event.tokens) ? undefined : `activations: request ${event.id} waits for none`;
+  const why = prefixes.tell(event);
+  return why === undefined ? undefined : `${event.kind}: ${why}`;
+}
+
+function hearMessage<Request extends { readonly id: RequestId }, S extends Served, Plan, Result>(
+  { handOffs, prefixes, stages }: Peers<Request, S, Plan, Result>,
+  from: InstanceIndex,
+  message: PeerMessage<Request>,
+  step: StepNumber | undefined,
+): string | undefined {
+  switch (message.kind) {
+    case 'fetch':
+    case 'missing':
+    case 'unwanted':
+      return prefixes.hear(from, message);
+    case 'enlist':
+    case 'enlisted':
+    case 'unable':
+    case 'dismiss':
+      return stages.hear(from, message);
+    default:
+      return handOffs.hear(from, message, step);
+  }
+}

@@ -1,0 +1,235 @@
+// The stages of chunked pipeline prefill at one instance: prompts of which it runs a range of the layers, chunk by chunk, as one of a group.
+import type { StepPredictor, StepShape } from '../policy/cost/step-shape.ts';
+import type { DecodeLeg, Departures } from './departures.ts';
+import type { Push } from './hand-offs.ts';
+import type { InFlight, PlannedStep } from './in-flight.ts';
+import type { InstanceTotals } from './instance-totals.ts';
+import type { InstanceIndex, PipelineGroup, PipelineMessage } from './messages.ts';
+import type { GenerationEvent, RequestId } from './ports.ts';
+import type { Roster } from './roster.ts';
+import type { Served, StepRun, Work } from './work.ts';
+
+interface Stage<Request, S> {
+  readonly request: Request;
+  readonly served: S;
+  readonly group: PipelineGroup;
+  /** Its place in the group. */
+  readonly index: number;
+  /** Leading tokens whose inputs are here. */
+  ready: number;
+  /** Of the first one: members that have not said yet that they keep memory. */
+  readonly awaited: Set<InstanceIndex>;
+}
+
+interface Parts<Request, S extends Served, Plan, Result> {
+  readonly work: Work<Request, S, Plan, Result>;
+  readonly roster: Roster<S>;
+  readonly totals: InstanceTotals;
+  readonly cost: StepPredictor;
+  readonly departures: Departures<Request, S>;
+}
+
+/** The instance, as its stages see it. */
+interface Owner<Request, S> {
+  readonly push: Push<Request>;
+  readonly serve: (request: Request) => S;
+  /** The first member computes the prompt by itself: somebody is short of memory. */
+  readonly alone: (request: Request, decode: DecodeLeg) => void;
+  /** All members keep memory. */
+  readonly started: (served: S) => void;
+}
+
+/**
+ * Chunk c runs here when the member before has done it, and this one chunk c - 1. The first member asks the others for memory; when one is short
+ * of it all let go and the first computes alone, so that nobody waits for memory while holding some. Every member sends the keys and values of its
+ * own layers to whoever decodes. A lost message is not noticed here: the conductor cancels every leg, at the latest when the request ends.
+ */
+export class Stages<Request extends { readonly id: RequestId }, S extends Served, Plan, Result> {
+  readonly #parts: Parts<Request, S, Plan, Result>;
+  readonly #owner: Owner<Request, S>;
+  /** Those that are not computed to the end here, in the order of their coming. */
+  readonly #stages = new Map<RequestId, Stage<Request, S>>();
+  #ranLast = false;
+
+  constructor(parts: Parts<Request, S, Plan, Result>, owner: Owner<Request, S>) {
+    this.#parts = parts;
+    this.#owner = owner;
+  }
+
+  /** Is it their turn? Stages and prompts of one's own alternate where both could run. */
+  get first(): boolean {
+    return this.#stages.size > 0 && !this.#ranLast;
+  }
+
+  /** A step of one's own runs. */
+  otherRan(): void {
+    this.#ranLast = false;
+  }
+
+  /** A prompt comes to the first member of its group. */
+  lead(request: Request, group: PipelineGroup): void {
+    const stage = this.#enter(request, group, 0);
+    if (stage === undefined) {
+      this.#owner.alone(request, legOf(group));
+      return;
+    }
+    stage.ready = stage.served.sequence.promptLength;
+    for (const [index, member] of group.members.entries()) {
+      if (index === 0) continue;
+      stage.awaited.add(member);
+      this.#send(member, { kind: 'enlist', id: request.id, request, group, index });
+    }
+  }
+
+  /** Keeps blocks for a share of the layers; undefined when there is no room. */
+  #enter(request: Request, group: PipelineGroup, index: number): Stage<Request, S> | undefined {
+    const served = this.#owner.serve(request);
+    const tokens = Math.ceil(served.sequence.promptLength / group.members.length);
+    if (!this.#parts.roster.hold(served, tokens)) return undefined;
+    served.sequence.cachedTokens = 0;
+    const stage = { request, served, group, index, ready: 0, awaited: new Set<InstanceIndex>() };
+    this.#stages.set(request.id, stage);
+    this.#parts.departures.add(request, served, legOf(group), { senders: group.members, asks: index === 0 });
+    return stage;
+  }
+
+  /** Returns why the message changed nothing, where it did not. */
+  hear(from: InstanceIndex, message: PipelineMessage<Request>): string | undefined {
+    const { id } = message;
+    const stage = this.#stages.get(id);
+    switch (message.kind) {
+      case 'enlist':
+        return this.#enlist(from, message);
+      case 'enlisted':
+        if (stage?.awaited.delete(from) !== true) return `request ${id} does not wait for that`;
+        if (stage.awaited.size === 0) this.#owner.started(stage.served);
+        return undefined;
+      case 'unable':
+        if (stage?.awaited.has(from) !== true) return `request ${id} does not wait for that`;
+        for (const member of stage.group.members.slice(1))
+          if (member !== from) this.#send(member, { kind: 'dismiss', id });
+        this.#leave(id, stage);
+        this.#owner.alone(stage.request, legOf(stage.group));
+        return undefined;
+      case 'dismiss':
+        if (stage === undefined) this.#parts.roster.bar(id);
+        if (stage === undefined) return `request ${id} is not here`;
+        this.#leave(id, stage);
+        return undefined;
+    }
+  }
+
+  #enlist(
+    from: InstanceIndex,
+    { id, request, group, index }: Extract<PipelineMessage<Request>, { kind: 'enlist' }>,
+  ): string | undefined {
+    const { roster } = this.#parts;
+    const known = roster.has(id);
+    const keeps = known || (!roster.hasLeft(id) && this.#enter(request, group, index) !== undefined);
+    // One that comes again is answered alike.
+    if (!keeps) roster.bar(id);
+    this.#send(from, keeps ? { kind: 'enlisted', id } : { kind: 'unable', id });
+    return known ? `request ${id} is here already` : undefined;
+  }
+
+  /** Before anything was computed. */
+  #leave(id: RequestId, { served }: Stage<Request, S>): void {
+    this.#stages.delete(id);
+    this.#parts.departures.drop(id);
+    this.#parts.roster.silence(id);
+    this.#parts.roster.remove(served, false);
+  }
+
+  /** Inputs of the first `tokens` tokens are here. False when nobody waits for them. */
+  feed(id: RequestId, tokens: number): boolean {
+    const stage = this.#stages.get(id);
+    if (stage === undefined || stage.ready >= tokens) return false;
+    stage.ready = tokens;
+    return true;
+  }
+
+  /** The next chunk of the oldest prompt that has one, its rows planned. */
+  next(): PlannedStep<S> | undefined {
+    for (const { served, group, index, ready, awaited } of this.#stages.values()) {
+      const { sequence } = served;
+      const { computed, promptLength } = sequence;
+      if (ready === computed || awaited.size > 0) continue;
+      const rows = Math.min(group.chunkTokens, ready - computed);
+      sequence.planned = rows;
+      const stages = group.members.length;
+      const logitRows = Number(index === stages - 1 && computed + rows === promptLength);
+      const keyRows = rows * computed + (rows * (rows + 1)) / 2;
+      this.#ranLast = true;
+      const shape: StepShape = { rows, keyRows, decodeRows: 0, decodeKeys: 0, logitRows };
+      const predictedUs = Math.round(this.#parts.cost.predictUs(shape) / stages);
+      return { predictedUs, shape, requests: [served], stepsMax: 1, stages, background: false };
+    }
+    return undefined;
+  }
+
+  /** The chunk in flight is computed: its outputs go to the next member, or what the client hears first to whoever decodes. */
+  commit(_nowUs: number, { requests, startedUs }: InFlight<S>, result: Result, stepUs: ArrayLike<number>): void {
+    const { work, totals, departures } = this.#parts;
+    totals.ran(stepUs);
+    const [served] = requests;
+    const { id, sequence } = served;
+    const stage = this.#stages.get(id);
+    if (stage === undefined) return;
+    const { group, index } = stage;
+    const last = index === group.members.length - 1;
+    if (index === 0) totals.computedPrompt += sequence.planned;
+    sequence.computed += sequence.planned;
+    if (!last) {
+      const tokens = sequence.planned;
+      const to = group.members[index + 1];
+      this.#owner.push({ kind: 'pass', id, to, tokens, upTo: sequence.computed });
+    }
+    sequence.planned = 0;
+    if (sequence.computed < sequence.promptLength) return;
+    this.drop(id);
+    const held: GenerationEvent[] = [];
+    if (last) {
+      totals.generated++;
+      const run: StepRun = { startedUs, stepUs };
+      work.commit(served, result, firstRow, run, (_, event) => held.push(event));
+      this.#owner.push({ kind: 'prefilled', id });
+    }
+    departures.compute(id, held);
+  }
+
+  /** What was under way to the member after this one is lost. Undefined where nothing was. */
+  broken(to: InstanceIndex, id: RequestId): S | undefined {
+    const stage = this.#stages.get(id);
+    return stage?.group.members[stage.index + 1] === to ? stage.served : undefined;
+  }
+
+  /** Nothing more is computed of it here. */
+  drop(id: RequestId): void {
+    this.#stages.delete(id);
+  }
+
+  /** Prompts that keep blocks here and are not computed to the end. */
+  keeping(flight: InFlight<S> | undefined): number {
+    const cancelled = flight !== undefined && flight.stages > 1 && !this.#stages.has(flight.requests[0].id);
+    return this.#stages.size + Number(cancelled);
+  }
+
+  #send(to: InstanceIndex, message: PipelineMessage<Request>): void {
+    this.#owner.push({ kind: 'send', to, message });
+  }
+
+  /** Throws unless every stage has no more computed than came. */
+  check(): void {
+    for (const [id, { served, ready }] of this.#stages) {
+      const { computed, planned, promptLength } = served.sequence;
+      if (computed + planned > ready || ready > promptLength)
+        throw new Error(`Stages broken: request ${id} has computed ${computed} of ${ready} tokens that came`);
+    }
+  }
+}
+
+const firstRow = { row: 0, scored: 0, samples: true };
+
+function legOf({ decodeAt, decodeLife }: PipelineGroup): DecodeLeg {
+  return { to: decodeAt, life: decodeLife };
+}

@@ -1,0 +1,147 @@
+// Instances that hand prompts to one another, with everything under way in the hands of a test.
+import { expect } from 'vitest';
+import type { InstanceEffect } from '../../src/cluster/effects.ts';
+import { createLengthInstance, type LengthInstance, LengthRequest } from '../../src/cluster/length-work.ts';
+import type { InstanceEvent } from '../../src/cluster/messages.ts';
+import { RooflineCost } from '../../src/policy/cost/roofline.ts';
+import { Float64Pool } from '../../src/util/float64-pool.ts';
+
+const blockTokens = 16;
+const cost = new RooflineCost({
+  model: {
+    layers: 2,
+    hidden: 64,
+    heads: 2,
+    kvHeads: 2,
+    headDim: 32,
+    intermediate: 128,
+    gated: true,
+    vocabulary: 100,
+    tiedHead: true,
+  },
+  device: {
+    memoryBytes: 4e6,
+    memoryBytesPerSecond: 1e9,
+    operationsPerSecond: 1e10,
+    linkBytesPerSecond: 1e9,
+    linkUs: 1,
+  },
+  efficiency: { compute: 1, memory: 1, link: 1, stepUs: 100, layerUs: 10 },
+  tensorParallel: 1,
+  pipelineParallel: 1,
+  weightBytes: 2,
+  kvBytes: 2,
+  kvMemoryShare: 1,
+});
+
+type Event = InstanceEvent<LengthRequest, undefined>;
+type Effect = InstanceEffect<undefined, LengthRequest>;
+
+/** Two instances that decode, the last ones, and others that prefill; whatever is under way comes when the test says. */
+export class HandOffWorld {
+  readonly instances: readonly LengthInstance[];
+  readonly heard = new Map<string, string[]>();
+  readonly requests: LengthRequest[] = [];
+  /** Under way. */
+  readonly messages: { readonly to: number; readonly event: Event }[] = [];
+  /** Steps in flight, by instance. */
+  readonly steps = new Map<number, number>();
+  /** Tokens on streams, by request. */
+  readonly streamed = new Map<string, number>();
+  nowUs = 0;
+
+  readonly #prefills: number;
+
+  constructor(layerWise: boolean, landingTokens: number, prefills = 2) {
+    this.#prefills = prefills;
+    const handOff = { layerWise, landingTokens, rechecks: false };
+    const limits = { tokensMax: 64, logitRowsMax: 9, sequencesMax: 8, stepUsDecoding: 5_000, stepUsPrefill: 5_000 };
+    const config = { cost, blockTokens, blocks: 20, eviction: 'lru', limits, coalesce: false, handOff } as const;
+    this.instances = Array.from({ length: prefills + 2 }, () => createLengthInstance({ ...config, queueMax: 1_000 }));
+  }
+
+  /** @param members of the group that computes it; fewer than 2: one instance does */
+  submit(inputTokens: number, outputTokens: number, members: readonly number[] = []): void {
+    const index = this.requests.length;
+    const trace = { index, arrivalUs: this.nowUs, inputTokens, outputTokens, blocks: new Int32Array(0) };
+    const request = new LengthRequest(trace, blockTokens, new Float64Pool());
+    this.requests.push(request);
+    this.heard.set(request.id, []);
+    const decodeAt = this.#prefills + (index % 3 === 0 ? 1 : 0);
+    const group = members.length < 2 ? undefined : { members, chunkTokens: 32, decodeAt };
+    const to = members[0] ?? index % this.#prefills;
+    this.messages.push({ to, event: { kind: 'submit', request, decodeAt, group } });
+  }
+
+  /** Is its submit there? The conductor's cancel never overtakes it. */
+  isSubmitted(id: string): boolean {
+    return !this.messages.some(({ event }) => event.kind === 'submit' && event.request.id === id);
+  }
+
+  cancel(id: string): void {
+    for (let to = 0; to < this.instances.length; to++) this.messages.push({ to, event: { kind: 'cancel', id } });
+  }
+
+  /** One of the things that could happen next. */
+  advance(choice: number, doubled: boolean, lost: boolean): boolean {
+    const options = this.messages.length + this.steps.size;
+    if (options === 0) return false;
+    const at = choice % options;
+    if (at < this.messages.length) {
+      const message = this.messages[at];
+      if (message !== undefined && !lost) this.tell(message.to, message.event);
+      // A submit that comes again after its request has ended would be a new request.
+      if (!doubled || lost || message?.event.kind === 'submit') this.messages.splice(at, 1);
+    } else {
+      const [to, step] = [...this.steps][at - this.messages.length] ?? [0, 0];
+      this.steps.delete(to);
+      this.tell(to, { kind: 'stepDone', step, result: undefined });
+    }
+    return true;
+  }
+
+  tell(to: number, event: Event): void {
+    this.nowUs += 100;
+    const instance = this.instances[to];
+    for (const effect of instance?.step(this.nowUs, event) ?? []) this.#apply(to, effect);
+    instance?.check();
+  }
+
+  #apply(from: number, effect: Effect): void {
+    switch (effect.kind) {
+      case 'runStep':
+        this.steps.set(from, effect.step);
+        break;
+      case 'emit':
+        if (effect.event.kind !== 'accepted') this.heard.get(effect.id)?.push(effect.event.kind);
+        break;
+      case 'send':
+        this.messages.push({ to: effect.to, event: { kind: 'peer', from, message: effect.message } });
+        break;
+      case 'stream': {
+        const { id, to, tokens, held } = effect;
+        expect(tokens).toBeGreaterThanOrEqual(0);
+        this.streamed.set(id, (this.streamed.get(id) ?? 0) + tokens);
+        if (held !== undefined) this.messages.push({ to, event: { kind: 'landed', from, id, held } });
+        break;
+      }
+      case 'pass': {
+        const { id, to, upTo } = effect;
+        this.messages.push({ to, event: { kind: 'activations', id, tokens: upTo } });
+        break;
+      }
+      case 'fault':
+        throw new Error(effect.message);
+    }
+  }
+
+  /** Whatever is left to happen, in order; what is doubled ends some time. */
+  finish(): void {
+    for (let i = 0; i < 20_000 && this.advance(0, false, false); i++);
+    expect([this.messages.length, this.steps.size]).toEqual([0, 0]);
+  }
+
+  pagesUsed(): number[] {
+    return this.instances.map((instance) => instance.snapshot().pages.used);
+  }
+}

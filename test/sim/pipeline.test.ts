@@ -1,0 +1,103 @@
+// Long prompts that groups of instances compute in a pipeline of their chunks, in simulated clusters.
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import { PipelinedPrefill } from '../../src/policy/pipeline/pipelined-prefill.ts';
+import { cluster, config, cost, requestOf, run, traces } from './small-cluster.ts';
+
+const pipeline = { members: 2, tokensOver: 100 };
+const instances = cluster({ prefill: 2, decode: 1 });
+
+const chunkUs = (from: number, rows: number, logitRows = 0) =>
+  cost.stepUs({ rows, keyRows: rows * from + (rows * (rows + 1)) / 2, decodeRows: 0, decodeKeys: 0, logitRows });
+
+describe('chunked pipeline prefill', () => {
+  it('takes all chunks at the first member, then the last ones at the others', () => {
+    const { outcome } = run([requestOf(0, 5_000, 150, 11)], { instances, pipeline });
+    const hopUs = 10 + (128 * cost.activationBytesPerToken) / 1000;
+    const first = chunkUs(0, 128) / 2;
+    // Asking the other member takes two messages; the last keys and values leave with the last layers.
+    const expectedUs = 20 + first + hopUs + first + chunkUs(128, 22, 1) / 2;
+    expect(Math.abs(outcome.ttftUs.max - expectedUs)).toBeLessThan(20);
+    expect(outcome.groupPrefills).toBe(1);
+    expect(outcome.bytesMoved.handoff).toBe(150 * cost.kvBytesPerToken);
+    expect(outcome.bytesMoved.activations).toBe(150 * cost.activationBytesPerToken);
+    const alone = run([requestOf(0, 5_000, 150, 11)], { instances }).outcome;
+    expect(outcome.ttftUs.max).toBeLessThan(alone.ttftUs.max);
+    expect(outcome.tbtUs.max).toBe(alone.tbtUs.max);
+  });
+
+  it('is left to long prompts, to those it is faster for, and to those that decode elsewhere', () => {
+    const groups = (tokens: number, output: number, of = instances, link?: number) =>
+      run([requestOf(0, 0, tokens, output)], { instances: of, pipeline, linkBytesPerSecond: link }).outcome
+        .groupPrefills;
+    expect([groups(100, 5), groups(101, 5), groups(150, 1)]).toEqual([0, 1, 0]);
+    expect(groups(150, 5, instances, 1e6)).toBe(0);
+    expect(groups(150, 5, cluster({ prefill: 1, decode: 2 }))).toBe(0);
+  });
+
+  it('lets members compute prompts of their own in between', () => {
+    const trace = [requestOf(0, 0, 150, 2, 0), requestOf(1, 100, 20, 2, 1), requestOf(2, 100, 20, 2, 2)];
+    const { outcome } = run(trace, { instances, pipeline });
+    const alone = run(trace, { instances: cluster({ prefill: 1, decode: 1 }) }).outcome;
+    expect([outcome.completedRequests, outcome.groupPrefills]).toEqual([3, 1]);
+    // Behind one chunk of half the layers, not behind the prompt.
+    expect(outcome.ttftUs.percentile(0.3)).toBeLessThan(alone.ttftUs.percentile(0.3));
+  });
+
+  it('ends every request once, frees all, and is the same with equal steps run one by one', () => {
+    let grouped = 0;
+    const shapes = fc.constantFrom([2, 1, 2], [3, 2, 2], [3, 1, 3], [4, 1, 3]);
+    fc.assert(
+      fc.property(
+        traces,
+        shapes,
+        fc.boolean(),
+        fc.boolean(),
+        (trace, [prefill = 2, decode = 1, members = 2], narrow, late) => {
+          const outcomes = [true, false].map((coalesce) => {
+            const slo = late ? { ttft: { us: 60_000 }, tbt: { us: 9_000 } } : undefined;
+            const { outcome, live } = run(trace, {
+              instances: cluster({ prefill, decode }, { coalesce }),
+              admission: { ...config.admission, kind: late ? 'early' : 'none', slo },
+              linkBytesPerSecond: narrow ? 1e8 : undefined,
+              pipeline: { members, tokensOver: 40 },
+            });
+            expect([outcome.requests, live]).toEqual([trace.length, 0]);
+            return outcome;
+          });
+          expect(outcomes[0]?.stateHash).toBe(outcomes[1]?.stateHash);
+          grouped += outcomes[0]?.groupPrefills ?? 0;
+        },
+      ),
+      { numRuns: 60 },
+    );
+    expect(grouped).toBeGreaterThan(30);
+  });
+});
+
+describe('the prediction of a group', () => {
+  it('takes the chunk size that is done first: small enough for the pipeline, large enough for the work', () => {
+    const steps = {
+      predictUs: ({ rows, keyRows }: { rows: number; keyRows: number }) => 1_000 + rows * 10 + keyRows / 1_000,
+    };
+    const prefill = new PipelinedPrefill(steps, 8192, () => 100);
+    const flowShop = (chunk: number, members: number, tokens: number) => {
+      const ends = Array.from({ length: members }, () => 0);
+      for (let from = 0; from < tokens; from += chunk) {
+        const rows = Math.min(chunk, tokens - from);
+        const us = steps.predictUs({ rows, keyRows: rows * from + (rows * (rows + 1)) / 2 }) / members;
+        for (let s = 0; s < members; s++) ends[s] = Math.max(ends[s] ?? 0, s === 0 ? 0 : (ends[s - 1] ?? 0) + 100) + us;
+      }
+      return ends.at(-1) ?? 0;
+    };
+    for (const members of [2, 3, 4]) {
+      for (const tokens of [4_096, 16_384, 131_072]) {
+        const sizes = [8192, 4096, 2048, 1024, 512];
+        const best = Math.min(...sizes.map((chunk) => flowShop(chunk, members, tokens)));
+        const plan = prefill.plan(tokens, members);
+        expect(plan.prefillUs).toBeCloseTo(best, 3);
+        expect(flowShop(plan.chunkTokens, members, tokens)).toBeCloseTo(best, 3);
+      }
+    }
+  });
+});
