@@ -346,19 +346,15 @@ export class Simulation {
         this.#streams.handOff(this.#nowUs, index, effect, this.#executors[index].endsUs);
         break;
       case 'pass':
-        this.#streams.pass(this.#nowUs, index, effect);
-        break;
       case 'streamPrefix':
-        this.#streams.prefix(this.#nowUs, index, effect);
+      case 'stopStream':
+        this.#streams.carry(this.#nowUs, index, effect);
         break;
       case 'readSsd':
         this.#tiers.read(this.#nowUs, index, effect);
         break;
       case 'writeSsd':
         this.#tiers.write(this.#nowUs, index, effect);
-        break;
-      case 'stopStream':
-        this.#streams.stop(this.#nowUs, index, effect);
         break;
       case 'journal':
         this.#tellConductor({ kind: 'journal', instance: index, journal: effect.journal });

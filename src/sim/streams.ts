@@ -45,22 +45,32 @@ export class Streams {
     this.#network.stream(nowUs, { from, to, name: id, kind: 'handoff' }, { bytes, untilUs, last });
   }
 
+  carry(
+    nowUs: number,
+    from: InstanceIndex,
+    effect: Extract<Effect, { kind: 'pass' | 'streamPrefix' | 'stopStream' }>,
+  ): void {
+    if (effect.kind === 'pass') this.#pass(nowUs, from, effect);
+    else if (effect.kind === 'streamPrefix') this.#prefix(nowUs, from, effect);
+    else this.#stop(nowUs, from, effect);
+  }
+
   /** What a range of the layers made of a chunk. */
-  pass(nowUs: number, from: InstanceIndex, { id, to, tokens, upTo }: Extract<Effect, { kind: 'pass' }>): void {
+  #pass(nowUs: number, from: InstanceIndex, { id, to, tokens, upTo }: Extract<Effect, { kind: 'pass' }>): void {
     const name = `${upTo} ${id}`;
     this.#passed.set(`${from} ${name}`, { id, tokens: upTo });
     const bytes = tokens * this.#bytesPerToken[from].activationBytesPerToken;
     this.#network.stream(nowUs, { from, to, name, kind: 'activations' }, { bytes, untilUs: nowUs, last: true });
   }
 
-  prefix(nowUs: number, from: InstanceIndex, effect: Extract<Effect, { kind: 'streamPrefix' }>): void {
+  #prefix(nowUs: number, from: InstanceIndex, effect: Extract<Effect, { kind: 'streamPrefix' }>): void {
     const { id, to, tokens, blocks } = effect;
     this.#prefixBlocks.set(`${to} ${id}`, blocks);
     const bytes = tokens * this.#bytesPerToken[from].kvBytesPerToken;
     this.#network.stream(nowUs, { from, to, name: id, kind: 'prefix' }, { bytes, untilUs: nowUs, last: true });
   }
 
-  stop(nowUs: number, from: InstanceIndex, { id, to, of }: Extract<Effect, { kind: 'stopStream' }>): void {
+  #stop(nowUs: number, from: InstanceIndex, { id, to, of }: Extract<Effect, { kind: 'stopStream' }>): void {
     this.#network.stop(nowUs, { from, to, name: id, kind: of });
     if (of === 'handoff') this.#held.delete(`${from} ${id}`);
     else this.#prefixBlocks.delete(`${to} ${id}`);
