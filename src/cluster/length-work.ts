@@ -260,7 +260,10 @@ export type { HostLink, StepCostModel };
 export type LengthInstance = Instance<LengthRequest, ServedLengths, undefined, undefined>;
 
 export interface LengthInstanceConfig
-  extends Pick<InstanceConfig, 'blockTokens' | 'eviction' | 'limits' | 'queueMax' | 'handOff' | 'pinShare' | 'tiers'> {
+  extends Pick<
+    InstanceConfig,
+    'blockTokens' | 'eviction' | 'limits' | 'queueMax' | 'handOff' | 'pinShare' | 'reportUs' | 'tiers'
+  > {
   readonly cost: StepCostModel;
   /** Which start of the instance it is; 0 unless given. */
   readonly life?: number;

@@ -19,6 +19,8 @@ export class SimulatedExecutor {
   readonly #index: number;
   readonly #watch: StepWatch | undefined;
   readonly #hostLink: HostLink | undefined;
+  /** How many times as long steps take from the next one on. */
+  slowness = 1;
   #exposedUs = 0;
   #first: StepShape | undefined;
   #step = 0;
@@ -87,6 +89,16 @@ export class SimulatedExecutor {
     this.#heap.push(nowUs, this.#index);
   }
 
+  /** The run in flight is never heard of. Returns how many of its steps had ended. */
+  stop(nowUs: number): number {
+    if (!this.#running) return 0;
+    this.#running = false;
+    let endsUs = this.#startedUs;
+    let steps = 0;
+    while (steps < this.#stepUs.length && endsUs + this.#stepUs[steps] <= nowUs) endsUs += this.#stepUs[steps++];
+    return steps;
+  }
+
   /** The event for the machine if its run ends now; `stepUs` is valid until the next run. */
   due(nowUs: number): StepEnd | undefined {
     if (!this.#running || nowUs !== this.#endsUs) return undefined;
@@ -124,7 +136,7 @@ export class SimulatedExecutor {
     for (let i = 0; i < steps; i++) {
       now.keyRows = shape.keyRows + i * rows;
       now.decodeKeys = shape.decodeKeys + i * decodeRows;
-      const us = this.#cost.stepUs(now);
+      const us = this.slowness === 1 ? this.#cost.stepUs(now) : Math.round(this.#cost.stepUs(now) * this.slowness);
       this.#stepUs[i] = us;
       total += us;
     }

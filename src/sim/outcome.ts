@@ -147,6 +147,14 @@ export class Outcome {
     return this.refused.atPrefill + this.refused.atDecode;
   }
 
+  /** An instance is gone with its counts; `steps` of what it was doing had ended. */
+  lost(instance: InstanceFigures, steps: number): void {
+    const { evictedBlocks, preemptions, ...counts } = instance.snapshot();
+    this.steps += counts.steps + steps;
+    this.preemptions += preemptions;
+    this.#mix(counts.steps + steps, evictedBlocks, preemptions);
+  }
+
   close(
     nowUs: number,
     instances: readonly InstanceFigures[],

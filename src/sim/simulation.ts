@@ -1,62 +1,42 @@
 // The simulator: carries the machines' effects out by turning each into a future event. It decides nothing.
-import { Conductor, type InstanceRole } from '../cluster/conductor.ts';
+import type { Conductor } from '../cluster/conductor.ts';
 import type { ConductorEffect, InstanceEffect } from '../cluster/effects.ts';
 import type { PoolLoads } from '../cluster/gate.ts';
-import { type AdmissionSettings, admissionConfig, type SloRule, sloRule } from '../cluster/length-admission.ts';
-import {
-  createLengthInstance,
-  type LengthInstance,
-  type LengthInstanceConfig,
-  LengthRequest,
-  lengthJobs,
-  lengthPlacement,
-} from '../cluster/length-work.ts';
+import { type SloRule, sloRule } from '../cluster/length-admission.ts';
+import { createLengthInstance, type LengthInstance, type LengthRequest } from '../cluster/length-work.ts';
 import type { ConductorEvent, InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
-import type { PipelineSettings, PlacementSettings } from '../cluster/placer.ts';
-import type { GenerationEvent, InstanceSnapshot } from '../cluster/ports.ts';
+import type { InstanceSnapshot } from '../cluster/ports.ts';
 import type { TraceRequest } from '../trace/request.ts';
-import { Float64Pool } from '../util/float64-pool.ts';
+import { Actions } from './actions.ts';
+import { Clients } from './clients.ts';
+import { createConductor } from './create-conductor.ts';
 import { EventHeap } from './event-heap.ts';
-import { SimulatedExecutor, type StepWatch } from './executor.ts';
-import { type ByteKind, Network, type Nic } from './network/network.ts';
+import { SimulatedExecutor } from './executor.ts';
+import { FaultLayer, type FaultyCluster } from './faults/fault-layer.ts';
+import { type ByteKind, Network } from './network/network.ts';
 import { Outcome } from './outcome.ts';
-import { Retries, type RetrySettings } from './retries.ts';
-import type { SsdRates } from './ssd.ts';
+import { Retries } from './retries.ts';
+import type { InstanceSpec, SimulationConfig } from './simulation-config.ts';
 import { Streams } from './streams.ts';
 import { SimulatedTiers } from './tiers.ts';
+import { wordsOf } from './words.ts';
 
-export interface InstanceSpec {
-  readonly role: InstanceRole;
-  readonly machine: Omit<LengthInstanceConfig, 'queueMax'>;
-  readonly nic: Nic;
-  /** What its SSD reads and writes, where blocks are kept there. */
-  readonly ssd?: SsdRates | undefined;
-}
-
-export interface SimulationConfig {
-  readonly instances: readonly InstanceSpec[];
-  /** Between two instances, where that is less than their NICs. */
-  readonly linkBytesPerSecond: number | undefined;
-  readonly blockTokens: number;
-  /** Requests accepted at once, over all instances. */
-  readonly queueMax: number;
-  readonly placement: PlacementSettings;
-  readonly admission: AdmissionSettings;
-  /** Undefined: who is refused does not come again. */
-  readonly retries?: RetrySettings | undefined;
-  /** Groups of instances that prefill compute long prompts together; undefined: none does. */
-  readonly pipeline?: PipelineSettings | undefined;
-  /** Every machine checks itself after every event. */
-  readonly checking: boolean;
-  /** Hears of every step. */
-  readonly watch?: StepWatch | undefined;
-}
+export type { InstanceSpec, SimulationConfig };
 
 type Effect = InstanceEffect<undefined, LengthRequest>;
+type ToInstance = InstanceEvent<LengthRequest, undefined>;
 
 /** What comes after the events of instances, in their order: the network's, and then messages. */
 const networkNumber = 0;
 const firstMessage = 1;
+
+interface Inside {
+  readonly conductor: Conductor<LengthRequest>;
+  readonly instances: readonly LengthInstance[];
+  readonly faults: FaultLayer | undefined;
+  readonly network: Network;
+  readonly requests: Iterable<LengthRequest>;
+}
 
 /**
  * Pure: a run is a function of its configuration and trace. At one time steps end first, in the order of their instances, then flows change,
@@ -65,28 +45,22 @@ const firstMessage = 1;
 export class Simulation {
   readonly outcome = new Outcome();
   readonly #config: SimulationConfig;
-  readonly #conductor: Conductor<LengthRequest>;
-  readonly #instances: readonly LengthInstance[];
+  #conductor: Conductor<LengthRequest>;
+  readonly #faults: FaultLayer | undefined;
+  readonly #instances: LengthInstance[];
   /** (instances): when each is to be woken. */
   readonly #wakeUs: Float64Array;
   readonly #executors: readonly SimulatedExecutor[];
   readonly #network: Network;
   readonly #streams: Streams;
   readonly #tiers: SimulatedTiers;
-  readonly #live = new Map<string, LengthRequest>();
+  readonly #clients: Clients;
   readonly #heap = new EventHeap();
-  /** On their way to an instance, by number. */
-  readonly #messages = new Map<
-    number,
-    { readonly to: InstanceIndex; readonly event: InstanceEvent<LengthRequest, undefined> }
-  >();
-  #messageNumber = 0;
-  /** Who come again, by the numbers of their events. */
-  readonly #comingAgain = new Map<number, number>();
+  readonly #actions: Actions;
+  #conductorWakeUs = Number.POSITIVE_INFINITY;
   readonly #sloOf: SloRule;
   /** Some wait for their tokens: the loads of the pools are looked at. */
   readonly #watched: boolean;
-  readonly #gaps = new Float64Pool();
   #nowUs = 0;
   /** When the network is looked at next: it stands in the heap. */
   #networkUs = Number.POSITIVE_INFINITY;
@@ -95,9 +69,8 @@ export class Simulation {
     this.#config = config;
     this.outcome.retries = config.retries && new Retries(config.retries);
     const { instances, linkBytesPerSecond } = config;
-    this.#instances = instances.map(({ machine }) =>
-      createLengthInstance({ ...machine, queueMax: Number.MAX_SAFE_INTEGER }),
-    );
+    this.#instances = instances.map((_, index) => this.#create(index, 0));
+    this.#actions = new Actions(this.#heap, instances.length + firstMessage);
     this.#wakeUs = new Float64Array(instances.length).fill(Number.POSITIVE_INFINITY);
     this.#executors = instances.map(
       ({ machine }, index) => new SimulatedExecutor(machine, this.#heap, index, config.watch),
@@ -112,23 +85,83 @@ export class Simulation {
       const bytesPerToken = costs[i].kvBytesPerToken;
       return { bytesPerToken, blockBytes: bytesPerToken * config.blockTokens, ssd };
     });
-    this.#tiers = new SimulatedTiers(tiered, (timeUs, to, event) => this.#send(to, event, timeUs - this.#nowUs));
+    this.#tiers = new SimulatedTiers(tiered, (timeUs, to, event) => this.#laterAt(timeUs, to, event));
     this.#sloOf = sloRule(config.admission, instances);
     this.#watched = config.admission.slo !== undefined || config.admission.classes !== undefined;
-    this.#conductor = new Conductor({
-      instances: this.#instances.map(({ capacityTokens }, i) => ({ capacityTokens, role: instances[i].role })),
-      queueMax: config.queueMax,
-      size: ({ size }) => size,
-      placement: lengthPlacement(config.placement, instances, linkBytesPerSecond, config.pipeline),
-      admission: admissionConfig(
-        config.admission,
-        this.#sloOf,
-        instances,
-        this.#instances.map(({ capacityTokens }) => capacityTokens),
-        linkBytesPerSecond,
-      ),
-      jobs: lengthJobs(instances),
+    this.#clients = new Clients({
+      blockTokens: config.blockTokens,
+      sloOf: this.#sloOf,
+      outcome: this.outcome,
+      submit: (request) => this.#tellConductor({ kind: 'submit', request }),
+      pin: (id, request, ttlUs) => this.#tellConductor({ kind: 'pin', id, request, ttlUs }),
+      at: (timeUs, action) => this.#actions.at(timeUs, action),
+      outlived: config.faults !== undefined,
     });
+    this.#conductor = this.#createConductor(false);
+    this.#faults = config.faults && new FaultLayer(config.faults, this.#faultyCluster());
+    if (this.#faults === undefined) return;
+    for (const index of instances.keys()) {
+      this.#tellConductor({ kind: 'instanceJoined', instance: index, life: 0 });
+      this.#scheduleWake(index);
+    }
+  }
+
+  #create(index: InstanceIndex, life: number): LengthInstance {
+    const { machine } = this.#config.instances[index];
+    const reportUs = this.#config.faults?.times.reportUs;
+    return createLengthInstance({ ...machine, queueMax: Number.MAX_SAFE_INTEGER, life, reportUs });
+  }
+
+  /** @param alone it knows of no instance yet */
+  #createConductor(alone: boolean): Conductor<LengthRequest> {
+    const capacityTokens = this.#instances.map((instance) => instance.capacityTokens);
+    return createConductor(this.#config, this.#sloOf, capacityTokens, alone);
+  }
+
+  #faultyCluster(): FaultyCluster {
+    return {
+      instances: this.#instances.length,
+      latencyUs: (index) => this.#config.instances[index].nic.us,
+      later: (delayUs, action) => this.#later(delayUs, action),
+      tellInstance: (index, event) => this.#tellInstance(index, event),
+      tellConductor: (event) => this.#tellConductor(event),
+      clear: (index, life) => {
+        this.outcome.lost(this.#instances[index], this.#executors[index].stop(this.#nowUs));
+        this.#instances[index] = this.#create(index, life);
+        this.#wakeUs[index] = Number.POSITIVE_INFINITY;
+      },
+      wake: (index) => this.#scheduleWake(index),
+      slow: (index, factor) => {
+        this.#executors[index].endRun(this.#nowUs);
+        this.#executors[index].slowness = factor;
+      },
+      breakFlows: (isBroken) => this.#streams.break(this.#nowUs, isBroken),
+      restartConductor: () => this.#restartConductor(),
+    };
+  }
+
+  /** The gateway beside it is gone too, and its clients with it. */
+  #restartConductor(): void {
+    this.#clients.failAll(this.#nowUs, 'Cannot generate: the gateway stopped');
+    this.#conductor = this.#createConductor(true);
+    this.#scheduleConductor();
+  }
+
+  /** It is not wanted any more. */
+  cancel(id: string): void {
+    if (this.#clients.leave(id)) this.#tellConductor({ kind: 'cancel', id });
+  }
+
+  /** All that there is, for those who check it. */
+  get inside(): Inside {
+    const { requests } = this.#clients;
+    return {
+      conductor: this.#conductor,
+      instances: this.#instances,
+      faults: this.#faults,
+      network: this.#network,
+      requests,
+    };
   }
 
   get nowUs(): number {
@@ -137,7 +170,7 @@ export class Simulation {
 
   /** Requests that came and have not ended. */
   get live(): number {
-    return this.#live.size;
+    return this.#clients.live;
   }
 
   /** When the next thing happens; Infinity when nothing is left to happen. */
@@ -177,19 +210,8 @@ export class Simulation {
   arrive(trace: TraceRequest): void {
     if (this.#watched) this.#lookUntil(trace.arrivalUs);
     this.advance(trace.arrivalUs);
-    this.#submit(trace, String(trace.index));
-  }
-
-  #submit(trace: TraceRequest, name: string): void {
     this.#nowUs = trace.arrivalUs;
-    const request = new LengthRequest(trace, this.#config.blockTokens, this.#gaps, name);
-    if (trace.pinUs !== undefined) {
-      this.#tellConductor({ kind: 'pin', id: name, request, ttlUs: trace.pinUs });
-      return;
-    }
-    request.slo = trace.batch === true ? undefined : this.#sloOf(trace, trace.outputTokens);
-    this.#live.set(request.id, request);
-    this.#tellConductor({ kind: 'submit', request });
+    this.#clients.come(trace, String(trace.index));
   }
 
   /** Looks at the loads of the pools at equal distances. */
@@ -204,7 +226,9 @@ export class Simulation {
 
   /** No request comes any more: runs until nothing is left to happen. */
   finish(): void {
-    this.advance(Number.POSITIVE_INFINITY);
+    if (this.#faults === undefined) this.advance(Number.POSITIVE_INFINITY);
+    // Instances and the conductor go on looking at each other for ever.
+    else while (this.#clients.live + this.#clients.comingAgain > 0) this.advance(this.nextUs);
     this.outcome.inlinePrefills = this.#conductor.inlinePrefills;
     this.outcome.tiers = this.#tiers.figures(this.snapshots(), this.outcome.cachedTokens, this.#config.blockTokens);
     this.outcome.groupPrefills = this.#conductor.groupPrefills;
@@ -220,85 +244,86 @@ export class Simulation {
       const key = heap.nextKey;
       heap.pop();
       if (key < this.#instances.length) this.#stepEnds(key);
-      else this.#networkEvent(key - this.#instances.length);
+      else if (key === this.#instances.length + networkNumber) this.#networkDue();
+      else this.#actions.do(key);
+      this.#config.inspect?.();
     }
   }
 
   #stepEnds(index: InstanceIndex): void {
     const ended = this.#executors[index].due(this.#nowUs);
     if (ended !== undefined) this.#tellInstance(index, ended);
+    if (this.#faults?.isUp(index) === false) return;
     if (this.#instances[index].nextUs <= this.#nowUs) this.#tellInstance(index, { kind: 'wake' });
   }
 
-  /** A flow changes, or a message arrives. */
-  #networkEvent(number: number): void {
-    if (number === networkNumber) {
-      // Else an earlier time has taken its place since.
-      if (this.#networkUs === this.#nowUs) this.#networkDue();
-      return;
-    }
-    const message = this.#messages.get(number);
-    this.#messages.delete(number);
-    if (message !== undefined) this.#tellInstance(message.to, message.event);
-    const { retries } = this.outcome;
-    const again = this.#comingAgain.get(number);
-    if (again === undefined || retries === undefined) return;
-    this.#comingAgain.delete(number);
-    const { trace, name } = retries.come(again);
-    this.#submit(trace, name);
-  }
-
-  #comesAgain(request: LengthRequest, atUs: number): void {
-    const number = firstMessage + this.#messageNumber++;
-    this.#comingAgain.set(number, request.trace.index);
-    this.#heap.push(atUs, this.#instances.length + number);
-  }
-
   #networkDue(): void {
+    // Else an earlier time has taken its place since.
+    if (this.#networkUs !== this.#nowUs) return;
     this.#networkUs = Number.POSITIVE_INFINITY;
     this.#streams.due(this.#nowUs);
     this.#scheduleNetwork();
   }
 
-  #post(from: InstanceIndex, to: InstanceIndex, event: InstanceEvent<LengthRequest, undefined>): void {
-    this.#send(to, event, this.#network.latencyUs(from, to));
+  #later(delayUs: number, action: () => void): void {
+    this.#actions.at(this.#nowUs + delayUs, action);
   }
 
-  #send(to: InstanceIndex, event: InstanceEvent<LengthRequest, undefined>, latencyUs: number): void {
-    const number = firstMessage + this.#messageNumber++;
-    this.#messages.set(number, { to, event });
-    this.#heap.push(this.#nowUs + latencyUs, this.#instances.length + number);
+  /** The instance hears it then, if it has not started anew since. */
+  #laterAt(timeUs: number, index: InstanceIndex, event: ToInstance): void {
+    const life = this.#faults?.lifeOf(index);
+    this.#actions.at(timeUs, () => {
+      if (this.#faults?.lifeOf(index) === life) this.#tellInstance(index, event);
+    });
+  }
+
+  #post(from: InstanceIndex, to: InstanceIndex, event: ToInstance): void {
+    const latencyUs = this.#network.latencyUs(from, to);
+    if (this.#faults === undefined) this.#later(latencyUs, () => this.#tellInstance(to, event));
+    else this.#faults.toPeer(from, to, event, latencyUs);
   }
 
   #tellConductor(event: ConductorEvent<LengthRequest>): void {
     const effects = this.#conductor.step(this.#nowUs, event);
     if (this.#config.checking) this.#conductor.check();
     for (const effect of effects) this.#conduct(effect);
+    if (this.#faults !== undefined) this.#scheduleConductor();
+  }
+
+  #scheduleConductor(): void {
+    const { nextUs } = this.#conductor;
+    if (nextUs === this.#conductorWakeUs || nextUs === Number.POSITIVE_INFINITY) return;
+    this.#conductorWakeUs = nextUs;
+    this.#later(Math.max(0, nextUs - this.#nowUs), () => {
+      if (this.#conductor.nextUs <= this.#nowUs) this.#tellConductor({ kind: 'wake' });
+    });
   }
 
   #conduct(effect: ConductorEffect<LengthRequest>): void {
     switch (effect.kind) {
       case 'forward': {
-        const { instance, request, decodeAt, predicted, prefix, group } = effect;
+        const { kind: _, id, instance, predicted, ...submit } = effect;
+        const { request } = submit;
         request.predicted = predicted;
-        const event = { kind: 'submit', request, decodeAt, prefix, group } as const;
+        this.#clients.tried(id, request);
+        const event = { ...submit, kind: 'submit' } as const;
         // A job may be sent because another instance's step ended: whatever else ends now comes first.
-        if (request.trace.batch === true) this.#send(instance, event, 0);
-        else this.#tellInstance(instance, event);
+        if (request.trace.batch === true) this.#later(0, () => this.#toInstance(instance, event));
+        else this.#toInstance(instance, event);
         break;
       }
       case 'emit':
-        this.#hear(effect.id, effect.event);
+        this.#clients.hear(this.#nowUs, effect.id, effect.event);
         break;
       case 'cancel':
-        this.#tellInstance(effect.instance, { kind: 'cancel', id: effect.id });
+        this.#toInstance(effect.instance, { kind: 'cancel', id: effect.id });
         break;
       case 'askBlocks':
-        this.#tellInstance(effect.instance, { kind: 'tellBlocks' });
+        this.#toInstance(effect.instance, { kind: 'tellBlocks' });
         break;
       case 'pin':
       case 'unpin':
-        this.#tellInstance(effect.instance, effect);
+        this.#toInstance(effect.instance, effect);
         break;
       case 'pinTold':
         this.outcome.pins[effect.state.kind]++;
@@ -309,7 +334,20 @@ export class Simulation {
     }
   }
 
-  #tellInstance(index: InstanceIndex, event: InstanceEvent<LengthRequest, undefined>): void {
+  /** The conductor says it. */
+  #toInstance(index: InstanceIndex, event: ToInstance): void {
+    if (this.#faults === undefined) this.#tellInstance(index, event);
+    else this.#faults.toInstance(index, event);
+  }
+
+  /** An instance says it. */
+  #toConductor(index: InstanceIndex, event: ConductorEvent<LengthRequest>): void {
+    if (this.#faults === undefined) this.#tellConductor(event);
+    else this.#faults.toConductor(index, event);
+  }
+
+  #tellInstance(index: InstanceIndex, event: ToInstance): void {
+    if (this.#faults?.isUp(index) === false) return;
     const effects = this.#instances[index].step(this.#nowUs, event);
     if (this.#config.checking) this.#instances[index].check();
     for (const effect of effects) this.#perform(index, effect);
@@ -321,10 +359,12 @@ export class Simulation {
     const { nextUs } = this.#instances[index];
     if (nextUs === this.#wakeUs[index]) return;
     this.#wakeUs[index] = nextUs;
-    if (nextUs < Number.POSITIVE_INFINITY) this.#heap.push(nextUs, index);
+    if (nextUs < Number.POSITIVE_INFINITY) this.#heap.push(Math.max(nextUs, this.#nowUs), index);
   }
 
   #perform(index: InstanceIndex, effect: Effect): void {
+    const words = wordsOf(index, effect);
+    if (words !== undefined) this.#toConductor(index, words);
     switch (effect.kind) {
       case 'runStep':
         this.#executors[index].run(this.#nowUs, effect);
@@ -332,12 +372,6 @@ export class Simulation {
         break;
       case 'endRun':
         this.#executors[index].endRun(this.#nowUs);
-        break;
-      case 'emit':
-        this.#tellConductor({ kind: 'heard', instance: index, id: effect.id, event: effect.event });
-        break;
-      case 'prefilled':
-        this.#tellConductor({ kind: 'prefilled', instance: index, id: effect.id });
         break;
       case 'send':
         this.#post(index, effect.to, { kind: 'peer', from: index, message: effect.message });
@@ -356,42 +390,11 @@ export class Simulation {
       case 'writeSsd':
         this.#tiers.write(this.#nowUs, index, effect);
         break;
-      case 'journal':
-        this.#tellConductor({ kind: 'journal', instance: index, journal: effect.journal });
-        break;
-      case 'snapshot':
-        this.#tellConductor({ kind: 'snapshot', instance: index, snapshot: effect.snapshot });
-        break;
-      case 'letGo':
-        this.#tellConductor({ kind: 'letGo', instance: index, id: effect.id, why: effect.why });
-        break;
-      case 'pinTold':
-        this.#tellConductor({ ...effect, instance: index });
-        break;
-      case 'report':
-        this.#tellConductor({ kind: 'report', instance: index, report: effect.report });
-        break;
       case 'abortStep':
         this.#executors[index].abort(this.#nowUs);
-        break;
-      case 'ignored':
         break;
       case 'fault':
         throw new Error(effect.message);
     }
-  }
-
-  /** A client hears of its request. */
-  #hear(id: string, event: GenerationEvent): void {
-    if (event.kind !== 'finished' && event.kind !== 'failed') return;
-    const request = this.#live.get(id);
-    if (request === undefined) throw new Error(`Simulation broken: request ${id} ended twice`);
-    this.#live.delete(id);
-    if (event.kind === 'finished') this.outcome.completed(request);
-    else {
-      const againUs = this.outcome.failed(this.#nowUs, request, event);
-      if (againUs !== undefined) this.#comesAgain(request, againUs);
-    }
-    request.release();
   }
 }

@@ -76,6 +76,27 @@ export class Streams {
     else this.#prefixBlocks.delete(`${to} ${id}`);
   }
 
+  /** Ends flows between such instances; who is there still hears of it. */
+  break(nowUs: number, isBroken: (from: InstanceIndex, to: InstanceIndex) => boolean): void {
+    const broken = [...this.#network.transfers].filter(({ from, to }) => isBroken(from, to));
+    for (const { from, to, name, kind } of broken) {
+      if (kind === 'activations') {
+        const id = this.#passed.get(`${from} ${name}`)?.id ?? name;
+        this.#network.stop(nowUs, { from, to, name, kind });
+        this.#passed.delete(`${from} ${name}`);
+        this.#delivery.tell(from, { kind: 'streamBroken', id, to });
+        continue;
+      }
+      const of = kind === 'prefix' ? 'prefix' : 'handoff';
+      this.#stop(nowUs, from, { kind: 'stopStream', id: name, to, of });
+      if (of === 'handoff') this.#delivery.tell(from, { kind: 'streamBroken', id: name, to });
+      else {
+        this.#delivery.tell(to, { kind: 'loaded', id: name, source: from, to: 0 });
+        this.#delivery.tell(from, { kind: 'prefixSent', id: name, to });
+      }
+    }
+  }
+
   /** What has left by now. */
   due(nowUs: number): void {
     for (;;) {

@@ -92,6 +92,11 @@ export class Network {
     this.#flows.offer(nowUs, transfer.flow, bytes, untilUs, last);
   }
 
+  /** Those under way. */
+  get transfers(): Iterable<Pick<Transfer, 'from' | 'to' | 'name' | 'kind'>> {
+    return this.#transfers.values();
+  }
+
   /** Drops what has not left yet; what is not known has ended before. */
   stop(nowUs: number, stream: Stream): void {
     const transfer = this.#transfers.get(keyOf(stream));

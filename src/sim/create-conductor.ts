@@ -1,0 +1,28 @@
+// The conductor of a simulated cluster.
+import { Conductor } from '../cluster/conductor.ts';
+import { admissionConfig, type SloRule } from '../cluster/length-admission.ts';
+import { LengthProgress } from '../cluster/length-progress.ts';
+import { type LengthRequest, lengthJobs, lengthPlacement } from '../cluster/length-work.ts';
+import type { SimulationConfig } from './simulation.ts';
+
+/** @param capacityTokens (instances) @param alone it knows of no instance yet */
+export function createConductor(
+  { instances, linkBytesPerSecond, faults, ...config }: SimulationConfig,
+  sloOf: SloRule,
+  capacityTokens: readonly number[],
+  alone: boolean,
+): Conductor<LengthRequest> {
+  return new Conductor({
+    instances: instances.map(({ role }, i) => ({ capacityTokens: capacityTokens[i], role, absent: alone })),
+    queueMax: config.queueMax,
+    size: ({ size }) => size,
+    placement: lengthPlacement(config.placement, instances, linkBytesPerSecond, config.pipeline),
+    admission: admissionConfig(config.admission, sloOf, instances, capacityTokens, linkBytesPerSecond),
+    jobs: lengthJobs(instances),
+    retries: faults && {
+      triesMax: faults.times.triesMax,
+      progressOf: (request) => new LengthProgress(request),
+      patience: faults.times,
+    },
+  });
+}

@@ -1,0 +1,62 @@
+// A network that loses, doubles, delays and cuts off what a conductor and its instances say to one another.
+import type { InstanceIndex } from '../../cluster/messages.ts';
+import type { Dice } from '../lending/dice.ts';
+import type { Fault, FaultName } from './faults.ts';
+
+export type Party = 'conductor' | InstanceIndex;
+
+export class Courier {
+  readonly #dice: Dice;
+  readonly #later: (delayUs: number, action: () => void) => void;
+  readonly #count: (fault: FaultName) => void;
+  #faults: readonly Fault[];
+  readonly #cutOff = new Set<Party>();
+
+  constructor(
+    dice: Dice,
+    faults: readonly Fault[],
+    later: (delayUs: number, action: () => void) => void,
+    count: (fault: FaultName) => void,
+  ) {
+    this.#dice = dice;
+    this.#faults = faults.filter(({ kind }) => kind === 'loss' || kind === 'duplication' || kind === 'delay');
+    this.#later = later;
+    this.#count = count;
+  }
+
+  /** From now on nothing goes wrong any more. */
+  heal(): void {
+    this.#faults = [];
+    this.#cutOff.clear();
+  }
+
+  /** These hear one another but nobody else. */
+  cut(parties: readonly Party[]): void {
+    for (const party of parties) this.#cutOff.add(party);
+  }
+
+  join(parties: readonly Party[]): void {
+    for (const party of parties) this.#cutOff.delete(party);
+  }
+
+  canHear(from: Party, to: Party): boolean {
+    return this.#cutOff.has(from) === this.#cutOff.has(to);
+  }
+
+  /** What stands between the two when it arrives decides whether it does. */
+  send(from: Party, to: Party, latencyUs: number, deliver: () => void): void {
+    let copies = 1;
+    let delayUs = latencyUs;
+    for (const { kind, ratio, byUs } of this.#faults) {
+      if (!this.#dice.chance(ratio)) continue;
+      if (kind === 'loss') copies = 0;
+      else if (kind === 'duplication') copies *= 2;
+      else delayUs += this.#dice.around(byUs);
+      this.#count(kind === 'loss' || kind === 'duplication' ? kind : 'delay');
+    }
+    for (let i = 0; i < copies; i++)
+      this.#later(i === 0 ? delayUs : latencyUs, () => {
+        if (this.canHear(from, to)) deliver();
+      });
+  }
+}

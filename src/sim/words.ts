@@ -1,0 +1,24 @@
+// What of an instance's effects is said to the conductor.
+import type { InstanceEffect } from '../cluster/effects.ts';
+import type { LengthRequest } from '../cluster/length-work.ts';
+import type { ConductorEvent, InstanceIndex } from '../cluster/messages.ts';
+
+/** Undefined: it is for others. */
+export function wordsOf(
+  instance: InstanceIndex,
+  effect: InstanceEffect<undefined, LengthRequest>,
+): ConductorEvent<LengthRequest> | undefined {
+  switch (effect.kind) {
+    case 'emit':
+      return { kind: 'heard', instance, id: effect.id, event: effect.event };
+    case 'prefilled':
+    case 'letGo':
+    case 'journal':
+    case 'snapshot':
+    case 'pinTold':
+    case 'report':
+      return { ...effect, instance };
+    default:
+      return undefined;
+  }
+}
