@@ -1,14 +1,18 @@
 // Entry of an instance's thread: kernels, weights, engine, machine, loop.
 import { platform, setPriority } from 'node:os';
 import { type MessagePort, parentPort, workerData } from 'node:worker_threads';
-import { createTokenInstance, type TokenInstance } from '../cluster/token-work.ts';
+import { createTokenInstance } from '../cluster/token-work.ts';
 import { Engine } from '../engine/engine.ts';
 import { modelFingerprint } from '../engine/fingerprint.ts';
 import { type LoadedModel, loadModel } from '../engine/load-model.ts';
 import type { Backend } from '../kernel/backend.ts';
+import { NativeMessenger } from '../kernel/native-messenger.ts';
 import { collectWhenAsked } from '../live/collection.ts';
 import { InstanceLoop } from '../live/instance-loop.ts';
+import { LiveHandOffs } from '../live/live-hand-offs.ts';
 import type { BlockRoot, FromInstance, InstanceThreadData, ReadyMessage } from '../live/protocol.ts';
+import { pagesFor } from '../policy/blocks/layer-groups.ts';
+import { pageTokens } from '../util/step.ts';
 import { openModel } from '../weights/open-model.ts';
 import { createBackend } from './backend.ts';
 import { defaultKvBytes } from './kv-memory.ts';
@@ -25,8 +29,7 @@ const stepUsPrefill = 100_000;
 const computeNiceness = 5;
 
 interface Served {
-  readonly machine: TokenInstance;
-  readonly engine: Engine;
+  readonly loop: InstanceLoop;
   readonly ready: Omit<ReadyMessage, 'kind' | 'snapshot'>;
 }
 
@@ -49,14 +52,18 @@ function load(settings: InstanceSettings, backend: Backend): { readonly model: L
   }
 }
 
-function create({ settings, loaded, hashKey, journals }: InstanceThreadData<InstanceSettings>): Served {
+function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): Served {
+  const { settings, loaded, hashKey, journals, role } = data;
   const backend = createBackend(settings.threads);
   const { model, root } = loaded ?? load(settings, backend);
   const { contextTokens } = settings;
   const kvBytes = settings.kvBytes ?? defaultKvBytes(model.kv, contextTokens, settings.instances);
-  const engine = new Engine({ model, backend, tokensMax, logitRowsMax, kvBytes });
+  // Beside what is its own: room for the longest prompt, so that every one can land.
+  const landingPages = role === 'decode' ? pagesFor(model.kv.groups, contextTokens, pageTokens) : 0;
+  const pageBytes = landingPages * model.kv.pageBytes;
+  const engine = new Engine({ model, backend, tokensMax, logitRowsMax, kvBytes: kvBytes + pageBytes });
   const machine = createTokenInstance({
-    pages: engine.pages,
+    pages: engine.pages - landingPages,
     groups: model.kv.groups,
     eviction: settings.eviction,
     limits: { tokensMax, logitRowsMax, sequencesMax, stepUsDecoding, stepUsPrefill },
@@ -65,8 +72,17 @@ function create({ settings, loaded, hashKey, journals }: InstanceThreadData<Inst
     root,
     // Blocks never leave this process, so nobody outside has to know the key: identities cannot be forged from there.
     hashKey,
+    handOff: { layerWise: true, landingTokens: 0, landingPages, rechecks: false },
     ...(journals ? { journalLife: 1 } : {}),
   });
+  const handOffs = data.peers.some((peer) => peer !== undefined)
+    ? new LiveHandOffs({
+        ports: data.peers,
+        messenger: new NativeMessenger(engine.pool, () => loop.wake()),
+        shape: { groups: model.kv.groups, layers: engine.layers },
+      })
+    : undefined;
+  const loop = new InstanceLoop(machine, engine, port, new Int32Array(data.abort), console.error, handOffs);
   const description = {
     weights: `${settings.weights} (${model.packedTypes.join(', ')})`,
     // A layer whose weights are not quantised takes bf16 where int8 was asked for.
@@ -77,10 +93,11 @@ function create({ settings, loaded, hashKey, journals }: InstanceThreadData<Inst
     kvBytes: engine.pages * model.kv.pageBytes,
     contextTokens,
     capacityTokens: machine.capacityTokens,
+    role,
   };
   // What the oracle holds is this thread's alone.
   const shared = backend.isa === 'reference' ? undefined : model;
-  return { machine, engine, ready: { description, root, shared } };
+  return { loop, ready: { description, root, shared } };
 }
 
 /** On Linux this is the calling thread's own, and its compute threads inherit it: the gateway's thread goes first where cores are short. */
@@ -93,10 +110,10 @@ function serve(port: MessagePort): void {
   const data = workerData as InstanceThreadData<InstanceSettings>;
   try {
     yieldToGateway();
-    const { machine, engine, ready } = create(data);
-    new InstanceLoop(machine, engine, port, new Int32Array(data.abort), console.error).start();
+    const { loop, ready } = create(data, port);
+    loop.start();
     collectWhenAsked();
-    post({ kind: 'ready', ...ready, snapshot: machine.snapshot() });
+    post({ kind: 'ready', ...ready, snapshot: loop.snapshot() });
   } catch (error) {
     post({ kind: 'unable', message: error instanceof Error ? error.message : String(error) });
   }

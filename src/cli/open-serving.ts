@@ -6,7 +6,7 @@ import { LiveCluster } from '../live/live-cluster.ts';
 import { TokenizerThread } from '../live/tokenizer-thread.ts';
 import { openModel } from '../weights/open-model.ts';
 import { locateModel } from './locate-model.ts';
-import type { InstanceOptions, ModelOptions } from './options.ts';
+import { type InstanceOptions, type ModelOptions, oneInstance } from './options.ts';
 import { contextTokens, createServedModel } from './served-model.ts';
 import type { InstanceSettings } from './worker-settings.ts';
 
@@ -30,7 +30,7 @@ export interface ServingOptions {
 }
 
 export async function openServing(options: ModelOptions, serving: ServingOptions): Promise<Serving> {
-  const { queue, servedModelName, instances = [{}] } = serving;
+  const { queue, servedModelName, instances = [oneInstance] } = serving;
   const { path, name } = await locateModel(options.model);
   const files = openModel(path);
   try {
@@ -38,7 +38,10 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
     // The workers pack weights while this thread builds the tokenizer.
     const cluster = new LiveCluster({
       entry: new URL('./instance-worker.js', import.meta.url),
-      instances: instances.map((own) => instanceSettings(options, own, path, context, instances.length)),
+      instances: instances.map((own) => ({
+        role: own.role,
+        settings: instanceSettings(options, own, path, context, instances.length),
+      })),
       queueMax: queue,
       log: console.error,
     });

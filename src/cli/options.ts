@@ -49,19 +49,30 @@ export const modelOptionsSchema = z.object({
 const instancesMax = 64;
 
 /** What sets an instance apart from the others. */
-const instanceSchema = z.strictObject({ threads: count(1, 1024).optional(), kvMemory: bytes.optional() });
+const instanceSchema = z.strictObject({
+  role: z.enum(['mixed', 'prefill', 'decode']).default('mixed'),
+  threads: count(1, 1024).optional(),
+  kvMemory: bytes.optional(),
+});
 export type InstanceOptions = z.infer<typeof instanceSchema>;
+/** Does all that there is to do, with all that there is. */
+export const oneInstance: InstanceOptions = { role: 'mixed' };
 
 /** A number of equal ones, or a list. */
-const instancesSchema = z.union([
-  count(1, instancesMax).transform((n): InstanceOptions[] => Array.from({ length: n }, () => ({}))),
-  z.array(z.preprocess(inCamelCase, instanceSchema)).min(1).max(instancesMax),
-]);
+const instancesSchema = z
+  .union([
+    count(1, instancesMax).transform((n): InstanceOptions[] => Array.from({ length: n }, () => oneInstance)),
+    z.array(z.preprocess(inCamelCase, instanceSchema)).min(1).max(instancesMax),
+  ])
+  .refine((instances) => {
+    const roles = new Set(instances.map(({ role }) => role));
+    return roles.has('prefill') === roles.has('decode');
+  }, 'instances that prefill need some that decode, and those need some that prefill');
 
 const apiKey = z.string().min(1, 'a key is empty');
 
 export const serveOptionsSchema = modelOptionsSchema.extend({
-  instances: instancesSchema.default([{}]),
+  instances: instancesSchema.default([oneInstance]),
   host: z.string().default('127.0.0.1'),
   port: count(0, 65_535).default(8000),
   apiKey: z.union([apiKey.transform((key) => [key]), z.array(apiKey)]).default([]),

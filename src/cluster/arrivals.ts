@@ -1,5 +1,7 @@
 // Prompts computed elsewhere that go on here.
+import type { LandedPrompt } from '../policy/blocks/landing-pages.ts';
 import type { Push } from './hand-offs.ts';
+import type { LandingMemory } from './landing-memory.ts';
 import type { InstanceIndex, PeerMessage } from './messages.ts';
 import type { GenerationEvent, RequestId } from './ports.ts';
 import { RecentIds } from './recent-ids.ts';
@@ -18,26 +20,18 @@ interface Arrival<Request> {
   first: readonly GenerationEvent[];
 }
 
-/**
- * Prompts computed elsewhere land in memory of their own (the host's) and stay there until they are loaded: memory is granted in the order
- * of asking, as much as there is.
- */
+/** Prompts computed elsewhere land in memory set aside and stay there until they are loaded: it is granted in the order of asking, as much as there is. */
 export class Arrivals<Request> {
-  /** Tokens whose keys and values the memory holds. */
-  readonly #capacityTokens: number;
+  readonly #memory: LandingMemory;
   readonly #push: Push<Request>;
-  /** Hears how many tokens' worth of the memory is in use. */
-  readonly #uses: (tokens: number) => void;
   readonly #arrivals = new Map<RequestId, Arrival<Request>>();
   /** Landed, in order, and not yet looked at. */
   #landed: RequestId[] = [];
-  #usedTokens = 0;
   readonly #gone = new RecentIds();
 
-  constructor(capacityTokens: number, push: Push<Request>, uses: (tokens: number) => void) {
-    this.#capacityTokens = capacityTokens;
+  constructor(memory: LandingMemory, push: Push<Request>) {
+    this.#memory = memory;
     this.#push = push;
-    this.#uses = uses;
   }
 
   get size(): number {
@@ -60,7 +54,7 @@ export class Arrivals<Request> {
       this.confirm(senders, id);
       return;
     }
-    if (tokens > this.#capacityTokens) {
+    if (!this.#memory.fits(tokens)) {
       this.#answer(from, { kind: 'declined', id });
       return;
     }
@@ -102,6 +96,11 @@ export class Arrivals<Request> {
     for (const [id, { held }] of this.#arrivals) if (held === undefined) yield id;
   }
 
+  /** The pages that it has landed in, where they are of the pool. */
+  pagesOf(id: RequestId): LandedPrompt | undefined {
+    return this.#memory.landed(id);
+  }
+
   /** What the client hears first of a request that has landed. */
   heldOf(id: RequestId): readonly GenerationEvent[] | undefined {
     return this.#arrivals.get(id)?.held;
@@ -124,7 +123,7 @@ export class Arrivals<Request> {
     const arrival = this.#arrivals.get(id);
     if (arrival === undefined) return false;
     this.#arrivals.delete(id);
-    if (arrival.granted) this.#use(-arrival.tokens);
+    if (arrival.granted) this.#memory.give(id, arrival.tokens);
     this.#grant();
     return true;
   }
@@ -133,16 +132,10 @@ export class Arrivals<Request> {
   #grant(): void {
     for (const [id, arrival] of this.#arrivals) {
       if (arrival.granted) continue;
-      if (this.#usedTokens + arrival.tokens > this.#capacityTokens) return;
+      if (!this.#memory.take(id, arrival.tokens)) return;
       arrival.granted = true;
-      this.#use(arrival.tokens);
       for (const sender of arrival.senders) this.#answer(sender, { kind: 'reserved', id });
     }
-  }
-
-  #use(tokens: number): void {
-    this.#usedTokens += tokens;
-    this.#uses(this.#usedTokens);
   }
 
   #answer(to: InstanceIndex, message: PeerMessage<Request>): void {
@@ -153,10 +146,6 @@ export class Arrivals<Request> {
   check(): void {
     let used = 0;
     for (const { granted, tokens } of this.#arrivals.values()) if (granted) used += tokens;
-    if (used !== this.#usedTokens || used > this.#capacityTokens) {
-      throw new Error(
-        `Arrivals broken: ${this.#usedTokens} tokens are counted, ${used} granted of ${this.#capacityTokens}`,
-      );
-    }
+    this.#memory.check(used);
   }
 }

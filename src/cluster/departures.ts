@@ -104,8 +104,8 @@ export class Departures<Request, S extends Served> {
     // Further than computed: the step was aborted, or the sequence preempted. It goes again.
     const from = Math.min(departure.streamed, computed);
     const to = Math.min(computed + planned, departure.tokens);
-    if (computed > from) this.#stream(departure, computed - from, undefined, undefined);
-    if (to > computed) this.#stream(departure, to - computed, step, undefined);
+    if (computed > from) this.#stream(departure, from, computed, undefined, undefined);
+    if (to > computed) this.#stream(departure, computed, to, step, undefined);
     departure.streamed = to;
   }
 
@@ -149,18 +149,21 @@ export class Departures<Request, S extends Served> {
   }
 
   #streamRest(departure: Departure<Request, S>, held: readonly GenerationEvent[]): void {
-    this.#stream(departure, departure.tokens - departure.streamed, undefined, held);
+    this.#stream(departure, departure.streamed, departure.tokens, undefined, held);
     departure.streamed = departure.tokens;
   }
 
   #stream(
-    { served, to, senders }: Departure<Request, S>,
-    tokens: number,
+    { served, to, senders, tokens: promptTokens }: Departure<Request, S>,
+    from: number,
+    end: number,
     step: StepNumber | undefined,
     held: readonly GenerationEvent[] | undefined,
   ): void {
+    const { id } = served;
+    const { table } = served.sequence;
     const stages = senders?.length ?? 1;
-    this.#push({ kind: 'stream', id: served.id, to, tokens, step, held, stages });
+    this.#push({ kind: 'stream', id, to, from, tokens: end - from, promptTokens, table, step, held, stages });
   }
 
   #send({ to }: Departure<Request, S>, message: PeerMessage<Request>): void {

@@ -1,5 +1,6 @@
 // What the machines want done: every effect of an instance or a conductor, as plain data for a driver.
 import type { BlockJournal, BlockSnapshot } from '../policy/blocks/block-journal.ts';
+import type { BlockTable } from '../policy/blocks/block-table.ts';
 import type { StepShape } from '../policy/cost/step-shape.ts';
 import type { Step } from '../util/step.ts';
 import type { Prediction } from './gate.ts';
@@ -53,7 +54,12 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
       readonly kind: 'stream';
       readonly id: RequestId;
       readonly to: InstanceIndex;
+      /** The first of them, of how many the prompt has. */
+      readonly from: number;
+      readonly promptTokens: number;
       readonly tokens: number;
+      /** The prompt's blocks, as they are until the machine's next step. */
+      readonly table: BlockTable;
       readonly step: StepNumber | undefined;
       readonly held: readonly GenerationEvent[] | undefined;
       readonly stages: number;
@@ -66,6 +72,10 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
       readonly tokens: number;
       readonly upTo: number;
     }
+  /** The other instance of a hand-off may write to these pages, in the order of `LandingLayout`: before the `reserved` that tells it so is sent. */
+  | { readonly kind: 'openLanding'; readonly id: RequestId; readonly pages: Int32Array }
+  /** It may write no more, and is not writing any more when this has been carried out. */
+  | { readonly kind: 'closeLanding'; readonly id: RequestId }
   /** Cached keys and values go to another instance, which has a request that starts behind them. When they have left, tell this one `prefixSent`; when they have arrived, the other one `loaded` to `blocks`. */
   | {
       readonly kind: 'streamPrefix';

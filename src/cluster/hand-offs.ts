@@ -2,6 +2,7 @@
 import { Arrivals } from './arrivals.ts';
 import { Departures } from './departures.ts';
 import type { InstanceEffect } from './effects.ts';
+import type { LandingMemory } from './landing-memory.ts';
 import type { HandOffMessage, InstanceIndex, StepNumber } from './messages.ts';
 import type { RequestId } from './ports.ts';
 import type { Served } from './work.ts';
@@ -11,6 +12,8 @@ export interface HandOffConfig {
   readonly layerWise: boolean;
   /** Tokens whose keys and values fit where prompts land (host memory) until they are loaded. What is cached there gives way. */
   readonly landingTokens: number;
+  /** Pages of the pool, besides, where prompts land instead: nothing is copied to load them. */
+  readonly landingPages?: number;
   /** What has landed is refused where its decode would be late, or not fit. */
   readonly rechecks: boolean;
 }
@@ -24,8 +27,7 @@ interface Owner<Request, S> {
   /** Which start of the instance this is, where others know. */
   readonly life: number | undefined;
   readonly promptTokens: (request: Request) => number;
-  /** So many tokens' worth of landing memory is in use now. */
-  readonly lands: (tokens: number) => void;
+  readonly memory: LandingMemory;
   /** The other side has the prompt, or will not have it. */
   readonly settled: (served: S, declined: boolean) => void;
 }
@@ -38,7 +40,7 @@ export class HandOffs<Request, S extends Served> {
   /** @param config undefined where there is no other instance */
   constructor(config: HandOffConfig | undefined, owner: Owner<Request, S>) {
     this.departures = new Departures(config?.layerWise ?? true, owner.push);
-    this.arrivals = new Arrivals(config?.landingTokens ?? 0, owner.push, owner.lands);
+    this.arrivals = new Arrivals(owner.memory, owner.push);
     this.#owner = owner;
   }
 

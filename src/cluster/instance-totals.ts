@@ -26,8 +26,10 @@ export class InstanceTotals {
     this.#heldUntilUs = nowUs;
   }
 
-  snapshot(batcher: Batcher, { usedPages, cachedPages, pages, evicted, lower }: BlockCache): InstanceSnapshot {
+  snapshot(batcher: Batcher, { usedPages, cachedPages, pages, evicted, lower, landing }: BlockCache): InstanceSnapshot {
+    const { total, free } = landing;
     return {
+      ...(total > 0 && { landing: { total, free } }),
       ready: true,
       waiting: batcher.waiting.length,
       running: batcher.running.length,

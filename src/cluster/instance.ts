@@ -12,6 +12,7 @@ import { HostTraffic, nothingMoved } from './host-traffic.ts';
 import { type InFlight, type PlannedStep, worthAborting } from './in-flight.ts';
 import type { InstanceConfig } from './instance-config.ts';
 import { InstanceTotals } from './instance-totals.ts';
+import { landingMemory } from './landing-memory.ts';
 import type { InstanceEvent, InstanceIndex, PrefixFetch, StepNumber } from './messages.ts';
 import { hearPeers, type Peers } from './peers.ts';
 import { Pinning } from './pinning.ts';
@@ -57,7 +58,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   constructor(config: InstanceConfig, work: (pools: readonly BlockPool[]) => Work<Request, S, Plan, Result>) {
     this.#config = config;
     this.#cost = config.cost;
-    this.#cache = new BlockCache(config);
+    this.#cache = new BlockCache({ ...config, landingPages: config.handOff?.landingPages });
     this.#journal = new CacheJournal(this.#cache, config.journalLife);
     this.#batcher = new Batcher(this.#cache, config.limits, this.#cost);
     this.#hostTraffic = new HostTraffic(this.#batcher, this.#cache);
@@ -67,7 +68,10 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       isLive: (id) => this.#roster.has(id),
       life: config.journalLife,
       promptTokens: (request) => this.#work.size(request).promptTokens,
-      lands: (tokens) => this.#hostTraffic.lands(tokens, config.handOff?.landingTokens ?? 0),
+      memory: landingMemory(config.handOff, this.#cache, {
+        push: (effect) => this.#effects.push(effect),
+        lands: (tokens, capacityTokens) => this.#hostTraffic.lands(tokens, capacityTokens),
+      }),
       settled: (served, declined) => this.#settled(served, declined),
     });
     this.#presence = new Presence(config.journalLife, config.reportUs);
@@ -113,6 +117,11 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   /** Tokens of prompts that were found in pinned blocks. */
   get pinHitTokens(): number {
     return this.#pinning.hitTokens;
+  }
+
+  /** (layer groups): pages of the blocks of each; shared, and read at once. */
+  get pools(): readonly BlockPool[] {
+    return this.#cache.groups.map(({ pool }) => pool);
   }
 
   /** When a `wake` is due, if nothing comes before. */
@@ -280,7 +289,9 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       const tbtUs = this.#work.tbtUsMax(request);
       const late = this.#roster.lateness(this.#work.size(request), tbtUs, this.#config, this.capacityTokens);
       if (late === undefined) {
-        this.#roster.take(this.#work.resume(request, this.#arrivalNumber++, held));
+        const served = this.#work.resume(request, this.#arrivalNumber++, held);
+        served.sequence.landedPages = this.#handOffs.arrivals.pagesOf(id);
+        this.#roster.take(served);
       } else {
         this.#handOffs.arrivals.drop(id);
         this.#emit(id, late);

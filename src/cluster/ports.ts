@@ -107,6 +107,15 @@ export interface InstanceSnapshot {
   readonly usedPageSeconds: number;
   /** Of the prefix cache below device memory, where there are any. */
   readonly tiers?: TiersSnapshot | undefined;
+  /** Pages set aside for prompts of other instances, and those of them that wait for one. */
+  readonly landing?: { readonly total: number; readonly free: number };
+  /** What has been copied to other instances, where prompts are handed over: pages, their bytes, those of them that left while the step that computed them still ran. */
+  readonly sent?: {
+    readonly pages: number;
+    readonly bytes: number;
+    readonly earlyBytes: number;
+    readonly copySeconds: number;
+  };
 }
 
 export interface TierSnapshot {

@@ -39,21 +39,23 @@ interface Prompt {
 
 export class TokenPlacement {
   readonly #hashKey: Uint32Array;
-  readonly #times: readonly PrefillTimes[];
+  /** (instances): those that are alike share one. */
+  #times: readonly PrefillTimes[] = [];
   readonly #chains = new WeakMap<GenerationRequest, BlockChain>();
   /** Prompts that are forwarded and have no first token yet. */
   readonly #prompts = new Map<RequestId, Prompt>();
   #root: BlockRoot | undefined;
 
   /** @param hashKey the cluster's, which keys the identities of blocks */
-  constructor(instances: number, hashKey: Uint32Array) {
+  constructor(hashKey: Uint32Array) {
     this.#hashKey = hashKey;
-    this.#times = Array.from({ length: instances }, () => new PrefillTimes());
   }
 
-  /** The model is loaded: its blocks chain from `root`. */
-  begin(root: BlockRoot): void {
+  /** The model is loaded: its blocks chain from `root`. @param kinds (instances): equal for those that compute alike */
+  begin(root: BlockRoot, kinds: readonly number[]): void {
     this.#root = root;
+    const times = new Map(kinds.map((kind) => [kind, new PrefillTimes()]));
+    this.#times = kinds.map((kind) => times.get(kind) ?? new PrefillTimes());
   }
 
   get config(): PlacerConfig<GenerationRequest> {

@@ -49,7 +49,10 @@ class TokenWork implements Work<GenerationRequest, ServedRequest, Step, StepResu
     for (const event of held) {
       if (event.kind === 'tokens') for (const token of event.tokens) served.append(token);
     }
-    served.sequence.landed = served.content.length - 1;
+    const { sequence } = served;
+    sequence.landed = served.content.length - 1;
+    // Its prompt's log-probabilities have been told where it was computed.
+    sequence.scored = Math.max(0, sequence.promptLength - 1);
     return served;
   }
 

@@ -1,4 +1,5 @@
 // The engine: a loaded model's program over one pool of KV pages.
+import type { LayerRef } from '../graph/program.ts';
 import type { Backend, KvPoolHandle, ProgramHandle, StepOutcome } from '../kernel/backend.ts';
 import type { Step } from '../util/step.ts';
 import type { LoadedModel } from './load-model.ts';
@@ -22,7 +23,10 @@ export class Engine {
   readonly pages: number;
   readonly #backend: Backend;
   readonly #program: ProgramHandle;
-  readonly #pool: KvPoolHandle;
+  /** The pages. */
+  readonly pool: KvPoolHandle;
+  /** (layers of the model, in the order of computation): the group of each, and its place there. */
+  readonly layers: readonly LayerRef[];
 
   /** @throws Error when the memory given holds not even one rBlock of each layer group */
   constructor(options: EngineOptions) {
@@ -40,15 +44,16 @@ export class Engine {
     this.logitRowsMax = logitRowsMax;
     this.pages = pages;
     this.#backend = backend;
-    this.#pool = backend.createKvPool({ pages, kvHeads, headDim, type });
+    this.pool = backend.createKvPool({ pages, kvHeads, headDim, type });
     const { linears, vectors, context } = model;
     const bindings = { linears, vectors, tokensMax, logitRowsMax, contextMax: context };
+    this.layers = model.compiled.program.ops.flatMap((op) => (op.kind === 'qkv' ? [op.layer] : []));
     this.#program = backend.createProgram(model.compiled.program, bindings);
   }
 
   /** One step, synchronously. @param abort a value other than 0 ends it between two ops as `aborted` */
   run(step: Step, abort: Int32Array): StepOutcome {
-    return this.#backend.run(this.#program, this.#pool, step, abort);
+    return this.#backend.run(this.#program, this.pool, step, abort);
   }
 
   /** (rows, vocabulary) logits of the last step, in the order of its `logitRows`: a copy. */
@@ -60,16 +65,16 @@ export class Engine {
 
   /** Canonical content of a page: (2, kvHeads, pageTokens, headDim), K first. */
   readPage(page: number): Float32Array {
-    return this.#backend.readPage(this.#pool, page);
+    return this.#backend.readPage(this.pool, page);
   }
 
   writePage(page: number, values: Float32Array): void {
-    this.#backend.writePage(this.#pool, page, values);
+    this.#backend.writePage(this.pool, page, values);
   }
 
   /** Frees the program and the pool; the model's weights stay. */
   close(): void {
     this.#backend.freeProgram(this.#program);
-    this.#backend.freeKvPool(this.#pool);
+    this.#backend.freeKvPool(this.pool);
   }
 }

@@ -33,6 +33,18 @@ const instanceGauges: readonly (readonly [string, string, (s: InstanceSnapshot) 
   ['kvasir_instance_kv_pages_used', 'KV pages of the instance held by requests', (s) => s.pages.used],
   ['kvasir_instance_kv_pages_cached', 'KV pages of the instance kept as prefix cache', (s) => s.pages.cached],
   ['kvasir_instance_kv_pages_free', 'KV pages of the instance free', (s) => s.pages.free],
+  ['kvasir_instance_landing_pages_free', 'Pages where prompts of others may land', (s) => s.landing?.free ?? 0],
+];
+
+/** Counters of each instance. */
+const instanceCounters: typeof instanceGauges = [
+  ['kvasir_instance_sent_bytes_total', 'Bytes of KV pages copied to other instances', (s) => s.sent?.bytes ?? 0],
+  [
+    'kvasir_instance_sent_early_bytes_total',
+    'Of them, those that left while the step that computed them still ran',
+    (s) => s.sent?.earlyBytes ?? 0,
+  ],
+  ['kvasir_instance_sent_seconds_total', 'Time spent copying them', (s) => s.sent?.copySeconds ?? 0],
 ];
 
 export class GatewayMetrics {
@@ -76,7 +88,9 @@ export class GatewayMetrics {
     });
     for (const [name, help, read] of gauges) this.#pull(name, help, () => read(port.snapshot()), 'gauge');
     for (const [name, help, read] of counters) this.#pull(name, help, () => read(port.snapshot()), 'counter');
-    for (const [name, help, read] of instanceGauges) this.#pullEach(name, help, () => port.instances().map(read));
+    const each = (read: (s: InstanceSnapshot) => number) => () => port.instances().map(read);
+    for (const [name, help, read] of instanceGauges) this.#pullEach(name, help, each(read), 'gauge');
+    for (const [name, help, read] of instanceCounters) this.#pullEach(name, help, each(read), 'counter');
   }
 
   /** @param startMs when the request came, by performance.now() */
@@ -92,14 +106,22 @@ export class GatewayMetrics {
     return { contentType: this.#registry.contentType, text: await this.#registry.metrics() };
   }
 
-  #pullEach(name: string, help: string, read: () => readonly number[]): void {
-    new Gauge({
-      name,
-      help,
-      labelNames: ['instance'],
-      registers: [this.#registry],
+  #pullEach(name: string, help: string, read: () => readonly number[], kind: 'gauge' | 'counter'): void {
+    const labelled = { name, help, labelNames: ['instance'], registers: [this.#registry] };
+    if (kind === 'gauge') {
+      new Gauge({
+        ...labelled,
+        collect() {
+          for (const [instance, value] of read().entries()) this.set({ instance }, value);
+        },
+      });
+      return;
+    }
+    new Counter({
+      ...labelled,
       collect() {
-        for (const [instance, value] of read().entries()) this.set({ instance }, value);
+        this.reset();
+        for (const [instance, value] of read().entries()) this.inc({ instance }, value);
       },
     });
   }

@@ -1,13 +1,18 @@
 // The loop of an instance's thread: messages in, machine, step, events out; JavaScript sleeps only when there is nothing to run.
 import { type MessagePort, receiveMessageOnPort } from 'node:worker_threads';
 import type { InstanceEffect } from '../cluster/effects.ts';
-import type { InstanceEvent } from '../cluster/messages.ts';
-import type { GenerationEvent, RequestId } from '../cluster/ports.ts';
+import type { InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
+import type { GenerationEvent, InstanceSnapshot, RequestId } from '../cluster/ports.ts';
 import type { TokenInstance } from '../cluster/token-work.ts';
 import type { Engine } from '../engine/engine.ts';
+import type { LiveHandOffs, PeerWire } from './live-hand-offs.ts';
 import type { BlockJournal, BlockSnapshot, EventsMessage, ToInstance } from './protocol.ts';
 
 type RunStep = Extract<InstanceEffect, { kind: 'runStep' }>;
+type HandOffEffect = Extract<
+  InstanceEffect,
+  { kind: 'send' | 'stream' | 'stopStream' | 'openLanding' | 'closeLanding' }
+>;
 
 export class InstanceLoop {
   readonly #machine: TokenInstance;
@@ -16,6 +21,10 @@ export class InstanceLoop {
   /** One word; another value than 0 stops the step in flight. The gateway's thread sets it too. */
   readonly #abort: Int32Array;
   readonly #log: (message: string) => void;
+  /** Undefined where no prompt is handed over. */
+  readonly #handOffs: LiveHandOffs | undefined;
+  #prefilled: RequestId[] = [];
+  #letGo: [RequestId, string][] = [];
   #events: [RequestId, GenerationEvent][] = [];
   #journals: BlockJournal[] = [];
   #blocks: BlockSnapshot | undefined;
@@ -31,12 +40,14 @@ export class InstanceLoop {
     port: MessagePort,
     abort: Int32Array,
     log: (message: string) => void,
+    handOffs?: LiveHandOffs,
   ) {
     this.#machine = machine;
     this.#engine = engine;
     this.#port = port;
     this.#abort = abort;
     this.#log = log;
+    this.#handOffs = handOffs;
   }
 
   /** Serves from now on; runs until `close`. */
@@ -45,6 +56,22 @@ export class InstanceLoop {
       this.#take(message);
       this.#work();
     });
+    for (const [from, port] of this.#handOffs?.ports.entries() ?? []) {
+      port?.on('message', (wire: PeerWire) => {
+        this.#hear(from, wire);
+        this.#work();
+      });
+    }
+  }
+
+  /** Pages have landed: looks for them, if the loop sleeps. */
+  wake(): void {
+    if (!this.#closed) this.#work();
+  }
+
+  snapshot(): InstanceSnapshot {
+    const snapshot = this.#machine.snapshot();
+    return this.#handOffs === undefined ? snapshot : { ...snapshot, sent: this.#handOffs.counts };
   }
 
   #work(): void {
@@ -64,6 +91,22 @@ export class InstanceLoop {
     for (let got = receiveMessageOnPort(this.#port); got !== undefined; got = receiveMessageOnPort(this.#port)) {
       this.#take(got.message as ToInstance);
     }
+    if (this.#handOffs !== undefined) this.#drainPeers(this.#handOffs);
+  }
+
+  #drainPeers(handOffs: LiveHandOffs): void {
+    for (const [from, port] of handOffs.ports.entries()) {
+      if (port === undefined) continue;
+      for (let got = receiveMessageOnPort(port); got !== undefined; got = receiveMessageOnPort(port)) {
+        this.#hear(from, got.message as PeerWire);
+      }
+    }
+    for (const event of handOffs.landed()) this.#feed(event);
+  }
+
+  #hear(from: InstanceIndex, wire: PeerWire): void {
+    const event = this.#closed ? undefined : this.#handOffs?.hear(from, wire);
+    if (event !== undefined) this.#feed(event);
   }
 
   #take(message: ToInstance): void {
@@ -73,11 +116,13 @@ export class InstanceLoop {
     }
     this.#closed = true;
     this.#port.close();
+    for (const port of this.#handOffs?.ports ?? []) port?.close();
   }
 
   #run(step: RunStep): void {
     this.#next = undefined;
     const ended = this.#execute(step);
+    this.#handOffs?.ran(step.step);
     // Cancels first, or an aborted step would be planned again with those who left.
     this.#drain();
     this.#feed(ended);
@@ -97,8 +142,8 @@ export class InstanceLoop {
   #feed(event: InstanceEvent): void {
     this.#changed = true;
     for (const effect of this.#machine.step(nowUs(), event)) {
-      // A request often ends by itself while its cancel is under way: nothing is wrong.
-      if (effect.kind === 'ignored' && event.kind === 'cancel') continue;
+      // A request often ends by itself while its cancel, or a peer's word of it, is under way: nothing is wrong.
+      if (effect.kind === 'ignored' && (event.kind === 'cancel' || event.kind === 'peer')) continue;
       this.#carryOut(effect);
     }
   }
@@ -130,33 +175,68 @@ export class InstanceLoop {
       case 'fault':
         this.#log(effect.message);
         break;
+      case 'prefilled':
+        this.#prefilled.push(effect.id);
+        break;
+      case 'letGo':
+        this.#letGo.push([effect.id, effect.why]);
+        break;
       case 'send':
       case 'stream':
-      case 'pass':
-      case 'streamPrefix':
       case 'stopStream':
-      case 'prefilled':
-      case 'letGo':
+      case 'openLanding':
+      case 'closeLanding':
+        this.#handOver(effect);
+        break;
+      case 'pass':
       case 'pinTold':
-        // An instance that stands alone prefills and decodes.
-        throw new Error(`Cannot carry out ${effect.kind}: there is no other instance`);
+      case 'streamPrefix':
+        throw new Error(`Cannot carry out ${effect.kind}: nobody here asks for it`);
+    }
+  }
+
+  #handOver(effect: HandOffEffect): void {
+    const handOffs = this.#handOffs;
+    if (handOffs === undefined) throw new Error(`Cannot carry out ${effect.kind}: there is no other instance`);
+    switch (effect.kind) {
+      case 'send':
+        handOffs.send(effect.to, effect.message);
+        break;
+      case 'stream':
+        handOffs.stream(effect, this.#machine.pools);
+        break;
+      case 'stopStream':
+        handOffs.stop(effect.id);
+        break;
+      case 'openLanding':
+        handOffs.open(effect.id, effect.pages);
+        break;
+      case 'closeLanding':
+        handOffs.close(effect.id);
+        break;
     }
   }
 
   /** One message for all that a turn brought; without events only before the thread sleeps. */
   #post(): void {
-    const news = this.#events.length > 0 || (this.#changed && this.#next === undefined);
+    const news =
+      this.#events.length + this.#prefilled.length + this.#letGo.length > 0 ||
+      (this.#changed && this.#next === undefined);
     if (!news || this.#closed) return;
     this.#changed = false;
     const message: EventsMessage = {
       kind: 'events',
       events: this.#events,
-      snapshot: this.#machine.snapshot(),
+      snapshot: this.snapshot(),
+      prefilled: this.#prefilled,
+      letGo: this.#letGo,
       journals: this.#journals,
       blocks: this.#blocks,
     };
     this.#port.postMessage(message);
     this.#events = [];
+    this.#prefilled = [];
+    this.#letGo = [];
     this.#journals = [];
     this.#blocks = undefined;
   }

@@ -20,7 +20,8 @@ export class InstanceThread {
     const abort = new SharedArrayBuffer(4);
     this.#abort = new Int32Array(abort);
     const workerData: InstanceThreadData<unknown> = { ...data, abort };
-    this.#worker = new Worker(entry, { workerData });
+    const transferList = data.peers.filter((port) => port !== undefined);
+    this.#worker = new Worker(entry, { workerData, transferList });
     this.#ready = this.#awaitReady(log, onEvents);
     // Whoever awaits it sees the failure; nobody else has to.
     this.#ready.catch(() => {});

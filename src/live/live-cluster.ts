@@ -1,7 +1,8 @@
 // An inference port over instances on worker threads: the conductor decides at once on this thread, each instance computes on its own.
 import { webcrypto } from 'node:crypto';
+import { MessageChannel, type MessagePort } from 'node:worker_threads';
 import { sizeOf } from '../cluster/admission.ts';
-import { Conductor } from '../cluster/conductor.ts';
+import { Conductor, type InstanceRole } from '../cluster/conductor.ts';
 import type { ConductorEffect } from '../cluster/effects.ts';
 import type { ConductorEvent, InstanceIndex } from '../cluster/messages.ts';
 import type {
@@ -27,8 +28,8 @@ const stillLoading: GenerationEvent = {
 export interface LiveClusterOptions {
   /** Module that the threads run: it makes an instance and starts an InstanceLoop. */
   readonly entry: URL;
-  /** (instances), one at least: settings of each, for the module. */
-  readonly instances: readonly unknown[];
+  /** (instances), one at least: what each is for, and settings for the module. */
+  readonly instances: readonly { readonly role: InstanceRole; readonly settings: unknown }[];
   /** Requests accepted at once. */
   readonly queueMax: number;
   readonly log: (message: string) => void;
@@ -52,6 +53,8 @@ export class LiveCluster implements InferencePort {
   readonly #ready: Promise<readonly InstanceDescription[]>;
   readonly #ended: Promise<void>;
   readonly #placement: TokenPlacement | undefined;
+  /** (instances, instances): from one to another, where prompts are handed over. */
+  readonly #ports: readonly (readonly (MessagePort | undefined)[])[];
   #over: () => void = () => {};
   /** undefined until all instances are ready. */
   #conductor: Conductor<GenerationRequest> | undefined;
@@ -63,8 +66,8 @@ export class LiveCluster implements InferencePort {
 
   constructor(options: LiveClusterOptions) {
     this.#options = options;
-    this.#placement =
-      options.instances.length > 1 ? new TokenPlacement(options.instances.length, this.#hashKey) : undefined;
+    this.#placement = options.instances.length > 1 ? new TokenPlacement(this.#hashKey) : undefined;
+    this.#ports = portsBetween(options.instances.map(({ role }) => role));
     this.#ended = new Promise((resolve) => {
       this.#over = resolve;
     });
@@ -78,7 +81,7 @@ export class LiveCluster implements InferencePort {
     return this.#ready;
   }
 
-  /** Resolves when no instance is left. */
+  /** Resolves when what is left can serve no request. */
   get ended(): Promise<void> {
     return this.#ended;
   }
@@ -102,7 +105,7 @@ export class LiveCluster implements InferencePort {
 
   snapshot(): InstanceSnapshot {
     const sum = sumOf(this.instances());
-    return { ...sum, ready: sum.ready && this.#conductor !== undefined && !this.#draining };
+    return { ...sum, ready: this.#serves() && this.#conductor !== undefined && !this.#draining };
   }
 
   instances(): readonly InstanceSnapshot[] {
@@ -129,9 +132,12 @@ export class LiveCluster implements InferencePort {
     const loaded = first.shared && { model: first.shared, root: first.root };
     const rest = this.#options.instances.slice(1).map((_, i) => this.#startOne(i + 1, loaded));
     const messages = [first, ...(await Promise.all(rest))];
-    this.#placement?.begin(first.root);
+    this.#placement?.begin(
+      first.root,
+      messages.map(({ description }) => description.threads),
+    );
     this.#conductor = new Conductor({
-      instances: messages.map(({ description: { capacityTokens } }) => ({ capacityTokens })),
+      instances: messages.map(({ description: { capacityTokens } }, i) => ({ capacityTokens, role: this.#role(i) })),
       queueMax: this.#options.queueMax,
       size: sizeOf,
       retries: { triesMax, progressOf: (request) => new TokenProgress(request) },
@@ -145,7 +151,9 @@ export class LiveCluster implements InferencePort {
     if (this.#closing) throw new Error('Cannot start the instance: the server is closing');
     const { entry, instances, log } = this.#options;
     const data = {
-      settings: instances[index],
+      settings: instances[index].settings,
+      role: this.#role(index),
+      peers: this.#ports[index],
       hashKey: this.#hashKey,
       journals: this.#placement !== undefined,
       loaded,
@@ -156,7 +164,8 @@ export class LiveCluster implements InferencePort {
     return thread.ready;
   }
 
-  #hear(instance: InstanceIndex, { events, snapshot, journals, blocks }: EventsMessage): void {
+  #hear(instance: InstanceIndex, message: EventsMessage): void {
+    const { events, snapshot, prefilled, letGo, journals, blocks } = message;
     this.#member(instance).snapshot = snapshot;
     for (const journal of journals) this.#feed({ kind: 'journal', instance, journal });
     if (blocks !== undefined) this.#feed({ kind: 'snapshot', instance, snapshot: blocks });
@@ -164,6 +173,11 @@ export class LiveCluster implements InferencePort {
       this.#placement?.heard(nowUs(), id, event);
       this.#feed({ kind: 'heard', instance, id, event });
     }
+    for (const id of prefilled) {
+      this.#placement?.prefilled(nowUs(), id);
+      this.#feed({ kind: 'prefilled', instance, id });
+    }
+    for (const [id, why] of letGo) this.#feed({ kind: 'letGo', instance, id, why });
   }
 
   #lost(instance: InstanceIndex): void {
@@ -171,8 +185,18 @@ export class LiveCluster implements InferencePort {
     const member = this.#member(instance);
     member.snapshot = { ...member.snapshot, ready: false };
     this.#feed({ kind: 'instanceLost', instance });
-    if (this.#gone.size === this.#options.instances.length || this.#conductor === undefined) this.#over();
+    if (!this.#serves() || this.#conductor === undefined) this.#over();
     else if (!this.#closing) this.#options.log(`Instance ${instance} is gone: the others go on`);
+  }
+
+  /** Is there one that does all, or one for each part? */
+  #serves(): boolean {
+    const roles = new Set(this.#options.instances.flatMap(({ role }, i) => (this.#gone.has(i) ? [] : [role])));
+    return roles.has('mixed') || (roles.has('prefill') && roles.has('decode'));
+  }
+
+  #role(instance: InstanceIndex): InstanceRole {
+    return this.#options.instances[instance].role;
   }
 
   #feed(event: ConductorEvent): void {
@@ -239,6 +263,21 @@ export class LiveCluster implements InferencePort {
     if (member === undefined) throw new Error(`Cluster broken: instance ${instance} has not been started`);
     return member;
   }
+}
+
+/** A channel between each that prefills and each that decodes. */
+function portsBetween(roles: readonly InstanceRole[]): readonly (readonly (MessagePort | undefined)[])[] {
+  const ports = roles.map(() => roles.map((): MessagePort | undefined => undefined));
+  for (const [from, role] of roles.entries()) {
+    if (role !== 'prefill') continue;
+    for (const [to, other] of roles.entries()) {
+      if (other !== 'decode') continue;
+      const { port1, port2 } = new MessageChannel();
+      ports[from][to] = port1;
+      ports[to][from] = port2;
+    }
+  }
+  return ports;
 }
 
 function nowUs(): number {

@@ -1,4 +1,6 @@
 // Messages between the gateway's thread and the threads of instances.
+import type { MessagePort } from 'node:worker_threads';
+import type { InstanceRole } from '../cluster/conductor.ts';
 import type { InstanceEffect } from '../cluster/effects.ts';
 import type { InstanceEvent } from '../cluster/messages.ts';
 import type { GenerationEvent, InstanceSnapshot, RequestId } from '../cluster/ports.ts';
@@ -34,6 +36,10 @@ export interface EventsMessage {
   readonly kind: 'events';
   readonly events: readonly (readonly [id: RequestId, event: GenerationEvent])[];
   readonly snapshot: InstanceSnapshot;
+  /** Prompts that are computed and go on elsewhere. */
+  readonly prefilled: readonly RequestId[];
+  /** Requests that it could have gone on with, were it not for others, and why it does not. */
+  readonly letGo: readonly (readonly [id: RequestId, why: string])[];
   /** What its cache stored and dropped, where conductors are told. */
   readonly journals: readonly BlockJournal[];
   /** All that it holds, if it was asked. */
@@ -51,12 +57,16 @@ export interface InstanceDescription {
   readonly contextTokens: number;
   /** Tokens whose keys and values fit into the KV memory at once. */
   readonly capacityTokens: number;
+  readonly role: InstanceRole;
 }
 
 /** What the thread is started with, beside the settings of its own. */
 export interface InstanceThreadData<Settings> {
   readonly settings: Settings;
   readonly abort: SharedArrayBuffer;
+  readonly role: InstanceRole;
+  /** (instances): to those that this one hands prompts to, or takes them from. */
+  readonly peers: readonly (MessagePort | undefined)[];
   /** Four words that key the identities of blocks: the same for all instances of a cluster. */
   readonly hashKey: Uint32Array;
   /** Is there a conductor that places by what instances hold? */

@@ -14,17 +14,29 @@ function read(yaml: string) {
   return readOptions(serveOptionsSchema, { config }).instances;
 }
 
+const mixed = { role: 'mixed' };
+
 test('instances are a number of equal ones, or a list of what sets each apart', () => {
-  expect(readOptions(serveOptionsSchema, {}).instances).toEqual([{}]);
-  expect(readOptions(serveOptionsSchema, { instances: '3' }).instances).toEqual([{}, {}, {}]);
-  expect(read('instances: 2')).toEqual([{}, {}]);
+  expect(readOptions(serveOptionsSchema, {}).instances).toEqual([mixed]);
+  expect(readOptions(serveOptionsSchema, { instances: '3' }).instances).toEqual([mixed, mixed, mixed]);
+  expect(read('instances: 2')).toEqual([mixed, mixed]);
   const list = 'instances:\n  - {threads: 2, kv-memory: 1g}\n  - {kvMemory: 512m}\n';
-  expect(read(list)).toEqual([{ threads: 2, kvMemory: 2 ** 30 }, { kvMemory: 2 ** 29 }]);
+  expect(read(list)).toEqual([
+    { ...mixed, threads: 2, kvMemory: 2 ** 30 },
+    { ...mixed, kvMemory: 2 ** 29 },
+  ]);
+  expect(read('instances: [{role: prefill}, {role: decode}]')).toEqual([{ role: 'prefill' }, { role: 'decode' }]);
 });
 
-test.each(['instances: 0', 'instances: []', 'instances: [{gpus: 1}]', 'instances: [{threads: 0}]', 'instances: 65'])(
-  'refused: %s',
-  (yaml) => {
-    expect(() => read(yaml)).toThrow('Cannot use --instances');
-  },
-);
+test.each([
+  'instances: 0',
+  'instances: []',
+  'instances: [{gpus: 1}]',
+  'instances: [{threads: 0}]',
+  'instances: 65',
+  'instances: [{role: prefill}]',
+  'instances: [{role: decode}, {role: mixed}]',
+  'instances: [{role: store}]',
+])('refused: %s', (yaml) => {
+  expect(() => read(yaml)).toThrow('Cannot use --instances');
+});

@@ -1,6 +1,7 @@
 // Clusters of real instances for tests: the embedded model on worker threads, and what each request is answered.
 import { fileURLToPath } from 'node:url';
 import type { InstanceSettings } from '../../src/cli/worker-settings.ts';
+import type { InstanceRole } from '../../src/cluster/conductor.ts';
 import type { GenerationEvent, GenerationRequest } from '../../src/cluster/ports.ts';
 import { LiveCluster } from '../../src/live/live-cluster.ts';
 import { greedy } from '../cluster/world.ts';
@@ -8,16 +9,17 @@ import { greedy } from '../cluster/world.ts';
 const model = fileURLToPath(new URL('../../models/kvasir-tiny/kvasir-tiny-q8_0.gguf', import.meta.url));
 
 /** Each ends its own thread when it is told to by a request named `deadly...`. */
-export function liveCluster(instances: readonly Partial<InstanceSettings>[]): LiveCluster {
+export function liveCluster(instances: readonly (Partial<InstanceSettings> & { role?: InstanceRole })[]): LiveCluster {
   const settings = { model, weights: 'native', inputs: 'bf16', threads: 1, contextTokens: 512 } as const;
   return new LiveCluster({
     entry: new URL('./dying-worker.mjs', import.meta.url),
-    instances: instances.map(
-      (own): InstanceSettings => ({
+    instances: instances.map(({ role = 'mixed', ...own }) => {
+      const shares: InstanceSettings = {
         ...{ ...settings, kvBytes: 32 * 2 ** 20, instances: instances.length, eviction: 'lru' },
         ...own,
-      }),
-    ),
+      };
+      return { role, settings: shares };
+    }),
     queueMax: 64,
     log: () => {},
   });

@@ -6,7 +6,7 @@ import { request } from '../cluster/world.ts';
 
 function start(failure: string): LiveCluster {
   const entry = new URL('./failing-worker.mjs', import.meta.url);
-  return new LiveCluster({ entry, instances: [{ failure }], queueMax: 4, log: () => {} });
+  return new LiveCluster({ entry, instances: [{ role: 'mixed', settings: { failure } }], queueMax: 4, log: () => {} });
 }
 
 describe('LiveCluster', () => {

@@ -86,7 +86,9 @@ export function describeInstances(id: string, instances: readonly InstanceDescri
     `Model ${id}: weights ${weights} (${megabytes(weightBytes)}), inputs ${inputs}, instruction set ${kernels}, ` +
     `context ${contextTokens} tokens`;
   if (instances.length === 1) return `${model}, ${describeShare(first)}`;
-  return [model, ...instances.map((instance, i) => `Instance ${i}: ${describeShare(instance)}`)].join('\n');
+  return [model, ...instances.map((instance, i) => `Instance ${i}: ${instance.role}, ${describeShare(instance)}`)].join(
+    '\n',
+  );
 }
 
 function describeShare({ threads, kvBytes }: InstanceDescription): string {

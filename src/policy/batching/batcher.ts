@@ -349,12 +349,12 @@ export class Batcher {
 
   /** There was room for all its tokens when it was let in. */
   #load(sequence: Sequence): void {
-    while (this.#cache.missing(sequence.table, sequence.landed) > 0) if (!this.#cache.allocate(sequence.table)) return;
-    this.#landedTokens += sequence.landed - sequence.computed;
-    sequence.computed = sequence.landed;
-    sequence.content.digest(sequence.landed);
-    const full = Math.min(Math.floor(sequence.landed / this.#blockTokens), sequence.chain.blocks);
-    this.#cache.commit(sequence.chain, 0, full, sequence.table);
+    const { chain, table, landed } = sequence;
+    if (!this.#cache.adopt(table, landed, sequence.landedPages)) return;
+    this.#landedTokens += landed - sequence.computed;
+    sequence.computed = landed;
+    sequence.content.digest(landed);
+    this.#cache.commit(chain, 0, Math.min(Math.floor(landed / this.#blockTokens), chain.blocks), table);
   }
 
   /** Gives the sequence blocks for its first `tokens` tokens, at the expense of the lowest ranks; stops short when it is the lowest itself. */
@@ -389,7 +389,7 @@ export class Batcher {
     if (forget) this.#cache.forget(sequence.chain, Math.floor(sequence.computed / this.#blockTokens));
     sequence.computed = 0;
     sequence.planned = 0;
-    sequence.landed = 0;
+    sequence.unland();
   }
 
   /** Throws unless every block reference belongs to a running or parked sequence and every claim and list is in order. */

@@ -1,6 +1,7 @@
 // A request as the batcher sees it: how many tokens, which blocks, and how far both have come.
 import { type BlockChain, KnownPrefix } from '../blocks/block-chain.ts';
 import { BlockTable } from '../blocks/block-table.ts';
+import type { LandedPrompt } from '../blocks/landing-pages.ts';
 
 /** What a sequence is made of. Its owner appends to it; the batcher asks how long it is and what its blocks are called. */
 export interface SequenceContent {
@@ -51,6 +52,8 @@ export class Sequence {
   computed = 0;
   /** Leading tokens whose keys and values lie ready to be loaded when it starts; they are lost when it is preempted. */
   landed = 0;
+  /** The pages that they lie in, where those are of the pool. */
+  landedPages: LandedPrompt | undefined;
   /** Leading prompt rows whose log-probabilities have been reported. */
   scored = 0;
   /** Rows of the step that is planned or in flight: positions computed..computed+planned-1. */
@@ -79,6 +82,12 @@ export class Sequence {
     this.scoresPrompt = spec.scoresPrompt;
     this.content = spec.content;
     this.table = new BlockTable(spec.groups, spec.content.chain.blocks + 2);
+  }
+
+  /** What has landed is of no use any more. */
+  unland(): void {
+    this.landed = 0;
+    this.landedPages = undefined;
   }
 
   /** Known tokens: prompt, then output. */

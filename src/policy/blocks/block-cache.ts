@@ -7,6 +7,7 @@ import type { BlockListener } from './block-journal.ts';
 import type { BlockTable } from './block-table.ts';
 import { type EvictionKind, EvictionQueue } from './eviction.ts';
 import { GroupCache, type Growth } from './group-cache.ts';
+import { type LandedPrompt, LandingPages } from './landing-pages.ts';
 import { blockPages, blocksFor, capacityTokens } from './layer-groups.ts';
 import { LowerTiers, type LowerTiersConfig } from './lower-tiers.ts';
 import { PagePool } from './page-pool.ts';
@@ -18,6 +19,8 @@ export interface BlockCacheConfig {
   /** Layer groups of the model, one at least: they share the pages. */
   readonly groups: readonly LayerGroup[];
   readonly eviction: EvictionKind;
+  /** Pages besides, where prompts computed elsewhere land. */
+  readonly landingPages?: number | undefined;
   /** Where blocks are kept besides; for models of one layer group. */
   readonly tiers?: Omit<LowerTiersConfig, 'eviction'> | undefined;
   /** Of the pages, what may be kept from sequences: 0 unless given. */
@@ -31,6 +34,7 @@ export interface BlockCacheConfig {
  */
 export class BlockCache {
   readonly pages: PagePool;
+  readonly landing: LandingPages;
   readonly blockTokens: number;
   /** In the order of the model's groups. */
   readonly groups: readonly GroupCache[];
@@ -52,9 +56,11 @@ export class BlockCache {
   #lending: LendingMemory | undefined;
   #evicted = 0;
 
-  constructor({ pages, blockTokens, groups, eviction, tiers, pinShare = 0 }: BlockCacheConfig) {
+  constructor(config: BlockCacheConfig) {
+    const { pages, blockTokens, groups, eviction, landingPages = 0, tiers, pinShare = 0 } = config;
     this.blockTokens = blockTokens;
-    this.pages = new PagePool(pages);
+    this.pages = new PagePool(pages, landingPages);
+    this.landing = new LandingPages(landingPages);
     this.blockPages = blockPages(groups);
     this.capacityTokens = capacityTokens(groups, pages - Math.floor(pages * pinShare), blockTokens);
     const ends = [0];
@@ -210,6 +216,33 @@ export class BlockCache {
     return true;
   }
 
+  /**
+   * Appends blocks until `tokens` tokens have room, and gives back at once what lies behind a window. Blocks take in the pages that have
+   * landed for them, and leave theirs in exchange. False, and nothing changed, when pages are short.
+   */
+  adopt(table: BlockTable, tokens: number, landed: LandedPrompt | undefined): boolean {
+    if (this.pagesMissing(table, { tokens, rows: this.blockTokens }) > this.availablePages) return false;
+    while (this.missing(table, tokens) > 0) {
+      if (!this.allocate(table)) throw new Error('Block cache broken: pages that were there cannot be had');
+      for (let g = 0; landed !== undefined && g < this.groups.length; g++) this.#exchange(table, g, landed);
+      this.leaveBehind(table, Math.min(tokens, table.length * this.blockTokens));
+    }
+    return true;
+  }
+
+  /** The last block of the table, if it has landed. */
+  #exchange(table: BlockTable, g: number, { layout, pages }: LandedPrompt): void {
+    const index = table.length - 1;
+    if (index < layout.first(g)) return;
+    const { pool } = this.groups[g];
+    const { blocks } = table.groups[g];
+    const block = blocks.at(blocks.length - 1);
+    for (let layer = 0; layer < pool.layers; layer++) {
+      const place = layout.place(g, index, layer);
+      pages[place] = pool.exchange(block, layer, pages[place]);
+    }
+  }
+
   /** Evicts until so many pages are free; false, and nothing evicted, when too much is in use. */
   makeFree(pages: number): boolean {
     if (this.pages.free >= pages) return true;
@@ -279,8 +312,9 @@ export class BlockCache {
   /** Throws unless every page belongs to one block or is free, and cached blocks can be evicted in some order. */
   check(): void {
     this.pages.check();
-    const owners = new Int32Array(this.pages.total);
+    const owners = new Int32Array(this.pages.ids);
     for (const group of this.groups) group.check(owners);
+    this.landing.check(owners);
     for (const group of this.#windowed) for (const whole of this.#whole) group.checkBeside(whole);
     this.#lending?.check(owners);
     this.lower?.check();

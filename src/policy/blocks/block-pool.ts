@@ -81,6 +81,16 @@ export class BlockPool {
     return block;
   }
 
+  /** The block's page of a layer for `other`, which is not the pool's; returns the page that it had. */
+  exchange(block: BlockId, layer: number, other: number): number {
+    if (this.#state[block] !== isUsed) throw this.#error('exchange a page of', block);
+    const at = block * this.layers + layer;
+    const page = this.pageTable[at];
+    this.#pages.exchange(page, other);
+    this.pageTable[at] = other;
+    return page;
+  }
+
   /** One more reference; a cached block becomes used. */
   retain(block: BlockId): void {
     if (this.#state[block] === isFree) throw this.#error('retain', block);
@@ -115,7 +125,7 @@ export class BlockPool {
   }
 
   /** Throws unless free + cached + used = total and no page belongs to two blocks. `owners` (pages) are marked: pools that share pages share it. */
-  check(owners: Int32Array = new Int32Array(this.#pages.total)): void {
+  check(owners: Int32Array = new Int32Array(this.#pages.ids)): void {
     const counts: [number, number, number] = [0, 0, 0];
     for (let block = 0; block < this.total; block++) {
       const state = this.#state[block] as 0 | 1 | 2;

@@ -1,17 +1,20 @@
 // Free pages of one instance: pages are fungible, so a stack of ids is all there is to it.
 
-/** Hands out page ids 0..total-1. */
+/** Hands out page ids first..first+total-1. */
 export class PagePool {
   readonly total: number;
+  /** Page ids there are, those that are not the pool's included. */
+  readonly ids: number;
   readonly #stack: Int32Array;
   readonly #taken: Uint8Array;
   #free: number;
 
-  constructor(total: number) {
+  constructor(total: number, first = 0) {
     this.total = total;
+    this.ids = first + total;
     // Lowest ids on top, so that a young pool fills from one end.
-    this.#stack = Int32Array.from({ length: total }, (_, i) => total - 1 - i);
-    this.#taken = new Uint8Array(total);
+    this.#stack = Int32Array.from({ length: total }, (_, i) => this.ids - 1 - i);
+    this.#taken = new Uint8Array(this.ids);
     this.#free = total;
   }
 
@@ -41,9 +44,17 @@ export class PagePool {
     }
   }
 
+  /** A taken page leaves the pool, and `other` is taken in its place. */
+  exchange(page: number, other: number): void {
+    if (this.#taken[page] !== 1 || this.#taken[other] !== 0)
+      throw new Error(`Cannot exchange a page: it is not taken, or the other is: pages ${page} and ${other}`);
+    this.#taken[page] = 0;
+    this.#taken[other] = 1;
+  }
+
   /** Throws unless every page is either taken or on the stack once. */
   check(): void {
-    const seen = new Uint8Array(this.total);
+    const seen = new Uint8Array(this.ids);
     for (let i = 0; i < this.#free; i++) {
       const page = this.#stack[i];
       if (seen[page] === 1 || this.#taken[page] === 1) {
@@ -52,7 +63,7 @@ export class PagePool {
       seen[page] = 1;
     }
     let taken = 0;
-    for (let page = 0; page < this.total; page++) taken += this.#taken[page];
+    for (let page = 0; page < this.ids; page++) taken += this.#taken[page];
     if (taken + this.#free !== this.total) {
       throw new Error(`Page pool broken: ${taken} taken + ${this.#free} free is not ${this.total}`);
     }

@@ -1,0 +1,48 @@
+// Which pages a stream of a hand-off moves, and where in its landing each goes.
+import { LandingLayout } from '../policy/blocks/landing-pages.ts';
+import type { LayerGroup } from '../util/step.ts';
+import { pageTokens } from '../util/step.ts';
+import type { InstanceEffect } from './effects.ts';
+
+export type Stream = Extract<InstanceEffect, { kind: 'stream' }>;
+
+/** A layer of the model: its group, and its place there. */
+export interface LayerPlace {
+  readonly group: number;
+  readonly index: number;
+}
+
+/** Pages of the blocks of a group, one for each layer: (blocks, layers). */
+interface PageTable {
+  readonly layers: number;
+  readonly pageTable: Int32Array;
+}
+
+/** What both ends know of the model. @param layers in the order of computation */
+export interface ParcelShape {
+  readonly groups: readonly LayerGroup[];
+  readonly layers: readonly LayerPlace[];
+}
+
+/**
+ * (parcels, 3): layer, in the order of computation; page of the sender; place in the landing. Layer after layer; whole pages, those that fill
+ * later too. Of groups with a window only what the first token of output sees.
+ */
+export function parcelsOf(
+  { from, tokens, promptTokens, table }: Pick<Stream, 'from' | 'tokens' | 'promptTokens' | 'table'>,
+  { groups, layers }: ParcelShape,
+  pools: readonly PageTable[],
+): Int32Array {
+  const layout = new LandingLayout(groups, promptTokens, pageTokens);
+  const end = Math.ceil((from + tokens) / pageTokens);
+  const parcels: number[] = [];
+  for (const [layer, { group, index }] of layers.entries()) {
+    const { layers: width, pageTable } = pools[group];
+    const { first, blocks } = table.groups[group];
+    for (let block = Math.max(Math.floor(from / pageTokens), layout.first(group)); block < end; block++) {
+      const page = pageTable[blocks.at(block - first) * width + index];
+      parcels.push(layer, page, layout.place(group, block, index));
+    }
+  }
+  return Int32Array.from(parcels);
+}

@@ -1,0 +1,135 @@
+// Carries out an instance's hand-offs: messages to peers over ports of threads, pages through the native messenger.
+import type { MessagePort } from 'node:worker_threads';
+import type { InstanceEvent, InstanceIndex, PeerMessage, StepNumber } from '../cluster/messages.ts';
+import { type ParcelShape, parcelsOf, type Stream } from '../cluster/parcels.ts';
+import type { GenerationEvent, RequestId } from '../cluster/ports.ts';
+import type { TokenInstance } from '../cluster/token-work.ts';
+import type { LandingHandle, Messenger, MessengerCounts } from './messenger.ts';
+
+/** What threads of instances tell each other. */
+export type PeerWire =
+  /** With `reserved` comes where the prompt is to land. */
+  | { readonly kind: 'message'; readonly message: PeerMessage; readonly landing: LandingHandle | undefined }
+  /** What the client hears first once all has landed. */
+  | { readonly kind: 'held'; readonly id: RequestId; readonly held: readonly GenerationEvent[] };
+
+/** A prompt that is expected here. */
+interface Landing {
+  readonly handle: LandingHandle;
+  from: InstanceIndex | undefined;
+  held: readonly GenerationEvent[] | undefined;
+  complete: boolean;
+}
+
+export interface LiveHandOffsOptions {
+  /** (instances): undefined where nothing is handed over. */
+  readonly ports: readonly (MessagePort | undefined)[];
+  readonly messenger: Messenger;
+  readonly shape: ParcelShape;
+}
+
+export class LiveHandOffs {
+  readonly #options: LiveHandOffsOptions;
+  readonly #messenger: Messenger;
+  /** Where prompts that leave here land, by peer and request. */
+  readonly #departures = new Map<RequestId, LandingHandle>();
+  readonly #landings = new Map<RequestId, Landing>();
+  readonly #byHandle = new Map<LandingHandle, RequestId>();
+  /** The step that has run, if its result has not been fed yet or is the last. */
+  #ran: StepNumber | undefined;
+
+  constructor(options: LiveHandOffsOptions) {
+    this.#options = options;
+    this.#messenger = options.messenger;
+  }
+
+  get ports(): readonly (MessagePort | undefined)[] {
+    return this.#options.ports;
+  }
+
+  get counts(): MessengerCounts {
+    return this.#messenger.counts;
+  }
+
+  /** A step has been run to its end, or was aborted. */
+  ran(step: StepNumber): void {
+    this.#ran = step;
+  }
+
+  send(to: InstanceIndex, message: PeerMessage): void {
+    const landing = message.kind === 'reserved' ? this.#landings.get(message.id) : undefined;
+    if (landing !== undefined) landing.from = to;
+    if (message.kind === 'release' || message.kind === 'taken') this.#departures.delete(message.id);
+    this.#post(to, { kind: 'message', message, landing: landing?.handle });
+  }
+
+  open(id: RequestId, pages: Int32Array): void {
+    const handle = this.#messenger.open(pages);
+    this.#landings.set(id, { handle, from: undefined, held: undefined, complete: false });
+    this.#byHandle.set(handle, id);
+  }
+
+  close(id: RequestId): void {
+    const landing = this.#landings.get(id);
+    if (landing === undefined) return;
+    this.#landings.delete(id);
+    this.#byHandle.delete(landing.handle);
+    this.#messenger.close(landing.handle);
+  }
+
+  stream(effect: Stream, pools: TokenInstance['pools']): void {
+    const { id, to, step, held } = effect;
+    const landing = this.#departures.get(id);
+    if (landing === undefined) return;
+    const computing = step !== undefined && step !== this.#ran;
+    const parcels = parcelsOf(effect, this.#options.shape, pools);
+    this.#messenger.send(landing, computing ? this.#messenger.nextStep : 0, parcels, held !== undefined);
+    if (held !== undefined) this.#post(to, { kind: 'held', id, held });
+  }
+
+  stop(id: RequestId): void {
+    const landing = this.#departures.get(id);
+    if (landing === undefined) return;
+    this.#departures.delete(id);
+    this.#messenger.stop(landing);
+  }
+
+  /** The event that a peer's message is for the machine, if it is one by itself. */
+  hear(from: InstanceIndex, wire: PeerWire): InstanceEvent | undefined {
+    if (wire.kind === 'held') {
+      const landing = this.#landings.get(wire.id);
+      if (landing === undefined) return undefined;
+      landing.held = wire.held;
+      return this.#landed(wire.id, landing);
+    }
+    const { message, landing } = wire;
+    if (landing !== undefined) this.#departures.set(message.id, landing);
+    if (message.kind === 'taken' || message.kind === 'declined') this.#departures.delete(message.id);
+    return { kind: 'peer', from, message };
+  }
+
+  /** Events of prompts that are all here. */
+  landed(): readonly InstanceEvent[] {
+    if (this.#landings.size === 0) return [];
+    const events: InstanceEvent[] = [];
+    for (const handle of this.#messenger.landed()) {
+      const id = this.#byHandle.get(handle);
+      const landing = id === undefined ? undefined : this.#landings.get(id);
+      if (id === undefined || landing === undefined) continue;
+      landing.complete = true;
+      const event = this.#landed(id, landing);
+      if (event !== undefined) events.push(event);
+    }
+    return events;
+  }
+
+  /** Pages and what comes with them take ways of their own: the later of the two says that all is here. */
+  #landed(id: RequestId, { from, held, complete }: Landing): InstanceEvent | undefined {
+    if (!complete || held === undefined || from === undefined) return undefined;
+    return { kind: 'landed', from, id, held };
+  }
+
+  #post(to: InstanceIndex, wire: PeerWire): void {
+    this.#options.ports[to]?.postMessage(wire);
+  }
+}

@@ -1,0 +1,33 @@
+// What carries pages of an instance's pool to others, whatever the way: the native thread of this process, or a simulated one in tests.
+
+/** Where pages land. */
+export type LandingHandle = number;
+
+export interface MessengerCounts {
+  readonly pages: number;
+  readonly bytes: number;
+  /** Of them, those that left while the step that computed them still ran. */
+  readonly earlyBytes: number;
+  readonly copySeconds: number;
+}
+
+export interface Messenger {
+  /** What has left so far. */
+  readonly counts: MessengerCounts;
+  /** The number of the step that begins next over the pool, for `send`. */
+  readonly nextStep: number;
+  /** Place i of the landing is `pages[i]` of this pool. */
+  open(pages: Int32Array): LandingHandle;
+  /** Once it returns nobody writes to the landing's pages. */
+  close(landing: LandingHandle): void;
+  /** Landings that have become complete since the last call. */
+  landed(): readonly LandingHandle[];
+  /**
+   * Sends pages to another pool's landing, in order: (parcels, 3) of layer, in the order of computation, page of this pool, place in the
+   * landing. What `step` computes leaves as its layers are ready; 0: at once. With `last` the landing is complete once they are there. To
+   * a landing that is closed nothing is sent.
+   */
+  send(landing: LandingHandle, step: number, parcels: Int32Array, last: boolean): void;
+  /** Drops what has not left for a landing. Once it returns nothing is read for it any more. */
+  stop(landing: LandingHandle): void;
+}

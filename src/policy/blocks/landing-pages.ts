@@ -1,0 +1,82 @@
+// Pages of the pool that are set aside for prompts computed elsewhere, and where in them each page of a prompt lands.
+import type { LayerGroup } from '../../util/step.ts';
+import { blocksFor, firstBlockSeen } from './layer-groups.ts';
+
+/**
+ * The pages of a prompt in the one order that sender and receiver agree on: group by group, block by block, layer by layer; of a group with
+ * a window only the blocks that the first token of output sees.
+ */
+export class LandingLayout {
+  /** Pages in all. */
+  readonly places: number;
+  /** Blocks of every group end here. */
+  readonly end: number;
+  readonly #groups: readonly { readonly layers: number; readonly first: number; readonly base: number }[];
+
+  constructor(groups: readonly LayerGroup[], promptTokens: number, blockTokens: number) {
+    this.end = blocksFor(promptTokens, blockTokens);
+    let base = 0;
+    this.#groups = groups.map(({ layers, window }) => {
+      const first = firstBlockSeen(window, promptTokens, blockTokens);
+      const group = { layers, first, base };
+      base += layers * (this.end - first);
+      return group;
+    });
+    this.places = base;
+  }
+
+  /** The first block of a group that lands. */
+  first(group: number): number {
+    return this.#groups[group].first;
+  }
+
+  place(group: number, block: number, layer: number): number {
+    const { layers, first, base } = this.#groups[group];
+    return base + (block - first) * layers + layer;
+  }
+}
+
+/** A prompt that lands, or has landed. */
+export interface LandedPrompt {
+  readonly layout: LandingLayout;
+  /** (places): a page for each. */
+  readonly pages: Int32Array;
+}
+
+/** Pages 0..total-1 at first; each that blocks take in is exchanged for one of theirs. */
+export class LandingPages {
+  readonly total: number;
+  readonly #stack: Int32Array;
+  #free: number;
+
+  constructor(total: number) {
+    this.total = total;
+    this.#stack = Int32Array.from({ length: total }, (_, i) => total - 1 - i);
+    this.#free = total;
+  }
+
+  get free(): number {
+    return this.#free;
+  }
+
+  /** Undefined when too few are free. */
+  take(layout: LandingLayout): LandedPrompt | undefined {
+    if (layout.places > this.#free) return undefined;
+    this.#free -= layout.places;
+    return { layout, pages: this.#stack.slice(this.#free, this.#free + layout.places).reverse() };
+  }
+
+  give({ pages }: LandedPrompt): void {
+    if (this.#free + pages.length > this.total)
+      throw new Error(`Cannot give back landing pages: ${pages.length} more than the ${this.total} that are set aside`);
+    for (const page of pages.toReversed()) this.#stack[this.#free++] = page;
+  }
+
+  /** Marks the free ones in `owners` (pages). Throws where one of them belongs to a block. */
+  check(owners: Int32Array): void {
+    for (const page of this.#stack.subarray(0, this.#free)) {
+      if (owners[page] !== 0) throw new Error(`Landing pages broken: page ${page} is set aside and belongs to a block`);
+      owners[page] = -1;
+    }
+  }
+}

@@ -1,0 +1,105 @@
+// Prompts computed by one instance and decoded by another, pages copied from pool to pool: the same bits as on one, and nothing left behind.
+import fc from 'fast-check';
+import { afterEach, describe, expect, it } from 'vitest';
+import type { GenerationRequest } from '../../src/cluster/ports.ts';
+import { availableIsas, loadNative } from '../../src/kernel/native.ts';
+import type { LiveCluster } from '../../src/live/live-cluster.ts';
+import { answerOf, liveCluster, livePrompt, liveRequest } from './instances.ts';
+
+const native = loadNative();
+const apart = [{ role: 'prefill' }, { role: 'decode' }] as const;
+
+const open: LiveCluster[] = [];
+afterEach(() => Promise.all(open.splice(0).map((cluster) => cluster.close())));
+
+async function started(...instances: Parameters<typeof liveCluster>[0]): Promise<LiveCluster> {
+  const cluster = liveCluster(instances);
+  open.push(cluster);
+  await cluster.ready();
+  return cluster;
+}
+
+/** Resolves when no instance has anything to do and no request holds pages; the test's own time-out bounds it. */
+async function atRest(cluster: LiveCluster): Promise<void> {
+  const busy = () => cluster.instances().some(({ waiting, running, pages }) => waiting + running + pages.used > 0);
+  while (busy()) await new Promise((resolve) => setTimeout(resolve, 2));
+}
+
+const lengths = [1, 32, 33, 200];
+const requests = lengths.map((length, kind) => liveRequest(`r${length}`, livePrompt(kind, length), 9));
+
+describe.skipIf(native === undefined)('hand-offs between instances of a process', () => {
+  const forms = (['bf16', 'int8', 'f32'] as const).flatMap((inputs) =>
+    (native === undefined ? [] : availableIsas(native)).map((isa) => ({ inputs, isa })),
+  );
+
+  it.each(forms)('give the bits of one instance: inputs $inputs, $isa', async ({ inputs, isa }) => {
+    const before = process.env.KVASIR_ISA;
+    process.env.KVASIR_ISA = isa;
+    try {
+      const [alone, pair] = [await started({ inputs }), await started(...apart.map(({ role }) => ({ role, inputs })))];
+      const ask = (cluster: LiveCluster) => Promise.all(requests.map((request) => answerOf(cluster, request)));
+      const [expected, answers] = await Promise.all([ask(alone), ask(pair)]);
+      expect(answers).toEqual(expected);
+      const [prefill, decode] = pair.instances();
+      expect([prefill?.computedPromptTokens, decode?.computedPromptTokens]).toEqual([
+        lengths.reduce((sum, length) => sum + length, 0),
+        0,
+      ]);
+      await atRest(pair);
+    } finally {
+      if (before === undefined) delete process.env.KVASIR_ISA;
+      else process.env.KVASIR_ISA = before;
+    }
+  });
+
+  it('leave nothing behind, whatever is cancelled when, and disturb nobody', async () => {
+    const alone = await started({});
+    const kvBytes = 3 * 2 ** 20;
+    const cluster = await started({ role: 'prefill', kvBytes }, { role: 'prefill' }, { role: 'decode', kvBytes });
+    const spec = fc.record({
+      kind: fc.nat(5),
+      length: fc.integer({ min: 1, max: 300 }),
+      output: fc.integer({ min: 1, max: 20 }),
+      /** Cancelled after so many events: 0, at once. */
+      cancelAfter: fc.option(fc.nat(6), { nil: undefined }),
+    });
+    let run = 0;
+    await fc.assert(
+      fc.asyncProperty(fc.array(spec, { minLength: 1, maxLength: 14 }), async (specs) => {
+        run++;
+        const ended = specs.map(async ({ kind, length, output, cancelAfter }, i) => {
+          const request = liveRequest(`${run}.${i}`, livePrompt(kind, length), output);
+          if (cancelAfter !== undefined) return cancelled(cluster, request, cancelAfter);
+          const [answer, expected] = await Promise.all([answerOf(cluster, request), answerOf(alone, request)]);
+          expect([answer.tokens, answer.logprobs, answer.end]).toEqual([
+            expected.tokens,
+            expected.logprobs,
+            expected.end,
+          ]);
+        });
+        await Promise.all(ended);
+        await atRest(cluster);
+      }),
+      { numRuns: 15 },
+    );
+    const sent = cluster.instances().map((instance) => instance.sent?.bytes ?? 0);
+    expect(sent.map((bytes) => bytes > 0)).toEqual([true, true, false]);
+  });
+});
+
+/** Resolves once it has been cancelled, or has ended before. */
+function cancelled(cluster: LiveCluster, request: GenerationRequest, after: number): Promise<void> {
+  return new Promise((resolve) => {
+    let events = 0;
+    const leave = (): void => {
+      cluster.cancel(request.id);
+      resolve();
+    };
+    cluster.submit(request, ({ kind }) => {
+      if (kind === 'finished' || kind === 'failed') resolve();
+      else if (++events === after) leave();
+    });
+    if (after === 0) leave();
+  });
+}
