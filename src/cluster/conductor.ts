@@ -5,7 +5,7 @@ import { Dispatch, type InstanceRole, type Proposal } from './dispatch.ts';
 import type { ConductorEffect } from './effects.ts';
 import type { AdmissionConfig, PoolLoads } from './gate.ts';
 import type { ConductorEvent, InstanceIndex } from './messages.ts';
-import type { MissReasons, PlacerConfig } from './placer.ts';
+import type { BlockCounts, PlacerConfig } from './placer.ts';
 import type { GenerationEvent, RequestId } from './ports.ts';
 import { Rescue } from './rescue.ts';
 import { type RetryConfig, speaksFor, type Tracked } from './tries.ts';
@@ -64,8 +64,8 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     return this.#rescue.nextUs;
   }
 
-  /** Blocks of prompts that were found in caches, and why the others were not, counted at starts. */
-  get blocks(): { readonly hits: number; readonly misses: MissReasons } {
+  /** Blocks of prompts that were found in caches, why the others were not, and how many copies there are of what. */
+  get blocks(): BlockCounts {
     return this.#dispatch.blocks;
   }
 

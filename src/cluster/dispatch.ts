@@ -10,7 +10,7 @@ import { Gate, type PoolLoads, type Verdict } from './gate.ts';
 import type { InstanceIndex } from './messages.ts';
 import { PinDirectory } from './pin-directory.ts';
 import type { PinOrder } from './pinning.ts';
-import { fetchOf, type MissReasons, Placer } from './placer.ts';
+import { type BlockCounts, fetchOf, Placer } from './placer.ts';
 import type { RequestId } from './ports.ts';
 import { legsOf, type Route, type Tracked, type Try } from './tries.ts';
 import { type InstanceReport, Watch } from './watch.ts';
@@ -96,8 +96,8 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
     for (const [i, { absent }] of config.instances.entries()) if (absent === true) this.lose(i);
   }
 
-  get blocks(): { readonly hits: number; readonly misses: MissReasons } {
-    return { hits: this.#placer.hitBlocks, misses: this.#placer.misses };
+  get blocks(): BlockCounts {
+    return this.#placer.blocks;
   }
 
   loads(nowUs: number): PoolLoads | undefined {

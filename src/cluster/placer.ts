@@ -7,6 +7,7 @@ import type { PipelinedPrefill } from '../policy/pipeline/pipelined-prefill.ts';
 import { Placement, type PlacementDecision, type PlacementSettings } from '../policy/placement/placement.ts';
 import { PrefillQueues } from '../policy/placement/prefill-queues.ts';
 import { PrefixIndex, PrefixMatches } from '../policy/placement/prefix-index.ts';
+import type { Replication } from '../policy/placement/replica-table.ts';
 import { type TransferConfig, TransferTimes } from '../policy/placement/transfer-times.ts';
 import type { InstanceIndex, PrefixFetch } from './messages.ts';
 
@@ -38,6 +39,13 @@ export interface MissReasons {
   elsewhere: number;
   /** Not full, or the last token's, whose logits are wanted. */
   partial: number;
+}
+
+/** Of the blocks of prompts, counted when their requests started, and of what instances hold now. */
+export interface BlockCounts {
+  readonly hits: number;
+  readonly misses: Readonly<MissReasons>;
+  readonly replication: Replication;
 }
 
 /** What is kept of a placed request while it lives. */
@@ -120,6 +128,11 @@ export class Placer<Request> {
   /** Different blocks that instances are known to hold. */
   get heldBlocks(): number {
     return this.#index?.blocks ?? 0;
+  }
+
+  get blocks(): BlockCounts {
+    const replication = this.#index?.replication() ?? { blocks: 0, onSeveral: 0, copies: 0 };
+    return { hits: this.hitBlocks, misses: this.misses, replication };
   }
 
   /** Undefined when no instance is left. */

@@ -1,6 +1,6 @@
 // What came of a simulated run: latencies, rates, and a hash of all that happened.
 import type { LengthRequest } from '../cluster/length-work.ts';
-import type { MissReasons } from '../cluster/placer.ts';
+import type { BlockCounts, MissReasons } from '../cluster/placer.ts';
 import type { GenerationEvent, RefusalCause } from '../cluster/ports.ts';
 import { scramble } from '../util/scramble.ts';
 import { Audit } from './audit.ts';
@@ -25,11 +25,6 @@ interface InstanceFigures {
 
 /** Share of a request's gaps, the longest ones, whose mean is its TBT (Mooncake, FAST'25). */
 const longestGaps = 0.1;
-
-interface BlockFigures {
-  readonly hits: number;
-  readonly misses: Readonly<MissReasons>;
-}
 
 export class Outcome {
   readonly ttftUs = new Histogram();
@@ -72,6 +67,8 @@ export class Outcome {
   endUs = 0;
   /** Blocks of prompts that were in a cache, and why the others were not. */
   hitBlocks = 0;
+  /** At the end. */
+  replication: BlockCounts['replication'] = { blocks: 0, onSeveral: 0, copies: 0 };
   missReasons: Readonly<MissReasons> = { neverSeen: 0, evicted: 0, elsewhere: 0, partial: 0 };
   #hash = 0x811c9dc5;
   #hashHigh = 0x01000193;
@@ -159,7 +156,7 @@ export class Outcome {
     nowUs: number,
     instances: readonly InstanceFigures[],
     moved: Readonly<Record<ByteKind, number>>,
-    blocks: BlockFigures,
+    blocks: BlockCounts,
   ): void {
     this.bytesMoved = { ...moved };
     const { activations, ...others } = moved;
@@ -168,6 +165,7 @@ export class Outcome {
     this.endUs = nowUs;
     this.hitBlocks = blocks.hits;
     this.missReasons = blocks.misses;
+    this.replication = blocks.replication;
     for (const instance of instances) {
       const { steps, evictedBlocks, preemptions } = instance.snapshot();
       this.pins.hitTokens += instance.pinHitTokens;

@@ -51,6 +51,12 @@ class Holder {
 
 function expectAll(index: PrefixIndex, holders: readonly Holder[], names: number): void {
   index.check();
+  const copies = Array.from({ length: names }, (_, name) => holders.filter(({ blocks }) => blocks.has(name)).length);
+  expect(index.replication()).toEqual({
+    blocks: copies.filter((count) => count > 0).length,
+    onSeveral: copies.filter((count) => count > 1).length,
+    copies: copies.reduce((sum, count) => sum + count, 0),
+  });
   const out = new PrefixMatches(holders.length);
   // All chains of one block, and one of all blocks.
   const chains = [...Array.from({ length: names }, (_, name) => [name]), Array.from({ length: names }, (_, i) => i)];

@@ -196,6 +196,8 @@ describe('a simulated run', () => {
     expect(outcome.bytesMoved.prefix).toBe(5 * blockBytes);
     expect(outcome.hitBlocks).toBe(10);
     expect(outcome.missReasons.elsewhere).toBe(0);
+    // Five blocks of the family are on both; every prompt's last full one is its own.
+    expect(outcome.replication).toEqual({ blocks: 5 + 5 + 4, onSeveral: 5, copies: 19 });
     const alone = run(trace, { placement: { ...config.placement, kind: 'local-cache-only' } }).outcome;
     expect(alone.bytesMoved.prefix).toBe(0);
     expect(outcome.ttftUs.mean).toBeLessThan(alone.ttftUs.mean);

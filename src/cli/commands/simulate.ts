@@ -64,6 +64,7 @@ function reportOf(outcome: Outcome, wallSeconds: number) {
     hitRatioBlocks: ratio(outcome.hitBlocks, outcome.hitBlocks + missedBlocks),
     hitRatioTokens: ratio(cachedTokens, promptTokens),
     missReasons: outcome.missReasons,
+    replication: outcome.replication,
     tiers: outcome.tiers,
     steps: outcome.steps,
     decodeTokens: outcome.outputTokens,
@@ -119,6 +120,7 @@ function printReport({
   predictions,
   poolLoads,
   missReasons,
+  replication,
   batch,
   tiers,
   pins,
@@ -146,6 +148,7 @@ function printReport({
   printGroups('class', classes);
   printGroups('tenant', tenants);
   printTable([{ missedBlocks: '', ...missReasons }]);
+  printTable([{ heldBlocks: '', ...replication }]);
   if (tiers !== undefined) {
     printTable([{ hitTokens: '', ...tiers.hitTokens }]);
     printTable([{ tierBytes: '', ...tiers.bytes }]);

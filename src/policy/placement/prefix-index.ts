@@ -2,7 +2,7 @@
 import { digestWords } from '../../util/blake2s.ts';
 import type { BlockChain } from '../blocks/block-chain.ts';
 import type { BlockJournal, BlockSnapshot } from '../blocks/block-journal.ts';
-import { type BlockFate, ReplicaTable } from './replica-table.ts';
+import { type BlockFate, ReplicaTable, type Replication } from './replica-table.ts';
 
 export interface PrefixIndexConfig {
   readonly instances: number;
@@ -58,6 +58,11 @@ export class PrefixIndex {
   /** Different blocks that instances hold. */
   get blocks(): number {
     return this.#table.blocks;
+  }
+
+  /** How many copies there are of what. Passes over all of it. */
+  replication(): Replication {
+    return this.#table.replication();
   }
 
   /** Blocks that an instance holds. */

@@ -22,6 +22,15 @@ export const instancesMax = 0xffff;
 /** What became of a block, as far as the table remembers. */
 export type BlockFate = 'never seen' | 'evicted' | 'held';
 
+export interface Replication {
+  /** Different blocks that somebody holds. */
+  readonly blocks: number;
+  /** Those of them that more than one instance holds. */
+  readonly onSeveral: number;
+  /** Blocks over all instances. */
+  readonly copies: number;
+}
+
 /**
  * A block that nobody holds any more is remembered until its place is wanted: that tells an eviction from a block that never was.
  * Digests are spread evenly, so their first word is the slot; lookups allocate nothing.
@@ -56,6 +65,17 @@ export class ReplicaTable {
   /** Blocks that somebody holds. */
   get blocks(): number {
     return this.#blocks;
+  }
+
+  /** How many copies there are of what. Passes over the whole table. */
+  replication(): Replication {
+    let [onSeveral, copies] = [0, 0];
+    for (let slot = 0; slot < this.#words.length; slot += slotWords) {
+      const holders = this.holders(slot) ?? 0;
+      copies += holders;
+      if (holders > 1) onSeveral++;
+    }
+    return { blocks: this.#blocks, onSeveral, copies };
   }
 
   /** The instance holds the block of the digest at `words[at..at+4]` now; false when it did already. */
