@@ -230,7 +230,7 @@ export class Simulation {
     // Instances and the conductor go on looking at each other for ever.
     else while (this.#clients.live + this.#clients.comingAgain > 0) this.advance(this.nextUs);
     this.outcome.inlinePrefills = this.#conductor.inlinePrefills;
-    this.outcome.tiers = this.#tiers.figures(this.snapshots(), this.outcome.cachedTokens, this.#config.blockTokens);
+    this.outcome.tiers = this.#tiers.figures(this.snapshots(), this.#config.blockTokens);
     this.outcome.groupPrefills = this.#conductor.groupPrefills;
     this.outcome.close(this.#nowUs, this.#instances, this.#network.moved, this.#conductor.blocks);
   }

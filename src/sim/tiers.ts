@@ -73,7 +73,7 @@ export class SimulatedTiers {
   }
 
   /** Undefined where no instance has tiers. @param blockTokens tokens of a block */
-  figures(snapshots: readonly InstanceSnapshot[], cachedTokens: number, blockTokens: number): TierFigures | undefined {
+  figures(snapshots: readonly InstanceSnapshot[], blockTokens: number): TierFigures | undefined {
     const tiered = snapshots.flatMap(({ tiers }) => (tiers === undefined ? [] : [tiers]));
     if (tiered.length === 0) return undefined;
     const sum = (of: (tiers: (typeof tiered)[number]) => number) => tiered.reduce((all, each) => all + of(each), 0);
@@ -81,6 +81,7 @@ export class SimulatedTiers {
       blocks: sum((tiers) => tiers[name].blocks),
       capacity: sum((tiers) => tiers[name].capacity),
     });
+    const cachedTokens = snapshots.reduce((all, each) => all + each.cachedTokens, 0);
     const host = sum(({ reads }) => reads.host) * blockTokens;
     const ssd = sum(({ reads }) => reads.ssd) * blockTokens;
     const instance = sum(({ reads }) => reads.instance) * blockTokens;

@@ -95,6 +95,7 @@ describe.each(evictionKinds)('a tier that evicts by %s', (kind) => {
           } else if (what === 'unpin' && slot !== undefined && entry !== undefined && entry.pins > 0) {
             tier.unpin(slot);
             entry.pins--;
+            if (entry.pins === 0) entry.lastUse = clock;
           }
           tier.check();
           expect(gone).toEqual(expected);
@@ -145,7 +146,7 @@ function serve({ cache }: World, path: string): readonly [device: number, host: 
   const chain = chainOf(path);
   const table = new BlockTable(1, path.length + 1);
   const device = cache.share(chain, path.length, table);
-  const loaded = cache.load(chain, device, path.length, table);
+  const loaded = cache.load(chain, device, path.length, { table, again: false });
   while (table.length < path.length && cache.allocate(table));
   const room = table.length === path.length;
   if (room) cache.commit(chain, loaded, path.length, table);
@@ -220,7 +221,7 @@ describe('host memory', () => {
     // Two of four blocks are a sequence's that runs.
     const other = new BlockTable(1, 4);
     for (let i = 0; i < 2; i++) expect(world.cache.allocate(other)).toBe(true);
-    expect(world.cache.load(chainOf('aaaa'), 0, 4, table)).toBe(2);
+    expect(world.cache.load(chainOf('aaaa'), 0, 4, { table, again: false })).toBe(2);
     world.cache.lower?.readEnded();
     world.cache.release(table);
     world.cache.release(other);

@@ -53,6 +53,24 @@ describe('a simulated instance with host memory', () => {
     });
   }
 
+  it('reads what SSD holds before the request starts, and loads it then', () => {
+    const hostLink = link(1e7);
+    const [spec] = cluster({ mixed: 1 }, { blocks: 8, tiers: { hostBlocks: 7, ssdBlocks: 20 }, hostLink });
+    const ssd = { readBytesPerSecond: 1e8, writeBytesPerSecond: 1e6 };
+    const { outcome } = run(returning, { instances: spec === undefined ? [] : [{ ...spec, ssd }] });
+    const blockBytes = blockTokens * cost.kvBytesPerToken;
+    const readUs = Math.ceil((5 * blockBytes * 1e6) / 1e8);
+    const computeUs = prefillUs(97, 5 * blockTokens);
+    const exposedUs = Math.round(hostLink.exposedUs(computeUs, 5 * blockTokens, blockTokens));
+    const stored = (tokens: number, blocks: number) =>
+      prefillUs(tokens, 0) + Math.round(hostLink.exposedUs(prefillUs(tokens, 0), 0, blocks * blockTokens));
+    const ttftUs = stored(97, 6) + stored(120, 7) + readUs + computeUs + exposedUs;
+    expect(Math.round(3 * outcome.ttftUs.mean)).toBe(ttftUs);
+    expect(outcome.tiers?.hitTokens).toEqual({ device: 0, host: 0, ssd: 5 * blockTokens, instance: 0 });
+    expect(outcome.tiers?.bytes.ssdRead).toBe(5 * blockBytes);
+    expect(outcome.missReasons.evicted).toBe(0);
+  });
+
   it('computes again what none keeps', () => {
     const { outcome } = run(returning, { instances: cluster({ mixed: 1 }, { blocks: 8 }) });
     expect(outcome.endUs).toBe(2e6 + prefillUs(97, 0));
@@ -82,12 +100,7 @@ describe('a simulated instance with host memory', () => {
       }),
       { numRuns: 80 },
     );
-    // From everywhere, also from other instances.
-    expect([...hits].filter(([, tokens]) => tokens > 0).map(([tier]) => tier)).toEqual([
-      'device',
-      'host',
-      'ssd',
-      'instance',
-    ]);
+    expect(hits.get('device')).toBeGreaterThan(1000);
+    expect(hits.get('instance')).toBeGreaterThan(0);
   });
 });

@@ -337,7 +337,9 @@ export class Batcher {
     const { chain, table, known } = sequence;
     const reusable = sequence.reusableBlocks(this.#blockTokens);
     const shared = this.#cache.share(chain, reusable, table, known);
-    sequence.computed = this.#cache.load(chain, shared, reusable, table) * this.#blockTokens;
+    sequence.computed =
+      this.#cache.load(chain, shared, reusable, { table, again: sequence.cachedTokens !== undefined }) *
+      this.#blockTokens;
     sequence.cachedTokens ??= sequence.computed;
     if (sequence.landed > sequence.computed) this.#load(sequence);
     this.#shares?.start(sequence, Math.max(0, sequence.promptLength - sequence.computed));

@@ -194,9 +194,10 @@ export class BlockCache {
 
   /**
    * Appends what host memory holds of the chain's blocks `from..to` behind the `from` that the table holds, pinned there until
-   * `lower.readEnded`. Returns how many blocks the sequence has behind it: fewer where device memory is short.
+   * `lower.readEnded`. Returns how many blocks the sequence has behind it: fewer where device memory is short. What a sequence loads `again`
+   * is no hit.
    */
-  load(chain: BlockChain, from: number, to: number, table: BlockTable): number {
+  load(chain: BlockChain, from: number, to: number, { table, again }: { table: BlockTable; again: boolean }): number {
     const { lower } = this;
     if (lower === undefined) return from;
     const known = lower.inHost(chain, from, to);
@@ -204,7 +205,7 @@ export class BlockCache {
     let end = from;
     while (end < known && this.allocate(table)) end++;
     if (end === from) return from;
-    lower.read(chain, from, end);
+    lower.read(chain, from, end, again);
     this.commit(chain, from, end, table);
     return end;
   }
@@ -257,6 +258,7 @@ export class BlockCache {
    */
   commit(chain: BlockChain, from: number, to: number, table: BlockTable): void {
     this.#queue.tick();
+    this.lower?.tick();
     for (let g = 0; g < this.groups.length; g++) this.groups[g].commit(chain, from, to, table.groups[g]);
   }
 

@@ -2,6 +2,7 @@
 import { digestWords } from '../../util/blake2s.ts';
 import { DigestTable } from '../../util/digest-table.ts';
 import { type EvictionKind, EvictionQueue } from './eviction.ts';
+import { UseList } from './use-list.ts';
 
 /** Index of a block's place in its tier: 0..capacity-1. */
 export type SlotId = number;
@@ -23,7 +24,7 @@ const slotsAtFirst = 1024;
  */
 export class BlockTier {
   readonly capacity: number;
-  readonly #queue: EvictionQueue;
+  readonly #queue: EvictionQueue | UseList;
   readonly #evicted: Evicted;
   readonly #table = new DigestTable();
   /** (slots, 4 words) */
@@ -41,7 +42,7 @@ export class BlockTier {
 
   constructor(capacity: number, eviction: EvictionKind, evicted: Evicted) {
     this.capacity = capacity;
-    this.#queue = new EvictionQueue(0, eviction);
+    this.#queue = eviction === 'lru' ? new UseList(0) : new EvictionQueue(0, eviction);
     this.#evicted = evicted;
   }
 
@@ -130,7 +131,7 @@ export class BlockTier {
     this.#queue.touch(slot);
   }
 
-  /** Somebody reads it: it stays until `unpin`. */
+  /** Somebody reads it: it stays until `unpin`, and is used until then. */
   pin(slot: SlotId): void {
     if (this.#state[slot] !== isHeld) throw new Error(`Cannot read a slot: it holds nothing: slot ${slot}`);
     if (this.#pins[slot] === 0) this.#queue.remove(slot);
@@ -144,7 +145,9 @@ export class BlockTier {
   unpin(slot: SlotId): void {
     if (this.#pins[slot] === 0) throw new Error(`Cannot let go of a slot: nobody reads it: slot ${slot}`);
     this.#pins[slot] = this.#pins[slot] - 1;
-    if (this.#pins[slot] === 0) this.#queue.add(slot);
+    if (this.#pins[slot] > 0) return;
+    this.#queue.letGo(slot, false);
+    this.#queue.add(slot);
   }
 
   /** Forgets a block that nobody reads: what was to come did not, or is of no use. */

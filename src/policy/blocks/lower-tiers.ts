@@ -64,11 +64,17 @@ export class LowerTiers implements BlockListener {
     if (this.ssd?.expects(words, at) !== true) this.listener?.record(words, at, stored, depth);
   }
 
-  /** A sequence uses the chain's first `blocks` blocks, wherever they are. */
-  touch(chain: BlockChain, blocks: number): void {
+  /** Blocks touched between two ticks count as used at once. */
+  tick(): void {
     this.host.tick();
     this.ssd?.tick();
-    for (let i = 0; i < blocks; i++) {
+  }
+
+  /** A sequence uses the chain's first `blocks` blocks, wherever they are. */
+  touch(chain: BlockChain, blocks: number): void {
+    this.tick();
+    // The end goes before the start.
+    for (let i = blocks - 1; i >= 0; i--) {
       const slot = this.host.find(chain.words, i * digestWords);
       if (slot !== undefined) this.host.touch(slot);
       const written = this.ssd?.find(chain.words, i * digestWords);
@@ -83,14 +89,14 @@ export class LowerTiers implements BlockListener {
     return end;
   }
 
-  /** Host memory's blocks `from..to` of the chain, which must be there, are being read until `readEnded`. */
-  read(chain: BlockChain, from: number, to: number): void {
+  /** Host memory's blocks `from..to` of the chain, which must be there, are being read until `readEnded`: by a sequence that starts, or `again`. */
+  read(chain: BlockChain, from: number, to: number, again: boolean): void {
     for (let i = from; i < to; i++) {
       const slot = this.host.find(chain.words, i * digestWords);
       if (slot === undefined) throw new Error(`Cannot load a block: host memory does not hold it: block ${i}`);
       this.host.pin(slot);
       this.#reading.push(slot);
-      this.#reads[this.host.takeTag(slot)]++;
+      if (!again) this.#reads[this.host.takeTag(slot)]++;
     }
     this.#newReads += to - from;
   }
