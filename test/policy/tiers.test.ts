@@ -2,7 +2,7 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { BlockCache } from '../../src/policy/blocks/block-cache.ts';
-import type { BlockChain } from '../../src/policy/blocks/block-chain.ts';
+import { type BlockChain, KnownPrefix } from '../../src/policy/blocks/block-chain.ts';
 import { JournalRecorder } from '../../src/policy/blocks/block-journal.ts';
 import { BlockTable } from '../../src/policy/blocks/block-table.ts';
 import { BlockTier } from '../../src/policy/blocks/block-tier.ts';
@@ -145,8 +145,8 @@ function worldOf(device: number, hostBlocks: number, ssdBlocks: number, eviction
 function serve({ cache }: World, path: string): readonly [device: number, host: number] | undefined {
   const chain = chainOf(path);
   const table = new BlockTable(1, path.length + 1);
-  const device = cache.share(chain, path.length, table);
-  const loaded = cache.load(chain, device, path.length, { table, again: false });
+  const device = cache.match(chain, path.length);
+  const loaded = cache.take(chain, path.length, table, { known: new KnownPrefix(), again: false });
   while (table.length < path.length && cache.allocate(table));
   const room = table.length === path.length;
   if (room) cache.commit(chain, loaded, path.length, table);
@@ -221,7 +221,7 @@ describe('host memory', () => {
     // Two of four blocks are a sequence's that runs.
     const other = new BlockTable(1, 4);
     for (let i = 0; i < 2; i++) expect(world.cache.allocate(other)).toBe(true);
-    expect(world.cache.load(chainOf('aaaa'), 0, 4, { table, again: false })).toBe(2);
+    expect(world.cache.take(chainOf('aaaa'), 4, table, { known: new KnownPrefix(), again: false })).toBe(2);
     world.cache.lower?.readEnded();
     world.cache.release(table);
     world.cache.release(other);

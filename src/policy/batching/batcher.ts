@@ -336,10 +336,8 @@ export class Batcher {
     sequence.state = 'running';
     const { chain, table, known } = sequence;
     const reusable = sequence.reusableBlocks(this.#blockTokens);
-    const shared = this.#cache.share(chain, reusable, table, known);
-    sequence.computed =
-      this.#cache.load(chain, shared, reusable, { table, again: sequence.cachedTokens !== undefined }) *
-      this.#blockTokens;
+    const again = sequence.cachedTokens !== undefined;
+    sequence.computed = this.#cache.take(chain, reusable, table, { known, again }) * this.#blockTokens;
     sequence.cachedTokens ??= sequence.computed;
     if (sequence.landed > sequence.computed) this.#load(sequence);
     this.#shares?.start(sequence, Math.max(0, sequence.promptLength - sequence.computed));

@@ -193,17 +193,22 @@ export class BlockCache {
   }
 
   /**
-   * Appends what host memory holds of the chain's blocks `from..to` behind the `from` that the table holds, pinned there until
-   * `lower.readEnded`. Returns how many blocks the sequence has behind it: fewer where device memory is short. What a sequence loads `again`
-   * is no hit.
+   * Gives an empty table what is here of the chain's first `blocksMax` blocks: what the device has, then what host memory has, as far as there is
+   * room on the device. Pinned there until `lower.readEnded`. What a sequence takes `again` is no hit. Returns how many blocks it has behind it.
    */
-  load(chain: BlockChain, from: number, to: number, { table, again }: { table: BlockTable; again: boolean }): number {
+  take(
+    chain: BlockChain,
+    blocksMax: number,
+    table: BlockTable,
+    { known, again }: { readonly known: KnownPrefix; readonly again: boolean },
+  ): number {
     const { lower } = this;
+    const from = this.share(chain, blocksMax, table, known);
     if (lower === undefined) return from;
-    const known = lower.inHost(chain, from, to);
-    lower.touch(chain, known);
+    const inHost = lower.inHost(chain, from, blocksMax);
+    lower.touch(chain, inHost);
     let end = from;
-    while (end < known && this.allocate(table)) end++;
+    while (end < inHost && this.allocate(table)) end++;
     if (end === from) return from;
     lower.read(chain, from, end, again);
     this.commit(chain, from, end, table);
