@@ -5,10 +5,12 @@ import { placementKinds } from '../policy/placement/placement.ts';
 import { Simulation } from '../sim/simulation.ts';
 import { presetNames } from '../trace/workload/presets.ts';
 import { bytesOf, clusterFields, instanceNames, instanceSpecs, pipelineSettings } from './cluster-options.ts';
+import { findRate } from './find-rate.ts';
 import { numeric } from './options.ts';
 import { replay } from './replay.ts';
 import { outputFields } from './run-outputs.ts';
 import { addSloFlags, admissionSettings, labelsOf, retrySettings, sloFields } from './slo-options.ts';
+import { UsageError } from './usage-error.ts';
 import { addTransformFlags, addWorkloadFlags, transformFields, workloadFields } from './workload-options.ts';
 import { openWorkload } from './workload-source.ts';
 
@@ -24,6 +26,7 @@ export const simulationSchema = z.object({
   placement: z.enum(placementKinds).default('cache-aware'),
   balancingThreshold: numeric(z.number().min(1)).default(1.5),
   queue: count(1).default(1_000_000),
+  findRate: numeric(z.number().positive().max(1)).optional(),
   check: z.boolean().default(false),
   chaos: z.boolean().default(false),
   seeds: count(1).default(100),
@@ -48,6 +51,18 @@ export function addRunFlags(command: Command): Command {
     )
     .option('--queue <n>', 'requests accepted at once over all instances (default: 1,000,000)');
   return addTransformFlags(addWorkloadFlags(addSloFlags(command)));
+}
+
+/** The same at the highest rate of a made-up workload, or speed of a trace, that keeps `share` of the requests within SLO; the outcome is that at it. */
+export async function runAtHighestRate(options: SimulationOptions, share: number) {
+  const knob = options.trace === undefined ? 'rate' : 'speed';
+  if (options.ttftSlo === undefined) throw new UsageError('Cannot find a rate without --ttft-slo and --tbt-slo');
+  const plain = { ...options, report: undefined, timeline: undefined };
+  const found = await findRate(options[knob] ?? 1, async (rate) => {
+    const { outcome } = await runSimulation({ ...plain, [knob]: rate });
+    return outcome.withinSlo >= share * outcome.requests;
+  });
+  return { found, knob, simulation: await runSimulation({ ...options, [knob]: found.rate }) };
 }
 
 /** From the first request until nothing is left to happen. @throws UsageError */

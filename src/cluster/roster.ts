@@ -56,12 +56,11 @@ export class Roster<S extends Served> {
     this.#batcher.add(served.sequence);
   }
 
-  /** Keeps blocks for `tokens` tokens of it, whose rows somebody else plans; false, and nothing is kept, when there is no room. */
-  hold(served: S, tokens: number): boolean {
-    if (!this.#batcher.hold(served.sequence, tokens)) return false;
+  /** Somebody else plans its rows. */
+  hold(served: S): void {
     this.#live.set(served.id, served);
     this.#served.set(served.sequence, served);
-    return true;
+    this.#batcher.hold(served.sequence, 0);
   }
 
   /** The refusal of a request that has landed, where that is to be looked at, and all that is here, batch jobs left out, would decode too slowly with it, or not fit. */

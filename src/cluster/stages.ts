@@ -1,4 +1,5 @@
 // The stages of chunked pipeline prefill at one instance: prompts of which it runs a range of the layers, chunk by chunk, as one of a group.
+import type { Batcher } from '../policy/batching/batcher.ts';
 import type { StepPredictor, StepShape } from '../policy/cost/step-shape.ts';
 import type { DecodeLeg, Departures } from './departures.ts';
 import type { Push } from './hand-offs.ts';
@@ -17,12 +18,15 @@ interface Stage<Request, S> {
   readonly index: number;
   /** Leading tokens whose inputs are here. */
   ready: number;
+  /** It keeps blocks. */
+  began: boolean;
   /** Of the first one: members that have not said yet that they keep memory. */
   readonly awaited: Set<InstanceIndex>;
 }
 
 interface Parts<Request, S extends Served, Plan, Result> {
   readonly work: Work<Request, S, Plan, Result>;
+  readonly batcher: Batcher;
   readonly roster: Roster<S>;
   readonly totals: InstanceTotals;
   readonly cost: StepPredictor;
@@ -66,31 +70,56 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
     this.#ranLast = false;
   }
 
-  /** A prompt comes to the first member of its group. */
+  /** A prompt comes to the first member of its group; it begins when those before it have left this member. */
   lead(request: Request, group: PipelineGroup): void {
-    const stage = this.#enter(request, group, 0);
-    if (stage === undefined) {
-      this.#owner.alone(request, legOf(group));
-      return;
+    this.#add(request, group, 0);
+    this.#beginNext();
+  }
+
+  #add(request: Request, group: PipelineGroup, index: number): Stage<Request, S> {
+    const served = this.#owner.serve(request);
+    served.sequence.cachedTokens = 0;
+    this.#parts.roster.hold(served);
+    const stage = { request, served, group, index, ready: 0, began: false, awaited: new Set<InstanceIndex>() };
+    this.#stages.set(request.id, stage);
+    return stage;
+  }
+
+  /** Keeps blocks for a share of the layers; false, and it has left, when there is no room. */
+  #begin(stage: Stage<Request, S>): boolean {
+    const { request, served, group, index } = stage;
+    const tokens = Math.ceil(served.sequence.promptLength / group.members.length);
+    if (!this.#parts.batcher.hold(served.sequence, tokens)) {
+      this.#leave(request.id, stage);
+      return false;
     }
-    stage.ready = stage.served.sequence.promptLength;
-    for (const [index, member] of group.members.entries()) {
-      if (index === 0) continue;
-      stage.awaited.add(member);
-      this.#send(member, { kind: 'enlist', id: request.id, request, group, index });
+    stage.began = true;
+    this.#parts.departures.add(request, served, legOf(group), { senders: group.members, asks: index === 0 });
+    return true;
+  }
+
+  /** Prompts that begin here follow one another: those that wait keep no memory. */
+  #beginNext(): void {
+    for (const stage of [...this.#stages.values()]) {
+      if (stage.index > 0) continue;
+      if (stage.began) return;
+      const { request, group } = stage;
+      if (this.#begin(stage)) {
+        this.#enlistAll(stage);
+        return;
+      }
+      this.#owner.alone(request, legOf(group));
     }
   }
 
-  /** Keeps blocks for a share of the layers; undefined when there is no room. */
-  #enter(request: Request, group: PipelineGroup, index: number): Stage<Request, S> | undefined {
-    const served = this.#owner.serve(request);
-    const tokens = Math.ceil(served.sequence.promptLength / group.members.length);
-    if (!this.#parts.roster.hold(served, tokens)) return undefined;
-    served.sequence.cachedTokens = 0;
-    const stage = { request, served, group, index, ready: 0, awaited: new Set<InstanceIndex>() };
-    this.#stages.set(request.id, stage);
-    this.#parts.departures.add(request, served, legOf(group), { senders: group.members, asks: index === 0 });
-    return stage;
+  #enlistAll(stage: Stage<Request, S>): void {
+    const { request, served, group, awaited } = stage;
+    stage.ready = served.sequence.promptLength;
+    for (const [index, member] of group.members.entries()) {
+      if (index === 0) continue;
+      awaited.add(member);
+      this.#send(member, { kind: 'enlist', id: request.id, request, group, index });
+    }
   }
 
   /** Returns why the message changed nothing, where it did not. */
@@ -110,6 +139,7 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
           if (member !== from) this.#send(member, { kind: 'dismiss', id });
         this.#leave(id, stage);
         this.#owner.alone(stage.request, legOf(stage.group));
+        this.#beginNext();
         return undefined;
       case 'dismiss':
         if (stage === undefined) this.#parts.roster.bar(id);
@@ -125,7 +155,7 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
   ): string | undefined {
     const { roster } = this.#parts;
     const known = roster.has(id);
-    const keeps = known || (!roster.hasLeft(id) && this.#enter(request, group, index) !== undefined);
+    const keeps = known || (!roster.hasLeft(id) && this.#begin(this.#add(request, group, index)));
     // One that comes again is answered alike.
     if (!keeps) roster.bar(id);
     this.#send(from, keeps ? { kind: 'enlisted', id } : { kind: 'unable', id });
@@ -205,7 +235,7 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
 
   /** Nothing more is computed of it here. */
   drop(id: RequestId): void {
-    this.#stages.delete(id);
+    if (this.#stages.delete(id)) this.#beginNext();
   }
 
   /** Prompts that keep blocks here and are not computed to the end. */

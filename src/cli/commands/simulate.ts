@@ -7,7 +7,7 @@ import { runChaos } from '../chaos.ts';
 import { addClusterFlags, pricePerHourOf } from '../cluster-options.ts';
 import { readOptions } from '../options.ts';
 import { addOutputFlags } from '../run-outputs.ts';
-import { addRunFlags, runSimulation, simulationSchema } from '../simulated-run.ts';
+import { addRunFlags, runAtHighestRate, runSimulation, simulationSchema } from '../simulated-run.ts';
 import { printTable } from '../table.ts';
 
 export function simulateCommand(): Command {
@@ -15,6 +15,7 @@ export function simulateCommand(): Command {
     .description('replay a workload over a described cluster, through the machines that serve')
     .argument('[experiment]', 'YAML file with the names of these flags; flags win')
     .option('--check', 'every machine checks itself after every event')
+    .option('--find-rate <share>', 'the highest --rate, or --speed of a trace, that keeps such a share within SLO')
     .option('--chaos', 'instead of a workload: random faults with every check on, a run for each seed from --seed on')
     .option('--seeds <n>', 'seeds of --chaos (default: 100)')
     .option('--config <file>', 'the same as the argument')
@@ -30,8 +31,10 @@ export function simulateCommand(): Command {
         return;
       }
       const started = performance.now();
-      const { outcome } = await runSimulation(options);
+      const search = options.findRate === undefined ? undefined : await runAtHighestRate(options, options.findRate);
+      const { outcome } = search?.simulation ?? (await runSimulation(options));
       const report = {
+        ...(search && { [search.knob]: search.found.rate, tried: search.found.tried }),
         ...reportOf(outcome, (performance.now() - started) / 1000),
         pricePerHour: pricePerHourOf(options),
       };

@@ -114,7 +114,7 @@ export class Batcher {
     this.#parked.add(sequence);
   }
 
-  /** Parks a new sequence whose rows somebody else plans, with blocks for `tokens` tokens; false when the running ones cannot spare them. */
+  /** Parks a sequence whose rows somebody else plans, with blocks for `tokens` tokens; false when the running ones cannot spare them. */
   hold(sequence: Sequence, tokens: number): boolean {
     const held = this.#room.hold(sequence, tokens, this.#running.items);
     if (held) this.#parked.add(sequence);

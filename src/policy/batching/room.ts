@@ -33,10 +33,10 @@ export class Room {
     return wanted + promised <= this.#cache.availablePages;
   }
 
-  /** Takes blocks for `tokens` tokens of a new sequence, which is parked with them; false, and none taken, where the running ones could not spare them. */
+  /** Takes blocks for `tokens` tokens of a sequence, which is parked with them; false, and none taken, where the running ones could not spare them. */
   hold(sequence: Sequence, tokens: number, running: readonly Sequence[]): boolean {
     const { table } = sequence;
-    if (!this.spares(this.#cache.pagesMissing(table, { tokens, rows: tokens }), running)) return false;
+    if (tokens > 0 && !this.spares(this.#cache.pagesMissing(table, { tokens, rows: tokens }), running)) return false;
     while (this.#cache.missing(table, tokens) > 0) if (!this.#cache.allocate(table)) throw new Error('Room broken');
     sequence.state = 'parked';
     return true;

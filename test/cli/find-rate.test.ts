@@ -1,0 +1,46 @@
+// The highest rate that a cluster keeps, against a cluster whose limit is known.
+import { describe, expect, it } from 'vitest';
+import { findRate } from '../../src/cli/find-rate.ts';
+import { readOptions } from '../../src/cli/options.ts';
+import { runAtHighestRate, runSimulation, simulationSchema } from '../../src/cli/simulated-run.ts';
+
+describe('the highest rate', () => {
+  it.each([
+    [1, 0.37],
+    [1, 1],
+    [1, 900],
+    [40, 39.9],
+  ])('from %d is found within a hundredth of %d', async (first, limit) => {
+    let tried = 0;
+    const found = await findRate(first, async (rate) => {
+      tried++;
+      return rate <= limit;
+    });
+    expect(found.rate).toBeLessThanOrEqual(limit);
+    expect(found.above).toBeGreaterThan(limit);
+    expect(found.above / found.rate).toBeLessThanOrEqual(1.01);
+    expect(found.tried).toBe(tried);
+    expect(tried).toBeLessThan(24);
+  });
+
+  it('that is none, or has no end, is said so', async () => {
+    await expect(findRate(1, async () => false)).rejects.toThrow('Cannot find a rate: none is kept from 1 to');
+    await expect(findRate(1, async () => true)).rejects.toThrow('Cannot find a rate: every one is kept from 1 to');
+  });
+
+  it('of a workload keeps the share, and a little more does not', async () => {
+    const flags = { workload: 'arxiv', requests: '60', mixed: '2', ttftSlo: '5s', tbtSlo: '100ms', seed: '4' };
+    const options = readOptions(simulationSchema, flags);
+    const { found, knob, simulation } = await runAtHighestRate(options, 0.9);
+    const { withinSlo, requests } = simulation.outcome;
+    expect(knob).toBe('rate');
+    expect(withinSlo / requests).toBeGreaterThanOrEqual(0.9);
+    const { outcome } = await runSimulation({ ...options, rate: found.above });
+    expect(outcome.withinSlo / outcome.requests).toBeLessThan(0.9);
+  });
+
+  it('needs something to keep', async () => {
+    const options = readOptions(simulationSchema, { workload: 'arxiv' });
+    await expect(runAtHighestRate(options, 0.9)).rejects.toThrow('Cannot find a rate without --ttft-slo');
+  });
+});
