@@ -89,14 +89,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#work = work(this.#cache.groups.map(({ pool }) => pool));
     const { departures } = this.#handOffs;
     this.#stages = new Stages(
-      {
-        work: this.#work,
-        batcher: this.#batcher,
-        roster: this.#roster,
-        totals: this.#totals,
-        cost: this.#cost,
-        departures,
-      },
+      { work: this.#work, roster: this.#roster, totals: this.#totals, cost: this.#cost, departures },
       {
         push: (effect) => this.#effects.push(effect),
         serve: (request) => this.#work.serve(request, this.#arrivalNumber++),

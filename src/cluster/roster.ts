@@ -60,7 +60,12 @@ export class Roster<S extends Served> {
   hold(served: S): void {
     this.#live.set(served.id, served);
     this.#served.set(served.sequence, served);
-    this.#batcher.hold(served.sequence, 0);
+    this.keep(served, 0);
+  }
+
+  /** Blocks for `tokens` tokens of one whose rows somebody else plans; false, and none, when there is no room. */
+  keep({ sequence }: S, tokens: number): boolean {
+    return this.#batcher.hold(sequence, tokens);
   }
 
   /** The refusal of a request that has landed, where that is to be looked at, and all that is here, batch jobs left out, would decode too slowly with it, or not fit. */

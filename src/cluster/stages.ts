@@ -1,5 +1,4 @@
 // The stages of chunked pipeline prefill at one instance: prompts of which it runs a range of the layers, chunk by chunk, as one of a group.
-import type { Batcher } from '../policy/batching/batcher.ts';
 import type { StepPredictor, StepShape } from '../policy/cost/step-shape.ts';
 import type { DecodeLeg, Departures } from './departures.ts';
 import type { Push } from './hand-offs.ts';
@@ -26,7 +25,6 @@ interface Stage<Request, S> {
 
 interface Parts<Request, S extends Served, Plan, Result> {
   readonly work: Work<Request, S, Plan, Result>;
-  readonly batcher: Batcher;
   readonly roster: Roster<S>;
   readonly totals: InstanceTotals;
   readonly cost: StepPredictor;
@@ -89,7 +87,7 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
   #begin(stage: Stage<Request, S>): boolean {
     const { request, served, group, index } = stage;
     const tokens = Math.ceil(served.sequence.promptLength / group.members.length);
-    if (!this.#parts.batcher.hold(served.sequence, tokens)) {
+    if (!this.#parts.roster.keep(served, tokens)) {
       this.#leave(request.id, stage);
       return false;
     }
