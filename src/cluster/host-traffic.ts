@@ -6,7 +6,7 @@ import type { BlockCache } from '../policy/blocks/block-cache.ts';
 export class HostTraffic {
   readonly #batcher: Batcher;
   readonly #cache: BlockCache;
-  /** Tokens whose keys and values the step planned last loads: prefixes, and prompts that have landed. */
+  /** Tokens of prefixes whose keys and values the step planned last loads. */
   loadTokens = 0;
   /** Tokens that it computes whose blocks are to be known, and so are copied to host memory. */
   storeTokens = 0;
@@ -27,7 +27,7 @@ export class HostTraffic {
   planned(sequences: readonly Sequence[]): this {
     const { lower, blockTokens } = this.#cache;
     if (lower === undefined) return this;
-    this.loadTokens = lower.takeReads() * blockTokens + this.#batcher.landedTokens;
+    this.loadTokens = lower.takeReads() * blockTokens;
     this.storeTokens = 0;
     const { rows, decodeRows } = this.#batcher.shape;
     if (rows === decodeRows) return this;

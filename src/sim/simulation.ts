@@ -78,12 +78,12 @@ export class Simulation {
     this.#network = new Network({ nics: instances.map(({ nic }) => nic), linkBytesPerSecond });
     const costs = instances.map(({ machine }) => machine.cost);
     this.#streams = new Streams(this.#network, costs, {
-      post: (from, to, event) => this.#post(from, to, event),
+      post: (from, to, event, loadBytes) => this.#post(from, to, event, loadBytes),
       tell: (index, event) => this.#tellInstance(index, event),
     });
-    const tiered = instances.map(({ ssd }, i) => {
+    const tiered = instances.map(({ ssd, machine: { hostLink } }, i) => {
       const bytesPerToken = costs[i].kvBytesPerToken;
-      return { bytesPerToken, blockBytes: bytesPerToken * config.blockTokens, ssd };
+      return { bytesPerToken, blockBytes: bytesPerToken * config.blockTokens, ssd, hostLink };
     });
     this.#tiers = new SimulatedTiers(tiered, (timeUs, to, event) => this.#laterAt(timeUs, to, event));
     this.#sloOf = sloRule(config.admission, instances);
@@ -277,8 +277,8 @@ export class Simulation {
     });
   }
 
-  #post(from: InstanceIndex, to: InstanceIndex, event: ToInstance): void {
-    const latencyUs = this.#network.latencyUs(from, to);
+  #post(from: InstanceIndex, to: InstanceIndex, event: ToInstance, loadBytes = 0): void {
+    const latencyUs = this.#network.latencyUs(from, to) + this.#tiers.landed(this.#nowUs, to, loadBytes);
     if (this.#faults === undefined) this.#later(latencyUs, () => this.#tellInstance(to, event));
     else this.#faults.toPeer(from, to, event, latencyUs);
   }

@@ -11,8 +11,8 @@ type Event = InstanceEvent<LengthRequest, undefined>;
 type BytesPerToken = Pick<StepCostModel, 'kvBytesPerToken' | 'activationBytesPerToken'>;
 
 interface Delivery {
-  /** It arrives as a message does. */
-  readonly post: (from: InstanceIndex, to: InstanceIndex, event: Event) => void;
+  /** It arrives as a message does; what `loadBytes` lie in host memory for it is loaded before it is told. */
+  readonly post: (from: InstanceIndex, to: InstanceIndex, event: Event, loadBytes?: number) => void;
   /** Where it happened, at once. */
   readonly tell: (instance: InstanceIndex, event: Event) => void;
 }
@@ -106,7 +106,7 @@ export class Streams {
     }
   }
 
-  #left({ from, to, name: id, kind }: Departed): void {
+  #left({ from, to, name: id, kind, bytes }: Departed): void {
     if (kind === 'prefix') {
       const blocks = this.#prefixBlocks.get(`${to} ${id}`) ?? 0;
       this.#prefixBlocks.delete(`${to} ${id}`);
@@ -122,6 +122,6 @@ export class Streams {
     }
     const held = this.#held.get(`${from} ${id}`) ?? [];
     this.#held.delete(`${from} ${id}`);
-    this.#delivery.post(from, to, { kind: 'landed', from, id, held });
+    this.#delivery.post(from, to, { kind: 'landed', from, id, held }, bytes);
   }
 }

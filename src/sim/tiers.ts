@@ -1,6 +1,6 @@
 // The tiers below device memory in simulated time: what moving blocks takes, and what came of it.
 import type { InstanceEffect } from '../cluster/effects.ts';
-import type { LengthRequest } from '../cluster/length-work.ts';
+import type { HostLink, LengthRequest } from '../cluster/length-work.ts';
 import type { InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
 import type { InstanceSnapshot, TierSnapshot } from '../cluster/ports.ts';
 import { Histogram } from './histogram.ts';
@@ -15,6 +15,7 @@ interface TieredInstance {
   readonly blockBytes: number;
   readonly bytesPerToken: number;
   readonly ssd: SsdRates | undefined;
+  readonly hostLink: HostLink | undefined;
 }
 
 export interface TierFigures {
@@ -38,6 +39,8 @@ export class SimulatedTiers {
   readonly #ssds: readonly (SimulatedSsd | undefined)[];
   readonly #post: (timeUs: number, to: InstanceIndex, event: Event) => void;
   readonly #exposedUs = new Histogram();
+  /** (instances): until when prompts that have landed are being loaded. */
+  readonly #loadsUntilUs: Float64Array;
   #exposedUsTotal = 0;
   #loadedBytes = 0;
   #storedBytes = 0;
@@ -46,6 +49,17 @@ export class SimulatedTiers {
     this.#instances = instances;
     this.#ssds = instances.map(({ ssd }) => (ssd === undefined ? undefined : new SimulatedSsd(ssd)));
     this.#post = post;
+    this.#loadsUntilUs = new Float64Array(instances.length);
+  }
+
+  /** What has landed in host memory is loaded beside the steps, one prompt after the other: how long until it is. */
+  landed(nowUs: number, index: InstanceIndex, bytes: number): number {
+    const { hostLink, bytesPerToken } = this.#instances[index];
+    if (hostLink === undefined || bytes === 0) return 0;
+    this.#loadedBytes += bytes;
+    const endUs = Math.max(nowUs, this.#loadsUntilUs[index]) + Math.ceil(hostLink.moveUs(bytes / bytesPerToken));
+    this.#loadsUntilUs[index] = endUs;
+    return endUs - nowUs;
   }
 
   /** A step begins that loads and stores so much, which adds so much to its time. */

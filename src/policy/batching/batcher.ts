@@ -41,7 +41,6 @@ export class Batcher {
   /** A batch job waits for memory that is left to batch jobs. */
   #backgroundWaits = false;
   #preemptions = 0;
-  #landedTokens = 0;
 
   constructor(cache: BlockCache, limits: BatchLimits, cost: StepPredictor) {
     this.#cache = cache;
@@ -74,11 +73,6 @@ export class Batcher {
   /** Sequences that the last plan let start (or start again), until the next plan. */
   get admitted(): readonly Sequence[] {
     return this.#admitted;
-  }
-
-  /** Tokens computed elsewhere whose keys and values are loaded for those that the last plan let start. */
-  get landedTokens(): number {
-    return this.#landedTokens;
   }
 
   /** Shape of the last plan, until the next. */
@@ -127,7 +121,6 @@ export class Batcher {
     if (this.#admitted.length > 0) this.#admitted.length = 0;
     this.#admitting = true;
     this.#wholeOnly = false;
-    this.#landedTokens = 0;
     for (const sequence of this.#running.items) sequence.planned = 0;
     this.#waiting.arrange(this.#running.items);
     this.#planDecode();
@@ -351,7 +344,6 @@ export class Batcher {
   #load(sequence: Sequence): void {
     const { chain, table, landed } = sequence;
     if (!this.#cache.adopt(table, landed, sequence.landedPages)) return;
-    this.#landedTokens += landed - sequence.computed;
     sequence.computed = landed;
     sequence.content.digest(landed);
     this.#cache.commit(chain, 0, Math.min(Math.floor(landed / this.#blockTokens), chain.blocks), table);

@@ -26,10 +26,15 @@ export class HostLink {
     this.#layers = layerWise ? layers : 1;
   }
 
+  /** Of so many tokens, by nothing else held up. */
+  moveUs(tokens: number): number {
+    return tokens * this.#tokenUs;
+  }
+
   /** What loading and storing so many tokens adds to `computeUs`. */
   exposedUs(computeUs: number, loadTokens: number, storeTokens: number): number {
-    const loadUs = loadTokens * this.#tokenUs;
-    const storeUs = storeTokens * this.#tokenUs;
+    const loadUs = this.moveUs(loadTokens);
+    const storeUs = this.moveUs(storeTokens);
     const longest = Math.max(computeUs, loadUs, storeUs);
     return longest + (loadUs + computeUs + storeUs - longest) / this.#layers - computeUs;
   }

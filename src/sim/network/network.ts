@@ -37,6 +37,7 @@ function keyOf({ from, to, name, kind }: Stream): string {
 /** A transfer that has left completely: it lands `us` later. */
 export interface Departed extends Stream {
   readonly us: number;
+  readonly bytes: number;
 }
 
 export class Network {
@@ -109,16 +110,18 @@ export class Network {
     if (flow === undefined) return undefined;
     const transfer = this.#byFlow[flow];
     if (transfer === undefined) throw new Error(`Network broken: flow ${flow} belongs to no transfer`);
-    this.#close(nowUs, transfer);
+    const bytes = this.#close(nowUs, transfer);
     const { from, to, name, kind } = transfer;
-    return { from, to, name, kind, us: this.latencyUs(from, to) };
+    return { from, to, name, kind, us: this.latencyUs(from, to), bytes };
   }
 
-  #close(nowUs: number, transfer: Transfer): void {
+  #close(nowUs: number, transfer: Transfer): number {
     const { flow, kind } = transfer;
-    this.moved[kind] += this.#flows.close(nowUs, flow);
+    const bytes = this.#flows.close(nowUs, flow);
+    this.moved[kind] += bytes;
     this.#transfers.delete(keyOf(transfer));
     this.#byFlow[flow] = undefined;
+    return bytes;
   }
 
   /** Resources: what an instance sends (2 i), what it receives (2 i + 1), then the links of pairs. */
