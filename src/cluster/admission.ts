@@ -63,6 +63,8 @@ export const tooLargeToLand: Refusal = {
 interface DecodeBatch {
   /** Tokens of each. */
   readonly lengths: readonly number[];
+  /** What they grow by, all together, before one of them leaves. */
+  readonly growthTokens: number;
   readonly capacityTokens: number;
   readonly blockTokens: number;
   readonly cost: StepPredictor;
@@ -73,6 +75,7 @@ interface DecodeBatch {
 /** The refusal of a request with which a batch would not fit into memory, or decode too slowly; the last look before it joins. */
 export function decodeRefusal({
   lengths,
+  growthTokens,
   capacityTokens,
   blockTokens,
   cost,
@@ -88,7 +91,7 @@ export function decodeRefusal({
   if (tokens > capacityTokens)
     return lateDecode('memory', `${rows} sequences of ${tokens} tokens, ${capacityTokens} fit`);
   if (tbtUsMax === Number.POSITIVE_INFINITY) return undefined;
-  const us = cost.predictUs(decodeShape(rows, keys));
+  const us = cost.predictUs(decodeShape(rows, keys + growthTokens));
   if (us <= tbtUsMax) return undefined;
   return lateDecode('tbt', `predicted TBT ${Math.round(us / 1000)} ms exceeds ${Math.round(tbtUsMax / 1000)} ms`);
 }

@@ -192,7 +192,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     if (progress?.hear(event) === false || (event.kind === 'started' && tracked.started)) return;
     tracked.started = true;
     if (event.kind === 'finished' || event.kind === 'failed') {
-      if (event.kind === 'finished') this.#dispatch.finished(nowUs, now);
+      this.#dispatch.ending(nowUs, now, event);
       // Of a group the others still have something when one fails.
       if (now.group !== undefined && event.kind === 'failed') this.#dispatch.leave(tracked, false);
       else this.#dispatch.settle(tracked, now);

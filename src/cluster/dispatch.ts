@@ -11,7 +11,7 @@ import type { InstanceIndex } from './messages.ts';
 import { PinDirectory } from './pin-directory.ts';
 import type { PinOrder } from './pinning.ts';
 import { type BlockCounts, fetchOf, Placer } from './placer.ts';
-import type { RequestId } from './ports.ts';
+import type { GenerationEvent, RequestId } from './ports.ts';
 import { legsOf, type Route, type Tracked, type Try } from './tries.ts';
 import { type InstanceReport, Watch } from './watch.ts';
 
@@ -52,6 +52,8 @@ interface InstanceView {
   /** Something was computed since the last interrupt: interrupts cannot hold the others up for ever. */
   progressed: boolean;
 }
+
+const unjudged = { slo: undefined, predicted: undefined };
 
 export class Dispatch<Request extends { readonly id: RequestId }> {
   readonly watch: Watch;
@@ -208,9 +210,8 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
     const jobTokens = job ? this.#jobs.add(instance, size) : 0;
     this.#jobs.drop(tracked.id);
     const member = predicted === undefined && inlineTokens === 0 ? decodeAt : this.#decoderOf(route);
-    const joinsUs = nowUs + (predicted?.ttftUs ?? 0);
-    const coming = member === undefined ? undefined : { member, tokens: promptTokens, joinsUs };
-    const decoding = coming && this.#gate.add(nowUs, request, verdict?.slo, coming);
+    const coming = member === undefined ? undefined : { member, tokens: promptTokens };
+    const decoding = coming && this.#gate.add(nowUs, request, verdict ?? unjudged, coming);
     const { id } = request;
     const now: Try = {
       id,
@@ -288,9 +289,9 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
     tracked.now = undefined;
   }
 
-  /** Its last token came. */
-  finished(nowUs: number, { decoding }: Try): void {
-    if (decoding !== undefined) this.#gate.finished(nowUs, decoding);
+  /** What comes of it is learned from. */
+  ending(nowUs: number, { decoding }: Try, event: GenerationEvent): void {
+    if (decoding !== undefined) this.#gate.ending(nowUs, decoding, event);
   }
 
   /** False when that is known. */

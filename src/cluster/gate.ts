@@ -8,11 +8,12 @@ import {
   type Decoding,
   idleDecode,
 } from '../policy/admission/decode-pool.ts';
-import { ErrorBound } from '../policy/admission/error-bound.ts';
+import { ErrorBound, lateOnly } from '../policy/admission/error-bound.ts';
 import { type InlineChoice, type InlineLimits, InlinePrefill } from '../policy/admission/inline-prefill.ts';
 import type { Slo } from '../policy/admission/slo.ts';
 import { type Refusal, refusedLate } from './admission.ts';
 import type { InstanceIndex } from './messages.ts';
+import type { GenerationEvent } from './ports.ts';
 
 export interface AdmissionConfig<Request> {
   readonly kind: AdmissionKind;
@@ -44,6 +45,8 @@ export interface Prediction {
 export interface Gated {
   readonly slo: Slo | undefined;
   readonly decoding: Decoding;
+  /** Until it decodes, as it was said to the request, and for each token. */
+  readonly predicted: Prediction | undefined;
   /** Those of one kind are alike; undefined where nothing is learned. */
   readonly kind: string | undefined;
   /** Tokens that have come of it. */
@@ -89,7 +92,7 @@ export class Gate<Request> {
   readonly #pool: DecodePool;
   readonly #inline: InlinePrefill | undefined;
   /** Of first tokens that take a good part of what they may. */
-  readonly #lateness = new ErrorBound();
+  readonly #lateness = new ErrorBound(lateOnly);
   readonly #forecast: DecodeForecast;
   /** Of the latest request that waits for first and next tokens. */
   #slo: Slo | undefined;
@@ -129,8 +132,18 @@ export class Gate<Request> {
 
   /** Who decodes what is prefilled elsewhere, by `atUs` or so; undefined when none is left. */
   choose(nowUs: number, promptTokens: number, atUs: number): InstanceIndex | undefined {
-    if (this.#config?.kind !== 'predictive') return this.#pool.choose(promptTokens);
-    return this.#forecast.at(nowUs, atUs).chooseCounted(promptTokens);
+    if (!this.#predicts) return this.#pool.choose(promptTokens);
+    const joinsUs = nowUs + this.#joinsAfterUs(atUs - nowUs);
+    return this.#forecast.at(nowUs, joinsUs).chooseCounted(promptTokens);
+  }
+
+  get #predicts(): boolean {
+    return this.#config?.kind === 'predictive';
+  }
+
+  /** When a request joins that is predicted to have its first token after so long. */
+  #joinsAfterUs(ttftUs: number): number {
+    return this.#predicts ? this.#forecast.joinsAfterUs(ttftUs) : ttftUs;
   }
 
   look(nowUs: number, request: Request, { promptTokens, waitUs, prefillUs, inline, member }: Question): Verdict {
@@ -140,8 +153,11 @@ export class Gate<Request> {
     const slo = config.slo(request, outputTokens);
     if (slo === undefined) return taken;
     const ttftUs = waitUs + prefillUs + (inline ? 0 : config.handOffUs(promptTokens, prefillUs));
-    const pool = config.kind === 'predictive' ? this.#forecast.at(nowUs, nowUs + ttftUs) : this.#pool.now(nowUs);
-    const { tbtUs, tbtUsMax, memory } = member === undefined ? idleDecode : pool.least(member, promptTokens);
+    const joinsUs = nowUs + this.#joinsAfterUs(ttftUs);
+    const pool = this.#predicts ? this.#forecast.at(nowUs, joinsUs) : this.#pool.now(nowUs);
+    const decode = member === undefined ? idleDecode : pool.least(member, promptTokens);
+    const { tbtUsMax, memory } = decode;
+    const tbtUs = this.#predicts && member !== undefined ? this.#forecast.corrected(decode.tbtUs) : decode.tbtUs;
     const predicted = { ttftUs, tbtUs, outputTokens };
     const bounds = { ...slo, tbtUs: Math.min(slo.tbtUs, tbtUsMax) };
     if (slo.ttftUs < Number.POSITIVE_INFINITY) this.#slo = slo;
@@ -155,37 +171,46 @@ export class Gate<Request> {
     return { predicted, slo, refusal: worst && refusedLate(worst, predicted, bounds, memory) };
   }
 
-  /** The request was taken, and joins at about `joinsUs`. */
+  /** The request was taken. */
   add(
     nowUs: number,
     request: Request,
-    slo: Slo | undefined,
-    coming: Pick<Coming, 'member' | 'tokens' | 'joinsUs'>,
+    { slo, predicted }: Pick<Verdict, 'slo' | 'predicted'>,
+    coming: Pick<Coming, 'member' | 'tokens'>,
   ): Gated {
     const tbtUsMax = slo?.tbtUs ?? Number.POSITIVE_INFINITY;
+    const joinsUs = nowUs + this.#joinsAfterUs(predicted?.ttftUs ?? 0);
     const config = this.#config;
     const kind = config?.kindOf(request);
     const outputs = kind === undefined ? undefined : this.#forecast.outputsOf(kind);
-    const decoding = this.#pool.add(nowUs, { ...coming, tbtUsMax, outputs });
+    const decoding = this.#pool.add(nowUs, { ...coming, joinsUs, tbtUsMax, outputs });
     return {
       slo,
+      predicted,
       decoding,
       kind,
       outputTokens: () => config?.outputTokens(request) ?? 0,
     };
   }
 
-  joined(nowUs: number, { decoding, slo }: Gated): void {
-    const { joined, joinsUs, addedUs } = decoding;
+  joined(nowUs: number, { decoding, slo, predicted }: Gated): void {
+    const { joined, addedUs, member } = decoding;
     if (joined) return;
-    const ttftUs = slo?.ttftUs ?? Number.POSITIVE_INFINITY;
-    if (joinsUs - addedUs > ttftUs / 2) this.#lateness.observe(joinsUs, nowUs, ttftUs);
     this.#pool.joined(nowUs, decoding);
+    if (slo === undefined || predicted === undefined) return;
+    const { ttftUs } = predicted;
+    if (ttftUs > slo.ttftUs / 2) this.#lateness.observe(ttftUs, nowUs - addedUs, slo.ttftUs);
+    if (!this.#predicts) return;
+    this.#forecast.joined(ttftUs, nowUs - addedUs);
+    this.#forecast.met(predicted.tbtUs, this.#pool.now(nowUs).load(member, 0).tbtUs);
   }
 
-  /** With its last token: what it was like is learned. */
-  finished(nowUs: number, { kind, decoding, outputTokens }: Gated): void {
-    if (kind !== undefined) this.#forecast.ended(kind, outputTokens(), nowUs - decoding.joinsUs);
+  /** It is about to end: what it was like is learned. */
+  ending(nowUs: number, { kind, decoding, predicted, outputTokens }: Gated, event: GenerationEvent): void {
+    const { member, tokens, joinsUs } = decoding;
+    if (event.kind === 'finished' && kind !== undefined) this.#forecast.ended(kind, outputTokens(), nowUs - joinsUs);
+    if (event.kind === 'failed' && event.cause?.at === 'decode' && this.#predicts && predicted !== undefined)
+      this.#forecast.met(predicted.tbtUs, this.#pool.now(nowUs).load(member, tokens).tbtUs);
   }
 
   ended({ decoding }: Gated): void {

@@ -5,6 +5,7 @@ import type { BlockPool } from '../policy/blocks/block-pool.ts';
 import type { StepPredictor } from '../policy/cost/step-shape.ts';
 import { overloaded, Throughput, tooLargeToLand, tooLong } from './admission.ts';
 import { CacheJournal } from './cache-journal.ts';
+import { createDecodeCheck, type DecodeCheck } from './decode-check.ts';
 import type { DecodeLeg } from './departures.ts';
 import type { InstanceEffect } from './effects.ts';
 import { HandOffs } from './hand-offs.ts';
@@ -50,6 +51,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   readonly #presence: Presence<S>;
   readonly #stages: Stages<Request, S, Plan, Result>;
   readonly #peers: Peers<Request, S, Plan, Result>;
+  readonly #decodeCheck: DecodeCheck<Request, S> | undefined;
   #effects: InstanceEffect<Plan, Request>[] = [];
   #emitted = false;
   #nowUs = 0;
@@ -98,6 +100,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       },
     );
     this.#peers = { handOffs: this.#handOffs, prefixes: this.#prefixes, stages: this.#stages };
+    this.#decodeCheck = createDecodeCheck(config, { batcher: this.#batcher, roster: this.#roster, work: this.#work });
     this.#results = new StepResults(
       { work: this.#work, batcher: this.#batcher, totals: this.#totals, departures },
       {
@@ -278,6 +281,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#stages.drop(served.id);
     this.#handOffs.departures.drop(served.id);
     this.#roster.silence(served.id);
+    if (event.kind === 'finished') this.#decodeCheck?.ended(served);
     this.#emit(served.id, event);
     this.#roster.remove(served, forget);
     this.#pinning.ended(nowUs, served.id, event);
@@ -286,8 +290,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   /** Between two steps: takes what has landed, and plans the next. */
   #next(nowUs: number): void {
     for (const { id, request, held } of this.#handOffs.arrivals.takeLanded()) {
-      const tbtUs = this.#work.tbtUsMax(request);
-      const late = this.#roster.lateness(this.#work.size(request), tbtUs, this.#config, this.capacityTokens);
+      const late = this.#decodeCheck?.refusal(request, this.capacityTokens);
       if (late === undefined) {
         const served = this.#work.resume(request, this.#arrivalNumber++, held);
         served.sequence.landedPages = this.#handOffs.arrivals.pagesOf(id);

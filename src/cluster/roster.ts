@@ -1,9 +1,7 @@
 // Who is at an instance: the requests that hear events, and every sequence that its batcher holds for them.
 import type { Batcher } from '../policy/batching/batcher.ts';
 import type { Sequence } from '../policy/batching/sequence.ts';
-import { decodeRefusal, type Refusal, type RequestSize } from './admission.ts';
 import type { InFlight } from './in-flight.ts';
-import type { InstanceConfig } from './instance-config.ts';
 import type { RequestId } from './ports.ts';
 import { RecentIds } from './recent-ids.ts';
 import type { Served } from './work.ts';
@@ -66,20 +64,6 @@ export class Roster<S extends Served> {
   /** Blocks for `tokens` tokens of one whose rows somebody else plans; false, and none, when there is no room. */
   keep({ sequence }: S, tokens: number): boolean {
     return this.#batcher.hold(sequence, tokens);
-  }
-
-  /** The refusal of a request that has landed, where that is to be looked at, and all that is here, batch jobs left out, would decode too slowly with it, or not fit. */
-  lateness(
-    { promptTokens }: RequestSize,
-    tbtUs: number,
-    { blockTokens, cost, handOff }: Pick<InstanceConfig, 'blockTokens' | 'cost' | 'handOff'>,
-    capacityTokens: number,
-  ): Refusal | undefined {
-    if (handOff?.rechecks !== true) return undefined;
-    const { running, waiting } = this.#batcher;
-    const sequences = [...running, ...waiting].filter(({ background }) => !background);
-    const lengths = [promptTokens + 1, ...sequences.map(({ length }) => length)];
-    return decodeRefusal({ lengths, capacityTokens, blockTokens, cost, tbtUsMax: this.tbtUsMax(tbtUs) });
   }
 
   /** Nobody hears of it any more; its sequence stays until it is removed. */

@@ -1,5 +1,6 @@
 // The pool that decodes as it will be when a prefill ends, and what is learned for that from requests that ended.
 import type { DecodePool } from './decode-pool.ts';
+import { ErrorBound, middle } from './error-bound.ts';
 import { type LengthDistribution, OutputLengths } from './output-lengths.ts';
 
 /**
@@ -9,6 +10,8 @@ import { type LengthDistribution, OutputLengths } from './output-lengths.ts';
 export const forecastKinds = ['td', 'mean', 'lengths'] as const;
 export type ForecastKind = (typeof forecastKinds)[number];
 
+/** How far one request moves what is thought of the wait. */
+const paceStep = 0.01;
 /** Decodes that the mean time remembers. */
 const rememberedMax = 1024;
 
@@ -19,6 +22,10 @@ export class DecodeForecast {
   /** Given, and then learned. */
   #decodeUs: number;
   #known = 0;
+  /** By which predicted waits are multiplied, so that half are longer: short prompts overtake long ones, and prefixes come meanwhile. */
+  #pace = 1;
+  /** What half of the requests meet beyond what was forecast. */
+  readonly #more = new ErrorBound(middle);
 
   /** @param decodeUs that a decode lasts; where that is learned, until one has ended */
   constructor(pool: DecodePool, kind: ForecastKind, decodeUs: number) {
@@ -39,6 +46,26 @@ export class DecodeForecast {
   /** The pool, counted as it will be. */
   at(nowUs: number, atUs: number): DecodePool {
     return this.#kind === 'lengths' ? this.#pool.expected(nowUs, atUs) : this.#pool.at(nowUs, atUs, this.#decodeUs);
+  }
+
+  /** When a request joins whose first token is predicted after so long. */
+  joinsAfterUs(ttftUs: number): number {
+    return ttftUs * this.#pace;
+  }
+
+  joined(predictedUs: number, actualUs: number): void {
+    this.#pace += actualUs > predictedUs * this.#pace ? paceStep / 2 : -paceStep / 2;
+    this.#pace = Math.max(paceStep, this.#pace);
+  }
+
+  /** A step as it is forecast, with what has been learned of such forecasts. */
+  corrected(tbtUs: number): number {
+    return Math.max(0, tbtUs + this.#more.us);
+  }
+
+  /** A step was to take so long, corrected, when a request came there, and would have taken or took `actualUs` with it. */
+  met(correctedUs: number, actualUs: number): void {
+    this.#more.observe(correctedUs - this.#more.us, actualUs, actualUs);
   }
 
   /** An output came to its end. @param decodedUs since it joined */
