@@ -3,7 +3,8 @@ import { writeFileSync } from 'node:fs';
 import type { Command } from 'commander';
 import { z } from 'zod';
 import type { StepWatch } from '../sim/executor.ts';
-import { LoadRecorder } from '../sim/load-recorder.ts';
+import { loadPlot } from '../sim/load-plot.ts';
+import { type LoadOverTime, LoadRecorder } from '../sim/load-recorder.ts';
 import { runReport } from '../sim/report.ts';
 import type { Simulation } from '../sim/simulation.ts';
 import { toFlag } from './options.ts';
@@ -14,6 +15,7 @@ import { timeSpan } from './workload-options.ts';
 
 export const outputFields = {
   report: z.string().optional(),
+  loadPlot: z.string().optional(),
   timeline: z.string().optional(),
   timelineWindow: timeSpan.default({ unit: 'us', from: 0, to: 60_000_000 }),
 };
@@ -24,6 +26,7 @@ export type OutputOptions = Readonly<z.infer<typeof outputSchema>>;
 export function addOutputFlags(command: Command): Command {
   return command
     .option('--report <file>', 'write a page with plots of the run, in one HTML file')
+    .option('--load-plot <file>', 'write the loads of the pools that prefill and decode over time, as SVG')
     .option('--timeline <file>', 'write every step as a Chrome trace')
     .option('--timeline-window <span>', 'simulated time that the timeline shows (default: 0s..60s)');
 }
@@ -56,7 +59,8 @@ export class RunOutputs {
 
   /** What is to be told of time before it passes; undefined when nobody looks at the load. */
   recorderOf(simulation: Simulation): LoadRecorder | undefined {
-    if (this.#options.report !== undefined) this.#recorder ??= new LoadRecorder(simulation);
+    if (this.#options.report !== undefined || this.#options.loadPlot !== undefined)
+      this.#recorder ??= new LoadRecorder(simulation);
     return this.#recorder;
   }
 
@@ -68,15 +72,29 @@ export class RunOutputs {
   /** The run is over. */
   async close({ outcome }: Simulation): Promise<void> {
     this.#progress.close();
-    const { report } = this.#options;
-    if (report !== undefined && this.#recorder !== undefined) {
-      this.#recorder.close();
-      const about = { settings: settingsOf(this.#options), instances: this.#instances };
-      writeOutput(report, reportPage(runReport(outcome, this.#recorder.load(), about)));
-    }
+    this.#recorder?.close();
+    if (this.#recorder !== undefined) this.#write(outcome, this.#recorder.load());
     const leftOut = await this.#timeline?.close();
     if (leftOut !== undefined) console.error(leftOut);
   }
+
+  #write(outcome: Simulation['outcome'], load: LoadOverTime): void {
+    const { report, loadPlot: plot } = this.#options;
+    const about = { settings: settingsOf(this.#options), instances: this.#instances };
+    if (report !== undefined) writeOutput(report, reportPage(runReport(outcome, load, about)));
+    if (plot === undefined) return;
+    const svg = loadPlot(load, titleOf(this.#options));
+    if (svg === undefined) throw new Error(`Cannot write ${plot}: no request had an SLO: there are no loads`);
+    writeOutput(plot, svg);
+  }
+}
+
+const inTitles = ['admission', 'forecast', 'prefill', 'decode', 'speed', 'ttft-slo', 'tbt-slo'];
+
+/** What the plot of a run is called. */
+function titleOf(options: OutputOptions): string {
+  const told = settingsOf(options).filter(([name]) => inTitles.includes(name));
+  return told.map(([name, value]) => `${name} ${value}`).join(', ');
 }
 
 function writeOutput(path: string, text: string): void {
@@ -98,7 +116,7 @@ function shown(value: unknown): string {
 }
 
 /** What the page says of the run, the most telling first. */
-function settingsOf({ report: _, timeline: __, timelineWindow: ___, ...options }: OutputOptions) {
+function settingsOf({ report: _, timeline: __, timelineWindow: ___, loadPlot: ____, ...options }: OutputOptions) {
   const rank = (name: string) => (mostTelling.includes(name) ? mostTelling.indexOf(name) : mostTelling.length);
   return Object.entries(options)
     .filter(([, value]) => value !== undefined)

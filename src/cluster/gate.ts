@@ -8,7 +8,7 @@ import {
   type Decoding,
   idleDecode,
 } from '../policy/admission/decode-pool.ts';
-import { ErrorBound, lateOnly } from '../policy/admission/error-bound.ts';
+import { ErrorBound } from '../policy/admission/error-bound.ts';
 import { type InlineChoice, type InlineLimits, InlinePrefill } from '../policy/admission/inline-prefill.ts';
 import type { Slo } from '../policy/admission/slo.ts';
 import { type Refusal, refusedLate } from './admission.ts';
@@ -39,6 +39,8 @@ export interface Prediction {
   readonly ttftUs: number;
   readonly tbtUs: number;
   readonly outputTokens: number;
+  /** TBT over what may be waited by the one who may wait least. */
+  readonly decodeLoad: number;
 }
 
 /** An accepted request that decodes somewhere, until it ends. */
@@ -92,7 +94,7 @@ export class Gate<Request> {
   readonly #pool: DecodePool;
   readonly #inline: InlinePrefill | undefined;
   /** Of first tokens that take a good part of what they may. */
-  readonly #lateness = new ErrorBound(lateOnly);
+  readonly #lateness = new ErrorBound();
   readonly #forecast: DecodeForecast;
   /** Of the latest request that waits for first and next tokens. */
   #slo: Slo | undefined;
@@ -156,19 +158,23 @@ export class Gate<Request> {
     const joinsUs = nowUs + this.#joinsAfterUs(ttftUs);
     const pool = this.#predicts ? this.#forecast.at(nowUs, joinsUs) : this.#pool.now(nowUs);
     const decode = member === undefined ? idleDecode : pool.least(member, promptTokens);
-    const { tbtUsMax, memory } = decode;
-    const tbtUs = this.#predicts && member !== undefined ? this.#forecast.corrected(decode.tbtUs) : decode.tbtUs;
-    const predicted = { ttftUs, tbtUs, outputTokens };
+    const { tbtUs, tbtUsMax, memory } = decode;
     const bounds = { ...slo, tbtUs: Math.min(slo.tbtUs, tbtUsMax) };
+    const decodeLoad = tbtUs / bounds.tbtUs;
+    const predicted = { ttftUs, tbtUs, outputTokens, decodeLoad };
     if (slo.ttftUs < Number.POSITIVE_INFINITY) this.#slo = slo;
     const loads: Loads = {
       ttft: (ttftUs + this.#lateness.us) / Math.min(slo.ttftUs, slo.completionUs),
-      tbt: tbtUs / bounds.tbtUs,
+      tbt: this.#predicts && member !== undefined ? this.#forecast.corrected(decodeLoad) : decodeLoad,
       memory,
       completion: (ttftUs + Math.max(0, outputTokens - 1) * tbtUs) / slo.completionUs,
     };
     const worst = overload(config.kind, loads);
-    return { predicted, slo, refusal: worst && refusedLate(worst, predicted, bounds, memory) };
+    return {
+      predicted,
+      slo,
+      refusal: worst && refusedLate(worst, { ...predicted, tbtUs: loads.tbt * bounds.tbtUs }, bounds, memory),
+    };
   }
 
   /** The request was taken. */
@@ -194,7 +200,7 @@ export class Gate<Request> {
   }
 
   joined(nowUs: number, { decoding, slo, predicted }: Gated): void {
-    const { joined, addedUs, member } = decoding;
+    const { joined, addedUs } = decoding;
     if (joined) return;
     this.#pool.joined(nowUs, decoding);
     if (slo === undefined || predicted === undefined) return;
@@ -202,15 +208,15 @@ export class Gate<Request> {
     if (ttftUs > slo.ttftUs / 2) this.#lateness.observe(ttftUs, nowUs - addedUs, slo.ttftUs);
     if (!this.#predicts) return;
     this.#forecast.joined(ttftUs, nowUs - addedUs);
-    this.#forecast.met(predicted.tbtUs, this.#pool.now(nowUs).load(member, 0).tbtUs);
+    if (predicted.decodeLoad > 0) this.#forecast.came(predicted.decodeLoad, false);
   }
 
   /** It is about to end: what it was like is learned. */
   ending(nowUs: number, { kind, decoding, predicted, outputTokens }: Gated, event: GenerationEvent): void {
-    const { member, tokens, joinsUs } = decoding;
-    if (event.kind === 'finished' && kind !== undefined) this.#forecast.ended(kind, outputTokens(), nowUs - joinsUs);
+    if (event.kind === 'finished' && kind !== undefined)
+      this.#forecast.ended(kind, outputTokens(), nowUs - decoding.joinsUs);
     if (event.kind === 'failed' && event.cause?.at === 'decode' && this.#predicts && predicted !== undefined)
-      this.#forecast.met(predicted.tbtUs, this.#pool.now(nowUs).load(member, tokens).tbtUs);
+      this.#forecast.came(predicted.decodeLoad, true);
   }
 
   ended({ decoding }: Gated): void {

@@ -4,7 +4,7 @@ import { describe, expect, it } from 'vitest';
 import { type Loads, overload } from '../../src/policy/admission/admission.ts';
 import { DecodeForecast } from '../../src/policy/admission/decode-forecast.ts';
 import { DecodePool } from '../../src/policy/admission/decode-pool.ts';
-import { ErrorBound, lateOnly } from '../../src/policy/admission/error-bound.ts';
+import { ErrorBound } from '../../src/policy/admission/error-bound.ts';
 import { OutputLengths } from '../../src/policy/admission/output-lengths.ts';
 import { parseSloBound, sloOf } from '../../src/policy/admission/slo.ts';
 import type { StepShape } from '../../src/policy/cost/step-shape.ts';
@@ -57,7 +57,7 @@ describe('admission', () => {
   });
 
   it('learns a bound that 99 of 100 keep', () => {
-    const bound = new ErrorBound(lateOnly);
+    const bound = new ErrorBound();
     let late = 0;
     for (let i = 0; i < 20_000; i++) {
       // Lateness from 0 to 10 ms, spread evenly by a stride that visits all.

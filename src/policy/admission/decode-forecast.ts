@@ -1,7 +1,7 @@
 // The pool that decodes as it will be when a prefill ends, and what is learned for that from requests that ended.
 import type { DecodePool } from './decode-pool.ts';
-import { ErrorBound, middle } from './error-bound.ts';
 import { type LengthDistribution, OutputLengths } from './output-lengths.ts';
+import { RefusalOdds } from './refusal-odds.ts';
 
 /**
  * td: every decode lasts a time that is given. mean: the mean time of those that ended (both system level, Mooncake 6.2). lengths: each
@@ -12,6 +12,8 @@ export type ForecastKind = (typeof forecastKinds)[number];
 
 /** How far one request moves what is thought of the wait. */
 const paceStep = 0.01;
+/** Whoever is more likely than not to be refused at last is refused at first. */
+const refusedShare = 0.5;
 /** Decodes that the mean time remembers. */
 const rememberedMax = 1024;
 
@@ -24,8 +26,7 @@ export class DecodeForecast {
   #known = 0;
   /** By which predicted waits are multiplied, so that half are longer: short prompts overtake long ones, and prefixes come meanwhile. */
   #pace = 1;
-  /** What half of the requests meet beyond what was forecast. */
-  readonly #more = new ErrorBound(middle);
+  readonly #odds = new RefusalOdds();
 
   /** @param decodeUs that a decode lasts; where that is learned, until one has ended */
   constructor(pool: DecodePool, kind: ForecastKind, decodeUs: number) {
@@ -58,14 +59,14 @@ export class DecodeForecast {
     this.#pace = Math.max(paceStep, this.#pace);
   }
 
-  /** A step as it is forecast, with what has been learned of such forecasts. */
-  corrected(tbtUs: number): number {
-    return Math.max(0, tbtUs + this.#more.us);
+  /** A forecast load, so that it is 1 where half of the requests are refused at last. */
+  corrected(load: number): number {
+    return load + 1 - this.#odds.loadAt(refusedShare);
   }
 
-  /** A step was to take so long, corrected, when a request came there, and would have taken or took `actualUs` with it. */
-  met(correctedUs: number, actualUs: number): void {
-    this.#more.observe(correctedUs - this.#more.us, actualUs, actualUs);
+  /** A request whose load was forecast so, and corrected, came to where it decodes. */
+  came(load: number, refused: boolean): void {
+    this.#odds.observe(load, refused);
   }
 
   /** An output came to its end. @param decodedUs since it joined */
