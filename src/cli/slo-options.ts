@@ -47,6 +47,7 @@ export const sloFields = {
   admission: z.enum(admissionKinds).default('none'),
   forecast: z.enum(forecastKinds).default('td'),
   td: numeric(z.number().positive()).default(10),
+  oddsMax: numeric(z.number().gt(0).lt(1)).default(0.5),
   retries: numeric(z.number().int().min(0)).default(0),
   retryAfter: numeric(z.number().positive()).optional(),
   inlineTokens: numeric(z.number().int().min(0)).default(0),
@@ -66,6 +67,10 @@ export function addSloFlags(command: Command): Command {
         '--forecast <way>',
         'decode by --admission predictive: td (given), mean (learned), lengths (learned, request by request) (default: td)',
       ).choices(forecastKinds),
+    )
+    .option(
+      '--odds-max <p>',
+      'odds of being refused where it decodes from which on --admission predictive refuses a request before prefill (default: 0.5)',
     )
     .option('--retries <n>', 'a refused request comes again so often at most (default: 0)')
     .option(
@@ -87,6 +92,7 @@ export function admissionSettings({
   admission,
   forecast,
   td,
+  oddsMax,
   inlineTokens,
 }: SloOptions): AdmissionSettings {
   if ((ttftSlo === undefined) !== (tbtSlo === undefined))
@@ -97,7 +103,7 @@ export function admissionSettings({
     throw new UsageError(`Cannot use --admission ${admission} without --ttft-slo and --tbt-slo, or --slo-classes`);
   const classes = sloClasses && { classes: new Map<string, SloClass>(Object.entries(sloClasses)) };
   const inline = inlineTokens === 0 ? undefined : inlineTokens;
-  return { kind: admission, slo, forecast, decodeUs: td * 1e6, inlineTokens: inline, ...classes };
+  return { kind: admission, slo, forecast, decodeUs: td * 1e6, oddsMax, inlineTokens: inline, ...classes };
 }
 
 /** Which class a request is of, where the workload does not say. */

@@ -1,6 +1,6 @@
 // The conductor's gate: which instance decodes a request, and whether it is taken, from what both pools are predicted to do.
 import { type AdmissionKind, type Loads, overload } from '../policy/admission/admission.ts';
-import { DecodeForecast, type ForecastKind } from '../policy/admission/decode-forecast.ts';
+import { DecodeForecast, type ForecastSettings } from '../policy/admission/decode-forecast.ts';
 import {
   type Coming,
   type DecodeMember,
@@ -17,9 +17,7 @@ import type { GenerationEvent } from './ports.ts';
 
 export interface AdmissionConfig<Request> {
   readonly kind: AdmissionKind;
-  readonly forecast: ForecastKind;
-  /** How long every decode is taken to last (t_d) where that is given; else until one has ended. */
-  readonly decodeUs: number;
+  readonly forecast: ForecastSettings;
   /** What a request may wait, were its output to have so many tokens; undefined: as long as it takes. */
   readonly slo: (request: Request, outputTokens: number) => Slo | undefined;
   /** What is known before it runs of how long its output will be: those of one kind are alike. */
@@ -103,7 +101,7 @@ export class Gate<Request> {
   constructor(decodes: readonly boolean[], config: AdmissionConfig<Request> | undefined) {
     this.#config = config;
     this.#pool = new DecodePool(config?.members ?? decodes.map((takes) => (takes ? unpredicted : undefined)));
-    this.#forecast = new DecodeForecast(this.#pool, config?.forecast ?? 'td', config?.decodeUs ?? 0);
+    this.#forecast = new DecodeForecast(this.#pool, config?.forecast ?? nothingForecast);
     this.#inline = config?.inline && new InlinePrefill(this.#pool, decodes.length, config.inline);
   }
 
@@ -244,4 +242,5 @@ export class Gate<Request> {
   }
 }
 
+const nothingForecast: ForecastSettings = { kind: 'td', decodeUs: 0, oddsMax: 0.5 };
 const taken: Verdict = { predicted: undefined, slo: undefined, refusal: undefined };

@@ -28,6 +28,8 @@ export interface AdmissionSettings {
   readonly forecast?: ForecastKind;
   /** How long it takes every decode to last where that is given. */
   readonly decodeUs: number;
+  /** Odds of being refused where it decodes from which on it refuses a request before prefill; a half unless given. */
+  readonly oddsMax?: number;
   /** Prompts with at most so many tokens to compute are prefilled where they decode; undefined: none is. */
   readonly inlineTokens?: number | undefined;
 }
@@ -36,7 +38,7 @@ export interface AdmissionSettings {
 export type SloRule = (trace: RequestLengths, outputTokens: number) => Slo | undefined;
 
 export function admissionConfig(
-  { kind, forecast = 'td', decodeUs, inlineTokens }: AdmissionSettings,
+  { kind, forecast = 'td', decodeUs, oddsMax = 0.5, inlineTokens }: AdmissionSettings,
   rule: SloRule,
   instances: readonly PredictedInstance[],
   capacityTokens: readonly number[],
@@ -59,8 +61,7 @@ export function admissionConfig(
   };
   return {
     kind,
-    forecast,
-    decodeUs,
+    forecast: { kind: forecast, decodeUs, oddsMax },
     slo: ({ trace }, tokens) => rule(trace, tokens),
     kindOf: ({ trace }) => `${trace.sloClass ?? ''}\n${trace.tenant ?? ''}`,
     outputTokens: ({ outputs }) => outputs,

@@ -6,6 +6,7 @@ import { DecodeForecast } from '../../src/policy/admission/decode-forecast.ts';
 import { DecodePool } from '../../src/policy/admission/decode-pool.ts';
 import { ErrorBound } from '../../src/policy/admission/error-bound.ts';
 import { OutputLengths } from '../../src/policy/admission/output-lengths.ts';
+import { RefusalOdds } from '../../src/policy/admission/refusal-odds.ts';
 import { parseSloBound, sloOf } from '../../src/policy/admission/slo.ts';
 import type { StepShape } from '../../src/policy/cost/step-shape.ts';
 
@@ -101,6 +102,45 @@ describe('output lengths', () => {
   });
 });
 
+describe('odds of being refused at last', () => {
+  /** Refused by chance, spread evenly by a stride, the more likely the further a load is over `full`; noise 0: surely. */
+  const taught = (full: number, noise: number, shift = 0) => {
+    const odds = new RefusalOdds();
+    for (let i = 0; i < 20_000; i++) {
+      const load = 0.8 + 0.4 * (((i * 6_181) % 10_007) / 10_007);
+      const drawn = ((i * 7_919) % 10_009) / 10_009 - 0.5;
+      odds.observe(load - shift, load + noise * drawn > full);
+    }
+    return odds;
+  };
+
+  it('are even where half are refused, wherever predictions put that', () => {
+    expect(taught(1, 0.2).loadAt(0.5)).toBeCloseTo(1, 1);
+    expect(taught(1, 0.2, 0.15).loadAt(0.5)).toBeCloseTo(0.85, 1);
+    expect(taught(1, 0.1).of(1.15)).toBeGreaterThan(0.9);
+    expect(taught(1, 0.1).of(0.85)).toBeLessThan(0.1);
+  });
+
+  it('reach a share at a lower load the smaller it is, and at no likely load where predictions say nothing', () => {
+    const odds = taught(1, 0.2);
+    expect(odds.loadAt(0.2)).toBeLessThan(odds.loadAt(0.5));
+    expect(taught(10, 0).loadAt(0.5)).toBeGreaterThan(1.2);
+    fc.assert(
+      fc.property(fc.double({ min: 0, max: 3, noNaN: true }), fc.double({ min: 0.01, max: 0.5 }), (load, more) => {
+        expect(odds.of(load + more)).toBeGreaterThanOrEqual(odds.of(load));
+      }),
+    );
+  });
+
+  it('move the forecast load to where as many are refused as may be', () => {
+    const forecast = new DecodeForecast(new DecodePool([member]), { kind: 'mean', decodeUs: 1, oddsMax: 0.25 });
+    const before = forecast.corrected(0.9);
+    for (let i = 0; i < 500; i++) forecast.came(0.9, i % 2 === 0);
+    expect(forecast.corrected(0.9)).toBeGreaterThan(1);
+    expect(before).toBeLessThan(1);
+  });
+});
+
 describe('the pool that decodes', () => {
   it('takes the member whose step would be shortest, those last where the prompt could not land', () => {
     const pool = new DecodePool([undefined, member, member, { ...member, takesOthers: false }]);
@@ -142,7 +182,7 @@ describe('the pool that decodes', () => {
 
   it('is expected to be those whose outputs go on, each with the chance that it does', () => {
     const pool = new DecodePool([{ ...member, steps: { predictUs: () => 1_000 } }]);
-    const forecast = new DecodeForecast(pool, 'lengths', 1);
+    const forecast = new DecodeForecast(pool, { kind: 'lengths', decodeUs: 1, oddsMax: 0.5 });
     // Half of the outputs have 10 tokens, half 100.
     for (let i = 0; i < 500; i++) for (const tokens of [10, 100]) forecast.ended('a', tokens, 0);
     const outputs = forecast.outputsOf('a');
@@ -159,11 +199,11 @@ describe('the pool that decodes', () => {
 
   it('lasts as long as decodes did, where that is learned', () => {
     const pool = new DecodePool([member]);
-    const forecast = new DecodeForecast(pool, 'mean', 7);
+    const forecast = new DecodeForecast(pool, { kind: 'mean', decodeUs: 7, oddsMax: 0.5 });
     expect(forecast.decodeUs).toBe(7);
     for (const us of [100, 200, 300]) forecast.ended('a', 5, us);
     expect(forecast.decodeUs).toBe(200);
-    const given = new DecodeForecast(pool, 'td', 7);
+    const given = new DecodeForecast(pool, { kind: 'td', decodeUs: 7, oddsMax: 0.5 });
     given.ended('a', 5, 100);
     expect(given.decodeUs).toBe(7);
   });

@@ -10,10 +10,16 @@ import { RefusalOdds } from './refusal-odds.ts';
 export const forecastKinds = ['td', 'mean', 'lengths'] as const;
 export type ForecastKind = (typeof forecastKinds)[number];
 
+export interface ForecastSettings {
+  readonly kind: ForecastKind;
+  /** That a decode lasts; where that is learned, until one has ended. */
+  readonly decodeUs: number;
+  /** Share of requests of some load, refused where they decode, from which on those of that load are refused before prefill. */
+  readonly oddsMax: number;
+}
+
 /** How far one request moves what is thought of the wait. */
 const paceStep = 0.01;
-/** Whoever is more likely than not to be refused at last is refused at first. */
-const refusedShare = 0.5;
 /** Decodes that the mean time remembers. */
 const rememberedMax = 1024;
 
@@ -26,13 +32,14 @@ export class DecodeForecast {
   #known = 0;
   /** By which predicted waits are multiplied, so that half are longer: short prompts overtake long ones, and prefixes come meanwhile. */
   #pace = 1;
+  readonly #oddsMax: number;
   readonly #odds = new RefusalOdds();
 
-  /** @param decodeUs that a decode lasts; where that is learned, until one has ended */
-  constructor(pool: DecodePool, kind: ForecastKind, decodeUs: number) {
+  constructor(pool: DecodePool, { kind, decodeUs, oddsMax }: ForecastSettings) {
     this.#pool = pool;
     this.#kind = kind;
     this.#decodeUs = decodeUs;
+    this.#oddsMax = oddsMax;
   }
 
   /** How long a decode is taken to last. */
@@ -59,9 +66,9 @@ export class DecodeForecast {
     this.#pace = Math.max(paceStep, this.#pace);
   }
 
-  /** A forecast load, so that it is 1 where half of the requests are refused at last. */
+  /** A forecast load, so that it is 1 where as many as may be are refused at last. */
   corrected(load: number): number {
-    return load + 1 - this.#odds.loadAt(refusedShare);
+    return load + 1 - this.#odds.loadAt(this.#oddsMax);
   }
 
   /** A request whose load was forecast so, and corrected, came to where it decodes. */
