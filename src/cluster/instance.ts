@@ -2,7 +2,6 @@
 import { Batcher } from '../policy/batching/batcher.ts';
 import { BlockCache } from '../policy/blocks/block-cache.ts';
 import type { BlockPool } from '../policy/blocks/block-pool.ts';
-import type { StepPredictor } from '../policy/cost/step-shape.ts';
 import { overloaded, Throughput, tooLargeToLand, tooLong } from './admission.ts';
 import { CacheJournal } from './cache-journal.ts';
 import { createDecodeCheck, type DecodeCheck } from './decode-check.ts';
@@ -33,7 +32,6 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   readonly #config: InstanceConfig;
   readonly #journal: CacheJournal;
   readonly #cache: BlockCache;
-  readonly #cost: StepPredictor;
   readonly #batcher: Batcher;
   readonly #work: Work<Request, S, Plan, Result>;
   readonly #throughput = new Throughput();
@@ -59,10 +57,9 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   /** @param work made over the pools of the layer groups */
   constructor(config: InstanceConfig, work: (pools: readonly BlockPool[]) => Work<Request, S, Plan, Result>) {
     this.#config = config;
-    this.#cost = config.cost;
     this.#cache = new BlockCache({ ...config, landingPages: config.handOff?.landingPages });
     this.#journal = new CacheJournal(this.#cache, config.journalLife);
-    this.#batcher = new Batcher(this.#cache, config.limits, this.#cost);
+    this.#batcher = new Batcher(this.#cache, config.limits, this.#config.cost);
     this.#hostTraffic = new HostTraffic(this.#batcher, this.#cache);
     this.#roster = new Roster(this.#batcher);
     this.#handOffs = new HandOffs(config.handOff, {
@@ -91,7 +88,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#work = work(this.#cache.groups.map(({ pool }) => pool));
     const { departures } = this.#handOffs;
     this.#stages = new Stages(
-      { work: this.#work, roster: this.#roster, totals: this.#totals, cost: this.#cost, departures },
+      { work: this.#work, roster: this.#roster, totals: this.#totals, cost: this.#config.cost, departures },
       {
         push: (effect) => this.#effects.push(effect),
         serve: (request) => this.#work.serve(request, this.#arrivalNumber++),
@@ -269,7 +266,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#abortedLast = event.kind === 'stepAborted' && !flight.yielding;
     if (event.kind === 'stepDone') {
       const stepUs = event.stepUs ?? [nowUs - flight.startedUs];
-      if (flight.stages === 1) this.#cost.observe(flight.shape, stepUs);
+      if (flight.stages === 1) this.#config.cost.observe(flight.shape, stepUs);
       (flight.stages === 1 ? this.#results : this.#stages).commit(nowUs, flight, event.result, stepUs);
     }
     if (event.kind === 'stepFailed') this.#effects.push(this.#results.failAll(nowUs, flight, event.message));
@@ -310,7 +307,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#stages.otherRan();
     const requests = this.#roster.of(planned);
     const shape = { ...this.#batcher.shape };
-    const predictedUs = Math.round(this.#cost.predictUs(shape));
+    const predictedUs = Math.round(this.#config.cost.predictUs(shape));
     const traffic = this.#hostTraffic.planned(planned);
     const { background } = planned[0];
     const stepsMax = this.#stepsMax(requests);
