@@ -1,5 +1,15 @@
-// Predictions against what came: of first tokens and of gaps.
+// Predictions against what came: of first tokens, of gaps and of output lengths.
 import { Histogram } from './histogram.ts';
+
+/** Of counts. */
+interface CountFigures {
+  readonly requests: number;
+  readonly predictedMean: number;
+  readonly actualMean: number;
+  /** Median of the absolute error. */
+  readonly errorP50: number;
+  readonly errorP90: number;
+}
 
 interface AuditFigures {
   readonly requests: number;
@@ -19,6 +29,18 @@ export class Audit {
     this.#predictedUs += predictedUs;
     this.#actualUs += actualUs;
     this.#errorUs.add(Math.round(Math.abs(predictedUs - actualUs)));
+  }
+
+  get counts(): CountFigures {
+    const requests = this.#errorUs.count;
+    const mean = (sum: number) => (requests === 0 ? 0 : sum / requests);
+    return {
+      requests,
+      predictedMean: mean(this.#predictedUs),
+      actualMean: mean(this.#actualUs),
+      errorP50: this.#errorUs.percentile(0.5),
+      errorP90: this.#errorUs.percentile(0.9),
+    };
   }
 
   get figures(): AuditFigures {

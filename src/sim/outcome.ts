@@ -31,6 +31,7 @@ export class Outcome {
   readonly tbtUs = new Histogram();
   readonly predictedTtft = new Audit();
   readonly predictedTbt = new Audit();
+  readonly predictedOutputs = new Audit();
   readonly swing = new Swing();
   /** Undefined: who is refused does not come again. */
   retries: Retries | undefined;
@@ -94,6 +95,7 @@ export class Outcome {
     if (predicted !== undefined) {
       this.predictedTtft.add(predicted.ttftUs, firstTokenUs - trace.arrivalUs);
       if (gaps > 0) this.predictedTbt.add(predicted.tbtUs, tbtUs);
+      this.predictedOutputs.add(predicted.outputTokens, trace.outputTokens);
     }
     const served = { ttftUs: firstTokenUs - trace.arrivalUs, tbtUs, completionUs: lastTokenUs - trace.arrivalUs };
     if (inTime(slo, served)) this.withinSlo++;

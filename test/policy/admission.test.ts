@@ -126,9 +126,13 @@ describe('odds of being refused at last', () => {
     expect(odds.loadAt(0.2)).toBeLessThan(odds.loadAt(0.5));
     expect(taught(10, 0).loadAt(0.5)).toBeGreaterThan(1.2);
     fc.assert(
-      fc.property(fc.double({ min: 0, max: 3, noNaN: true }), fc.double({ min: 0.01, max: 0.5, noNaN: true }), (load, more) => {
-        expect(odds.of(load + more)).toBeGreaterThanOrEqual(odds.of(load));
-      }),
+      fc.property(
+        fc.double({ min: 0, max: 3, noNaN: true }),
+        fc.double({ min: 0.01, max: 0.5, noNaN: true }),
+        (load, more) => {
+          expect(odds.of(load + more)).toBeGreaterThanOrEqual(odds.of(load));
+        },
+      ),
     );
   });
 

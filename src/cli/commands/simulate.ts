@@ -60,7 +60,11 @@ function reportOf(outcome: Outcome, wallSeconds: number) {
     tbtMs: latencyMs(outcome.tbtUs),
     withinSlo,
     goodputRequestsPerSecond: ratio(withinSlo, servedSeconds),
-    predictions: { ttft: outcome.predictedTtft.figures, tbt: outcome.predictedTbt.figures },
+    predictions: {
+      ttft: outcome.predictedTtft.figures,
+      tbt: outcome.predictedTbt.figures,
+      outputTokens: outcome.predictedOutputs.counts,
+    },
     poolLoads: outcome.swing.figures,
     ...groupsOf(outcome, simulatedSeconds),
     bytesMoved: outcome.bytesMoved,
@@ -146,6 +150,7 @@ function printReport({
     { predicted: 'TTFT', ...predictions.ttft },
     { predicted: 'TBT', ...predictions.tbt },
   ]);
+  printTable([{ predicted: 'output tokens', ...predictions.outputTokens }]);
   printTable([{ loads: '', ...poolLoads }]);
   if (retries !== undefined) printTable([{ retries: '', ...retries }]);
   printGroups('class', classes);
