@@ -14,7 +14,7 @@ import type { InstanceConfig } from './instance-config.ts';
 import { InstanceTotals } from './instance-totals.ts';
 import { landingMemory } from './landing-memory.ts';
 import type { InstanceEvent, InstanceIndex, PrefixFetch, StepNumber } from './messages.ts';
-import { hearPeers, type Peers } from './peers.ts';
+import { concernsPrefixes, hearPeers, type Peers } from './peers.ts';
 import { Pinning } from './pinning.ts';
 import type { GenerationEvent, InstanceSnapshot, RequestId } from './ports.ts';
 import { PrefixMoves } from './prefix-moves.ts';
@@ -172,7 +172,8 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     if (this.#inFlight === undefined) {
       this.#presence.count(this.#roster.live);
       this.#next(nowUs);
-    } else if (!('step' in event)) this.#endRun(this.#inFlight);
+    } else if (!('step' in event) && (this.#batcher.waiting.length > 0 || !concernsPrefixes(event)))
+      this.#endRun(this.#inFlight);
     this.#prefixes.writeSsd();
     const journal = this.#journal.changes(this.#emitted || reports);
     if (journal !== undefined) this.#effects.push(journal);

@@ -38,6 +38,12 @@ export function hearPeers<Request extends { readonly id: RequestId }, S extends 
   return why === undefined ? undefined : `${event.kind}: ${why}`;
 }
 
+/** Of prefixes that come and go: while nobody waits, the batch has nothing to do with it. */
+export function concernsPrefixes<Request>(event: InstanceEvent<Request, never>): boolean {
+  const what = event.kind === 'peer' ? event.message.kind : event.kind;
+  return what === 'fetch' || what === 'missing' || what === 'unwanted' || what === 'prefixSent' || what === 'loaded';
+}
+
 function hearMessage<Request extends { readonly id: RequestId }, S extends Served, Plan, Result>(
   { handOffs, prefixes, stages }: Peers<Request, S, Plan, Result>,
   from: InstanceIndex,

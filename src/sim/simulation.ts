@@ -254,7 +254,7 @@ export class Simulation {
     const ended = this.#executors[index].due(this.#nowUs);
     if (ended !== undefined) this.#tellInstance(index, ended);
     if (this.#faults?.isUp(index) === false) return;
-    if (this.#instances[index].nextUs <= this.#nowUs) this.#tellInstance(index, { kind: 'wake' });
+    if (this.#wakeUs[index] <= this.#nowUs) this.#tellInstance(index, { kind: 'wake' });
   }
 
   #networkDue(): void {
