@@ -29,12 +29,17 @@ export interface LoadOverTime {
   readonly totals: Readonly<Record<TotalName, readonly number[]>>;
   /** (samples): bytes from the start on, by what they are for. */
   readonly bytesMoved: Readonly<Record<ByteKind, readonly number[]>>;
+  /** (samples): share of each tier that is filled, over all instances; empty where there is none. */
+  readonly tiers: Readonly<Record<TierName, readonly number[]>>;
   /** (samples): what is predicted over the SLO; empty where no request had one. */
   readonly poolLoads: readonly PoolLoads[];
 }
 
 const totalNames = ['completed', 'refused', 'cachedTokens', 'computedTokens', 'outputTokens', 'preemptions'] as const;
 type TotalName = (typeof totalNames)[number];
+
+const tierNames = ['device', 'host', 'ssd'] as const;
+type TierName = (typeof tierNames)[number];
 
 interface Sample {
   readonly atUs: number;
@@ -44,6 +49,7 @@ interface Sample {
   readonly totals: Readonly<Record<TotalName, number>>;
   readonly bytesMoved: Readonly<Record<ByteKind, number>>;
   readonly loads: PoolLoads | undefined;
+  readonly tiers: Readonly<Record<TierName, number | undefined>>;
 }
 
 /** Looks at the state between events, so that a run with it is the same as one without. When there are too many samples every other goes. */
@@ -85,6 +91,7 @@ export class LoadRecorder {
       waiting: by('waiting', 0),
       kvUsed: by('kvUsed', 3),
       totals: record(totalNames, (name) => samples.map(({ totals }) => totals[name])),
+      tiers: record(tierNames, (name) => samples.flatMap(({ tiers }) => tiers[name] ?? [])),
       poolLoads: samples.some(({ loads }) => loads !== undefined) ? samples.map(({ loads }) => loads ?? none) : [],
       bytesMoved: record(byteKinds, (kind) => samples.map(({ bytesMoved }) => bytesMoved[kind])),
     };
@@ -109,6 +116,7 @@ export class LoadRecorder {
       },
       bytesMoved: { ...this.#simulation.bytesMoved },
       loads: this.#simulation.loads(atUs),
+      tiers: filled(snapshots),
     };
   }
 
@@ -116,6 +124,23 @@ export class LoadRecorder {
     this.#samples = this.#samples.filter((_, i) => i % 2 === 0);
     this.#intervalUs *= 2;
   }
+}
+
+/** Cached blocks count, too. */
+function filled(snapshots: readonly InstanceSnapshot[]): Sample['tiers'] {
+  const blocks = { device: 0, host: 0, ssd: 0 };
+  const capacity = { device: 0, host: 0, ssd: 0 };
+  for (const { pages, tiers } of snapshots) {
+    blocks.device += pages.used + pages.cached;
+    capacity.device += pages.total;
+    blocks.host += tiers?.host.blocks ?? 0;
+    capacity.host += tiers?.host.capacity ?? 0;
+    blocks.ssd += tiers?.ssd.blocks ?? 0;
+    capacity.ssd += tiers?.ssd.capacity ?? 0;
+  }
+  return record(tierNames, (name) => {
+    return capacity[name] === 0 ? undefined : Number((blocks[name] / capacity[name]).toFixed(3));
+  });
 }
 
 const none: PoolLoads = { prefill: 0, decode: 0 };

@@ -96,7 +96,7 @@ describe.skipIf(!existsSync(browserPath) && !inCi)('the page in Chromium', { tim
 
   it.each(['light', 'dark'] as const)('draws every plot and asks for nothing: %s', async (scheme) => {
     await opened(scheme, async (tab) => {
-      expect(await tab.locator('.uplot canvas').count()).toBe(10);
+      expect(await tab.locator('.uplot canvas').count()).toBe(11);
       for (const canvas of await tab.locator('canvas').all()) expect(await coloursOf(canvas)).toBeGreaterThan(8);
       expect(await tab.locator('#blocks .bar i').count()).toBeGreaterThan(2);
       expect(await tab.locator('.tile').allInnerTexts()).toContainEqual(expect.stringContaining('refused'));

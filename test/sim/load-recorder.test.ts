@@ -34,6 +34,12 @@ function recorded(endUs: number) {
         stepMsTotal: 0,
         evictedBlocks: 0,
         usedPageSeconds: 0,
+        tiers: {
+          host: { blocks: 3, capacity: 4 },
+          ssd: { blocks: 0, capacity: 0 },
+          reads: { host: 0, ssd: 0, instance: 0 },
+          lostBlocks: 0,
+        },
       },
     ],
   } satisfies RecordedSimulation;
@@ -55,6 +61,8 @@ describe('load over time', () => {
       const gaps = load.seconds.slice(1, -1).map((at, i) => at - load.seconds[i]);
       for (const gap of gaps) expect(gap).toBeCloseTo(gaps[0], 6);
       expect(load.running[0]).toEqual(load.seconds.map(Math.floor));
+      const everywhere = (share: number) => load.seconds.map(() => share);
+      expect(load.tiers).toEqual({ device: everywhere(0.75), host: everywhere(0.75), ssd: [] });
       if (seconds > 1)
         expect(load.poolLoads.map(({ prefill }) => prefill)).toEqual(load.seconds.map((s) => (s < 1 ? 0 : s)));
       else expect(load.poolLoads).toEqual([]);

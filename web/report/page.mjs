@@ -97,6 +97,19 @@ function network(plot) {
   plot('Network', 'bytes a second between instances, by what they are for', series);
 }
 
+/** How full each one is, where there is more than device memory. */
+function tiers(plot) {
+  const hues = { device: 'blue', host: 'green', ssd: 'amber' };
+  const names = { device: 'device', host: 'host memory', ssd: 'SSD' };
+  const present = Object.entries(hues).filter(([tier]) => load.tiers[tier].length > 0);
+  if (present.length < 2) return;
+  const series = present.map(([tier, hue]) => ({ label: names[tier], hue, values: load.tiers[tier], fill: 0 }));
+  plot('Tiers', 'share of each that blocks fill, used or cached, over all instances', series, {
+    format: percent,
+    most: 1,
+  });
+}
+
 /** What is predicted over the SLO, where requests have one: above 100 % admission refuses. */
 function pools(plot) {
   if (load.poolLoads.length === 0) return;
@@ -139,6 +152,7 @@ function plotsOverTime() {
     { label: 'most', hue: 'amber', values: over(load.running, most), ...line },
   ];
   plot('Balance', 'requests running on one instance', spread);
+  tiers(plot);
   network(plot);
   pools(plot);
 }
