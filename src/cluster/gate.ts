@@ -168,6 +168,7 @@ export class Gate<Request> {
       completion: (ttftUs + Math.max(0, outputTokens - 1) * tbtUs) / slo.completionUs,
     };
     const worst = overload(config.kind, loads);
+    if (worst === 'tbt') this.#forecast.refused();
     return {
       predicted,
       slo,

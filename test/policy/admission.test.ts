@@ -142,6 +142,9 @@ describe('odds of being refused at last', () => {
     for (let i = 0; i < 500; i++) forecast.came(0.9, i % 2 === 0);
     expect(forecast.corrected(0.9)).toBeGreaterThan(1);
     expect(before).toBeLessThan(1);
+    // Whoever is refused teaches nothing: in the end somebody is let through again.
+    for (let i = 0; i < 2_000; i++) forecast.refused();
+    expect(forecast.corrected(0.9)).toBeLessThan(1);
   });
 });
 

@@ -76,6 +76,11 @@ export class DecodeForecast {
     this.#odds.observe(load, refused);
   }
 
+  /** A request was refused by its forecast. */
+  refused(): void {
+    this.#odds.forget();
+  }
+
   /** An output came to its end. @param decodedUs since it joined */
   ended(kind: string, tokens: number, decodedUs: number): void {
     this.#outputs.observe(kind, tokens);

@@ -6,7 +6,9 @@ const unit = 0.05;
 /** How far one request moves what is thought. */
 const rate = 0.02;
 /** A larger load never makes a refusal less likely. */
-const slopeMin = 0.05;
+const slopeMin = 0.2;
+/** What is not seen is forgotten: how much of it with each request that is refused unseen. */
+const forgotten = 0.005;
 
 /**
  * Logistic regression by stochastic gradient. Where predictions say much, the load at which half are refused is near 1 and the odds are steep about it;
@@ -22,6 +24,12 @@ export class RefusalOdds {
     const error = Number(refused) - this.of(load);
     this.#intercept += rate * error;
     this.#slope = Math.max(slopeMin, this.#slope + rate * error * Math.max(-20, Math.min(20, x)));
+  }
+
+  /** A request was refused before anybody could see: so that nobody is shut out for what once was. */
+  forget(): void {
+    this.#intercept -= forgotten * this.#intercept;
+    this.#slope += forgotten * (1 - this.#slope);
   }
 
   /** Share of requests of such a load that are refused. */
