@@ -4,6 +4,7 @@ import { z } from 'zod';
 import { placementKinds } from '../policy/placement/placement.ts';
 import { Simulation } from '../sim/simulation.ts';
 import { presetNames } from '../trace/workload/presets.ts';
+import { addBorrowFlags, borrowFields, withBorrowing } from './borrow-options.ts';
 import { bytesOf, clusterFields, instanceNames, instanceSpecs, pipelineSettings } from './cluster-options.ts';
 import { findRate } from './find-rate.ts';
 import { numeric } from './options.ts';
@@ -22,6 +23,7 @@ export const simulationSchema = z.object({
   ...workloadFields,
   ...transformFields,
   ...clusterFields,
+  ...borrowFields,
   ...sloFields,
   placement: z.enum(placementKinds).default('cache-aware'),
   balancingThreshold: numeric(z.number().min(1)).default(1.5),
@@ -50,7 +52,7 @@ export function addRunFlags(command: Command): Command {
       'how many times as long as its own a prefix elsewhere must be to be fetched (default: 1.5)',
     )
     .option('--queue <n>', 'requests accepted at once over all instances (default: 1,000,000)');
-  return addTransformFlags(addWorkloadFlags(addSloFlags(command)));
+  return addBorrowFlags(addTransformFlags(addWorkloadFlags(addSloFlags(command))));
 }
 
 /** The same at the highest rate of a made-up workload, or speed of a trace, that keeps `share` of the requests within SLO; the outcome is that at it. */
@@ -73,7 +75,7 @@ export async function runSimulation(options: SimulationOptions): Promise<Simulat
   const pipeline = pipelineSettings(options);
   return replay(workload, instanceNames(instances), options, labelsOf(options), (watch) => {
     return new Simulation({
-      instances,
+      ...withBorrowing(options, instances),
       linkBytesPerSecond: options.linkGbps === undefined ? undefined : bytesOf(options.linkGbps),
       blockTokens: options.blockTokens,
       queueMax: options.queue,

@@ -4,6 +4,8 @@ import type { BlockTable } from '../policy/blocks/block-table.ts';
 import type { StepShape } from '../policy/cost/step-shape.ts';
 import type { Step } from '../util/step.ts';
 import type { Prediction } from './gate.ts';
+import type { BorrowerEffect } from './lending/borrower.ts';
+import type { RemoteWork } from './lending/remote-work.ts';
 import type { InstanceIndex, PeerMessage, PipelineGroup, PrefixFetch, StepNumber } from './messages.ts';
 import type { PinId, PinOrder, PinState } from './pinning.ts';
 import type { GenerationEvent, GenerationRequest, RequestId } from './ports.ts';
@@ -24,6 +26,7 @@ interface Ignored {
 export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
   | Emit
   | Ignored
+  | BorrowerEffect
   /**
    * Run it, or up to `stepsMax` steps of its rows one after another, each a token further; answer with stepDone, stepAborted or stepFailed.
    * The arrays of `plan` are reused: valid until that answer.
@@ -40,6 +43,8 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
       readonly storeTokens: number;
       /** The step runs one of so many equal ranges of the layers. */
       readonly stages: number;
+      /** Attention over keys that lie with other instances; undefined: there are none. */
+      readonly remote: readonly RemoteWork[] | undefined;
     }
   /** Answer stepDone when the step of the run ends that runs now. */
   | { readonly kind: 'endRun'; readonly step: StepNumber }

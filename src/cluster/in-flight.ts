@@ -1,4 +1,5 @@
 // The step that an instance has in flight, and when it is worth an abort.
+import type { Sequence } from '../policy/batching/sequence.ts';
 import type { StepShape } from '../policy/cost/step-shape.ts';
 import type { StepNumber } from './messages.ts';
 import type { Served } from './work.ts';
@@ -22,6 +23,25 @@ export interface InFlight<S> extends PlannedStep<S> {
   ending: boolean;
   /** An abort was asked for in favour of those who wait for answers. */
   yielding: boolean;
+}
+
+interface StepEnding {
+  readonly kind: 'abortStep' | 'endRun';
+  readonly step: StepNumber;
+}
+
+/** What was just heard may change what the next step computes: how the one in flight is to end for that, if it goes on for longer. */
+export function endRun<S>(
+  flight: InFlight<S>,
+  waiting: Sequence | undefined,
+  effects: { push(ending: StepEnding): unknown },
+): void {
+  // Batch jobs yield at once to whoever waits for an answer.
+  const yields = flight.background && !flight.yielding && waiting?.background === false;
+  if (!yields && (flight.stepsMax === 1 || flight.ending)) return;
+  flight.yielding = yields;
+  flight.ending = true;
+  effects.push({ kind: yields ? 'abortStep' : 'endRun', step: flight.step });
 }
 
 /** A decode row is worth an abort only when its step would go on for longer than this. */

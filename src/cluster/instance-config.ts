@@ -5,6 +5,7 @@ import type { EvictionKind } from '../policy/blocks/eviction.ts';
 import type { StepPredictor } from '../policy/cost/step-shape.ts';
 import type { LayerGroup } from '../util/step.ts';
 import type { HandOffConfig } from './hand-offs.ts';
+import type { BorrowingConfig } from './lending/borrower.ts';
 
 export interface InstanceConfig {
   /** Pages of the KV pool, and the model's layer groups, which share them. */
@@ -23,6 +24,8 @@ export interface InstanceConfig {
   readonly tiers?: BlockCacheConfig['tiers'];
   /** Of the pages, what pinned prefixes may hold; what other requests may be is that much shorter. Undefined: nothing is pinned. */
   readonly pinShare?: number | undefined;
+  /** Lends memory to other instances and borrows from them; only for models of one layer group without a window. */
+  readonly borrowing?: BorrowingConfig | undefined;
   /** Tells conductors what the block cache stores and drops, as the life of this number. Undefined: nobody asks. */
   readonly journalLife?: number;
   /** Between two reports to conductors; undefined: none are wanted. */

@@ -4,15 +4,17 @@ import { BlockCache } from '../policy/blocks/block-cache.ts';
 import type { BlockPool } from '../policy/blocks/block-pool.ts';
 import { overloaded, Throughput, tooLargeToLand, tooLong } from './admission.ts';
 import { CacheJournal } from './cache-journal.ts';
-import { createDecodeCheck, type DecodeCheck } from './decode-check.ts';
+import { createDecodeCheck } from './decode-check.ts';
 import type { DecodeLeg } from './departures.ts';
 import type { InstanceEffect } from './effects.ts';
 import { HandOffs } from './hand-offs.ts';
 import { HostTraffic, nothingMoved } from './host-traffic.ts';
-import { type InFlight, type PlannedStep, worthAborting } from './in-flight.ts';
+import { endRun, type InFlight, type PlannedStep, worthAborting } from './in-flight.ts';
 import type { InstanceConfig } from './instance-config.ts';
 import { InstanceTotals } from './instance-totals.ts';
+import { type Landing, takeLanded } from './landed.ts';
 import { landingMemory } from './landing-memory.ts';
+import { Borrower } from './lending/borrower.ts';
 import type { InstanceEvent, InstanceIndex, PrefixFetch, StepNumber } from './messages.ts';
 import { concernsPrefixes, hearPeers, type Peers } from './peers.ts';
 import { Pinning } from './pinning.ts';
@@ -49,7 +51,9 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   readonly #presence: Presence<S>;
   readonly #stages: Stages<Request, S, Plan, Result>;
   readonly #peers: Peers<Request, S, Plan, Result>;
-  readonly #decodeCheck: DecodeCheck<Request, S> | undefined;
+  readonly #landing: Landing<Request, S, Plan, Result>;
+  /** It has times of its own (`nextUs`), of which a `wake` tells it too. */
+  readonly borrower: Borrower | undefined;
   #effects: InstanceEffect<Plan, Request>[] = [];
   #emitted = false;
   #nowUs = 0;
@@ -59,7 +63,10 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#config = config;
     this.#cache = new BlockCache({ ...config, landingPages: config.handOff?.landingPages });
     this.#journal = new CacheJournal(this.#cache, config.journalLife);
-    this.#batcher = new Batcher(this.#cache, config.limits, this.#config.cost);
+    this.borrower =
+      config.borrowing && new Borrower(config.borrowing, this.#cache, (effect) => this.#effects.push(effect));
+    this.#batcher = new Batcher(this.#cache, config.limits, config.cost, this.borrower);
+    this.borrower?.serve(this.#batcher);
     this.#hostTraffic = new HostTraffic(this.#batcher, this.#cache);
     this.#roster = new Roster(this.#batcher);
     this.#handOffs = new HandOffs(config.handOff, {
@@ -96,8 +103,16 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
         started: (served) => this.#begin(served),
       },
     );
+    const parts = { batcher: this.#batcher, roster: this.#roster, work: this.#work };
+    this.#landing = {
+      check: createDecodeCheck(config, parts),
+      capacityTokens: this.capacityTokens,
+      handOffs: this.#handOffs,
+      ...parts,
+      emit: this.#emit,
+      nextArrival: () => this.#arrivalNumber++,
+    };
     this.#peers = { handOffs: this.#handOffs, prefixes: this.#prefixes, stages: this.#stages };
-    this.#decodeCheck = createDecodeCheck(config, { batcher: this.#batcher, roster: this.#roster, work: this.#work });
     this.#results = new StepResults(
       { work: this.#work, batcher: this.#batcher, totals: this.#totals, departures },
       {
@@ -109,9 +124,9 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     );
   }
 
-  /** Tokens of the longest sequence that the pages hold: infinite where every layer has a window and the windows fit. */
+  /** Tokens of the longest sequence that the pages hold, and what can be borrowed: infinite where every layer has a window and the windows fit. */
   get capacityTokens(): number {
-    return this.#cache.capacityTokens;
+    return this.#cache.capacityTokens + (this.#config.borrowing?.borrowableBlocks ?? 0) * this.#config.blockTokens;
   }
 
   /** Tokens of prompts that were found in pinned blocks. */
@@ -135,6 +150,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#emitted = false;
     this.#totals.held(nowUs, this.#cache.usedPages);
     this.#nowUs = nowUs;
+    this.borrower?.hear(nowUs, event);
     switch (event.kind) {
       case 'submit':
         this.#submit(nowUs, event);
@@ -164,7 +180,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
         this.#effects.push(this.#journal.all());
         break;
       default:
-        this.#stepEnded(nowUs, event);
+        if ('step' in event) this.#stepEnded(nowUs, event);
     }
     this.#prefixes.loads.advance(nowUs, this.#batcher.waiting);
     const reports = event.kind === 'wake' && this.#presence.isDue(nowUs);
@@ -173,7 +189,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       this.#presence.count(this.#roster.live);
       this.#next(nowUs);
     } else if (!('step' in event) && (this.#batcher.waiting.length > 0 || !concernsPrefixes(event)))
-      this.#endRun(this.#inFlight);
+      endRun(this.#inFlight, this.#batcher.waiting[0], this.#effects);
     this.#prefixes.writeSsd();
     const journal = this.#journal.changes(this.#emitted || reports);
     if (journal !== undefined) this.#effects.push(journal);
@@ -279,7 +295,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#stages.drop(served.id);
     this.#handOffs.departures.drop(served.id);
     this.#roster.silence(served.id);
-    if (event.kind === 'finished') this.#decodeCheck?.ended(served);
+    if (event.kind === 'finished') this.#landing.check?.ended(served);
     this.#emit(served.id, event);
     this.#roster.remove(served, forget);
     this.#pinning.ended(nowUs, served.id, event);
@@ -287,22 +303,13 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
 
   /** Between two steps: takes what has landed, and plans the next. */
   #next(nowUs: number): void {
-    for (const { id, request, held } of this.#handOffs.arrivals.takeLanded()) {
-      const late = this.#decodeCheck?.refusal(request, this.capacityTokens);
-      if (late === undefined) {
-        const served = this.#work.resume(request, this.#arrivalNumber++, held);
-        served.sequence.landedPages = this.#handOffs.arrivals.pagesOf(id);
-        this.#roster.take(served);
-      } else {
-        this.#handOffs.arrivals.drop(id);
-        this.#emit(id, late);
-      }
-    }
+    this.borrower?.between();
+    if (this.#handOffs.arrivals.size > 0) takeLanded(this.#landing);
     if (this.#stages.first && this.#launchStage(nowUs)) return;
     const planned = this.#batcher.plan();
     for (const sequence of this.#batcher.admitted) this.#start(nowUs, this.#roster.admit(sequence));
     if (planned.length === 0) {
-      this.#launchStage(nowUs);
+      if (!this.#launchStage(nowUs)) this.borrower?.planned();
       return;
     }
     this.#stages.otherRan();
@@ -318,17 +325,18 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   /** The next chunk of a prompt that a group computes, if one is ready. */
   #launchStage(nowUs: number): boolean {
     const next = this.#stages.next();
-    if (next === undefined) return false;
-    this.#run(nowUs, next);
-    return true;
+    if (next !== undefined) this.#run(nowUs, next);
+    return next !== undefined;
   }
 
-  #run(nowUs: number, planned: PlannedStep<S>, { loadTokens, storeTokens } = nothingMoved): void {
+  #run(nowUs: number, planned: PlannedStep<S>, traffic = nothingMoved): void {
     const { predictedUs, shape, requests, stepsMax, stages } = planned;
     const step = ++this.#steps;
     this.#inFlight = { ...planned, step, startedUs: nowUs, ending: false, yielding: false };
     const plan = this.#work.plan(stages > 1 ? [] : requests);
-    this.#effects.push({ kind: 'runStep', step, plan, predictedUs, shape, stepsMax, stages, loadTokens, storeTokens });
+    const remote = this.borrower?.remoteWork(requests);
+    this.#effects.push({ kind: 'runStep', step, plan, predictedUs, shape, stepsMax, stages, ...traffic, remote });
+    this.borrower?.planned(planned);
     if (this.#handOffs.departures.size > 0) this.#handOffs.departures.launched(step);
   }
 
@@ -337,16 +345,6 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     let most = this.#handOffs.departures.size > 0 ? 1 : this.#batcher.steadySteps();
     for (let i = 0; i < requests.length && most > 1; i++) most = Math.min(most, this.#work.growthMax(requests[i]));
     return most;
-  }
-
-  /** What was just heard may change what the next step computes. */
-  #endRun(flight: InFlight<S>): void {
-    // Batch jobs yield at once to whoever waits for an answer.
-    const yields = flight.background && !flight.yielding && this.#batcher.waiting[0]?.background === false;
-    if (!yields && (flight.stepsMax === 1 || flight.ending)) return;
-    flight.yielding = yields;
-    flight.ending = true;
-    this.#effects.push({ kind: yields ? 'abortStep' : 'endRun', step: flight.step });
   }
 
   /** The first time that a request runs; a preempted one has started before. */
@@ -395,6 +393,8 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#prefixes.loads.check();
     this.#stages.check();
     const keeping = this.#handOffs.departures.computed + this.#stages.keeping(this.#inFlight);
-    this.#roster.check(this.#inFlight, this.#cache.moving.size + this.#prefixes.loads.size > 0, keeping);
+    this.borrower?.check();
+    const moving = this.#cache.moving.size + this.#prefixes.loads.size + (this.borrower?.awaited ?? 0) > 0;
+    this.#roster.check(this.#inFlight, moving, keeping);
   }
 }

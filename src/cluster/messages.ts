@@ -2,6 +2,8 @@
 import type { BlockChain } from '../policy/blocks/block-chain.ts';
 import type { BlockJournal, BlockSnapshot } from '../policy/blocks/block-journal.ts';
 import type { StepResult } from '../util/step.ts';
+import type { MoveNumber } from './lending/block-moves.ts';
+import type { Envelope } from './lending/messages.ts';
 import type { PinId, PinOrder, PinState } from './pinning.ts';
 import type { GenerationEvent, GenerationRequest, RequestId } from './ports.ts';
 import type { LoadSource } from './prefix-loads.ts';
@@ -118,6 +120,12 @@ export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =
   | ({ readonly kind: 'pin' } & PinOrder<Request>)
   /** Unknown: nothing to do. */
   | { readonly kind: 'unpin'; readonly id: PinId }
+  /** About memory that instances lend to one another. */
+  | { readonly kind: 'lending'; readonly envelope: Envelope }
+  /** Blocks of this part of a move have arrived. */
+  | { readonly kind: 'moved'; readonly move: MoveNumber }
+  /** Guests' work for us took this share of a creditor's steps. */
+  | { readonly kind: 'guestLoad'; readonly creditor: InstanceIndex; readonly permille: number }
   /** It is `nextUs`. */
   | { readonly kind: 'wake' }
   /** The member before this one in a group has done its layers for the prompt's first `tokens` tokens. Late, doubled or unknown: nothing to do. */

@@ -1,5 +1,11 @@
 // The rManager machine: owns an instance's rBlocks at home and abroad, lends to others, borrows ahead of need, and tells the gManager.
-import { blocksLendable, blocksToGiveBack, blocksWanted, type LendingPolicy } from '../policy/lending/borrowing.ts';
+import {
+  blocksLendable,
+  blocksToGiveBack,
+  blocksWanted,
+  type Demand,
+  type LendingPolicy,
+} from '../policy/lending/borrowing.ts';
 import type { LendingMemory } from '../policy/lending/lending-memory.ts';
 import { type RBlockId, type RBlockPlace, RBlockTable } from '../policy/lending/rblock-table.ts';
 import type { InstanceId, Memory } from '../policy/lending/terms.ts';
@@ -39,7 +45,9 @@ export class RManager {
   #epoch = 0;
   #sequence = 0;
   #heartbeatAtUs = 0;
-  #growth = 0;
+  #demand: Demand = { blocksPerSecond: 0, aheadBlocks: 0 };
+  /** Blocks that nothing but a recall would free. */
+  #starvedBlocks = 0;
 
   constructor(config: RManagerConfig) {
     const { memories, policy, times } = config;
@@ -69,7 +77,8 @@ export class RManager {
         this.#hear(event.envelope);
         break;
       case 'growth':
-        this.#growth = event.blocksPerSecond;
+        this.#demand = event;
+        this.#starvedBlocks = event.starvedBlocks;
         break;
       case 'fetched':
         this.#settler.fetched(event.settlement);
@@ -205,14 +214,20 @@ export class RManager {
     const { policy, memories } = this.#config;
     const { available } = memories.device.figures;
     this.#asking.want(this.#wanted());
-    this.debtor.giveIdle(blocksToGiveBack(available, this.#growth, this.debtor.inHand, policy));
-    if (available < policy.recallBlocks) this.creditor.recall('device', policy.recallBlocks - available);
+    this.debtor.giveIdle(blocksToGiveBack(available, this.#demand, this.debtor.inHand, policy));
+    const short = Math.max(policy.recallBlocks - available, this.#starvedBlocks);
+    if (short > 0) this.creditor.recall('device', short);
+  }
+
+  /** Is a loan on its way, or will one be asked for as soon as that makes sense? */
+  get isAsking(): boolean {
+    return this.#asking.isBusy;
   }
 
   #wanted(): number {
     const { policy, memories } = this.#config;
     const inHand = this.debtor.inHand + this.#spareHost();
-    return blocksWanted(memories.device.figures.available, this.#growth, inHand, policy);
+    return blocksWanted(memories.device.figures.available, this.#demand, inHand, policy);
   }
 
   #spareHost(): number {

@@ -100,7 +100,7 @@ export class Roster<S extends Served> {
     return requests;
   }
 
-  /** Throws unless every request is in exactly one state, and something runs while anyone waits. @param moving blocks are under way: somebody may wait for them @param keeping prompts that keep blocks and wait for no step of the batcher */
+  /** Throws unless every request is in exactly one state, and something runs while anyone waits. @param moving blocks or memory are under way: somebody may wait for them @param keeping prompts that keep blocks and wait for no step of the batcher */
   check(flight: InFlight<S> | undefined, moving: boolean, keeping: number): void {
     const { waiting, running, parked } = this.#batcher;
     if (parked.size !== keeping)

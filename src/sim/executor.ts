@@ -2,7 +2,9 @@
 import type { InstanceEffect } from '../cluster/effects.ts';
 import type { HostLink, LengthRequest, StepCostModel } from '../cluster/length-work.ts';
 import type { InstanceEvent } from '../cluster/messages.ts';
+import { attentionUs, besideGuestsUs, distributedUs } from '../policy/cost/dist-attention.ts';
 import type { EventHeap } from './event-heap.ts';
+import type { RemotePart } from './lending/guests.ts';
 
 type RunStep = Omit<Extract<InstanceEffect, { kind: 'runStep' }>, 'plan'>;
 type StepShape = RunStep['shape'];
@@ -29,6 +31,8 @@ export class SimulatedExecutor {
   #startedUs = 0;
   /** How long each step of the run takes. */
   readonly #stepUs: number[] = [];
+  /** What guests take of every step from the next on, in thousandths. */
+  guestPermille = 0;
   readonly #shape = { rows: 0, keyRows: 0, decodeRows: 0, decodeKeys: 0, logitRows: 0 };
 
   /** @param hostLink undefined: nothing is loaded from host memory or stored there, or it costs nothing */
@@ -45,6 +49,15 @@ export class SimulatedExecutor {
     this.#watch = watch;
   }
 
+  get isRunning(): boolean {
+    return this.#running;
+  }
+
+  /** How long the first step of the run takes. */
+  get firstStepUs(): number {
+    return this.#stepUs[0];
+  }
+
   /** When the run in flight ends. */
   get endsUs(): number {
     return this.#endsUs;
@@ -55,8 +68,9 @@ export class SimulatedExecutor {
     return this.#exposedUs;
   }
 
-  run(nowUs: number, { step, shape, stepsMax, stages, loadTokens, storeTokens }: RunStep): void {
-    const computeUs = stages === 1 ? this.#time(shape, stepsMax) : this.#timeStage(shape, stages);
+  /** @param remote what its rows see at other instances: the same for all steps of a run */
+  run(nowUs: number, { step, shape, stepsMax, stages, loadTokens, storeTokens }: RunStep, remote?: RemotePart): void {
+    const computeUs = stages === 1 ? this.#time(shape, stepsMax, remote) : this.#timeStage(shape, stages);
     const total = computeUs + this.#addHostTraffic(loadTokens, storeTokens);
     this.#step = step;
     this.#first = shape;
@@ -126,17 +140,21 @@ export class SimulatedExecutor {
   }
 
   /** Fills in the time of each step, all with the same rows, one token further each; returns their sum. */
-  #time(shape: StepShape, steps: number): number {
+  #time(shape: StepShape, steps: number, remote: RemotePart | undefined): number {
     const { rows, decodeRows } = shape;
+    const keyRows = shape.keyRows - (remote?.keyRows ?? 0);
+    const decodeKeys = shape.decodeKeys - (remote?.decodeKeys ?? 0);
     const now = this.#shape;
     now.rows = rows;
     now.decodeRows = decodeRows;
     now.logitRows = shape.logitRows;
     let total = 0;
     for (let i = 0; i < steps; i++) {
-      now.keyRows = shape.keyRows + i * rows;
-      now.decodeKeys = shape.decodeKeys + i * decodeRows;
-      const us = this.slowness === 1 ? this.#cost.stepUs(now) : Math.round(this.#cost.stepUs(now) * this.slowness);
+      now.keyRows = keyRows + i * rows;
+      now.decodeKeys = decodeKeys + i * decodeRows;
+      let us = this.slowness === 1 ? this.#cost.stepUs(now) : Math.round(this.#cost.stepUs(now) * this.slowness);
+      if (remote !== undefined) us = distributedUs(us, attentionUs(this.#cost, now), remote.awaitedUs);
+      if (this.guestPermille > 0) us = besideGuestsUs(us, this.guestPermille);
       this.#stepUs[i] = us;
       total += us;
     }

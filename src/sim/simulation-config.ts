@@ -1,11 +1,13 @@
 // What a simulation is of: instances, the network between them, and what goes wrong.
-import type { InstanceRole } from '../cluster/conductor.ts';
+import type { Conductor, InstanceRole } from '../cluster/conductor.ts';
 import type { AdmissionSettings } from '../cluster/length-admission.ts';
-import type { LengthInstanceConfig } from '../cluster/length-work.ts';
+import type { LengthInstance, LengthInstanceConfig, LengthRequest } from '../cluster/length-work.ts';
 import type { PipelineSettings, PlacementSettings } from '../cluster/placer.ts';
 import type { StepWatch } from './executor.ts';
+import type { FaultLayer } from './faults/fault-layer.ts';
 import type { FaultPlan } from './faults/faults.ts';
-import type { Nic } from './network/network.ts';
+import type { ClusterLendingConfig } from './lending/cluster-lending.ts';
+import type { Network, Nic } from './network/network.ts';
 import type { RetrySettings } from './retries.ts';
 import type { SsdRates } from './ssd.ts';
 
@@ -30,6 +32,8 @@ export interface SimulationConfig {
   readonly retries?: RetrySettings | undefined;
   /** Groups of instances that prefill compute long prompts together; undefined: none does. */
   readonly pipeline?: PipelineSettings | undefined;
+  /** Instances lend memory to one another: those whose machine says how. Not with faults. */
+  readonly lending?: ClusterLendingConfig | undefined;
   /** Every machine checks itself after every event. */
   readonly checking: boolean;
   /** Undefined: nothing goes wrong. */
@@ -38,4 +42,13 @@ export interface SimulationConfig {
   readonly inspect?: (() => void) | undefined;
   /** Hears of every step. */
   readonly watch?: StepWatch | undefined;
+}
+
+/** All that there is, for those who check it. */
+export interface Inside {
+  readonly conductor: Conductor<LengthRequest>;
+  readonly instances: readonly LengthInstance[];
+  readonly faults: FaultLayer | undefined;
+  readonly network: Network;
+  readonly requests: Iterable<LengthRequest>;
 }

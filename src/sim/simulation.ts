@@ -13,10 +13,12 @@ import { createConductor } from './create-conductor.ts';
 import { EventHeap } from './event-heap.ts';
 import { SimulatedExecutor } from './executor.ts';
 import { FaultLayer, type FaultyCluster } from './faults/fault-layer.ts';
+import { ClusterLending, type LendingHost } from './lending/cluster-lending.ts';
 import { type ByteKind, Network } from './network/network.ts';
+import { NetworkClock } from './network-clock.ts';
 import { Outcome } from './outcome.ts';
 import { Retries } from './retries.ts';
-import type { InstanceSpec, SimulationConfig } from './simulation-config.ts';
+import type { Inside, InstanceSpec, SimulationConfig } from './simulation-config.ts';
 import { Streams } from './streams.ts';
 import { SimulatedTiers } from './tiers.ts';
 import { wordsOf } from './words.ts';
@@ -29,14 +31,6 @@ type ToInstance = InstanceEvent<LengthRequest, undefined>;
 /** What comes after the events of instances, in their order: the network's, and then messages. */
 const networkNumber = 0;
 const firstMessage = 1;
-
-interface Inside {
-  readonly conductor: Conductor<LengthRequest>;
-  readonly instances: readonly LengthInstance[];
-  readonly faults: FaultLayer | undefined;
-  readonly network: Network;
-  readonly requests: Iterable<LengthRequest>;
-}
 
 /**
  * Pure: a run is a function of its configuration and trace. At one time steps end first, in the order of their instances, then flows change,
@@ -53,6 +47,8 @@ export class Simulation {
   readonly #executors: readonly SimulatedExecutor[];
   readonly #network: Network;
   readonly #streams: Streams;
+  readonly #clock: NetworkClock;
+  readonly lending: ClusterLending | undefined;
   readonly #tiers: SimulatedTiers;
   readonly #clients: Clients;
   readonly #heap = new EventHeap();
@@ -62,8 +58,6 @@ export class Simulation {
   /** Some wait for their tokens: the loads of the pools are looked at. */
   readonly #watched: boolean;
   #nowUs = 0;
-  /** When the network is looked at next: it stands in the heap. */
-  #networkUs = Number.POSITIVE_INFINITY;
 
   constructor(config: SimulationConfig) {
     this.#config = config;
@@ -80,7 +74,10 @@ export class Simulation {
     this.#streams = new Streams(this.#network, costs, {
       post: (from, to, event, loadBytes) => this.#post(from, to, event, loadBytes),
       tell: (index, event) => this.#tellInstance(index, event),
+      left: (departed) => this.lending?.departed(this.#nowUs, departed),
     });
+    const networkKey = instances.length + networkNumber;
+    this.#clock = new NetworkClock(this.#network, this.#streams, this.#heap, networkKey, config.checking);
     const tiered = instances.map(({ ssd, machine: { hostLink } }, i) => {
       const bytesPerToken = costs[i].kvBytesPerToken;
       return { bytesPerToken, blockBytes: bytesPerToken * config.blockTokens, ssd, hostLink };
@@ -98,6 +95,7 @@ export class Simulation {
       outlived: config.faults !== undefined,
     });
     this.#conductor = this.#createConductor(false);
+    this.lending = config.lending && new ClusterLending(config.lending, config, this.#lenders());
     this.#faults = config.faults && new FaultLayer(config.faults, this.#faultyCluster());
     if (this.#faults === undefined) return;
     for (const index of instances.keys()) {
@@ -116,6 +114,14 @@ export class Simulation {
   #createConductor(alone: boolean): Conductor<LengthRequest> {
     const capacityTokens = this.#instances.map((instance) => instance.capacityTokens);
     return createConductor(this.#config, this.#sloOf, capacityTokens, alone);
+  }
+
+  #lenders(): LendingHost {
+    const tell = (nowUs: number, index: InstanceIndex, event: ToInstance) => {
+      this.#nowUs = nowUs;
+      this.#tellInstance(index, event);
+    };
+    return { instances: this.#instances, executors: this.#executors, network: this.#network, tell };
   }
 
   #faultyCluster(): FaultyCluster {
@@ -175,20 +181,8 @@ export class Simulation {
 
   /** When the next thing happens; Infinity when nothing is left to happen. */
   get nextUs(): number {
-    if (this.#network.changed && this.#heap.nextUs > this.#nowUs) {
-      // All that changes at one time has changed.
-      this.#network.refresh();
-      if (this.#config.checking) this.#network.check();
-      this.#scheduleNetwork();
-    }
-    return this.#heap.nextUs;
-  }
-
-  #scheduleNetwork(): void {
-    const { nextUs } = this.#network;
-    if (nextUs >= this.#networkUs) return;
-    this.#networkUs = nextUs;
-    this.#heap.push(nextUs, this.#instances.length + networkNumber);
+    if (this.#network.changed && this.#heap.nextUs > this.#nowUs) this.#clock.refresh();
+    return this.lending?.nextBefore(this.#heap.nextUs, this.live) ?? this.#heap.nextUs;
   }
 
   /** How every instance stands. */
@@ -208,20 +202,15 @@ export class Simulation {
 
   /** A request arrives; everything due before it happens first. */
   arrive(trace: TraceRequest): void {
-    if (this.#watched) this.#lookUntil(trace.arrivalUs);
+    if (this.#watched) this.outcome.swing.lookUntil(trace.arrivalUs, (atUs) => this.#loadsAt(atUs));
     this.advance(trace.arrivalUs);
     this.#nowUs = trace.arrivalUs;
     this.#clients.come(trace, String(trace.index));
   }
 
-  /** Looks at the loads of the pools at equal distances. */
-  #lookUntil(timeUs: number): void {
-    const { swing } = this.outcome;
-    while (swing.nextUs < timeUs) {
-      const atUs = swing.nextUs;
-      this.advance(atUs);
-      swing.look(this.#conductor.loads(atUs));
-    }
+  #loadsAt(nowUs: number): PoolLoads | undefined {
+    this.advance(nowUs);
+    return this.loads(nowUs);
   }
 
   /** No request comes any more: runs until nothing is left to happen. */
@@ -232,19 +221,28 @@ export class Simulation {
     this.outcome.inlinePrefills = this.#conductor.inlinePrefills;
     this.outcome.tiers = this.#tiers.figures(this.snapshots(), this.#config.blockTokens);
     this.outcome.groupPrefills = this.#conductor.groupPrefills;
-    this.outcome.close(this.#nowUs, this.#instances, this.#network.moved, this.#conductor.blocks);
+    this.outcome.close(
+      this.lending?.finish() ?? this.#nowUs,
+      this.#instances,
+      this.#network.moved,
+      this.#conductor.blocks,
+    );
   }
 
   /** Everything due up to and at `timeUs` happens: looking at the state in between changes nothing. */
   advance(timeUs: number): void {
     const heap = this.#heap;
     while (this.nextUs <= timeUs) {
+      if (this.lending?.comesFirst(heap.nextUs) === true) {
+        this.lending.advance();
+        continue;
+      }
       if (heap.size === 0) return;
       this.#nowUs = heap.nextUs;
       const key = heap.nextKey;
       heap.pop();
       if (key < this.#instances.length) this.#stepEnds(key);
-      else if (key === this.#instances.length + networkNumber) this.#networkDue();
+      else if (key === this.#instances.length + networkNumber) this.#clock.due(this.#nowUs);
       else this.#actions.do(key);
       this.#config.inspect?.();
     }
@@ -252,17 +250,12 @@ export class Simulation {
 
   #stepEnds(index: InstanceIndex): void {
     const ended = this.#executors[index].due(this.#nowUs);
-    if (ended !== undefined) this.#tellInstance(index, ended);
+    if (ended !== undefined) {
+      this.lending?.ended(this.#nowUs, index, ended);
+      this.#tellInstance(index, ended);
+    }
     if (this.#faults?.isUp(index) === false) return;
     if (this.#wakeUs[index] <= this.#nowUs) this.#tellInstance(index, { kind: 'wake' });
-  }
-
-  #networkDue(): void {
-    // Else an earlier time has taken its place since.
-    if (this.#networkUs !== this.#nowUs) return;
-    this.#networkUs = Number.POSITIVE_INFINITY;
-    this.#streams.due(this.#nowUs);
-    this.#scheduleNetwork();
   }
 
   #later(delayUs: number, action: () => void): void {
@@ -352,6 +345,7 @@ export class Simulation {
     if (this.#config.checking) this.#instances[index].check();
     for (const effect of effects) this.#perform(index, effect);
     this.#scheduleWake(index);
+    this.lending?.stepped(this.#nowUs, index);
   }
 
   /** A wake that comes too early, or after another, finds nothing to do. */
@@ -367,7 +361,8 @@ export class Simulation {
     if (words !== undefined) this.#toConductor(index, words);
     switch (effect.kind) {
       case 'runStep':
-        this.#executors[index].run(this.#nowUs, effect);
+        if (this.lending === undefined) this.#executors[index].run(this.#nowUs, effect);
+        else this.lending.run(this.#nowUs, index, effect);
         this.#tiers.ran(index, effect, this.#executors[index].exposedUs);
         break;
       case 'endRun':
@@ -378,6 +373,11 @@ export class Simulation {
         break;
       case 'stream':
         this.#streams.handOff(this.#nowUs, index, effect, this.#executors[index].endsUs);
+        break;
+      case 'lending':
+      case 'moveBlocks':
+      case 'stopMove':
+        this.lending?.perform(this.#nowUs, index, effect);
         break;
       case 'pass':
       case 'streamPrefix':

@@ -15,6 +15,8 @@ interface Delivery {
   readonly post: (from: InstanceIndex, to: InstanceIndex, event: Event, loadBytes?: number) => void;
   /** Where it happened, at once. */
   readonly tell: (instance: InstanceIndex, event: Event) => void;
+  /** Of lent blocks: nothing that is known here. */
+  readonly left: (departed: Departed) => void;
 }
 
 export class Streams {
@@ -102,7 +104,8 @@ export class Streams {
     for (;;) {
       const departed = this.#network.due(nowUs);
       if (departed === undefined) return;
-      this.#left(departed);
+      if (departed.kind === 'borrow' || departed.kind === 'settle') this.#delivery.left(departed);
+      else this.#left(departed);
     }
   }
 

@@ -12,13 +12,12 @@ export class Swing {
   #prefill = 0;
   #decode = 0;
 
-  /** When to look next, while requests come. */
-  get nextUs(): number {
-    return this.#nextUs;
+  /** Looks at equal distances, as long as requests come. @param loadsAt once everything before has happened */
+  lookUntil(timeUs: number, loadsAt: (atUs: number) => PoolLoads | undefined): void {
+    for (; this.#nextUs < timeUs; this.#nextUs += intervalUs) this.#look(loadsAt(this.#nextUs));
   }
 
-  look(loads: PoolLoads | undefined): void {
-    this.#nextUs += intervalUs;
+  #look(loads: PoolLoads | undefined): void {
     if (loads === undefined) return;
     const difference = loads.prefill - loads.decode;
     this.#count++;

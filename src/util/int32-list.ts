@@ -49,6 +49,12 @@ export class Int32List {
     this.#length -= count;
   }
 
+  /** Drops `count` items from `index` on; there must be as many. */
+  cut(index: number, count: number): void {
+    this.#items.copyWithin(index, index + count, this.#length);
+    this.#length -= count;
+  }
+
   append(source: Int32Array, from: number, to: number): void {
     const length = this.#length + to - from;
     if (length > this.#items.length) this.#grow(length);

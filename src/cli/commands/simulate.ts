@@ -1,6 +1,7 @@
 // `kvasir simulate`: replays a trace over a described cluster, through the machines that serve.
 import { Command } from 'commander';
 import type { Group, Groups } from '../../sim/groups.ts';
+import { lendingReport } from '../../sim/lending/lending-report.ts';
 import { latencyMs, type Outcome } from '../../sim/outcome.ts';
 import type { Retries } from '../../sim/retries.ts';
 import { runChaos } from '../chaos.ts';
@@ -24,7 +25,7 @@ export function simulateCommand(): Command {
     async (experiment: string | undefined, { json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
       if (experiment !== undefined) flags.config = experiment;
       // Commander gives `true` without such a flag: a config file may still say otherwise.
-      for (const name of ['coalesce', 'stream']) if (flags[name] === true) delete flags[name];
+      for (const name of ['coalesce', 'stream', 'settle', 'borrowAhead']) if (flags[name] === true) delete flags[name];
       const options = readOptions(simulationSchema, flags);
       if (options.chaos) {
         runChaos(options, json === true);
@@ -32,11 +33,12 @@ export function simulateCommand(): Command {
       }
       const started = performance.now();
       const search = options.findRate === undefined ? undefined : await runAtHighestRate(options, options.findRate);
-      const { outcome } = search?.simulation ?? (await runSimulation(options));
+      const { outcome, lending } = search?.simulation ?? (await runSimulation(options));
       const report = {
         ...(search && { [search.knob]: search.found.rate, tried: search.found.tried }),
         ...reportOf(outcome, (performance.now() - started) / 1000),
         pricePerHour: pricePerHourOf(options),
+        ...(lending === undefined ? {} : { lending: lendingReport(lending, outcome) }),
       };
       if (json === true) console.log(JSON.stringify(report));
       else printReport(report);

@@ -41,6 +41,11 @@ export class Asking {
     this.#debtor = debtor;
   }
 
+  /** An answer is waited for. */
+  get isBusy(): boolean {
+    return this.#stage.kind !== 'idle';
+  }
+
   get nextUs(): number {
     if (this.#stage.kind !== 'idle') return this.#stage.untilUs;
     return this.#wanted > 0 ? this.#notBeforeUs : Number.POSITIVE_INFINITY;

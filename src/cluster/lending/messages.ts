@@ -125,8 +125,13 @@ export type LendingEffect =
 export type RManagerEvent =
   | { readonly kind: 'message'; readonly envelope: Envelope }
   | { readonly kind: 'tick' }
-  /** Blocks that running sequences will need each second, as they grow now. */
-  | { readonly kind: 'growth'; readonly blocksPerSecond: number }
+  /** What sequences are going to need; `starvedBlocks`: of that, what nothing but a recall would free. */
+  | {
+      readonly kind: 'growth';
+      readonly blocksPerSecond: number;
+      readonly aheadBlocks: number;
+      readonly starvedBlocks: number;
+    }
   /** Answer to `fetch`. */
   | { readonly kind: 'fetched'; readonly settlement: SettlementId }
   /** The executor measured what share of the creditor's step its guests' work for us took. */

@@ -5,6 +5,8 @@ import { type BackgroundLimits, backgroundLimits, backgroundPages, firstBackgrou
 import { checkBatch } from './check-batch.ts';
 import { Claims } from './claims.ts';
 import { FairShares } from './fair-shares.ts';
+import { KnownPrefixes, lookAhead } from './known-prefixes.ts';
+import type { Overflow } from './overflow.ts';
 import { RankedList } from './ranked-list.ts';
 import { Room } from './room.ts';
 import type { Sequence } from './sequence.ts';
@@ -13,8 +15,6 @@ import { WaitingList } from './waiting-list.ts';
 
 /** Part of a chunk kept for short prompts of the same priority behind a long one. */
 const shortShare = 1 / 4;
-/** How far behind a long prompt short ones are looked for. */
-const lookAhead = 32;
 
 /**
  * Plans steps: decode rows first, then prefill chunks in order of rank, within a budget of rows and predicted time; batch jobs get what is left.
@@ -33,6 +33,8 @@ export class Batcher {
   readonly #running = new RankedList();
   readonly #parked = new Set<Sequence>();
   readonly #claims: Claims;
+  readonly #prefixes: KnownPrefixes;
+  readonly #overflow: Overflow | undefined;
   readonly #admitted: Sequence[] = [];
   readonly #planned: Sequence[] = [];
   readonly #prefills: Sequence[] = [];
@@ -42,15 +44,18 @@ export class Batcher {
   #backgroundWaits = false;
   #preemptions = 0;
 
-  constructor(cache: BlockCache, limits: BatchLimits, cost: StepPredictor) {
+  /** @param overflow where blocks go when the cache runs full; undefined: nowhere */
+  constructor(cache: BlockCache, limits: BatchLimits, cost: StepPredictor, overflow?: Overflow) {
     this.#cache = cache;
+    this.#overflow = overflow;
     this.#shares = limits.byArrival === true ? undefined : new FairShares();
     this.#waiting = new WaitingList(this.#shares);
     this.#blockTokens = cache.blockTokens;
-    this.#room = new Room(cache, limits);
+    this.#room = new Room(cache, limits, overflow);
     this.#background = limits.background ?? backgroundLimits;
     this.#budget = new StepBudget(limits, cost, cache.blockTokens);
     this.#claims = new Claims(limits.sequencesMax, cache.blockTokens);
+    this.#prefixes = new KnownPrefixes(cache, this.#claims);
   }
 
   get waiting(): readonly Sequence[] {
@@ -141,10 +146,25 @@ export class Batcher {
     if (Math.floor(sequence.computed / this.#blockTokens) > from) {
       sequence.content.digest(sequence.computed);
       const to = Math.min(Math.floor(sequence.computed / this.#blockTokens), sequence.chain.blocks);
-      this.#cache.commit(sequence.chain, from, to, sequence.table);
+      if (sequence.sharedBlocks === undefined) this.#cache.commit(sequence.chain, from, to, sequence.table);
       this.#claims.advance(sequence, to);
     }
     this.#cache.leaveBehind(sequence.table, sequence.computed);
+  }
+
+  /** Pages that those who run still need for their known tokens, and the first of those who wait and are not let in for want of room. */
+  get pagesAhead(): number {
+    return this.#room.pagesAhead(this.#running.items, this.#admitting ? undefined : this.#waiting.items[0]);
+  }
+
+  /** The sequence's blocks are to move away: from the block returned on they are its own, and what it still computes is shared with nobody. */
+  disown(sequence: Sequence): number {
+    return this.#prefixes.disown(sequence);
+  }
+
+  /** What it had elsewhere is gone: back to the queue. Not while a step that holds it is in flight. */
+  recompute(sequence: Sequence): void {
+    if (sequence.state === 'running') this.#preempt(sequence);
   }
 
   /**
@@ -180,7 +200,9 @@ export class Batcher {
       const sequence = running[i];
       if (sequence.remaining !== 1 || sequence.background) continue;
       this.#makeRoom(sequence, sequence.length);
-      if (this.#cache.missing(sequence.table, sequence.length) === 0) this.#take(sequence, 1);
+      // It let go of all it had: the next one stands in its place.
+      if (sequence.state !== 'running') i--;
+      else if (this.#cache.missing(sequence.table, sequence.length) === 0) this.#take(sequence, 1);
     }
   }
 
@@ -203,9 +225,9 @@ export class Batcher {
         if (running.state === 'running') this.#planChunk(running, nextRunning, nextWaiting);
       } else if (waiting === undefined) {
         return;
-      } else if (this.#isBlocked(waiting)) {
+      } else if (this.#prefixes.isAwaited(waiting)) {
         nextWaiting++;
-      } else if (this.#wholeOnly && this.#restOf(waiting) > this.#budget.rowsFor(waiting, false)) {
+      } else if (this.#wholeOnly && this.#prefixes.restOf(waiting) > this.#budget.rowsFor(waiting, false)) {
         nextWaiting++;
         skipped++;
       } else if (this.#admit(waiting)) {
@@ -232,7 +254,7 @@ export class Batcher {
     for (let i = firstBackground(running); i < running.length; i++) this.#planJob(running[i]);
     for (let i = firstBackground(this.#waiting.items); i < this.#waiting.length && this.#budget.hasTime; ) {
       const sequence = this.#waiting.items[i];
-      if (this.#isBlocked(sequence)) {
+      if (this.#prefixes.isAwaited(sequence)) {
         i++;
         continue;
       }
@@ -261,7 +283,8 @@ export class Batcher {
       if (this.#wholeOnly) return;
       this.#wholeOnly = true;
       const kept = Math.floor(rows * shortShare);
-      if (this.#shortBehind(sequence, kept, nextRunning, nextWaiting)) rows -= kept;
+      const waiting = this.#admitting ? this.#waiting.items : [];
+      if (this.#prefixes.shortBehind(sequence, kept, this.#prefills, nextRunning, waiting, nextWaiting)) rows -= kept;
       const end = sequence.computed + rows;
       const aligned = end - (end % this.#blockTokens);
       if (aligned > sequence.computed) rows = aligned - sequence.computed;
@@ -275,42 +298,6 @@ export class Batcher {
   #take(sequence: Sequence, rows: number): void {
     sequence.planned = rows;
     if (rows > 0) this.#budget.take(sequence);
-  }
-
-  /** Is there one of the same priority close behind that needs at most `rows`? */
-  #shortBehind(sequence: Sequence, rows: number, nextRunning: number, nextWaiting: number): boolean {
-    const isShort = (other: Sequence): boolean =>
-      other.priority === sequence.priority &&
-      other.waitsForBlock === undefined &&
-      !other.loading &&
-      this.#restOf(other) <= rows;
-    const waiting = this.#admitting ? this.#waiting.items : [];
-    for (let i = 0; i < lookAhead; i++) {
-      const a = this.#prefills[nextRunning + i];
-      const b = waiting[nextWaiting + i];
-      if ((a !== undefined && isShort(a)) || (b !== undefined && isShort(b))) return true;
-    }
-    return false;
-  }
-
-  /** Tokens still to compute, counting what the cache holds for one that waits. */
-  #restOf(sequence: Sequence): number {
-    if (sequence.state === 'running') return sequence.remaining;
-    if (sequence.landed > 0) return sequence.remaining - sequence.landed;
-    const reusable = sequence.reusableBlocks(this.#blockTokens);
-    return sequence.remaining - this.#cache.match(sequence.chain, reusable, sequence.known) * this.#blockTokens;
-  }
-
-  /** Does a waiting sequence wait for a block that another computes, or that comes from elsewhere? */
-  #isBlocked(sequence: Sequence): boolean {
-    if (sequence.loading) return true;
-    if (sequence.landed > 0) return false;
-    const awaited = sequence.waitsForBlock;
-    if (awaited !== undefined && this.#claims.isPromised(sequence, awaited)) return true;
-    const reusable = sequence.reusableBlocks(this.#blockTokens);
-    const known = this.#cache.match(sequence.chain, reusable, sequence.known);
-    sequence.waitsForBlock = this.#claims.lastPromised(sequence, known, reusable);
-    return sequence.waitsForBlock !== undefined;
   }
 
   /** Moves a waiting sequence to the running ones with the blocks that the cache has for it; false when there is no place. */
@@ -353,11 +340,13 @@ export class Batcher {
   #makeRoom(sequence: Sequence, tokens: number): void {
     while (this.#cache.missing(sequence.table, tokens) > 0) {
       if (this.#cache.allocate(sequence.table)) continue;
-      const victim = this.#running.last;
-      if (victim === undefined || victim === sequence) return;
-      this.#preempt(victim);
+      const relief = this.#overflow?.relieve(sequence);
+      const victim = relief === 'hopeless' ? sequence : this.#running.last;
       // Whoever is let in now would be the next victim.
-      this.#admitting = false;
+      if (relief !== undefined || victim !== sequence) this.#admitting = false;
+      if (relief === 'coming' || victim === undefined || (victim === sequence && relief !== 'hopeless')) return;
+      this.#preempt(victim);
+      if (victim === sequence) return;
     }
   }
 
@@ -377,7 +366,9 @@ export class Batcher {
   }
 
   #giveBack(sequence: Sequence, forget: boolean): void {
+    this.#overflow?.release(sequence);
     this.#cache.release(sequence.table, sequence.background);
+    sequence.unshare();
     if (forget) this.#cache.forget(sequence.chain, Math.floor(sequence.computed / this.#blockTokens));
     sequence.computed = 0;
     sequence.planned = 0;

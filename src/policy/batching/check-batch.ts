@@ -44,10 +44,10 @@ function checkReferences({ cache, running, parked }: Batch): void {
     const refs = new Int32Array(group.pool.total);
     for (const table of [...cache.moving, ...cache.kept])
       for (const block of table.groups[g].blocks.view()) refs[block]++;
-    for (const { table, computed, arrival } of [...running, ...parked]) {
+    for (const { table, computed, arrival, awayBlocks } of [...running, ...parked]) {
       const { first, blocks } = table.groups[g];
       for (const block of blocks.view()) refs[block]++;
-      if (first !== group.firstSeen(computed) || first + blocks.length !== table.length)
+      if (first - awayBlocks !== group.firstSeen(computed) || first + blocks.length !== table.length)
         throw new Error(
           `Batcher broken: arrival ${arrival} holds blocks ${first} to ${first + blocks.length} of group ${g}: ${computed} tokens`,
         );

@@ -2,6 +2,7 @@
 import type { BlockCache } from '../blocks/block-cache.ts';
 import type { Growth } from '../blocks/group-cache.ts';
 import { firstBackground } from './background.ts';
+import type { Overflow } from './overflow.ts';
 import type { Sequence } from './sequence.ts';
 import type { BatchLimits } from './step-budget.ts';
 
@@ -9,18 +10,23 @@ import type { BatchLimits } from './step-budget.ts';
 export class Room {
   readonly #cache: BlockCache;
   readonly #limits: BatchLimits;
+  readonly #overflow: Overflow | undefined;
 
-  constructor(cache: BlockCache, limits: BatchLimits) {
+  constructor(cache: BlockCache, limits: BatchLimits, overflow: Overflow | undefined) {
     this.#cache = cache;
     this.#limits = limits;
+    this.#overflow = overflow;
   }
 
   /** Is there a slot, and room for all its tokens and one more, besides what the running ones still need for theirs? */
   hasPlace(sequence: Sequence, running: readonly Sequence[], parked: number): boolean {
     // Alone it has all there is, if need be in smaller chunks than it would like.
-    if (running.length + parked === 0) return true;
-    if (running.length >= this.#limits.sequencesMax) return false;
-    return this.spares(this.pagesNeeded(sequence), running, sequence.background);
+    if (running.length + parked === 0 && this.#overflow === undefined) return true;
+    return this.hasSlot(running) && this.spares(this.pagesNeeded(sequence), running, sequence.background);
+  }
+
+  hasSlot(running: readonly Sequence[]): boolean {
+    return running.length < this.#limits.sequencesMax;
   }
 
   /** Would the running ones still get what they need for theirs, with so many pages fewer? Batch jobs count only `forJob`. */
@@ -28,9 +34,22 @@ export class Room {
     // A block each for the next growth of those that run, so that a newcomer is not preempted at once.
     const { pages, blockPages } = this.#cache;
     const others = forJob ? running.length : firstBackground(running);
-    let promised = Math.min(others, Math.ceil(Math.floor(pages.total / blockPages) / 16)) * blockPages;
-    for (let i = 0; i < others; i++) promised += this.#cache.pagesMissing(running[i].table, this.#growth(running[i]));
-    return wanted + promised <= this.#cache.availablePages;
+    const growth = Math.min(others, Math.ceil(Math.floor(pages.total / blockPages) / 16)) * blockPages;
+    const available = this.#cache.availablePages + (this.#overflow?.pagesInHand ?? 0);
+    return wanted + growth + this.promised(running, others) <= available;
+  }
+
+  /** Pages that those who run still need, and `next`, unless it waits for a slot. */
+  pagesAhead(running: readonly Sequence[], next: Sequence | undefined): number {
+    const pages = this.promised(running, running.length);
+    return next === undefined || !this.hasSlot(running) ? pages : pages + this.pagesNeeded(next);
+  }
+
+  /** Pages that the first `count` of those who run still need for their known tokens. */
+  promised(running: readonly Sequence[], count: number): number {
+    let pages = 0;
+    for (let i = 0; i < count; i++) pages += this.#cache.pagesMissing(running[i].table, this.#growth(running[i]));
+    return pages;
   }
 
   /** Takes blocks for `tokens` tokens of a sequence, which is parked with them; false, and none taken, where the running ones could not spare them. */

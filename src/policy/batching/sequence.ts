@@ -69,6 +69,10 @@ export class Sequence {
   slot = 0;
   /** Blocks of its prefix are on their way here: while it waits it is not let in. */
   loading = false;
+  /** Its blocks before this one may be shared; undefined: all may. Those that follow have left the index, so that they can move. */
+  sharedBlocks: number | undefined;
+  /** How many of its blocks, from `sharedBlocks` on, are not in the table but away. */
+  awayBlocks = 0;
   /** Index of a block that another sequence is computing, while waiting for it. */
   waitsForBlock: number | undefined;
 
@@ -88,6 +92,12 @@ export class Sequence {
   unland(): void {
     this.landed = 0;
     this.landedPages = undefined;
+  }
+
+  /** It holds nothing any more that others could not share. */
+  unshare(): void {
+    this.sharedBlocks = undefined;
+    this.awayBlocks = 0;
   }
 
   /** Known tokens: prompt, then output. */

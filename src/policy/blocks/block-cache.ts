@@ -291,6 +291,22 @@ export class BlockCache {
     }
   }
 
+  /**
+   * Nobody is to share the table's blocks from some point on: they may move. Returns the first that is its own, of those before `end`. Only for
+   * models of one group without a window, and while the table holds all blocks from the first on.
+   */
+  disown(table: BlockTable, end: number): number {
+    return this.groups[0].disown(table.groups[0], end);
+  }
+
+  /** Frees `count` blocks of the table, which nobody else knows, from entry `index` on: their contents lie elsewhere now. */
+  takeOut(table: BlockTable, index: number, count: number): void {
+    const held = table.groups[0];
+    for (let i = index; i < index + count; i++) this.groups[0].release(held.blocks.at(i));
+    held.blocks.cut(index, count);
+    held.first += count;
+  }
+
   /** Drops the chain's first `blocks` blocks, whose contents are suspect, as far as nobody needs them. */
   forget(chain: BlockChain, blocks: number): void {
     for (let i = blocks - 1; i >= 0; i--) {

@@ -1,9 +1,12 @@
 // The blocks of one sequence in every layer group, in order of position.
 import { Int32List } from '../../util/int32-list.ts';
 
-/** Blocks of one layer group: entry i is block first + i of the sequence. Owns one reference to each block. */
+/**
+ * Blocks of one layer group: entry i is block first + i of the sequence, except for one that has blocks away (its entries before those that left
+ * are block i). Owns one reference to each block.
+ */
 export class HeldBlocks {
-  /** Blocks before this one lie behind the window and were given back. */
+  /** So many lie behind the window and were given back, or away: with other instances. */
   first = 0;
   readonly blocks: Int32List;
 

@@ -177,6 +177,25 @@ export class GroupCache {
     return other.forget(this.#index.digests, block * digestWords);
   }
 
+  /**
+   * Takes the sequence's blocks before `end` out of the index, the last ones first, as long as nobody else holds them and none follows them.
+   * Returns the first that nobody knows any more. It must hold them from the first on.
+   */
+  disown(held: HeldBlocks, end: number): number {
+    let first = end;
+    while (first > 0) {
+      const block = held.blocks.at(first - 1);
+      if (this.pool.refs(block) > 1 || (this.#index.has(block) && !this.#isEvictable(block))) break;
+      first--;
+      if (!this.#index.has(block)) continue;
+      this.#changes++;
+      this.journal?.record(this.#index.digests, block * digestWords, false, 0);
+      this.#tree?.remove(block);
+      this.#index.remove(block);
+    }
+    return first;
+  }
+
   /** Frees a cached block that has been taken from the queue. What it followed may go next. */
   drop(block: BlockId): void {
     this.#changes++;

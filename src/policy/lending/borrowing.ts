@@ -35,28 +35,31 @@ function growthAhead(growthBlocksPerSecond: number, policy: LendingPolicy): numb
   return Math.ceil((growthBlocksPerSecond * policy.lookAheadUs) / 1e6);
 }
 
+/** What sequences are going to need. */
+export interface Demand {
+  /** As the running ones grow. */
+  readonly blocksPerSecond: number;
+  /** For prompts, known in advance, less what is on its way out and leaves room behind. */
+  readonly aheadBlocks: number;
+}
+
+function demandAhead({ blocksPerSecond, aheadBlocks }: Demand, policy: LendingPolicy): number {
+  return growthAhead(blocksPerSecond, policy) + aheadBlocks;
+}
+
 /**
- * Blocks to borrow now: what is missing at the low-water mark once running sequences have grown for the time that borrowing takes.
+ * Blocks to borrow now: what is missing at the low-water mark once running sequences have grown for the time that borrowing takes and prompts
+ * are in.
  * @param inHand borrowed blocks that nobody uses yet
  */
-export function blocksWanted(
-  available: number,
-  growthBlocksPerSecond: number,
-  inHand: number,
-  policy: LendingPolicy,
-): number {
-  const missing = policy.lowWaterBlocks + growthAhead(growthBlocksPerSecond, policy) - available - inHand;
+export function blocksWanted(available: number, demand: Demand, inHand: number, policy: LendingPolicy): number {
+  const missing = policy.lowWaterBlocks + demandAhead(demand, policy) - available - inHand;
   return missing > 0 ? Math.max(missing, policy.loanBlocksMin) : 0;
 }
 
 /** Blocks in hand to give back: what is beyond the high-water mark and the same growth, so that it is not borrowed again at once. */
-export function blocksToGiveBack(
-  available: number,
-  growthBlocksPerSecond: number,
-  inHand: number,
-  policy: LendingPolicy,
-): number {
-  const surplus = available + inHand - policy.highWaterBlocks - growthAhead(growthBlocksPerSecond, policy);
+export function blocksToGiveBack(available: number, demand: Demand, inHand: number, policy: LendingPolicy): number {
+  const surplus = available + inHand - policy.highWaterBlocks - demandAhead(demand, policy);
   return Math.max(0, Math.min(inHand, surplus));
 }
 

@@ -3,10 +3,18 @@
 import type { GManager } from '../../cluster/gmanager.ts';
 import { memories } from '../../cluster/lending/instance-memory.ts';
 import type { Envelope, LendingEffect } from '../../cluster/lending/messages.ts';
+import type { RManager } from '../../cluster/rmanager.ts';
 import type { LendingNode } from './node.ts';
 
+/** An instance as far as lending goes; no life: it is dead. */
+export interface LendingParty {
+  readonly instance: number;
+  readonly skewUs: number;
+  readonly life: { readonly number: number; readonly rmanager: RManager } | undefined;
+}
+
 /** Every block that a debtor may use now is lent to it, under that loan, by the life that it knows. */
-export function checkLoans(nowUs: number, nodes: readonly LendingNode[]): void {
+export function checkLoans(nowUs: number, nodes: readonly LendingParty[]): void {
   for (const node of nodes) {
     for (const debt of node.life?.rmanager.debts ?? []) {
       if (debt.state !== 'held' || debt.leaseEndUs <= nowUs + node.skewUs) continue;
@@ -80,7 +88,7 @@ export class Waits {
 }
 
 /** Everything said has been heard: the ledger equals the loans, both sides of each agree, and the dead hold nothing. */
-export function checkAtRest(nodes: readonly LendingNode[], { ledger }: GManager): void {
+export function checkAtRest(nodes: readonly LendingParty[], { ledger }: GManager): void {
   for (const memory of memories) {
     for (const { instance: creditor, life } of nodes) {
       const totals = life?.rmanager.creditor.totals ?? [];

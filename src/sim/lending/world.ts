@@ -102,7 +102,7 @@ export class LendingWorld {
     this.#loading = false;
     for (const node of this.nodes) {
       const { life } = node;
-      const still = { kind: 'growth', blocksPerSecond: 0 } as const;
+      const still = { kind: 'growth', blocksPerSecond: 0, aheadBlocks: 0, starvedBlocks: 0 } as const;
       this.#whenAwake(node, life, () => this.#follow(node, node.step(this.agenda.nowUs, still)));
     }
   }
@@ -262,7 +262,8 @@ export class LendingWorld {
         const phase = this.agenda.nowUs / loadPeriodUs + node.instance / instances;
         const blocks = life.workload.grow(phase % 1 < 0.35 ? 0.5 : 0.03);
         if (this.#dice.chance(0.02)) life.workload.cancelOne();
-        const growth = { kind: 'growth', blocksPerSecond: Math.round((blocks * 1e6) / growUs) } as const;
+        const blocksPerSecond = Math.round((blocks * 1e6) / growUs);
+        const growth = { kind: 'growth', blocksPerSecond, aheadBlocks: 0, starvedBlocks: 0 } as const;
         this.#follow(node, node.step(this.agenda.nowUs, growth));
         this.#loadGuests(node);
       });

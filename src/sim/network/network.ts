@@ -77,6 +77,11 @@ export class Network {
     return Math.max(this.#config.nics[from].us, this.#config.nics[to].us);
   }
 
+  /** What two instances have for one another if nobody else sends. */
+  bytesPerUs(from: number, to: number): number {
+    return Math.min(...this.#path(from, to).map((resource) => this.#capacity(resource)));
+  }
+
   /** Bytes of a named stream that come into being evenly until `untilUs`; the first ones open it, with `last` it ends. */
   stream(
     nowUs: number,

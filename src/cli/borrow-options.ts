@@ -1,0 +1,127 @@
+// What flags say of memory that instances lend to one another, and how a simulated cluster is set up for it.
+import type { Command } from 'commander';
+import { z } from 'zod';
+import { defaultLendingTimes, type LendingTimes } from '../cluster/lending/times.ts';
+import { queryRowBytes } from '../policy/cost/dist-attention.ts';
+import { blocksLendable, type LendingPolicy } from '../policy/lending/borrowing.ts';
+import type { InstanceSpec, SimulationConfig } from '../sim/simulation.ts';
+import { numeric } from './options.ts';
+import { modelSpec } from './specs.ts';
+
+const share = numeric(z.number().min(0).max(1));
+const positive = numeric(z.number().positive());
+
+export const borrowFields = {
+  borrow: z.boolean().default(false),
+  lendShare: share.default(0.5),
+  lowWater: share.default(0.02),
+  guestShare: numeric(z.number().min(0.01).max(0.9)).default(0.3),
+  lookAheadMs: positive.default(1000),
+  leaseMs: positive.default(2000),
+  patienceMs: positive.default(5000),
+  borrowAhead: z.boolean().default(true),
+  settle: z.boolean().default(true),
+  settleMs: positive.default(500),
+};
+
+const borrowSchema = z.object(borrowFields);
+export type BorrowOptions = Readonly<z.infer<typeof borrowSchema>>;
+
+export function addBorrowFlags(command: Command): Command {
+  return command
+    .option('--borrow', 'instances lend KV memory to one another')
+    .option('--lend-share <share>', 'of its KV memory that an instance lends at most (default: 0.5)')
+    .option(
+      '--low-water <share>',
+      'of its KV memory: with less free it borrows, and what it never lends (default: 0.02)',
+    )
+    .option('--guest-share <share>', 'of a step that a busy creditor spends on its guests at most (default: 0.3)')
+    .option('--look-ahead-ms <ms>', 'how far growth is looked ahead (default: 1000)')
+    .option('--lease-ms <ms>', 'after which a loan that is not renewed is reclaimed (default: 2000)')
+    .option('--patience-ms <ms>', 'how long a request waits for memory before it lets others try (default: 5000)')
+    .option('--no-borrow-ahead', 'borrow only when memory is full')
+    .option('--no-settle', 'leave cycles of debts as they are (no DGFM)')
+    .option('--settle-ms <ms>', 'between two attempts to find a cycle of debts (default: 500)');
+}
+
+/** Tokens of an attention range: whole ranges move (design 4). */
+const rangeTokens = 512;
+/** Of an instance's memory: what is given back beyond the low-water mark, what is recalled below, and a loan at least. */
+const highWaterBeyond = 0.03;
+const recallShare = 0.01;
+const loanShare = 0.01;
+/** Of an instance's memory, what the buffer of settlements holds. */
+const stagingShare = 0.05;
+
+/** Only mixed instances borrow for prompts that none could hold: what is handed over must fit where it lands. */
+export function withBorrowing(
+  options: BorrowOptions & { readonly model: string; readonly models?: string | undefined; readonly seed: number },
+  instances: readonly InstanceSpec[],
+): Pick<SimulationConfig, 'instances' | 'lending'> {
+  if (!options.borrow) return { instances, lending: undefined };
+  const times = timesOf(options);
+  const pools = instances.map(
+    ({ machine }) => machine.blocks ?? Math.floor(machine.cost.kvCapacityTokens / machine.blockTokens),
+  );
+  const policies = pools.map((blocks) => policyOf(blocks, options));
+  const lendable = pools.map((total, i) => blocksLendable({ total, available: total, lent: 0 }, policies[i]));
+  const all = lendable.reduce((sum, blocks) => sum + blocks, 0);
+  const specs = instances.map((spec, instance) => ({
+    ...spec,
+    machine: {
+      ...spec.machine,
+      borrowing: {
+        instance,
+        policy: policies[instance],
+        times,
+        stagingBlocks: Math.ceil(pools[instance] * stagingShare),
+        borrowableBlocks: spec.role === 'mixed' ? all - lendable[instance] : 0,
+        rangeBlocks: Math.max(1, Math.ceil(rangeTokens / spec.machine.blockTokens)),
+        patienceUs: options.patienceMs * 1000,
+      },
+    },
+  }));
+  const { layers, heads, headDim } = modelSpec(options.model, options.models);
+  const lending = {
+    times,
+    settles: options.settle,
+    settleBlocksMin: 1,
+    settleBlocksMax: Math.ceil(Math.min(...pools) * stagingShare),
+    seed: options.seed,
+    guestPermilleMax: Math.round(options.guestShare * 1000),
+    queryRowBytes: queryRowBytes({ layers, heads, headDim }),
+    layers,
+  };
+  return { instances: specs, lending };
+}
+
+function policyOf(
+  blocks: number,
+  { lendShare, lowWater, lookAheadMs, guestShare, borrowAhead }: BorrowOptions,
+): LendingPolicy {
+  const of = (part: number) => Math.max(1, Math.ceil(blocks * part));
+  const lowWaterBlocks = borrowAhead ? of(lowWater) : 0;
+  const loanBlocksMin = of(loanShare);
+  return {
+    lentShareMax: lendShare,
+    lowWaterBlocks,
+    highWaterBlocks: lowWaterBlocks + loanBlocksMin + of(highWaterBeyond),
+    recallBlocks: Math.min(of(recallShare), lowWaterBlocks),
+    lookAheadUs: borrowAhead ? lookAheadMs * 1000 : 0,
+    loanBlocksMin,
+    guestPermilleMax: Math.round(guestShare * 1000),
+  };
+}
+
+/** A lease is renewed five times before it ends. */
+function timesOf({ leaseMs, settleMs }: BorrowOptions): LendingTimes {
+  const leaseUs = Math.round(leaseMs * 1000);
+  return {
+    ...defaultLendingTimes,
+    leaseUs,
+    leaseGuardUs: Math.min(defaultLendingTimes.leaseGuardUs, Math.floor(leaseUs / 10)),
+    renewUs: Math.floor(leaseUs / 5),
+    recallUs: Math.floor(leaseUs / 2),
+    settleUs: Math.round(settleMs * 1000),
+  };
+}

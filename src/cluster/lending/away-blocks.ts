@@ -1,0 +1,69 @@
+// The blocks of sequences that do not lie in their tables: with creditors, or back home in places of their own.
+import type { Sequence } from '../../policy/batching/sequence.ts';
+import type { RBlockId, RBlockTable } from '../../policy/lending/rblock-table.ts';
+import type { InstanceId } from '../../policy/lending/terms.ts';
+import type { Move } from './block-moves.ts';
+
+/** Of one sequence. */
+export class AwayBlocks {
+  readonly rblocks = new Set<RBlockId>();
+  /** Table blocks on their way out. */
+  out: Extract<Move, { kind: 'out' }> | undefined;
+  readonly over = new Set<Extract<Move, { kind: 'over' }>>();
+  /** Some of it was lost, or must go and finds no place: the sequence is computed again. */
+  broken = false;
+  #atCreditors: ReadonlyMap<InstanceId, number> | undefined;
+
+  /** (creditors): blocks there, by number. Valid until `changed`. */
+  atCreditors(table: RBlockTable): ReadonlyMap<InstanceId, number> {
+    if (this.#atCreditors !== undefined) return this.#atCreditors;
+    const blocks = new Map<InstanceId, number>();
+    for (const rblock of this.rblocks) {
+      const place = table.find(rblock);
+      if (place?.kind === 'remote') blocks.set(place.instance, (blocks.get(place.instance) ?? 0) + 1);
+    }
+    this.#atCreditors = blocks;
+    return blocks;
+  }
+
+  /** Blocks came, went, or moved. */
+  changed(): void {
+    this.#atCreditors = undefined;
+  }
+}
+
+/** Who holds what. */
+export class AwayBook {
+  readonly all = new Map<Sequence, AwayBlocks>();
+  /** Of rBlocks in use, those on their way to be used included. */
+  readonly holders = new Map<RBlockId, Sequence>();
+
+  open(sequence: Sequence): AwayBlocks {
+    const away = this.all.get(sequence) ?? new AwayBlocks();
+    this.all.set(sequence, away);
+    return away;
+  }
+
+  /** Those of the sequence that holds the rBlock. */
+  of(rblock: RBlockId): AwayBlocks | undefined {
+    const sequence = this.holders.get(rblock);
+    return sequence === undefined ? undefined : this.all.get(sequence);
+  }
+
+  /** Throws unless every rBlock is held once, and every sequence has all of its blocks somewhere. */
+  check(table: RBlockTable): void {
+    let held = 0;
+    for (const [sequence, { rblocks, out, over, broken }] of this.all) {
+      held += rblocks.size + (out?.rblocks.length ?? 0);
+      for (const { places } of over) held += places.size;
+      if (!broken && sequence.awayBlocks !== rblocks.size)
+        throw new Error(
+          `Borrower broken: arrival ${sequence.arrival} has ${rblocks.size} blocks away, counts ${sequence.awayBlocks}`,
+        );
+    }
+    if (held !== this.holders.size || held !== table.size)
+      throw new Error(
+        `Borrower broken: ${held} rBlocks held, ${this.holders.size} have a holder, ${table.size} are known`,
+      );
+  }
+}

@@ -1,0 +1,55 @@
+// What a step asks of creditors: attention of its rows over keys that lie there.
+import type { Sequence } from '../../policy/batching/sequence.ts';
+import type { RBlockTable } from '../../policy/lending/rblock-table.ts';
+import type { InstanceId } from '../../policy/lending/terms.ts';
+import type { AwayBlocks } from './away-blocks.ts';
+import type { Debt } from './debt.ts';
+
+/** Rows and keys as in `StepShape`, of one creditor. */
+export interface RemoteWork {
+  readonly creditor: InstanceId;
+  readonly rows: number;
+  readonly keyRows: number;
+  readonly decodeRows: number;
+  readonly decodeKeys: number;
+  /** Of the creditor's step, in thousandths, that this debtor's work may take. */
+  readonly guestPermille: number;
+}
+
+type Counts = { -readonly [K in keyof RemoteWork]: RemoteWork[K] };
+
+/** By creditor; undefined when no planned row sees a key elsewhere. */
+export function remoteWork(
+  planned: readonly { readonly sequence: Sequence }[],
+  away: ReadonlyMap<Sequence, AwayBlocks>,
+  table: RBlockTable,
+  debts: Iterable<Debt>,
+  blockTokens: number,
+): readonly RemoteWork[] | undefined {
+  const work = new Map<InstanceId, Counts>();
+  for (const { sequence } of planned) {
+    for (const [creditor, blocks] of away.get(sequence)?.atCreditors(table) ?? []) {
+      const of = work.get(creditor) ?? {
+        creditor,
+        rows: 0,
+        keyRows: 0,
+        decodeRows: 0,
+        decodeKeys: 0,
+        guestPermille: 0,
+      };
+      work.set(creditor, of);
+      const rows = sequence.planned;
+      of.rows += rows;
+      of.keyRows += rows * blocks * blockTokens;
+      if (rows > 1) continue;
+      of.decodeRows++;
+      of.decodeKeys += blocks * blockTokens;
+    }
+  }
+  if (work.size === 0) return undefined;
+  for (const { creditor, guestPermille } of debts) {
+    const of = work.get(creditor);
+    if (of !== undefined) of.guestPermille += guestPermille;
+  }
+  return [...work.values()].sort((a, b) => a.creditor - b.creditor);
+}

@@ -1,0 +1,56 @@
+// Sequences that run and cannot grow, because memory is full and more is on its way: who they are, since when, and how long that took in all.
+import type { Sequence } from '../../policy/batching/sequence.ts';
+
+interface Stall {
+  readonly sinceUs: number;
+  /** Met in the plan that is being made. */
+  met: boolean;
+}
+
+export class Stalls {
+  readonly #patienceUs: number;
+  readonly #stalls = new Map<Sequence, Stall>();
+  count = 0;
+  us = 0;
+
+  /** @param patienceUs after which a stalled sequence gives up what it has */
+  constructor(patienceUs: number) {
+    this.#patienceUs = patienceUs;
+  }
+
+  get size(): number {
+    return this.#stalls.size;
+  }
+
+  get nextUs(): number {
+    const first = this.#stalls.values().next().value;
+    return first === undefined ? Number.POSITIVE_INFINITY : first.sinceUs + this.#patienceUs;
+  }
+
+  /** A plan meets a sequence that has no room. */
+  meet(nowUs: number, sequence: Sequence): 'new' | 'known' | 'too long' {
+    const stall = this.#stalls.get(sequence);
+    if (stall === undefined) {
+      this.#stalls.set(sequence, { sinceUs: nowUs, met: true });
+      this.count++;
+      return 'new';
+    }
+    stall.met = true;
+    return nowUs - stall.sinceUs >= this.#patienceUs ? 'too long' : 'known';
+  }
+
+  /** A plan is made: whom it did not meet has room again. */
+  planned(nowUs: number): void {
+    for (const [sequence, stall] of this.#stalls) {
+      if (!stall.met) this.end(nowUs, sequence);
+      stall.met = false;
+    }
+  }
+
+  end(nowUs: number, sequence: Sequence): void {
+    const stall = this.#stalls.get(sequence);
+    if (stall === undefined) return;
+    this.us += nowUs - stall.sinceUs;
+    this.#stalls.delete(sequence);
+  }
+}

@@ -1,0 +1,162 @@
+// Instances that serve requests lend one another memory: every check after every event, and the same with equal steps run one by one.
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import { defaultLendingTimes } from '../../src/cluster/lending/times.ts';
+import { RooflineCost } from '../../src/policy/cost/roofline.ts';
+import { type InstanceSpec, Simulation, type SimulationConfig } from '../../src/sim/simulation.ts';
+import type { TraceRequest } from '../../src/trace/request.ts';
+
+const blockTokens = 16;
+const poolBlocks = 40;
+
+const cost = new RooflineCost({
+  model: {
+    layers: 2,
+    hidden: 256,
+    heads: 4,
+    kvHeads: 2,
+    headDim: 64,
+    intermediate: 512,
+    gated: true,
+    vocabulary: 1000,
+    tiedHead: true,
+  },
+  device: {
+    memoryBytes: 8e6,
+    memoryBytesPerSecond: 1e9,
+    operationsPerSecond: 1e10,
+    linkBytesPerSecond: 1e9,
+    linkUs: 1,
+  },
+  efficiency: { compute: 1, memory: 1, link: 1, stepUs: 100, layerUs: 10 },
+  tensorParallel: 1,
+  pipelineParallel: 1,
+  weightBytes: 2,
+  kvBytes: 2,
+  kvMemoryShare: 1,
+});
+
+const lentShareMax = 0.75;
+const lendable = poolBlocks * lentShareMax;
+
+function instances(count: number, changes: Partial<InstanceSpec['machine']> = {}): readonly InstanceSpec[] {
+  return Array.from({ length: count }, (_, instance) => ({
+    role: 'mixed',
+    nic: { bytesPerSecond: 1e9, us: 10 },
+    machine: {
+      cost,
+      blockTokens,
+      blocks: poolBlocks,
+      eviction: 'lru',
+      limits: { tokensMax: 128, logitRowsMax: 33, sequencesMax: 8, stepUsDecoding: 20_000, stepUsPrefill: 100_000 },
+      coalesce: true,
+      borrowing: {
+        instance,
+        policy: {
+          lentShareMax,
+          lowWaterBlocks: 2,
+          highWaterBlocks: 8,
+          recallBlocks: 1,
+          lookAheadUs: 100_000,
+          loanBlocksMin: 2,
+          guestPermilleMax: 300,
+        },
+        times: defaultLendingTimes,
+        stagingBlocks: 8,
+        borrowableBlocks: lendable * (count - 1),
+        rangeBlocks: 2,
+        patienceUs: 500_000,
+      },
+      ...changes,
+    },
+  }));
+}
+
+const config: SimulationConfig = {
+  instances: instances(3),
+  linkBytesPerSecond: undefined,
+  blockTokens,
+  queueMax: 100,
+  admission: { kind: 'none', slo: undefined, decodeUs: 1e6 },
+  placement: { kind: 'round-robin', seed: [1, 2], balancingThreshold: 1.5 },
+  checking: true,
+  lending: {
+    times: defaultLendingTimes,
+    settles: true,
+    settleBlocksMin: 1,
+    settleBlocksMax: 8,
+    seed: 1,
+    guestPermilleMax: 300,
+    queryRowBytes: 4000,
+    layers: 2,
+  },
+};
+
+function requestOf(index: number, arrivalUs: number, inputTokens: number, outputTokens: number): TraceRequest {
+  const blocks = Int32Array.from({ length: Math.ceil(inputTokens / blockTokens) }, (_, i) =>
+    // Prompts share how they begin.
+    i < 3 ? (index % 3) * 100 + i : 1_000_000 + 1000 * index + i,
+  );
+  return { index, arrivalUs, inputTokens, outputTokens, blocks };
+}
+
+function run(trace: readonly TraceRequest[], changes: Partial<SimulationConfig> = {}): Simulation {
+  const simulation = new Simulation({ ...config, ...changes });
+  for (const request of trace) simulation.arrive(request);
+  simulation.finish();
+  return simulation;
+}
+
+const traces = fc
+  .array(
+    fc.record({
+      gapUs: fc.integer({ min: 0, max: 300_000 }),
+      input: fc.oneof(fc.integer({ min: 1, max: 200 }), fc.integer({ min: 400, max: 1200 })),
+      output: fc.integer({ min: 1, max: 200 }),
+    }),
+    { minLength: 1, maxLength: 25 },
+  )
+  .map((parts) => {
+    let arrivalUs = 0;
+    return parts.map(({ gapUs, input, output }, index) => {
+      arrivalUs += gapUs;
+      return requestOf(index, arrivalUs, input, output);
+    });
+  });
+
+describe('borrowing', () => {
+  it('serves a request that no instance could hold', () => {
+    const { outcome, lending } = run([requestOf(0, 0, 1000, 20)]);
+    expect(outcome.completedRequests).toBe(1);
+    expect(outcome.preemptions).toBe(0);
+    expect(lending?.counts.loans).toBeGreaterThan(0);
+    expect(outcome.bytesMoved.borrow).toBeGreaterThan(0);
+  });
+
+  it('refuses one that all of them together could not', () => {
+    const { outcome } = run([requestOf(0, 0, blockTokens * (poolBlocks + 2 * lendable) + 1, 1)]);
+    expect(outcome.refusedByReason).toEqual({ length: 1 });
+  });
+
+  it('ends every request, with every check, whatever comes', () => {
+    fc.assert(
+      fc.property(traces, (trace) => {
+        const { outcome } = run(trace);
+        expect(outcome.completedRequests).toBe(trace.length);
+      }),
+      { numRuns: 30, seed: 1 },
+    );
+  });
+
+  it('is the same with equal steps run one by one', () => {
+    fc.assert(
+      fc.property(traces, (trace) => {
+        const whole = run(trace, { checking: false });
+        const single = run(trace, { checking: false, instances: instances(3, { coalesce: false }) });
+        expect(whole.outcome.stateHash).toBe(single.outcome.stateHash);
+        expect(whole.outcome.endUs).toBe(single.outcome.endUs);
+      }),
+      { numRuns: 30, seed: 1 },
+    );
+  });
+});
