@@ -104,14 +104,9 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       },
     );
     const parts = { batcher: this.#batcher, roster: this.#roster, work: this.#work };
-    this.#landing = {
-      check: createDecodeCheck(config, parts),
-      capacityTokens: this.capacityTokens,
-      handOffs: this.#handOffs,
-      ...parts,
-      emit: this.#emit,
-      nextArrival: () => this.#arrivalNumber++,
-    };
+    const leg = { capacityTokens: this.capacityTokens, handOffs: this.#handOffs, emit: this.#emit };
+    const nextArrival = () => this.#arrivalNumber++;
+    this.#landing = { ...parts, ...leg, check: createDecodeCheck(config, parts), nextArrival };
     this.#peers = { handOffs: this.#handOffs, prefixes: this.#prefixes, stages: this.#stages };
     this.#results = new StepResults(
       { work: this.#work, batcher: this.#batcher, totals: this.#totals, departures },

@@ -1,8 +1,8 @@
 // An instance's engine in the simulator: a step takes as long as its cost model says.
 import type { InstanceEffect } from '../cluster/effects.ts';
+import { attentionUs, besideGuestsUs, distributedUs } from '../cluster/lending/remote-work.ts';
 import type { HostLink, LengthRequest, StepCostModel } from '../cluster/length-work.ts';
 import type { InstanceEvent } from '../cluster/messages.ts';
-import { attentionUs, besideGuestsUs, distributedUs } from '../policy/cost/dist-attention.ts';
 import type { EventHeap } from './event-heap.ts';
 import type { RemotePart } from './lending/guests.ts';
 

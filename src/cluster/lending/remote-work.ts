@@ -1,9 +1,20 @@
 // What a step asks of creditors: attention of its rows over keys that lie there.
 import type { Sequence } from '../../policy/batching/sequence.ts';
+import {
+  attentionUs,
+  besideGuestsUs,
+  distributedUs,
+  guestUs,
+  partialsUs,
+  type QueryLink,
+} from '../../policy/cost/dist-attention.ts';
 import type { RBlockTable } from '../../policy/lending/rblock-table.ts';
 import type { InstanceId } from '../../policy/lending/terms.ts';
 import type { AwayBlocks } from './away-blocks.ts';
 import type { Debt } from './debt.ts';
+
+export type { QueryLink };
+export { attentionUs, besideGuestsUs, distributedUs, guestUs, partialsUs };
 
 /** Rows and keys as in `StepShape`, of one creditor. */
 export interface RemoteWork {

@@ -1,8 +1,7 @@
 // Who computes attention for whom in a simulated cluster, and what that does to the steps of both.
 
-import type { RemoteWork } from '../../cluster/lending/remote-work.ts';
+import { guestUs, partialsUs, type QueryLink, type RemoteWork } from '../../cluster/lending/remote-work.ts';
 import type { StepCostModel } from '../../cluster/length-work.ts';
-import { guestUs, partialsUs, type QueryLink } from '../../policy/cost/dist-attention.ts';
 
 /** What a step waits for, as its executor needs it: keys that are not its own to read, and when the last partials are here. */
 export interface RemotePart {
