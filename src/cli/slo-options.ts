@@ -5,6 +5,7 @@ import type { AdmissionSettings } from '../cluster/length-admission.ts';
 import { admissionKinds } from '../policy/admission/admission.ts';
 import { forecastKinds } from '../policy/admission/decode-forecast.ts';
 import { parseSloBound, type SloBound, type SloClass } from '../policy/admission/slo.ts';
+import { roleSwitchLimits } from '../policy/roles/role-switch.ts';
 import { Labels } from '../trace/labels.ts';
 import { fromText, numeric } from './options.ts';
 import { UsageError } from './usage-error.ts';
@@ -50,6 +51,8 @@ export const sloFields = {
   oddsMax: numeric(z.number().gt(0).lt(1)).default(0.5),
   retries: numeric(z.number().int().min(0)).default(0),
   retryAfter: numeric(z.number().positive()).optional(),
+  roleSwitch: z.boolean().default(false),
+  roleDwell: numeric(z.number().positive()).default(roleSwitchLimits.dwellUs / 1e6),
   inlineTokens: numeric(z.number().int().min(0)).default(0),
 };
 
@@ -77,6 +80,11 @@ export function addSloFlags(command: Command): Command {
       '--retry-after <seconds>',
       'after so long, and by chance up to as long again (default: what the refusal says)',
     )
+    .option(
+      '--role-switch',
+      'instances change between prefill and decode as the work does; needs --ttft-slo and --tbt-slo',
+    )
+    .option('--role-dwell <seconds>', 'between two such changes at least (default: 15)')
     .option('--td <seconds>', 'how long every decode is taken to last by --admission predictive (default: 10)')
     .option(
       '--inline-tokens <n>',
@@ -94,6 +102,8 @@ export function admissionSettings({
   td,
   oddsMax,
   inlineTokens,
+  roleSwitch,
+  roleDwell,
 }: SloOptions): AdmissionSettings {
   if ((ttftSlo === undefined) !== (tbtSlo === undefined))
     throw new UsageError('Cannot use one of --ttft-slo and --tbt-slo: either needs the other');
@@ -102,8 +112,14 @@ export function admissionSettings({
   if (slo === undefined && sloClasses === undefined && admission !== 'none')
     throw new UsageError(`Cannot use --admission ${admission} without --ttft-slo and --tbt-slo, or --slo-classes`);
   const classes = sloClasses && { classes: new Map<string, SloClass>(Object.entries(sloClasses)) };
+  if (slo === undefined && roleSwitch)
+    throw new UsageError('Cannot use --role-switch without --ttft-slo and --tbt-slo: they say when a pool is full');
+  const switches = roleSwitch
+    ? { ...roleSwitchLimits, sustainUs: (roleDwell * 1e6) / 3, dwellUs: roleDwell * 1e6 }
+    : undefined;
   const inline = inlineTokens === 0 ? undefined : inlineTokens;
-  return { kind: admission, slo, forecast, decodeUs: td * 1e6, oddsMax, inlineTokens: inline, ...classes };
+  const common = { kind: admission, slo, forecast, decodeUs: td * 1e6, oddsMax };
+  return { ...common, inlineTokens: inline, roleSwitch: switches, ...classes };
 }
 
 /** Which class a request is of, where the workload does not say. */

@@ -128,6 +128,7 @@ export function workloadOf(preset: PresetName, options: WorkloadOptions): Worklo
     long: longOf(base, options),
     prefixes: prefixesOf(base, options),
     sessions: sessionsOf(base, options),
+    phases: base.phases,
     contextTokens: options.context ?? base.contextTokens,
   };
 }

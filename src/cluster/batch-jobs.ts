@@ -75,8 +75,9 @@ export class BatchJobs<Request> {
     return this.#held.size > 0;
   }
 
-  get heldIds(): readonly RequestId[] {
-    return [...this.#held.keys()];
+  /** Those that are held where no instance is left that could take them. */
+  get heldInVain(): readonly RequestId[] {
+    return this.largestTokens === undefined ? [...this.#held.keys()] : [];
   }
 
   hold(tracked: Tracked<Request>, request: Request): void {

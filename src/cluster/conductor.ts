@@ -1,4 +1,6 @@
 // The conductor machine: answers at once whether a request is taken, passes it to an instance, and follows it to its end.
+
+import type { RoleSwitchLimits } from '../policy/roles/role-switch.ts';
 import { overloaded, type Refusal, type RequestSize, Throughput, tooLong } from './admission.ts';
 import type { BatchJobsConfig } from './batch-jobs.ts';
 import { Dispatch, type InstanceRole, type Proposal } from './dispatch.ts';
@@ -29,6 +31,8 @@ export interface ConductorConfig<Request> {
   readonly admission?: AdmissionConfig<Request> | undefined;
   /** Undefined: what is lost with an instance fails. */
   readonly retries?: RetryConfig<Request> | undefined;
+  /** Instances change between prefill and decode as the work does; undefined: none does unless told to. */
+  readonly roleSwitch?: RoleSwitchLimits | undefined;
   /** Which requests are batch jobs; undefined: none is. */
   readonly jobs?: BatchJobsConfig<Request> | undefined;
 }
@@ -100,6 +104,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     switch (event.kind) {
       case 'submit':
         this.#submit(nowUs, event.request);
+        this.#dispatch.roles.balance(nowUs);
         break;
       case 'cancel':
         this.#cancel(event.id);
@@ -122,6 +127,10 @@ export class Conductor<Request extends { readonly id: RequestId }> {
       case 'letGo':
       case 'wake':
         this.#rescue.hear(nowUs, event);
+        break;
+      case 'switchRole':
+        if (!this.#dispatch.roles.switch(event.instance, event.role))
+          this.#ignore(`switchRole: instance ${event.instance} cannot change to ${event.role}`);
         break;
       case 'pin':
         this.#dispatch.pin(nowUs, event);
@@ -153,7 +162,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     const progress = this.#retries?.progressOf(request);
     const tracked = { id: request.id, progress, submittedUs: nowUs, tries: 1, started: false, now: undefined };
     this.#requests.set(request.id, tracked);
-    if (proposal.route === undefined) this.#dispatch.hold(tracked, request);
+    if (proposal.route === undefined) this.#dispatch.jobs.hold(tracked, request);
     else this.#dispatch.go(nowUs, tracked, request, proposal);
   }
 
@@ -213,7 +222,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
 
   #forget(id: RequestId): void {
     this.#requests.delete(id);
-    this.#dispatch.forget(id);
+    this.#dispatch.jobs.drop(id);
     this.#sayDrained();
   }
 

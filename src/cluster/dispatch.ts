@@ -12,6 +12,7 @@ import { PinDirectory } from './pin-directory.ts';
 import type { PinOrder } from './pinning.ts';
 import { type BlockCounts, fetchOf, Placer } from './placer.ts';
 import type { GenerationEvent, RequestId } from './ports.ts';
+import { Roles } from './roles.ts';
 import { legsOf, type Route, type Tracked, type Try } from './tries.ts';
 import { type InstanceReport, Watch } from './watch.ts';
 
@@ -46,7 +47,6 @@ function together({ members, chunkTokens, queueUs, prefillUs }: GroupChoice, alo
 }
 
 interface InstanceView {
-  readonly role: InstanceRole;
   readonly capacityTokens: number;
   requests: number;
   /** Something was computed since the last interrupt: interrupts cannot hold the others up for ever. */
@@ -58,6 +58,8 @@ const unjudged = { slo: undefined, predicted: undefined };
 export class Dispatch<Request extends { readonly id: RequestId }> {
   readonly watch: Watch;
   readonly pins: PinDirectory<Request>;
+  readonly roles: Roles;
+  readonly jobs: BatchJobs<Request>;
   /** Requests whose prompts were computed where they decode. */
   inlinePrefills = 0;
   /** Requests whose prompts went to groups. */
@@ -66,7 +68,6 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
   readonly #instances: readonly InstanceView[];
   readonly #placer: Placer<Request>;
   readonly #gate: Gate<Request>;
-  readonly #jobs: BatchJobs<Request>;
   /** Requests by the names of their current tries. */
   readonly #tries = new Map<RequestId, Tracked<Request>>();
   readonly #push: (effect: ConductorEffect<Request>) => void;
@@ -74,26 +75,26 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
   constructor(config: ConductorConfig<Request>, push: (effect: ConductorEffect<Request>) => void) {
     this.#size = config.size;
     this.#push = push;
-    this.#instances = config.instances.map(({ capacityTokens, role = 'mixed' }) => ({
-      role,
-      capacityTokens,
-      requests: 0,
-      progressed: true,
-    }));
+    this.#instances = config.instances.map(({ capacityTokens }) => ({ capacityTokens, requests: 0, progressed: true }));
+    const roles = config.instances.map(({ role = 'mixed' }) => role);
+    this.roles = new Roles(roles, config.roleSwitch, {
+      isUp: (i) => this.watch.isUp(i),
+      requestsAt: (i) => this.#instances[i].requests,
+      waitUs: (nowUs) => this.#placer.waitUs(nowUs),
+      decodeDemand: (nowUs) => this.#gate.decodeDemand(nowUs),
+      changed: (instance, role) => this.#changeRole(instance, role),
+    });
     this.pins = new PinDirectory(push);
     this.watch = new Watch(config.instances.length);
     this.#placer = new Placer(
-      this.#instances.map(({ role }) => role !== 'decode'),
+      roles.map((role) => role !== 'decode'),
       config.placement,
     );
-    this.#gate = new Gate(
-      this.#instances.map(({ role }) => role === 'decode'),
-      config.admission,
-    );
-    this.#jobs = new BatchJobs(config.jobs, {
+    this.#gate = new Gate(roles, config.admission);
+    this.jobs = new BatchJobs(config.jobs, {
       instances: this.#instances.length,
       capacityTokens: (i) => this.#instances[i].capacityTokens,
-      takes: (i) => this.#instances[i].role !== 'decode' && this.watch.isUp(i),
+      takes: (i) => this.roles.of(i) !== 'decode' && this.watch.isUp(i),
     });
     for (const [i, { absent }] of config.instances.entries()) if (absent === true) this.lose(i);
   }
@@ -108,7 +109,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
 
   propose(nowUs: number, request: Request): Proposal {
     const size = this.#size(request);
-    if (this.#jobs.isJob(request)) return this.#proposeJob(nowUs, size, this.#jobs.anyHeld);
+    if (this.jobs.isJob(request)) return this.#proposeJob(nowUs, size, this.jobs.anyHeld);
     const elsewhere = this.#placer.choose(nowUs, request, size.promptTokens);
     const inline = elsewhere && this.#inline(nowUs, request, size);
     const alone =
@@ -129,29 +130,14 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
   }
 
   #proposeJob(nowUs: number, size: RequestSize, waits: boolean): Proposal {
-    const instance = waits ? undefined : this.#jobs.choose(size, this.#placer.waitsUs(nowUs));
+    const instance = waits ? undefined : this.jobs.choose(size, this.#placer.waitsUs(nowUs));
     const route = instance === undefined ? undefined : { instance, decodeAt: undefined };
     return { size, decision: undefined, route, verdict: undefined, workUs: undefined, inlineTokens: 0, job: true };
   }
 
-  /** A batch job waits for room. */
-  hold(tracked: Tracked<Request>, request: Request): void {
-    this.#jobs.hold(tracked, request);
-  }
-
-  /** Batch jobs that are held where no instance is left that could take them. */
-  heldInVain(): readonly RequestId[] {
-    return this.#jobs.largestTokens === undefined ? this.#jobs.heldIds : [];
-  }
-
-  /** It has ended: nothing is held for it. */
-  forget(id: RequestId): void {
-    this.#jobs.drop(id);
-  }
-
   /** Batch jobs that are held go where there is room now; a long one is not overtaken. */
   goHeld(nowUs: number): void {
-    for (const { tracked, request } of this.#jobs.takeFreed()) {
+    for (const { tracked, request } of this.jobs.takeFreed()) {
       const proposal = this.#proposeJob(nowUs, this.#size(request), false);
       if (proposal.route === undefined) return;
       this.go(nowUs, tracked, request, proposal);
@@ -175,12 +161,12 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
 
   /** What a request that goes there may hold; undefined where no instance is left. */
   capacityOf({ route, job }: Proposal): number | undefined {
-    if (job) return this.#jobs.largestTokens;
+    if (job) return this.jobs.largestTokens;
     return route && Math.min(...legsOf(route).map((leg) => this.#instances[leg].capacityTokens));
   }
 
   #decoderOf({ instance, decodeAt }: Route): InstanceIndex | undefined {
-    return decodeAt ?? (this.#instances[instance].role === 'prefill' ? undefined : instance);
+    return decodeAt ?? (this.roles.of(instance) === 'prefill' ? undefined : instance);
   }
 
   /** One token of output comes with the prompt: nobody has to decode. */
@@ -191,7 +177,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
   ): Route | undefined {
     if (decision === undefined) return undefined;
     const { instance, queueUs, transferUs, prefillUs } = decision;
-    if (this.#instances[instance].role === 'mixed' || outputTokensMax <= 1) return { instance, decodeAt: undefined };
+    if (this.roles.of(instance) === 'mixed' || outputTokensMax <= 1) return { instance, decodeAt: undefined };
     const decodeAt = this.#gate.choose(nowUs, promptTokens, nowUs + queueUs + transferUs + prefillUs);
     return decodeAt === undefined ? undefined : { instance, decodeAt };
   }
@@ -207,8 +193,9 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
     for (const leg of legsOf(route)) this.#instances[leg].requests++;
     const share = workUs === undefined ? undefined : { members: group?.members ?? [], workUs };
     const placed = decision && this.#placer.place(nowUs, request, promptTokens, decision, { decodeAt, share });
-    const jobTokens = job ? this.#jobs.add(instance, size) : 0;
-    this.#jobs.drop(tracked.id);
+    if (decision !== undefined && inlineTokens === 0) this.roles.sent(decision.prefillUs);
+    const jobTokens = job ? this.jobs.add(instance, size) : 0;
+    this.jobs.drop(tracked.id);
     const member = predicted === undefined && inlineTokens === 0 ? decodeAt : this.#decoderOf(route);
     const coming = member === undefined ? undefined : { member, tokens: promptTokens };
     const decoding = coming && this.#gate.add(nowUs, request, verdict ?? unjudged, coming);
@@ -282,7 +269,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
   settle(tracked: Tracked<Request>, now: Try): void {
     for (const leg of legsOf(now)) this.#instances[leg].requests--;
     if (now.placed !== undefined) this.#placer.ended(now.placed);
-    if (now.jobTokens > 0) this.#jobs.remove(now.instance, now.jobTokens);
+    if (now.jobTokens > 0) this.jobs.remove(now.instance, now.jobTokens);
     this.#inlineDone(now);
     if (now.decoding !== undefined) this.#gate.ended(now.decoding);
     this.#tries.delete(now.id);
@@ -352,18 +339,25 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
     this.pins.lose(instance);
   }
 
+  /** What it has ends there. */
+  #changeRole(instance: InstanceIndex, role: InstanceRole): void {
+    this.#placer.setTakesPrompts(instance, role !== 'decode', this.watch.isUp(instance));
+    this.#gate.setRole(instance, role);
+    this.jobs.joined();
+    this.#push({ kind: 'roleSwitched', instance, role });
+  }
+
   pin(nowUs: number, order: PinOrder<Request>): void {
     const { promptTokens } = this.#size(order.request);
     const first = this.#placer.choose(nowUs, order.request, promptTokens)?.instance;
-    const others = this.#instances.flatMap(({ role }, i) => (role !== 'decode' && this.watch.isUp(i) ? [i] : []));
-    this.pins.pin(order, promptTokens, first === undefined ? [] : [first, ...others]);
+    this.pins.pin(order, promptTokens, first === undefined ? [] : [first, ...this.roles.computing]);
   }
 
   /** It takes requests, and nothing is known of what its cache has. */
   admit(instance: InstanceIndex): void {
     this.#placer.joined(instance, this.watch.lifeOf(instance));
     this.#gate.back(instance);
-    this.#jobs.joined();
+    this.jobs.joined();
   }
 
   /** Throws unless these are counted at their instances, and none at a lost one. */
@@ -385,7 +379,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
       throw new Error(`Conductor broken: ${trying.length} requests are tried, ${this.#tries.size} tries are known`);
     this.#placer.check();
     this.#gate.check(inlineTokens);
-    this.#jobs.check(jobTokens);
+    this.jobs.check(jobTokens);
     const wrong = this.#instances.findIndex(
       ({ requests }, i) => requests !== counts[i] || (!this.watch.isUp(i) && counts[i] > 0),
     );

@@ -3,6 +3,7 @@ import type { BlockJournal, BlockSnapshot } from '../policy/blocks/block-journal
 import type { BlockTable } from '../policy/blocks/block-table.ts';
 import type { StepShape } from '../policy/cost/step-shape.ts';
 import type { Step } from '../util/step.ts';
+import type { InstanceRole } from './dispatch.ts';
 import type { Prediction } from './gate.ts';
 import type { BorrowerEffect } from './lending/borrower.ts';
 import type { RemoteWork } from './lending/remote-work.ts';
@@ -134,6 +135,8 @@ export type ConductorEffect<Request = GenerationRequest> =
   | { readonly kind: 'cancel'; readonly instance: InstanceIndex; readonly id: RequestId; readonly interrupt: boolean }
   | ({ readonly kind: 'pin'; readonly instance: InstanceIndex } & PinOrder<Request>)
   | { readonly kind: 'unpin'; readonly instance: InstanceIndex; readonly id: PinId }
+  /** For the log. */
+  | { readonly kind: 'roleSwitched'; readonly instance: InstanceIndex; readonly role: InstanceRole }
   /** For whoever pinned it. */
   | {
       readonly kind: 'pinTold';

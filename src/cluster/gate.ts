@@ -12,6 +12,7 @@ import { ErrorBound } from '../policy/admission/error-bound.ts';
 import { type InlineChoice, type InlineLimits, InlinePrefill } from '../policy/admission/inline-prefill.ts';
 import type { Slo } from '../policy/admission/slo.ts';
 import { type Refusal, refusedLate } from './admission.ts';
+import type { InstanceRole } from './dispatch.ts';
 import type { InstanceIndex } from './messages.ts';
 import type { GenerationEvent } from './ports.ts';
 
@@ -97,12 +98,24 @@ export class Gate<Request> {
   /** Of the latest request that waits for first and next tokens. */
   #slo: Slo | undefined;
 
-  /** @param decodes (instances): does it decode what others prefill? */
-  constructor(decodes: readonly boolean[], config: AdmissionConfig<Request> | undefined) {
+  /** @param roles (instances) */
+  constructor(roles: readonly InstanceRole[], config: AdmissionConfig<Request> | undefined) {
     this.#config = config;
-    this.#pool = new DecodePool(config?.members ?? decodes.map((takes) => (takes ? unpredicted : undefined)));
+    this.#pool = new DecodePool(config?.members ?? roles.map(() => unpredicted));
+    for (const [i, role] of roles.entries()) this.setRole(i, role);
     this.#forecast = new DecodeForecast(this.#pool, config?.forecast ?? nothingForecast);
-    this.#inline = config?.inline && new InlinePrefill(this.#pool, decodes.length, config.inline);
+    this.#inline = config?.inline && new InlinePrefill(this.#pool, roles.length, config.inline);
+  }
+
+  /** What is there ends there. */
+  setRole(instance: InstanceIndex, role: InstanceRole): void {
+    this.#pool.setRole(instance, role === 'decode' ? 'others' : role === 'mixed' ? 'own' : 'none');
+  }
+
+  /** Of all who decode for others and all whose prompts should be there by now, in full instances; 0 while nobody has said what it may wait. */
+  decodeDemand(nowUs: number): number {
+    if (this.#slo === undefined) return 0;
+    return this.#pool.at(nowUs, nowUs, Number.POSITIVE_INFINITY).demand(this.#slo.tbtUs);
   }
 
   /** Where a prompt is short enough to be computed where it decodes. @param cachedTokens of the prompt, by instance */

@@ -5,6 +5,7 @@ import type { InlineLimits } from '../policy/admission/inline-prefill.ts';
 import { type Slo, type SloClass, sloOf } from '../policy/admission/slo.ts';
 import { ModelPredictor } from '../policy/cost/model-predictor.ts';
 import { ChunkedPrefill } from '../policy/cost/prefill.ts';
+import type { RoleSwitchLimits } from '../policy/roles/role-switch.ts';
 import type { InstanceRole } from './conductor.ts';
 import type { AdmissionConfig } from './gate.ts';
 import type { LengthInstanceConfig, LengthRequest, RequestLengths } from './length-work.ts';
@@ -32,20 +33,22 @@ export interface AdmissionSettings {
   readonly oddsMax?: number;
   /** Prompts with at most so many tokens to compute are prefilled where they decode; undefined: none is. */
   readonly inlineTokens?: number | undefined;
+  /** Instances change sides as the work does; undefined: none does. */
+  readonly roleSwitch?: RoleSwitchLimits | undefined;
 }
 
 /** What a request may wait, if its output has so many tokens. */
 export type SloRule = (trace: RequestLengths, outputTokens: number) => Slo | undefined;
 
 export function admissionConfig(
-  { kind, forecast = 'td', decodeUs, oddsMax = 0.5, inlineTokens }: AdmissionSettings,
+  { kind, forecast = 'td', decodeUs, oddsMax = 0.5, inlineTokens, roleSwitch }: AdmissionSettings,
   rule: SloRule,
   instances: readonly PredictedInstance[],
   capacityTokens: readonly number[],
   linkBytesPerSecond: number | undefined,
 ): AdmissionConfig<LengthRequest> {
   const members = instances.map(({ role, machine }, i) => {
-    if (role === 'prefill') return undefined;
+    if (role === 'prefill' && roleSwitch === undefined) return undefined;
     const steps = new ModelPredictor(machine.cost);
     const landingTokens = machine.handOff?.landingTokens ?? 0;
     return { steps, capacityTokens: capacityTokens[i], landingTokens, takesOthers: role === 'decode' };

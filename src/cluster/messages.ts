@@ -2,6 +2,7 @@
 import type { BlockChain } from '../policy/blocks/block-chain.ts';
 import type { BlockJournal, BlockSnapshot } from '../policy/blocks/block-journal.ts';
 import type { StepResult } from '../util/step.ts';
+import type { InstanceRole } from './dispatch.ts';
 import type { MoveNumber } from './lending/block-moves.ts';
 import type { Envelope } from './lending/messages.ts';
 import type { PinId, PinOrder, PinState } from './pinning.ts';
@@ -171,6 +172,8 @@ export type ConductorEvent<Request = GenerationRequest> =
   | { readonly kind: 'report'; readonly instance: InstanceIndex; readonly report: InstanceReport }
   /** An instance has let go of a request that it could have gone on with, were it not for others. Lost: no report names it any more. */
   | { readonly kind: 'letGo'; readonly instance: InstanceIndex; readonly id: RequestId; readonly why: string }
+  /** New requests go to it in that role; what it has ends there. Ignored where a role would be left with nobody. */
+  | { readonly kind: 'switchRole'; readonly instance: InstanceIndex; readonly role: InstanceRole }
   /** Keep a prefix for a time where it is best kept: answered with `pinTold`. Of a pin that is known: its time is renewed. */
   | ({ readonly kind: 'pin' } & PinOrder<Request>)
   | { readonly kind: 'unpin'; readonly id: PinId }

@@ -73,7 +73,7 @@ export class Placer<Request> {
   readonly misses: MissReasons = { neverSeen: 0, evicted: 0, elsewhere: 0, partial: 0 };
   hitBlocks = 0;
   readonly #config: PlacerConfig<Request> | undefined;
-  readonly #takesPrompts: readonly boolean[];
+  readonly #takesPrompts: boolean[];
   readonly #placement: Placement;
   readonly #predictors: readonly PrefillPredictor[];
   readonly #queues: PrefillQueues;
@@ -98,7 +98,7 @@ export class Placer<Request> {
     this.#config = config;
     this.#predictors = [...new Set(config?.predictors ?? [unpredicted])];
     this.#queues = new PrefillQueues(instances);
-    this.#takesPrompts = takesPrompts;
+    this.#takesPrompts = [...takesPrompts];
     this.#view = {
       up: Uint8Array.from(takesPrompts, Number),
       requests: new Int32Array(instances),
@@ -244,6 +244,12 @@ export class Placer<Request> {
   #leave(instance: InstanceIndex, prefillUs: number | undefined): void {
     this.#view.requests[instance]--;
     if (prefillUs !== undefined) this.#queues.remove(instance, prefillUs);
+  }
+
+  /** @param isUp it is not lost */
+  setTakesPrompts(instance: InstanceIndex, takes: boolean, isUp: boolean): void {
+    this.#takesPrompts[instance] = takes;
+    this.#view.up[instance] = Number(takes && isUp);
   }
 
   lost(instance: InstanceIndex): void {

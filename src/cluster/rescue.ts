@@ -76,7 +76,7 @@ export class Rescue<Request extends { readonly id: RequestId }> {
     this.#dispatch.lose(instance);
     this.#retryAt(nowUs, instance, none);
     if (this.#retries?.patience !== undefined) return;
-    for (const id of this.#dispatch.heldInVain()) {
+    for (const id of this.#dispatch.jobs.heldInVain) {
       const tracked = this.#requests.get(id);
       if (tracked !== undefined) this.#fail(nowUs, tracked, stopped);
     }
@@ -171,7 +171,7 @@ export class Rescue<Request extends { readonly id: RequestId }> {
     const { size, route, job } = proposal;
     const capacityTokens = this.#dispatch.capacityOf(proposal);
     if (route === undefined || capacityTokens === undefined) {
-      if (job && capacityTokens !== undefined) this.#dispatch.hold(tracked, request);
+      if (job && capacityTokens !== undefined) this.#dispatch.jobs.hold(tracked, request);
       // With patience it waits: somebody may come.
       else if (this.#retries?.patience === undefined) this.#fail(nowUs, tracked, why);
       return;

@@ -19,6 +19,7 @@ export function createConductor(
     placement: lengthPlacement(config.placement, instances, linkBytesPerSecond, config.pipeline),
     admission: admissionConfig(config.admission, sloOf, instances, capacityTokens, linkBytesPerSecond),
     jobs: lengthJobs(instances),
+    roleSwitch: config.admission.roleSwitch,
     retries: faults && {
       triesMax: faults.times.triesMax,
       progressOf: (request) => new LengthProgress(request),

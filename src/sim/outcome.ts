@@ -1,4 +1,5 @@
 // What came of a simulated run: latencies, rates, and a hash of all that happened.
+import type { ConductorEffect } from '../cluster/effects.ts';
 import type { LengthRequest } from '../cluster/length-work.ts';
 import type { BlockCounts, MissReasons } from '../cluster/placer.ts';
 import type { GenerationEvent, RefusalCause } from '../cluster/ports.ts';
@@ -50,6 +51,8 @@ export class Outcome {
   bytesMoved: Readonly<Record<ByteKind, number>> = { prefix: 0, handoff: 0, borrow: 0, settle: 0, activations: 0 };
   /** Requests whose prompts were computed where they decode. */
   inlinePrefills = 0;
+  /** Instances that changed between prefill and decode. */
+  roleSwitches = 0;
   /** What became of pinned prefixes, and tokens of prompts that were found in their blocks. */
   readonly pins = { pinned: 0, refused: 0, unpinned: 0, hitTokens: 0 };
   /** Batch jobs: they count nowhere else. */
@@ -73,6 +76,11 @@ export class Outcome {
   missReasons: Readonly<MissReasons> = { neverSeen: 0, evicted: 0, elsewhere: 0, partial: 0 };
   #hash = 0x811c9dc5;
   #hashHigh = 0x01000193;
+
+  told(effect: Extract<ConductorEffect, { kind: 'roleSwitched' | 'pinTold' }>): void {
+    if (effect.kind === 'roleSwitched') this.roleSwitches++;
+    else this.pins[effect.state.kind]++;
+  }
 
   completed(request: LengthRequest): void {
     if (request.trace.batch === true) {

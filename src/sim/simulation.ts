@@ -296,12 +296,11 @@ export class Simulation {
     switch (effect.kind) {
       case 'forward': {
         const { kind: _, id, instance, predicted, ...submit } = effect;
-        const { request } = submit;
-        request.predicted = predicted;
-        this.#clients.tried(id, request);
+        submit.request.predicted = predicted;
+        this.#clients.tried(id, submit.request);
         const event = { ...submit, kind: 'submit' } as const;
         // A job may be sent because another instance's step ended: whatever else ends now comes first.
-        if (request.trace.batch === true) this.#later(0, () => this.#toInstance(instance, event));
+        if (submit.request.trace.batch === true) this.#later(0, () => this.#toInstance(instance, event));
         else this.#toInstance(instance, event);
         break;
       }
@@ -318,8 +317,9 @@ export class Simulation {
       case 'unpin':
         this.#toInstance(effect.instance, effect);
         break;
+      case 'roleSwitched':
       case 'pinTold':
-        this.outcome.pins[effect.state.kind]++;
+        this.outcome.told(effect);
         break;
       case 'ignored':
       case 'drained':

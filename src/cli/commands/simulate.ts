@@ -81,6 +81,7 @@ function reportOf(outcome: Outcome, wallSeconds: number) {
     preemptions: outcome.preemptions,
     inlinePrefills: outcome.inlinePrefills,
     groupPrefills: outcome.groupPrefills,
+    roleSwitches: outcome.roleSwitches,
     pins: outcome.pins,
     batch: {
       requests: outcome.batch.requests,

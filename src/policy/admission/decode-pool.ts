@@ -55,7 +55,10 @@ export class DecodePool {
   readonly #requests: Int32Array;
   readonly #tokens: Float64Array;
   readonly #comingTokens: Float64Array;
-  readonly #up: Uint8Array;
+  /** (instances): 1 for those that are not lost, decode, and decode what others prefill. */
+  readonly #there: Uint8Array;
+  readonly #decodes: Uint8Array;
+  readonly #takes: Uint8Array;
   /** (members): what was counted last: sequences, their prompts' tokens, for how long they have decoded together, and the strictest TBT. */
   readonly #counted: {
     readonly rows: Float64Array;
@@ -76,7 +79,9 @@ export class DecodePool {
       decodedUs: new Float64Array(members.length),
       tbtUsMax: new Float64Array(members.length),
     };
-    this.#up = Uint8Array.from(members, (member) => Number(member !== undefined));
+    this.#there = new Uint8Array(members.length).fill(1);
+    this.#decodes = Uint8Array.from(members, (member) => Number(member !== undefined));
+    this.#takes = Uint8Array.from(members, (member) => Number(member?.takesOthers === true));
   }
 
   /**
@@ -100,7 +105,7 @@ export class DecodePool {
     for (let pass = 0; pass < 2 && best === undefined; pass++) {
       for (let i = 0; i < this.#members.length; i++) {
         const member = this.#members[i];
-        if (this.#up[i] === 0 || member?.takesOthers !== true) continue;
+        if (member === undefined || !this.takesOthers(i)) continue;
         if (pass === 0 && this.#comingTokens[i] + tokens > member.landingTokens) continue;
         const us = stepUs(i, member);
         if (us >= bestUs) continue;
@@ -138,12 +143,23 @@ export class DecodePool {
   }
 
   lost(member: number): void {
-    this.#up[member] = 0;
+    this.#there[member] = 0;
   }
 
   /** It is there again. */
   back(member: number): void {
-    this.#up[member] = Number(this.#members[member] !== undefined);
+    this.#there[member] = 1;
+  }
+
+  /** From now on it decodes what others prefill, or only what it has prefilled itself, or what is there until that has ended. */
+  setRole(member: number, decodes: 'others' | 'own' | 'none'): void {
+    if (this.#members[member] === undefined) return;
+    this.#decodes[member] = Number(decodes !== 'none');
+    this.#takes[member] = Number(decodes === 'others');
+  }
+
+  #isUp(index: number): boolean {
+    return this.#there[index] === 1 && this.#decodes[index] === 1;
   }
 
   /** Those who decode now. */
@@ -194,7 +210,7 @@ export class DecodePool {
   /** Of a member with one more of `tokens` tokens (0: none), as counted last by `now` or `at`. */
   load(index: number, tokens: number): DecodeLoad {
     const member = this.#members[index];
-    if (member === undefined || this.#up[index] === 0) return gone;
+    if (member === undefined || !this.#isUp(index)) return gone;
     const rows = this.#counted.rows[index] + (tokens > 0 ? 1 : 0);
     if (rows === 0) return idleDecode;
     const prompts = this.#counted.keys[index] + tokens;
@@ -208,7 +224,7 @@ export class DecodePool {
 
   /** Does it decode what others prefill, and is it there? */
   takesOthers(index: number): boolean {
-    return this.#up[index] === 1 && this.#members[index]?.takesOthers === true;
+    return this.#takes[index] === 1 && this.#there[index] === 1;
   }
 
   /** The least that any of those who decode at a member may wait for a token, as counted last. */
@@ -242,9 +258,9 @@ export class DecodePool {
   /** Of whoever could decode instead of `index` and would have the shortest step with `tokens` more. */
   least(index: number, tokens: number): DecodeLoad {
     let least = this.load(index, tokens);
-    if (this.#members[index]?.takesOthers !== true) return least;
+    if (this.#takes[index] === 0) return least;
     for (let i = 0; i < this.#members.length; i++) {
-      if (this.#members[i]?.takesOthers !== true) continue;
+      if (this.#takes[i] === 0) continue;
       const load = this.load(i, tokens);
       if (load.tbtUs < least.tbtUs) least = load;
     }
@@ -256,11 +272,27 @@ export class DecodePool {
     let sum = 0;
     let members = 0;
     for (let i = 0; i < this.#members.length; i++) {
-      if (this.#up[i] === 0) continue;
+      if (!this.#isUp(i)) continue;
       sum += this.load(i, 0).tbtUs;
       members++;
     }
     return members === 0 ? 0 : sum / members;
+  }
+
+  /**
+   * Of those that decode what others prefill, as counted last, in full ones: one is full when its memory is, or when its steps take as long as
+   * `tbtUsMax`; the time of a step with next to nothing in it does not count.
+   */
+  demand(tbtUsMax: number): number {
+    let demand = 0;
+    for (let i = 0; i < this.#members.length; i++) {
+      const member = this.#members[i];
+      if (member === undefined || !this.takesOthers(i)) continue;
+      const { tbtUs, memory } = this.load(i, 0);
+      const leastUs = member.steps.predictUs(decodeShape(1, 1));
+      demand += Math.max(memory, tbtUs === 0 ? 0 : (tbtUs - leastUs) / Math.max(1, tbtUsMax - leastUs));
+    }
+    return demand;
   }
 
   /** Throws unless the counts are those of the requests. */

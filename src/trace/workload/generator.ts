@@ -26,8 +26,17 @@ export interface Workload {
   readonly long: { readonly share: number; readonly lengths: DrawnLengths } | undefined;
   readonly prefixes: Prefixes | undefined;
   readonly sessions: Sessions | undefined;
+  /** What comes changes in turns, over and over. Undefined: it does not. */
+  readonly phases?: readonly Phase[] | undefined;
   /** Prompt and output together; what is longer loses the end of its prompt, and a session ends before it. */
   readonly contextTokens: number;
+}
+
+export interface Phase {
+  readonly seconds: number;
+  /** So many times as many requests as the rate says. */
+  readonly times: number;
+  readonly lengths: DrawnLengths;
 }
 
 interface Pair {
@@ -42,6 +51,7 @@ export class WorkloadGenerator {
   readonly #workload: Workload;
   readonly #clock: ArrivalClock;
   readonly #drawPair: () => Pair;
+  readonly #phases: Phases | undefined;
   readonly #names: BlockNames;
   readonly #turnChance: Chance;
   readonly #drawNew: () => number;
@@ -56,11 +66,18 @@ export class WorkloadGenerator {
     const { arrivals, sessions } = workload;
     const requestsPerSecond = arrivals.requestsPerSecond / (sessions?.turns ?? 1);
     this.#clock = new ArrivalClock({ ...arrivals, requestsPerSecond }, new Chance(seed, streams.arrivals));
-    this.#drawPair = pairDrawer(workload, new Chance(seed, streams.lengths), new Chance(seed, streams.kinds));
+    this.#phases = workload.phases && new Phases(workload.phases, new Chance(seed, streams.lengths));
+    this.#drawPair =
+      this.#phases?.draw ?? pairDrawer(workload, new Chance(seed, streams.lengths), new Chance(seed, streams.kinds));
     this.#names = new BlockNames(workload.prefixes, blockTokens, new Chance(seed, streams.families));
     this.#turnChance = new Chance(seed, streams.turns);
     this.#drawNew = drawer(sessions?.newTokens ?? { kind: 'fixed', tokens: 1 }, this.#turnChance);
-    this.#firstUs = this.#clock.nextUs();
+    this.#firstUs = this.#arrivalUs();
+  }
+
+  #arrivalUs(): number {
+    const us = this.#clock.nextUs();
+    return this.#phases?.warp(us) ?? us;
   }
 
   /** Pins of the most popular prefixes, at the start, as long as they are in a prompt of mean length. */
@@ -78,7 +95,7 @@ export class WorkloadGenerator {
     const { input, output } = this.#drawPair();
     if (this.#turns.nextUs <= this.#firstUs) return this.#continue(this.#turns.take(), output);
     const arrivalUs = this.#firstUs;
-    this.#firstUs = this.#clock.nextUs();
+    this.#firstUs = this.#arrivalUs();
     const { contextTokens } = this.#workload;
     const outputTokens = Math.min(output, contextTokens - 1);
     const inputTokens = Math.min(input, contextTokens - outputTokens);
@@ -112,6 +129,44 @@ export class WorkloadGenerator {
       before: blocks,
       beforeTokens: inputTokens,
     });
+  }
+}
+
+/** Arrivals of a steady clock, drawn together where more come and apart where fewer do. */
+class Phases {
+  readonly #phases: readonly Phase[];
+  readonly #pairs: readonly (() => Pair)[];
+  /** All phases once: their time, and the time of as many requests of a steady clock. */
+  readonly #round = { seconds: 0, length: 0 };
+  #current = 0;
+
+  constructor(phases: readonly Phase[], chance: Chance) {
+    this.#phases = phases;
+    for (const { seconds, times } of phases) {
+      this.#round.seconds += seconds;
+      this.#round.length += seconds * times;
+    }
+    this.#pairs = phases.map(({ lengths }) => pairOf(lengths, chance));
+  }
+
+  /** Of the phase that the last time fell into. */
+  readonly draw = (): Pair => this.#pairs[this.#current]();
+
+  /** When a request comes that would come at `us` if all phases were alike. */
+  warp(us: number): number {
+    const rounds = Math.floor(us / 1e6 / this.#round.length);
+    let left = us / 1e6 - rounds * this.#round.length;
+    let seconds = rounds * this.#round.seconds;
+    for (let k = 0; ; k = (k + 1) % this.#phases.length) {
+      const phase = this.#phases[k];
+      const length = phase.seconds * phase.times;
+      if (left < length) {
+        this.#current = k;
+        return Math.round((seconds + left / phase.times) * 1e6);
+      }
+      left -= length;
+      seconds += phase.seconds;
+    }
   }
 }
 

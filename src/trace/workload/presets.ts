@@ -54,12 +54,22 @@ function longMix(share: number): Workload {
   };
 }
 
+/** Long prompts with short answers, and short prompts with long ones, in turns of five minutes: what prefills and what decodes have to do shifts. */
+const shifting: Workload = {
+  ...plain,
+  phases: [
+    { seconds: 300, times: 1, lengths: drawn(around(16_000, 0.5), around(100, 0.5)) },
+    { seconds: 300, times: 8, lengths: drawn(around(1000, 0.5), around(1000, 0.5)) },
+  ],
+};
+
 export const presets = {
   plain,
   ...published,
   'long-1': longMix(0.01),
   'long-10': longMix(0.1),
   'long-30': longMix(0.3),
+  shifting,
 } as const satisfies Record<string, Workload>;
 
 export type PresetName = keyof typeof presets;

@@ -1,0 +1,100 @@
+// Roles that change while requests run.
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import { Conductor, type InstanceRole } from '../../src/cluster/conductor.ts';
+import { cluster, config, requestOf, run, traces } from './small-cluster.ts';
+
+const slo = { ttft: { us: 100_000 }, tbt: { us: 30_000 } };
+const roleSwitch = {
+  sustainUs: 20_000,
+  dwellUs: 100_000,
+  gain: 1.1,
+  loadMin: 0.05,
+  lookUs: 10_000,
+  windowUs: 100_000,
+};
+
+describe('an instance that changes its role', () => {
+  const make = (...roles: readonly InstanceRole[]) =>
+    new Conductor<{ readonly id: string; readonly tokens: number }>({
+      instances: roles.map((role) => ({ capacityTokens: 1000, role })),
+      queueMax: 10,
+      size: ({ tokens }) => ({ promptTokens: tokens, outputTokensMax: 10 }),
+    });
+
+  it('gets new requests in its new role, and keeps those that it has', () => {
+    const conductor = make('prefill', 'decode', 'decode');
+    const submit = (id: string) => conductor.step(0, { kind: 'submit', request: { id, tokens: 50 } });
+    expect(submit('a')).toMatchObject([{ kind: 'emit' }, { kind: 'forward', instance: 0, decodeAt: 1 }]);
+    expect(conductor.step(0, { kind: 'switchRole', instance: 1, role: 'prefill' })).toEqual([
+      { kind: 'roleSwitched', instance: 1, role: 'prefill' },
+    ]);
+    expect(submit('b')).toMatchObject([{ kind: 'emit' }, { kind: 'forward', instance: 1, decodeAt: 2 }]);
+    conductor.check();
+    const tokens = { kind: 'tokens', tokens: Int32Array.of(1), logprobs: undefined } as const;
+    expect(conductor.step(0, { kind: 'heard', instance: 1, id: 'a', event: tokens })).toHaveLength(1);
+    expect(
+      conductor.step(0, { kind: 'heard', instance: 1, id: 'a', event: { kind: 'finished', reason: 'stop' } }),
+    ).toHaveLength(1);
+    expect(conductor.accepted).toBe(1);
+  });
+
+  it('does not where a role would be left with nobody', () => {
+    const pair = [
+      [0, 'decode'],
+      [1, 'prefill'],
+      [1, 'mixed'],
+      [1, 'decode'],
+    ] as const;
+    for (const [instance, role] of pair)
+      expect(make('prefill', 'decode').step(0, { kind: 'switchRole', instance, role })).toMatchObject([
+        { kind: 'ignored' },
+      ]);
+    expect(make('mixed').step(0, { kind: 'switchRole', instance: 7, role: 'decode' })).toMatchObject([
+      { kind: 'ignored' },
+    ]);
+    const conductor = make('prefill', 'decode', 'decode');
+    conductor.step(0, { kind: 'instanceLost', instance: 2 });
+    expect(conductor.step(0, { kind: 'switchRole', instance: 1, role: 'prefill' })).toMatchObject([
+      { kind: 'ignored' },
+    ]);
+  });
+});
+
+describe('roles that follow the work', () => {
+  it('serve more of a workload that shifts, with no request failed', () => {
+    // Long prompts with short answers for half a second, then short prompts with long ones.
+    const trace = Array.from({ length: 360 }, (_, i) =>
+      i < 60 ? requestOf(i, i * 8_000, 150, 3) : requestOf(i, 480_000 + (i - 60) * 6_000, 20, 60),
+    );
+    const loose = { ttft: { us: 200_000 }, tbt: { us: 30_000 } };
+    const instances = cluster({ prefill: 3, decode: 3 }, { blocks: 60 });
+    const fixed = run(trace, { instances, admission: { ...config.admission, slo: loose } }).outcome;
+    const follows = run(trace, { instances, admission: { ...config.admission, slo: loose, roleSwitch } }).outcome;
+    expect(follows.roleSwitches).toBeGreaterThan(0);
+    expect([fixed.completedRequests, follows.completedRequests]).toEqual([360, 360]);
+    expect(follows.withinSlo).toBeGreaterThan(2 * fixed.withinSlo);
+  });
+
+  it('end every request once, and are the same with equal steps run one by one', () => {
+    let switches = 0;
+    fc.assert(
+      fc.property(traces, fc.boolean(), (trace, inline) => {
+        const admission = { ...config.admission, slo, roleSwitch, inlineTokens: inline ? 64 : undefined };
+        const crowd = trace.map((request) => ({ ...request, arrivalUs: Math.floor(request.arrivalUs / 4) }));
+        const outcomes = [true, false].map((coalesce) => {
+          const { outcome, live } = run(crowd, {
+            instances: cluster({ prefill: 2, decode: 2 }, { coalesce }),
+            admission,
+          });
+          expect([outcome.requests, outcome.completedRequests, live]).toEqual([trace.length, trace.length, 0]);
+          return outcome;
+        });
+        expect(outcomes[0]?.stateHash).toBe(outcomes[1]?.stateHash);
+        switches += outcomes[0]?.roleSwitches ?? 0;
+      }),
+      { numRuns: 80 },
+    );
+    expect(switches).toBeGreaterThan(0);
+  });
+});
