@@ -8,6 +8,7 @@ import type { InstanceEvent, InstanceIndex, PrefixFetch, PrefixMessage } from '.
 import type { RequestId } from './ports.ts';
 import { type LoadPart, PrefixLoads } from './prefix-loads.ts';
 import { PrefixSends } from './prefix-sends.ts';
+import { PrefixStagings } from './prefix-stagings.ts';
 import type { Served } from './work.ts';
 
 type MoveEvent = Extract<InstanceEvent, { kind: 'loaded' | 'prefixSent' | 'ssdWritten' }>;
@@ -23,6 +24,7 @@ export class PrefixMoves<Request, S extends Served> {
   readonly sends: PrefixSends;
   readonly #push: Push<Request>;
   readonly #cache: BlockCache;
+  readonly #stagings: PrefixStagings;
   /** Slots of SSD that are being read, by request. */
   readonly #ssdReads = new Map<RequestId, readonly SlotId[]>();
 
@@ -30,6 +32,11 @@ export class PrefixMoves<Request, S extends Served> {
     this.#push = push;
     this.#cache = cache;
     this.sends = new PrefixSends(cache, { push, spares });
+    this.#stagings = new PrefixStagings(cache, {
+      push,
+      spares,
+      send: (to, id, chain, from) => void this.sends.send(to, id, chain, from),
+    });
     this.loads = new PrefixLoads(cache, {
       ask: (served, part) => this.#ask(served, part),
       stop: (served, part) => this.#stop(served, part),
@@ -47,6 +54,7 @@ export class PrefixMoves<Request, S extends Served> {
   tell(event: MoveEvent): string | undefined {
     switch (event.kind) {
       case 'loaded':
+        if (event.source === 'ssd' && this.#stagings.read(event.id)) return undefined;
         if (event.source === 'ssd') this.#readOfSsd(event.id);
         return this.loads.arrive(event.id, event.source, event.to)
           ? undefined
@@ -76,10 +84,12 @@ export class PrefixMoves<Request, S extends Served> {
     const { id } = message;
     switch (message.kind) {
       case 'fetch':
+        if (this.#stagings.begin(from, id, message.chain, message.from)) return undefined;
         return this.sends.send(from, id, message.chain, message.from) ? undefined : `request ${id} is being served`;
       case 'missing':
         return this.loads.arrive(id, from, 0) ? undefined : `request ${id} does not wait for it`;
       case 'unwanted':
+        if (this.#stagings.stop(from, id)) return undefined;
         return this.sends.stop(from, id) ? undefined : `nothing is being sent for request ${id}`;
     }
   }

@@ -1,0 +1,85 @@
+// Prefixes that other instances ask for and SSD holds: read into host memory first.
+import type { BlockCache } from '../policy/blocks/block-cache.ts';
+import type { BlockChain } from '../policy/blocks/block-chain.ts';
+import type { SlotId } from '../policy/blocks/block-tier.ts';
+import { type Landing, landPrefix, type Spares } from '../policy/blocks/moving-prefix.ts';
+import type { InstanceEffect } from './effects.ts';
+import type { InstanceIndex } from './messages.ts';
+import type { RequestId } from './ports.ts';
+
+interface Staging {
+  readonly landing: Landing;
+  /** Blocks `from..to` of the chain come, those on SSD from these slots. */
+  readonly from: number;
+  readonly to: number;
+  readonly slots: readonly SlotId[];
+  readonly send: () => void;
+}
+
+interface Owner {
+  readonly push: (effect: InstanceEffect<never, never>) => void;
+  readonly spares: Spares;
+  /** All of it that is here is in host memory. */
+  readonly send: (to: InstanceIndex, id: RequestId, chain: BlockChain, from: number) => void;
+}
+
+export class PrefixStagings {
+  readonly #cache: BlockCache;
+  readonly #owner: Owner;
+  /** By receiver and request: the name of the read. */
+  readonly #stagings = new Map<string, Staging>();
+
+  constructor(cache: BlockCache, owner: Owner) {
+    this.#cache = cache;
+    this.#owner = owner;
+  }
+
+  /** Blocks `from..` of the chain are wanted. False when SSD holds no more of them than memory, or there is no room. */
+  begin(to: InstanceIndex, id: RequestId, wanted: BlockChain, from: number): boolean {
+    const { lower } = this.#cache;
+    if (lower?.ssd === undefined) return false;
+    const name = nameOf(to, id);
+    if (this.#stagings.has(name)) return true;
+    const here = lower.inHost(wanted, from, wanted.blocks);
+    const end = lower.inHostOrOnSsd(wanted, here, wanted.blocks);
+    if (end <= Math.max(here, this.#cache.match(wanted, wanted.blocks))) return false;
+    const chain = { blocks: end, words: wanted.words };
+    const landing = landPrefix(this.#cache, chain, here, end, this.#owner.spares);
+    if (landing === undefined) return false;
+    const slots = lower.readSsd(chain, here, end);
+    const send = () => this.#owner.send(to, id, chain, from);
+    this.#stagings.set(name, { landing, from: here, to: end, slots, send });
+    this.#owner.push({ kind: 'readSsd', id: name, blocks: slots.length, to: end });
+    return true;
+  }
+
+  /** Read: it leaves. False when it is not expected. */
+  read(name: string): boolean {
+    const staging = this.#stagings.get(name);
+    if (staging === undefined) return false;
+    staging.landing.fill(staging.from, staging.to, 'ssd');
+    this.#close(name, staging);
+    staging.send();
+    return true;
+  }
+
+  /** Nobody wants it any more. False when it was not being read. */
+  stop(to: InstanceIndex, id: RequestId): boolean {
+    const name = nameOf(to, id);
+    const staging = this.#stagings.get(name);
+    if (staging === undefined) return false;
+    this.#close(name, staging);
+    return true;
+  }
+
+  #close(name: string, { landing, slots }: Staging): void {
+    this.#stagings.delete(name);
+    this.#cache.lower?.readOfSsd(slots);
+    landing.close();
+  }
+}
+
+/** No request is called like that: ids have no blanks. */
+function nameOf(to: InstanceIndex, id: RequestId): string {
+  return `${to} ${id}`;
+}
