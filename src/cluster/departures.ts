@@ -102,7 +102,7 @@ export class Departures<Request, S extends Served> {
     const { computed, planned } = departure.served.sequence;
     if (!departure.granted || !this.#layerWise || planned === 0) return;
     // Further than computed: the step was aborted, or the sequence preempted. It goes again.
-    const from = Math.min(departure.streamed, computed);
+    const from = Math.min(this.#sent(departure), computed);
     const to = Math.min(computed + planned, departure.tokens);
     if (computed > from) this.#stream(departure, from, computed, undefined, undefined);
     if (to > computed) this.#stream(departure, computed, to, step, undefined);
@@ -148,8 +148,15 @@ export class Departures<Request, S extends Served> {
     if (departure.asked) this.#send(departure, { kind: 'release', id });
   }
 
+  /** Leading tokens whose keys and values have been put on the stream from the pages that they are in. */
+  #sent({ streamed, served: { sequence } }: Departure<Request, S>): number {
+    const sent = Math.min(streamed, sequence.swappedFrom);
+    sequence.swappedFrom = Number.POSITIVE_INFINITY;
+    return sent;
+  }
+
   #streamRest(departure: Departure<Request, S>, held: readonly GenerationEvent[]): void {
-    this.#stream(departure, departure.streamed, departure.tokens, undefined, held);
+    this.#stream(departure, this.#sent(departure), departure.tokens, undefined, held);
     departure.streamed = departure.tokens;
   }
 

@@ -5,6 +5,7 @@ import type { InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
 import type { GenerationEvent, InstanceSnapshot, RequestId } from '../cluster/ports.ts';
 import type { TokenInstance } from '../cluster/token-work.ts';
 import type { Engine } from '../engine/engine.ts';
+import { Alarm, nowUs } from './alarm.ts';
 import type { LiveHandOffs, PeerWire } from './live-hand-offs.ts';
 import type { BlockJournal, BlockSnapshot, EventsMessage, ToInstance } from './protocol.ts';
 
@@ -32,6 +33,7 @@ export class InstanceLoop {
   /** Something changed that the gateway has not been told. */
   #changed = false;
   #closed = false;
+  readonly #alarm = new Alarm(() => this.wake());
 
   /** @param abort over shared memory */
   constructor(
@@ -64,7 +66,7 @@ export class InstanceLoop {
     }
   }
 
-  /** Pages have landed: looks for them, if the loop sleeps. */
+  /** Pages have landed, or it is time: looks for it, if the loop sleeps. */
   wake(): void {
     if (!this.#closed) this.#work();
   }
@@ -79,9 +81,13 @@ export class InstanceLoop {
       // Cleared before the port is read: a cancel sent earlier is in there, one sent later sets the word again.
       Atomics.store(this.#abort, 0, 0);
       this.#drain();
+      if (nowUs() >= this.#machine.nextUs) this.#feed({ kind: 'wake' });
       this.#post();
       const step = this.#next;
-      if (step === undefined || this.#closed) return;
+      if (step === undefined || this.#closed) {
+        this.#alarm.set(this.#closed ? Number.POSITIVE_INFINITY : this.#machine.nextUs);
+        return;
+      }
       this.#run(step);
     }
   }
@@ -246,8 +252,4 @@ export class InstanceLoop {
 function copyOf({ life, number, changes, words, stored }: BlockJournal): BlockJournal {
   const width = words.length / stored.length;
   return { life, number, changes, words: words.slice(0, changes * width), stored: stored.slice(0, changes) };
-}
-
-function nowUs(): number {
-  return Math.round(performance.now() * 1000);
 }

@@ -14,6 +14,7 @@ import type {
 } from '../cluster/ports.ts';
 import { TokenPlacement } from '../cluster/token-placement.ts';
 import { TokenProgress } from '../cluster/token-progress.ts';
+import { Alarm, nowUs } from './alarm.ts';
 import { InstanceThread } from './instance-thread.ts';
 import type { EventsMessage, InstanceDescription, InstanceThreadData, ReadyMessage } from './protocol.ts';
 import { nothingYet, sumOf } from './snapshots.ts';
@@ -58,8 +59,7 @@ export class LiveCluster implements InferencePort {
   #over: () => void = () => {};
   /** undefined until all instances are ready. */
   #conductor: Conductor<GenerationRequest> | undefined;
-  #alarm: NodeJS.Timeout | undefined;
-  #alarmUs = Number.POSITIVE_INFINITY;
+  readonly #alarm = new Alarm(() => this.#feed({ kind: 'wake' }));
   #draining = false;
   #closing = false;
   #drained: (() => void) | undefined;
@@ -201,18 +201,7 @@ export class LiveCluster implements InferencePort {
 
   #feed(event: ConductorEvent): void {
     for (const effect of this.#conductor?.step(nowUs(), event) ?? []) this.#carryOut(effect);
-    this.#setAlarm();
-  }
-
-  /** The machine sees no clock: it is told when its time has come. */
-  #setAlarm(): void {
-    const nextUs = this.#conductor?.nextUs ?? Number.POSITIVE_INFINITY;
-    if (nextUs === this.#alarmUs) return;
-    clearTimeout(this.#alarm);
-    this.#alarmUs = nextUs;
-    if (nextUs === Number.POSITIVE_INFINITY) return;
-    this.#alarm = setTimeout(() => this.#feed({ kind: 'wake' }), Math.max(0, nextUs - nowUs()) / 1000);
-    this.#alarm.unref();
+    this.#alarm.set(this.#closing ? Number.POSITIVE_INFINITY : (this.#conductor?.nextUs ?? Number.POSITIVE_INFINITY));
   }
 
   #carryOut(effect: ConductorEffect): void {
@@ -278,8 +267,4 @@ function portsBetween(roles: readonly InstanceRole[]): readonly (readonly (Messa
     }
   }
   return ports;
-}
-
-function nowUs(): number {
-  return Math.round(performance.now() * 1000);
 }

@@ -94,6 +94,13 @@ export class FakeEngine {
     this.#write(step, Math.min(rows, step.tokens.length), true);
   }
 
+  /** A page of another engine comes here, as it is. */
+  copy(page: number, other: FakeEngine, otherPage: number): void {
+    const from = otherPage * pageTokens;
+    this.#tokens.set(other.#tokens.subarray(from, from + pageTokens), page * pageTokens);
+    this.#hashes.set(other.#hashes.subarray(from, from + pageTokens), page * pageTokens);
+  }
+
   /** Returns the hash of each row. */
   #write(step: Step, rows: number, broken: boolean): Int32Array {
     const hashes = new Int32Array(rows);

@@ -146,7 +146,8 @@ export class Batcher {
     if (Math.floor(sequence.computed / this.#blockTokens) > from) {
       sequence.content.digest(sequence.computed);
       const to = Math.min(Math.floor(sequence.computed / this.#blockTokens), sequence.chain.blocks);
-      if (sequence.sharedBlocks === undefined) this.#cache.commit(sequence.chain, from, to, sequence.table);
+      if (sequence.sharedBlocks === undefined)
+        sequence.swapped(this.#cache.commit(sequence.chain, from, to, sequence.table) * this.#blockTokens);
       this.#claims.advance(sequence, to);
     }
     this.#cache.leaveBehind(sequence.table, sequence.computed);
@@ -370,9 +371,7 @@ export class Batcher {
     this.#cache.release(sequence.table, sequence.background);
     sequence.unshare();
     if (forget) this.#cache.forget(sequence.chain, Math.floor(sequence.computed / this.#blockTokens));
-    sequence.computed = 0;
-    sequence.planned = 0;
-    sequence.unland();
+    sequence.empty();
   }
 
   /** Throws unless every block reference belongs to a running or parked sequence and every claim and list is in order. */

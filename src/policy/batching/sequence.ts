@@ -60,6 +60,7 @@ export class Sequence {
   planned = 0;
   /** Of its output, what its tenant has been charged with. */
   chargedOutputs = 0;
+  swappedFrom = Number.POSITIVE_INFINITY;
   /** Prompt tokens that came from the cache when it first started. */
   cachedTokens: number | undefined;
   /** Full blocks that it has promised to compute, for others to wait for: from..to. */
@@ -88,10 +89,18 @@ export class Sequence {
     this.table = new BlockTable(spec.groups, spec.content.chain.blocks + 2);
   }
 
-  /** What has landed is of no use any more. */
-  unland(): void {
+  /** Tokens from this one on lie in other pages than when they were computed: equal ones. Whoever copies them copies them again. */
+  swapped(fromToken: number): void {
+    this.swappedFrom = Math.min(this.swappedFrom, fromToken);
+  }
+
+  /** It holds nothing any more: what had landed is of no use, and what had been copied from its pages may not have been in time. */
+  empty(): void {
+    this.computed = 0;
+    this.planned = 0;
     this.landed = 0;
     this.landedPages = undefined;
+    this.swapped(0);
   }
 
   /** It holds nothing any more that others could not share. */

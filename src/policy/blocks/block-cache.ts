@@ -259,12 +259,15 @@ export class BlockCache {
 
   /**
    * Indexes blocks `from..to` of the table, now computed. Where an equal block is known already (two sequences computed it at the same time),
-   * the table takes that one and frees its own: equal digests mean equal bits.
+   * the table takes that one and frees its own: equal digests mean equal bits. Returns the first index where a table did; infinite: none.
    */
-  commit(chain: BlockChain, from: number, to: number, table: BlockTable): void {
+  commit(chain: BlockChain, from: number, to: number, table: BlockTable): number {
     this.#queue.tick();
     this.lower?.tick();
-    for (let g = 0; g < this.groups.length; g++) this.groups[g].commit(chain, from, to, table.groups[g]);
+    let swapped = Number.POSITIVE_INFINITY;
+    for (let g = 0; g < this.groups.length; g++)
+      swapped = Math.min(swapped, this.groups[g].commit(chain, from, to, table.groups[g]));
+    return swapped;
   }
 
   /** Releases the blocks that no row from `position` on sees. */

@@ -140,8 +140,12 @@ export class GroupCache {
     }
   }
 
-  /** Indexes blocks `from..to` of the sequence, as far as it holds them, now computed; where an equal one is known, the sequence takes that and frees its own. */
-  commit(chain: BlockChain, from: number, to: number, held: HeldBlocks): void {
+  /**
+   * Indexes blocks `from..to` of the sequence, as far as it holds them, now computed; where an equal one is known, the sequence takes that and
+   * frees its own. Returns the first index where it did; infinite: nowhere.
+   */
+  commit(chain: BlockChain, from: number, to: number, held: HeldBlocks): number {
+    let swapped = Number.POSITIVE_INFINITY;
     for (let i = Math.max(from, held.first); i < to; i++) {
       const own = held.blocks.at(i - held.first);
       const known = this.find(chain, i);
@@ -152,8 +156,10 @@ export class GroupCache {
         this.#pin(known);
         held.blocks.set(i - held.first, known);
         this.pool.release(own, false);
+        swapped = Math.min(swapped, i);
       }
     }
+    return swapped;
   }
 
   /** One reference less. The last one leaves an indexed block as cache and frees any other. */

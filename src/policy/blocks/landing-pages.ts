@@ -47,6 +47,7 @@ export interface LandedPrompt {
 export class LandingPages {
   readonly total: number;
   readonly #stack: Int32Array;
+  readonly #taken = new Set<LandedPrompt>();
   #free: number;
 
   constructor(total: number) {
@@ -63,20 +64,29 @@ export class LandingPages {
   take(layout: LandingLayout): LandedPrompt | undefined {
     if (layout.places > this.#free) return undefined;
     this.#free -= layout.places;
-    return { layout, pages: this.#stack.slice(this.#free, this.#free + layout.places).reverse() };
+    const prompt = { layout, pages: this.#stack.slice(this.#free, this.#free + layout.places).reverse() };
+    this.#taken.add(prompt);
+    return prompt;
   }
 
-  give({ pages }: LandedPrompt): void {
-    if (this.#free + pages.length > this.total)
-      throw new Error(`Cannot give back landing pages: ${pages.length} more than the ${this.total} that are set aside`);
-    for (const page of pages.toReversed()) this.#stack[this.#free++] = page;
+  give(prompt: LandedPrompt): void {
+    if (!this.#taken.delete(prompt)) throw new Error('Cannot give back landing pages: they are not taken');
+    for (const page of prompt.pages.toReversed()) this.#stack[this.#free++] = page;
   }
 
-  /** Marks the free ones in `owners` (pages). Throws where one of them belongs to a block. */
+  /** Throws unless so many pages as ever are set aside, none of them twice, and none that belongs to a block. `owners` (pages): of blocks. */
   check(owners: Int32Array): void {
-    for (const page of this.#stack.subarray(0, this.#free)) {
-      if (owners[page] !== 0) throw new Error(`Landing pages broken: page ${page} is set aside and belongs to a block`);
-      owners[page] = -1;
+    let count = 0;
+    for (const pages of [this.#stack.subarray(0, this.#free), ...[...this.#taken].map((prompt) => prompt.pages)]) {
+      for (const page of pages) {
+        if (owners[page] !== 0)
+          throw new Error(
+            `Landing pages broken: page ${page} is set aside twice, or belongs to block ${owners[page] - 1}`,
+          );
+        owners[page] = -1;
+      }
+      count += pages.length;
     }
+    if (count !== this.total) throw new Error(`Landing pages broken: ${count} are set aside of ${this.total}`);
   }
 }
