@@ -1,6 +1,7 @@
 // The step that an instance has in flight, and when it is worth an abort.
 import type { Sequence } from '../policy/batching/sequence.ts';
 import type { StepShape } from '../policy/cost/step-shape.ts';
+import type { InstanceEffect } from './effects.ts';
 import type { StepNumber } from './messages.ts';
 import type { Served } from './work.ts';
 
@@ -23,6 +24,35 @@ export interface InFlight<S> extends PlannedStep<S> {
   ending: boolean;
   /** An abort was asked for in favour of those who wait for answers. */
   yielding: boolean;
+}
+
+/** Field by field: a spread takes as long as the rest of planning a step. */
+export function begun<S>(planned: PlannedStep<S>, step: StepNumber, nowUs: number): InFlight<S> {
+  const { predictedUs, shape, requests, stepsMax, background, stages } = planned;
+  return {
+    predictedUs,
+    shape,
+    requests,
+    stepsMax,
+    background,
+    stages,
+    step,
+    startedUs: nowUs,
+    ending: false,
+    yielding: false,
+  };
+}
+
+type RunStep<Plan> = Extract<InstanceEffect<Plan>, { kind: 'runStep' }>;
+
+/** For the driver. */
+export function runStep<Plan>(
+  { step, predictedUs, shape, stepsMax, stages }: InFlight<unknown>,
+  plan: Plan,
+  { loadTokens, storeTokens }: Pick<RunStep<Plan>, 'loadTokens' | 'storeTokens'>,
+  remote: RunStep<Plan>['remote'],
+): RunStep<Plan> {
+  return { kind: 'runStep', step, plan, predictedUs, shape, stepsMax, loadTokens, storeTokens, stages, remote };
 }
 
 interface StepEnding {

@@ -9,7 +9,7 @@ import type { DecodeLeg } from './departures.ts';
 import type { InstanceEffect } from './effects.ts';
 import { HandOffs } from './hand-offs.ts';
 import { HostTraffic, nothingMoved } from './host-traffic.ts';
-import { endRun, type InFlight, type PlannedStep, worthAborting } from './in-flight.ts';
+import { begun, endRun, type InFlight, type PlannedStep, runStep, worthAborting } from './in-flight.ts';
 import type { InstanceConfig } from './instance-config.ts';
 import { InstanceTotals } from './instance-totals.ts';
 import { type Landing, takeLanded } from './landed.ts';
@@ -325,14 +325,12 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   }
 
   #run(nowUs: number, planned: PlannedStep<S>, traffic = nothingMoved): void {
-    const { predictedUs, shape, requests, stepsMax, stages } = planned;
-    const step = ++this.#steps;
-    this.#inFlight = { ...planned, step, startedUs: nowUs, ending: false, yielding: false };
+    const { requests, stages } = planned;
+    this.#inFlight = begun(planned, ++this.#steps, nowUs);
     const plan = this.#work.plan(stages > 1 ? [] : requests);
-    const remote = this.borrower?.remoteWork(requests);
-    this.#effects.push({ kind: 'runStep', step, plan, predictedUs, shape, stepsMax, stages, ...traffic, remote });
+    this.#effects.push(runStep(this.#inFlight, plan, traffic, this.borrower?.remoteWork(requests)));
     this.borrower?.planned(planned);
-    if (this.#handOffs.departures.size > 0) this.#handOffs.departures.launched(step);
+    if (this.#handOffs.departures.size > 0) this.#handOffs.departures.launched(this.#steps);
   }
 
   /** How many equal steps may follow one another: until a request may end or the batcher has something to decide. */
