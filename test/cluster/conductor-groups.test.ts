@@ -1,0 +1,77 @@
+// Groups as the conductor sees them: whom it tells, and what it takes back when a member is lost or fails.
+import { expect, test } from 'vitest';
+import { Conductor } from '../../src/cluster/conductor.ts';
+import type { ConductorEffect } from '../../src/cluster/effects.ts';
+import { LengthRequest, lengthPlacement } from '../../src/cluster/length-work.ts';
+import { Float64Pool } from '../../src/util/float64-pool.ts';
+import { cluster, config, requestOf } from '../sim/small-cluster.ts';
+
+const instances = cluster({ prefill: 3, decode: 1 });
+const pipeline = { members: 2, tokensOver: 100 };
+
+function conductorWithGroup() {
+  const conductor = new Conductor<LengthRequest>({
+    instances: instances.map(({ role }) => ({ role, capacityTokens: 10_000 })),
+    queueMax: 10,
+    size: ({ size }) => size,
+    placement: lengthPlacement(config.placement, instances, undefined, pipeline),
+  });
+  const request = new LengthRequest(requestOf(0, 0, 150, 5), 16, new Float64Pool());
+  const forward = conductor.step(0, { kind: 'submit', request }).find(({ kind }) => kind === 'forward');
+  if (forward?.kind !== 'forward' || forward.group === undefined) throw new Error('no group');
+  conductor.check();
+  return { conductor, forward, group: forward.group };
+}
+
+const cancelled = (effects: readonly ConductorEffect<LengthRequest>[]) =>
+  effects.flatMap((effect) => (effect.kind === 'cancel' ? [effect.instance] : [])).sort();
+
+test('a long prompt goes to the first of its group, and each member is as busy as its share', () => {
+  const { conductor, forward, group } = conductorWithGroup();
+  expect([forward.instance, forward.decodeAt]).toEqual([group.members[0], 3]);
+  expect(group.members).toHaveLength(2);
+  expect(group.decodeAt).toBe(3);
+  // The next short prompt goes to the one that has nothing to do.
+  const short = new LengthRequest(requestOf(1, 0, 20, 5), 16, new Float64Pool());
+  const next = conductor.step(1, { kind: 'submit', request: short }).find(({ kind }) => kind === 'forward');
+  expect(next).toMatchObject({ group: undefined });
+  if (next?.kind === 'forward') expect(group.members).not.toContain(next.instance);
+  expect(conductor.groupPrefills).toBe(1);
+  conductor.check();
+});
+
+test('a member that is lost, or fails, takes the request with it: all the others let go', () => {
+  for (const leg of [0, 1]) {
+    const { conductor, group } = conductorWithGroup();
+    const lost = group.members[leg] ?? 0;
+    const others = [...group.members.filter((member) => member !== lost), 3].sort();
+    expect(cancelled(conductor.step(1, { kind: 'instanceLost', instance: lost }))).toEqual(others);
+    expect(conductor.accepted).toBe(0);
+    conductor.check();
+  }
+  const { conductor, group } = conductorWithGroup();
+  const event = { kind: 'failed', code: 'ENGINE_FAILED', message: 'broken', retryAfterMs: undefined } as const;
+  const effects = conductor.step(1, { kind: 'heard', instance: group.members[1] ?? 0, id: '0', event });
+  expect(cancelled(effects)).toEqual([...group.members, 3].sort());
+  expect(conductor.accepted).toBe(0);
+  conductor.check();
+});
+
+test('a cancel goes to every leg, until the prompt is where it decodes', () => {
+  const first = conductorWithGroup();
+  expect(cancelled(first.conductor.step(1, { kind: 'cancel', id: '0' }))).toEqual([...first.group.members, 3].sort());
+  const second = conductorWithGroup();
+  const { conductor, group } = second;
+  conductor.step(1, {
+    kind: 'heard',
+    instance: group.members[0] ?? 0,
+    id: '0',
+    event: { kind: 'started', cachedTokens: 0 },
+  });
+  conductor.step(2, { kind: 'prefilled', instance: group.members[1] ?? 0, id: '0' });
+  const tokens = { kind: 'tokens', tokens: new Int32Array(1), logprobs: undefined } as const;
+  conductor.step(3, { kind: 'heard', instance: 3, id: '0', event: tokens });
+  conductor.check();
+  expect(cancelled(conductor.step(4, { kind: 'cancel', id: '0' }))).toEqual([3]);
+  conductor.check();
+});
