@@ -185,6 +185,8 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       this.#next(nowUs);
     } else if (!('step' in event) && (this.#batcher.waiting.length > 0 || !concernsPrefixes(event)))
       endRun(this.#inFlight, this.#batcher.waiting[0], this.#effects);
+    // Who was let in made way for the next: not only when a step ends, of which a run of equal ones has one.
+    this.#prefixes.loads.advance(nowUs, this.#batcher.waiting);
     this.#prefixes.writeSsd();
     const journal = this.#journal.changes(this.#emitted || reports);
     if (journal !== undefined) this.#effects.push(journal);
