@@ -117,8 +117,7 @@ void Messenger::copy(const Stream& stream, const std::vector<Parcel>& taken) {
   const size_t page_bytes = pool_->layout.page_bytes();
   MessengerCounts done;
   for (const Parcel& parcel : taken) {
-    // As long as another layer of the step is not ready, the step has not ended.
-    const bool early = parcel.step != 0 && !pool_->progress.is_ready(parcel.step, UINT32_MAX - 1);
+    const bool early = pool_->progress.runs();
     if (!stream.landing->put(parcel.place, pool_->page(parcel.page))) break;
     done.pages++;
     done.bytes += page_bytes;

@@ -23,7 +23,7 @@ struct Parcel {
 struct MessengerCounts {
   uint64_t pages = 0;
   uint64_t bytes = 0;
-  uint64_t early_bytes = 0;  // of them, that left while the step that computed them still ran
+  uint64_t early_bytes = 0;  // of them, that left while a step ran over the pool: hidden behind it
   uint64_t nanoseconds = 0;  // spent copying
 };
 

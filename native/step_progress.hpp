@@ -44,8 +44,11 @@ class StepProgress {
     const uint64_t posted = posted_.load(std::memory_order_acquire);
     return step < step_of(posted) || (step == step_of(posted) && layer < layers_of(posted));
   }
-  /** Layers of the step that runs, or ran last, that are ready. */
-  uint32_t layers() const { return layers_of(posted_.load(std::memory_order_acquire)); }
+  /** Is there a step that has begun and not ended? */
+  bool runs() const {
+    const uint64_t posted = posted_.load(std::memory_order_acquire);
+    return posted != 0 && layers_of(posted) != kAll;
+  }
 
   Bell bell;
 

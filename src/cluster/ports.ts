@@ -109,7 +109,7 @@ export interface InstanceSnapshot {
   readonly tiers?: TiersSnapshot | undefined;
   /** Pages set aside for prompts of other instances, and those of them that wait for one. */
   readonly landing?: { readonly total: number; readonly free: number };
-  /** What has been copied to other instances, where prompts are handed over: pages, their bytes, those of them that left while the step that computed them still ran. */
+  /** What has been copied to other instances, where prompts are handed over: pages, their bytes, those of them that left while a step ran. */
   readonly sent?: {
     readonly pages: number;
     readonly bytes: number;

@@ -41,7 +41,7 @@ const instanceCounters: typeof instanceGauges = [
   ['kvasir_instance_sent_bytes_total', 'Bytes of KV pages copied to other instances', (s) => s.sent?.bytes ?? 0],
   [
     'kvasir_instance_sent_early_bytes_total',
-    'Of them, those that left while the step that computed them still ran',
+    'Of them, those that left while a step ran: hidden behind it',
     (s) => s.sent?.earlyBytes ?? 0,
   ],
   ['kvasir_instance_sent_seconds_total', 'Time spent copying them', (s) => s.sent?.copySeconds ?? 0],

@@ -63,7 +63,7 @@ export interface NativeModule {
 export interface MessengerCounts {
   readonly pages: number;
   readonly bytes: number;
-  /** Of them, those that left while the step that computed them still ran. */
+  /** Of them, those that left while a step ran: hidden behind it. */
   readonly earlyBytes: number;
   readonly copySeconds: number;
 }

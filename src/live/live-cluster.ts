@@ -59,6 +59,9 @@ export class LiveCluster implements InferencePort {
   #over: () => void = () => {};
   /** undefined until all instances are ready. */
   #conductor: Conductor<GenerationRequest> | undefined;
+  /** Effects of so many events are being carried out, one within another. */
+  #carrying = 0;
+  readonly #cancels: RequestId[] = [];
   readonly #alarm = new Alarm(() => this.#feed({ kind: 'wake' }));
   #draining = false;
   #closing = false;
@@ -100,7 +103,10 @@ export class LiveCluster implements InferencePort {
   }
 
   cancel(id: RequestId): void {
-    if (this.#sinks.delete(id)) this.#feed({ kind: 'cancel', id });
+    if (!this.#sinks.delete(id)) return;
+    // From within a sink: what its event came with is carried out first, or an instance would hear of the cancel before the request.
+    if (this.#carrying > 0) this.#cancels.push(id);
+    else this.#feed({ kind: 'cancel', id });
   }
 
   snapshot(): InstanceSnapshot {
@@ -200,8 +206,14 @@ export class LiveCluster implements InferencePort {
   }
 
   #feed(event: ConductorEvent): void {
-    for (const effect of this.#conductor?.step(nowUs(), event) ?? []) this.#carryOut(effect);
-    this.#alarm.set(this.#closing ? Number.POSITIVE_INFINITY : (this.#conductor?.nextUs ?? Number.POSITIVE_INFINITY));
+    if (this.#conductor === undefined) return;
+    this.#carrying++;
+    for (const effect of this.#conductor.step(nowUs(), event)) this.#carryOut(effect);
+    this.#carrying--;
+    if (this.#carrying > 0) return;
+    const cancel = this.#cancels.shift();
+    if (cancel !== undefined) this.#feed({ kind: 'cancel', id: cancel });
+    else this.#alarm.set(this.#closing ? Number.POSITIVE_INFINITY : this.#conductor.nextUs);
   }
 
   #carryOut(effect: ConductorEffect): void {

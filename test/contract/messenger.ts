@@ -1,0 +1,144 @@
+// What every messenger must do: pages land as they were last, layers leave when they are ready, and nothing is touched once it was said so.
+import { describe, expect, it } from 'vitest';
+import type { Engine } from '../../src/engine/engine.ts';
+import { groupedStep, plainPages } from '../../src/engine/plain-step.ts';
+import type { Messenger } from '../../src/live/messenger.ts';
+
+/** One end: an engine over a pool, and its messenger. */
+export interface MessengerEnd {
+  readonly engine: Engine;
+  readonly messenger: Messenger;
+  /** Resolves when something has landed since the last call. */
+  awaken(): Promise<void>;
+}
+
+const tokens = Array.from({ length: 40 }, (_, i) => 3 + i * 7);
+
+export function messengerContract(name: string, open: () => readonly [sender: MessengerEnd, receiver: MessengerEnd]) {
+  describe(name, () => {
+    const [sender, receiver] = open();
+    const { layers } = sender.engine;
+    const groups = sender.engine.model.kv.groups;
+    const pages = plainPages(2, groups);
+    const step = groupedStep([{ tokens, start: 0, blocks: [0, 1], logits: 'last' }], pages);
+    const run = (abort = 0) => sender.engine.run(step, Int32Array.of(abort));
+    /** Pages of block `block` of every layer, in order of computation. */
+    const pagesOf = (block: number) =>
+      layers.map(({ group, index }) => pages[group]?.pageTable[block * (groups[group]?.layers ?? 0) + index] ?? -1);
+    const [first, second] = [pagesOf(0), pagesOf(1)];
+    const parcels = (from: readonly number[], base = 0) =>
+      Int32Array.from(from.flatMap((page, layer) => [layer, page, base + layer]));
+    /** Receiver's pages, from the end of its pool. */
+    const places = (count: number, behind = 0) =>
+      Int32Array.from({ length: count }, (_, i) => receiver.engine.pages - 1 - behind - i);
+    const expectEqual = (to: Int32Array, from: readonly number[]) => {
+      for (const [i, page] of from.entries())
+        expect(receiver.engine.readPage(to[i] ?? -1)).toEqual(sender.engine.readPage(page));
+    };
+    const spoil = (to: Int32Array) => {
+      for (const page of to) receiver.engine.writePage(page, receiver.engine.readPage(page).fill(7));
+    };
+    const expectSpoilt = (to: Int32Array) => {
+      for (const page of to) expect(receiver.engine.readPage(page)).toEqual(receiver.engine.readPage(page).fill(7));
+    };
+    async function landed(wanted: number): Promise<void> {
+      for (;;) {
+        const all = receiver.messenger.landed();
+        expect(all.every((landing) => landing === wanted)).toBe(true);
+        if (all.length > 0) return;
+        await receiver.awaken();
+      }
+    }
+
+    it('copies what was computed before, and says when all is there', async () => {
+      run();
+      const to = places(first.length);
+      const { bytes, pages: count } = sender.messenger.counts;
+      const landing = receiver.messenger.open(to);
+      sender.messenger.send(landing, 0, parcels(first), true);
+      await landed(landing);
+      expectEqual(to, first);
+      const { pageBytes } = sender.engine.model.kv;
+      expect(sender.messenger.counts).toMatchObject({
+        pages: count + first.length,
+        bytes: bytes + first.length * pageBytes,
+      });
+      receiver.messenger.close(landing);
+    });
+
+    it('keeps what waits for its layers back, and holds up no other landing', async () => {
+      const [waiting, other] = [places(first.length), places(second.length, first.length)];
+      spoil(waiting);
+      const late = receiver.messenger.open(waiting);
+      sender.messenger.send(late, sender.messenger.nextStep, parcels(first), true);
+      const soon = receiver.messenger.open(other);
+      sender.messenger.send(soon, 0, parcels(second), true);
+      await landed(soon);
+      expectEqual(other, second);
+      expectSpoilt(waiting);
+      run();
+      await landed(late);
+      expectEqual(waiting, first);
+      for (const landing of [late, soon]) receiver.messenger.close(landing);
+    });
+
+    it('lands a page that is sent again as it was last, also when the step between was aborted', async () => {
+      const to = places(first.length);
+      const landing = receiver.messenger.open(to);
+      sender.messenger.send(landing, sender.messenger.nextStep, parcels(first), false);
+      for (const page of first) sender.engine.writePage(page, sender.engine.readPage(page).fill(1));
+      expect(run(1).kind).toBe('aborted');
+      sender.messenger.send(landing, sender.messenger.nextStep, parcels(first), true);
+      run();
+      await landed(landing);
+      expectEqual(to, first);
+      receiver.messenger.close(landing);
+    });
+
+    it('sends layers while the step that computes them runs', async () => {
+      const to = places(first.length);
+      const { earlyBytes } = sender.messenger.counts;
+      // The machine may have no core for it this time: it is tried again until it had.
+      while (sender.messenger.counts.earlyBytes === earlyBytes) {
+        const landing = receiver.messenger.open(to);
+        sender.messenger.send(landing, sender.messenger.nextStep, parcels(first), true);
+        run();
+        await landed(landing);
+        receiver.messenger.close(landing);
+      }
+      expectEqual(to, first);
+    });
+
+    it('touches nothing once it was stopped, or the landing closed', async () => {
+      const [stopped, closed, last] = [0, 1, 2].map((n) => places(first.length, n * first.length)) as [
+        Int32Array,
+        Int32Array,
+        Int32Array,
+      ];
+      for (const to of [stopped, closed]) spoil(to);
+      const [a, b] = [receiver.messenger.open(stopped), receiver.messenger.open(closed)];
+      for (const landing of [a, b]) sender.messenger.send(landing, sender.messenger.nextStep, parcels(first), true);
+      sender.messenger.stop(a);
+      receiver.messenger.close(b);
+      run();
+      sender.messenger.send(b, 0, parcels(first), true);
+      const landing = receiver.messenger.open(last);
+      sender.messenger.send(landing, 0, parcels(first), true);
+      await landed(landing);
+      for (const to of [stopped, closed]) expectSpoilt(to);
+      expectEqual(last, first);
+      for (const one of [a, landing]) receiver.messenger.close(one);
+    });
+
+    it('refuses pages and places that there are not', () => {
+      const landing = receiver.messenger.open(places(1));
+      const send = (page: number, place: number) => () =>
+        sender.messenger.send(landing, 0, Int32Array.of(0, page, place), true);
+      expect(send(sender.engine.pages, 0)).toThrow('no such page or place');
+      expect(send(0, 1)).toThrow('no such page or place');
+      expect(() => receiver.messenger.open(Int32Array.of(receiver.engine.pages))).toThrow('Cannot open a landing');
+      receiver.messenger.close(landing);
+      expect(receiver.messenger.landed()).toEqual([]);
+    });
+  });
+}
