@@ -6,11 +6,6 @@ import type { GenerationEvent, GenerationRequest } from './ports.ts';
 
 export type Refusal = Extract<GenerationEvent, { kind: 'failed' }>;
 
-/** Nothing that waiting would change. */
-export function refusal(code: Refusal['code'], message: string): Refusal {
-  return { kind: 'failed', code, message, retryAfterMs: undefined };
-}
-
 const samples = 64;
 const retryMsMin = 1_000;
 const retryMsMax = 60_000;
