@@ -44,7 +44,7 @@ export const clusterFields = {
   nicGbps: positive.optional(),
   linkGbps: positive.optional(),
   cppGroup: count(2).optional(),
-  cppTokens: count(0).default(8192),
+  cppTokens: count(0).default(65_536),
   pricePerHour: positive.optional(),
   ...roleFields,
   stream: z.boolean().default(true),
@@ -98,7 +98,7 @@ export function addInstanceFlags(command: Command): Command {
       '--cpp-group <n>',
       'prefill instances that compute a long prompt together, in a pipeline of its chunks (default: none)',
     )
-    .option('--cpp-tokens <n>', 'prompts longer than this may be computed so, where that is faster (default: 8192)')
+    .option('--cpp-tokens <n>', 'prompts longer than this may be computed so, where that is faster (default: 65536)')
     .option('--no-stream', 'keys and values leave when the whole prompt is computed, not layer by layer')
     .option('--no-coalesce', 'run equal decode steps one by one: slower, the same outcome');
 }

@@ -309,7 +309,6 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       if (!this.#launchStage(nowUs)) this.borrower?.planned();
       return;
     }
-    this.#stages.otherRan();
     const requests = this.#roster.of(planned);
     const shape = { ...this.#batcher.shape };
     const predictedUs = Math.round(this.#config.cost.predictUs(shape));

@@ -41,6 +41,9 @@ interface Owner<Request, S> {
   readonly started: (served: S) => void;
 }
 
+/** What either may have had more of than the other. */
+const owedUsMax = 1_000_000;
+
 /**
  * Chunk c runs here when the member before has done it, and this one chunk c - 1. The first member asks the others for memory; when one is short
  * of it all let go and the first computes alone, so that nobody waits for memory while holding some. Every member sends the keys and values of its
@@ -51,21 +54,22 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
   readonly #owner: Owner<Request, S>;
   /** Those that are not computed to the end here, in the order of their coming. */
   readonly #stages = new Map<RequestId, Stage<Request, S>>();
-  #ranLast = false;
+  /** How much longer the instance's own prompts have run than stages, as long as there are any. */
+  #owedUs = 0;
 
   constructor(parts: Parts<Request, S, Plan, Result>, owner: Owner<Request, S>) {
     this.#parts = parts;
     this.#owner = owner;
   }
 
-  /** Is it their turn? Stages and prompts of one's own alternate where both could run. */
+  /** Is it their turn? Stages and prompts of one's own share the time where both could run. */
   get first(): boolean {
-    return this.#stages.size > 0 && !this.#ranLast;
+    return this.#stages.size > 0 && this.#owedUs >= 0;
   }
 
   /** A step of one's own runs. */
-  otherRan(): void {
-    this.#ranLast = false;
+  otherRuns(us: number): void {
+    this.#owedUs = this.#stages.size === 0 ? 0 : Math.min(owedUsMax, this.#owedUs + us);
   }
 
   /** A prompt comes to the first member of its group; it begins when those before it have left this member. */
@@ -187,9 +191,9 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
       const stages = group.members.length;
       const logitRows = Number(index === stages - 1 && computed + rows === promptLength);
       const keyRows = rows * computed + (rows * (rows + 1)) / 2;
-      this.#ranLast = true;
       const shape: StepShape = { rows, keyRows, decodeRows: 0, decodeKeys: 0, logitRows };
       const predictedUs = Math.round(this.#parts.cost.predictUs(shape) / stages);
+      this.#owedUs = Math.max(-owedUsMax, this.#owedUs - predictedUs);
       return { predictedUs, shape, requests: [served], stepsMax: 1, stages, background: false };
     }
     return undefined;
