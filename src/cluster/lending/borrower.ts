@@ -181,12 +181,16 @@ export class Borrower implements Overflow {
   }
 
   get pagesInHand(): number {
-    return (this.rmanager.debtor.inHand + this.#moves.outBlocks) * this.#cache.blockPages;
+    const inHand = this.#demand.paused ? 0 : this.rmanager.debtor.inHand;
+    return (inHand + this.#moves.outBlocks) * this.#cache.blockPages;
   }
 
   relieve(sequence: Sequence): Relief {
     const stall = this.stalls.meet(this.#nowUs, sequence);
-    if (stall === 'too long') return 'hopeless';
+    if (stall === 'too long') {
+      this.#demand.pause(this.#nowUs);
+      return 'hopeless';
+    }
     if (this.#moves.outBlocks > 0 || this.#arrived.length > 0 || this.#spill()) return 'coming';
     return stall === 'new' || this.rmanager.isAsking ? 'coming' : 'none';
   }

@@ -22,9 +22,10 @@ export class DemandTeller {
   readonly #patienceUs: number;
   readonly #pauseUs: number;
   #told: DemandFigures | undefined;
-  #paused = false;
-  /** Since when a prompt waits alone, or since when it lets others try. */
+  /** Since when a prompt waits alone. */
   #sinceUs: number | undefined;
+  /** Others are to try until then. */
+  #pausedUntilUs: number | undefined;
 
   constructor(patienceUs: number, pauseUs: number) {
     this.#patienceUs = patienceUs;
@@ -33,37 +34,47 @@ export class DemandTeller {
 
   /** A prompt waits and nothing runs. */
   get starves(): boolean {
-    return this.#sinceUs !== undefined;
+    return this.#sinceUs !== undefined || this.paused;
+  }
+
+  /** Nothing is borrowed for a while. */
+  get paused(): boolean {
+    return this.#pausedUntilUs !== undefined;
   }
 
   get nextUs(): number {
-    if (this.#sinceUs === undefined) return Number.POSITIVE_INFINITY;
-    return this.#sinceUs + (this.#paused ? this.#pauseUs : this.#patienceUs);
+    if (this.#pausedUntilUs !== undefined) return this.#pausedUntilUs;
+    return this.#sinceUs === undefined ? Number.POSITIVE_INFINITY : this.#sinceUs + this.#patienceUs;
+  }
+
+  /** Others may have what was borrowed here. */
+  pause(nowUs: number): void {
+    this.#pausedUntilUs = nowUs + this.#pauseUs;
+    this.#sinceUs = undefined;
+    this.#told = undefined;
   }
 
   /** What to tell; undefined when it is known. */
   tell(nowUs: number, figures: DemandFigures, growth: number): Growth | undefined {
-    const turned = this.#wait(nowUs, figures.alone);
+    this.#wait(nowUs, figures.alone);
     const known = this.#told;
-    if (known !== undefined && !turned && sameFigures(known, figures)) return undefined;
+    if (known !== undefined && sameFigures(known, figures)) return undefined;
     this.#told = figures;
-    const aheadBlocks = this.#paused ? 0 : figures.ahead;
-    const starved = figures.alone && !this.#paused ? figures.ahead - figures.available - figures.inHand : 0;
+    const aheadBlocks = this.paused ? 0 : figures.ahead;
+    const starved = figures.alone && !this.paused ? figures.ahead - figures.available - figures.inHand : 0;
     const blocksPerSecond = Math.ceil(growth);
     return { kind: 'growth', blocksPerSecond, aheadBlocks, starvedBlocks: Math.max(0, starved) };
   }
 
-  #wait(nowUs: number, alone: boolean): boolean {
-    if (!alone) {
-      const paused = this.#paused;
-      this.#sinceUs = undefined;
-      this.#paused = false;
-      return paused;
+  #wait(nowUs: number, alone: boolean): void {
+    if (this.#pausedUntilUs !== undefined) {
+      if (nowUs < this.#pausedUntilUs) return;
+      this.#pausedUntilUs = undefined;
+      this.#told = undefined;
     }
-    const due = nowUs >= this.nextUs;
-    if (due) this.#paused = !this.#paused;
-    if (due || this.#sinceUs === undefined) this.#sinceUs = nowUs;
-    return due;
+    if (!alone) this.#sinceUs = undefined;
+    else this.#sinceUs ??= nowUs;
+    if (this.#sinceUs !== undefined && nowUs >= this.#sinceUs + this.#patienceUs) this.pause(nowUs);
   }
 }
 

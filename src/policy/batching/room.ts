@@ -22,7 +22,8 @@ export class Room {
   hasPlace(sequence: Sequence, running: readonly Sequence[], parked: number): boolean {
     // Alone it has all there is, if need be in smaller chunks than it would like.
     if (running.length + parked === 0 && this.#overflow === undefined) return true;
-    return this.hasSlot(running) && this.spares(this.pagesNeeded(sequence), running, sequence.background);
+    if (!this.hasSlot(running)) return false;
+    return this.spares(this.pagesNeeded(sequence), running, sequence.background);
   }
 
   hasSlot(running: readonly Sequence[]): boolean {
@@ -35,14 +36,22 @@ export class Room {
     const { pages, blockPages } = this.#cache;
     const others = forJob ? running.length : firstBackground(running);
     const growth = Math.min(others, Math.ceil(Math.floor(pages.total / blockPages) / 16)) * blockPages;
-    const available = this.#cache.availablePages + (this.#overflow?.pagesInHand ?? 0);
-    return wanted + growth + this.promised(running, others) <= available;
+    const promised = this.promised(running, others);
+    const elsewhere = Math.min(this.#overflow?.pagesInHand ?? 0, promised + this.#beyond(wanted));
+    return wanted + growth + promised - elsewhere <= this.#cache.availablePages;
   }
 
-  /** Pages that those who run still need, and `next`, unless it waits for a slot. */
+  /** What may lie elsewhere of what a sequence needs: of one that all the memory here could not hold. What fits is faster here, later. */
+  #beyond(needed: number): number {
+    return needed > this.#cache.pages.total ? needed : 0;
+  }
+
+  /** Pages that those who run still need, and `next` where it waits for memory, and not only until others end. */
   pagesAhead(running: readonly Sequence[], next: Sequence | undefined): number {
     const pages = this.promised(running, running.length);
-    return next === undefined || !this.hasSlot(running) ? pages : pages + this.pagesNeeded(next);
+    if (next === undefined || !this.hasSlot(running)) return pages;
+    const needed = this.pagesNeeded(next);
+    return running.length === 0 || needed > this.#cache.pages.total ? pages + needed : pages;
   }
 
   /** Pages that the first `count` of those who run still need for their known tokens. */
