@@ -101,6 +101,12 @@ export class Arrivals<Request> {
     return this.#memory.landed(id);
   }
 
+  /** Those that have memory, and have not landed. */
+  *expected(): Iterable<{ readonly id: RequestId; readonly missing: ReadonlySet<InstanceIndex> }> {
+    for (const [id, { missing, granted, held }] of this.#arrivals)
+      if (granted && held === undefined) yield { id, missing };
+  }
+
   /** What the client hears first of a request that has landed. */
   heldOf(id: RequestId): readonly GenerationEvent[] | undefined {
     return this.#arrivals.get(id)?.held;

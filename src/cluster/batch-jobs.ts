@@ -84,6 +84,10 @@ export class BatchJobs<Request> {
     this.#held.set(tracked.id, { tracked, request });
   }
 
+  isHeld(id: RequestId): boolean {
+    return this.#held.has(id);
+  }
+
   /** It is not held any more. */
   drop(id: RequestId): void {
     this.#held.delete(id);

@@ -1,10 +1,12 @@
 // The conductor machine: answers at once whether a request is taken, passes it to an instance, and follows it to its end.
 
+import type { BlockChain } from '../policy/blocks/block-chain.ts';
 import type { RoleSwitchLimits } from '../policy/roles/role-switch.ts';
 import { overloaded, type Refusal, type RequestSize, Throughput, tooLong } from './admission.ts';
 import type { BatchJobsConfig } from './batch-jobs.ts';
 import { Dispatch, type InstanceRole, type Proposal } from './dispatch.ts';
 import type { ConductorEffect } from './effects.ts';
+import type { FatedMessage, Fates } from './fates.ts';
 import type { AdmissionConfig, PoolLoads } from './gate.ts';
 import type { ConductorEvent, InstanceIndex } from './messages.ts';
 import type { BlockCounts, PlacerConfig } from './placer.ts';
@@ -33,6 +35,8 @@ export interface ConductorConfig<Request> {
   readonly retries?: RetryConfig<Request> | undefined;
   /** Instances change between prefill and decode as the work does; undefined: none does unless told to. */
   readonly roleSwitch?: RoleSwitchLimits | undefined;
+  /** Counts what messages met. */
+  readonly fates?: Fates | undefined;
   /** Which requests are batch jobs; undefined: none is. */
   readonly jobs?: BatchJobsConfig<Request> | undefined;
 }
@@ -88,6 +92,11 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     return this.#dispatch.loads(nowUs);
   }
 
+  /** The longest prefix of the chain that each instance is taken to have: (instances) blocks. Valid until the next question. */
+  named(chain: BlockChain): Int32Array | undefined {
+    return this.#dispatch.hearsay.named(chain);
+  }
+
   /** Requests accepted and not ended. */
   get accepted(): number {
     return this.#requests.size;
@@ -116,10 +125,10 @@ export class Conductor<Request extends { readonly id: RequestId }> {
         this.#dispatch.prefilled(nowUs, event.instance, event.id);
         break;
       case 'journal':
-        this.#dispatch.journal(event.instance, event.journal);
+        this.#dispatch.hearsay.journal(event.instance, event.journal);
         break;
       case 'snapshot':
-        this.#dispatch.snapshot(event.instance, event.snapshot);
+        this.#dispatch.hearsay.snapshot(event.instance, event.snapshot);
         break;
       case 'instanceLost':
       case 'instanceJoined':
@@ -194,11 +203,19 @@ export class Conductor<Request extends { readonly id: RequestId }> {
   #hear(nowUs: number, instance: InstanceIndex, id: RequestId, event: GenerationEvent): void {
     const tracked = this.#dispatch.find(id, instance);
     // Words about a try that was given up may still be under way: nothing is wrong.
-    if (tracked?.now === undefined || event.kind === 'accepted') return;
+    if (event.kind === 'accepted') return;
+    if (tracked?.now === undefined) {
+      this.#dispatch.fate(id, wordOf(event));
+      return;
+    }
     const { now, progress } = tracked;
     now.heardUs = nowUs;
-    if (event.kind === 'started' && !this.#dispatch.started(nowUs, now, event.cachedTokens)) return;
-    if (progress?.hear(event) === false || (event.kind === 'started' && tracked.started)) return;
+    const isKnown = event.kind === 'started' && !this.#dispatch.started(nowUs, now, event.cachedTokens);
+    if (isKnown || progress?.hear(event) === false) {
+      this.#dispatch.fates?.met('doubled', wordOf(event));
+      return;
+    }
+    if (event.kind === 'started' && tracked.started) return;
     tracked.started = true;
     if (event.kind === 'finished' || event.kind === 'failed') {
       this.#dispatch.ending(nowUs, now, event);
@@ -238,6 +255,10 @@ export class Conductor<Request extends { readonly id: RequestId }> {
   check(): void {
     this.#dispatch.check([...this.#requests.values()]);
   }
+}
+
+function wordOf({ kind }: GenerationEvent): FatedMessage {
+  return kind === 'started' || kind === 'tokens' ? kind : 'ended';
 }
 
 function failure(code: Refusal['code'], message: string): Refusal {

@@ -74,6 +74,11 @@ export class Departures<Request, S extends Served> {
     this.#departures.set(served.id, { request, served, to, toLife: life, tokens, senders: group?.senders, ...state });
   }
 
+  /** Computed, and waiting for memory there. */
+  *stranded(): Iterable<{ readonly id: RequestId; readonly to: InstanceIndex }> {
+    for (const [id, { to, granted, held }] of this.#departures) if (!granted && held !== undefined) yield { id, to };
+  }
+
   /** Its prefill starts. */
   ask(id: RequestId): void {
     const departure = this.#departures.get(id);

@@ -1,20 +1,21 @@
-// Where the conductor sends requests: which instances each try of one has something at, how many each has, and what they are told.
-import type { BlockJournal, BlockSnapshot } from '../policy/blocks/block-journal.ts';
 import type { GroupChoice } from '../policy/pipeline/group.ts';
 import { nothingFetched, type PlacementDecision } from '../policy/placement/placement.ts';
 import type { RequestSize } from './admission.ts';
 import { BatchJobs } from './batch-jobs.ts';
 import type { ConductorConfig } from './conductor.ts';
 import type { ConductorEffect } from './effects.ts';
+import type { FatedMessage, Fates } from './fates.ts';
 import { Gate, type PoolLoads, type Verdict } from './gate.ts';
+import { Hearsay } from './hearsay.ts';
 import type { InstanceIndex } from './messages.ts';
 import { PinDirectory } from './pin-directory.ts';
 import type { PinOrder } from './pinning.ts';
 import { type BlockCounts, fetchOf, Placer } from './placer.ts';
 import type { GenerationEvent, RequestId } from './ports.ts';
+import { RecentIds } from './recent-ids.ts';
 import { Roles } from './roles.ts';
 import { legsOf, type Route, type Tracked, type Try } from './tries.ts';
-import { type InstanceReport, Watch } from './watch.ts';
+import { Watch } from './watch.ts';
 
 /** What an instance computes: prompts for others, what comes after the prompts of others, or both for its own requests. */
 export type InstanceRole = 'prefill' | 'decode' | 'mixed';
@@ -57,6 +58,11 @@ const unjudged = { slo: undefined, predicted: undefined };
 
 export class Dispatch<Request extends { readonly id: RequestId }> {
   readonly watch: Watch;
+  readonly fates: Fates | undefined;
+  /** What instances tell of their caches. */
+  readonly hearsay: Hearsay<Request>;
+  /** Names of tries. */
+  readonly over = new RecentIds();
   readonly pins: PinDirectory<Request>;
   readonly roles: Roles;
   readonly jobs: BatchJobs<Request>;
@@ -74,6 +80,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
 
   constructor(config: ConductorConfig<Request>, push: (effect: ConductorEffect<Request>) => void) {
     this.#size = config.size;
+    this.fates = config.fates;
     this.#push = push;
     this.#instances = config.instances.map(({ capacityTokens }) => ({ capacityTokens, requests: 0, progressed: true }));
     const roles = config.instances.map(({ role = 'mixed' }) => role);
@@ -90,6 +97,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
       roles.map((role) => role !== 'decode'),
       config.placement,
     );
+    this.hearsay = new Hearsay(this.#placer, this.watch, config.fates, push);
     this.#gate = new Gate(roles, config.admission);
     this.jobs = new BatchJobs(config.jobs, {
       instances: this.#instances.length,
@@ -247,6 +255,11 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
     return tracked?.now !== undefined && legsOf(tracked.now).includes(instance) ? tracked : undefined;
   }
 
+  /** What came about a try that is not under way. */
+  fate(id: RequestId, message: FatedMessage): void {
+    this.fates?.met(this.over.has(id) ? 'late' : 'orphan', message);
+  }
+
   /** Its current try ends: whoever has something of it lets go. With `interrupt`, its prefill is not waited for if it runs and others get on. */
   leave(tracked: Tracked<Request>, interrupt: boolean): void {
     const { now } = tracked;
@@ -273,6 +286,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
     this.#inlineDone(now);
     if (now.decoding !== undefined) this.#gate.ended(now.decoding);
     this.#tries.delete(now.id);
+    this.over.add(now.id);
     tracked.now = undefined;
   }
 
@@ -293,6 +307,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
   prefilled(nowUs: number, instance: InstanceIndex, id: RequestId): void {
     const now = this.find(id, instance)?.now;
     // Of a group the last member says so, too.
+    if (now === undefined) this.fate(id, 'prefilled');
     if (now === undefined || instance === now.decodeAt || now.stage === 'decode') return;
     now.heardUs = nowUs;
     this.#computed(nowUs, now);
@@ -316,20 +331,6 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
 
   progressed(instance: InstanceIndex): void {
     this.#instances[instance].progressed = true;
-  }
-
-  journal(instance: InstanceIndex, journal: BlockJournal): void {
-    if (this.watch.isUp(instance) && this.#placer.journal(instance, journal))
-      this.#push({ kind: 'askBlocks', instance });
-  }
-
-  snapshot(instance: InstanceIndex, snapshot: BlockSnapshot): void {
-    if (this.watch.isUp(instance)) this.#placer.snapshot(instance, snapshot);
-  }
-
-  /** Asks for what is missing of its journals. */
-  catchUp(instance: InstanceIndex, { life, journal }: InstanceReport): void {
-    if (this.#placer.isBehind(instance, life, journal)) this.#push({ kind: 'askBlocks', instance });
   }
 
   lose(instance: InstanceIndex): void {

@@ -1,9 +1,11 @@
 // What an instance is made with.
+
 import type { BatchLimits } from '../policy/batching/step-budget.ts';
 import type { BlockCacheConfig } from '../policy/blocks/block-cache.ts';
 import type { EvictionKind } from '../policy/blocks/eviction.ts';
 import type { StepPredictor } from '../policy/cost/step-shape.ts';
 import type { LayerGroup } from '../util/step.ts';
+import type { Fates } from './fates.ts';
 import type { HandOffConfig } from './hand-offs.ts';
 import type { BorrowingConfig } from './lending/borrower.ts';
 
@@ -30,4 +32,6 @@ export interface InstanceConfig {
   readonly journalLife?: number;
   /** Between two reports to conductors; undefined: none are wanted. */
   readonly reportUs?: number | undefined;
+  /** Counts what messages met. */
+  readonly fates?: Fates | undefined;
 }

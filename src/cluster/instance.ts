@@ -37,7 +37,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   readonly #batcher: Batcher;
   readonly #work: Work<Request, S, Plan, Result>;
   readonly #throughput = new Throughput();
-  readonly #roster: Roster<S>;
+  readonly roster: Roster<S>;
   readonly #results: StepResults<Request, S, Plan, Result>;
   readonly #hostTraffic: HostTraffic;
   readonly #totals = new InstanceTotals();
@@ -45,7 +45,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   #steps: StepNumber = 0;
   #inFlight: InFlight<S> | undefined;
   #abortedLast = false;
-  readonly #handOffs: HandOffs<Request, S>;
+  readonly handOffs: HandOffs<Request, S>;
   readonly #prefixes: PrefixMoves<Request, S>;
   readonly #pinning: Pinning<Request, S>;
   readonly #presence: Presence<S>;
@@ -68,10 +68,10 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#batcher = new Batcher(this.#cache, config.limits, config.cost, this.borrower);
     this.borrower?.serve(this.#batcher);
     this.#hostTraffic = new HostTraffic(this.#batcher, this.#cache);
-    this.#roster = new Roster(this.#batcher);
-    this.#handOffs = new HandOffs(config.handOff, {
+    this.roster = new Roster(this.#batcher);
+    this.handOffs = new HandOffs(config.handOff, {
       push: (effect) => this.#effects.push(effect),
-      isLive: (id) => this.#roster.has(id),
+      isLive: (id) => this.roster.has(id),
       life: config.journalLife,
       promptTokens: (request) => this.#work.size(request).promptTokens,
       memory: landingMemory(config.handOff, this.#cache, {
@@ -88,14 +88,14 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#pinning = new Pinning(this.#cache, config.pinShare ?? 0, {
       push: (effect) => this.#effects.push(effect),
       serve: (request) => this.#work.serve(request, this.#arrivalNumber++),
-      start: (served) => this.#roster.take(served),
+      start: (served) => this.roster.take(served),
       stop: (id) => this.#cancel(this.#nowUs, id),
       capacityTokens: () => this.capacityTokens,
     });
     this.#work = work(this.#cache.groups.map(({ pool }) => pool));
-    const { departures } = this.#handOffs;
+    const { departures } = this.handOffs;
     this.#stages = new Stages(
-      { work: this.#work, roster: this.#roster, totals: this.#totals, cost: this.#config.cost, departures },
+      { work: this.#work, roster: this.roster, totals: this.#totals, cost: this.#config.cost, departures },
       {
         push: (effect) => this.#effects.push(effect),
         serve: (request) => this.#work.serve(request, this.#arrivalNumber++),
@@ -103,17 +103,17 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
         started: (served) => this.#begin(served),
       },
     );
-    const parts = { batcher: this.#batcher, roster: this.#roster, work: this.#work };
-    const leg = { capacityTokens: this.capacityTokens, handOffs: this.#handOffs, emit: this.#emit };
+    const parts = { batcher: this.#batcher, roster: this.roster, work: this.#work };
+    const leg = { capacityTokens: this.capacityTokens, handOffs: this.handOffs, emit: this.#emit };
     const nextArrival = () => this.#arrivalNumber++;
     this.#landing = { ...parts, ...leg, check: createDecodeCheck(config, parts), nextArrival };
-    this.#peers = { handOffs: this.#handOffs, prefixes: this.#prefixes, stages: this.#stages };
+    this.#peers = { handOffs: this.handOffs, prefixes: this.#prefixes, stages: this.#stages };
     this.#results = new StepResults(
       { work: this.#work, batcher: this.#batcher, totals: this.#totals, departures },
       {
         emit: this.#emit,
         end: (nowUs, served, event, forget) => this.#end(nowUs, served, event, forget),
-        remove: (served, forget) => this.#roster.remove(served, forget),
+        remove: (served, forget) => this.roster.remove(served, forget),
         prefilled: (id) => this.#effects.push({ kind: 'prefilled', id }),
       },
     );
@@ -160,6 +160,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       case 'ssdWritten':
       case 'activations': {
         const why = hearPeers(this.#peers, event, this.#inFlight?.step);
+        if (why !== undefined) this.#config.fates?.heard(event, this.roster);
         if (why !== undefined) this.#ignore(why);
         break;
       }
@@ -179,9 +180,9 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     }
     this.#prefixes.loads.advance(nowUs, this.#batcher.waiting);
     const reports = event.kind === 'wake' && this.#presence.isDue(nowUs);
-    if (reports) this.#handOffs.departures.askAgain();
+    if (reports) this.handOffs.departures.askAgain();
     if (this.#inFlight === undefined) {
-      this.#presence.count(this.#roster.live);
+      this.#presence.count(this.roster.live);
       this.#next(nowUs);
     } else if (!('step' in event) && (this.#batcher.waiting.length > 0 || !concernsPrefixes(event)))
       endRun(this.#inFlight, this.#batcher.waiting[0], this.#effects);
@@ -190,8 +191,8 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#prefixes.writeSsd();
     const journal = this.#journal.changes(this.#emitted || reports);
     if (journal !== undefined) this.#effects.push(journal);
-    const told = this.#pinning.without(this.#roster.live);
-    const awaited = this.#handOffs.arrivals.awaited();
+    const told = this.#pinning.without(this.roster.live);
+    const awaited = this.handOffs.arrivals.awaited();
     if (reports) this.#effects.push(this.#presence.report(told, awaited, this.#journal.number));
     return this.#effects;
   }
@@ -201,13 +202,13 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     { request, decodeAt, decodeLife, prefix, group, life }: Extract<InstanceEvent<Request, Result>, { kind: 'submit' }>,
   ): void {
     const { id } = request;
-    const isKnown = this.#roster.has(id) || this.#roster.hasLeft(id);
+    const isKnown = this.roster.has(id) || this.roster.hasLeft(id);
     if (isKnown || (life !== undefined && life !== this.#config.journalLife)) {
-      this.#ignore(`submit: request ${id} ${isKnown ? 'was here before' : `is meant for life ${life}`}`);
+      this.#ignore(`submit: request ${id} ${isKnown ? 'was here before' : `is meant for life ${life}`}`, id, 'submit');
       return;
     }
     const { queueMax } = this.#config;
-    const accepted = this.#roster.size;
+    const accepted = this.roster.size;
     const refusal =
       tooLong(this.#work.size(request), this.capacityTokens) ??
       (accepted >= queueMax
@@ -222,46 +223,45 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
 
   #serve(request: Request, decode?: DecodeLeg, prefix?: PrefixFetch): void {
     const served = this.#work.serve(request, this.#arrivalNumber++);
-    if (decode !== undefined) this.#handOffs.departures.add(request, served, decode);
-    this.#roster.take(served);
+    if (decode !== undefined) this.handOffs.departures.add(request, served, decode);
+    this.roster.take(served);
     this.#prefixes.want(served, prefix);
   }
 
   #settled(served: S, declined: boolean): void {
     this.#stages.drop(served.id);
-    this.#roster.silence(served.id);
+    this.roster.silence(served.id);
     if (declined) this.#emit(served.id, tooLargeToLand);
     if (served.sequence.planned > 0) served.cancelled = true;
-    else this.#roster.remove(served, false);
+    else this.roster.remove(served, false);
   }
 
   /** It cannot leave: somebody else may have it. */
   #broken(to: InstanceIndex, id: RequestId): void {
-    const served = this.#handOffs.broken(to, id) ?? this.#stages.broken(to, id);
-    if (served === undefined) {
-      this.#ignore(`streamBroken: request ${id} does not leave here`);
-      return;
+    const served = this.handOffs.broken(to, id) ?? this.#stages.broken(to, id);
+    if (served === undefined) this.#ignore(`streamBroken: request ${id} does not leave here`);
+    else {
+      this.#settled(served, false);
+      this.#emitted = true;
+      this.#effects.push({ kind: 'letGo', id, why: `the connection to instance ${to} broke` });
     }
-    this.#settled(served, false);
-    this.#emitted = true;
-    this.#effects.push({ kind: 'letGo', id, why: `the connection to instance ${to} broke` });
   }
 
   #cancel(nowUs: number, id: RequestId): void {
-    const served = this.#roster.get(id);
-    const landing = this.#handOffs.drop(id);
+    const served = this.roster.get(id);
+    const landing = this.handOffs.drop(id);
     this.#stages.drop(id);
     if (served === undefined) {
-      if (!landing) this.#ignore(`cancel: request ${id} is not live`);
-      this.#roster.bar(id);
+      if (!landing) this.#ignore(`cancel: request ${id} is not live`, id, 'cancel');
+      this.roster.bar(id);
       return;
     }
-    this.#roster.silence(id);
+    this.roster.silence(id);
     this.#prefixes.loads.drop(served);
     served.cancelled = true;
     const flight = this.#inFlight;
     if (flight === undefined || served.sequence.planned === 0) {
-      this.#roster.remove(served, false);
+      this.roster.remove(served, false);
     } else if (!flight.ending && worthAborting(nowUs, flight, served, this.#abortedLast)) {
       flight.ending = true;
       this.#effects.push({ kind: 'abortStep', step: flight.step });
@@ -284,32 +284,32 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       (flight.stages === 1 ? this.#results : this.#stages).commit(nowUs, flight, event.result, stepUs);
     }
     if (event.kind === 'stepFailed') this.#effects.push(this.#results.failAll(nowUs, flight, event.message));
-    for (const served of flight.requests) if (served.cancelled) this.#roster.remove(served, false);
+    for (const served of flight.requests) if (served.cancelled) this.roster.remove(served, false);
   }
 
   #end(nowUs: number, served: S, event: GenerationEvent, forget: boolean): void {
     this.#throughput.ended(nowUs);
     this.#stages.drop(served.id);
-    this.#handOffs.departures.drop(served.id);
-    this.#roster.silence(served.id);
+    this.handOffs.departures.drop(served.id);
+    this.roster.silence(served.id);
     if (event.kind === 'finished') this.#landing.check?.ended(served);
     this.#emit(served.id, event);
-    this.#roster.remove(served, forget);
+    this.roster.remove(served, forget);
     this.#pinning.ended(nowUs, served.id, event);
   }
 
   /** Between two steps: takes what has landed, and plans the next. */
   #next(nowUs: number): void {
     this.borrower?.between();
-    if (this.#handOffs.arrivals.size > 0) takeLanded(this.#landing);
+    if (this.handOffs.arrivals.size > 0) takeLanded(this.#landing);
     if (this.#stages.first && this.#launchStage(nowUs)) return;
     const planned = this.#batcher.plan();
-    for (const sequence of this.#batcher.admitted) this.#start(nowUs, this.#roster.admit(sequence));
+    for (const sequence of this.#batcher.admitted) this.#start(nowUs, this.roster.admit(sequence));
     if (planned.length === 0) {
       if (!this.#launchStage(nowUs)) this.borrower?.planned();
       return;
     }
-    const requests = this.#roster.of(planned);
+    const requests = this.roster.of(planned);
     const shape = { ...this.#batcher.shape };
     const predictedUs = Math.round(this.#config.cost.predictUs(shape));
     const traffic = this.#hostTraffic.planned(planned);
@@ -331,12 +331,12 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     const plan = this.#work.plan(stages > 1 ? [] : requests);
     this.#effects.push(runStep(this.#inFlight, plan, traffic, this.borrower?.remoteWork(requests)));
     this.borrower?.planned(planned);
-    if (this.#handOffs.departures.size > 0) this.#handOffs.departures.launched(this.#steps);
+    if (this.handOffs.departures.size > 0) this.handOffs.departures.launched(this.#steps);
   }
 
   /** How many equal steps may follow one another: until a request may end or the batcher has something to decide. */
   #stepsMax(requests: readonly S[]): number {
-    let most = this.#handOffs.departures.size > 0 ? 1 : this.#batcher.steadySteps();
+    let most = this.handOffs.departures.size > 0 ? 1 : this.#batcher.steadySteps();
     for (let i = 0; i < requests.length && most > 1; i++) most = Math.min(most, this.#work.growthMax(requests[i]));
     return most;
   }
@@ -346,9 +346,9 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     if (served.started) return;
     served.started = true;
     this.#prefixes.loads.drop(served);
-    const held = this.#handOffs.arrivals.heldOf(served.id);
+    const held = this.handOffs.arrivals.heldOf(served.id);
     if (held !== undefined) {
-      this.#handOffs.arrivals.drop(served.id);
+      this.handOffs.arrivals.drop(served.id);
       this.#work.joined(served, nowUs);
       for (const event of held) this.#emit(served.id, event);
       return;
@@ -363,7 +363,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#totals.cached += cachedTokens;
     this.#pinning.started(served, cachedTokens);
     this.#emit(served.id, { kind: 'started', cachedTokens });
-    this.#handOffs.departures.ask(served.id);
+    this.handOffs.departures.ask(served.id);
   }
 
   readonly #emit: Emit = (id, event) => {
@@ -372,7 +372,8 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#effects.push({ kind: 'emit', id, event });
   };
 
-  #ignore(message: string): void {
+  #ignore(message: string, id?: RequestId, kind?: 'submit' | 'cancel'): void {
+    if (id !== undefined && kind !== undefined) this.#config.fates?.met(this.roster.fateOf(id), kind);
     this.#effects.push({ kind: 'ignored', message: `Ignored ${message}` });
   }
 
@@ -383,12 +384,12 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   /** Throws unless every page is accounted for, every request is in exactly one state, and something runs while anyone waits. */
   check(): void {
     this.#batcher.check();
-    this.#handOffs.arrivals.check();
+    this.handOffs.arrivals.check();
     this.#prefixes.loads.check();
     this.#stages.check();
-    const keeping = this.#handOffs.departures.computed + this.#stages.keeping(this.#inFlight);
+    const keeping = this.handOffs.departures.computed + this.#stages.keeping(this.#inFlight);
     this.borrower?.check();
     const moving = this.#cache.moving.size + this.#prefixes.loads.size + (this.borrower?.awaited ?? 0) > 0;
-    this.#roster.check(this.#inFlight, moving, keeping);
+    this.roster.check(this.#inFlight, moving, keeping);
   }
 }

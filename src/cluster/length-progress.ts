@@ -25,9 +25,8 @@ export class LengthProgress implements Progress<LengthRequest> {
     this.#told = Math.max(this.#told, outputs);
   }
 
-  /** Whoever has had the last token has heard the end with it. */
-  get ended(): undefined {
-    return undefined;
+  get ended(): 'length' | undefined {
+    return this.#told === this.#request.outputTokens ? 'length' : undefined;
   }
 
   resume(id: RequestId): LengthRequest {

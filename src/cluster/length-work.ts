@@ -262,7 +262,16 @@ export type LengthInstance = Instance<LengthRequest, ServedLengths, undefined, u
 export interface LengthInstanceConfig
   extends Pick<
     InstanceConfig,
-    'blockTokens' | 'eviction' | 'limits' | 'queueMax' | 'handOff' | 'pinShare' | 'reportUs' | 'tiers' | 'borrowing'
+    | 'blockTokens'
+    | 'eviction'
+    | 'limits'
+    | 'queueMax'
+    | 'handOff'
+    | 'pinShare'
+    | 'reportUs'
+    | 'tiers'
+    | 'borrowing'
+    | 'fates'
   > {
   readonly cost: StepCostModel;
   /** Which start of the instance it is; 0 unless given. */

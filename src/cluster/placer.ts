@@ -265,6 +265,12 @@ export class Placer<Request> {
     if (life !== undefined) this.#index?.join(instance, life);
   }
 
+  /** The longest prefix of the chain that each instance is known for: (instances) blocks. */
+  named(chain: BlockChain): Int32Array | undefined {
+    if (this.#matches !== undefined) this.#index?.match(chain, chain.blocks, this.#matches);
+    return this.#matches?.blocks;
+  }
+
   /** Has it told more than is known? */
   isBehind(instance: InstanceIndex, life: number, journal: number): boolean {
     return this.#index?.isBehind(instance, life, journal) === true;

@@ -62,7 +62,7 @@ export class Rescue<Request extends { readonly id: RequestId }> {
         break;
       case 'letGo': {
         const tracked = this.#dispatch.find(event.id, event.instance);
-        if (tracked === undefined) this.#ignore(`letGo: request ${event.id} is not tried at ${event.instance}`);
+        if (tracked === undefined) this.#dispatch.fate(event.id, 'letGo');
         else this.#retry(nowUs, tracked, event.why);
         break;
       }
@@ -105,12 +105,13 @@ export class Rescue<Request extends { readonly id: RequestId }> {
   #admit(nowUs: number, instance: InstanceIndex): void {
     this.#dispatch.admit(instance);
     for (const tracked of [...this.#requests.values()])
-      if (tracked.now === undefined) this.#tryNext(nowUs, tracked, stopped);
+      if (tracked.now === undefined && !this.#dispatch.jobs.isHeld(tracked.id)) this.#tryNext(nowUs, tracked, stopped);
   }
 
   #report(nowUs: number, instance: InstanceIndex, report: InstanceReport): void {
     const verdict = this.#dispatch.watch.hear(nowUs, instance, report);
     if (verdict === 'late' || verdict === 'orphan') {
+      this.#dispatch.fates?.met(verdict, 'report');
       this.#ignore(`report: of instance ${instance}, life ${report.life}, number ${report.number}: it is ${verdict}`);
       return;
     }
@@ -118,6 +119,8 @@ export class Rescue<Request extends { readonly id: RequestId }> {
     for (const { id, outputs, awaited } of report.requests) {
       const tracked = this.#dispatch.find(id, instance);
       if (tracked?.now === undefined) {
+        if (this.#dispatch.over.has(id)) this.#dispatch.fates?.met('lost', 'cancel');
+        else this.#dispatch.fates?.met('orphan', 'submit');
         this.#dispatch.cancelAt(instance, id, false);
         continue;
       }
@@ -126,10 +129,13 @@ export class Rescue<Request extends { readonly id: RequestId }> {
       now.heardUs = nowUs;
       if (instance !== speaksFor(now)) continue;
       if (outputs > 0) progress?.reach(outputs);
-      if (outputs > 0 || now.decodeAt !== undefined) this.#dispatch.decodes(nowUs, now);
+      if (outputs === 0 && now.decodeAt === undefined) continue;
+      if (now.stage !== 'decode')
+        this.#dispatch.fates?.met('lost', now.decodeAt === undefined ? 'tokens' : 'prefilled');
+      this.#dispatch.decodes(nowUs, now);
     }
     if (verdict !== 'known') this.#admit(nowUs, instance);
-    this.#dispatch.catchUp(instance, report);
+    this.#dispatch.hearsay.catchUp(instance, report);
   }
 
   /** Whoever has been silent for too long is given up. */
@@ -138,13 +144,17 @@ export class Rescue<Request extends { readonly id: RequestId }> {
     if (patience === undefined || nowUs < this.#lookUs) return;
     const { silentUs, timeoutUs } = patience;
     this.#lookUs = nowUs + Math.ceil(silentUs / 4);
-    for (const instance of this.#dispatch.watch.silentSince(nowUs - silentUs)) this.#lose(nowUs, instance);
+    for (const instance of this.#dispatch.watch.silentSince(nowUs - silentUs)) {
+      this.#dispatch.fates?.met('lost', 'report');
+      this.#lose(nowUs, instance);
+    }
     for (const tracked of [...this.#requests.values()]) {
       const { now, submittedUs, tries } = tracked;
       if (nowUs - submittedUs >= timeoutUs) {
         this.#dispatch.leave(tracked, false);
         this.#fail(nowUs, tracked, `it has not ended in time: ${timeoutUs / 1e6} s, ${tries} tries`);
       } else if (now !== undefined && nowUs - now.heardUs >= silentUs) {
+        this.#dispatch.fates?.met('lost', now.stage === 'queued' ? 'submit' : 'ended');
         this.#retry(nowUs, tracked, `nothing was heard of it for ${silentUs / 1e6} s`);
       }
     }

@@ -35,6 +35,11 @@ export class Roster<S extends Served> {
     return this.#left.has(id);
   }
 
+  /** What comes now of a request that it is of no use for. */
+  fateOf(id: RequestId): 'doubled' | 'late' | 'orphan' {
+    return this.#live.has(id) ? 'doubled' : this.#left.has(id) ? 'late' : 'orphan';
+  }
+
   /** It does not come any more. */
   bar(id: RequestId): void {
     this.#left.add(id);

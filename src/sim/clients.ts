@@ -5,17 +5,16 @@ import type { GenerationEvent } from '../cluster/ports.ts';
 import type { TraceRequest } from '../trace/request.ts';
 import { Float64Pool } from '../util/float64-pool.ts';
 import type { Outcome } from './outcome.ts';
+import type { SimulationConfig } from './simulation-config.ts';
 
 /** The simulation, as its clients see it. */
 interface Served {
-  readonly blockTokens: number;
+  readonly config: Pick<SimulationConfig, 'blockTokens' | 'faults' | 'inspect'>;
   readonly sloOf: SloRule;
   readonly outcome: Outcome;
   readonly submit: (request: LengthRequest) => void;
   readonly pin: (id: string, prefix: LengthRequest, ttlUs: number) => void;
   readonly at: (timeUs: number, action: () => void) => void;
-  /** Instances that nobody hears may go on with a request after its end. */
-  readonly outlived: boolean;
 }
 
 export class Clients {
@@ -44,7 +43,7 @@ export class Clients {
 
   /** It is its arrival. */
   come(trace: TraceRequest, name: string): void {
-    const request = new LengthRequest(trace, this.#served.blockTokens, this.#gaps, name);
+    const request = new LengthRequest(trace, this.#served.config.blockTokens, this.#gaps, name);
     if (trace.pinUs !== undefined) {
       this.#served.pin(name, request, trace.pinUs);
       return;
@@ -65,13 +64,15 @@ export class Clients {
     const request = this.#live.get(id);
     if (request === undefined) throw new Error(`Simulation broken: request ${id} ended twice`);
     this.#live.delete(id);
-    const { outcome, outlived } = this.#served;
+    const { outcome, config } = this.#served;
+    config.inspect?.ended(request, event);
     if (event.kind === 'finished') outcome.completed(request);
     else {
       const againUs = outcome.failed(nowUs, request, event);
       if (againUs !== undefined) this.#comeAgain(request, againUs);
     }
-    if (!outlived) request.release();
+    // Where there are faults, an instance that nobody hears may go on with it.
+    if (config.faults === undefined) request.release();
   }
 
   /** It is not wanted any more. False when it has ended. */

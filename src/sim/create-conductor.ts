@@ -1,16 +1,17 @@
 // The conductor of a simulated cluster.
 import { Conductor } from '../cluster/conductor.ts';
+import type { Fates } from '../cluster/fates.ts';
 import { admissionConfig, type SloRule } from '../cluster/length-admission.ts';
 import { LengthProgress } from '../cluster/length-progress.ts';
 import { type LengthRequest, lengthJobs, lengthPlacement } from '../cluster/length-work.ts';
 import type { SimulationConfig } from './simulation.ts';
 
-/** @param capacityTokens (instances) @param alone it knows of no instance yet */
+/** @param capacityTokens (instances) @param options alone: it knows of no instance yet */
 export function createConductor(
   { instances, linkBytesPerSecond, faults, ...config }: SimulationConfig,
   sloOf: SloRule,
   capacityTokens: readonly number[],
-  alone: boolean,
+  { alone, fates }: { readonly alone: boolean; readonly fates: Fates },
 ): Conductor<LengthRequest> {
   return new Conductor({
     instances: instances.map(({ role }, i) => ({ capacityTokens: capacityTokens[i], role, absent: alone })),
@@ -20,6 +21,7 @@ export function createConductor(
     admission: admissionConfig(config.admission, sloOf, instances, capacityTokens, linkBytesPerSecond),
     jobs: lengthJobs(instances),
     roleSwitch: config.admission.roleSwitch,
+    fates,
     retries: faults && {
       triesMax: faults.times.triesMax,
       progressOf: (request) => new LengthProgress(request),

@@ -3,6 +3,7 @@ import type { Conductor, InstanceRole } from '../cluster/conductor.ts';
 import type { AdmissionSettings } from '../cluster/length-admission.ts';
 import type { LengthInstance, LengthInstanceConfig, LengthRequest } from '../cluster/length-work.ts';
 import type { PipelineSettings, PlacementSettings } from '../cluster/placer.ts';
+import type { GenerationEvent } from '../cluster/ports.ts';
 import type { StepWatch } from './executor.ts';
 import type { FaultLayer } from './faults/fault-layer.ts';
 import type { FaultPlan } from './faults/faults.ts';
@@ -17,6 +18,11 @@ export interface InstanceSpec {
   readonly nic: Nic;
   /** What its SSD reads and writes, where blocks are kept there. */
   readonly ssd?: SsdRates | undefined;
+}
+
+export interface Inspection {
+  readonly after: () => void;
+  readonly ended: (request: LengthRequest, event: GenerationEvent) => void;
 }
 
 export interface SimulationConfig {
@@ -38,8 +44,8 @@ export interface SimulationConfig {
   readonly checking: boolean;
   /** Undefined: nothing goes wrong. */
   readonly faults?: FaultPlan | undefined;
-  /** Looks at all after every event. */
-  readonly inspect?: (() => void) | undefined;
+  /** Looks at all after every event, and at what clients hear last. */
+  readonly inspect?: Inspection | undefined;
   /** Hears of every step. */
   readonly watch?: StepWatch | undefined;
 }

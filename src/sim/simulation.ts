@@ -1,6 +1,7 @@
 // The simulator: carries the machines' effects out by turning each into a future event. It decides nothing.
 import type { Conductor } from '../cluster/conductor.ts';
 import type { ConductorEffect, InstanceEffect } from '../cluster/effects.ts';
+import { Fates } from '../cluster/fates.ts';
 import type { PoolLoads } from '../cluster/gate.ts';
 import { type SloRule, sloRule } from '../cluster/length-admission.ts';
 import { createLengthInstance, type LengthInstance, type LengthRequest } from '../cluster/length-work.ts';
@@ -38,6 +39,7 @@ const firstMessage = 1;
  */
 export class Simulation {
   readonly outcome = new Outcome();
+  readonly fates = new Fates();
   readonly #config: SimulationConfig;
   #conductor: Conductor<LengthRequest>;
   readonly #faults: FaultLayer | undefined;
@@ -86,13 +88,12 @@ export class Simulation {
     this.#sloOf = sloRule(config.admission, instances);
     this.#watched = config.admission.slo !== undefined || config.admission.classes !== undefined;
     this.#clients = new Clients({
-      blockTokens: config.blockTokens,
+      config,
       sloOf: this.#sloOf,
       outcome: this.outcome,
       submit: (request) => this.#tellConductor({ kind: 'submit', request }),
       pin: (id, request, ttlUs) => this.#tellConductor({ kind: 'pin', id, request, ttlUs }),
       at: (timeUs, action) => this.#actions.at(timeUs, action),
-      outlived: config.faults !== undefined,
     });
     this.#conductor = this.#createConductor(false);
     this.lending = config.lending && new ClusterLending(config.lending, config, this.#lenders());
@@ -107,13 +108,13 @@ export class Simulation {
   #create(index: InstanceIndex, life: number): LengthInstance {
     const { machine } = this.#config.instances[index];
     const reportUs = this.#config.faults?.times.reportUs;
-    return createLengthInstance({ ...machine, queueMax: Number.MAX_SAFE_INTEGER, life, reportUs });
+    return createLengthInstance({ ...machine, queueMax: 2 ** 53 - 1, life, reportUs, fates: this.fates });
   }
 
   /** @param alone it knows of no instance yet */
   #createConductor(alone: boolean): Conductor<LengthRequest> {
     const capacityTokens = this.#instances.map((instance) => instance.capacityTokens);
-    return createConductor(this.#config, this.#sloOf, capacityTokens, alone);
+    return createConductor(this.#config, this.#sloOf, capacityTokens, { alone, fates: this.fates });
   }
 
   #lenders(): LendingHost {
@@ -146,7 +147,7 @@ export class Simulation {
     };
   }
 
-  /** The gateway beside it is gone too, and its clients with it. */
+  /** The gateway is gone too, and its clients with it. */
   #restartConductor(): void {
     this.#clients.failAll(this.#nowUs, 'Cannot generate: the gateway stopped');
     this.#conductor = this.#createConductor(true);
@@ -174,7 +175,6 @@ export class Simulation {
     return this.#nowUs;
   }
 
-  /** Requests that came and have not ended. */
   get live(): number {
     return this.#clients.live;
   }
@@ -216,7 +216,6 @@ export class Simulation {
   /** No request comes any more: runs until nothing is left to happen. */
   finish(): void {
     if (this.#faults === undefined) this.advance(Number.POSITIVE_INFINITY);
-    // Instances and the conductor go on looking at each other for ever.
     else while (this.#clients.live + this.#clients.comingAgain > 0) this.advance(this.nextUs);
     this.outcome.inlinePrefills = this.#conductor.inlinePrefills;
     this.outcome.tiers = this.#tiers.figures(this.snapshots(), this.#config.blockTokens);
@@ -244,7 +243,7 @@ export class Simulation {
       if (key < this.#instances.length) this.#stepEnds(key);
       else if (key === this.#instances.length + networkNumber) this.#clock.due(this.#nowUs);
       else this.#actions.do(key);
-      this.#config.inspect?.();
+      this.#config.inspect?.after();
     }
   }
 

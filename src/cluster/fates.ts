@@ -1,0 +1,31 @@
+// How often messages about requests met which fate and were dealt with: what a run with faults has shown of the handlers.
+import type { MessageFate } from './lending/messages.ts';
+import type { InstanceEvent, PeerMessage } from './messages.ts';
+import type { RequestId } from './ports.ts';
+
+/** `ended`: the last word about a request. */
+export type FatedMessage =
+  | PeerMessage['kind']
+  | ('submit' | 'cancel' | 'landed' | 'started' | 'tokens' | 'ended' | 'prefilled' | 'letGo')
+  | ('journal' | 'snapshot' | 'report');
+
+type PeerWord =
+  | { readonly kind: 'peer'; readonly message: { readonly id: RequestId; readonly kind: PeerMessage['kind'] } }
+  | { readonly kind: 'landed'; readonly id: RequestId }
+  | { readonly kind: Exclude<InstanceEvent['kind'], 'peer' | 'landed'> };
+
+export class Fates {
+  /** By `fate message`. */
+  readonly counts = new Map<string, number>();
+
+  met(fate: MessageFate, message: FatedMessage): void {
+    const key = `${fate} ${message}`;
+    this.counts.set(key, (this.counts.get(key) ?? 0) + 1);
+  }
+
+  /** An instance has heard what is of no use to it. */
+  heard(event: PeerWord, instance: { readonly fateOf: (id: RequestId) => MessageFate }): void {
+    if (event.kind === 'landed') this.met(instance.fateOf(event.id), 'landed');
+    else if (event.kind === 'peer') this.met(instance.fateOf(event.message.id), event.message.kind);
+  }
+}

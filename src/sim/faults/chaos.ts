@@ -1,0 +1,175 @@
+// Chaos runs of requests: one seed makes one cluster, what is asked of it and what goes wrong; any broken rule throws.
+
+import { admissionKinds } from '../../policy/admission/admission.ts';
+import { RooflineCost } from '../../policy/cost/roofline.ts';
+import { placementKinds } from '../../policy/placement/placement.ts';
+import type { TraceRequest } from '../../trace/request.ts';
+import { Dice } from '../lending/dice.ts';
+import { type InstanceSpec, Simulation, type SimulationConfig } from '../simulation.ts';
+import { RequestChecks } from './checks.ts';
+import { type Fault, type FaultName, type FaultPlan, faultNames } from './faults.ts';
+
+const blockTokens = 16;
+/** Faults and arrivals last so long; then everything comes to an end. */
+const chaosUs = 3_000_000;
+const restUs = 12_000_000;
+const settleUs = 2_000_000;
+
+const cost = new RooflineCost({
+  model: {
+    ...{ layers: 2, hidden: 256, heads: 4, kvHeads: 2, headDim: 64, intermediate: 512 },
+    ...{ gated: true, vocabulary: 1000, tiedHead: true },
+  },
+  device: {
+    ...{ memoryBytes: 8e6, memoryBytesPerSecond: 1e9, operationsPerSecond: 1e10 },
+    ...{ linkBytesPerSecond: 1e9, linkUs: 1 },
+  },
+  efficiency: { compute: 1, memory: 1, link: 1, stepUs: 4_000, layerUs: 10 },
+  ...{ tensorParallel: 1, pipelineParallel: 1, weightBytes: 2, kvBytes: 2, kvMemoryShare: 1 },
+});
+
+export interface RequestCounts {
+  readonly faults: Map<FaultName, number>;
+  /** By `fate message`. */
+  readonly met: Map<string, number>;
+  requests: number;
+  completed: number;
+  events: number;
+}
+
+/** Handlers of messages that met a fate: each of them is to run in a soak. */
+export const requestHandlers: readonly string[] = [
+  ...['cancel', 'ended', 'journal', 'prefilled', 'report', 'submit', 'tokens'].map((message) => `lost ${message}`),
+  ...['started', 'submit', 'tokens'].map((message) => `doubled ${message}`),
+  ...[
+    'cancel',
+    'ended',
+    'letGo',
+    'prefilled',
+    'release',
+    'report',
+    'reserved',
+    'started',
+    'submit',
+    'taken',
+    'tokens',
+  ].map((message) => `late ${message}`),
+  ...['cancel', 'ended', 'journal', 'report', 'reserved', 'snapshot', 'started', 'submit', 'taken', 'tokens'].map(
+    (message) => `orphan ${message}`,
+  ),
+];
+
+function anyTime(kind: Fault['kind'], changes: Partial<Fault>): Fault {
+  const nothing = { ratio: 0, byUs: 0, atUs: undefined, everyUs: undefined, forUs: Number.POSITIVE_INFINITY };
+  return { ...nothing, instances: undefined, factor: 4, kind, ...changes };
+}
+
+function planOf(seed: number, dice: Dice): FaultPlan {
+  const times = { reportUs: 100_000, silentUs: 500_000, timeoutUs: 25_000_000, triesMax: 60 };
+  const outage = { forUs: 500_000 };
+  const all = [
+    anyTime('loss', { ratio: 0.04 }),
+    anyTime('duplication', { ratio: 0.06 }),
+    anyTime('delay', { ratio: 0.08, byUs: 150_000 }),
+    anyTime('crash', { everyUs: 1_200_000, ...outage }),
+    anyTime('partition', { everyUs: 2_000_000, ...outage }),
+    anyTime('slow', { everyUs: 1_500_000, ...outage }),
+    anyTime('conductor', { everyUs: 5_000_000 }),
+  ];
+  return { seed, times, faults: all.filter(() => dice.chance(0.7)) };
+}
+
+function instancesOf(dice: Dice, rechecks: boolean): readonly InstanceSpec[] {
+  const nic = { bytesPerSecond: 10 ** dice.between(6, 9), us: dice.between(10, 2_000) };
+  const machine = {
+    ...({ cost, blockTokens, eviction: 'lru', coalesce: dice.chance(0.8), blocks: dice.between(20, 40) } as const),
+    limits: { tokensMax: 128, logitRowsMax: 33, sequencesMax: 8, stepUsDecoding: 20_000, stepUsPrefill: 100_000 },
+    handOff: { layerWise: dice.chance(0.7), landingTokens: dice.between(200, 2_000), rechecks },
+    ...(dice.chance(0.3) && { tiers: { hostBlocks: dice.between(10, 60), ssdBlocks: 0 } }),
+  };
+  const of = (role: InstanceSpec['role'], count: number): InstanceSpec[] =>
+    Array.from({ length: count }, () => ({ role, nic, machine }));
+  if (dice.chance(0.4)) return of('mixed', dice.between(2, 4));
+  return [...of('prefill', dice.between(1, 3)), ...of('decode', dice.between(1, 3))];
+}
+
+function traceOf(dice: Dice): readonly TraceRequest[] {
+  const trace: TraceRequest[] = [];
+  for (let atUs = dice.around(60_000); atUs < chaosUs; atUs += dice.around(60_000)) {
+    const index = trace.length;
+    const inputTokens = dice.between(1, 150);
+    const family = dice.between(0, 3);
+    const blocks = Int32Array.from({ length: Math.ceil(inputTokens / blockTokens) }, (_, i) =>
+      i < Math.floor(inputTokens / blockTokens) - 1 ? 1000 * family + i : 1_000_000 + 100 * index + i,
+    );
+    trace.push({ index, arrivalUs: atUs, inputTokens, outputTokens: dice.between(1, 60), blocks });
+  }
+  return trace;
+}
+
+export function requestWorld(seed: number): {
+  readonly config: SimulationConfig;
+  readonly trace: readonly TraceRequest[];
+} {
+  const dice = new Dice(seed, 5);
+  const admission = dice.chance(0.3) ? admissionKinds[dice.between(1, 3)] : 'none';
+  const slo = { ttft: { us: 400_000 }, tbt: { us: 30_000 } };
+  const config: SimulationConfig = {
+    instances: instancesOf(dice, admission !== 'none'),
+    linkBytesPerSecond: dice.chance(0.5) ? 10 ** dice.between(6, 8) : undefined,
+    ...{ blockTokens, queueMax: 1_000, checking: true },
+    placement: {
+      kind: placementKinds[dice.between(0, placementKinds.length - 1)],
+      seed: [seed, 1],
+      balancingThreshold: dice.between(1, 3),
+    },
+    admission: { kind: admission, slo: admission === 'none' ? undefined : slo, decodeUs: 300_000 },
+    faults: planOf(seed, dice),
+  };
+  return { config, trace: traceOf(dice) };
+}
+
+/** Runs one seed to its end. Throws on the first broken rule. */
+export function runRequestChaos(seed: number): RequestCounts {
+  const { config, trace } = requestWorld(seed);
+  const dice = new Dice(seed, 6);
+  const checks = new RequestChecks(config, trace);
+  const simulation = new Simulation({
+    ...config,
+    inspect: { after: () => checks.look(simulation), ended: (request, event) => checks.ended(request, event) },
+  });
+  for (const request of trace) {
+    simulation.arrive(request);
+    if (dice.chance(0.08)) simulation.cancel(String(dice.between(0, request.index)));
+    checks.look(simulation);
+  }
+  simulation.advance(chaosUs);
+  simulation.inside.faults?.heal();
+  // Then there is time for whoever was given up wrongly to be told, and for orphans to be found.
+  let untilUs = chaosUs;
+  for (; simulation.live > 0 && untilUs < chaosUs + restUs; untilUs += 100_000) simulation.advance(untilUs);
+  simulation.advance(untilUs + settleUs);
+  checks.atRest(simulation);
+  const { outcome, fates, inside } = simulation;
+  return {
+    faults: new Map(inside.faults?.injected),
+    met: new Map(fates.counts),
+    requests: outcome.requests,
+    completed: outcome.completedRequests,
+    events: checks.events,
+  };
+}
+
+/** Sums of several runs. */
+export function addRequestCounts(sum: RequestCounts, counts: RequestCounts): void {
+  for (const [fault, count] of counts.faults) sum.faults.set(fault, (sum.faults.get(fault) ?? 0) + count);
+  for (const [key, count] of counts.met) sum.met.set(key, (sum.met.get(key) ?? 0) + count);
+  sum.requests += counts.requests;
+  sum.completed += counts.completed;
+  sum.events += counts.events;
+}
+
+/** Faults that were never injected and handlers that never ran: a soak that leaves any has shown nothing about it. */
+export function neverInRequests({ faults, met }: RequestCounts): readonly string[] {
+  return [...faultNames.filter((fault) => !faults.has(fault)), ...requestHandlers.filter((key) => !met.has(key))];
+}

@@ -1,0 +1,166 @@
+// What must hold over a cluster's requests, whatever goes wrong: looked at after every event, and once all has come to rest.
+import { type LengthInstance, LengthRequest } from '../../cluster/length-work.ts';
+import type { ConductorEvent, InstanceIndex } from '../../cluster/messages.ts';
+import type { GenerationEvent, RequestId } from '../../cluster/ports.ts';
+import { PrefixIndex, PrefixMatches } from '../../policy/placement/prefix-index.ts';
+import type { TraceRequest } from '../../trace/request.ts';
+import { Float64Pool } from '../../util/float64-pool.ts';
+import type { Simulation, SimulationConfig } from '../simulation.ts';
+
+/** Between looks at what takes longer to look at. */
+const lookUs = 50_000;
+/** An index that names what an instance has lost for longer takes it for truth. */
+const staleUs = 4_000_000;
+/** Nobody computes for so long without waiting for somebody who waits in turn. */
+const cycleUs = 5_000_000;
+
+export class RequestChecks {
+  events = 0;
+  readonly #timeoutUs: number;
+  readonly #silentUs: number;
+  /** The longest prompt of each family. */
+  readonly #chains: readonly LengthRequest[];
+  /** What instances themselves have told, none of it lost or late. */
+  readonly #truth: PrefixIndex;
+  readonly #held: PrefixMatches;
+  #watching = false;
+  #nextUs = 0;
+  /** By instance and family: since when the index names what is not there. */
+  readonly #staleSince = new Map<string, number>();
+  /** By a request that waits and one that it waits for: since when. */
+  #waitsSince = new Map<string, number>();
+
+  constructor({ instances, blockTokens, faults }: SimulationConfig, trace: readonly TraceRequest[]) {
+    this.#timeoutUs = faults?.times.timeoutUs ?? Number.POSITIVE_INFINITY;
+    this.#silentUs = faults?.times.silentUs ?? 0;
+    const longest = new Map<number, TraceRequest>();
+    for (const request of trace)
+      if (request.blocks.length > (longest.get(request.blocks[0])?.blocks.length ?? 0))
+        longest.set(request.blocks[0], request);
+    const gaps = new Float64Pool();
+    this.#chains = [...longest.values()].map((request) => new LengthRequest(request, blockTokens, gaps));
+    this.#truth = new PrefixIndex({ instances: instances.length, blocks: 64, remembered: 0 });
+    this.#held = new PrefixMatches(instances.length);
+  }
+
+  /** After every event. */
+  look(simulation: Simulation): void {
+    this.events++;
+    this.#watch(simulation);
+    const { conductor } = simulation.inside;
+    if (conductor.accepted !== simulation.live)
+      throw new Error(`Requests broken: ${simulation.live} clients wait, ${conductor.accepted} requests are known`);
+    if (simulation.nowUs < this.#nextUs) return;
+    this.#nextUs = simulation.nowUs + lookUs;
+    this.#checkAges(simulation);
+    this.#checkNames(simulation);
+    this.#checkWaits(simulation);
+  }
+
+  #watch({ inside }: Simulation): void {
+    const { faults } = inside;
+    if (this.#watching || faults === undefined) return;
+    this.#watching = true;
+    faults.truth = {
+      tell: (event) => this.#tell(event),
+      told: (index, event) => {
+        if (event.kind === 'cancel') checkGone(inside.instances[index], index, event.id);
+      },
+      lose: (instance, life) => this.#truth.join(instance, life),
+    };
+  }
+
+  /** A client hears the last of its request: all of it, or a refusal that its own figures bear out. */
+  ended({ id, outputs, outputTokens }: LengthRequest, event: GenerationEvent): void {
+    if (event.kind === 'finished' && outputs !== outputTokens)
+      throw new Error(`Requests broken: request ${id} ended with ${outputs} of ${outputTokens} tokens`);
+    if (event.kind !== 'failed') return;
+    const [, what, predicted, most] = /predicted (TTFT|TBT) (\d+) ms exceeds (\d+) ms/.exec(event.message) ?? [];
+    const full = /need (\d+) % of the KV memory/.exec(event.message)?.[1] ?? '100';
+    if (Number(predicted ?? 0) < Number(most ?? 0) || Number(full) < 100)
+      throw new Error(`Requests broken: request ${id} was refused for its ${what ?? 'memory'}: ${event.message}`);
+    if (event.message.includes('not ended in time'))
+      throw new Error(`Requests broken: request ${id} was given up: ${event.message}`);
+  }
+
+  #tell(event: ConductorEvent<LengthRequest>): void {
+    if (event.kind === 'journal') this.#truth.apply(event.instance, event.journal);
+    if (event.kind !== 'snapshot') return;
+    this.#truth.join(event.instance, event.snapshot.life);
+    this.#truth.restore(event.instance, event.snapshot);
+  }
+
+  /** Every request has its client's name in the conductor, and ends in time. */
+  #checkAges({ nowUs, inside: { conductor, requests } }: Simulation): void {
+    for (const { trace } of requests) {
+      const id = String(trace.index);
+      if (!conductor.has(id)) throw new Error(`Requests broken: request ${id} is forgotten`);
+      if (nowUs - trace.arrivalUs > this.#timeoutUs + this.#silentUs)
+        throw new Error(`Requests broken: request ${id} has not ended after ${(nowUs - trace.arrivalUs) / 1e6} s`);
+    }
+  }
+
+  #checkNames({ nowUs, inside: { conductor, instances } }: Simulation): void {
+    for (const [family, { chain }] of this.#chains.entries()) {
+      const named = conductor.named(chain);
+      if (named === undefined) return;
+      this.#truth.match(chain, chain.blocks, this.#held);
+      for (const instance of instances.keys()) {
+        const key = `${instance} ${family}`;
+        if (named[instance] <= this.#held.blocks[instance]) this.#staleSince.delete(key);
+        else if (!this.#staleSince.has(key)) this.#staleSince.set(key, nowUs);
+        else if (nowUs - (this.#staleSince.get(key) ?? nowUs) > staleUs)
+          throw new Error(
+            `Requests broken: the index names ${named[instance]} blocks at instance ${instance} for ${staleUs / 1e6} s, ${this.#held.blocks[instance]} are there`,
+          );
+      }
+    }
+  }
+
+  /** A computed prompt waits for memory that is kept for one which is to come from where the first one keeps its blocks. */
+  #checkWaits({ nowUs, inside: { instances } }: Simulation): void {
+    const since = new Map<string, number>();
+    for (const [from, { handOffs }] of instances.entries()) {
+      for (const { id, to } of handOffs.departures.stranded()) {
+        for (const other of this.#keptFor(instances, to, from)) {
+          const key = `${id} ${other}`;
+          since.set(key, this.#waitsSince.get(key) ?? nowUs);
+          if (nowUs - (since.get(key) ?? nowUs) > cycleUs)
+            throw new Error(`Requests broken: a cycle of waiting: ${id} at ${from} -> ${to} -> ${other} at ${from}`);
+        }
+      }
+    }
+    this.#waitsSince = since;
+  }
+
+  *#keptFor(instances: Simulation['inside']['instances'], at: InstanceIndex, from: InstanceIndex): Iterable<string> {
+    for (const expected of instances[at].handOffs.arrivals.expected())
+      if (expected.missing.has(from)) yield expected.id;
+  }
+
+  /** Nothing has gone wrong for a while: all have been answered, and nobody holds anything. */
+  atRest({ nowUs, live, inside: { conductor, instances, network, requests, faults } }: Simulation): void {
+    if (live > 0) {
+      const ids = [...requests].map(({ id }) => id).join(', ');
+      throw new Error(`Requests broken: ${live} requests have not ended at ${nowUs / 1e6} s: ${ids}`);
+    }
+    if (conductor.accepted > 0) throw new Error(`Requests broken: ${conductor.accepted} requests are known that ended`);
+    if (network.size > 0) throw new Error(`Requests broken: ${network.size} streams have nobody`);
+    for (const [i, { handOffs, roster }] of instances.entries()) {
+      const used = instances[i].snapshot().pages.used;
+      const left = roster.size + handOffs.arrivals.size + handOffs.departures.size;
+      if (used + left > 0)
+        throw new Error(
+          `Requests broken: instance ${i} leaks: ${used} pages, ${roster.size} requests, ${handOffs.arrivals.size} arrivals, ${handOffs.departures.size} departures`,
+        );
+      if (faults?.isUp(i) === false) throw new Error(`Requests broken: instance ${i} has not come back`);
+    }
+  }
+}
+
+/** What is cancelled holds nothing, but for rows of the step that runs. */
+function checkGone({ roster, handOffs }: LengthInstance, index: InstanceIndex, id: RequestId): void {
+  const held = [...handOffs.arrivals.awaited()].includes(id) || handOffs.departures.has(id);
+  if (held || roster.has(id))
+    throw new Error(`Requests broken: instance ${index} holds request ${id}, which is cancelled`);
+}
