@@ -26,7 +26,9 @@ export async function replay(
     }
     await outputs.progressed(share, simulation);
   }
-  while (simulation.nextUs !== Number.POSITIVE_INFINITY) {
+  // Where there are faults, instances and conductor go on looking at each other for ever.
+  const isOver = () => simulation.inside.faults !== undefined && simulation.live === 0;
+  while (simulation.nextUs !== Number.POSITIVE_INFINITY && !isOver()) {
     const untilUs = simulation.nextUs + drainUs;
     recorder?.advance(untilUs);
     simulation.advance(untilUs);

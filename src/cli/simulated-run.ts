@@ -6,6 +6,7 @@ import { Simulation } from '../sim/simulation.ts';
 import { presetNames } from '../trace/workload/presets.ts';
 import { addBorrowFlags, borrowFields, withBorrowing } from './borrow-options.ts';
 import { bytesOf, clusterFields, instanceNames, instanceSpecs, pipelineSettings } from './cluster-options.ts';
+import { addFaultFlags, faultFields, faultPlan } from './fault-options.ts';
 import { findRate } from './find-rate.ts';
 import { numeric } from './options.ts';
 import { replay } from './replay.ts';
@@ -25,6 +26,7 @@ export const simulationSchema = z.object({
   ...clusterFields,
   ...borrowFields,
   ...sloFields,
+  ...faultFields,
   placement: z.enum(placementKinds).default('cache-aware'),
   balancingThreshold: numeric(z.number().min(1)).default(1.5),
   queue: count(1).default(1_000_000),
@@ -52,7 +54,7 @@ export function addRunFlags(command: Command): Command {
       'how many times as long as its own a prefix elsewhere must be to be fetched (default: 1.5)',
     )
     .option('--queue <n>', 'requests accepted at once over all instances (default: 1,000,000)');
-  return addBorrowFlags(addTransformFlags(addWorkloadFlags(addSloFlags(command))));
+  return addBorrowFlags(addTransformFlags(addWorkloadFlags(addFaultFlags(addSloFlags(command)))));
 }
 
 /** The same at the highest rate of a made-up workload, or speed of a trace, that keeps `share` of the requests within SLO; the outcome is that at it. */
@@ -83,6 +85,7 @@ export async function runSimulation(options: SimulationOptions): Promise<Simulat
       admission,
       retries: retrySettings(options),
       pipeline,
+      faults: faultPlan(options, instances.length),
       checking: options.check,
       watch,
     });

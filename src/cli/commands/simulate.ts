@@ -33,12 +33,16 @@ export function simulateCommand(): Command {
       }
       const started = performance.now();
       const search = options.findRate === undefined ? undefined : await runAtHighestRate(options, options.findRate);
-      const { outcome, lending } = search?.simulation ?? (await runSimulation(options));
+      const { outcome, lending, inside, fates } = search?.simulation ?? (await runSimulation(options));
       const report = {
         ...(search && { [search.knob]: search.found.rate, tried: search.found.tried }),
         ...reportOf(outcome, (performance.now() - started) / 1000),
         pricePerHour: pricePerHourOf(options),
         ...(lending === undefined ? {} : { lending: lendingReport(lending, outcome) }),
+        ...(inside.faults && {
+          faults: Object.fromEntries(inside.faults.injected),
+          handlers: Object.fromEntries(fates.counts),
+        }),
       };
       if (json === true) console.log(JSON.stringify(report));
       else printReport(report);
