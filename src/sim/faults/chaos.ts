@@ -107,7 +107,7 @@ function traceOf(dice: Dice): readonly TraceRequest[] {
   return trace;
 }
 
-export function requestWorld(seed: number): {
+function requestWorld(seed: number): {
   readonly config: SimulationConfig;
   readonly trace: readonly TraceRequest[];
 } {
