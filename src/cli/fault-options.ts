@@ -36,10 +36,19 @@ export function addFaultFlags(command: Command): Command {
 
 /** Undefined where nothing goes wrong. @throws UsageError */
 export function faultPlan(
-  { faults, tries, silentMs, requestTimeout, seed }: z.infer<typeof faultSchema> & { seed: number },
+  {
+    faults,
+    tries,
+    silentMs,
+    requestTimeout,
+    seed,
+    borrow,
+  }: z.infer<typeof faultSchema> & { seed: number; borrow: boolean },
   instances: number,
 ): FaultPlan | undefined {
   if (faults.length === 0) return undefined;
+  if (borrow)
+    throw new UsageError('Cannot use --faults with --borrow: lending under faults is simulated by --chaos alone');
   for (const { kind, instances: named } of faults)
     for (const index of named ?? [])
       if (index >= instances)
