@@ -1,3 +1,4 @@
+// Where the conductor sends requests: which instances each try of one has something at, how many each has, and what they are told.
 import type { GroupChoice } from '../policy/pipeline/group.ts';
 import { nothingFetched, type PlacementDecision } from '../policy/placement/placement.ts';
 import type { RequestSize } from './admission.ts';

@@ -1,8 +1,6 @@
 // Chaos runs of requests: one seed makes one cluster, what is asked of it and what goes wrong; any broken rule throws.
 
-import { admissionKinds } from '../../policy/admission/admission.ts';
-import { RooflineCost } from '../../policy/cost/roofline.ts';
-import { placementKinds } from '../../policy/placement/placement.ts';
+import { admissionKinds, placementKinds, RooflineCost } from '../../cluster/parts.ts';
 import type { TraceRequest } from '../../trace/request.ts';
 import { Dice } from '../lending/dice.ts';
 import { type InstanceSpec, Simulation, type SimulationConfig } from '../simulation.ts';

@@ -1,8 +1,8 @@
 // What must hold over a cluster's requests, whatever goes wrong: looked at after every event, and once all has come to rest.
 import { type LengthInstance, LengthRequest } from '../../cluster/length-work.ts';
 import type { ConductorEvent, InstanceIndex } from '../../cluster/messages.ts';
+import { PrefixIndex, PrefixMatches } from '../../cluster/parts.ts';
 import type { GenerationEvent, RequestId } from '../../cluster/ports.ts';
-import { PrefixIndex, PrefixMatches } from '../../policy/placement/prefix-index.ts';
 import type { TraceRequest } from '../../trace/request.ts';
 import { Float64Pool } from '../../util/float64-pool.ts';
 import type { Simulation, SimulationConfig } from '../simulation.ts';
