@@ -1,4 +1,5 @@
-// Entry of an instance's thread that serves as it should until it is sent a request whose id begins with `deadly`, or has said a few tokens of `last straw`.
+// Entry of an instance's thread that serves as it should until it is sent a request whose id begins with `deadly`, starts
+// `poison`, or has said a few tokens of `last straw`.
 import { parentPort } from 'node:worker_threads';
 
 parentPort?.on('message', (message) => {
@@ -10,6 +11,7 @@ const post = parentPort?.postMessage.bind(parentPort);
 if (parentPort !== null) {
   parentPort.postMessage = (message, transfer) => {
     post(message, transfer);
+    if (message.events?.some(([id, { kind }]) => kind === 'started' && id === 'poison')) process.exit(5);
     for (const [id, event] of message.events ?? [])
       if (id === 'last straw' && event.kind === 'tokens' && ++said === 5) process.exit(5);
   };

@@ -4,7 +4,8 @@ import { afterEach, describe, expect, it } from 'vitest';
 import type { GenerationRequest } from '../../src/cluster/ports.ts';
 import { availableIsas, loadNative } from '../../src/kernel/native.ts';
 import type { LiveCluster } from '../../src/live/live-cluster.ts';
-import { answerOf, liveCluster, livePrompt, liveRequest } from './instances.ts';
+import { familySpecs, ModelFolder } from '../engine/models.ts';
+import { type Answer, answerOf, liveCluster, livePrompt, liveRequest } from './instances.ts';
 
 const native = loadNative();
 const apart = [{ role: 'prefill' }, { role: 'decode' }] as const;
@@ -55,6 +56,43 @@ describe.skipIf(native === undefined)('hand-offs between instances of a process'
       if (before === undefined) delete process.env.KVASIR_ISA;
       else process.env.KVASIR_ISA = before;
     }
+  });
+
+  it.each(familySpecs.filter(({ window }) => window !== undefined))(
+    'give the bits of one instance where layers have windows: $architecture',
+    async (spec) => {
+      const folder = new ModelFolder();
+      try {
+        const model = folder.huggingFace(spec, 'bf16');
+        const [alone, pair] = [await started({ model }), await started(...apart.map(({ role }) => ({ role, model })))];
+        const asked = [33, 72, 200, 333].map((length, i) => {
+          const prompt = livePrompt(i, length).map((token) => token % spec.vocabSize);
+          return liveRequest(`w${length}`, prompt, 70);
+        });
+        const ask = (cluster: LiveCluster) => Promise.all(asked.map((request) => answerOf(cluster, request)));
+        expect(await ask(pair)).toEqual(await ask(alone));
+        expect(pair.instances()[1]?.computedPromptTokens).toBe(0);
+        await atRest(pair);
+      } finally {
+        folder.remove();
+      }
+    },
+  );
+
+  it('survive the death of either side while pages move', async () => {
+    const [alone, cluster] = [await started({}), await started(...apart, ...apart)];
+    const asked = Array.from({ length: 12 }, (_, i) => liveRequest(`d${i}`, livePrompt(i, 60 + 30 * i), 30));
+    const expected = await Promise.all(asked.map((request) => answerOf(alone, request)));
+    const ask = (requests: readonly GenerationRequest[]) => requests.map((request) => answerOf(cluster, request));
+    const fatal = (id: string) => liveRequest(id, livePrompt(0, 60), 30);
+    // The first one kills who decodes it, the second who prefills it.
+    const early = await Promise.all(ask([...asked.slice(0, 6), fatal('last straw')]));
+    const late = await Promise.all(ask([fatal('poison'), ...asked.slice(6)]));
+    const all = [...early, ...late];
+    const wanted = [...expected.slice(0, 6), expected[0], expected[0], ...expected.slice(6)];
+    const bare = (answer: Answer | undefined) => [answer?.tokens, answer?.logprobs, answer?.end];
+    expect(all.map(bare)).toEqual(wanted.map(bare));
+    expect(cluster.instances().filter(({ ready }) => ready)).toHaveLength(2);
   });
 
   it('leave nothing behind, whatever is cancelled when, and disturb nobody', async () => {
