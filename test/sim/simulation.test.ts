@@ -217,7 +217,7 @@ describe('a simulated run', () => {
         });
         expect(outcomes[0]).toEqual(outcomes[1]);
       }),
-      { numRuns: 60 },
+      { numRuns: 120 },
     );
     expect(moved).toBeGreaterThan(8 * blockTokens * cost.kvBytesPerToken);
   });
