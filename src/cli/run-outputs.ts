@@ -89,7 +89,7 @@ export class RunOutputs {
   }
 }
 
-const inTitles = ['admission', 'forecast', 'prefill', 'decode', 'speed', 'ttft-slo', 'tbt-slo'];
+const inTitles = ['admission', 'forecast', 'prefill', 'decode', 'speed'];
 
 /** What the plot of a run is called. */
 function titleOf(options: OutputOptions): string {

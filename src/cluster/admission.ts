@@ -91,26 +91,33 @@ export function decodeRefusal({
   return lateDecode('tbt', `predicted TBT ${Math.round(us / 1000)} ms exceeds ${Math.round(tbtUsMax / 1000)} ms`);
 }
 
+/** What a request would meet. */
+interface Meeting {
+  readonly ttftUs: number;
+  readonly tbtUs: number;
+  readonly outputTokens: number;
+  /** Of all that would decode, over what fits. */
+  readonly memory: number;
+  /** How long those who decode take. */
+  readonly decodeUs: number;
+}
+
 /** A request whose first token or whose next ones would come too late, or whose keys and values would not fit, as predicted before its prefill. */
-export function refusedLate(
-  worst: keyof Loads,
-  predicted: { readonly ttftUs: number; readonly tbtUs: number; readonly outputTokens: number },
-  slo: Slo,
-  memory: number,
-): Refusal {
+export function refusedLate(worst: keyof Loads, predicted: Meeting, slo: Slo): Refusal {
   const ms = (us: number) => Math.round(us / 1000);
   const ttftUsMax = Math.min(slo.ttftUs, slo.completionUs);
+  const afterUs = worst === 'ttft' ? predicted.ttftUs - ttftUsMax : predicted.decodeUs;
   const figures = {
     ttft: `predicted TTFT ${ms(predicted.ttftUs)} ms exceeds ${ms(ttftUsMax)} ms`,
     tbt: `predicted TBT ${ms(predicted.tbtUs)} ms exceeds ${ms(slo.tbtUs)} ms`,
     completion: `${Math.round(predicted.outputTokens)} tokens by a predicted TBT of ${ms(predicted.tbtUs)} ms exceed ${ms(slo.completionUs)} ms`,
-    memory: `requests that decode would need ${Math.round(memory * 100)} % of the KV memory`,
+    memory: `requests that decode would need ${Math.round(predicted.memory * 100)} % of the KV memory`,
   };
   return {
     kind: 'failed',
     code: 'KV_OVERLOADED',
     message: `Cannot admit request: ${figures[worst]}`,
-    retryAfterMs: Math.min(retryMsMax, Math.max(retryMsMin, ms(predicted.ttftUs - ttftUsMax))),
+    retryAfterMs: Math.min(retryMsMax, Math.max(retryMsMin, ms(afterUs))),
     cause: { at: 'prefill', reason: worst },
   };
 }

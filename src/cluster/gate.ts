@@ -182,11 +182,9 @@ export class Gate<Request> {
     };
     const worst = overload(config.kind, loads);
     if (worst === 'tbt') this.#forecast.refused();
-    return {
-      predicted,
-      slo,
-      refusal: worst && refusedLate(worst, { ...predicted, tbtUs: loads.tbt * bounds.tbtUs }, bounds, memory),
-    };
+    if (worst === undefined) return { predicted, slo, refusal: undefined };
+    const meets = { ...predicted, tbtUs: loads.tbt * bounds.tbtUs, memory, decodeUs: this.#forecast.meanUs };
+    return { predicted, slo, refusal: refusedLate(worst, meets, bounds) };
   }
 
   /** The request was taken. */

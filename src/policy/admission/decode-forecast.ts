@@ -27,8 +27,10 @@ export class DecodeForecast {
   readonly #kind: ForecastKind;
   readonly #pool: DecodePool;
   readonly #outputs = new OutputLengths();
-  /** Given, and then learned. */
-  #decodeUs: number;
+  /** As given. */
+  readonly #givenUs: number;
+  /** Learned; undefined until a decode has ended. */
+  #meanUs: number | undefined;
   #known = 0;
   /** By which predicted waits are multiplied, so that half are longer: short prompts overtake long ones, and prefixes come meanwhile. */
   #pace = 1;
@@ -38,13 +40,18 @@ export class DecodeForecast {
   constructor(pool: DecodePool, { kind, decodeUs, oddsMax }: ForecastSettings) {
     this.#pool = pool;
     this.#kind = kind;
-    this.#decodeUs = decodeUs;
+    this.#givenUs = decodeUs;
     this.#oddsMax = oddsMax;
   }
 
   /** How long a decode is taken to last. */
   get decodeUs(): number {
-    return this.#decodeUs;
+    return this.#kind === 'mean' ? this.meanUs : this.#givenUs;
+  }
+
+  /** How long decodes lasted that ended. */
+  get meanUs(): number {
+    return this.#meanUs ?? this.#givenUs;
   }
 
   outputsOf(kind: string): LengthDistribution {
@@ -53,7 +60,7 @@ export class DecodeForecast {
 
   /** The pool, counted as it will be. */
   at(nowUs: number, atUs: number): DecodePool {
-    return this.#kind === 'lengths' ? this.#pool.expected(nowUs, atUs) : this.#pool.at(nowUs, atUs, this.#decodeUs);
+    return this.#kind === 'lengths' ? this.#pool.expected(nowUs, atUs) : this.#pool.at(nowUs, atUs, this.decodeUs);
   }
 
   /** When a request joins whose first token is predicted after so long. */
@@ -84,8 +91,8 @@ export class DecodeForecast {
   /** An output came to its end. @param decodedUs since it joined */
   ended(kind: string, tokens: number, decodedUs: number): void {
     this.#outputs.observe(kind, tokens);
-    if (this.#kind !== 'mean') return;
+    const meanUs = this.#meanUs ?? 0;
     this.#known = Math.min(rememberedMax, this.#known + 1);
-    this.#decodeUs += (decodedUs - this.#decodeUs) / this.#known;
+    this.#meanUs = meanUs + (decodedUs - meanUs) / this.#known;
   }
 }
