@@ -2,12 +2,14 @@
 import { spawnSync } from 'node:child_process';
 import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { basename, join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { root } from '../../scripts/root.mjs';
 
 const rooms = ['util', 'policy', 'cluster', 'trace', 'sim'];
-const entry = 'sim/lending/chaos';
+/** What a mutant is looked for with: those of requests have names that say so. */
+const lending = { entry: 'sim/lending/chaos', run: 'runLendingChaos' };
+const requests = { entry: 'sim/faults/chaos', run: 'runRequestChaos' };
 
 const compilerOptions = {
   target: 'ES2023',
@@ -23,11 +25,11 @@ const compilerOptions = {
 };
 
 /** Runs seeds until one fails, and prints what it said. */
-function seedsScript(module: string, seeds: number): string {
-  return `import { runLendingChaos } from ${JSON.stringify(pathToFileURL(module))};
+function seedsScript(module: string, run: string, seeds: number): string {
+  return `import { ${run} } from ${JSON.stringify(pathToFileURL(module))};
 for (let seed = 1; seed <= ${seeds}; seed++) {
   try {
-    runLendingChaos(seed);
+    ${run}(seed);
   } catch (error) {
     console.log(error.message);
     break;
@@ -37,6 +39,7 @@ for (let seed = 1; seed <= ${seeds}; seed++) {
 
 /** What the first of `seeds` chaos runs that fails says; undefined when none does. Without a patch, of the sources as they are. */
 export function failureWith(patch: string | undefined, seeds: number): string | undefined {
+  const { entry, run: chaos } = patch !== undefined && basename(patch).startsWith('request-') ? requests : lending;
   const folder = mkdtempSync(join(tmpdir(), 'kvasir-mutant-'));
   try {
     for (const room of rooms) cpSync(join(root, 'src', room), join(folder, 'src', room), { recursive: true });
@@ -44,7 +47,7 @@ export function failureWith(patch: string | undefined, seeds: number): string | 
     writeFileSync(join(folder, 'package.json'), '{"type":"module"}');
     writeFileSync(join(folder, 'tsconfig.json'), JSON.stringify({ compilerOptions, files: [`src/${entry}.ts`] }));
     run(process.execPath, [join(root, 'node_modules', 'typescript', 'bin', 'tsc'), '-p', '.'], folder);
-    writeFileSync(join(folder, 'seeds.mjs'), seedsScript(join(folder, 'out', `${entry}.js`), seeds));
+    writeFileSync(join(folder, 'seeds.mjs'), seedsScript(join(folder, 'out', `${entry}.js`), chaos, seeds));
     const said = run(process.execPath, ['seeds.mjs'], folder).trim();
     return said === '' ? undefined : said;
   } finally {

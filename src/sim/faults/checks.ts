@@ -10,7 +10,7 @@ import type { Simulation, SimulationConfig } from '../simulation.ts';
 /** Between looks at what takes longer to look at. */
 const lookUs = 50_000;
 /** An index that names what an instance has lost for longer takes it for truth. */
-const staleUs = 4_000_000;
+const staleUs = 3_000_000;
 /** Nobody computes for so long without waiting for somebody who waits in turn. */
 const cycleUs = 5_000_000;
 
@@ -66,7 +66,10 @@ export class RequestChecks {
       told: (index, event) => {
         if (event.kind === 'cancel') checkGone(inside.instances[index], index, event.id);
       },
-      lose: (instance, life) => this.#truth.join(instance, life),
+      lose: (instance, life) => {
+        this.#truth.join(instance, life);
+        this.#truth.restore(instance, { life, number: 0, blocks: 0, words: new Uint32Array(0) });
+      },
     };
   }
 
