@@ -3,8 +3,7 @@ import { webcrypto } from 'node:crypto';
 import { MessageChannel, type MessagePort } from 'node:worker_threads';
 import { sizeOf } from '../cluster/admission.ts';
 import { Conductor, type InstanceRole } from '../cluster/conductor.ts';
-import type { ConductorEffect } from '../cluster/effects.ts';
-import type { ConductorEvent, InstanceIndex } from '../cluster/messages.ts';
+import type { InstanceIndex } from '../cluster/messages.ts';
 import type {
   GenerationEvent,
   GenerationRequest,
@@ -14,7 +13,7 @@ import type {
 } from '../cluster/ports.ts';
 import { TokenPlacement } from '../cluster/token-placement.ts';
 import { TokenProgress } from '../cluster/token-progress.ts';
-import { Alarm, nowUs } from './alarm.ts';
+import { Conducting, type Reach } from './conducting.ts';
 import { InstanceThread } from './instance-thread.ts';
 import type { EventsMessage, InstanceDescription, InstanceThreadData, ReadyMessage } from './protocol.ts';
 import { nothingYet, sumOf } from './snapshots.ts';
@@ -50,26 +49,19 @@ export class LiveCluster implements InferencePort {
   readonly #hashKey = webcrypto.getRandomValues(new Uint32Array(4));
   readonly #members: Member[] = [];
   readonly #gone = new Set<InstanceIndex>();
-  readonly #sinks = new Map<RequestId, (event: GenerationEvent) => void>();
   readonly #ready: Promise<readonly InstanceDescription[]>;
   readonly #ended: Promise<void>;
   readonly #placement: TokenPlacement | undefined;
   /** (instances, instances): from one to another, where prompts are handed over. */
   readonly #ports: readonly (readonly (MessagePort | undefined)[])[];
   #over: () => void = () => {};
-  /** undefined until all instances are ready. */
-  #conductor: Conductor<GenerationRequest> | undefined;
-  /** Effects of so many events are being carried out, one within another. */
-  #carrying = 0;
-  readonly #cancels: RequestId[] = [];
-  readonly #alarm = new Alarm(() => this.#feed({ kind: 'wake' }));
-  #draining = false;
+  readonly #conducting: Conducting;
   #closing = false;
-  #drained: (() => void) | undefined;
 
   constructor(options: LiveClusterOptions) {
     this.#options = options;
     this.#placement = options.instances.length > 1 ? new TokenPlacement(this.#hashKey) : undefined;
+    this.#conducting = new Conducting({ reach: this.#reach(), placement: this.#placement, log: options.log });
     this.#ports = portsBetween(options.instances.map(({ role }) => role));
     this.#ended = new Promise((resolve) => {
       this.#over = resolve;
@@ -90,28 +82,21 @@ export class LiveCluster implements InferencePort {
   }
 
   submit(request: GenerationRequest, sink: (event: GenerationEvent) => void): void {
-    if (this.#conductor === undefined) {
-      sink(stillLoading);
-      return;
-    }
-    this.#sinks.set(request.id, sink);
-    this.#feed({ kind: 'submit', request });
+    if (this.#conducting.begun) this.#conducting.submit(request, sink);
+    else sink(stillLoading);
   }
 
   overload(ahead: number): Extract<GenerationEvent, { kind: 'failed' }> | undefined {
-    return this.#conductor?.overload(nowUs(), ahead);
+    return this.#conducting.overload(ahead);
   }
 
   cancel(id: RequestId): void {
-    if (!this.#sinks.delete(id)) return;
-    // From within a sink: what its event came with is carried out first, or an instance would hear of the cancel before the request.
-    if (this.#carrying > 0) this.#cancels.push(id);
-    else this.#feed({ kind: 'cancel', id });
+    this.#conducting.cancel(id);
   }
 
   snapshot(): InstanceSnapshot {
     const sum = sumOf(this.instances());
-    return { ...sum, ready: this.#serves() && this.#conductor !== undefined && !this.#draining };
+    return { ...sum, ready: this.#serves() && this.#conducting.begun && !this.#conducting.draining };
   }
 
   instances(): readonly InstanceSnapshot[] {
@@ -119,17 +104,13 @@ export class LiveCluster implements InferencePort {
   }
 
   drain(): Promise<void> {
-    this.#draining = true;
-    if (this.#conductor === undefined) return Promise.resolve();
-    return new Promise((resolve) => {
-      this.#drained = resolve;
-      this.#feed({ kind: 'drain' });
-    });
+    return this.#conducting.drain();
   }
 
   /** Ends all threads; requests under way fail. */
   async close(): Promise<void> {
     this.#closing = true;
+    this.#conducting.close();
     await Promise.all(this.#members.map(({ thread }) => thread.close()));
   }
 
@@ -142,13 +123,14 @@ export class LiveCluster implements InferencePort {
       first.root,
       messages.map(({ description }) => description.threads),
     );
-    this.#conductor = new Conductor({
+    const conductor = new Conductor<GenerationRequest>({
       instances: messages.map(({ description: { capacityTokens } }, i) => ({ capacityTokens, role: this.#role(i) })),
       queueMax: this.#options.queueMax,
       size: sizeOf,
       retries: { triesMax, progressOf: (request) => new TokenProgress(request) },
       ...(this.#placement && { placement: this.#placement.config }),
     });
+    this.#conducting.begin(conductor);
     for (const [i, { snapshot }] of messages.entries()) if (!this.#gone.has(i)) this.#member(i).snapshot = snapshot;
     return messages.map(({ description }) => description);
   }
@@ -171,27 +153,29 @@ export class LiveCluster implements InferencePort {
   }
 
   #hear(instance: InstanceIndex, message: EventsMessage): void {
-    const { events, snapshot, prefilled, letGo, journals, blocks } = message;
-    this.#member(instance).snapshot = snapshot;
-    for (const journal of journals) this.#feed({ kind: 'journal', instance, journal });
-    if (blocks !== undefined) this.#feed({ kind: 'snapshot', instance, snapshot: blocks });
-    for (const [id, event] of events) {
-      this.#placement?.heard(nowUs(), id, event);
-      this.#feed({ kind: 'heard', instance, id, event });
-    }
-    for (const id of prefilled) {
-      this.#placement?.prefilled(nowUs(), id);
-      this.#feed({ kind: 'prefilled', instance, id });
-    }
-    for (const [id, why] of letGo) this.#feed({ kind: 'letGo', instance, id, why });
+    this.#member(instance).snapshot = message.snapshot;
+    this.#conducting.hear(instance, message);
+  }
+
+  #reach(): Reach {
+    return {
+      forward: (instance, request, decodeAt) =>
+        this.#member(instance).thread.send({ kind: 'submit', request, decodeAt }),
+      cancel: (instance, id, interrupt) => {
+        const { thread } = this.#member(instance);
+        thread.send({ kind: 'cancel', id });
+        if (interrupt) thread.interrupt();
+      },
+      tellBlocks: (instance) => this.#member(instance).thread.send({ kind: 'tellBlocks' }),
+    };
   }
 
   #lost(instance: InstanceIndex): void {
     this.#gone.add(instance);
     const member = this.#member(instance);
     member.snapshot = { ...member.snapshot, ready: false };
-    this.#feed({ kind: 'instanceLost', instance });
-    if (!this.#serves() || this.#conductor === undefined) this.#over();
+    this.#conducting.feed({ kind: 'instanceLost', instance });
+    if (!this.#serves() || !this.#conducting.begun) this.#over();
     else if (!this.#closing) this.#options.log(`Instance ${instance} is gone: the others go on`);
   }
 
@@ -203,60 +187,6 @@ export class LiveCluster implements InferencePort {
 
   #role(instance: InstanceIndex): InstanceRole {
     return this.#options.instances[instance].role;
-  }
-
-  #feed(event: ConductorEvent): void {
-    if (this.#conductor === undefined) return;
-    this.#carrying++;
-    for (const effect of this.#conductor.step(nowUs(), event)) this.#carryOut(effect);
-    this.#carrying--;
-    if (this.#carrying > 0) return;
-    const cancel = this.#cancels.shift();
-    if (cancel !== undefined) this.#feed({ kind: 'cancel', id: cancel });
-    else this.#alarm.set(this.#closing ? Number.POSITIVE_INFINITY : this.#conductor.nextUs);
-  }
-
-  #carryOut(effect: ConductorEffect): void {
-    switch (effect.kind) {
-      case 'emit':
-        this.#emit(effect.id, effect.event);
-        break;
-      case 'forward': {
-        const { instance, request, decodeAt } = effect;
-        this.#placement?.forwarded(instance, request);
-        this.#member(instance).thread.send({ kind: 'submit', request, decodeAt });
-        break;
-      }
-      case 'cancel': {
-        this.#placement?.left(effect.id);
-        const { thread } = this.#member(effect.instance);
-        thread.send({ kind: 'cancel', id: effect.id });
-        if (effect.interrupt) thread.interrupt();
-        break;
-      }
-      case 'askBlocks':
-        this.#member(effect.instance).thread.send({ kind: 'tellBlocks' });
-        break;
-      case 'drained':
-        this.#drained?.();
-        break;
-      case 'ignored':
-        this.#options.log(effect.message);
-    }
-  }
-
-  #emit(id: RequestId, event: GenerationEvent): void {
-    const sink = this.#sinks.get(id);
-    if (event.kind === 'finished' || event.kind === 'failed') this.#sinks.delete(id);
-    try {
-      sink?.(event);
-    } catch (error) {
-      // One request's trouble must not end those that are heard after it.
-      this.#options.log(
-        `Request ${id}: its events cannot be taken: ${error instanceof Error ? error.stack : String(error)}`,
-      );
-      this.cancel(id);
-    }
   }
 
   #member(instance: InstanceIndex): Member {

@@ -1,0 +1,153 @@
+// The conductor and its clients, on one thread: requests in, its effects to instances wherever they are, and what those say back to clients.
+import type { Conductor } from '../cluster/conductor.ts';
+import type { ConductorEffect } from '../cluster/effects.ts';
+import type { ConductorEvent, InstanceIndex } from '../cluster/messages.ts';
+import type { GenerationEvent, GenerationRequest, RequestId } from '../cluster/ports.ts';
+import type { TokenPlacement } from '../cluster/token-placement.ts';
+import { Alarm, nowUs } from './alarm.ts';
+import type { EventsMessage } from './protocol.ts';
+
+/** Instances, as the conductor reaches them. */
+export interface Reach {
+  forward(instance: InstanceIndex, request: GenerationRequest, decodeAt: InstanceIndex | undefined): void;
+  /** With `interrupt`, the step that runs there is likely the request's own prefill. */
+  cancel(instance: InstanceIndex, id: RequestId, interrupt: boolean): void;
+  tellBlocks(instance: InstanceIndex): void;
+}
+
+type Refusal = Extract<GenerationEvent, { kind: 'failed' }>;
+type Sink = (event: GenerationEvent) => void;
+
+export interface ConductingOptions {
+  readonly reach: Reach;
+  /** Undefined: nobody is placed by what instances hold. */
+  readonly placement: TokenPlacement | undefined;
+  readonly log: (message: string) => void;
+}
+
+export class Conducting {
+  readonly #options: ConductingOptions;
+  readonly #sinks = new Map<RequestId, Sink>();
+  readonly #alarm = new Alarm(() => this.feed({ kind: 'wake' }));
+  #conductor: Conductor<GenerationRequest> | undefined;
+  /** Effects of so many events are being carried out, one within another. */
+  #carrying = 0;
+  readonly #cancels: RequestId[] = [];
+  #draining = false;
+  #closing = false;
+  #drained: (() => void) | undefined;
+
+  constructor(options: ConductingOptions) {
+    this.#options = options;
+  }
+
+  /** Takes requests from now on. */
+  begin(conductor: Conductor<GenerationRequest>): void {
+    this.#conductor = conductor;
+  }
+
+  get begun(): boolean {
+    return this.#conductor !== undefined;
+  }
+
+  get draining(): boolean {
+    return this.#draining;
+  }
+
+  submit(request: GenerationRequest, sink: Sink): void {
+    this.#sinks.set(request.id, sink);
+    this.feed({ kind: 'submit', request });
+  }
+
+  overload(ahead: number): Refusal | undefined {
+    return this.#conductor?.overload(nowUs(), ahead);
+  }
+
+  cancel(id: RequestId): void {
+    if (!this.#sinks.delete(id)) return;
+    // From within a sink: what its event came with is carried out first, or an instance would hear of the cancel before the request.
+    if (this.#carrying > 0) this.#cancels.push(id);
+    else this.feed({ kind: 'cancel', id });
+  }
+
+  drain(): Promise<void> {
+    this.#draining = true;
+    if (this.#conductor === undefined) return Promise.resolve();
+    return new Promise((resolve) => {
+      this.#drained = resolve;
+      this.feed({ kind: 'drain' });
+    });
+  }
+
+  /** Nothing is waited for any more. */
+  close(): void {
+    this.#closing = true;
+    this.#alarm.set(Number.POSITIVE_INFINITY);
+  }
+
+  /** What one turn of an instance's loop brought. */
+  hear(instance: InstanceIndex, { events, prefilled, letGo, journals, blocks }: Omit<EventsMessage, 'kind'>): void {
+    const { placement } = this.#options;
+    for (const journal of journals) this.feed({ kind: 'journal', instance, journal });
+    if (blocks !== undefined) this.feed({ kind: 'snapshot', instance, snapshot: blocks });
+    for (const [id, event] of events) {
+      placement?.heard(nowUs(), id, event);
+      this.feed({ kind: 'heard', instance, id, event });
+    }
+    for (const id of prefilled) {
+      placement?.prefilled(nowUs(), id);
+      this.feed({ kind: 'prefilled', instance, id });
+    }
+    for (const [id, why] of letGo) this.feed({ kind: 'letGo', instance, id, why });
+  }
+
+  feed(event: ConductorEvent): void {
+    if (this.#conductor === undefined) return;
+    this.#carrying++;
+    for (const effect of this.#conductor.step(nowUs(), event)) this.#carryOut(effect);
+    this.#carrying--;
+    if (this.#carrying > 0) return;
+    const cancel = this.#cancels.shift();
+    if (cancel !== undefined) this.feed({ kind: 'cancel', id: cancel });
+    else this.#alarm.set(this.#closing ? Number.POSITIVE_INFINITY : this.#conductor.nextUs);
+  }
+
+  #carryOut(effect: ConductorEffect): void {
+    const { reach, placement, log } = this.#options;
+    switch (effect.kind) {
+      case 'emit':
+        this.#emit(effect.id, effect.event);
+        break;
+      case 'forward':
+        placement?.forwarded(effect.instance, effect.request);
+        reach.forward(effect.instance, effect.request, effect.decodeAt);
+        break;
+      case 'cancel':
+        placement?.left(effect.id);
+        reach.cancel(effect.instance, effect.id, effect.interrupt);
+        break;
+      case 'askBlocks':
+        reach.tellBlocks(effect.instance);
+        break;
+      case 'drained':
+        this.#drained?.();
+        break;
+      case 'ignored':
+        log(effect.message);
+    }
+  }
+
+  #emit(id: RequestId, event: GenerationEvent): void {
+    const sink = this.#sinks.get(id);
+    if (event.kind === 'finished' || event.kind === 'failed') this.#sinks.delete(id);
+    try {
+      sink?.(event);
+    } catch (error) {
+      // One request's trouble must not end those that are heard after it.
+      this.#options.log(
+        `Request ${id}: its events cannot be taken: ${error instanceof Error ? error.stack : String(error)}`,
+      );
+      this.cancel(id);
+    }
+  }
+}
