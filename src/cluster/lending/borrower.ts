@@ -118,6 +118,7 @@ export class Borrower implements Overflow {
   /** Whatever its instance hears; a `wake` may also mean that a plan is to be made again. */
   hear(nowUs: number, event: BorrowerEvent | { readonly kind: string }): void {
     this.#nowUs = nowUs;
+    this.#demand.advance(nowUs);
     if (!isOurs(event)) return;
     if (event.kind === 'lending') this.#hear({ kind: 'message', envelope: event.envelope });
     else if (event.kind === 'moved') this.#moved(event.move);

@@ -54,6 +54,13 @@ export class DemandTeller {
     this.#told = undefined;
   }
 
+  /** Before a plan is made: a pause that is over counts no more. */
+  advance(nowUs: number): void {
+    if (this.#pausedUntilUs === undefined || nowUs < this.#pausedUntilUs) return;
+    this.#pausedUntilUs = undefined;
+    this.#told = undefined;
+  }
+
   /** What to tell; undefined when it is known. */
   tell(nowUs: number, figures: DemandFigures, growth: number): Growth | undefined {
     this.#wait(nowUs, figures.alone);
@@ -67,11 +74,7 @@ export class DemandTeller {
   }
 
   #wait(nowUs: number, alone: boolean): void {
-    if (this.#pausedUntilUs !== undefined) {
-      if (nowUs < this.#pausedUntilUs) return;
-      this.#pausedUntilUs = undefined;
-      this.#told = undefined;
-    }
+    if (this.paused) return;
     if (!alone) this.#sinceUs = undefined;
     else this.#sinceUs ??= nowUs;
     if (this.#sinceUs !== undefined && nowUs >= this.#sinceUs + this.#patienceUs) this.pause(nowUs);
