@@ -184,7 +184,11 @@ export class Gate<Request> {
     if (worst === 'tbt') this.#forecast.refused();
     if (worst === undefined) return { predicted, slo, refusal: undefined };
     const meets = { ...predicted, tbtUs: loads.tbt * bounds.tbtUs, memory, decodeUs: this.#forecast.meanUs };
-    return { predicted, slo, refusal: refusedLate(worst, meets, bounds) };
+    return {
+      predicted,
+      slo,
+      refusal: refusedLate(worst, { ...meets, ttftUs: meets.ttftUs + this.#lateness.us }, bounds),
+    };
   }
 
   /** The request was taken. */
