@@ -34,7 +34,8 @@ export function parcelsOf(
   pools: readonly PageTable[],
 ): Int32Array {
   const layout = new LandingLayout(groups, promptTokens, pageTokens);
-  const end = Math.ceil((from + tokens) / pageTokens);
+  // A page that is full, or as full as it will be, is not sent again.
+  const end = tokens === 0 ? 0 : Math.ceil((from + tokens) / pageTokens);
   const parcels: number[] = [];
   for (const [layer, { group, index }] of layers.entries()) {
     const { layers: width, pageTable } = pools[group];

@@ -16,6 +16,7 @@ import { modelFlag, modelOptionsSchema, readOptions } from '../options.ts';
 import { printTable } from '../table.ts';
 import { UsageError } from '../usage-error.ts';
 import { costCommand } from './bench-cost.ts';
+import { handOffCommand } from './bench-hand-off.ts';
 import { kernelCommand } from './bench-kernel.ts';
 import { counts, list, progress, threadsFlag } from './bench-options.ts';
 import { placementCommand } from './bench-placement.ts';
@@ -23,13 +24,14 @@ import { soakCommand } from './bench-soak.ts';
 
 export function benchCommand(): Command {
   return new Command('bench')
-    .description('measure: engine, kernel, http, accuracy, cost, placement, soak')
+    .description('measure: engine, kernel, http, accuracy, cost, placement, hand-off, soak')
     .addCommand(engineCommand())
     .addCommand(kernelCommand())
     .addCommand(httpCommand())
     .addCommand(accuracyCommand())
     .addCommand(costCommand())
     .addCommand(placementCommand())
+    .addCommand(handOffCommand())
     .addCommand(soakCommand());
 }
 

@@ -1,0 +1,96 @@
+// What handing a prompt over costs: time to the first token with prefill and decode apart against one instance, and what of the copy was hidden.
+import type { GenerationRequest, InferencePort } from '../cluster/ports.ts';
+import { median, round } from './statistics.ts';
+
+export interface HandOffBench {
+  /** One instance, and a pair of which one prefills and the other decodes, with as many threads to prefill. */
+  readonly alone: InferencePort;
+  readonly pair: InferencePort;
+  readonly vocabSize: number;
+  /** Lengths of prompts. */
+  readonly prompts: readonly number[];
+  readonly repeats: number;
+  readonly onProgress: (line: string) => void;
+}
+
+export interface HandOffRow {
+  readonly prompt: number;
+  /** Medians, of runs that take turns. */
+  readonly aloneMs: number;
+  readonly apartMs: number;
+  /** Copied by the messenger, by its own count. */
+  readonly bytes: number;
+  readonly copyMs: number;
+  /** Of the bytes: left while a step ran, so that nobody waited for them. */
+  readonly hidden: number;
+}
+
+/** Rows for each length of prompt, after one of it that is not timed. Every prompt is new to all caches. */
+export async function benchHandOff(options: HandOffBench): Promise<readonly HandOffRow[]> {
+  const rows: HandOffRow[] = [];
+  for (const prompt of options.prompts) {
+    rows.push(await measure(options, prompt));
+    options.onProgress(`prompts of ${prompt} tokens`);
+  }
+  return rows;
+}
+
+async function measure({ alone, pair, vocabSize, repeats }: HandOffBench, prompt: number): Promise<HandOffRow> {
+  const aloneMs: number[] = [];
+  const apartMs: number[] = [];
+  for (const port of [alone, pair]) await firstTokenMs(port, newPrompt(prompt, vocabSize, repeats));
+  const before = sentBy(pair);
+  for (let i = 0; i < repeats; i++) {
+    aloneMs.push(await firstTokenMs(alone, newPrompt(prompt, vocabSize, i)));
+    apartMs.push(await firstTokenMs(pair, newPrompt(prompt, vocabSize, i)));
+  }
+  const sent = sentBy(pair);
+  const bytes = sent.bytes - before.bytes;
+  return {
+    prompt,
+    aloneMs: round(median(aloneMs) ?? 0),
+    apartMs: round(median(apartMs) ?? 0),
+    bytes: bytes / repeats,
+    copyMs: round(((sent.copySeconds - before.copySeconds) * 1000) / repeats),
+    hidden: round((sent.earlyBytes - before.earlyBytes) / Math.max(1, bytes)),
+  };
+}
+
+/** Until the client hears the first token; resolves when the request has ended. */
+function firstTokenMs(port: InferencePort, prompt: Int32Array): Promise<number> {
+  return new Promise((resolve, reject) => {
+    const startMs = performance.now();
+    let ms = 0;
+    port.submit(requestOf(prompt), (event) => {
+      if (event.kind === 'tokens' && ms === 0) ms = performance.now() - startMs;
+      if (event.kind === 'finished') resolve(ms);
+      if (event.kind === 'failed') reject(new Error(event.message));
+    });
+  });
+}
+
+let requests = 0;
+
+function requestOf(prompt: Int32Array): GenerationRequest {
+  const sampling = {
+    ...{ temperature: 0, topP: 1, topK: 0, minP: 0, repetitionPenalty: 1, frequencyPenalty: 0, presencePenalty: 0 },
+    ...{ logitBias: [], seed: [0, 0] as const, topLogprobs: undefined, promptLogprobs: false },
+  };
+  const id = `hand-off ${requests++}`;
+  return { id, prompt, maxTokens: 2, sampling, stopTokenIds: [], priority: 0, salt: id };
+}
+
+/** Tokens that no one chose; another walk for each `kind`. */
+function newPrompt(length: number, vocabSize: number, kind: number): Int32Array {
+  return Int32Array.from({ length }, (_, i) => ((i + 1) * (2 * kind + 7919) + length) % vocabSize);
+}
+
+function sentBy(port: InferencePort) {
+  const sum = { bytes: 0, earlyBytes: 0, copySeconds: 0 };
+  for (const { sent } of port.instances()) {
+    sum.bytes += sent?.bytes ?? 0;
+    sum.earlyBytes += sent?.earlyBytes ?? 0;
+    sum.copySeconds += sent?.copySeconds ?? 0;
+  }
+  return sum;
+}

@@ -1,0 +1,47 @@
+// `kvasir bench hand-off`: prefill and decode on two instances of a process against one instance.
+import { Command, Option } from 'commander';
+import { z } from 'zod';
+import { benchHandOff } from '../../bench/hand-off.ts';
+import { inputForms, weightsForms } from '../../engine/forms.ts';
+import { openServing } from '../open-serving.ts';
+import { modelFlag, modelOptionsSchema, readOptions } from '../options.ts';
+import { printTable } from '../table.ts';
+import { counts, progress } from './bench-options.ts';
+
+const schema = modelOptionsSchema.pick({ model: true, weights: true, inputs: true }).extend({
+  threads: z.coerce.number().int().min(1).default(1),
+  prompts: counts(1, [128, 400]),
+  repeats: z.coerce.number().int().min(1).default(5),
+});
+
+export function handOffCommand(): Command {
+  return new Command('hand-off')
+    .description(
+      'time to the first token with prefill and decode on two instances against one; what of the copy is hidden',
+    )
+    .addOption(modelFlag())
+    .addOption(new Option('--weights <form>', 'weights in memory (default: native)').choices(weightsForms))
+    .addOption(new Option('--inputs <form>', 'rounding of linear inputs (default: bf16)').choices(inputForms))
+    .option('--threads <n>', 'compute threads of each instance (default: 1)')
+    .option('--prompts <list>', 'lengths of prompts (default: 128,400)')
+    .option('--repeats <n>', 'prompts of each length (default: 5)')
+    .option('--json', 'print one JSON object')
+    .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
+      const { prompts, repeats, ...own } = readOptions(schema, flags);
+      const options = { ...own, context: Math.max(...prompts) + 2, eviction: 'lru' } as const;
+      const open = (...roles: readonly ('mixed' | 'prefill' | 'decode')[]) =>
+        openServing(options, { queue: 1, instances: roles.map((role) => ({ role, threads: own.threads })) });
+      const [alone, pair] = [await open('mixed'), await open('prefill', 'decode')];
+      try {
+        await Promise.all([alone.cluster.ready(), pair.cluster.ready()]);
+        const rows = await benchHandOff({
+          ...{ alone: alone.cluster, pair: pair.cluster, vocabSize: alone.model.vocabSize },
+          ...{ prompts, repeats, onProgress: progress },
+        });
+        if (json === true) console.log(JSON.stringify({ model: alone.model.id, threads: own.threads, rows }));
+        else printTable(rows.map((row) => ({ ...row })));
+      } finally {
+        await Promise.all([alone.close(), pair.close()]);
+      }
+    });
+}

@@ -1,0 +1,31 @@
+// The bench of hand-offs over real instances: every page of a prompt is copied, and counted, once.
+import { expect, it } from 'vitest';
+import { benchHandOff } from '../../src/bench/hand-off.ts';
+import { loadNative } from '../../src/kernel/native.ts';
+import { liveCluster } from '../live/instances.ts';
+
+it.skipIf(loadNative() === undefined)('counts the pages of whole prompts', async () => {
+  const [alone, pair] = [liveCluster([{}]), liveCluster([{ role: 'prefill' }, { role: 'decode' }])];
+  try {
+    await Promise.all([alone.ready(), pair.ready()]);
+    const rows = await benchHandOff({
+      alone,
+      pair,
+      vocabSize: 500,
+      prompts: [30, 200],
+      repeats: 2,
+      onProgress: () => {},
+    });
+    const [short, long] = rows.map(({ bytes }) => bytes);
+    expect(short).toBeGreaterThan(0);
+    // 1 and 7 blocks of 32 tokens.
+    expect(long).toBe(7 * (short ?? 0));
+    for (const { aloneMs, apartMs, hidden } of rows) {
+      expect(Math.min(aloneMs, apartMs)).toBeGreaterThan(0);
+      expect(hidden).toBeGreaterThanOrEqual(0);
+      expect(hidden).toBeLessThanOrEqual(1);
+    }
+  } finally {
+    await Promise.all([alone.close(), pair.close()]);
+  }
+});
