@@ -226,7 +226,8 @@ export class Conductor<Request extends { readonly id: RequestId }> {
       return;
     }
     this.#effects.push({ kind: 'emit', id: tracked.id, event });
-    if (event.kind === 'tokens') this.#dispatch.decodes(nowUs, now);
+    // A prompt whose first token is its last ends where it was computed.
+    if (event.kind === 'tokens' && instance === speaksFor(now)) this.#dispatch.decodes(nowUs, now);
     if (event.kind !== 'started') this.#dispatch.progressed(speaksFor(now));
   }
 

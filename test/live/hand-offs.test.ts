@@ -79,6 +79,18 @@ describe.skipIf(native === undefined)('hand-offs between instances of a process'
     },
   );
 
+  it('end where the prompt was computed if its first token is the last', async () => {
+    const [alone, pair] = [await started({}), await started(...apart)];
+    const first = await Promise.all(requests.map((request) => answerOf(alone, request)));
+    const asked = requests.map((request, i) => ({ ...request, stopTokenIds: first[i]?.tokens.slice(0, 1) ?? [] }));
+    const ask = (cluster: LiveCluster) => Promise.all(asked.map((request) => answerOf(cluster, request)));
+    const answers = await ask(pair);
+    expect(answers.map(({ tokens, end }) => [tokens, end])).toEqual(
+      asked.map(({ stopTokenIds }) => [stopTokenIds, { kind: 'finished', reason: 'stop' }]),
+    );
+    await atRest(pair);
+  });
+
   it('survive the death of either side while pages move', async () => {
     const [alone, cluster] = [await started({}), await started(...apart, ...apart)];
     const asked = Array.from({ length: 12 }, (_, i) => liveRequest(`d${i}`, livePrompt(i, 60 + 30 * i), 30));
