@@ -23,6 +23,8 @@ interface Held<Request> {
   readonly request: Request;
 }
 
+const nobody: readonly never[] = [];
+
 /**
  * A job is prefilled and decoded at one instance, below all who wait for answers: it is left out of the steps that need its time, and
  * loses its blocks to whoever needs them, there and then. Jobs that find no room are held here, in order.
@@ -95,9 +97,9 @@ export class BatchJobs<Request> {
 
   /** Who is held, in order, if there may be room now that there was not before. */
   takeFreed(): Iterable<Held<Request>> {
-    const freed = this.#freed;
+    if (!this.#freed) return nobody;
     this.#freed = false;
-    return freed ? this.#held.values() : [];
+    return this.#held.values();
   }
 
   /** It goes there: returns the tokens that it may come to hold. */

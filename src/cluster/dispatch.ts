@@ -15,7 +15,7 @@ import { type BlockCounts, fetchOf, Placer } from './placer.ts';
 import type { GenerationEvent, RequestId } from './ports.ts';
 import { RecentIds } from './recent-ids.ts';
 import { Roles } from './roles.ts';
-import { legsOf, type Route, type Tracked, type Try } from './tries.ts';
+import { isLegOf, legsOf, type Route, type Tracked, type Try } from './tries.ts';
 import { Watch } from './watch.ts';
 
 /** What an instance computes: prompts for others, what comes after the prompts of others, or both for its own requests. */
@@ -229,9 +229,10 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
       this.inlinePrefills++;
       this.#gate.inlined(instance, inlineTokens);
     }
-    const lives = this.watch.livesOf(instance, decodeAt);
+    const life = this.watch.lifeOf(instance);
+    const decodeLife = decodeAt === undefined ? undefined : this.watch.lifeOf(decodeAt);
     const prefix = decision && fetchOf(decision);
-    const withLife = group && { ...group, decodeLife: lives.decodeLife };
+    const withLife = group && { ...group, decodeLife };
     this.#push({
       kind: 'forward',
       id: tracked.id,
@@ -241,7 +242,8 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
       predicted,
       prefix,
       group: withLife,
-      ...lives,
+      life,
+      decodeLife,
     });
   }
 
@@ -253,7 +255,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
   /** Whose current try this is, where the instance has something of it. */
   find(id: RequestId, instance: InstanceIndex): Tracked<Request> | undefined {
     const tracked = this.#tries.get(id);
-    return tracked?.now !== undefined && legsOf(tracked.now).includes(instance) ? tracked : undefined;
+    return tracked?.now !== undefined && isLegOf(tracked.now, instance) ? tracked : undefined;
   }
 
   /** What came about a try that is not under way. */

@@ -43,6 +43,11 @@ export function begun<S>(planned: PlannedStep<S>, step: StepNumber, nowUs: numbe
   };
 }
 
+/** A copy of the batcher's, which changes with its next plan. */
+export function shapeOf({ rows, keyRows, decodeRows, decodeKeys, logitRows }: StepShape): StepShape {
+  return { rows, keyRows, decodeRows, decodeKeys, logitRows };
+}
+
 type RunStep<Plan> = Extract<InstanceEffect<Plan>, { kind: 'runStep' }>;
 
 /** For the driver. */

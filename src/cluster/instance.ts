@@ -9,7 +9,7 @@ import type { DecodeLeg } from './departures.ts';
 import type { InstanceEffect } from './effects.ts';
 import { HandOffs } from './hand-offs.ts';
 import { HostTraffic, nothingMoved } from './host-traffic.ts';
-import { begun, endRun, type InFlight, type PlannedStep, runStep, worthAborting } from './in-flight.ts';
+import { begun, endRun, type InFlight, type PlannedStep, runStep, shapeOf, worthAborting } from './in-flight.ts';
 import type { InstanceConfig } from './instance-config.ts';
 import { InstanceTotals } from './instance-totals.ts';
 import { type Landing, takeLanded } from './landed.ts';
@@ -182,7 +182,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     const reports = event.kind === 'wake' && this.#presence.isDue(nowUs);
     if (reports) this.handOffs.departures.askAgain();
     if (this.#inFlight === undefined) {
-      this.#presence.count(this.roster.live);
+      this.#presence.count(this.roster);
       this.#next(nowUs);
     } else if (!('step' in event) && (this.#batcher.waiting.length > 0 || !concernsPrefixes(event)))
       endRun(this.#inFlight, this.#batcher.waiting[0], this.#effects);
@@ -191,10 +191,13 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#prefixes.writeSsd();
     const journal = this.#journal.changes(this.#emitted || reports);
     if (journal !== undefined) this.#effects.push(journal);
-    const told = this.#pinning.without(this.roster.live);
-    const awaited = this.handOffs.arrivals.awaited();
-    if (reports) this.#effects.push(this.#presence.report(told, awaited, this.#journal.number));
+    if (reports) this.#report();
     return this.#effects;
+  }
+
+  #report(): void {
+    const told = this.#pinning.without(this.roster.live);
+    this.#effects.push(this.#presence.report(told, this.handOffs.arrivals.awaited(), this.#journal.number));
   }
 
   #submit(
@@ -310,7 +313,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       return;
     }
     const requests = this.roster.of(planned);
-    const shape = { ...this.#batcher.shape };
+    const shape = shapeOf(this.#batcher.shape);
     const predictedUs = Math.round(this.#config.cost.predictUs(shape));
     const traffic = this.#hostTraffic.planned(planned);
     const { background } = planned[0];

@@ -91,6 +91,7 @@ export class PrefixLoads<S extends Served> {
 
   /** Gives up what takes too long, and asks for what the first of those who wait lack, as far as there is room. */
   advance(nowUs: number, waiting: readonly Sequence[]): void {
+    if (this.#wishes.size + this.#loads.size === 0) return;
     if (this.nextUs <= nowUs)
       for (const { served, untilUs } of [...this.#loads.values()]) if (untilUs <= nowUs) this.drop(served);
     if (this.#wishes.size === 0) return;

@@ -44,9 +44,9 @@ export class Presence<S extends Served> {
   }
 
   /** No step runs: counts what clients have been told of, where that is for the next report. */
-  count(live: Iterable<S>): void {
+  count(requests: { readonly live: Iterable<S> }): void {
     if (!this.#counting) return;
     this.#counting = false;
-    for (const served of live) if (served.started) served.told = served.sequence.length - served.sequence.promptLength;
+    for (const served of requests.live) if (served.started) served.told = served.sequence.length - served.sequence.promptLength;
   }
 }

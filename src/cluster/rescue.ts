@@ -4,7 +4,7 @@ import type { Dispatch } from './dispatch.ts';
 import type { ConductorEffect } from './effects.ts';
 import type { ConductorEvent, InstanceIndex } from './messages.ts';
 import type { GenerationEvent, RequestId } from './ports.ts';
-import { legsOf, type RetryConfig, speaksFor, type Tracked, tryName } from './tries.ts';
+import { isLegOf, type RetryConfig, speaksFor, type Tracked, tryName } from './tries.ts';
 import type { InstanceReport } from './watch.ts';
 
 type MembershipEvent<Request> = Extract<
@@ -86,7 +86,7 @@ export class Rescue<Request extends { readonly id: RequestId }> {
   #retryAt(nowUs: number, instance: InstanceIndex, kept: ReadonlySet<RequestId>): void {
     for (const tracked of [...this.#requests.values()]) {
       const { now } = tracked;
-      if (now !== undefined && legsOf(now).includes(instance) && !kept.has(now.id))
+      if (now !== undefined && isLegOf(now, instance) && !kept.has(now.id))
         this.#retry(nowUs, tracked, stopped);
     }
   }

@@ -85,6 +85,12 @@ export function legsOf({
   return group === undefined ? [instance, decodeAt] : [...group.members, decodeAt];
 }
 
+/** Has the instance something of a try? */
+export function isLegOf(legs: Route & { joined?: boolean }, instance: InstanceIndex): boolean {
+  if (legs.decodeAt === undefined) return instance === legs.instance;
+  return instance === legs.decodeAt || (legs.joined !== true && legsOf(legs).includes(instance));
+}
+
 /** The instance whose words the client hears. */
 export function speaksFor({ instance, decodeAt }: Route): InstanceIndex {
   return decodeAt ?? instance;

@@ -46,15 +46,6 @@ export class Watch {
     return this.#instances[instance].life;
   }
 
-  livesOf(
-    instance: InstanceIndex,
-    decodeAt: InstanceIndex | undefined,
-  ): { life?: number | undefined; decodeLife?: number | undefined } {
-    const life = this.lifeOf(instance);
-    const decodeLife = decodeAt === undefined ? undefined : this.lifeOf(decodeAt);
-    return life === undefined && decodeLife === undefined ? nobody : { life, decodeLife };
-  }
-
   hear(nowUs: number, instance: InstanceIndex, { life, number }: InstanceReport): ReportVerdict {
     const watched = this.#instances[instance];
     if (watched.life !== undefined && life < watched.life) return 'orphan';
@@ -89,5 +80,3 @@ export class Watch {
     return silent;
   }
 }
-
-const nobody = {};

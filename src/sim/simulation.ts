@@ -294,12 +294,12 @@ export class Simulation {
   #conduct(effect: ConductorEffect<LengthRequest>): void {
     switch (effect.kind) {
       case 'forward': {
-        const { kind: _, id, instance, predicted, ...submit } = effect;
-        submit.request.predicted = predicted;
-        this.#clients.tried(id, submit.request);
-        const event = { ...submit, kind: 'submit' } as const;
+        const { id, instance, predicted, request, decodeAt, prefix, group, life, decodeLife } = effect;
+        request.predicted = predicted;
+        this.#clients.tried(id, request);
+        const event = { kind: 'submit', request, decodeAt, prefix, group, life, decodeLife } as const;
         // A job may be sent because another instance's step ended: whatever else ends now comes first.
-        if (submit.request.trace.batch === true) this.#later(0, () => this.#toInstance(instance, event));
+        if (request.trace.batch === true) this.#later(0, () => this.#toInstance(instance, event));
         else this.#toInstance(instance, event);
         break;
       }

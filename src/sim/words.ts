@@ -11,9 +11,12 @@ export function wordsOf(
   switch (effect.kind) {
     case 'emit':
       return { kind: 'heard', instance, id: effect.id, event: effect.event };
-    case 'prefilled':
-    case 'letGo':
+    // Field by field: a spread takes as long as all that is done with the journal.
     case 'journal':
+      return { kind: 'journal', instance, journal: effect.journal };
+    case 'prefilled':
+      return { kind: 'prefilled', instance, id: effect.id };
+    case 'letGo':
     case 'snapshot':
     case 'pinTold':
     case 'report':

@@ -113,7 +113,18 @@ export class Placement {
     const ownBlocks = matches?.blocks[instance] ?? 0;
     const queueUs = view.queueUs[instance];
     const prefillUs = this.#costs.prefillUs(view.kind[instance], tokens, ownBlocks * blockTokens);
-    return { ...nothingFetched, instance, ownBlocks, queueUs, waitUs: queueUs, prefillUs };
+    // Field by field, in the order of the other decisions: all are alike to those who read them.
+    return {
+      instance,
+      ownBlocks,
+      fetchedBlocks: 0,
+      from: undefined,
+      queueUs,
+      transferUs: 0,
+      prefillUs,
+      waitUs: queueUs,
+      savedUs: 0,
+    };
   }
 
   /**
