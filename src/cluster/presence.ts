@@ -47,6 +47,7 @@ export class Presence<S extends Served> {
   count(requests: { readonly live: Iterable<S> }): void {
     if (!this.#counting) return;
     this.#counting = false;
-    for (const served of requests.live) if (served.started) served.told = served.sequence.length - served.sequence.promptLength;
+    for (const served of requests.live)
+      if (served.started) served.told = served.sequence.length - served.sequence.promptLength;
   }
 }

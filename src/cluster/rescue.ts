@@ -86,8 +86,7 @@ export class Rescue<Request extends { readonly id: RequestId }> {
   #retryAt(nowUs: number, instance: InstanceIndex, kept: ReadonlySet<RequestId>): void {
     for (const tracked of [...this.#requests.values()]) {
       const { now } = tracked;
-      if (now !== undefined && isLegOf(now, instance) && !kept.has(now.id))
-        this.#retry(nowUs, tracked, stopped);
+      if (now !== undefined && isLegOf(now, instance) && !kept.has(now.id)) this.#retry(nowUs, tracked, stopped);
     }
   }
 
