@@ -6,19 +6,18 @@ import { parseFault } from '../sim/faults/parse.ts';
 import { numeric } from './options.ts';
 import { UsageError } from './usage-error.ts';
 
-const fault = z.string().transform((text, context): Fault => {
+const fault = z.string().transform((text): Fault => {
   try {
     return parseFault(text);
   } catch (error) {
-    context.addIssue({ code: 'custom', message: error instanceof Error ? error.message : String(error) });
-    return z.NEVER;
+    throw new UsageError(error instanceof Error ? error.message : String(error));
   }
 });
 
 const positive = numeric(z.number().positive());
 
 export const faultFields = {
-  faults: z.union([fault.transform((one) => [one]), z.array(fault)]).default([]),
+  faults: z.preprocess((given) => (typeof given === 'string' ? [given] : given), z.array(fault)).default([]),
   tries: numeric(z.number().int().min(1)).default(defaultFaultTimes.triesMax),
   silentMs: positive.default(defaultFaultTimes.silentUs / 1000),
   requestTimeout: positive.default(defaultFaultTimes.timeoutUs / 1e6),

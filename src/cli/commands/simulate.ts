@@ -1,7 +1,7 @@
 // `kvasir simulate`: replays a trace over a described cluster, through the machines that serve.
 import { Command } from 'commander';
 import type { Group, Groups } from '../../sim/groups.ts';
-import { lendingReport } from '../../sim/lending/lending-report.ts';
+import { type LendingReport, lendingReport } from '../../sim/lending/lending-report.ts';
 import { latencyMs, type Outcome } from '../../sim/outcome.ts';
 import type { Retries } from '../../sim/retries.ts';
 import { runChaos } from '../chaos.ts';
@@ -37,6 +37,7 @@ export function simulateCommand(): Command {
       const report = {
         ...(search && { [search.knob]: search.found.rate, tried: search.found.tried }),
         ...reportOf(outcome, (performance.now() - started) / 1000),
+        seed: options.seed,
         pricePerHour: pricePerHourOf(options),
         ...(lending === undefined ? {} : { lending: lendingReport(lending, outcome) }),
         ...(inside.faults && {
@@ -123,6 +124,15 @@ function ratio(part: number, all: number): number {
   return all === 0 ? 0 : part / all;
 }
 
+/** What the report has beside what came of the requests. */
+interface RunFigures {
+  readonly seed: number;
+  readonly pricePerHour: number | undefined;
+  readonly lending?: LendingReport;
+  readonly faults?: Readonly<Record<string, number>>;
+  readonly handlers?: Readonly<Record<string, number>>;
+}
+
 function printReport({
   ttftMs,
   tbtMs,
@@ -142,8 +152,12 @@ function printReport({
   retries,
   classes = {},
   tenants = {},
+  lending,
+  faults,
+  handlers = {},
+  seed,
   ...counts
-}: ReturnType<typeof reportOf> & { readonly pricePerHour: number | undefined }) {
+}: ReturnType<typeof reportOf> & RunFigures) {
   printTable([counts]);
   const { byReason, ...places } = refused;
   printTable([{ refused: '', ...places, ...byReason }]);
@@ -164,6 +178,11 @@ function printReport({
   printGroups('tenant', tenants);
   printTable([{ missedBlocks: '', ...missReasons }]);
   printTable([{ heldBlocks: '', ...replication }]);
+  if (lending !== undefined) printTable([{ lending: '', ...lending }]);
+  if (faults !== undefined) {
+    printTable([{ injected: '', ...faults }]);
+    printTable(Object.entries(handlers).map(([handler, ran]) => ({ handler, ran })));
+  }
   if (tiers !== undefined) {
     printTable([{ hitTokens: '', ...tiers.hitTokens }]);
     printTable([{ tierBytes: '', ...tiers.bytes }]);
@@ -173,7 +192,10 @@ function printReport({
     { ms: 'TBT', ...tbtMs },
   ]);
   printTable([
-    { simulatedSeconds, wallSeconds: Number(wallSeconds.toFixed(2)), pricePerHour: pricePerHour ?? '', stateHash },
+    {
+      ...{ simulatedSeconds, wallSeconds: Number(wallSeconds.toFixed(2)), pricePerHour: pricePerHour ?? '' },
+      ...{ seed, stateHash },
+    },
   ]);
 }
 
