@@ -5,7 +5,7 @@ import type { RunReport } from '../sim/report.ts';
 import { packageFile } from './package-root.ts';
 
 /** Those imported before those that import them. */
-const modules = ['format', 'plots', 'heat-map', 'page'] as const;
+const modules = ['format', 'plots', 'heat-map', 'arrows', 'page'] as const;
 
 const require = createRequire(import.meta.url);
 

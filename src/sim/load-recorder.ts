@@ -1,7 +1,8 @@
 // How the cluster stood over time: samples at equal distances in bounded memory, however long the run.
 import type { PoolLoads } from '../cluster/gate.ts';
 import type { InstanceSnapshot } from '../cluster/ports.ts';
-import { type ByteKind, byteKinds } from './network/network.ts';
+import type { LedgerEdge } from '../policy/lending/debt-ledger.ts';
+import { type ByteKind, byteKinds, type Link, type Network } from './network/network.ts';
 import type { Outcome } from './outcome.ts';
 
 const samplesMax = 512;
@@ -11,7 +12,8 @@ const firstIntervalUs = 100_000;
 export interface RecordedSimulation {
   readonly nowUs: number;
   readonly outcome: Outcome;
-  readonly bytesMoved: Readonly<Record<ByteKind, number>>;
+  readonly inside: { readonly network: Pick<Network, 'moved' | 'trafficBy' | 'links' | 'nicBytesPerSecond'> };
+  readonly lending: { readonly debts: readonly LedgerEdge[] } | undefined;
   advance(timeUs: number): void;
   loads(nowUs: number): PoolLoads | undefined;
   snapshots(): readonly InstanceSnapshot[];
@@ -29,6 +31,13 @@ export interface LoadOverTime {
   readonly totals: Readonly<Record<TotalName, readonly number[]>>;
   /** (samples): bytes from the start on, by what they are for. */
   readonly bytesMoved: Readonly<Record<ByteKind, readonly number[]>>;
+  /** Share of its NIC that an instance sends, and receives, from each sample to the next. */
+  readonly nicSent: readonly (readonly number[])[];
+  readonly nicReceived: readonly (readonly number[])[];
+  /** Over the whole run. */
+  readonly links: readonly Link[];
+  /** (samples): who owes whom how many blocks, (debtor, creditor, blocks); empty where nobody lends. */
+  readonly debts: readonly (readonly (readonly [number, number, number])[])[];
   /** (samples): share of each tier that is filled, over all instances; empty where there is none. */
   readonly tiers: Readonly<Record<TierName, readonly number[]>>;
   /** (samples): what is predicted over the SLO; empty where no request had one. */
@@ -48,6 +57,8 @@ interface Sample {
   readonly kvUsed: Float32Array;
   readonly totals: Readonly<Record<TotalName, number>>;
   readonly bytesMoved: Readonly<Record<ByteKind, number>>;
+  readonly traffic: ReturnType<Network['trafficBy']>;
+  readonly debts: readonly LedgerEdge[];
   readonly loads: PoolLoads | undefined;
   readonly tiers: Readonly<Record<TierName, number | undefined>>;
 }
@@ -94,10 +105,31 @@ export class LoadRecorder {
       tiers: record(tierNames, (name) => samples.flatMap(({ tiers }) => tiers[name] ?? [])),
       poolLoads: samples.some(({ loads }) => loads !== undefined) ? samples.map(({ loads }) => loads ?? none) : [],
       bytesMoved: record(byteKinds, (kind) => samples.map(({ bytesMoved }) => bytesMoved[kind])),
+      nicSent: this.#nicShares('sent'),
+      nicReceived: this.#nicShares('received'),
+      links: this.#simulation.inside.network.links,
+      debts:
+        this.#simulation.lending === undefined
+          ? []
+          : samples.map(({ debts }) =>
+              debts.map(({ debtor, creditor, blocks }) => [debtor, creditor, blocks] as const),
+            ),
     };
   }
 
+  #nicShares(way: 'sent' | 'received'): readonly (readonly number[])[] {
+    const samples = this.#samples;
+    return this.#simulation.inside.network.nicBytesPerSecond.map((bytesPerSecond, i) =>
+      samples.map(({ atUs, traffic }, at) => {
+        const next = samples[at + 1] ?? samples[at];
+        const most = (bytesPerSecond * (next.atUs - atUs)) / 1e6;
+        return most === 0 ? 0 : Number(((next.traffic[way][i] - traffic[way][i]) / most).toFixed(3));
+      }),
+    );
+  }
+
   #look(atUs: number): Sample {
+    const { network } = this.#simulation.inside;
     const snapshots = this.#simulation.snapshots();
     const { completedRequests, refusedRequests } = this.#simulation.outcome;
     const sum = (of: (snapshot: InstanceSnapshot) => number) => snapshots.reduce((all, each) => all + of(each), 0);
@@ -114,7 +146,9 @@ export class LoadRecorder {
         outputTokens: sum(({ generatedTokens }) => generatedTokens),
         preemptions: sum(({ preemptions }) => preemptions),
       },
-      bytesMoved: { ...this.#simulation.bytesMoved },
+      bytesMoved: { ...network.moved },
+      traffic: network.trafficBy(atUs),
+      debts: this.#simulation.lending?.debts ?? [],
       loads: this.#simulation.loads(atUs),
       tiers: filled(snapshots),
     };

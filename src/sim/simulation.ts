@@ -15,7 +15,7 @@ import { EventHeap } from './event-heap.ts';
 import { SimulatedExecutor } from './executor.ts';
 import { FaultLayer, type FaultyCluster } from './faults/fault-layer.ts';
 import { ClusterLending, type LendingHost } from './lending/cluster-lending.ts';
-import { type ByteKind, Network } from './network/network.ts';
+import { Network } from './network/network.ts';
 import { NetworkClock } from './network-clock.ts';
 import { Outcome } from './outcome.ts';
 import { Retries } from './retries.ts';
@@ -193,11 +193,6 @@ export class Simulation {
   /** Of the pools that prefill and decode; undefined when nobody has an SLO. Everything before `nowUs` has happened. */
   loads(nowUs: number): PoolLoads | undefined {
     return this.#conductor.loads(nowUs);
-  }
-
-  /** So far, over the network. */
-  get bytesMoved(): Readonly<Record<ByteKind, number>> {
-    return this.#network.moved;
   }
 
   /** A request arrives; everything due before it happens first. */

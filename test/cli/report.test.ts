@@ -10,6 +10,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 const command = fileURLToPath(new URL('../../dist/cli/main.js', import.meta.url));
 const folder = mkdtempSync(join(tmpdir(), 'kvasir-report-'));
 const page = join(folder, 'run.html');
+const lendingPage = join(folder, 'lending.html');
 const timeline = join(folder, 'run.json');
 const run = [
   'simulate',
@@ -79,24 +80,24 @@ describe.skipIf(!existsSync(browserPath) && !inCi)('the page in Chromium', { tim
   }, 60_000);
   afterAll(() => browser?.close());
 
-  async function opened(colorScheme: 'light' | 'dark', see: (page: Page) => Promise<void>): Promise<void> {
+  async function opened(colorScheme: 'light' | 'dark', see: (page: Page) => Promise<void>, path = page): Promise<void> {
     const context = await browser.newContext({ offline: true, colorScheme, viewport: { width: 1280, height: 900 } });
     const tab = await context.newPage();
     const heard: string[] = [];
     tab.on('console', (message) => heard.push(message.text()));
     tab.on('pageerror', (error) => heard.push(String(error)));
     tab.on('request', (request) => heard.push(request.url()));
-    await tab.goto(pathToFileURL(page).href);
+    await tab.goto(pathToFileURL(path).href);
     await tab.waitForSelector('html[data-drawn]');
     await see(tab);
     // Itself, and nothing else.
-    expect(heard).toEqual([pathToFileURL(page).href]);
+    expect(heard).toEqual([pathToFileURL(path).href]);
     await context.close();
   }
 
   it.each(['light', 'dark'] as const)('draws every plot and asks for nothing: %s', async (scheme) => {
     await opened(scheme, async (tab) => {
-      expect(await tab.locator('.uplot canvas').count()).toBe(11);
+      expect(await tab.locator('.uplot canvas').count()).toBe(12);
       for (const canvas of await tab.locator('canvas').all()) expect(await coloursOf(canvas)).toBeGreaterThan(8);
       expect(await tab.locator('#blocks .bar i').count()).toBeGreaterThan(2);
       expect(await tab.locator('.tile').allInnerTexts()).toContainEqual(expect.stringContaining('refused'));
@@ -118,6 +119,25 @@ describe.skipIf(!existsSync(browserPath) && !inCi)('the page in Chromium', { tim
         .hover({ position: { x: 200, y: 60 } });
       expect(await tab.locator('.u-legend').first().textContent()).toMatch(/below\s*[\d.]+ %/);
     });
+  });
+
+  it('shows who owes whom at the time that the slider says, and who sent to whom', async () => {
+    const lending = [
+      ...['simulate', '--borrow', '--model', 'llama2-13b', '--hardware', 'a100-80', '--mixed', '3', '--requests', '25'],
+      ...['--workload', 'plain', '--input', '1000..20000', '--output', '200..1000', '--rate', '3'],
+      ...['--placement', 'random', '--low-water', '0.1', '--lend-share', '0.8', '--report', lendingPage],
+    ];
+    expect(spawnSync(process.execPath, [command, ...lending], { encoding: 'utf8' }).stderr).toBe('');
+    const look = async (tab: Page) => {
+      const debts = tab.locator('.card', { has: tab.getByRole('heading', { name: 'Debts' }) });
+      expect(await debts.locator('path').count()).toBeGreaterThan(0);
+      expect(await debts.locator('p').textContent()).toMatch(/^\d+ blocks lent at /);
+      await debts.locator('input').fill('0');
+      expect(await debts.locator('path').count()).toBe(0);
+      const links = tab.locator('.card', { has: tab.getByRole('heading', { name: 'Links' }) });
+      expect(await links.locator('path').count()).toBeGreaterThan(0);
+    };
+    await opened('light', look, lendingPage);
   });
 });
 

@@ -10,7 +10,16 @@ function recorded(endUs: number) {
   let nowUs = 0;
   const simulation = {
     outcome,
-    bytesMoved: { prefix: 0, handoff: 0, borrow: 0, settle: 0, activations: 0 },
+    lending: { debts: [{ debtor: 0, creditor: 1, blocks: 2 }] },
+    inside: {
+      network: {
+        moved: { prefix: 0, handoff: 0, borrow: 0, settle: 0, activations: 0 },
+        // Sends at half of what its NIC carries, until the end.
+        trafficBy: (atUs: number) => ({ sent: Float64Array.of(atUs / 2), received: Float64Array.of(0) }),
+        nicBytesPerSecond: [1e6],
+        links: [],
+      },
+    },
     get nowUs() {
       return Math.min(nowUs, endUs);
     },
@@ -66,6 +75,8 @@ describe('load over time', () => {
       if (seconds > 1)
         expect(load.poolLoads.map(({ prefill }) => prefill)).toEqual(load.seconds.map((s) => (s < 1 ? 0 : s)));
       else expect(load.poolLoads).toEqual([]);
+      expect(load.nicSent[0]).toEqual(load.seconds.map((_, i) => (i + 1 < load.seconds.length ? 0.5 : 0)));
+      expect(load.debts).toEqual(load.seconds.map(() => [[0, 1, 2]]));
       expect(load.kvUsed[0].every((share) => share === 0.25)).toBe(true);
     },
   );

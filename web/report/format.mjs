@@ -8,6 +8,7 @@ export const percent = (share) => `${round(100 * share)} %`;
 
 export function compact(value) {
   for (const [unit, name] of [
+    [1e12, 'T'],
     [1e9, 'G'],
     [1e6, 'M'],
     [1e3, 'k'],

@@ -5,9 +5,10 @@ import { onDraw } from './plots.mjs';
 /** A row for each instance, time from left to right. */
 export function instances(section, load, names) {
   const choices = [
-    ['running', 'Running', (value) => `${whole(value)} requests running`, most(load.running.map(most))],
-    ['waiting', 'Waiting', (value) => `${whole(value)} requests waiting`, most(load.waiting.map(most))],
-    ['kvUsed', 'KV used', (value) => `${percent(value)} of KV used`, 1],
+    ['running', 'Running', (value) => `${whole(value)} requests running`, most(load.running.map(most)), whole],
+    ['waiting', 'Waiting', (value) => `${whole(value)} requests waiting`, most(load.waiting.map(most)), whole],
+    ['kvUsed', 'KV used', (value) => `${percent(value)} of KV used`, 1, percent],
+    ...nics(load),
   ];
   let chosen = choices[0];
   const heat = element('canvas', { id: 'heat' });
@@ -26,11 +27,11 @@ export function instances(section, load, names) {
   section.append(head, heat, said);
   let place;
   const redraw = () => {
-    const [field, , , highest] = chosen;
+    const [field, , , highest, format] = chosen;
     buttons.forEach((button, i) => {
       button.setAttribute('aria-pressed', String(choices[i] === chosen));
     });
-    top.textContent = field === 'kvUsed' ? '100 %' : whole(highest);
+    top.textContent = format(highest);
     place = drawHeat(heat, { seconds: load.seconds, rows: load[field], highest, names });
   };
   heat.onmousemove = ({ offsetX, offsetY }) => {
@@ -43,6 +44,15 @@ export function instances(section, load, names) {
     said.textContent = '';
   };
   onDraw(redraw);
+}
+
+/** What instances send and receive, where they do. */
+function nics(load) {
+  if (load.links.length === 0 && most(load.nicSent.map(most)) === 0) return [];
+  return [
+    ['nicSent', 'Sending', (value) => `${percent(value)} of the NIC sends`, 1, percent],
+    ['nicReceived', 'Receiving', (value) => `${percent(value)} of the NIC receives`, 1, percent],
+  ];
 }
 
 /** Draws rows of values from 0 to `highest`; returns what tells the cell under a point. */

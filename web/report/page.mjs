@@ -1,4 +1,5 @@
 // Draws the report of a run from the data in the page: distributions, load over time, and every instance.
+import { debts, links } from './arrows.mjs';
 import { compact, duration, element, latency, least, mean, most, percent, sum, whole } from './format.mjs';
 import { instances } from './heat-map.mjs';
 import { distribution, drawAll, overTime } from './plots.mjs';
@@ -90,11 +91,28 @@ function blocks() {
 
 /** By what they are for, where any were. */
 function network(plot) {
-  const hues = { handoff: 'blue', prefix: 'green', borrow: 'amber', settle: 'violet' };
+  const hues = { handoff: 'blue', prefix: 'green', borrow: 'amber', settle: 'violet', activations: 'red' };
   const moved = Object.entries(hues).filter(([kind]) => load.bytesMoved[kind].at(-1) > 0);
   if (moved.length === 0) return;
   const series = moved.map(([kind, hue]) => ({ label: kind, hue, values: rate(load.bytesMoved[kind]) }));
   plot('Network', 'bytes a second between instances, by what they are for', series);
+  const line = { fill: 0, width: 1 };
+  const nics = [
+    { label: 'sends, mean', hue: 'blue', values: over(load.nicSent, mean) },
+    { label: 'sends, most', hue: 'soft', values: over(load.nicSent, most), ...line },
+    { label: 'receives, mean', hue: 'green', values: over(load.nicReceived, mean), ...line },
+    { label: 'receives, most', hue: 'amber', values: over(load.nicReceived, most), ...line },
+  ];
+  plot('NICs', 'share of what each carries in one direction', nics, { format: percent });
+}
+
+/** Where instances lend. */
+function lending(plot) {
+  if (load.debts.length === 0) return;
+  const lent = load.debts.map((edges) => sum(edges.map(([, , blocks]) => blocks)));
+  plot('Lent memory', 'blocks of KV that instances have of one another', [
+    { label: 'lent', hue: 'violet', values: lent },
+  ]);
 }
 
 /** How full each one is, where there is more than device memory. */
@@ -154,7 +172,10 @@ function plotsOverTime() {
   plot('Balance', 'requests running on one instance', spread);
   tiers(plot);
   network(plot);
+  lending(plot);
   pools(plot);
+  links(place, load, report.instances);
+  debts(place, load, report.instances);
 }
 
 /** '5 prefill, 3 decode': names end with a number. */

@@ -7,6 +7,7 @@ import type { RemoteWork } from '../../cluster/lending/remote-work.ts';
 import type { LendingTimes } from '../../cluster/lending/times.ts';
 import type { LengthInstance, LengthRequest, StepCostModel } from '../../cluster/length-work.ts';
 import type { InstanceEvent } from '../../cluster/messages.ts';
+import type { LedgerEdge } from '../../policy/lending/debt-ledger.ts';
 import { counterUniform } from '../../util/counter-random.ts';
 import { EventHeap } from '../event-heap.ts';
 import type { SimulatedExecutor } from '../executor.ts';
@@ -312,13 +313,13 @@ export class ClusterLending {
     this.#heap.push(nextUs, index);
   }
 
-  /** Blocks that `debtor` (first index) owes each creditor: none at the diagonal. */
-  get debts(): readonly (readonly number[])[] {
-    const { instances } = this.#host;
-    return instances.map(({ borrower }) => {
-      const owed = new Array<number>(instances.length).fill(0);
-      for (const { creditor, blocks } of borrower?.rmanager.debtor.totals ?? []) owed[creditor] += blocks;
-      return owed;
+  /** Who owes whom, as debtors have it. */
+  get debts(): readonly LedgerEdge[] {
+    return this.#host.instances.flatMap(({ borrower }, debtor) => {
+      const owed = new Map<number, number>();
+      for (const { creditor, blocks } of borrower?.rmanager.debtor.totals ?? [])
+        if (blocks > 0) owed.set(creditor, (owed.get(creditor) ?? 0) + blocks);
+      return [...owed].map(([creditor, blocks]) => ({ debtor, creditor, blocks }));
     });
   }
 

@@ -67,6 +67,13 @@ class Flow implements SharedFlow {
     return this.complete && this.producesUntilUs <= this.settledUs && this.backlog < byteMin;
   }
 
+  /** Bytes that have left by `nowUs`; it stays as it is. */
+  sentBy(nowUs: number): number {
+    const us = nowUs - this.settledUs;
+    const produced = nowUs >= this.producesUntilUs ? this.producedThen : this.produced + this.productionRate * us;
+    return Math.min(produced, this.sent + this.rate * us);
+  }
+
   /** Brings it to `nowUs`, which no event of its own may lie before. */
   settle(nowUs: number): void {
     const us = nowUs - this.settledUs;
@@ -174,6 +181,11 @@ export class Flows {
       if (users.length === 0) this.#resources.delete(name);
     }
     return Math.round(flow.sent);
+  }
+
+  /** Bytes that have left by `nowUs`: looking changes nothing. */
+  sentBy(nowUs: number, id: FlowId): number {
+    return this.#at(id).sentBy(nowUs);
   }
 
   /** Looks at the flows that something happens to at `nowUs`: returns one that has left completely, to be closed, until there is none. */

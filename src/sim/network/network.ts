@@ -34,6 +34,21 @@ function keyOf({ from, to, name, kind }: Stream): string {
   return `${from}>${to} ${kind} ${name}`;
 }
 
+/** Bytes from the start on, by instance. */
+interface Traffic {
+  readonly sent: Float64Array;
+  readonly received: Float64Array;
+}
+
+export interface Link {
+  readonly from: number;
+  readonly to: number;
+  readonly bytes: number;
+}
+
+/** Of larger clusters nobody looks at pairs. */
+const instancesInPairs = 64;
+
 /** A transfer that has left completely: it lands `us` later. */
 export interface Departed extends Stream {
   readonly us: number;
@@ -46,9 +61,16 @@ export class Network {
   readonly #flows: Flows;
   readonly #transfers = new Map<string, Transfer>();
   readonly #byFlow: (Transfer | undefined)[] = [];
+  /** Of transfers that have ended. */
+  readonly #ended: Traffic;
+  /** (instances, instances): bytes of those from one to another; none where there are too many pairs. */
+  readonly #pairs: Float64Array;
 
   constructor(config: NetworkConfig) {
     this.#config = config;
+    const instances = config.nics.length;
+    this.#ended = { sent: new Float64Array(instances), received: new Float64Array(instances) };
+    this.#pairs = new Float64Array(instances <= instancesInPairs ? instances ** 2 : 0);
     this.#flows = new Flows((resource) => this.#capacity(resource));
   }
 
@@ -98,6 +120,30 @@ export class Network {
     this.#flows.offer(nowUs, transfer.flow, bytes, untilUs, last);
   }
 
+  /** What every NIC has carried by `nowUs`, with what is under way: looking changes nothing. */
+  trafficBy(nowUs: number): Traffic {
+    const [sent, received] = [this.#ended.sent.slice(), this.#ended.received.slice()];
+    for (const { flow, from, to } of this.#transfers.values()) {
+      const bytes = this.#flows.sentBy(nowUs, flow);
+      sent[from] += bytes;
+      received[to] += bytes;
+    }
+    return { sent, received };
+  }
+
+  /** Who has sent whom how many bytes, of transfers that have ended; empty of a cluster of too many pairs. */
+  get links(): readonly Link[] {
+    const instances = this.#ended.sent.length;
+    return [...this.#pairs.entries()]
+      .filter(([, bytes]) => bytes > 0)
+      .map(([pair, bytes]) => ({ from: Math.floor(pair / instances), to: pair % instances, bytes }));
+  }
+
+  /** Bytes a second that each instance can send, and receive. */
+  get nicBytesPerSecond(): readonly number[] {
+    return this.#config.nics.map(({ bytesPerSecond }) => bytesPerSecond);
+  }
+
   /** Those under way. */
   get transfers(): Iterable<Pick<Transfer, 'from' | 'to' | 'name' | 'kind'>> {
     return this.#transfers.values();
@@ -121,9 +167,12 @@ export class Network {
   }
 
   #close(nowUs: number, transfer: Transfer): number {
-    const { flow, kind } = transfer;
+    const { flow, kind, from, to } = transfer;
     const bytes = this.#flows.close(nowUs, flow);
     this.moved[kind] += bytes;
+    this.#ended.sent[from] += bytes;
+    this.#ended.received[to] += bytes;
+    if (this.#pairs.length > 0) this.#pairs[from * this.#ended.sent.length + to] += bytes;
     this.#transfers.delete(keyOf(transfer));
     this.#byFlow[flow] = undefined;
     return bytes;
