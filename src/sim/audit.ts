@@ -2,7 +2,7 @@
 import { Histogram } from './histogram.ts';
 
 /** Of counts. */
-interface CountFigures {
+export interface CountFigures {
   readonly requests: number;
   readonly predictedMean: number;
   readonly actualMean: number;
@@ -11,7 +11,7 @@ interface CountFigures {
   readonly errorP90: number;
 }
 
-interface AuditFigures {
+export interface AuditFigures {
   readonly requests: number;
   readonly predictedMsMean: number;
   readonly actualMsMean: number;

@@ -1,7 +1,7 @@
 // How the cluster stood over time: samples at equal distances in bounded memory, however long the run.
 import type { PoolLoads } from '../cluster/gate.ts';
 import type { InstanceSnapshot } from '../cluster/ports.ts';
-import type { LedgerEdge } from '../policy/lending/debt-ledger.ts';
+import type { Debt } from './lending/cluster-lending.ts';
 import { type ByteKind, byteKinds, type Link, type Network } from './network/network.ts';
 import type { Outcome } from './outcome.ts';
 
@@ -13,7 +13,7 @@ export interface RecordedSimulation {
   readonly nowUs: number;
   readonly outcome: Outcome;
   readonly inside: { readonly network: Pick<Network, 'moved' | 'trafficBy' | 'links' | 'nicBytesPerSecond'> };
-  readonly lending: { readonly debts: readonly LedgerEdge[] } | undefined;
+  readonly lending: { readonly debts: readonly Debt[] } | undefined;
   advance(timeUs: number): void;
   loads(nowUs: number): PoolLoads | undefined;
   snapshots(): readonly InstanceSnapshot[];
@@ -58,7 +58,7 @@ interface Sample {
   readonly totals: Readonly<Record<TotalName, number>>;
   readonly bytesMoved: Readonly<Record<ByteKind, number>>;
   readonly traffic: ReturnType<Network['trafficBy']>;
-  readonly debts: readonly LedgerEdge[];
+  readonly debts: readonly Debt[];
   readonly loads: PoolLoads | undefined;
   readonly tiers: Readonly<Record<TierName, number | undefined>>;
 }

@@ -7,7 +7,6 @@ import type { RemoteWork } from '../../cluster/lending/remote-work.ts';
 import type { LendingTimes } from '../../cluster/lending/times.ts';
 import type { LengthInstance, LengthRequest, StepCostModel } from '../../cluster/length-work.ts';
 import type { InstanceEvent } from '../../cluster/messages.ts';
-import type { LedgerEdge } from '../../policy/lending/debt-ledger.ts';
 import { counterUniform } from '../../util/counter-random.ts';
 import { EventHeap } from '../event-heap.ts';
 import type { SimulatedExecutor } from '../executor.ts';
@@ -26,6 +25,12 @@ export interface ClusterLendingConfig {
   /** Of one row, over all layers: its query and its partial. */
   readonly queryRowBytes: number;
   readonly layers: number;
+}
+
+export interface Debt {
+  readonly debtor: number;
+  readonly creditor: number;
+  readonly blocks: number;
 }
 
 export interface LendingCounts {
@@ -314,7 +319,7 @@ export class ClusterLending {
   }
 
   /** Who owes whom, as debtors have it. */
-  get debts(): readonly LedgerEdge[] {
+  get debts(): readonly Debt[] {
     return this.#host.instances.flatMap(({ borrower }, debtor) => {
       const owed = new Map<number, number>();
       for (const { creditor, blocks } of borrower?.rmanager.debtor.totals ?? [])
