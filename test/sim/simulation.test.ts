@@ -141,6 +141,20 @@ describe('a simulated run', () => {
     expect(coalesced).toBeGreaterThan(1000);
   });
 
+  it('looks again at who waits after a step for which somebody made way', () => {
+    const trace = [
+      requestOf(0, 0, 96, 57, 2),
+      requestOf(1, 0, 124, 18, 1),
+      requestOf(2, 0, 53, 2, 1),
+      requestOf(3, 0, 79, 18),
+    ];
+    const [coalesced, single] = [true, false].map(
+      (coalesce) => run(trace, { instances: mixed(1, { coalesce, blocks: 14 }) }).outcome,
+    );
+    expect(single?.preemptions).toBeGreaterThan(0);
+    expect(coalesced?.stateHash).toBe(single?.stateHash);
+  });
+
   it('lets the conductor hear of a first token when it comes, though equal steps could follow', () => {
     // One row of the first prompt is left for a step of its own; where the third request goes depends on when that ended.
     const trace = [

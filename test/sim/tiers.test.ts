@@ -77,6 +77,16 @@ describe('a simulated instance with host memory', () => {
     expect(outcome.missReasons.evicted).toBe(5);
   });
 
+  it('counts no hit where one that was preempted takes its blocks again', () => {
+    const instances = cluster(
+      { mixed: 1 },
+      { blocks: 14, tiers: { hostBlocks: 19, ssdBlocks: 0 }, hostLink: link(1e8) },
+    );
+    const { outcome } = run([requestOf(0, 0, 62, 58), requestOf(1, 0, 28, 53), requestOf(2, 0, 78, 23)], { instances });
+    expect(outcome.preemptions).toBeGreaterThan(0);
+    expect(outcome.tiers?.hitTokens).toEqual({ device: 0, host: 0, ssd: 0, instance: 0 });
+  });
+
   it('ends every request once, frees all, and is the same with equal steps run one by one', () => {
     const tiers = fc.record({ hostBlocks: fc.integer({ min: 1, max: 24 }), ssdBlocks: fc.constantFrom(0, 10, 80) });
     const shapes = fc.record({ mixed: fc.nat(2), prefill: fc.integer({ min: 1, max: 2 }), decode: fc.constant(1) });

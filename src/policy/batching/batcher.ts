@@ -39,6 +39,8 @@ export class Batcher {
   readonly #planned: Sequence[] = [];
   readonly #prefills: Sequence[] = [];
   #admitting = true;
+  /** Somebody made way in this plan, so that it let nobody in: the next one may. */
+  #crowded = false;
   #wholeOnly = false;
   /** A batch job waits for memory that is left to batch jobs. */
   #backgroundWaits = false;
@@ -125,6 +127,7 @@ export class Batcher {
     this.#budget.reset();
     if (this.#admitted.length > 0) this.#admitted.length = 0;
     this.#admitting = true;
+    this.#crowded = false;
     this.#wholeOnly = false;
     for (const sequence of this.#running.items) sequence.planned = 0;
     this.#waiting.arrange(this.#running.items);
@@ -186,7 +189,8 @@ export class Batcher {
   /** Is there one who waits and was not turned away for want of room? */
   get #mayAdmit(): boolean {
     const [first] = this.#waiting.items;
-    return first !== undefined && this.#admitting && !(first.background && this.#backgroundWaits);
+    if (first === undefined || this.#crowded) return first !== undefined;
+    return this.#admitting && !(first.background && this.#backgroundWaits);
   }
 
   /** Of batch jobs that decode alone: as long as all of them keep the time. */
@@ -344,7 +348,8 @@ export class Batcher {
       const relief = this.#overflow?.relieve(sequence);
       const victim = relief === 'hopeless' ? sequence : this.#running.last;
       // Whoever is let in now would be the next victim.
-      if (relief !== undefined || victim !== sequence) this.#admitting = false;
+      if (relief !== undefined || victim !== sequence) this.#crowded = true;
+      if (this.#crowded) this.#admitting = false;
       if (relief === 'coming' || victim === undefined || (victim === sequence && relief !== 'hopeless')) return;
       this.#preempt(victim);
       if (victim === sequence) return;
