@@ -3,7 +3,6 @@ import { platform, setPriority } from 'node:os';
 import { type MessagePort, parentPort, workerData } from 'node:worker_threads';
 import { createTokenInstance } from '../cluster/token-work.ts';
 import { Engine } from '../engine/engine.ts';
-import { modelFingerprint } from '../engine/fingerprint.ts';
 import { type LoadedModel, loadModel } from '../engine/load-model.ts';
 import type { Backend } from '../kernel/backend.ts';
 import { NativeMessenger } from '../kernel/native-messenger.ts';
@@ -15,6 +14,7 @@ import { pagesFor } from '../policy/blocks/layer-groups.ts';
 import { pageTokens } from '../util/step.ts';
 import { openModel } from '../weights/open-model.ts';
 import { createBackend } from './backend.ts';
+import { blockRoot } from './block-root.ts';
 import { defaultKvBytes } from './kv-memory.ts';
 import type { InstanceSettings } from './worker-settings.ts';
 
@@ -39,13 +39,7 @@ function load(settings: InstanceSettings, backend: Backend): { readonly model: L
   try {
     const { weights, inputs, contextTokens } = settings;
     const model = loadModel({ model: files, backend, weights, inputs, context: contextTokens });
-    const root = {
-      modelFingerprint: modelFingerprint(files),
-      weightForm: weights,
-      inputForm: inputs,
-      kvType: model.kv.type,
-      rope: JSON.stringify([model.config.positions, model.config.attention]),
-    };
+    const root = blockRoot(files, { weights, inputs });
     return { model, root };
   } finally {
     files.close();

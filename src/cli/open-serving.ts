@@ -1,24 +1,14 @@
 // Opens a model for serving: its text side on this thread, its engine on a worker thread.
-
-import type { Encode } from '../gateway/prompt.ts';
-import type { ServedModel } from '../gateway/served-model.ts';
 import { LiveCluster } from '../live/live-cluster.ts';
-import { TokenizerThread } from '../live/tokenizer-thread.ts';
 import { openModel } from '../weights/open-model.ts';
 import { locateModel } from './locate-model.ts';
 import { type InstanceOptions, type ModelOptions, oneInstance } from './options.ts';
-import { contextTokens, createServedModel } from './served-model.ts';
+import { contextTokens } from './served-model.ts';
+import { openTextSide, type TextSide } from './text-side.ts';
 import type { InstanceSettings } from './worker-settings.ts';
 
-/** Longer texts are tokenised on another thread: this many take about a millisecond. */
-const inlineCharacters = 8192;
-
-export interface Serving {
-  readonly model: ServedModel;
+export interface Serving extends TextSide {
   readonly cluster: LiveCluster;
-  readonly encode: Encode;
-  /** Ends the instances' threads. */
-  close(): Promise<void>;
 }
 
 export interface ServingOptions {
@@ -26,7 +16,7 @@ export interface ServingOptions {
   readonly queue: number;
   readonly servedModelName?: string | undefined;
   /** What sets instances apart from what the model's options say of all; one unless given. */
-  readonly instances?: readonly InstanceOptions[];
+  readonly instances?: readonly InstanceOptions[] | undefined;
 }
 
 export async function openServing(options: ModelOptions, serving: ServingOptions): Promise<Serving> {
@@ -45,26 +35,20 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
       queueMax: queue,
       log: console.error,
     });
-    const model = await servedOrClosed(cluster, () => createServedModel(files, context, servedModelName ?? name));
-    const { tokenizer } = model;
-    const thread = new TokenizerThread(new URL('./tokenizer-worker.js', import.meta.url), { model: path });
-    const encode: Encode = async (text, addSpecial) => {
-      if (text.length > inlineCharacters) return thread.encode(text, addSpecial);
-      return Int32Array.from(tokenizer?.encode(text, { addSpecial }) ?? []);
-    };
+    const text = await textOrClosed(cluster, () => openTextSide(files, path, context, servedModelName ?? name));
     const close = async (): Promise<void> => {
-      await Promise.all([cluster.close(), thread.close()]);
+      await Promise.all([cluster.close(), text.close()]);
     };
-    return { model, cluster, encode, close };
+    return { ...text, cluster, close };
   } finally {
     files.close();
   }
 }
 
 /** The threads of a model whose text side cannot be built must not keep the process alive. */
-async function servedOrClosed(cluster: LiveCluster, create: () => ServedModel): Promise<ServedModel> {
+async function textOrClosed(cluster: LiveCluster, open: () => TextSide): Promise<TextSide> {
   try {
-    return create();
+    return open();
   } catch (error) {
     await cluster.close();
     throw error;
@@ -78,7 +62,7 @@ function leastKvMemory({ kvMemory }: ModelOptions, instances: readonly InstanceO
 }
 
 /** Threads that are given for all are shared out. */
-function instanceSettings(
+export function instanceSettings(
   options: ModelOptions,
   own: InstanceOptions,
   model: string,

@@ -69,10 +69,17 @@ const instancesSchema = z
     return roles.has('prefill') === roles.has('decode');
   }, 'instances that prefill need some that decode, and those need some that prefill');
 
+/** Where a cluster's processes meet, and which cluster it is. */
+const natsUrl = z.string().regex(/^(nats|tls):\/\/[^\s/]+\/?$/, 'write nats://HOST:PORT');
+const clusterName = z.string().regex(/^[\w-]{1,64}$/, 'letters, digits, - and _, at most 64');
+
 const apiKey = z.string().min(1, 'a key is empty');
 
 export const serveOptionsSchema = modelOptionsSchema.extend({
-  instances: instancesSchema.default([oneInstance]),
+  instances: instancesSchema.optional(),
+  nats: natsUrl.optional(),
+  cluster: clusterName.optional(),
+  requestTimeout: count(1, 86_400).optional(),
   host: z.string().default('127.0.0.1'),
   port: count(0, 65_535).default(8000),
   apiKey: z.union([apiKey.transform((key) => [key]), z.array(apiKey)]).default([]),
@@ -83,12 +90,29 @@ export const serveOptionsSchema = modelOptionsSchema.extend({
   logLevel: z.enum(['debug', 'info', 'warn', 'error', 'silent']).default('info'),
 });
 
+export const joinOptionsSchema = modelOptionsSchema.extend({
+  nats: natsUrl.optional(),
+  cluster: clusterName.optional(),
+  name: clusterName.optional(),
+  role: z
+    .enum(['mixed', 'prefill', 'decode'])
+    .refine((role) => role === 'mixed', 'prompts are handed over inside one process only, as yet: write mixed')
+    .default('mixed'),
+});
+export type JoinOptions = z.infer<typeof joinOptionsSchema>;
+
 export type ModelOptions = z.infer<typeof modelOptionsSchema>;
 export type ServeOptions = z.infer<typeof serveOptionsSchema>;
 
 export function modelFlag(): Option {
   const kinds = 'GGUF file, Hugging Face directory, or org/name[@revision][:file.gguf] of the hub';
   return new Option('--model <model>', `${kinds} (default: the embedded kvasir-tiny)`);
+}
+
+export function addClusterFlags(command: Command): Command {
+  return command
+    .option('--nats <url>', 'NATS server where the processes of a cluster meet, with JetStream: nats://HOST:PORT')
+    .option('--cluster <name>', 'which cluster of that server (default: kvasir)');
 }
 
 /** Flags that say what to load and how. Defaults live in the schema, so that a config file can stand between. */

@@ -49,7 +49,7 @@ function together({ members, chunkTokens, queueUs, prefillUs }: GroupChoice, alo
 }
 
 interface InstanceView {
-  readonly capacityTokens: number;
+  capacityTokens: number;
   requests: number;
   /** Something was computed since the last interrupt: interrupts cannot hold the others up for ever. */
   progressed: boolean;
@@ -357,8 +357,9 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
     this.pins.pin(order, promptTokens, first === undefined ? [] : [first, ...this.roles.computing]);
   }
 
-  /** It takes requests, and nothing is known of what its cache has. */
-  admit(instance: InstanceIndex): void {
+  /** It takes requests, and nothing is known of what its cache has. @param capacityTokens of another one that has come in its place */
+  admit(instance: InstanceIndex, capacityTokens = this.#instances[instance].capacityTokens): void {
+    this.#instances[instance].capacityTokens = capacityTokens;
     this.#placer.joined(instance, this.watch.lifeOf(instance));
     this.#gate.back(instance);
     this.jobs.joined();

@@ -166,8 +166,13 @@ export type ConductorEvent<Request = GenerationRequest> =
   | { readonly kind: 'snapshot'; readonly instance: InstanceIndex; readonly snapshot: BlockSnapshot }
   /** An instance is gone with all it had. */
   | { readonly kind: 'instanceLost'; readonly instance: InstanceIndex }
-  /** It is there, or there again, and has nothing yet. `life` counts its starts. */
-  | { readonly kind: 'instanceJoined'; readonly instance: InstanceIndex; readonly life: number }
+  /** It is there, or there again, and has nothing yet. `life` counts its starts. With `capacityTokens` it is another one than was there: so many fit at once. */
+  | {
+      readonly kind: 'instanceJoined';
+      readonly instance: InstanceIndex;
+      readonly life: number;
+      readonly capacityTokens?: number;
+    }
   /** What an instance has. Late and doubled ones change nothing; after a lost one the next says all. */
   | { readonly kind: 'report'; readonly instance: InstanceIndex; readonly report: InstanceReport }
   /** An instance has let go of a request that it could have gone on with, were it not for others. Lost: no report names it any more. */

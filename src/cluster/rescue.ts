@@ -55,7 +55,7 @@ export class Rescue<Request extends { readonly id: RequestId }> {
         else this.#ignore(`instanceLost: instance ${event.instance} is unknown or lost already`);
         break;
       case 'instanceJoined':
-        this.#join(nowUs, event.instance, event.life);
+        this.#join(nowUs, event);
         break;
       case 'report':
         this.#report(nowUs, event.instance, event.report);
@@ -91,18 +91,21 @@ export class Rescue<Request extends { readonly id: RequestId }> {
   }
 
   /** An instance is there, with nothing that is known. */
-  #join(nowUs: number, instance: InstanceIndex, life: number): void {
+  #join(
+    nowUs: number,
+    { instance, life, capacityTokens }: Extract<MembershipEvent<Request>, { kind: 'instanceJoined' }>,
+  ): void {
     if (!this.#dispatch.watch.join(nowUs, instance, life)) {
       this.#ignore(`instanceJoined: instance ${instance} is unknown, or its life ${life} is over`);
       return;
     }
     this.#retryAt(nowUs, instance, none);
-    this.#admit(nowUs, instance);
+    this.#admit(nowUs, instance, capacityTokens);
   }
 
   /** What waits for an instance goes on. */
-  #admit(nowUs: number, instance: InstanceIndex): void {
-    this.#dispatch.admit(instance);
+  #admit(nowUs: number, instance: InstanceIndex, capacityTokens?: number): void {
+    this.#dispatch.admit(instance, capacityTokens);
     for (const tracked of [...this.#requests.values()])
       if (tracked.now === undefined && !this.#dispatch.jobs.isHeld(tracked.id)) this.#tryNext(nowUs, tracked, stopped);
   }

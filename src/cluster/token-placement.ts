@@ -17,16 +17,27 @@ const usPerTokenGuess = 200;
 /** Weight of the latest prefill. */
 const newest = 0.2;
 
-/** Time from a prompt's start to its first token goes by the tokens that had to be computed, as lately. */
+/** Time from a prompt's start to its first token goes by the tokens that had to be computed, as lately; of who has computed none, as with the others. */
 class PrefillTimes implements PrefillPredictor {
-  #usPerToken = usPerTokenGuess;
+  readonly #all: readonly PrefillTimes[];
+  usPerToken: number | undefined;
+
+  constructor(all: readonly PrefillTimes[]) {
+    this.#all = all;
+  }
 
   prefillUs(tokens: number, cachedTokens: number): number {
-    return Math.max(1, tokens - cachedTokens) * this.#usPerToken;
+    return Math.max(1, tokens - cachedTokens) * (this.usPerToken ?? this.#mean());
   }
 
   observe(computedTokens: number, us: number): void {
-    this.#usPerToken += newest * (us / Math.max(1, computedTokens) - this.#usPerToken);
+    this.usPerToken ??= this.#mean();
+    this.usPerToken += newest * (us / Math.max(1, computedTokens) - this.usPerToken);
+  }
+
+  #mean(): number {
+    const learned = this.#all.flatMap(({ usPerToken = [] }) => usPerToken);
+    return learned.length === 0 ? usPerTokenGuess : learned.reduce((sum, us) => sum + us, 0) / learned.length;
   }
 }
 
@@ -54,8 +65,17 @@ export class TokenPlacement {
   /** The model is loaded: its blocks chain from `root`. @param kinds (instances): equal for those that compute alike */
   begin(root: BlockRoot, kinds: readonly number[]): void {
     this.#root = root;
-    const times = new Map(kinds.map((kind) => [kind, new PrefillTimes()]));
-    this.#times = kinds.map((kind) => times.get(kind) ?? new PrefillTimes());
+    const all: PrefillTimes[] = [];
+    const times = new Map<number, PrefillTimes>();
+    for (const kind of kinds) if (!times.has(kind)) times.set(kind, new PrefillTimes(all));
+    all.push(...times.values());
+    this.#times = kinds.map((kind) => times.get(kind) ?? new PrefillTimes(all));
+  }
+
+  /** There is another instance in the place of the one that was there. */
+  replaced(instance: InstanceIndex): void {
+    const times = this.#times[instance];
+    if (times !== undefined) times.usPerToken = undefined;
   }
 
   get config(): PlacerConfig<GenerationRequest> {

@@ -86,7 +86,10 @@ export class Conducting {
   }
 
   /** What one turn of an instance's loop brought. */
-  hear(instance: InstanceIndex, { events, prefilled, letGo, journals, blocks }: Omit<EventsMessage, 'kind'>): void {
+  hear(
+    instance: InstanceIndex,
+    { events, prefilled, letGo, journals, blocks }: Omit<EventsMessage, 'kind' | 'snapshot'>,
+  ): void {
     const { placement } = this.#options;
     for (const journal of journals) this.feed({ kind: 'journal', instance, journal });
     if (blocks !== undefined) this.feed({ kind: 'snapshot', instance, snapshot: blocks });

@@ -17,7 +17,7 @@ function read(yaml: string) {
 const mixed = { role: 'mixed' };
 
 test('instances are a number of equal ones, or a list of what sets each apart', () => {
-  expect(readOptions(serveOptionsSchema, {}).instances).toEqual([mixed]);
+  expect(readOptions(serveOptionsSchema, {}).instances).toBeUndefined();
   expect(readOptions(serveOptionsSchema, { instances: '3' }).instances).toEqual([mixed, mixed, mixed]);
   expect(read('instances: 2')).toEqual([mixed, mixed]);
   const list = 'instances:\n  - {threads: 2, kv-memory: 1g}\n  - {kvMemory: 512m}\n';

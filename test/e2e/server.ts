@@ -4,36 +4,52 @@ import { fileURLToPath } from 'node:url';
 
 const command = fileURLToPath(new URL('../../dist/cli/main.js', import.meta.url));
 
-export interface RunningServer {
-  readonly url: string;
+export interface RunningProcess {
   readonly output: () => string;
   readonly process: ChildProcess;
   /** Sends SIGTERM and resolves with the exit code. */
   stop(): Promise<number | null>;
 }
 
+export interface RunningServer extends RunningProcess {
+  readonly url: string;
+}
+
 /** @throws Error with the server's output when it ends before it serves */
 export async function startServer(flags: readonly string[], env: Record<string, string> = {}): Promise<RunningServer> {
-  const child = spawn(process.execPath, [command, 'serve', '--port', '0', '--log-level', 'warn', ...flags], {
-    env: { ...process.env, ...env },
-  });
+  const args = ['serve', '--port', '0', '--log-level', 'warn', ...flags];
+  const { said: url, ...running } = await startCommand(args, /Serving on (\S+)/, env);
+  return { url, ...running };
+}
+
+/** An instance that has joined a cluster. @throws Error with its output when it ends before */
+export function startInstance(flags: readonly string[]): Promise<RunningProcess> {
+  return startCommand(['join', '--threads', '1', ...flags], /Joined as (\S+)/, {});
+}
+
+async function startCommand(
+  args: readonly string[],
+  ready: RegExp,
+  env: Record<string, string>,
+): Promise<RunningProcess & { readonly said: string }> {
+  const child = spawn(process.execPath, [command, ...args], { env: { ...process.env, ...env } });
   let output = '';
   const exited = new Promise<number | null>((resolve) => child.once('exit', resolve));
-  const url = await new Promise<string>((resolve, reject) => {
+  const said = await new Promise<string>((resolve, reject) => {
     const listen = (chunk: Buffer): void => {
       output += chunk.toString();
-      const found = /Serving on (\S+)/.exec(output)?.[1];
+      const found = ready.exec(output)?.[1];
       if (found !== undefined) resolve(found);
     };
     child.stdout.on('data', listen);
     child.stderr.on('data', listen);
-    void exited.then((code) => reject(new Error(`the server ended with ${code}: ${output}`)));
+    void exited.then((code) => reject(new Error(`it ended with ${code}: ${output}`)));
   });
   const stop = (): Promise<number | null> => {
     child.kill('SIGTERM');
     return exited;
   };
-  return { url, output: () => output, process: child, stop };
+  return { said, output: () => output, process: child, stop };
 }
 
 /** Value of an unlabelled metric. */

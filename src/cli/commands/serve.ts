@@ -1,19 +1,32 @@
 // `kvasir serve`: loads a model, listens, and drains on SIGTERM or SIGINT.
 import { Command } from 'commander';
 import { pino } from 'pino';
+import type { InferencePort } from '../../cluster/ports.ts';
 import type { ServedModel } from '../../gateway/served-model.ts';
 import { type Gateway, listen } from '../../gateway/server.ts';
-import type { LiveCluster } from '../../live/live-cluster.ts';
 import type { InstanceDescription } from '../../live/protocol.ts';
 import { answerMemoryQuestions } from '../memory-questions.ts';
-import { openServing, type Serving } from '../open-serving.ts';
-import { addModelFlags, readOptions, type ServeOptions, serveOptionsSchema } from '../options.ts';
+import { openClusterGateway } from '../open-cluster.ts';
+import { openServing } from '../open-serving.ts';
+import {
+  addClusterFlags,
+  addModelFlags,
+  readOptions,
+  type ServeOptions,
+  serveOptionsSchema,
+  toFlag,
+} from '../options.ts';
+import { stopSignal } from '../stop-signal.ts';
+import type { TextSide } from '../text-side.ts';
+import { UsageError } from '../usage-error.ts';
 
 const streamBufferBytesMax = 2 ** 20;
 const drainGraceMs = 30_000;
+const never = new Promise<void>(() => {});
 
 export function serveCommand(): Command {
-  return addModelFlags(new Command('serve').description('serve a model over an OpenAI-compatible endpoint'))
+  const command = new Command('serve').description('serve a model over an OpenAI-compatible endpoint');
+  return addClusterFlags(addModelFlags(command))
     .option('--instances <n>', 'instances that serve, each on a thread of its own over the same weights (default: 1)')
     .option('--host <address>', 'address to listen on (default: 127.0.0.1)')
     .option('--port <n>', 'port to listen on, 0 for any (default: 8000)')
@@ -23,26 +36,57 @@ export function serveCommand(): Command {
     .option('--cors-origin <origin...>', 'browser origins that may call (default: none)')
     .option('--body-limit <size>', 'largest request body (default: 16m)')
     .option('--log-level <level>', 'debug, info, warn, error or silent (default: info)')
+    .option('--request-timeout <seconds>', 'of a cluster: a request that has not ended by then fails (default: 600)')
     .action(async (flags: Record<string, unknown>) => {
       const options = readOptions(serveOptionsSchema, flags);
-      const serving = await openServing(options, options);
-      try {
-        const gateway = await openGateway(serving, options);
-        try {
-          answerMemoryQuestions(options.instances.length);
-          announce(serving.model, await serving.cluster.ready(), gateway, options);
-          await served(serving.cluster);
-        } finally {
-          await gateway.drain(drainGraceMs);
-        }
-      } finally {
-        await serving.close();
-      }
+      if (options.nats === undefined) await serveAlone(options);
+      else await serveCluster(options.nats, options);
     });
 }
 
+async function serveAlone(options: ServeOptions): Promise<void> {
+  const wrong = (['cluster', 'requestTimeout'] as const).find((name) => options[name] !== undefined);
+  if (wrong !== undefined) throw new UsageError(`Cannot use --${toFlag(wrong)}: it needs --nats`);
+  const serving = await openServing(options, options);
+  try {
+    const gateway = await openGateway(serving, options);
+    try {
+      answerMemoryQuestions(options.instances?.length ?? 1);
+      console.log(describeInstances(serving.model.id, await serving.cluster.ready()));
+      announce(serving.model, gateway, options);
+      await served(serving.cluster.ended);
+    } finally {
+      await gateway.drain(drainGraceMs);
+    }
+  } finally {
+    await serving.close();
+  }
+}
+
+/** Instances join by themselves. */
+async function serveCluster(nats: string, options: ServeOptions): Promise<void> {
+  if (options.instances !== undefined)
+    throw new UsageError('Cannot use --instances with --nats: each instance is a `kvasir join` of its own');
+  const member = await openClusterGateway(nats, options);
+  try {
+    const gateway = await openGateway(member, options);
+    try {
+      console.log(`Model ${member.model.id}: context ${member.model.contextTokens} tokens, served by those who join`);
+      announce(member.model, gateway, options);
+      await served(never);
+    } finally {
+      await gateway.drain(drainGraceMs);
+    }
+  } finally {
+    await member.close();
+  }
+}
+
 /** @throws Error when host and port cannot be listened on */
-function openGateway({ model, cluster, encode }: Serving, options: ServeOptions): Promise<Gateway> {
+function openGateway(
+  { model, cluster, encode }: TextSide & { readonly cluster: InferencePort },
+  options: ServeOptions,
+): Promise<Gateway> {
   const settings = {
     model,
     port: cluster,
@@ -57,14 +101,8 @@ function openGateway({ model, cluster, encode }: Serving, options: ServeOptions)
   return listen(settings, options.host, options.port);
 }
 
-function announce(
-  model: ServedModel,
-  instances: readonly InstanceDescription[],
-  gateway: Gateway,
-  options: ServeOptions,
-): void {
+function announce(model: ServedModel, gateway: Gateway, options: ServeOptions): void {
   const url = `http://${gateway.host.includes(':') ? `[${gateway.host}]` : gateway.host}:${gateway.port}`;
-  console.log(describeInstances(model.id, instances));
   console.log(`Serving on ${url}`);
   // The key itself is not for logs.
   const key = options.apiKey.length === 0 ? '' : ' -H "authorization: Bearer $KEY"';
@@ -100,16 +138,8 @@ function megabytes(bytes: number): string {
 }
 
 /** Resolves when the server is asked to stop. @throws Error when it can serve no more */
-async function served(cluster: LiveCluster): Promise<void> {
-  const end = await Promise.race([stopSignal(), cluster.ended]);
+async function served(ended: Promise<void>): Promise<void> {
+  const end = await Promise.race([stopSignal(), ended]);
   if (end !== 'stop') throw new Error('Cannot go on serving: no instance is left; the lines above say why');
   console.log('Draining: running requests finish, new ones are refused');
-}
-
-function stopSignal(): Promise<'stop'> {
-  return new Promise((resolve) => {
-    const stop = (): void => resolve('stop');
-    process.once('SIGTERM', stop);
-    process.once('SIGINT', stop);
-  });
 }

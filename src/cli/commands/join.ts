@@ -1,0 +1,28 @@
+// `kvasir join`: adds an instance to a cluster, on this machine or another one, until it is stopped.
+import { Command, Option } from 'commander';
+import { openClusterInstance } from '../open-cluster.ts';
+import { addClusterFlags, addModelFlags, joinOptionsSchema, readOptions } from '../options.ts';
+import { stopSignal } from '../stop-signal.ts';
+import { UsageError } from '../usage-error.ts';
+import { describeInstances } from './serve.ts';
+
+export function joinCommand(): Command {
+  const command = new Command('join').description('add an instance to a cluster whose gateways are `serve --nats`');
+  return addClusterFlags(addModelFlags(command))
+    .addOption(new Option('--role <role>', 'what it computes (default: mixed)').choices(['mixed', 'prefill', 'decode']))
+    .option('--name <name>', 'unlike all others of the cluster (default: host and process id)')
+    .action(async (flags: Record<string, unknown>) => {
+      const options = readOptions(joinOptionsSchema, flags);
+      if (options.nats === undefined) throw new UsageError('Cannot join a cluster: --nats nats://HOST:PORT is missing');
+      const member = await openClusterInstance(options.nats, options);
+      try {
+        console.log(describeInstances(member.modelId, [member.description]));
+        console.log(`Joined as ${member.name}`);
+        const end = await Promise.race([stopSignal(), member.ended]);
+        if (end !== 'stop') throw new Error('Cannot go on serving: the instance ended; the lines above say why');
+        console.log('Leaving: what runs here goes on elsewhere');
+      } finally {
+        await member.close();
+      }
+    });
+}

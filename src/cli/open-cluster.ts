@@ -1,0 +1,121 @@
+// Opens what a process adds to a cluster: a gateway's text side and conductor, or an instance on a thread of its own.
+import { hostname } from 'node:os';
+import { modelFingerprint } from '../engine/fingerprint.ts';
+import { agreeOn } from '../live/agree.ts';
+import type { Bus } from '../live/bus/bus.ts';
+import { connectNats } from '../live/bus/nats-bus.ts';
+import { ClusterGateway } from '../live/cluster-gateway.ts';
+import { ClusterInstance } from '../live/cluster-instance.ts';
+import { InstanceThread } from '../live/instance-thread.ts';
+import type { InstanceDescription } from '../live/protocol.ts';
+import { openModel } from '../weights/open-model.ts';
+import type { ModelFiles } from '../weights/types.ts';
+import { blockRoot } from './block-root.ts';
+import { locateModel } from './locate-model.ts';
+import { instanceSettings } from './open-serving.ts';
+import { type JoinOptions, oneInstance, type ServeOptions } from './options.ts';
+import { contextTokens } from './served-model.ts';
+import { openTextSide, type TextSide } from './text-side.ts';
+
+const clusterDefault = 'kvasir';
+const requestTimeoutSDefault = 600;
+
+export interface GatewayMember extends TextSide {
+  readonly cluster: ClusterGateway;
+}
+
+/** @throws Error in one line when the server cannot be reached, or the cluster has another model */
+export function openClusterGateway(nats: string, options: ServeOptions): Promise<GatewayMember> {
+  return withModel(nats, options, async (bus, files, { path, name }) => {
+    const agreement = await agreeOn(bus, { modelFingerprint: modelFingerprint(files), root: undefined });
+    const context = contextTokens(files, options);
+    const text = openTextSide(files, path, context, options.servedModelName ?? name);
+    const cluster = new ClusterGateway({
+      ...{ bus, agreement, ...processName(undefined) },
+      queueMax: options.queue,
+      timeoutUs: (options.requestTimeout ?? requestTimeoutSDefault) * 1_000_000,
+      log: console.error,
+    });
+    const close = async (): Promise<void> => {
+      cluster.close();
+      await Promise.all([bus.close(), text.close()]);
+    };
+    return { ...text, cluster, close };
+  });
+}
+
+export interface InstanceMember {
+  readonly name: string;
+  readonly modelId: string;
+  readonly description: InstanceDescription;
+  /** Resolves when the instance's thread has ended, asked to or not. */
+  readonly ended: Promise<void>;
+  /** Its requests are done elsewhere. */
+  close(): Promise<void>;
+}
+
+/** Serves when it resolves. @throws Error in one line when it cannot, or must not */
+export function openClusterInstance(nats: string, options: JoinOptions): Promise<InstanceMember> {
+  return withModel(nats, options, async (bus, files, { path }) => {
+    const root = blockRoot(files, options);
+    const agreement = await agreeOn(bus, { modelFingerprint: root.modelFingerprint, root });
+    const context = contextTokens(files, options);
+    const thread = new InstanceThread({
+      entry: new URL('./instance-worker.js', import.meta.url),
+      data: {
+        settings: instanceSettings(options, oneInstance, path, context, 1),
+        role: options.role,
+        peers: [],
+        hashKey: Uint32Array.from(agreement.hashKey),
+        journals: true,
+        loaded: undefined,
+      },
+      log: console.error,
+      onEvents: (message) => instance?.hear(message),
+    });
+    let instance: ClusterInstance | undefined;
+    const { description, snapshot } = await thread.ready;
+    const { name, life } = processName(options.name);
+    instance = new ClusterInstance({
+      ...{ bus, name, life, agreement, root, thread },
+      capacityTokens: Math.min(description.capacityTokens, description.contextTokens),
+      vocabSize: files.config.vocabSize,
+      log: console.error,
+    });
+    instance.start(snapshot);
+    const close = async (): Promise<void> => {
+      instance.close();
+      await Promise.all([bus.close(), thread.close()]);
+    };
+    return { name, modelId: files.id, description, ended: thread.ended, close };
+  });
+}
+
+/** The bus stays open if all goes well; the files are open as long as `open` runs. */
+async function withModel<T>(
+  nats: string,
+  { model, cluster = clusterDefault }: { readonly model?: string | undefined; readonly cluster?: string | undefined },
+  open: (bus: Bus, files: ModelFiles, located: Awaited<ReturnType<typeof locateModel>>) => Promise<T>,
+): Promise<T> {
+  const located = await locateModel(model);
+  const files = openModel(located.path);
+  try {
+    const bus = await connectNats(nats, cluster);
+    try {
+      return await open(bus, files, located);
+    } catch (error) {
+      await bus.close();
+      throw error;
+    }
+  } finally {
+    files.close();
+  }
+}
+
+/** Of two starts with one name the later one has the higher life. */
+function processName(given: string | undefined): { readonly name: string; readonly life: number } {
+  const host = hostname()
+    .replace(/[^\w-]/g, '-')
+    .slice(0, 48);
+  return { name: given ?? `${host}-${process.pid}`, life: Date.now() };
+}

@@ -1,0 +1,154 @@
+// A bus over a NATS server: core subjects for messages, one key-value bucket with JetStream for records.
+import { JetStreamApiError } from '@nats-io/jetstream';
+import { type KV, Kvm } from '@nats-io/kv';
+import { type ConnectionOptions, connect, type NatsConnection } from '@nats-io/transport-node';
+import { type Bus, checkSubject, type Records, type StoredRecord, type Subject } from './bus.ts';
+
+const reconnectWaitMs = 250;
+const connectTimeoutMs = 5_000;
+/** Of JetStream: the record has another revision than was expected. */
+const wrongRevision = 10071;
+
+/**
+ * Clusters of different names share a server and do not hear each other. Comes back by itself when the server was away.
+ * @param url nats://HOST:PORT, with a token or user:password before the host where the server wants one
+ * @throws Error in one line when the server cannot be reached, refuses, or keeps no records
+ */
+export async function connectNats(url: string, cluster: string): Promise<Bus> {
+  checkSubject(cluster, false);
+  const connection = await connectOrSay(url);
+  try {
+    const bucket = await new Kvm(connection).create(`kvasir-${cluster}`, { history: 1 });
+    return new NatsBus(connection, bucket, cluster);
+  } catch (error) {
+    await connection.close();
+    throw new Error(`Cannot keep records on NATS at ${shown(url)}: is its JetStream on? ${said(error)}`);
+  }
+}
+
+async function connectOrSay(url: string): Promise<NatsConnection> {
+  try {
+    return await connect({
+      ...credentials(new URL(url)),
+      maxReconnectAttempts: -1,
+      reconnectTimeWait: reconnectWaitMs,
+      timeout: connectTimeoutMs,
+      // The process that asked decides what to do then.
+      waitOnFirstConnect: false,
+    });
+  } catch (error) {
+    throw new Error(`Cannot connect to NATS at ${shown(url)}: ${said(error)}`);
+  }
+}
+
+function credentials({ protocol, host, username, password }: URL): ConnectionOptions {
+  const [user, pass] = [decodeURIComponent(username), decodeURIComponent(password)];
+  const server = `${protocol}//${host}`;
+  if (user === '') return { servers: server };
+  return pass === '' ? { servers: server, token: user } : { servers: server, user, pass };
+}
+
+/** Without its secrets. */
+function shown(url: string): string {
+  return url.replace(/\/\/[^/]*@/, '//');
+}
+
+function said(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}
+
+class NatsBus implements Bus {
+  readonly records: Records;
+  readonly #connection: NatsConnection;
+  readonly #prefix: string;
+  readonly #watchers = new Set<(up: boolean) => void>();
+  #up = true;
+
+  constructor(connection: NatsConnection, bucket: KV, cluster: string) {
+    this.#connection = connection;
+    this.#prefix = `kvasir.${cluster}.`;
+    this.records = new NatsRecords(bucket);
+    void this.#follow();
+  }
+
+  publish(subject: Subject, payload: Uint8Array): void {
+    checkSubject(subject, false);
+    // The client would keep it for later, when it is no longer true.
+    if (this.#up && !this.#connection.isClosed()) this.#connection.publish(this.#prefix + subject, payload);
+  }
+
+  subscribe(subject: Subject, hear: (payload: Uint8Array, subject: Subject) => void): () => void {
+    checkSubject(subject, true);
+    if (this.#connection.isClosed()) return () => {};
+    const subscription = this.#connection.subscribe(this.#prefix + subject, {
+      callback: (error, message) => {
+        if (error === null) hear(message.data, message.subject.slice(this.#prefix.length));
+      },
+    });
+    return () => subscription.unsubscribe();
+  }
+
+  async flush(): Promise<void> {
+    if (!this.#up || this.#connection.isClosed()) throw new Error('Cannot flush the bus: the connection is down');
+    await this.#connection.flush();
+  }
+
+  watch(tell: (up: boolean) => void): () => void {
+    this.#watchers.add(tell);
+    tell(this.#up && !this.#connection.isClosed());
+    return () => this.#watchers.delete(tell);
+  }
+
+  async close(): Promise<void> {
+    if (this.#connection.isClosed()) return;
+    // Draining waits for the server, which may be gone.
+    await (this.#up ? this.#connection.drain() : this.#connection.close());
+    this.#turn(false);
+  }
+
+  async #follow(): Promise<void> {
+    for await (const { type } of this.#connection.status()) {
+      if (type === 'disconnect') this.#turn(false);
+      if (type === 'reconnect') this.#turn(true);
+    }
+  }
+
+  #turn(up: boolean): void {
+    if (this.#up === up) return;
+    this.#up = up;
+    for (const tell of this.#watchers) tell(up);
+  }
+}
+
+class NatsRecords implements Records {
+  readonly #bucket: KV;
+
+  constructor(bucket: KV) {
+    this.#bucket = bucket;
+  }
+
+  async read(key: Subject): Promise<StoredRecord | undefined> {
+    checkSubject(key, false);
+    const entry = await this.#bucket.get(key);
+    return entry?.operation === 'PUT' ? { value: Uint8Array.from(entry.value), revision: entry.revision } : undefined;
+  }
+
+  write(key: Subject, value: Uint8Array, revision: number | undefined): Promise<number | undefined> {
+    checkSubject(key, false);
+    const written =
+      revision === undefined ? this.#bucket.create(key, value) : this.#bucket.update(key, value, revision);
+    return written.catch(undefinedIfOther);
+  }
+
+  async remove(key: Subject, revision: number): Promise<boolean> {
+    checkSubject(key, false);
+    const removed = this.#bucket.delete(key, { previousSeq: revision }).then(() => true);
+    return (await removed.catch(undefinedIfOther)) ?? false;
+  }
+}
+
+/** Somebody else was faster: that is an answer, not an error. */
+function undefinedIfOther(error: unknown): undefined {
+  if (error instanceof JetStreamApiError && error.code === wrongRevision) return undefined;
+  throw error;
+}

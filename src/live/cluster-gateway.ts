@@ -1,0 +1,233 @@
+// An inference port over instances of other processes: a conductor of its own, and a link to each instance that has joined the cluster.
+import { sizeOf } from '../cluster/admission.ts';
+import { type Agreement, formsDiffer, identityOf } from '../cluster/agreement.ts';
+import { Conductor } from '../cluster/conductor.ts';
+import type { Departure } from '../cluster/membership.ts';
+import type { InstanceIndex } from '../cluster/messages.ts';
+import type {
+  GenerationEvent,
+  GenerationRequest,
+  InferencePort,
+  InstanceSnapshot,
+  RequestId,
+} from '../cluster/ports.ts';
+import { TokenPlacement } from '../cluster/token-placement.ts';
+import { TokenProgress } from '../cluster/token-progress.ts';
+import type { Bus } from './bus/bus.ts';
+import { Conducting, type Reach } from './conducting.ts';
+import type { BlockRoot } from './protocol.ts';
+import { nothingYet, sumOf } from './snapshots.ts';
+import { type Peer, Station, silentUs } from './station.ts';
+import { encode } from './wire/codec.ts';
+import { type InstanceAnnouncement, type Order, readInstance, readStatus, readTurn } from './wire/messages.ts';
+
+const nobodyJoined: GenerationEvent = {
+  kind: 'failed',
+  code: 'NOT_READY',
+  message: 'Cannot admit request: no instance of the cluster is there: /ready tells when one is',
+  retryAfterMs: 1000,
+};
+
+/** Instances that the conductor has places for. */
+const slotsMax = 64;
+/** A request may be what its instance died of. */
+const triesMax = 4;
+/** Instances are given up when they fall silent; what none of them has told of for so long is lost besides. */
+const patienceUs = 8 * silentUs;
+
+export interface ClusterGatewayOptions {
+  readonly bus: Bus;
+  readonly name: string;
+  readonly life: number;
+  readonly agreement: Agreement;
+  /** Requests accepted at once. */
+  readonly queueMax: number;
+  /** Of a request, from submit to its end. */
+  readonly timeoutUs: number;
+  readonly log: (message: string) => void;
+}
+
+interface Slot {
+  /** Undefined: it is free. */
+  peer: Peer<InstanceAnnouncement> | undefined;
+  /** Whose it is, or was last. */
+  name: string;
+  /** Sessions that it has had: the conductor knows them as lives of one instance. */
+  life: number;
+  snapshot: InstanceSnapshot;
+}
+
+export class ClusterGateway implements InferencePort {
+  readonly #options: ClusterGatewayOptions;
+  readonly #station: Station<InstanceAnnouncement>;
+  readonly #conducting: Conducting;
+  readonly #placement: TokenPlacement;
+  readonly #slots: Slot[] = [];
+  /** Form of the first instance that joined: the others have it too. */
+  #root: BlockRoot | undefined;
+
+  constructor(options: ClusterGatewayOptions) {
+    this.#options = options;
+    const { bus, name, life, log } = options;
+    this.#placement = new TokenPlacement(Uint32Array.from(options.agreement.hashKey));
+    this.#conducting = new Conducting({ reach: this.#reach(), placement: this.#placement, log });
+    this.#station = new Station<InstanceAnnouncement>({
+      ...{ bus, name, life, log },
+      kind: 'gateway',
+      about: {},
+      read: readInstance,
+      refuses: (member) => this.#refuses(member),
+      onJoined: (peer) => this.#join(peer),
+      onLost: (peer, why) => this.#lose(peer, why),
+      onMessage: (peer, message) => this.#hear(peer, message),
+      onStatus: (peer, status) => this.#hearStatus(peer, status),
+    });
+    this.#station.start();
+  }
+
+  submit(request: GenerationRequest, sink: (event: GenerationEvent) => void): void {
+    if (this.#present().length === 0) sink(nobodyJoined);
+    else this.#conducting.submit(request, sink);
+  }
+
+  overload(ahead: number): Extract<GenerationEvent, { kind: 'failed' }> | undefined {
+    return this.#conducting.overload(ahead);
+  }
+
+  cancel(id: RequestId): void {
+    this.#conducting.cancel(id);
+  }
+
+  snapshot(): InstanceSnapshot {
+    const sum = sumOf(this.instances());
+    return { ...sum, ready: this.#present().length > 0 && !this.#conducting.draining };
+  }
+
+  instances(): readonly InstanceSnapshot[] {
+    return this.#slots.map(({ snapshot }) => snapshot);
+  }
+
+  drain(): Promise<void> {
+    return this.#conducting.drain();
+  }
+
+  /** Instances cancel what they still have of its requests. */
+  close(): void {
+    this.#conducting.close();
+    this.#station.close();
+  }
+
+  #present(): readonly Slot[] {
+    return this.#slots.filter(({ peer }) => peer !== undefined);
+  }
+
+  #refuses({ root, identity }: InstanceAnnouncement): string | undefined {
+    const { hashKey, modelFingerprint } = this.#options.agreement;
+    const differs = formsDiffer(this.#root ?? { ...root, modelFingerprint }, root);
+    if (differs !== undefined) return differs;
+    return identityOf(root, hashKey) === identity ? undefined : 'it keys the identities of blocks in another way';
+  }
+
+  #join(peer: Peer<InstanceAnnouncement>): void {
+    const { name, root, capacityTokens } = peer.member;
+    const instance = this.#slotFor(name);
+    if (instance === undefined) {
+      this.#options.log(`Cannot take instance ${name}: ${slotsMax} are there`);
+      return;
+    }
+    this.#begin(root);
+    const slot = this.#slots[instance];
+    if (slot.name !== name) this.#placement.replaced(instance);
+    slot.name = name;
+    slot.peer = peer;
+    slot.life++;
+    this.#options.log(`Instance ${name} has joined: ${this.#present().length} serve`);
+    this.#conducting.feed({ kind: 'instanceJoined', instance, life: slot.life, capacityTokens });
+  }
+
+  /** The one that it had before, a new one, or one that nobody has now. */
+  #slotFor(name: string): InstanceIndex | undefined {
+    const own = this.#slots.findIndex((slot) => slot.name === name);
+    if (own >= 0) return own;
+    if (this.#slots.length < slotsMax)
+      return this.#slots.push({ peer: undefined, name, life: 0, snapshot: nothingYet }) - 1;
+    const free = this.#slots.findIndex(({ peer }) => peer === undefined);
+    return free < 0 ? undefined : free;
+  }
+
+  /** The first instance says what blocks chain from. */
+  #begin(root: BlockRoot): void {
+    if (this.#root !== undefined) return;
+    this.#root = root;
+    const slots = Array.from({ length: slotsMax }, (_, slot) => slot);
+    this.#placement.begin(root, slots);
+    const conductor = new Conductor<GenerationRequest>({
+      instances: slots.map(() => ({ capacityTokens: 0, absent: true })),
+      queueMax: this.#options.queueMax,
+      size: sizeOf,
+      placement: this.#placement.config,
+      retries: {
+        triesMax,
+        progressOf: (request) => new TokenProgress(request),
+        patience: { silentUs: patienceUs, timeoutUs: this.#options.timeoutUs },
+      },
+    });
+    this.#conducting.begin(conductor);
+  }
+
+  #lose({ member: { name } }: Peer<InstanceAnnouncement>, why: Departure): void {
+    const instance = this.#slots.findIndex((slot) => slot.peer?.member.name === name);
+    const slot = this.#slots[instance];
+    if (slot === undefined) return;
+    slot.peer = undefined;
+    // It has counted what it has counted; it holds nothing any more.
+    const { ready, waiting, running, pages } = nothingYet;
+    slot.snapshot = { ...slot.snapshot, ready, waiting, running, pages };
+    this.#options.log(`Instance ${name} ${why}: ${this.#present().length} serve`);
+    this.#conducting.feed({ kind: 'instanceLost', instance });
+  }
+
+  #slotOf(peer: Peer<InstanceAnnouncement>): InstanceIndex | undefined {
+    const instance = this.#slots.findIndex((slot) => slot.peer === peer);
+    return instance < 0 ? undefined : instance;
+  }
+
+  #hear(peer: Peer<InstanceAnnouncement>, message: Uint8Array): void {
+    const instance = this.#slotOf(peer);
+    if (instance === undefined) return;
+    const turn = readTurn(message);
+    const { life } = this.#slots[instance];
+    this.#conducting.hear(instance, {
+      ...turn,
+      journals: turn.journals.map((journal) => ({ ...journal, life })),
+      blocks: turn.blocks && { ...turn.blocks, life },
+    });
+  }
+
+  #hearStatus(peer: Peer<InstanceAnnouncement>, bytes: Uint8Array): void {
+    const instance = this.#slotOf(peer);
+    if (instance === undefined) return;
+    const { snapshot, number, journal, requests } = readStatus(bytes);
+    const slot = this.#slots[instance];
+    slot.snapshot = snapshot;
+    const report = {
+      life: slot.life,
+      ...{ number, journal },
+      requests: requests.map((request) => ({ ...request, awaited: false })),
+    };
+    this.#conducting.feed({ kind: 'report', instance, report });
+  }
+
+  #reach(): Reach {
+    return {
+      forward: (instance, request) => this.#tell(instance, { kind: 'submit', request }),
+      cancel: (instance, id, interrupt) => this.#tell(instance, { kind: 'cancel', id, interrupt }),
+      tellBlocks: (instance) => this.#tell(instance, { kind: 'tellBlocks' }),
+    };
+  }
+
+  #tell(instance: InstanceIndex, order: Order): void {
+    const peer = this.#slots[instance]?.peer;
+    if (peer !== undefined) this.#station.send(peer, encode(order));
+  }
+}

@@ -1,0 +1,258 @@
+// One process of a cluster on the bus: announces itself, hears who else is there, and keeps a link to each of the other kind.
+import { Link, type LinkEffect, type LinkEvent } from '../cluster/link.ts';
+import { type Announcement, type Departure, Membership, type MembershipEvent } from '../cluster/membership.ts';
+import { Alarm, nowUs } from './alarm.ts';
+import type { Bus } from './bus/bus.ts';
+import { encode } from './wire/codec.ts';
+import { decodeFrame, encodeFrame, type Frame, wireVersion } from './wire/frames.ts';
+import { readLeave } from './wire/messages.ts';
+
+/** Between two announcements, and two tallies of each link. */
+const beatMs = 500;
+/** Seven announcements in a row are lost, or not said. */
+export const silentUs = 3_500_000;
+
+/** The other end of a link. */
+export interface Peer<Theirs extends Announcement> {
+  readonly member: Theirs;
+  /** Numbered by the gateway: with each one both sides have nothing of one another. */
+  readonly session: number;
+}
+
+interface Linked<Theirs extends Announcement> extends Peer<Theirs> {
+  readonly link: Link;
+}
+
+export type StationKind = 'gateway' | 'instance';
+
+export interface StationOptions<Theirs extends Announcement> {
+  readonly bus: Bus;
+  readonly kind: StationKind;
+  readonly name: string;
+  readonly life: number;
+  /** What it says of itself besides. */
+  readonly about: object;
+  /** @throws Error for what is none of theirs */
+  readonly read: (bytes: Uint8Array) => Theirs;
+  /** One line that says why it cannot be one of us. */
+  readonly refuses?: (member: Theirs) => string | undefined;
+  /** Carries out what the other side begins anew. */
+  readonly onJoined: (peer: Peer<Theirs>) => void;
+  readonly onLost: (peer: Peer<Theirs>, why: Departure) => void;
+  /** @throws Error when it is none that can be taken: then both sides begin anew */
+  readonly onMessage: (peer: Peer<Theirs>, message: Uint8Array) => void;
+  /** What is told with each tally. */
+  readonly status?: (peer: Peer<Theirs>) => Uint8Array;
+  readonly onStatus?: (peer: Peer<Theirs>, status: Uint8Array) => void;
+  readonly log: (message: string) => void;
+}
+
+export class Station<Theirs extends Announcement> {
+  readonly #options: StationOptions<Theirs>;
+  readonly #membership: Membership<Theirs>;
+  /** By name, those that are there. */
+  readonly #present = new Map<string, Theirs>();
+  /** By name, those with whom a session has begun. */
+  readonly #links = new Map<string, Linked<Theirs>>();
+  /** By name: the last session, and with which start of it. */
+  readonly #sessions = new Map<string, { readonly life: number; readonly session: number }>();
+  readonly #alarm = new Alarm(() => this.#wake());
+  readonly #stops: (() => void)[] = [];
+  #beat: NodeJS.Timeout | undefined;
+  #number = 0;
+  #closed = false;
+
+  constructor(options: StationOptions<Theirs>) {
+    this.#options = options;
+    this.#membership = new Membership({ silentUs, refuses: (member) => options.refuses?.(member) });
+  }
+
+  /** Hears and is heard from now on. */
+  start(): void {
+    const { bus, kind, name, life } = this.#options;
+    const others = kind === 'gateway' ? 'instance' : 'gateway';
+    this.#stops.push(
+      bus.subscribe(`beat.${others}`, (bytes) => this.#try('announcement', () => this.#hearBeat(bytes))),
+      bus.subscribe(`leave.${others}`, (bytes) =>
+        this.#try('farewell', () => this.#feed({ kind: 'left', ...readLeave(bytes) })),
+      ),
+      bus.subscribe(`link.${name}.${life}.*.*`, (payload, subject) =>
+        this.#try('frame', () => this.#hearFrame(subject, payload)),
+      ),
+      bus.watch((up) => this.#connect(up)),
+    );
+    this.#beat = setInterval(() => this.#tell(), beatMs);
+    this.#announce();
+  }
+
+  /** Told once for each peer that has a session, in order and whole, or the session ends. */
+  send({ member }: Peer<Theirs>, message: Uint8Array): void {
+    const linked = this.#links.get(member.name);
+    if (linked !== undefined) this.#step(linked, { kind: 'send', message });
+  }
+
+  /** Says goodbye, and hears no more. The bus stays open. */
+  close(): void {
+    if (this.#closed) return;
+    const { bus, kind, name, life } = this.#options;
+    this.#closed = true;
+    clearInterval(this.#beat);
+    this.#alarm.set(Number.POSITIVE_INFINITY);
+    for (const stop of this.#stops) stop();
+    bus.publish(`leave.${kind}`, encode({ name, life }));
+  }
+
+  #announce(): void {
+    const { bus, kind, name, life, about } = this.#options;
+    bus.publish(`beat.${kind}`, encode({ version: wireVersion, name, life, number: ++this.#number, ...about }));
+  }
+
+  #tell(): void {
+    this.#announce();
+    for (const linked of this.#links.values()) {
+      const { session, link } = linked;
+      const bytes = this.#options.status?.(linked) ?? new Uint8Array();
+      this.#publish(linked, { kind: 'tally', session, ...link.tally, bytes });
+    }
+  }
+
+  #connect(up: boolean): void {
+    this.#feed({ kind: 'connection', up });
+    // Nobody has to wait for the next beat.
+    if (up && !this.#closed) this.#tell();
+  }
+
+  /** What came while this process could not run is heard first: most of those that seem silent have spoken. */
+  #wake(): void {
+    setImmediate(() => {
+      if (!this.#closed) this.#feed({ kind: 'wake' });
+    });
+  }
+
+  /** Others may say what they like: it must not end this process. */
+  #try(what: string, hear: () => void): void {
+    try {
+      if (!this.#closed) hear();
+    } catch (error) {
+      this.#options.log(`Ignored ${what}: ${error instanceof Error ? error.message : String(error)}`);
+    }
+  }
+
+  #hearBeat(bytes: Uint8Array): void {
+    this.#feed({ kind: 'announced', announcement: this.#options.read(bytes) });
+  }
+
+  #feed(event: MembershipEvent<Theirs>): void {
+    for (const effect of this.#membership.step(nowUs(), event)) {
+      if (effect.kind === 'refused') this.#options.log(`Refused ${effect.name}: ${effect.why}`);
+      else if (effect.kind === 'lost') this.#lose(effect.name, effect.why);
+      else this.#join(effect.member);
+    }
+    this.#alarm.set(this.#membership.nextUs);
+  }
+
+  #join(member: Theirs): void {
+    this.#present.set(member.name, member);
+    // Whoever is new has not heard of us.
+    this.#announce();
+    if (this.#options.kind === 'gateway') this.#begin(member, this.#lastSession(member) + 1);
+  }
+
+  #lose(name: string, why: Departure): void {
+    this.#present.delete(name);
+    this.#end(name, why);
+  }
+
+  #lastSession({ name, life }: Announcement): number {
+    const last = this.#sessions.get(name);
+    return last?.life === life ? last.session : 0;
+  }
+
+  #begin(member: Theirs, session: number): Linked<Theirs> {
+    const linked = { member, session, link: new Link() };
+    this.#sessions.set(member.name, { life: member.life, session });
+    this.#links.set(member.name, linked);
+    this.#options.onJoined(linked);
+    return linked;
+  }
+
+  #end(name: string, why: Departure): void {
+    const linked = this.#links.get(name);
+    this.#links.delete(name);
+    if (linked !== undefined) this.#options.onLost(linked, why);
+  }
+
+  #hearFrame(subject: string, payload: Uint8Array): void {
+    const [name = '', life] = subject.split('.').slice(3);
+    const member = this.#present.get(name);
+    // Not announced yet, or not any more: what matters is said again.
+    if (member === undefined || String(member.life) !== life) return;
+    const frame = decodeFrame(payload);
+    const linked = this.#linkedFor(member, frame);
+    if (linked === undefined) return;
+    if (frame.kind === 'over') {
+      this.#breakOff(linked, 'the other side began anew');
+      return;
+    }
+    this.#step(linked, frame.kind === 'part' ? { kind: 'part', part: frame } : frame);
+    if (frame.kind === 'tally' && this.#links.get(name) === linked) this.#options.onStatus?.(linked, frame.bytes);
+  }
+
+  /** The link of the frame's session, which it may begin; undefined: it is of another one. */
+  #linkedFor(member: Theirs, { session, kind }: Frame): Linked<Theirs> | undefined {
+    const linked = this.#links.get(member.name);
+    if (linked?.session === session) return linked;
+    if (this.#options.kind === 'gateway') return undefined;
+    if (session > this.#lastSession(member)) {
+      this.#end(member.name, 'lost the thread');
+      return this.#begin(member, session);
+    }
+    // The gateway has not noticed that it is over.
+    if (linked === undefined && kind === 'tally') this.#publish({ member }, { kind: 'over', session });
+    return undefined;
+  }
+
+  #step(linked: Linked<Theirs>, event: LinkEvent): void {
+    for (const effect of linked.link.step(event)) {
+      if (this.#links.get(linked.member.name) !== linked) return;
+      this.#carryOut(linked, effect);
+    }
+  }
+
+  #carryOut(linked: Linked<Theirs>, effect: LinkEffect): void {
+    const { session } = linked;
+    switch (effect.kind) {
+      case 'publish':
+        this.#publish(linked, { kind: 'part', session, ...effect.part });
+        break;
+      case 'ask':
+        this.#publish(linked, { kind: 'again', session, from: effect.from });
+        break;
+      case 'broken':
+        this.#breakOff(linked, effect.why);
+        break;
+      case 'deliver':
+        try {
+          this.#options.onMessage(linked, effect.message);
+        } catch (error) {
+          this.#breakOff(linked, error instanceof Error ? error.message : String(error));
+        }
+    }
+  }
+
+  /** Both sides begin anew: the gateway with the next announcement, an instance when the gateway has. */
+  #breakOff(linked: Linked<Theirs>, why: string): void {
+    const { name, life } = linked.member;
+    this.#options.log(`Session with ${name} is over: ${why}`);
+    if (this.#options.kind === 'gateway') this.#feed({ kind: 'broken', name, life });
+    else {
+      this.#publish(linked, { kind: 'over', session: linked.session });
+      this.#end(name, 'lost the thread');
+    }
+  }
+
+  #publish({ member }: Pick<Peer<Theirs>, 'member'>, frame: Frame): void {
+    const { bus, name, life } = this.#options;
+    bus.publish(`link.${member.name}.${member.life}.${name}.${life}`, encodeFrame(frame));
+  }
+}

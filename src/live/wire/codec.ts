@@ -1,0 +1,72 @@
+// Plain data with typed arrays as bytes: a JSON head, then the arrays' elements as they lie in memory (little-endian).
+
+const arrayTypes = {
+  u8: Uint8Array,
+  i32: Int32Array,
+  u32: Uint32Array,
+  f32: Float32Array,
+} as const;
+type TypeName = keyof typeof arrayTypes;
+type Elements = InstanceType<(typeof arrayTypes)[TypeName]>;
+
+/** Stands for an array in the head. No field of a message has this name. */
+const mark = '~';
+const headLengthBytes = 4;
+
+/** @throws Error for what is no plain data, and for typed arrays of other types */
+export function encode(value: unknown): Uint8Array {
+  const arrays: Elements[] = [];
+  let tailBytes = 0;
+  const text = JSON.stringify(value, (_, part: unknown) => {
+    if (!ArrayBuffer.isView(part)) return part;
+    const array = part as Elements;
+    const stands = { [mark]: typeOf(part), at: tailBytes, length: array.length };
+    arrays.push(array);
+    tailBytes += array.byteLength;
+    return stands;
+  });
+  const head = new TextEncoder().encode(text);
+  const bytes = new Uint8Array(headLengthBytes + head.length + tailBytes);
+  new DataView(bytes.buffer).setUint32(0, head.length, true);
+  bytes.set(head, headLengthBytes);
+  let at = headLengthBytes + head.length;
+  for (const { buffer, byteOffset, byteLength } of arrays) {
+    bytes.set(new Uint8Array(buffer, byteOffset, byteLength), at);
+    at += byteLength;
+  }
+  return bytes;
+}
+
+function typeOf(view: ArrayBufferView): TypeName {
+  for (const [name, type] of Object.entries(arrayTypes)) if (view.constructor === type) return name as TypeName;
+  throw new Error(`Cannot encode a message: it holds a ${view.constructor.name}`);
+}
+
+/** The arrays are copies. What comes out is whatever was sent: its fields are still to be checked. @throws Error for bytes that are none of `encode`'s */
+export function decode(bytes: Uint8Array): unknown {
+  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  const headBytes = bytes.length < headLengthBytes ? Number.POSITIVE_INFINITY : view.getUint32(0, true);
+  if (headBytes > bytes.length - headLengthBytes)
+    throw new Error(`Cannot decode a message: ${bytes.length} bytes do not hold its head`);
+  const tail = bytes.subarray(headLengthBytes + headBytes);
+  const text = new TextDecoder('utf-8', { fatal: true }).decode(
+    bytes.subarray(headLengthBytes, -tail.length || undefined),
+  );
+  return JSON.parse(text, (_, part: unknown) => {
+    return typeof part === 'object' && part !== null && mark in part ? arrayOf(part, tail) : part;
+  });
+}
+
+function arrayOf(stands: object, tail: Uint8Array): Elements {
+  const { [mark]: name, at, length } = stands as { [mark]: unknown; at?: unknown; length?: unknown };
+  const type = typeof name === 'string' && Object.hasOwn(arrayTypes, name) ? arrayTypes[name as TypeName] : undefined;
+  const end = type === undefined ? Number.NaN : Number(at) + Number(length) * type.BYTES_PER_ELEMENT;
+  if (type === undefined || !isCount(at) || !isCount(length) || !(end <= tail.length))
+    throw new Error(`Cannot decode a message: an array's place is wrong: ${JSON.stringify(stands)}`);
+  // Not `slice`: what a socket gives may be a Buffer, which would share its memory.
+  return new type(Uint8Array.from(tail.subarray(at, end)).buffer);
+}
+
+function isCount(value: unknown): value is number {
+  return Number.isSafeInteger(value) && Number(value) >= 0;
+}

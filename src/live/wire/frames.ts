@@ -1,0 +1,79 @@
+// Frames of a link on the bus: a fixed head, then the bytes of a part or of what is told with a tally.
+
+/** Of everything that processes of a cluster tell each other: those of another version do not understand us. */
+export const wireVersion = 1;
+
+/** Sessions are numbered by the gateway: a higher one begins, and ends all before it. */
+export type Frame =
+  | {
+      readonly kind: 'part';
+      readonly session: number;
+      readonly number: number;
+      readonly last: boolean;
+      readonly bytes: Uint8Array;
+    }
+  /** At equal distances: what was sent and heard in the session, and what else there is to say. */
+  | {
+      readonly kind: 'tally';
+      readonly session: number;
+      readonly sent: number;
+      readonly heard: number;
+      readonly bytes: Uint8Array;
+    }
+  | { readonly kind: 'again'; readonly session: number; readonly from: number }
+  /** To the gateway: this session is over here. */
+  | { readonly kind: 'over'; readonly session: number };
+
+const kinds = ['part', 'tally', 'again', 'over'] as const;
+const headBytes = 16;
+
+export function encodeFrame(frame: Frame): Uint8Array {
+  const tail = 'bytes' in frame ? frame.bytes : new Uint8Array();
+  const bytes = new Uint8Array(headBytes + tail.length);
+  const view = new DataView(bytes.buffer);
+  view.setUint8(0, wireVersion);
+  view.setUint8(1, kinds.indexOf(frame.kind));
+  view.setUint32(4, frame.session, true);
+  const [a, b] = figuresOf(frame);
+  view.setUint32(8, a, true);
+  view.setUint32(12, b, true);
+  bytes.set(tail, headBytes);
+  return bytes;
+}
+
+function figuresOf(frame: Frame): readonly [number, number] {
+  switch (frame.kind) {
+    case 'part':
+      return [frame.number, Number(frame.last)];
+    case 'tally':
+      return [frame.sent, frame.heard];
+    case 'again':
+      return [frame.from, 0];
+    case 'over':
+      return [0, 0];
+  }
+}
+
+/** Its bytes are those of the payload. @throws Error for what is no frame */
+export function decodeFrame(payload: Uint8Array): Frame {
+  const version = payload[0];
+  if (version !== wireVersion)
+    throw new Error(`Cannot read a frame: its version is ${version}, ours is ${wireVersion}`);
+  const kind = kinds[payload[1] ?? kinds.length];
+  if (payload.length < headBytes || kind === undefined) throw new Error('Cannot read a frame: its head is wrong');
+  const view = new DataView(payload.buffer, payload.byteOffset);
+  const session = view.getUint32(4, true);
+  const a = view.getUint32(8, true);
+  const b = view.getUint32(12, true);
+  const bytes = payload.subarray(headBytes);
+  switch (kind) {
+    case 'part':
+      return { kind, session, number: a, last: b === 1, bytes };
+    case 'tally':
+      return { kind, session, sent: a, heard: b, bytes };
+    case 'again':
+      return { kind, session, from: a };
+    case 'over':
+      return { kind, session };
+  }
+}

@@ -1,0 +1,234 @@
+// What gateways and instances in different processes tell each other, checked field by field where it arrives.
+import { z } from 'zod';
+import type { Agreement } from '../../cluster/agreement.ts';
+import type { Announcement } from '../../cluster/membership.ts';
+import type { GenerationRequest, InstanceSnapshot, RequestId } from '../../cluster/ports.ts';
+import { digestWords } from '../../util/blake2s.ts';
+import { topLogprobsMax } from '../../util/step.ts';
+import type { BlockRoot, EventsMessage } from '../protocol.ts';
+import { decode } from './codec.ts';
+import { wireVersion } from './frames.ts';
+
+const count = z.number().int().min(0);
+const figure = z.number().min(0);
+const finite = z.number();
+const text = z.string().max(65_536);
+const id = z.string().min(1).max(256);
+const tokens = z.instanceof(Int32Array).refine((ids) => ids.every((token) => token >= 0), 'a token is negative');
+const word = count.max(0xffff_ffff);
+
+const sampling = z.strictObject({
+  temperature: figure,
+  topP: figure,
+  topK: count,
+  minP: figure,
+  repetitionPenalty: figure,
+  frequencyPenalty: finite,
+  presencePenalty: finite,
+  logitBias: z.array(z.tuple([count, finite])).max(65_536),
+  seed: z.tuple([word, word]),
+  topLogprobs: count.max(topLogprobsMax).optional(),
+  promptLogprobs: z.boolean(),
+});
+
+const request = z.strictObject({
+  id,
+  prompt: tokens.refine(({ length }) => length > 0, 'a prompt is empty'),
+  maxTokens: count,
+  sampling,
+  stopTokenIds: z.array(count).max(65_536),
+  priority: finite,
+  batch: z.boolean().exactOptional(),
+  salt: text,
+  tenant: text.exactOptional(),
+  resumed: z.strictObject({ tokens, scored: count }).optional(),
+});
+
+const order = z.discriminatedUnion('kind', [
+  z.strictObject({ kind: z.literal('submit'), request }),
+  z.strictObject({ kind: z.literal('cancel'), id, interrupt: z.boolean() }),
+  z.strictObject({ kind: z.literal('tellBlocks') }),
+]);
+
+const logprobs = z
+  .strictObject({
+    logprobs: z.instanceof(Float32Array),
+    width: count.max(topLogprobsMax),
+    topTokens: z.instanceof(Int32Array),
+    topLogprobs: z.instanceof(Float32Array),
+  })
+  .refine(
+    ({ logprobs, width, topTokens, topLogprobs }) =>
+      topTokens.length === logprobs.length * width && topLogprobs.length === topTokens.length,
+    'log-probabilities and their alternatives do not match',
+  );
+
+const event = z.discriminatedUnion('kind', [
+  z.strictObject({ kind: z.literal('accepted') }),
+  z.strictObject({ kind: z.literal('started'), cachedTokens: count }),
+  z.strictObject({ kind: z.literal('prompt-logprobs'), logprobs }),
+  z.strictObject({ kind: z.literal('tokens'), tokens, logprobs: logprobs.optional(), at: count.exactOptional() }),
+  z.strictObject({ kind: z.literal('finished'), reason: z.enum(['stop', 'length']) }),
+  z.strictObject({
+    kind: z.literal('failed'),
+    code: z.enum(['NOT_READY', 'KV_OVERLOADED', 'CONTEXT_TOO_LONG', 'SHUTTING_DOWN', 'ENGINE_FAILED']),
+    message: text,
+    retryAfterMs: figure.optional(),
+    cause: z
+      .strictObject({
+        at: z.enum(['prefill', 'decode']),
+        reason: z.enum(['ttft', 'tbt', 'completion', 'memory', 'queue', 'length']),
+      })
+      .exactOptional(),
+  }),
+]);
+
+const journal = z
+  .strictObject({
+    life: count,
+    number: count,
+    changes: count,
+    words: z.instanceof(Uint32Array),
+    stored: z.instanceof(Uint8Array),
+  })
+  .refine(
+    ({ changes, words, stored }) => words.length === changes * digestWords && stored.length === changes,
+    'a journal has not as many blocks as it says',
+  );
+
+const blocks = z
+  .strictObject({ life: count, number: count, blocks: count, words: z.instanceof(Uint32Array) })
+  .refine(({ blocks, words }) => words.length === blocks * digestWords, 'a snapshot has not as many blocks as it says');
+
+const turn = z.strictObject({
+  events: z.array(z.tuple([id, event])),
+  prefilled: z.array(id),
+  letGo: z.array(z.tuple([id, text])),
+  journals: z.array(journal),
+  blocks: blocks.optional(),
+});
+
+const tier = z.strictObject({ blocks: count, capacity: count });
+const snapshot = z.strictObject({
+  ready: z.boolean(),
+  waiting: count,
+  running: count,
+  pages: z.strictObject({ total: count, used: count, cached: count, free: count }),
+  promptTokens: count,
+  cachedTokens: count,
+  computedPromptTokens: count,
+  generatedTokens: count,
+  preemptions: count,
+  steps: count,
+  stepMsTotal: figure,
+  evictedBlocks: count,
+  usedPageSeconds: figure,
+  tiers: z
+    .strictObject({
+      host: tier,
+      ssd: tier,
+      reads: z.strictObject({ host: count, ssd: count, instance: count }),
+      lostBlocks: count,
+    })
+    .optional(),
+  landing: z.strictObject({ total: count, free: count }).exactOptional(),
+  sent: z.strictObject({ pages: count, bytes: count, earlyBytes: count, copySeconds: figure }).exactOptional(),
+});
+
+const status = z.strictObject({
+  snapshot,
+  number: count,
+  journal: count,
+  requests: z.array(z.strictObject({ id, outputs: count })),
+});
+
+const member = {
+  version: z.literal(wireVersion),
+  name: z.string().regex(/^[\w-]{1,64}$/),
+  life: count,
+  number: count,
+};
+const root = z.strictObject({
+  modelFingerprint: text,
+  weightForm: text,
+  inputForm: text,
+  kvType: text,
+  rope: text,
+});
+const instanceAnnouncement = z.strictObject({
+  ...member,
+  role: z.literal('mixed'),
+  root,
+  identity: text,
+  capacityTokens: count,
+});
+const leave = z.strictObject({ name: member.name, life: count });
+
+const agreement = z.strictObject({
+  hashKey: z.array(word).length(4),
+  modelFingerprint: text,
+  root: root.optional(),
+});
+
+/** To an instance. */
+export type Order =
+  | { readonly kind: 'submit'; readonly request: GenerationRequest }
+  | { readonly kind: 'cancel'; readonly id: RequestId; readonly interrupt: boolean }
+  | { readonly kind: 'tellBlocks' };
+
+/** What one turn of an instance's loop brought a gateway. */
+export type Turn = Omit<EventsMessage, 'kind' | 'snapshot'>;
+
+/** Of an instance, told with each tally. */
+export interface Status {
+  readonly snapshot: InstanceSnapshot;
+  /** 1, 2, 3... in each session. */
+  readonly number: number;
+  /** The last journal that has left. */
+  readonly journal: number;
+  /** Of the gateway that is told, with how many tokens of output it has been told of each. */
+  readonly requests: readonly { readonly id: RequestId; readonly outputs: number }[];
+}
+
+export interface GatewayAnnouncement extends Announcement {
+  readonly version: typeof wireVersion;
+}
+
+export interface InstanceAnnouncement extends Announcement {
+  readonly version: typeof wireVersion;
+  readonly role: 'mixed';
+  readonly root: BlockRoot;
+  /** Of its blocks: as `identityOf` gives it. */
+  readonly identity: string;
+  /** Prompt plus output of a request at most. */
+  readonly capacityTokens: number;
+}
+
+/** Each throws an Error that names the field at fault. */
+export const readOrder = reader<Order>('an order', order);
+export const readTurn = reader<Turn>("an instance's turn", turn);
+export const readStatus = reader<Status>("an instance's status", status);
+export const readGateway = reader<GatewayAnnouncement>("a gateway's announcement", z.strictObject(member));
+export const readInstance = reader<InstanceAnnouncement>("an instance's announcement", instanceAnnouncement);
+export const readLeave = reader<Pick<Announcement, 'name' | 'life'>>('a farewell', leave);
+export const readAgreement = reader<Agreement>("the cluster's record", agreement);
+
+/** A field that may be undefined is sent as none. */
+type Received<T> = T extends ArrayBufferView
+  ? T
+  : T extends readonly unknown[]
+    ? { readonly [K in keyof T]: Received<T[K]> }
+    : T extends object
+      ? { readonly [K in keyof T as undefined extends T[K] ? never : K]: Received<T[K]> } & {
+          readonly [K in keyof T as undefined extends T[K] ? K : never]?: Received<T[K]> | undefined;
+        }
+      : T;
+
+function reader<T>(what: string, schema: z.ZodType<Received<T>>): (bytes: Uint8Array) => T {
+  return (bytes) => {
+    const parsed = schema.safeParse(decode(bytes));
+    if (parsed.success) return parsed.data as T;
+    const [issue] = parsed.error.issues;
+    throw new Error(`Cannot read ${what}: ${issue?.path.join('.') ?? ''}: ${issue?.message ?? 'it is malformed'}`);
+  };
+}

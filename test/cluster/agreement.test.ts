@@ -1,0 +1,56 @@
+// What the processes of a cluster have to have alike: who says it, who is refused, and when it may change.
+import { expect, test } from 'vitest';
+import { type Agreement, agree, identityOf } from '../../src/cluster/agreement.ts';
+
+const root = { modelFingerprint: 'm', weightForm: 'q8', inputForm: 'bf16', kvType: 'bf16', rope: '[]' };
+const gateway = { modelFingerprint: 'm', root: undefined };
+const instance = { modelFingerprint: 'm', root };
+const stored: Agreement = { ...instance, hashKey: [1, 2, 3, 4] };
+const fresh = [5, 6, 7, 8];
+
+test('whoever comes first says what holds; the first instance adds its form', () => {
+  const begun = { ...gateway, hashKey: fresh };
+  expect(agree(undefined, gateway, fresh, undefined)).toEqual({ kind: 'write', agreement: begun });
+  expect(agree(undefined, instance, fresh, undefined)).toEqual({
+    kind: 'write',
+    agreement: { ...instance, hashKey: fresh },
+  });
+  expect(agree(begun, instance, [0, 0, 0, 0], undefined)).toEqual({
+    kind: 'write',
+    agreement: { ...instance, hashKey: fresh },
+  });
+  expect(agree(begun, gateway, [0, 0, 0, 0], undefined)).toEqual({ kind: 'agreed', agreement: begun });
+  expect(agree(stored, instance, fresh, undefined)).toEqual({ kind: 'agreed', agreement: stored });
+});
+
+test.each([
+  ['another model', { modelFingerprint: 'n', root: undefined }, 'fingerprint m, this one has n'],
+  [
+    'another model of an instance',
+    { modelFingerprint: 'n', root: { ...root, modelFingerprint: 'n' } },
+    'fingerprint m',
+  ],
+  ['another form', { modelFingerprint: 'm', root: { ...root, weightForm: 'q4' } }, 'weights q8, this one has q4'],
+  ['other inputs', { modelFingerprint: 'm', root: { ...root, inputForm: 'f32' } }, 'inputs bf16, this one has f32'],
+])('%s is refused while somebody is there, and takes over where nobody is', (_, own, why) => {
+  expect(agree(stored, own, fresh, undefined)).toEqual({ kind: 'listen' });
+  expect(agree(stored, own, fresh, true)).toEqual({ kind: 'refused', why: expect.stringContaining(why) });
+  expect(agree(stored, own, fresh, false)).toEqual({ kind: 'write', agreement: { ...own, hashKey: [1, 2, 3, 4] } });
+});
+
+test('a gateway that is alone leaves the form to the instances that come; else it takes what is there', () => {
+  expect(agree(stored, gateway, fresh, undefined)).toEqual({ kind: 'listen' });
+  expect(agree(stored, gateway, fresh, true)).toEqual({ kind: 'agreed', agreement: stored });
+  expect(agree(stored, gateway, fresh, false)).toEqual({
+    kind: 'write',
+    agreement: { ...gateway, hashKey: stored.hashKey },
+  });
+});
+
+test('identities of blocks are alike where form and key are', () => {
+  const identity = identityOf(root, stored.hashKey);
+  expect(identity).toMatch(/^[0-9a-f]{32}$/);
+  expect(identityOf({ ...root }, [1, 2, 3, 4])).toBe(identity);
+  expect(identityOf(root, fresh)).not.toBe(identity);
+  expect(identityOf({ ...root, weightForm: 'q4' }, stored.hashKey)).not.toBe(identity);
+});

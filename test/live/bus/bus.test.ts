@@ -1,0 +1,195 @@
+// The contract of a bus, held by every kind of it; and what only NATS can show: a server that dies and comes back.
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import type { Bus } from '../../../src/live/bus/bus.ts';
+import { connectNats } from '../../../src/live/bus/nats-bus.ts';
+import { MemoryHub } from './memory-bus.ts';
+import { NatsServer, natsInstalled } from './nats-server.ts';
+
+const bytes = (text: string) => new TextEncoder().encode(text);
+const text = (value: Uint8Array) => new TextDecoder().decode(value);
+
+/** Resolves with the first `count` messages heard. */
+function hear(bus: Bus, subject: string, count: number): Promise<readonly string[]> {
+  return new Promise((resolve) => {
+    const heard: string[] = [];
+    const stop = bus.subscribe(subject, (payload, on) => {
+      heard.push(`${on} ${text(payload)}`);
+      if (heard.length < count) return;
+      stop();
+      resolve(heard);
+    });
+  });
+}
+
+function whenUp(bus: Bus, wanted: boolean): Promise<void> {
+  return new Promise((resolve) => {
+    const stop = bus.watch((up) => {
+      if (up === wanted) queueMicrotask(() => resolve(stop()));
+    });
+  });
+}
+
+function testBus(connect: () => Promise<Bus>): void {
+  test('messages reach those who listen, in order, by words and wildcards', async () => {
+    const [a, b] = await Promise.all([connect(), connect()]);
+    const exact = hear(b, 'beat.one', 2);
+    const word = hear(b, 'beat.*', 3);
+    const all = hear(b, 'beat.>', 4);
+    const own = hear(a, 'beat.one', 2);
+    await Promise.all([a.flush(), b.flush()]);
+    a.publish('beat.one', bytes('1'));
+    a.publish('beat.two.deep', bytes('2'));
+    a.publish('beat', bytes('none'));
+    a.publish('beat.two', bytes('3'));
+    a.publish('beat.one', bytes('4'));
+    expect(await exact).toEqual(['beat.one 1', 'beat.one 4']);
+    expect(await own).toEqual(['beat.one 1', 'beat.one 4']);
+    expect(await word).toEqual(['beat.one 1', 'beat.two 3', 'beat.one 4']);
+    expect(await all).toEqual(['beat.one 1', 'beat.two.deep 2', 'beat.two 3', 'beat.one 4']);
+    await Promise.all([a.close(), b.close()]);
+  });
+
+  test('who stopped listening hears nothing, and payloads are copies', async () => {
+    const bus = await connect();
+    const heard: string[] = [];
+    const stop = bus.subscribe('copy', (payload) => heard.push(text(payload)));
+    const payload = bytes('before');
+    const end = hear(bus, 'end', 1);
+    await bus.flush();
+    bus.publish('copy', payload);
+    const first = hear(bus, 'first', 1);
+    await bus.flush();
+    payload.fill(0);
+    bus.publish('first', bytes(''));
+    await first;
+    stop();
+    bus.publish('copy', bytes('after'));
+    bus.publish('end', bytes(''));
+    await end;
+    expect(heard).toEqual(['before']);
+    await bus.close();
+  });
+
+  test('a record is written by whoever knows its revision', async () => {
+    const [a, b] = await Promise.all([connect(), connect()]);
+    expect(await a.records.read('holder')).toBeUndefined();
+    const first = await a.records.write('holder', bytes('a'), undefined);
+    expect(await b.records.write('holder', bytes('b'), undefined)).toBeUndefined();
+    expect(await b.records.read('holder')).toMatchObject({ revision: first });
+    const second = await b.records.write('holder', bytes('b'), first);
+    expect(second).toBeGreaterThan(first ?? Number.POSITIVE_INFINITY);
+    expect(await a.records.write('holder', bytes('late'), first)).toBeUndefined();
+    expect(text((await a.records.read('holder'))?.value ?? bytes(''))).toBe('b');
+    await Promise.all([a.close(), b.close()]);
+  });
+
+  test('of many who write at once one wins', async () => {
+    const buses = await Promise.all([connect(), connect(), connect()]);
+    const revisions = await Promise.all(buses.map((bus) => bus.records.write('race', bytes('x'), undefined)));
+    expect(revisions.filter((revision) => revision !== undefined)).toHaveLength(1);
+    await Promise.all(buses.map((bus) => bus.close()));
+  });
+
+  test('a record is removed by whoever knows its revision, and may come again', async () => {
+    const bus = await connect();
+    const first = await bus.records.write('gone', bytes('1'), undefined);
+    if (first === undefined) throw new Error('was there');
+    expect(await bus.records.remove('gone', first + 1_000)).toBe(false);
+    expect(await bus.records.remove('gone', first)).toBe(true);
+    expect(await bus.records.read('gone')).toBeUndefined();
+    expect(await bus.records.remove('gone', first)).toBe(false);
+    expect(await bus.records.write('gone', bytes('2'), first)).toBeUndefined();
+    expect(await bus.records.write('gone', bytes('3'), undefined)).toBeGreaterThan(first);
+    await bus.close();
+  });
+
+  test('bad subjects are refused by name', async () => {
+    const bus = await connect();
+    for (const subject of ['', 'a..b', 'a b', 'a.', '>.a', 'ä', 'x'.repeat(201)])
+      expect(() => bus.subscribe(subject, () => {})).toThrow('Cannot use the subject');
+    for (const subject of ['a.*', 'a.>']) expect(() => bus.publish(subject, bytes(''))).toThrow(subject);
+    await expect(async () => bus.records.read('a.*')).rejects.toThrow('Cannot use the subject');
+    await bus.close();
+  });
+
+  test('a closed bus says so, and hears nothing', async () => {
+    const bus = await connect();
+    const states: boolean[] = [];
+    bus.watch((up) => states.push(up));
+    await bus.close();
+    await bus.close();
+    bus.publish('late', bytes(''));
+    bus.subscribe('late', () => {})();
+    await expect(bus.flush()).rejects.toThrow();
+    expect(states).toEqual([true, false]);
+  });
+}
+
+describe('memory', () => {
+  const hub = new MemoryHub();
+  testBus(async () => hub.connect());
+});
+
+if (!natsInstalled && process.env.CI === undefined) {
+  test.skip('NATS: needs nats-server', () => {});
+} else {
+  describe('nats', () => {
+    let server: NatsServer;
+    beforeAll(async () => {
+      server = await NatsServer.start('-js');
+    });
+    afterAll(() => server.stop());
+    testBus(() => connectNats(server.url, 'contract'));
+
+    test('clusters do not hear each other', async () => {
+      const [a, b] = await Promise.all([connectNats(server.url, 'one'), connectNats(server.url, 'other')]);
+      const heard = hear(b, 'word', 1);
+      await b.flush();
+      a.publish('word', bytes('a'));
+      await a.flush();
+      b.publish('word', bytes('b'));
+      expect(await heard).toEqual(['word b']);
+      await a.records.write('key', bytes('a'), undefined);
+      expect(await b.records.read('key')).toBeUndefined();
+      await Promise.all([a.close(), b.close()]);
+    });
+
+    test('a server that was killed comes back: subscriptions and records are there, nothing said meanwhile is heard', async () => {
+      const [a, b] = await Promise.all([connectNats(server.url, 'back'), connectNats(server.url, 'back')]);
+      const revision = await a.records.write('kept', bytes('kept'), undefined);
+      const heard = hear(b, 'word', 2);
+      await b.flush();
+      a.publish('word', bytes('before'));
+      await a.flush();
+      await Promise.all([whenUp(a, false), whenUp(b, false), server.kill()]);
+      a.publish('word', bytes('meanwhile'));
+      await expect(a.flush()).rejects.toThrow('down');
+      await server.start();
+      await Promise.all([whenUp(a, true), whenUp(b, true)]);
+      expect(await b.records.read('kept')).toEqual({ value: bytes('kept'), revision });
+      await b.flush();
+      a.publish('word', bytes('after'));
+      expect(await heard).toEqual(['word before', 'word after']);
+      await Promise.all([a.close(), b.close()]);
+    });
+
+    test('what cannot be reached, and a server without records, are one clear line', async () => {
+      await expect(connectNats('nats://127.0.0.1:1', 'c')).rejects.toThrow(
+        'Cannot connect to NATS at nats://127.0.0.1:1',
+      );
+      const plain = await NatsServer.start();
+      await expect(connectNats(plain.url, 'c')).rejects.toThrow('is its JetStream on?');
+      await plain.stop();
+    });
+
+    test('a server that wants a token takes it from the address, and errors do not tell it', async () => {
+      const closed = await NatsServer.start('-js', '--auth', 'secret');
+      await expect(connectNats(closed.url, 'c')).rejects.toThrow(/Cannot connect/);
+      const wrong = connectNats(closed.url.replace('//', '//wrong@'), 'c');
+      await expect(wrong).rejects.toThrow(/^(?!.*wrong).*Cannot connect/);
+      const bus = await connectNats(closed.url.replace('//', '//secret@'), 'c');
+      await bus.close();
+      await closed.stop();
+    });
+  });
+}

@@ -1,0 +1,67 @@
+// A real NATS server of a test's own, which it may kill and start again on the same port with what it has stored.
+import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { createServer, connect as dial } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+export const natsInstalled = spawnSync('nats-server', ['--version']).status === 0;
+
+export class NatsServer {
+  readonly url: string;
+  readonly #port: number;
+  readonly #folder = mkdtempSync(join(tmpdir(), 'kvasir-nats-'));
+  readonly #flags: readonly string[];
+  #process: ChildProcess | undefined;
+
+  private constructor(port: number, flags: readonly string[]) {
+    this.#port = port;
+    this.#flags = flags;
+    this.url = `nats://127.0.0.1:${port}`;
+  }
+
+  static async start(...flags: string[]): Promise<NatsServer> {
+    const server = new NatsServer(await freePort(), flags);
+    await server.start();
+    return server;
+  }
+
+  async start(): Promise<void> {
+    const flags = ['-a', '127.0.0.1', '-p', String(this.#port), '-sd', this.#folder, ...this.#flags];
+    this.#process = spawn('nats-server', flags, { stdio: 'ignore' });
+    while (!(await answers(this.#port))) await new Promise((resolve) => setTimeout(resolve, 10));
+  }
+
+  /** As `kill -9` does. */
+  async kill(): Promise<void> {
+    const ended = new Promise((resolve) => this.#process?.once('exit', resolve));
+    this.#process?.kill('SIGKILL');
+    await ended;
+  }
+
+  async stop(): Promise<void> {
+    if (this.#process?.exitCode === null && this.#process.signalCode === null) await this.kill();
+    rmSync(this.#folder, { recursive: true, force: true });
+  }
+}
+
+function freePort(): Promise<number> {
+  return new Promise((resolve, reject) => {
+    const probe = createServer().once('error', reject);
+    probe.listen(0, '127.0.0.1', () => {
+      const address = probe.address();
+      probe.close(() => (typeof address === 'object' && address !== null ? resolve(address.port) : reject()));
+    });
+  });
+}
+
+function answers(port: number): Promise<boolean> {
+  return new Promise((resolve) => {
+    const socket = dial(port, '127.0.0.1');
+    socket.once('data', () => {
+      socket.destroy();
+      resolve(true);
+    });
+    socket.once('error', () => resolve(false));
+  });
+}

@@ -1,0 +1,117 @@
+// What crosses between processes: it comes out as it went in, and whatever else arrives is refused by the field at fault.
+import fc from 'fast-check';
+import { describe, expect, test } from 'vitest';
+import { decode, encode } from '../../../src/live/wire/codec.ts';
+import { decodeFrame, encodeFrame, type Frame } from '../../../src/live/wire/frames.ts';
+import { type Order, readInstance, readOrder, readTurn, type Turn } from '../../../src/live/wire/messages.ts';
+import { liveRequest } from '../instances.ts';
+
+const order: Order = { kind: 'submit', request: liveRequest('r1', [1, 2, 3], 7) };
+const logprobs = {
+  logprobs: Float32Array.of(-0.5, Number.NEGATIVE_INFINITY),
+  width: 1,
+  topTokens: Int32Array.of(4, 5),
+  topLogprobs: Float32Array.of(-0.25, -0.125),
+};
+const turn: Turn = {
+  events: [
+    ['r1', { kind: 'started', cachedTokens: 2 }],
+    ['r1', { kind: 'tokens', tokens: Int32Array.of(6, 7), logprobs }],
+    ['r2', { kind: 'failed', code: 'ENGINE_FAILED', message: 'Cannot: ü', retryAfterMs: undefined }],
+  ],
+  prefilled: [],
+  letGo: [],
+  journals: [{ life: 1, number: 2, changes: 1, words: Uint32Array.of(1, 2, 3, 0xffff_ffff), stored: Uint8Array.of(1) }],
+  blocks: undefined,
+};
+
+describe('messages', () => {
+  test('come out as they went in, also from memory that others share', () => {
+    expect(readOrder(encode(order))).toEqual(order);
+    expect(readTurn(encode(turn))).toEqual(turn);
+    const bytes = encode(turn);
+    const shared = Buffer.alloc(bytes.length + 11);
+    shared.set(bytes, 3);
+    const read = readTurn(shared.subarray(3, 3 + bytes.length));
+    shared.fill(0xff);
+    expect(read).toEqual(turn);
+  });
+
+  test('any plain data with arrays round-trips', () => {
+    const array = fc.oneof(fc.uint8Array(), fc.int32Array(), fc.uint32Array(), fc.float32Array({ noNaN: true }));
+    const value = fc.dictionary(
+      fc.stringMatching(/^[a-z]+$/),
+      fc.oneof(array, fc.string(), fc.integer(), fc.array(array)),
+    );
+    fc.assert(
+      fc.property(value, (data) => {
+        expect(decode(encode(data))).toEqual({ ...data });
+      }),
+    );
+    expect(() => encode({ long: new BigInt64Array(1) })).toThrow('BigInt64Array');
+  });
+
+  const submitted = (change: object) => ({ ...order, request: { ...order.request, ...change } });
+  test.each([
+    [submitted({ prompt: Int32Array.of() }), 'request.prompt'],
+    [submitted({ prompt: Int32Array.of(-1) }), 'request.prompt'],
+    [submitted({ prompt: [1, 2] }), 'request.prompt'],
+    [submitted({ id: 'x'.repeat(300) }), 'request.id'],
+    [submitted({ maxTokens: -1 }), 'request.maxTokens'],
+    [submitted({ surprise: 1 }), 'surprise'],
+    [submitted({ sampling: { ...order.request.sampling, seed: [1] } }), 'request.sampling.seed'],
+    [submitted({ sampling: { ...order.request.sampling, topLogprobs: 99 } }), 'request.sampling.topLogprobs'],
+    [{ kind: 'format' }, 'kind'],
+    [null, 'Cannot read an order'],
+  ])('an order is refused by its field: %#', (wrong, field) => {
+    expect(() => readOrder(encode(wrong))).toThrow(field);
+  });
+
+  test.each([
+    [{ ...turn, journals: [{ ...turn.journals[0], changes: 2 }] }, 'journals.0'],
+    [{ ...turn, blocks: { life: 1, number: 1, blocks: 2, words: Uint32Array.of(1) } }, 'blocks'],
+    [
+      { ...turn, events: [['r1', { kind: 'tokens', tokens: Int32Array.of(1), logprobs: { ...logprobs, width: 2 } }]] },
+      'events.0',
+    ],
+    [{ ...turn, events: [['r1', { kind: 'failed', code: 'WHO_KNOWS', message: '' }]] }, 'events.0.1.code'],
+  ])('a turn is refused by its field: %#', (wrong, field) => {
+    expect(() => readTurn(encode(wrong))).toThrow(field);
+  });
+
+  test('who speaks another version is refused', () => {
+    expect(() => readInstance(encode({ version: 2, name: 'a', life: 1, number: 1 }))).toThrow('version');
+    const frame = encodeFrame({ kind: 'over', session: 1 });
+    frame[0] = 9;
+    expect(() => decodeFrame(frame)).toThrow('its version is 9, ours is 1');
+  });
+
+  test('frames come out as they went in', () => {
+    const bytes = Uint8Array.of(1, 2, 3);
+    const frames: Frame[] = [
+      { kind: 'part', session: 3, number: 4_000_000_000, last: true, bytes },
+      { kind: 'part', session: 3, number: 1, last: false, bytes: new Uint8Array() },
+      { kind: 'tally', session: 1, sent: 5, heard: 6, bytes },
+      { kind: 'again', session: 2, from: 7 },
+      { kind: 'over', session: 9 },
+    ];
+    for (const frame of frames) expect(decodeFrame(encodeFrame(frame))).toEqual(frame);
+  });
+
+  test('any bytes are a message, or an error in words', () => {
+    const good = encode(turn);
+    const mutated = fc.tuple(fc.nat(good.length - 1), fc.nat(255)).map(([at, byte]) => good.with(at, byte));
+    const cut = fc.nat(good.length).map((length) => good.slice(0, length));
+    fc.assert(
+      fc.property(fc.oneof(fc.uint8Array({ maxLength: 64 }), mutated, cut), (bytes) => {
+        for (const read of [readOrder, readTurn, decodeFrame]) {
+          try {
+            read(bytes);
+          } catch (error) {
+            expect(error).toBeInstanceOf(Error);
+          }
+        }
+      }),
+    );
+  });
+});
