@@ -114,7 +114,10 @@ describe.skipIf(native === undefined)('hand-offs between instances of a process'
     const spec = fc.record({
       kind: fc.nat(5),
       length: fc.integer({ min: 1, max: 300 }),
-      output: fc.integer({ min: 1, max: 20 }),
+      output: fc.integer({ min: 0, max: 20 }),
+      stops: fc.boolean(),
+      echoes: fc.boolean(),
+      penalised: fc.boolean(),
       /** Cancelled after so many events: 0, at once. */
       cancelAfter: fc.option(fc.nat(6), { nil: undefined }),
     });
@@ -122,8 +125,11 @@ describe.skipIf(native === undefined)('hand-offs between instances of a process'
     await fc.assert(
       fc.asyncProperty(fc.array(spec, { minLength: 1, maxLength: 14 }), async (specs) => {
         run++;
-        const ended = specs.map(async ({ kind, length, output, cancelAfter }, i) => {
-          const request = liveRequest(`${run}.${i}`, livePrompt(kind, length), output);
+        const ended = specs.map(async ({ kind, length, output, cancelAfter, stops, echoes, penalised }, i) => {
+          const plain = liveRequest(`${run}.${i}`, livePrompt(kind, length), output);
+          const presencePenalty = penalised ? 0.7 : 0;
+          const sampling = { ...plain.sampling, presencePenalty, promptLogprobs: echoes };
+          const request = { ...plain, sampling, stopTokenIds: stops ? evenTokens : [] };
           if (cancelAfter !== undefined) return cancelled(cluster, request, cancelAfter);
           const [answer, expected] = await Promise.all([answerOf(cluster, request), answerOf(alone, request)]);
           expect([answer.tokens, answer.logprobs, answer.end]).toEqual([
@@ -141,6 +147,8 @@ describe.skipIf(native === undefined)('hand-offs between instances of a process'
     expect(sent.map((bytes) => bytes > 0)).toEqual([true, true, false]);
   });
 });
+
+const evenTokens = Array.from({ length: 300 }, (_, i) => 2 * i);
 
 /** Resolves once it has been cancelled, or has ended before. */
 function cancelled(cluster: LiveCluster, request: GenerationRequest, after: number): Promise<void> {

@@ -52,6 +52,7 @@ export function answerOf(cluster: LiveCluster, request: GenerationRequest): Prom
     let cachedTokens: number | undefined;
     cluster.submit(request, (event) => {
       if (event.kind === 'started') cachedTokens = event.cachedTokens;
+      if (event.kind === 'prompt-logprobs') logprobs.push(...event.logprobs.logprobs);
       if (event.kind === 'tokens') {
         tokens.push(...event.tokens);
         const { logprobs: chosen, topLogprobs } = event.logprobs ?? { logprobs: [], topLogprobs: [] };
