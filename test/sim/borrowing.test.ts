@@ -107,14 +107,21 @@ function run(trace: readonly TraceRequest[], changes: Partial<SimulationConfig> 
   return simulation;
 }
 
+/** From few to nearly all of them are longer than half of what an instance holds. */
 const traces = fc
-  .array(
-    fc.record({
-      gapUs: fc.integer({ min: 0, max: 300_000 }),
-      input: fc.oneof(fc.integer({ min: 1, max: 200 }), fc.integer({ min: 400, max: 1200 })),
-      output: fc.integer({ min: 1, max: 200 }),
-    }),
-    { minLength: 1, maxLength: 25 },
+  .integer({ min: 1, max: 9 })
+  .chain((long) =>
+    fc.array(
+      fc.record({
+        gapUs: fc.integer({ min: 0, max: 300_000 }),
+        input: fc.oneof(
+          { weight: 10 - long, arbitrary: fc.integer({ min: 1, max: 200 }) },
+          { weight: long, arbitrary: fc.integer({ min: 400, max: 1200 }) },
+        ),
+        output: fc.integer({ min: 1, max: 200 }),
+      }),
+      { minLength: 1, maxLength: 25 },
+    ),
   )
   .map((parts) => {
     let arrivalUs = 0;
@@ -144,7 +151,7 @@ describe('borrowing', () => {
         const { outcome } = run(trace);
         expect(outcome.completedRequests).toBe(trace.length);
       }),
-      { numRuns: 30, seed: 1 },
+      { numRuns: 30 },
     );
   });
 
@@ -156,7 +163,7 @@ describe('borrowing', () => {
         expect(whole.outcome.stateHash).toBe(single.outcome.stateHash);
         expect(whole.outcome.endUs).toBe(single.outcome.endUs);
       }),
-      { numRuns: 30, seed: 1 },
+      { numRuns: 30 },
     );
   });
 });

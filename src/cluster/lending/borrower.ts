@@ -340,15 +340,11 @@ export class Borrower implements Overflow {
   /** Each goes home, or to another creditor that has been found already; the holder of one that finds no place starts again. */
   #vacate(rblocks: readonly RBlockId[]): void {
     const moves = new Map<Sequence, { readonly places: Map<RBlockId, RBlockId>; readonly ways: [number, number][] }>();
-    for (const rblock of rblocks) {
+    for (const rblock of new Set(rblocks.flatMap((asked) => this.#stopFilling(asked)))) {
       const sequence = this.#away.holders.get(rblock);
       const place = this.rmanager.find(rblock);
       const away = this.#away.of(rblock);
       if (sequence === undefined || away === undefined || place?.kind !== 'remote') continue;
-      if (away.out?.rblocks.includes(rblock) === true) {
-        this.#drop(away.out);
-        continue;
-      }
       const to = away.broken ? undefined : (this.rmanager.takeHome('device') ?? this.rmanager.take());
       if (to === undefined) {
         away.broken = true;
@@ -366,6 +362,21 @@ export class Borrower implements Overflow {
       this.#away.all.get(sequence)?.over.add(move);
       this.#moves.start(move, ways);
     }
+  }
+
+  /** Nothing goes to that place any more. Returns what has to leave its own: what was on its way there, else the block itself. */
+  #stopFilling(rblock: RBlockId): readonly RBlockId[] {
+    const away = this.#away.of(rblock);
+    if (away?.out?.rblocks.includes(rblock) === true) {
+      this.#drop(away.out);
+      return [];
+    }
+    for (const move of away?.over ?? []) {
+      if (![...move.places.values()].includes(rblock)) continue;
+      this.#drop(move);
+      return [...move.places.keys()];
+    }
+    return [rblock];
   }
 
   #fetch(settlement: SettlementId, rblocks: readonly RBlockId[]): void {

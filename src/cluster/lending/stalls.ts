@@ -39,10 +39,10 @@ export class Stalls {
     return nowUs - stall.sinceUs >= this.#patienceUs ? 'too long' : 'known';
   }
 
-  /** A plan is made: whom it did not meet has room again. */
+  /** A plan is made: whom it did not meet has room again, and so has who got it from others. */
   planned(nowUs: number): void {
     for (const [sequence, stall] of this.#stalls) {
-      if (!stall.met) this.end(nowUs, sequence);
+      if (!stall.met || sequence.planned > 0) this.end(nowUs, sequence);
       stall.met = false;
     }
   }
