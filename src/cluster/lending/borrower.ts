@@ -6,12 +6,11 @@ import type { BlockCache } from '../../policy/blocks/block-cache.ts';
 import type { StepShape } from '../../policy/cost/step-shape.ts';
 import type { LendingPolicy } from '../../policy/lending/borrowing.ts';
 import { LendingMemory } from '../../policy/lending/lending-memory.ts';
-import type { RBlockId } from '../../policy/lending/rblock-table.ts';
 import type { InstanceId } from '../../policy/lending/terms.ts';
 import type { InstanceEvent } from '../messages.ts';
 import { RManager } from '../rmanager.ts';
-import { AwayBook } from './away-blocks.ts';
-import { BlockMoves, type BlocksToMove, type Move, type MoveNumber } from './block-moves.ts';
+import { AwayMoves } from './away-moves.ts';
+import type { BlocksToMove, MoveNumber } from './block-moves.ts';
 import { DemandTeller } from './demand.ts';
 import type { Envelope, LendingEffect, RManagerEvent, SettlementId } from './messages.ts';
 import { type RemoteWork, remoteWork } from './remote-work.ts';
@@ -58,14 +57,10 @@ export class Borrower implements Overflow {
   readonly #config: BorrowingConfig;
   readonly #cache: BlockCache;
   readonly #push: (effect: BorrowerEffect) => void;
-  readonly #away = new AwayBook();
-  readonly #moves: BlockMoves;
-  /** Complete, to be carried out between two steps. */
-  #arrived: Exclude<Move, { kind: 'fetch' }>[] = [];
+  readonly #moves: AwayMoves;
   readonly #demand: DemandTeller;
   #batcher: Batcher | undefined;
   #nowUs = 0;
-  readonly #counts = { movedBlocks: 0, vacatedBlocks: 0, homeBlocks: 0, lostBlocks: 0 };
 
   constructor(config: BorrowingConfig, cache: BlockCache, push: (effect: BorrowerEffect) => void) {
     const { instance, policy, times, stagingBlocks, patienceUs } = config;
@@ -74,10 +69,15 @@ export class Borrower implements Overflow {
     this.#push = push;
     const memories = { device: cache.lending, host: LendingMemory.alone(0, cache.blockPages) };
     this.rmanager = new RManager({ instance, life: 1, memories, policy, times, stagingBlocks });
-    this.#moves = new BlockMoves({
-      start: (part) => push({ kind: 'moveBlocks', ...part }),
-      stop: (move) => push({ kind: 'stopMove', move }),
-    });
+    const { rmanager } = this;
+    const fetched = (settlement: SettlementId) => this.#hear({ kind: 'fetched', settlement });
+    this.#moves = new AwayMoves(
+      { instance, rangeBlocks: config.rangeBlocks, cache, rmanager, fetched },
+      {
+        start: (part) => push({ kind: 'moveBlocks', ...part }),
+        stop: (move) => push({ kind: 'stopMove', move }),
+      },
+    );
     // Two that wait for one another do not give up at the same time.
     this.stalls = new Stalls(patienceUs * (1 + instance));
     this.#demand = new DemandTeller(patienceUs, patienceUs * (1 + instance));
@@ -102,11 +102,11 @@ export class Borrower implements Overflow {
   get totals(): BorrowingTotals {
     const { rmanager } = this;
     let remoteBlocks = 0;
-    for (const away of this.#away.all.values()) {
+    for (const away of this.#moves.book.all.values()) {
       for (const blocks of away.atCreditors(rmanager.table).values()) remoteBlocks += blocks;
     }
     return {
-      ...this.#counts,
+      ...this.#moves.counts,
       lentBlocks: sum(rmanager.creditor.totals),
       borrowedBlocks: sum(rmanager.debtor.totals),
       remoteBlocks,
@@ -121,7 +121,7 @@ export class Borrower implements Overflow {
     this.#demand.advance(nowUs);
     if (!isOurs(event)) return;
     if (event.kind === 'lending') this.#hear({ kind: 'message', envelope: event.envelope });
-    else if (event.kind === 'moved') this.#moved(event.move);
+    else if (event.kind === 'moved') this.#moves.arrived(event.move);
     else if (event.kind === 'guestLoad') this.#bound(event);
     else if (this.rmanager.nextUs <= nowUs) this.#hear({ kind: 'tick' });
   }
@@ -138,22 +138,10 @@ export class Borrower implements Overflow {
     for (const effect of this.rmanager.step(this.#nowUs, event)) this.#follow(effect);
   }
 
-  /** All blocks of a part of a move are where they were to go. */
-  #moved(number: MoveNumber): void {
-    const move = this.#moves.arrived(number);
-    if (move === undefined) return;
-    if (move.kind === 'fetch') this.#hear({ kind: 'fetched', settlement: move.settlement });
-    else this.#arrived.push(move);
-  }
-
   /** No step is in flight: tables change now, and sequences that lost blocks go back to the queue. */
   between(): void {
-    if (this.#arrived.length > 0) {
-      const arrived = this.#arrived;
-      this.#arrived = [];
-      for (const move of arrived) this.#carryOut(move);
-    }
-    for (const [sequence, { broken }] of this.#away.all) if (broken) this.#batcher?.recompute(sequence);
+    this.#moves.carryOut();
+    for (const [sequence, { broken }] of this.#moves.book.all) if (broken) this.#batcher?.recompute(sequence);
   }
 
   /** A plan is made: tells what is needed from now on, and moves out what will have to. */
@@ -176,9 +164,9 @@ export class Borrower implements Overflow {
   }
 
   remoteWork(planned: readonly { readonly sequence: Sequence }[]): readonly RemoteWork[] | undefined {
-    if (this.#away.all.size === 0) return undefined;
+    if (this.#moves.book.all.size === 0) return undefined;
     const { table, debts } = this.rmanager;
-    return remoteWork(planned, this.#away.all, table, debts, this.#cache.blockTokens);
+    return remoteWork(planned, this.#moves.book.all, table, debts, this.#cache.blockTokens);
   }
 
   get pagesInHand(): number {
@@ -192,18 +180,13 @@ export class Borrower implements Overflow {
       this.#demand.pause(this.#nowUs);
       return 'hopeless';
     }
-    if (this.#moves.outBlocks > 0 || this.#arrived.length > 0 || this.#spill()) return 'coming';
+    if (this.#moves.makesRoom || this.#spill()) return 'coming';
     return stall === 'new' || this.rmanager.isAsking ? 'coming' : 'none';
   }
 
   release(sequence: Sequence): void {
     this.stalls.end(this.#nowUs, sequence);
-    const away = this.#away.all.get(sequence);
-    if (away === undefined) return;
-    this.#away.all.delete(sequence);
-    if (away.out !== undefined) this.#drop(away.out);
-    for (const move of away.over) this.#drop(move);
-    for (const rblock of away.rblocks) this.#free(rblock);
+    this.#moves.release(sequence);
   }
 
   /** Starts to move out what one sequence can spare, if home runs short and there is a place: true when it did. */
@@ -223,79 +206,18 @@ export class Borrower implements Overflow {
       this.#batcher.disown(sequence);
       const most = Math.min(this.#movable(sequence), inHand);
       const count = Math.min(Math.ceil(short / rangeBlocks), Math.floor(most / rangeBlocks)) * rangeBlocks;
-      if (count > 0 && this.#moveOut(sequence, count)) return true;
+      if (count > 0 && this.#moves.moveOut(sequence, count)) return true;
     }
     return false;
   }
 
   /** Blocks that could go: computed, its own, beginning at a whole range; the last range stays, since it grows. */
   #movable(sequence: Sequence): number {
-    const away = this.#away.all.get(sequence);
+    const away = this.#moves.book.all.get(sequence);
     if (away?.out !== undefined || away?.broken === true) return 0;
     const { rangeBlocks } = this.#config;
     const computed = Math.floor(sequence.computed / this.#cache.blockTokens);
-    return computed - rangeBlocks - this.#firstToMove(sequence) - sequence.awayBlocks;
-  }
-
-  /** What lies away begins at a whole range. */
-  #firstToMove({ sharedBlocks = 0 }: Sequence): number {
-    return Math.ceil(sharedBlocks / this.#config.rangeBlocks) * this.#config.rangeBlocks;
-  }
-
-  #moveOut(sequence: Sequence, count: number): boolean {
-    const rblocks: RBlockId[] = [];
-    const ways: [InstanceId, InstanceId][] = [];
-    while (rblocks.length < count) {
-      const rblock = this.rmanager.take();
-      const place = rblock === undefined ? undefined : this.rmanager.find(rblock);
-      if (rblock === undefined || place?.kind !== 'remote') break;
-      rblocks.push(rblock);
-      ways.push([this.#config.instance, place.instance]);
-      this.#away.holders.set(rblock, sequence);
-    }
-    if (rblocks.length === 0) return false;
-    const away = this.#away.open(sequence);
-    const out = { kind: 'out', sequence, rblocks, pending: 0 } as const;
-    away.out = out;
-    this.#moves.start(out, ways);
-    return true;
-  }
-
-  #carryOut(move: Exclude<Move, { kind: 'fetch' }>): void {
-    const { sequence } = move;
-    const away = this.#away.all.get(sequence);
-    if (away === undefined || (move.kind === 'out' ? away.out !== move : !away.over.has(move))) return;
-    this.#moves.end(move);
-    away.changed();
-    if (move.kind === 'out') {
-      away.out = undefined;
-      this.#cache.takeOut(sequence.table, this.#firstToMove(sequence), move.rblocks.length);
-      sequence.awayBlocks += move.rblocks.length;
-      for (const rblock of move.rblocks) away.rblocks.add(rblock);
-      this.#counts.movedBlocks += move.rblocks.length;
-      return;
-    }
-    away.over.delete(move);
-    for (const [before, after] of move.places) {
-      if (away.rblocks.delete(before)) this.#free(before);
-      away.rblocks.add(after);
-      this.#counts.vacatedBlocks++;
-    }
-  }
-
-  /** Its copies are of no use any more; what they came from stays. */
-  #drop(move: Exclude<Move, { kind: 'fetch' }>): void {
-    this.#moves.end(move);
-    for (const rblock of move.kind === 'out' ? move.rblocks : move.places.values()) this.#free(rblock);
-    const away = this.#away.all.get(move.sequence);
-    if (away === undefined) return;
-    if (move.kind === 'out') away.out = undefined;
-    else away.over.delete(move);
-  }
-
-  /** One that was lost is known no more. */
-  #free(rblock: RBlockId): void {
-    if (this.#away.holders.delete(rblock) && this.rmanager.find(rblock) !== undefined) this.rmanager.free(rblock);
+    return computed - rangeBlocks - this.#moves.firstToMove(sequence) - sequence.awayBlocks;
   }
 
   #follow(effect: LendingEffect): void {
@@ -304,94 +226,26 @@ export class Borrower implements Overflow {
         this.#push({ kind: 'lending', envelope: effect.envelope });
         break;
       case 'lost':
-        this.#counts.lostBlocks += effect.rblocks.length;
-        for (const rblock of effect.rblocks) this.#lose(rblock);
+        this.#moves.lose(effect.rblocks);
         break;
       case 'vacate':
-        this.#vacate(effect.rblocks);
+        this.#moves.vacate(effect.rblocks);
         break;
       case 'fetch':
-        this.#fetch(effect.settlement, effect.rblocks);
+        this.#moves.fetch(effect.settlement, effect.rblocks);
         break;
       case 'placed':
-        this.#counts.homeBlocks++;
-        this.#away.of(effect.rblock)?.changed();
+        this.#moves.placed(effect.rblock);
         break;
       case 'met':
         break;
     }
   }
 
-  #lose(rblock: RBlockId): void {
-    const away = this.#away.of(rblock);
-    this.#away.holders.delete(rblock);
-    if (away === undefined) return;
-    away.changed();
-    if (away.rblocks.delete(rblock)) away.broken = true;
-    // Its contents are still at home, or where they came from.
-    if (away.out?.rblocks.includes(rblock) === true) this.#drop(away.out);
-    for (const move of away.over) {
-      if (![...move.places.values()].includes(rblock)) continue;
-      this.#drop(move);
-      away.broken = true;
-    }
-  }
-
-  /** Each goes home, or to another creditor that has been found already; the holder of one that finds no place starts again. */
-  #vacate(rblocks: readonly RBlockId[]): void {
-    const moves = new Map<Sequence, { readonly places: Map<RBlockId, RBlockId>; readonly ways: [number, number][] }>();
-    for (const rblock of new Set(rblocks.flatMap((asked) => this.#stopFilling(asked)))) {
-      const sequence = this.#away.holders.get(rblock);
-      const place = this.rmanager.find(rblock);
-      const away = this.#away.of(rblock);
-      if (sequence === undefined || away === undefined || place?.kind !== 'remote') continue;
-      const to = away.broken ? undefined : (this.rmanager.takeHome('device') ?? this.rmanager.take());
-      if (to === undefined) {
-        away.broken = true;
-        continue;
-      }
-      this.#away.holders.set(to, sequence);
-      const target = this.rmanager.find(to);
-      const { places, ways } = moves.get(sequence) ?? { places: new Map<RBlockId, RBlockId>(), ways: [] };
-      places.set(rblock, to);
-      ways.push([place.instance, target?.kind === 'remote' ? target.instance : this.#config.instance]);
-      moves.set(sequence, { places, ways });
-    }
-    for (const [sequence, { places, ways }] of moves) {
-      const move = { kind: 'over', sequence, places, pending: 0 } as const;
-      this.#away.all.get(sequence)?.over.add(move);
-      this.#moves.start(move, ways);
-    }
-  }
-
-  /** Nothing goes to that place any more. Returns what has to leave its own: what was on its way there, else the block itself. */
-  #stopFilling(rblock: RBlockId): readonly RBlockId[] {
-    const away = this.#away.of(rblock);
-    if (away?.out?.rblocks.includes(rblock) === true) {
-      this.#drop(away.out);
-      return [];
-    }
-    for (const move of away?.over ?? []) {
-      if (![...move.places.values()].includes(rblock)) continue;
-      this.#drop(move);
-      return [...move.places.keys()];
-    }
-    return [rblock];
-  }
-
-  #fetch(settlement: SettlementId, rblocks: readonly RBlockId[]): void {
-    const ways: [InstanceId, InstanceId][] = [];
-    for (const rblock of rblocks) {
-      const place = this.rmanager.find(rblock);
-      if (place?.kind === 'remote') ways.push([place.instance, this.#config.instance]);
-    }
-    if (ways.length > 0) this.#moves.start({ kind: 'fetch', settlement, pending: 0 }, ways);
-  }
-
   /** Throws unless every rBlock is held once, and every sequence has all of its blocks somewhere. */
   check(): void {
     this.rmanager.check();
-    this.#away.check(this.rmanager.table);
+    this.#moves.book.check(this.rmanager.table);
   }
 }
 
