@@ -14,6 +14,7 @@ import { createConductor } from './create-conductor.ts';
 import { EventHeap } from './event-heap.ts';
 import { SimulatedExecutor } from './executor.ts';
 import { FaultLayer, type FaultyCluster } from './faults/fault-layer.ts';
+import { InOrder } from './in-order.ts';
 import { ClusterLending, type LendingHost } from './lending/cluster-lending.ts';
 import { Network } from './network/network.ts';
 import { NetworkClock } from './network-clock.ts';
@@ -46,6 +47,7 @@ export class Simulation {
   readonly #instances: LengthInstance[];
   /** (instances): when each is to be woken. */
   readonly #wakeUs: Float64Array;
+  readonly #effects: InOrder<Effect>;
   readonly #executors: readonly SimulatedExecutor[];
   readonly #network: Network;
   readonly #streams: Streams;
@@ -67,6 +69,7 @@ export class Simulation {
     const { instances, linkBytesPerSecond } = config;
     this.#instances = instances.map((_, index) => this.#create(index, 0));
     this.#actions = new Actions(this.#heap, instances.length + firstMessage);
+    this.#effects = new InOrder(instances.length, (index, effect) => this.#perform(index, effect));
     this.#wakeUs = new Float64Array(instances.length).fill(Number.POSITIVE_INFINITY);
     this.#executors = instances.map(
       ({ machine }, index) => new SimulatedExecutor(machine, this.#heap, index, config.watch),
@@ -337,7 +340,7 @@ export class Simulation {
     if (this.#faults?.isUp(index) === false) return;
     const effects = this.#instances[index].step(this.#nowUs, event);
     if (this.#config.checking) this.#instances[index].check();
-    for (const effect of effects) this.#perform(index, effect);
+    this.#effects.perform(index, effects);
     this.#scheduleWake(index);
     this.lending?.stepped(this.#nowUs, index);
   }
