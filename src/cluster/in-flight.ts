@@ -20,11 +20,19 @@ export interface PlannedStep<S> {
 export interface InFlight<S> extends PlannedStep<S> {
   readonly step: StepNumber;
   readonly startedUs: number;
-  /** It was asked to stop: by an abort, or at the end of the step that runs. */
+  /** It was asked to end with the step that runs. */
   ending: boolean;
+  /** That step was asked to stop. */
+  aborting: boolean;
   /** An abort was asked for in favour of those who wait for answers. */
   yielding: boolean;
 }
+
+/** A decode row is worth an abort only when its step would go on for longer than this. */
+const abortDecodeUsMin = 100_000;
+
+/** Steps that take longer do not run in one go: the last of them could be worth an abort. */
+const runStepUsMax = 0.9 * abortDecodeUsMin;
 
 /** Field by field: a spread takes as long as the rest of planning a step. */
 export function begun<S>(planned: PlannedStep<S>, step: StepNumber, nowUs: number): InFlight<S> {
@@ -33,12 +41,13 @@ export function begun<S>(planned: PlannedStep<S>, step: StepNumber, nowUs: numbe
     predictedUs,
     shape,
     requests,
-    stepsMax,
+    stepsMax: predictedUs > runStepUsMax ? 1 : stepsMax,
     background,
     stages,
     step,
     startedUs: nowUs,
     ending: false,
+    aborting: false,
     yielding: false,
   };
 }
@@ -73,24 +82,34 @@ export function endRun<S>(
 ): void {
   // Batch jobs yield at once to whoever waits for an answer.
   const yields = flight.background && !flight.yielding && waiting?.background === false;
-  if (!yields && (flight.stepsMax === 1 || flight.ending)) return;
+  if (!yields && (flight.stepsMax === 1 || flight.ending || flight.aborting)) return;
   flight.yielding = yields;
+  flight.aborting ||= yields;
   flight.ending = true;
   effects.push({ kind: yields ? 'abortStep' : 'endRun', step: flight.step });
 }
 
-/** A decode row is worth an abort only when its step would go on for longer than this. */
-const abortDecodeUsMin = 100_000;
-
-/** Is it worth losing the step's work to be rid of these rows? Never twice in a row at the expense of others: they must get on. */
-export function worthAborting<S extends Served>(
+/** Rows of the step in flight are not wanted any more: it stops, where that is worth its work. */
+export function abortFor<S extends Served>(
   nowUs: number,
   flight: InFlight<S>,
   served: S,
   abortedLast: boolean,
-): boolean {
+): StepEnding | undefined {
+  if (flight.aborting || !worthAborting(nowUs, flight, served, abortedLast)) return undefined;
+  flight.aborting = true;
+  return { kind: 'abortStep', step: flight.step };
+}
+
+/** Never twice in a row at the expense of others: they must get on. */
+function worthAborting<S extends Served>(nowUs: number, flight: InFlight<S>, served: S, abortedLast: boolean): boolean {
   if (flight.requests.every((other) => other.cancelled)) return true;
   // The steps of a run are short.
   if (abortedLast || flight.stepsMax > 1) return false;
   return served.sequence.planned > 1 || flight.predictedUs - (nowUs - flight.startedUs) > abortDecodeUsMin;
+}
+
+/** Was its step lost to an abort for those who left? That of a run is, once asked for; its other steps are done. */
+export function wasAborted({ aborting, yielding, stepsMax }: InFlight<unknown>, ended: string): boolean {
+  return aborting && !yielding && (ended === 'stepAborted' || stepsMax > 1);
 }

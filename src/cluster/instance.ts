@@ -9,7 +9,7 @@ import type { DecodeLeg } from './departures.ts';
 import type { InstanceEffect } from './effects.ts';
 import { HandOffs } from './hand-offs.ts';
 import { HostTraffic, nothingMoved } from './host-traffic.ts';
-import { begun, endRun, type InFlight, type PlannedStep, runStep, shapeOf, worthAborting } from './in-flight.ts';
+import { abortFor, begun, endRun, type InFlight, type PlannedStep, runStep, shapeOf, wasAborted } from './in-flight.ts';
 import type { InstanceConfig } from './instance-config.ts';
 import { InstanceTotals } from './instance-totals.ts';
 import { type Landing, takeLanded } from './landed.ts';
@@ -182,7 +182,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     const reports = event.kind === 'wake' && this.#presence.isDue(nowUs);
     if (reports) this.handOffs.departures.askAgain();
     if (this.#inFlight === undefined) {
-      this.#presence.count(this.roster);
+      this.#presence.count(this.roster, this.handOffs.departures);
       this.#next(nowUs);
     } else if (!('step' in event) && (this.#batcher.waiting.length > 0 || !concernsPrefixes(event)))
       endRun(this.#inFlight, this.#batcher.waiting[0], this.#effects);
@@ -265,9 +265,9 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     const flight = this.#inFlight;
     if (flight === undefined || served.sequence.planned === 0) {
       this.roster.remove(served, false);
-    } else if (!flight.ending && worthAborting(nowUs, flight, served, this.#abortedLast)) {
-      flight.ending = true;
-      this.#effects.push({ kind: 'abortStep', step: flight.step });
+    } else {
+      const abort = abortFor(nowUs, flight, served, this.#abortedLast);
+      if (abort !== undefined) this.#effects.push(abort);
     }
   }
 
@@ -280,7 +280,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     }
     this.#inFlight = undefined;
     this.#cache.lower?.readEnded();
-    this.#abortedLast = event.kind === 'stepAborted' && !flight.yielding;
+    this.#abortedLast = wasAborted(flight, event.kind);
     if (event.kind === 'stepDone') {
       const stepUs = event.stepUs ?? [nowUs - flight.startedUs];
       if (flight.stages === 1) this.#config.cost.observe(flight.shape, stepUs);

@@ -43,11 +43,12 @@ export class Presence<S extends Served> {
     return { kind: 'report', report: { life: this.#life, number: ++this.#number, journal, requests } };
   }
 
-  /** No step runs: counts what clients have been told of, where that is for the next report. */
-  count(requests: { readonly live: Iterable<S> }): void {
+  /** No step runs: counts what clients have been told of, where that is for the next report. @param leaving those for whom another speaks */
+  count(requests: { readonly live: Iterable<S> }, leaving: { has(id: RequestId): boolean }): void {
     if (!this.#counting) return;
     this.#counting = false;
     for (const served of requests.live)
-      if (served.started) served.told = served.sequence.length - served.sequence.promptLength;
+      if (served.started && !leaving.has(served.id))
+        served.told = served.sequence.length - served.sequence.promptLength;
   }
 }

@@ -162,11 +162,13 @@ export class Outcome {
     this.#mix(counts.steps + steps, evictedBlocks, preemptions);
   }
 
+  /** @param underWay (instances): steps that had ended of what was running at the end */
   close(
     nowUs: number,
     instances: readonly InstanceFigures[],
     moved: Readonly<Record<ByteKind, number>>,
     blocks: BlockCounts,
+    underWay: readonly number[],
   ): void {
     this.bytesMoved = { ...moved };
     const { activations, ...others } = moved;
@@ -176,8 +178,9 @@ export class Outcome {
     this.hitBlocks = blocks.hits;
     this.missReasons = blocks.misses;
     this.replication = blocks.replication;
-    for (const instance of instances) {
-      const { steps, evictedBlocks, preemptions } = instance.snapshot();
+    for (const [i, instance] of instances.entries()) {
+      const { steps: committed, evictedBlocks, preemptions } = instance.snapshot();
+      const steps = committed + underWay[i];
       this.pins.hitTokens += instance.pinHitTokens;
       this.steps += steps;
       this.preemptions += preemptions;

@@ -223,6 +223,7 @@ export class Simulation {
       this.#instances,
       this.#network.moved,
       this.#conductor.blocks,
+      this.#executors.map((executor) => executor.stop(this.#nowUs)),
     );
   }
 

@@ -1,7 +1,8 @@
 // Requests under faults: whatever is lost, doubled, late or dead, each is answered once and nothing leaks.
 import { expect, it } from 'vitest';
-import { addRequestCounts, neverInRequests, runRequestChaos } from '../../src/sim/faults/chaos.ts';
+import { addRequestCounts, neverInRequests, requestWorld, runRequestChaos } from '../../src/sim/faults/chaos.ts';
 import { parseFault } from '../../src/sim/faults/parse.ts';
+import { Simulation } from '../../src/sim/simulation.ts';
 
 it('holds every rule over many seeds, each fault injected and handlers run', () => {
   const sum = runRequestChaos(1);
@@ -13,6 +14,23 @@ it('holds every rule over many seeds, each fault injected and handlers run', () 
 
 it('is a function of its seed', () => {
   expect(runRequestChaos(7)).toEqual(runRequestChaos(7));
+});
+
+it('is the same with equal steps run one by one', () => {
+  for (let seed = 1; seed <= 50; seed++) {
+    const hashes = [true, false].map((coalesce) => {
+      const { config, trace } = requestWorld(seed);
+      const instances = config.instances.map((one) => ({ ...one, machine: { ...one.machine, coalesce } }));
+      const simulation = new Simulation({ ...config, instances, checking: false });
+      for (const request of trace) {
+        simulation.arrive(request);
+        if (request.index % 12 === 11) simulation.cancel(String(request.index - 3));
+      }
+      simulation.finish();
+      return simulation.outcome.stateHash;
+    });
+    expect(hashes[0], `seed ${seed}`).toBe(hashes[1]);
+  }
 });
 
 it('reads faults, and says in one line what is wrong with one', () => {

@@ -105,7 +105,7 @@ function traceOf(dice: Dice): readonly TraceRequest[] {
   return trace;
 }
 
-function requestWorld(seed: number): {
+export function requestWorld(seed: number): {
   readonly config: SimulationConfig;
   readonly trace: readonly TraceRequest[];
 } {
