@@ -2,6 +2,7 @@
 import type { Batcher } from '../policy/batching/batcher.ts';
 import type { BlockCache } from '../policy/blocks/block-cache.ts';
 import type { BlockTier } from '../policy/blocks/block-tier.ts';
+import { wideZero } from '../util/wide-zero.ts';
 import type { InstanceSnapshot, TierSnapshot } from './ports.ts';
 
 export class InstanceTotals {
@@ -10,9 +11,9 @@ export class InstanceTotals {
   computedPrompt = 0;
   generated = 0;
   #steps = 0;
-  #stepUs = 0;
-  #usedPageUs = 0;
-  #heldUntilUs = 0;
+  #stepUs: number = wideZero;
+  #usedPageUs: number = wideZero;
+  #heldUntilUs: number = wideZero;
 
   /** Steps took so long. */
   ran(stepUs: ArrayLike<number>): void {

@@ -2,6 +2,7 @@
 import { Batcher } from '../policy/batching/batcher.ts';
 import { BlockCache } from '../policy/blocks/block-cache.ts';
 import type { BlockPool } from '../policy/blocks/block-pool.ts';
+import { wideZero } from '../util/wide-zero.ts';
 import { overloaded, Throughput, tooLargeToLand, tooLong } from './admission.ts';
 import { CacheJournal } from './cache-journal.ts';
 import { createDecodeCheck } from './decode-check.ts';
@@ -56,7 +57,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   readonly borrower: Borrower | undefined;
   #effects: InstanceEffect<Plan, Request>[] = [];
   #emitted = false;
-  #nowUs = 0;
+  #nowUs: number = wideZero;
 
   /** @param work made over the pools of the layer groups */
   constructor(config: InstanceConfig, work: (pools: readonly BlockPool[]) => Work<Request, S, Plan, Result>) {

@@ -14,6 +14,7 @@ import type { TransferEnd } from '../policy/placement/transfer-times.ts';
 import { digestWords } from '../util/blake2s.ts';
 import type { Float64Pool } from '../util/float64-pool.ts';
 import { scramble } from '../util/scramble.ts';
+import { wideZero } from '../util/wide-zero.ts';
 import type { RequestSize } from './admission.ts';
 import type { BatchJobsConfig } from './batch-jobs.ts';
 import type { Prediction } from './gate.ts';
@@ -51,7 +52,7 @@ export class LengthRequest {
   readonly outputTokens: number;
   readonly chain: BlockChain;
   firstTokenUs: number | undefined;
-  lastTokenUs = 0;
+  lastTokenUs: number = wideZero;
   cachedTokens = 0;
   outputs = 0;
   /** Undefined: it waits as long as it takes. */

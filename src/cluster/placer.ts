@@ -9,6 +9,7 @@ import { PrefillQueues } from '../policy/placement/prefill-queues.ts';
 import { PrefixIndex, PrefixMatches } from '../policy/placement/prefix-index.ts';
 import type { Replication } from '../policy/placement/replica-table.ts';
 import { type TransferConfig, TransferTimes } from '../policy/placement/transfer-times.ts';
+import { wideZero } from '../util/wide-zero.ts';
 import type { InstanceIndex, PrefixFetch } from './messages.ts';
 
 export type { PipelineSettings, PlacementSettings };
@@ -89,7 +90,7 @@ export class Placer<Request> {
     readonly kind: Uint8Array;
   };
   #placed = 0;
-  #nowUs = 0;
+  #nowUs: number = wideZero;
   #checked = true;
 
   /** @param takesPrompts (instances) */

@@ -3,6 +3,7 @@ import type { InstanceEffect } from '../cluster/effects.ts';
 import { attentionUs, besideGuestsUs, distributedUs } from '../cluster/lending/remote-work.ts';
 import type { HostLink, LengthRequest, StepCostModel } from '../cluster/length-work.ts';
 import type { InstanceEvent } from '../cluster/messages.ts';
+import { wideZero } from '../util/wide-zero.ts';
 import type { EventHeap } from './event-heap.ts';
 import type { RemotePart } from './lending/guests.ts';
 
@@ -27,8 +28,8 @@ export class SimulatedExecutor {
   #first: StepShape | undefined;
   #step = 0;
   #running = false;
-  #endsUs = 0;
-  #startedUs = 0;
+  #endsUs: number = wideZero;
+  #startedUs: number = wideZero;
   /** How long each step of the run takes. */
   readonly #stepUs: number[] = [];
   /** What guests take of every step from the next on, in thousandths. */

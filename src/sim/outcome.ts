@@ -4,6 +4,7 @@ import type { LengthRequest } from '../cluster/length-work.ts';
 import type { BlockCounts, MissReasons } from '../cluster/placer.ts';
 import type { GenerationEvent, RefusalCause } from '../cluster/ports.ts';
 import { scramble } from '../util/scramble.ts';
+import { wideZero } from '../util/wide-zero.ts';
 import { Audit } from './audit.ts';
 import { type Group, Groups, inTime } from './groups.ts';
 import { Histogram } from './histogram.ts';
@@ -58,7 +59,7 @@ export class Outcome {
   /** Batch jobs: they count nowhere else. */
   readonly batch = { requests: 0, completed: 0, outputTokens: 0, completionUs: new Histogram() };
   /** When the last request completed that is no batch job. */
-  servedUntilUs = 0;
+  servedUntilUs: number = wideZero;
   /** Undefined where blocks are kept in device memory alone. */
   tiers: TierFigures | undefined;
   /** Prompts that went to groups. */

@@ -8,6 +8,7 @@ import { createLengthInstance, type LengthInstance, type LengthRequest } from '.
 import type { ConductorEvent, InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
 import type { InstanceSnapshot } from '../cluster/ports.ts';
 import type { TraceRequest } from '../trace/request.ts';
+import { wideZero } from '../util/wide-zero.ts';
 import { Actions } from './actions.ts';
 import { Clients } from './clients.ts';
 import { createConductor } from './create-conductor.ts';
@@ -61,7 +62,7 @@ export class Simulation {
   readonly #sloOf: SloRule;
   /** Some wait for their tokens: the loads of the pools are looked at. */
   readonly #watched: boolean;
-  #nowUs = 0;
+  #nowUs: number = wideZero;
 
   constructor(config: SimulationConfig) {
     this.#config = config;

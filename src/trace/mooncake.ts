@@ -1,4 +1,6 @@
 // Traces in Mooncake's format: a JSON object a line, with the ids of the prompt's blocks.
+
+import { wideZero } from '../util/wide-zero.ts';
 import { shown, TraceError, type TraceRequest } from './request.ts';
 
 const idMax = 2 ** 31 - 1;
@@ -21,15 +23,18 @@ export function parseMooncakeLine(text: string, line: number, index: number, blo
       `hash_ids has ${blocks.length} ids: ${expected} expected for ${inputTokens} tokens in blocks of ${blockTokens}`,
     );
   }
-  return { index, arrivalUs: Math.round(arrivalMs * 1000), inputTokens, outputTokens, blocks, ...labels(row, line) };
+  const request = { index, arrivalUs: wideZero, inputTokens, outputTokens, blocks };
+  request.arrivalUs = Math.round(arrivalMs * 1000);
+  const labels = labelsOf(row, line);
+  return labels === undefined ? request : { ...request, ...labels };
 }
 
 type Row = Readonly<Record<string, unknown>>;
 
-/** Ours: what Mooncake's traces do not tell. */
-function labels(row: Row, line: number): Pick<TraceRequest, 'sloClass' | 'tenant' | 'priority' | 'batch' | 'pinUs'> {
+/** Ours: what Mooncake's traces do not tell. Undefined: nothing. */
+function labelsOf(row: Row, line: number): Partial<TraceRequest> | undefined {
   const { slo_class: sloClass, tenant, priority, batch, pin_ms: pinMs } = row;
-  if ([sloClass, tenant, priority, batch, pinMs].every((value) => value === undefined)) return unlabelled;
+  if ((sloClass ?? tenant ?? priority ?? batch ?? pinMs) === undefined) return undefined;
   if (pinMs !== undefined && !(typeof pinMs === 'number' && pinMs > 0 && pinMs <= timestampMsMax))
     throw new TraceError(line, `pin_ms is ${shown(pinMs)}: milliseconds above 0 expected`);
   if (batch !== undefined && typeof batch !== 'boolean')
@@ -42,8 +47,6 @@ function labels(row: Row, line: number): Pick<TraceRequest, 'sloClass' | 'tenant
     ...(pinMs === undefined ? {} : { pinUs: Math.round(pinMs * 1000) }),
   };
 }
-
-const unlabelled = {};
 
 function name(value: unknown, field: string, line: number): string {
   if (typeof value === 'string' && value.length > 0 && value.length <= 256) return value;

@@ -1,4 +1,6 @@
 // From pieces of text to requests, whatever the format: a trace is read as it streams and never held as text.
+
+import { wideZero } from '../util/wide-zero.ts';
 import { azureHeader, parseAzureLine } from './azure.ts';
 import { parseMooncakeLine } from './mooncake.ts';
 import { shown, TraceError, type TraceRequest } from './request.ts';
@@ -15,7 +17,7 @@ export class TraceParser {
   #rest = '';
   #line = 0;
   #count = 0;
-  #lastUs = 0;
+  #lastUs: number = wideZero;
   #startUs: number | undefined;
 
   constructor({ blockTokens }: TraceParserOptions) {

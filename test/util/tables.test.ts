@@ -78,7 +78,7 @@ test('the heap pops in order after any pushes and removals', () => {
       fc.array(operation, { maxLength: 300 }),
       (weights, operations) => {
         const compare = (a: number, b: number): number => (weights[a] ?? 0) - (weights[b] ?? 0) || a - b;
-        const heap = new IndexedHeap(41, (a, b) => compare(a, b) < 0);
+        const heap = new IndexedHeap(41, { before: (a, b) => compare(a, b) < 0 });
         const set = new Set<number>();
         const first = (): number | undefined => [...set].sort(compare)[0];
         for (const { kind, id } of operations) {

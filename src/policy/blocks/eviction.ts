@@ -1,5 +1,5 @@
 // Which cached block goes first: LRU, LFU, length-aware and FIFO behind one order, and the queue that applies it.
-import { IndexedHeap } from '../../util/indexed-heap.ts';
+import { type HeapOrder, IndexedHeap } from '../../util/indexed-heap.ts';
 import type { BlockId } from './block-pool.ts';
 
 export const evictionKinds = ['lru', 'lfu', 'length-aware', 'fifo'] as const;
@@ -19,25 +19,30 @@ export interface BlockUse {
 /** Negative: `a` goes before `b`. */
 export type EvictionOrder = (use: BlockUse, a: BlockId, b: BlockId) => number;
 
-function difference(values: Float64Array | Int32Array, a: BlockId, b: BlockId): number {
+function difference(values: Float64Array, a: BlockId, b: BlockId): number {
   return values[a] - values[b];
+}
+
+/** Apart from the other: code for one kind of array is faster than code for two. */
+function deeper({ depth }: BlockUse, a: BlockId, b: BlockId): number {
+  return depth[b] - depth[a];
 }
 
 /** All end with the deepest first, then the lowest id, so that every order is total. */
 export const evictionOrders: Readonly<Record<EvictionKind, EvictionOrder>> = {
-  lru: (use, a, b) => difference(use.lastUse, a, b) || difference(use.depth, b, a) || a - b,
-  lfu: (use, a, b) =>
-    difference(use.uses, a, b) || difference(use.lastUse, a, b) || difference(use.depth, b, a) || a - b,
+  lru: (use, a, b) => difference(use.lastUse, a, b) || deeper(use, a, b) || a - b,
+  lfu: (use, a, b) => difference(use.uses, a, b) || difference(use.lastUse, a, b) || deeper(use, a, b) || a - b,
   // Mooncake's LengthAwareCache: LFU, but among equals the blocks that come later in a prompt go first.
   'length-aware': (use, a, b) =>
-    difference(use.uses, a, b) || difference(use.depth, b, a) || difference(use.lastUse, a, b) || a - b,
-  fifo: (use, a, b) => difference(use.since, a, b) || difference(use.depth, b, a) || a - b,
+    difference(use.uses, a, b) || deeper(use, a, b) || difference(use.lastUse, a, b) || a - b,
+  fifo: (use, a, b) => difference(use.since, a, b) || deeper(use, a, b) || a - b,
 };
 
 type GrowingUse = { -readonly [K in keyof BlockUse]: BlockUse[K] };
 
 /** Blocks that may be evicted now, numbered through. Every operation is O(log n). */
-export class EvictionQueue {
+export class EvictionQueue implements HeapOrder {
+  readonly #order: EvictionOrder;
   readonly #use: GrowingUse;
   readonly #heap: IndexedHeap;
   #clock = 0;
@@ -49,9 +54,13 @@ export class EvictionQueue {
       since: new Float64Array(blocks),
       depth: new Int32Array(blocks),
     };
-    const order = evictionOrders[kind];
+    this.#order = evictionOrders[kind];
     this.#use = use;
-    this.#heap = new IndexedHeap(blocks, (a, b) => order(use, a, b) < 0);
+    this.#heap = new IndexedHeap(blocks, this);
+  }
+
+  before(a: BlockId, b: BlockId): boolean {
+    return this.#order(this.#use, a, b) < 0;
   }
 
   get size(): number {

@@ -1,5 +1,6 @@
 // Flows over shared resources in simulated time: what has been offered leaves at a fair rate, as far as it has been produced.
-import { IndexedHeap } from '../../util/indexed-heap.ts';
+import { type HeapOrder, IndexedHeap } from '../../util/indexed-heap.ts';
+import { wideZero } from '../../util/wide-zero.ts';
 import { FairShare, type SharedFlow, type SharedResource } from './fair-share.ts';
 
 export type FlowId = number;
@@ -14,7 +15,7 @@ class Resource implements SharedResource {
   /** Bytes per microsecond. */
   readonly capacity: number;
   readonly users: Flow[] = [];
-  left = 0;
+  left: number = wideZero;
   open = 0;
   /** The last refresh that came by. */
   round = 0;
@@ -28,21 +29,21 @@ class Resource implements SharedResource {
 class Flow implements SharedFlow {
   readonly id: FlowId;
   readonly resources: readonly Resource[];
-  demand = 0;
-  share = 0;
+  demand: number = wideZero;
+  share: number = wideZero;
   open = false;
   /** Bytes per microsecond at which it leaves. */
-  rate = 0;
+  rate: number = wideZero;
   /** More than its rate has changed since its next event was planned. */
   touched = false;
   round = 0;
   /** Bytes that exist by `settledUs`, of which `sent` have left. */
-  produced = 0;
-  sent = 0;
-  settledUs: number;
+  produced: number = wideZero;
+  sent: number = wideZero;
+  settledUs: number = wideZero;
   /** Bytes come into being evenly until then, when so many will exist; no less than exist now. */
-  producesUntilUs = 0;
-  producedThen = 0;
+  producesUntilUs: number = wideZero;
+  producedThen: number = wideZero;
   /** Nothing more will be offered. */
   complete = false;
   /** When it has to be looked at, were its rate to stay. */
@@ -100,7 +101,7 @@ class Flow implements SharedFlow {
  * Rates are recomputed exactly over all flows that share something, directly or through others, whenever one of them begins, ends, runs
  * dry or has something again: once for all that changes at one time, in `refresh`. Times are whole microseconds, rounded up.
  */
-export class Flows {
+export class Flows implements HeapOrder {
   /** Bytes per microsecond of each resource. */
   readonly #capacity: (resource: number) => number;
   readonly #flows: (Flow | undefined)[] = [];
@@ -112,16 +113,18 @@ export class Flows {
   readonly #fair = new FairShare();
   /** Resources whose users changed since the last refresh, and when. */
   readonly #changed: Resource[] = [];
-  #changedUs = 0;
+  #changedUs: number = wideZero;
   #round = 0;
 
   constructor(capacity: (resource: number) => number) {
     this.#capacity = capacity;
-    const before = (a: FlowId, b: FlowId) => {
-      const difference = this.#at(a).nextUs - this.#at(b).nextUs;
-      return difference < 0 || (difference === 0 && a < b);
-    };
-    this.#events = new IndexedHeap(this.#room, before);
+    this.#events = new IndexedHeap(this.#room, this);
+  }
+
+  /** Of the events. */
+  before(a: FlowId, b: FlowId): boolean {
+    const difference = this.#at(a).nextUs - this.#at(b).nextUs;
+    return difference < 0 || (difference === 0 && a < b);
   }
 
   get size(): number {
