@@ -5,8 +5,8 @@ import type { Labels } from '../trace/labels.ts';
 import { type OutputOptions, RunOutputs } from './run-outputs.ts';
 import type { TracePiece } from './trace-file.ts';
 
-/** Simulated time between two looks at a run that no request comes to any more. */
-const drainUs = 10_000_000;
+/** Of a run that no request comes to any more. */
+const eventsBetweenLooks = 10_000;
 
 /** @param names of the instances */
 export async function replay(
@@ -26,12 +26,11 @@ export async function replay(
     }
     await outputs.progressed(share, simulation);
   }
-  // Where there are faults, instances and conductor go on looking at each other for ever.
-  const isOver = () => simulation.inside.faults !== undefined && simulation.live === 0;
-  while (simulation.nextUs !== Number.POSITIVE_INFINITY && !isOver()) {
-    const untilUs = simulation.nextUs + drainUs;
-    recorder?.advance(untilUs);
-    simulation.advance(untilUs);
+  while (!simulation.isOver) {
+    for (let i = 0; i < eventsBetweenLooks && !simulation.isOver; i++) {
+      recorder?.advance(simulation.nextUs);
+      simulation.advance(simulation.nextUs);
+    }
     await outputs.progressed(1, simulation);
   }
   simulation.finish();

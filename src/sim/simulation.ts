@@ -212,10 +212,15 @@ export class Simulation {
     return this.loads(nowUs);
   }
 
-  /** No request comes any more: runs until nothing is left to happen. */
+  /** When no request comes any more: all are answered, and without faults nothing is left to happen (else instances report for ever). */
+  get isOver(): boolean {
+    if (this.#faults === undefined) return this.nextUs === Number.POSITIVE_INFINITY;
+    return this.#clients.live + this.#clients.comingAgain === 0;
+  }
+
+  /** No request comes any more: runs until it is over. */
   finish(): void {
-    if (this.#faults === undefined) this.advance(Number.POSITIVE_INFINITY);
-    else while (this.#clients.live + this.#clients.comingAgain > 0) this.advance(this.nextUs);
+    while (!this.isOver) this.advance(this.nextUs);
     this.outcome.inlinePrefills = this.#conductor.inlinePrefills;
     this.outcome.tiers = this.#tiers.figures(this.snapshots(), this.#config.blockTokens);
     this.outcome.groupPrefills = this.#conductor.groupPrefills;
