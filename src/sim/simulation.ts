@@ -84,11 +84,7 @@ export class Simulation {
     });
     const networkKey = instances.length + networkNumber;
     this.#clock = new NetworkClock(this.#network, this.#streams, this.#heap, networkKey, config.checking);
-    const tiered = instances.map(({ ssd, machine: { hostLink } }, i) => {
-      const bytesPerToken = costs[i].kvBytesPerToken;
-      return { bytesPerToken, blockBytes: bytesPerToken * config.blockTokens, ssd, hostLink };
-    });
-    this.#tiers = new SimulatedTiers(tiered, (timeUs, to, event) => this.#laterAt(timeUs, to, event));
+    this.#tiers = new SimulatedTiers(config, (timeUs, to, event) => this.#laterAt(timeUs, to, event));
     this.#sloOf = sloRule(config.admission, instances);
     this.#watched = config.admission.slo !== undefined || config.admission.classes !== undefined;
     this.#clients = new Clients({

@@ -5,6 +5,7 @@ import type { InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
 import type { InstanceSnapshot, TierSnapshot } from '../cluster/ports.ts';
 import { Histogram } from './histogram.ts';
 import { type Latency, latencyMs } from './outcome.ts';
+import type { SimulationConfig } from './simulation-config.ts';
 import { SimulatedSsd, type SsdRates } from './ssd.ts';
 
 type Effect = InstanceEffect<undefined, LengthRequest>;
@@ -45,8 +46,14 @@ export class SimulatedTiers {
   #loadedBytes = 0;
   #storedBytes = 0;
 
-  constructor(instances: readonly TieredInstance[], post: (timeUs: number, to: InstanceIndex, event: Event) => void) {
-    this.#instances = instances;
+  constructor(
+    { instances, blockTokens }: Pick<SimulationConfig, 'instances' | 'blockTokens'>,
+    post: (timeUs: number, to: InstanceIndex, event: Event) => void,
+  ) {
+    this.#instances = instances.map(({ ssd, machine: { hostLink, cost } }) => {
+      const bytesPerToken = cost.kvBytesPerToken;
+      return { bytesPerToken, blockBytes: bytesPerToken * blockTokens, ssd, hostLink };
+    });
     this.#ssds = instances.map(({ ssd }) => (ssd === undefined ? undefined : new SimulatedSsd(ssd)));
     this.#post = post;
     this.#loadsUntilUs = new Float64Array(instances.length);
