@@ -5,9 +5,7 @@ import { agreeOn } from '../live/agree.ts';
 import type { Bus } from '../live/bus/bus.ts';
 import { connectNats } from '../live/bus/nats-bus.ts';
 import { ClusterGateway } from '../live/cluster-gateway.ts';
-import { ClusterInstance } from '../live/cluster-instance.ts';
-import { InstanceThread } from '../live/instance-thread.ts';
-import type { InstanceDescription } from '../live/protocol.ts';
+import { type JoinedInstance, joinCluster } from '../live/join.ts';
 import { openModel } from '../weights/open-model.ts';
 import type { ModelFiles } from '../weights/types.ts';
 import { blockRoot } from './block-root.ts';
@@ -44,50 +42,28 @@ export function openClusterGateway(nats: string, options: ServeOptions): Promise
   });
 }
 
-export interface InstanceMember {
+export interface InstanceMember extends JoinedInstance {
   readonly name: string;
   readonly modelId: string;
-  readonly description: InstanceDescription;
-  /** Resolves when the instance's thread has ended, asked to or not. */
-  readonly ended: Promise<void>;
-  /** Its requests are done elsewhere. */
-  close(): Promise<void>;
 }
 
 /** Serves when it resolves. @throws Error in one line when it cannot, or must not */
 export function openClusterInstance(nats: string, options: JoinOptions): Promise<InstanceMember> {
   return withModel(nats, options, async (bus, files, { path }) => {
-    const root = blockRoot(files, options);
-    const agreement = await agreeOn(bus, { modelFingerprint: root.modelFingerprint, root });
-    const context = contextTokens(files, options);
-    const thread = new InstanceThread({
-      entry: new URL('./instance-worker.js', import.meta.url),
-      data: {
-        settings: instanceSettings(options, oneInstance, path, context, 1),
-        role: options.role,
-        peers: [],
-        hashKey: Uint32Array.from(agreement.hashKey),
-        journals: true,
-        loaded: undefined,
-      },
-      log: console.error,
-      onEvents: (message) => instance?.hear(message),
-    });
-    let instance: ClusterInstance | undefined;
-    const { description, snapshot } = await thread.ready;
     const { name, life } = processName(options.name);
-    instance = new ClusterInstance({
-      ...{ bus, name, life, agreement, root, thread },
-      capacityTokens: Math.min(description.capacityTokens, description.contextTokens),
+    const joined = await joinCluster({
+      ...{ bus, name, life },
+      entry: new URL('./instance-worker.js', import.meta.url),
+      settings: instanceSettings(options, oneInstance, path, contextTokens(files, options), 1),
+      root: blockRoot(files, options),
       vocabSize: files.config.vocabSize,
       log: console.error,
     });
-    instance.start(snapshot);
     const close = async (): Promise<void> => {
-      instance.close();
-      await Promise.all([bus.close(), thread.close()]);
+      await joined.close();
+      await bus.close();
     };
-    return { name, modelId: files.id, description, ended: thread.ended, close };
+    return { ...joined, name, modelId: files.id, close };
   });
 }
 

@@ -41,6 +41,9 @@ export const defaultLinkConfig: LinkConfig = {
   keptBytesMax: 2 ** 27,
 };
 
+/** What was asked for, or the asking, is lost too when so many more have come without it. */
+const askAgainParts = 16;
+
 /** One end. After a lost part all that follow it are dropped, and told again from there. */
 export class Link {
   readonly #config: LinkConfig;
@@ -52,8 +55,8 @@ export class Link {
   /** Of the message that is under way. */
   #parts: Uint8Array[] = [];
   #partsBytes = 0;
-  /** Asked for since the last part or tally: once is enough. */
-  #asked = false;
+  /** Parts that came after one that is missing, since it was asked for; undefined: nothing is missing. */
+  #since: number | undefined;
   #broken = false;
   #effects: LinkEffect[] = [];
 
@@ -103,11 +106,11 @@ export class Link {
   #hear({ number, last, bytes }: LinkPart): void {
     if (number <= this.#heard) return;
     if (number > this.#heard + 1) {
-      if (!this.#asked) this.#ask();
+      if (this.#since === undefined || ++this.#since === askAgainParts) this.#ask();
       return;
     }
     this.#heard = number;
-    this.#asked = false;
+    this.#since = undefined;
     this.#partsBytes += bytes.length;
     if (this.#partsBytes > this.#config.messageBytesMax) {
       this.#break(`a message has more than ${this.#config.messageBytesMax} bytes`);
@@ -157,7 +160,7 @@ export class Link {
   }
 
   #ask(): void {
-    this.#asked = true;
+    this.#since = 0;
     this.#effects.push({ kind: 'ask', from: this.#heard + 1 });
   }
 

@@ -145,7 +145,7 @@ export class Rescue<Request extends { readonly id: RequestId }> {
     const patience = this.#retries?.patience;
     if (patience === undefined || nowUs < this.#lookUs) return;
     const { silentUs, timeoutUs } = patience;
-    this.#lookUs = nowUs + Math.ceil(silentUs / 4);
+    this.#lookUs = nowUs + Math.ceil(Math.min(silentUs, timeoutUs) / 4);
     for (const instance of this.#dispatch.watch.silentSince(nowUs - silentUs)) {
       this.#dispatch.fates?.met('lost', 'report');
       this.#lose(nowUs, instance);

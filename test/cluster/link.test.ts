@@ -88,12 +88,14 @@ describe('a link', () => {
     );
   });
 
-  test('asks once for what is missing, and again with the next tally', () => {
+  test('asks once for what is missing, and again with the next tally or when much more has come without it', () => {
     const link = new Link(small);
     const part = (number: number) => ({ kind: 'part', part: { number, last: true, bytes: message(1) } }) as const;
     expect(link.step(part(2))).toEqual([{ kind: 'ask', from: 1 }]);
     expect(link.step(part(3))).toEqual([]);
     expect(link.step({ kind: 'tally', sent: 3, heard: 0 })).toEqual([{ kind: 'ask', from: 1 }]);
+    const more = Array.from({ length: 20 }, (_, i) => link.step(part(4 + i)).length);
+    expect(more).toEqual(more.map((_, i) => Number(i === 15)));
     expect(link.step(part(1))).toMatchObject([{ kind: 'deliver' }]);
     expect(link.step(part(3))).toEqual([{ kind: 'ask', from: 2 }]);
     expect(link.tally).toEqual({ sent: 0, heard: 1 });

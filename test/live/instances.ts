@@ -2,22 +2,24 @@
 import { fileURLToPath } from 'node:url';
 import type { InstanceSettings } from '../../src/cli/worker-settings.ts';
 import type { InstanceRole } from '../../src/cluster/conductor.ts';
-import type { GenerationEvent, GenerationRequest } from '../../src/cluster/ports.ts';
+import type { GenerationEvent, GenerationRequest, InferencePort } from '../../src/cluster/ports.ts';
 import { LiveCluster } from '../../src/live/live-cluster.ts';
 import { greedy } from '../cluster/world.ts';
 
+/** Ends itself when it is told to by a request named `deadly...`. */
+export const dyingWorker = new URL('./dying-worker.mjs', import.meta.url);
 const model = fileURLToPath(new URL('../../models/kvasir-tiny/kvasir-tiny-q8_0.gguf', import.meta.url));
 
-/** Each ends its own thread when it is told to by a request named `deadly...`. */
+export const liveSettings: InstanceSettings = {
+  ...{ model, weights: 'native', inputs: 'bf16', threads: 1, contextTokens: 512 },
+  ...{ kvBytes: 32 * 2 ** 20, instances: 1, eviction: 'lru' },
+};
+
 export function liveCluster(instances: readonly (Partial<InstanceSettings> & { role?: InstanceRole })[]): LiveCluster {
-  const settings = { model, weights: 'native', inputs: 'bf16', threads: 1, contextTokens: 512 } as const;
   return new LiveCluster({
-    entry: new URL('./dying-worker.mjs', import.meta.url),
+    entry: dyingWorker,
     instances: instances.map(({ role = 'mixed', ...own }) => {
-      const shares: InstanceSettings = {
-        ...{ ...settings, kvBytes: 32 * 2 ** 20, instances: instances.length, eviction: 'lru' },
-        ...own,
-      };
+      const shares: InstanceSettings = { ...liveSettings, instances: instances.length, ...own };
       return { role, settings: shares };
     }),
     queueMax: 64,
@@ -45,7 +47,7 @@ export interface Answer {
 }
 
 /** Resolves with the last event, whatever it is. */
-export function answerOf(cluster: LiveCluster, request: GenerationRequest): Promise<Answer> {
+export function answerOf(cluster: Pick<InferencePort, 'submit'>, request: GenerationRequest): Promise<Answer> {
   return new Promise((resolve) => {
     const tokens: number[] = [];
     const logprobs: number[] = [];

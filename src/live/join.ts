@@ -1,0 +1,60 @@
+// How an instance comes into a cluster: it agrees with those that are there, loads on a thread of its own, and says that it serves.
+import { agreeOn } from './agree.ts';
+import type { Bus } from './bus/bus.ts';
+import { ClusterInstance } from './cluster-instance.ts';
+import { InstanceThread } from './instance-thread.ts';
+import type { BlockRoot, InstanceDescription } from './protocol.ts';
+
+export interface JoinSettings {
+  readonly bus: Bus;
+  readonly name: string;
+  readonly life: number;
+  /** Module that the thread runs, and what it is told. */
+  readonly entry: URL;
+  readonly settings: unknown;
+  /** What its blocks chain from: the model and the form that it computes in. */
+  readonly root: BlockRoot;
+  /** Token ids are below. */
+  readonly vocabSize: number;
+  readonly log: (message: string) => void;
+}
+
+export interface JoinedInstance {
+  readonly description: InstanceDescription;
+  /** Resolves when its thread has ended, asked to or not. */
+  readonly ended: Promise<void>;
+  /** Says that it goes, so that its requests go elsewhere; ends its thread. The bus stays open. */
+  close(): Promise<void>;
+}
+
+/** It serves when this resolves. @throws Error in one line when it cannot, or must not */
+export async function joinCluster(settings: JoinSettings): Promise<JoinedInstance> {
+  const { bus, root, log } = settings;
+  const agreement = await agreeOn(bus, { modelFingerprint: root.modelFingerprint, root });
+  let instance: ClusterInstance | undefined;
+  const thread = new InstanceThread({
+    entry: settings.entry,
+    data: {
+      settings: settings.settings,
+      role: 'mixed',
+      peers: [],
+      hashKey: Uint32Array.from(agreement.hashKey),
+      journals: true,
+      loaded: undefined,
+    },
+    log,
+    onEvents: (message) => instance?.hear(message),
+  });
+  const { description, snapshot } = await thread.ready;
+  const capacityTokens = Math.min(description.capacityTokens, description.contextTokens);
+  const joined = new ClusterInstance({ ...settings, agreement, capacityTokens, thread });
+  instance = joined;
+  joined.start(snapshot);
+  // Its requests are lost with it: nobody has to wait for silence.
+  void thread.ended.then(() => joined.close());
+  const close = async (): Promise<void> => {
+    joined.close();
+    await thread.close();
+  };
+  return { description, ended: thread.ended, close };
+}

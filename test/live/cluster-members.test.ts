@@ -1,0 +1,181 @@
+// Gateways and instances over one bus inside this process: real threads compute, the bus loses, doubles and reorders what they say.
+import { afterEach, beforeAll, describe, expect, it } from 'vitest';
+import { agreeOn } from '../../src/live/agree.ts';
+import type { Bus } from '../../src/live/bus/bus.ts';
+import { ClusterGateway } from '../../src/live/cluster-gateway.ts';
+import { type JoinedInstance, joinCluster } from '../../src/live/join.ts';
+import { encode } from '../../src/live/wire/codec.ts';
+import { decodeFrame } from '../../src/live/wire/frames.ts';
+import { MemoryHub } from './bus/memory-bus.ts';
+import { type BusFaults, faultyBus } from './faulty-bus.ts';
+import { type Answer, answerOf, dyingWorker, liveCluster, livePrompt, liveRequest, liveSettings } from './instances.ts';
+
+const closing: (() => unknown)[] = [];
+afterEach(async () => {
+  for (const close of closing.splice(0).toReversed()) await close();
+});
+
+const prompts = Array.from({ length: 6 }, (_, kind) => livePrompt(kind, 40 + 13 * kind));
+const root = { modelFingerprint: 'tiny', weightForm: 'native', inputForm: 'bf16', kvType: 'bf16', rope: '' };
+let expected: readonly Answer[] = [];
+let lives = 0;
+/** More than the model has: what tokens are is not looked at here. */
+const vocabSize = 100_000;
+
+beforeAll(async () => {
+  const alone = liveCluster([{}]);
+  await alone.ready();
+  expected = await Promise.all(prompts.map((prompt, i) => answerOf(alone, liveRequest(`r${i}`, prompt, 40))));
+  await alone.close();
+});
+
+async function instance(bus: Bus, name: string): Promise<JoinedInstance> {
+  const own = { bus, name, life: ++lives, root, vocabSize, log: () => {} };
+  const settings = { ...liveSettings, contextTokens: 4096 };
+  const joined = await joinCluster({ ...own, entry: dyingWorker, settings });
+  closing.push(() => joined.close());
+  return joined;
+}
+
+async function gateway(bus: Bus, name: string, timeoutS = 60): Promise<ClusterGateway> {
+  const agreement = await agreeOn(bus, { modelFingerprint: 'tiny', root: undefined });
+  const own = { bus, name, life: ++lives, agreement, log: () => {} };
+  const cluster = new ClusterGateway({ ...own, queueMax: 64, timeoutUs: timeoutS * 1e6 });
+  closing.push(() => cluster.close());
+  return cluster;
+}
+
+/** Asks again until the condition holds; the test's own time-out bounds it. */
+async function until(holds: () => boolean): Promise<void> {
+  while (!holds()) await new Promise((resolve) => setTimeout(resolve, 5));
+}
+
+const serving = (cluster: ClusterGateway) => cluster.instances().filter(({ ready }) => ready).length;
+const ask = (cluster: ClusterGateway, name: string) =>
+  Promise.all(prompts.map((prompt, i) => answerOf(cluster, liveRequest(`${name}${i}`, prompt, 40))));
+
+/** Takes a second or more. */
+const longTokens = 1500;
+function long(cluster: ClusterGateway) {
+  let begin: () => void = () => {};
+  const begun = new Promise<void>((resolve) => {
+    begin = resolve;
+  });
+  const submit: ClusterGateway['submit'] = (request, sink) =>
+    cluster.submit(request, (event) => {
+      sink(event);
+      if (event.kind === 'tokens') begin();
+    });
+  return { begun, answer: answerOf({ submit }, liveRequest('long', prompts[0] ?? [], longTokens)) };
+}
+
+const heard = ({ tokens, logprobs, end }: Answer) => [tokens, logprobs, end];
+
+describe('a cluster over a bus', () => {
+  it.each<[string, BusFaults]>([
+    ['loses', { loss: 0.1, doubled: 0, late: 0 }],
+    ['doubles and reorders', { loss: 0, doubled: 0.3, late: 0.3 }],
+    ['does all of that to', { loss: 0.05, doubled: 0.1, late: 0.1 }],
+  ])('that %s what it is given answers as one process does, once', async (_, faults) => {
+    const hub = new MemoryHub();
+    const bus = (seed: number) => faultyBus(hub.connect(), seed, faults);
+    const [first, second] = [await gateway(bus(1), 'g1'), await gateway(bus(2), 'g2')];
+    await Promise.all([instance(bus(3), 'a'), instance(bus(4), 'b')]);
+    await until(() => serving(first) === 2 && serving(second) === 2);
+    // Both call their requests the same.
+    const [one, two] = await Promise.all([ask(first, 'r'), ask(second, 'r')]);
+    expect(one.map(heard)).toEqual(expected.map(heard));
+    expect(two.map(heard)).toEqual(expected.map(heard));
+    await until(() => first.snapshot().pages.used === 0 && first.snapshot().running === 0);
+  });
+
+  it('sends requests where their prefix is, known from journals of before the gateway came', async () => {
+    const hub = new MemoryHub();
+    const first = await gateway(hub.connect(), 'g1');
+    await Promise.all([instance(hub.connect(), 'a'), instance(hub.connect(), 'b')]);
+    await until(() => serving(first) === 2);
+    for (const [i, prompt] of prompts.entries()) await answerOf(first, liveRequest(`r${i}`, prompt, 2));
+    const told = new Set<string>();
+    hub.connect().subscribe('link.g2.>', (payload, subject) => {
+      // With no request under way, what an instance sends is all that its cache has.
+      if (decodeFrame(payload).kind === 'part') told.add(subject);
+    });
+    const late = await gateway(hub.connect(), 'g2');
+    await until(() => told.size === 2);
+    for (const [i, prompt] of prompts.entries()) {
+      const { cachedTokens } = await answerOf(late, liveRequest(`r${i}`, prompt, 2));
+      expect(cachedTokens).toBe(Math.floor((prompt.length - 1) / 32) * 32);
+    }
+  });
+
+  it('frees what is cancelled, and what a gateway had that goes', async () => {
+    const hub = new MemoryHub();
+    const [first, second] = [await gateway(hub.connect(), 'g1'), await gateway(hub.connect(), 'g2')];
+    await instance(hub.connect(), 'a');
+    await until(() => serving(first) === 1 && serving(second) === 1);
+    await Promise.all([first, second].map((cluster) => long(cluster).begun));
+    first.cancel('long');
+    await until(() => second.snapshot().running === 1);
+    second.close();
+    await until(() => first.snapshot().running === 0 && first.snapshot().pages.used === 0);
+    expect(first.snapshot().generatedTokens).toBeLessThan(2 * longTokens);
+  });
+
+  it('waits for an instance where none is left, or fails in time', async () => {
+    const hub = new MemoryHub();
+    const [patient, hasty] = [await gateway(hub.connect(), 'g1'), await gateway(hub.connect(), 'g2', 1)];
+    const first = await instance(hub.connect(), 'a');
+    await until(() => serving(patient) === 1 && serving(hasty) === 1);
+    const [waiting, failing] = [long(patient), long(hasty)];
+    await Promise.all([waiting.begun, failing.begun]);
+    await first.close();
+    expect((await failing.answer).end).toMatchObject({
+      code: 'ENGINE_FAILED',
+      message: expect.stringContaining('1 s'),
+    });
+    await instance(hub.connect(), 'b');
+    const { tokens, end } = await waiting.answer;
+    expect(end).toEqual({ kind: 'finished', reason: 'length' });
+    expect(tokens).toHaveLength(longTokens);
+    expect(tokens.slice(0, 40)).toEqual(expected[0]?.tokens);
+  });
+
+  it('gives a request up that four instances died of, and says so when nobody is left', async () => {
+    const hub = new MemoryHub();
+    const cluster = await gateway(hub.connect(), 'g1');
+    await Promise.all(['a', 'b', 'c', 'd', 'e'].map((name) => instance(hub.connect(), name)));
+    await until(() => serving(cluster) === 5);
+    const deadly = (id: string) => answerOf(cluster, liveRequest(id, prompts[1] ?? [], 40));
+    expect((await deadly('deadly')).end).toMatchObject({
+      message: 'Cannot generate: the instance stopped: tried 4 times',
+    });
+    expect(serving(cluster)).toBe(1);
+    expect((await ask(cluster, 'r')).map(heard)).toEqual(expected.map(heard));
+    const last = deadly('deadly 2');
+    await until(() => serving(cluster) === 0);
+    expect((await answerOf(cluster, liveRequest('late', [1], 4))).end).toMatchObject({ code: 'NOT_READY' });
+    expect(await Promise.race([last, 'it waits'])).toBe('it waits');
+  });
+
+  it('takes nobody who is not like the others, and drops whoever talks nonsense', async () => {
+    const hub = new MemoryHub();
+    const log: string[] = [];
+    const bus = hub.connect();
+    const cluster = await gateway(bus, 'g1');
+    await instance(hub.connect(), 'a');
+    await until(() => serving(cluster) === 1);
+    const other = { ...root, weightForm: 'q4' };
+    const own = { bus, name: 'c', life: 1, vocabSize, log: (line: string) => log.push(line) };
+    await expect(joinCluster({ ...own, root: other, entry: dyingWorker, settings: liveSettings })).rejects.toThrow(
+      'Cannot join the cluster: the cluster has weights native, this one has q4',
+    );
+    for (const payload of [new Uint8Array(), Uint8Array.of(1, 2, 3), encode({ name: 'x' }), encode({ version: 7 })]) {
+      for (const subject of ['beat.instance', 'leave.instance', `link.g1.${lives - 1}.a.${lives}`])
+        bus.publish(subject, payload);
+    }
+    expect((await answerOf(cluster, liveRequest('odd', [vocabSize], 4))).end).toMatchObject({
+      message: 'Cannot generate: token 100000 is not of the model: it has 100000',
+    });
+    expect((await ask(cluster, 'r')).map(heard)).toEqual(expected.map(heard));
+  });
+});
