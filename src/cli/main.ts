@@ -46,7 +46,8 @@ function withExitCodes(command: Command): Command {
 async function main(argv: readonly string[]): Promise<number> {
   try {
     await (await createProgram(argv.slice(2))).parseAsync([...argv]);
-    return 0;
+    // A command may have said that what it reports is a failure.
+    return Number(process.exitCode ?? 0);
   } catch (error) {
     if (error instanceof CommanderError) return error.exitCode === 0 ? 0 : 2;
     console.error(error instanceof Error ? error.message : String(error));

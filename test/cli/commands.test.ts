@@ -48,6 +48,7 @@ describe('kvasir', { timeout: 60_000 }, () => {
       ['simulate', '--trace', 'x', '--model', 'gpt9'],
       /Cannot find gpt9 among models: known are llama2-7b/,
     ],
+    ['a fault of no kind', ['simulate', '--faults', 'flood:at=1s'], /^Cannot inject flood: there are loss, /],
     [
       'no whole number of machines',
       ['simulate', '--trace', 'x', '--tp', '12'],
@@ -134,6 +135,17 @@ describe('kvasir', { timeout: 60_000 }, () => {
     const coupled = simulate('--prefill', '0', '--decode', '0', '--mixed', '4');
     expect(coupled).toMatchObject({ completed: 20, bytesMoved: { handoff: 0 } });
     expect(coupled.tbtMs.p99).toBeGreaterThan(2 * apart.tbtMs.p99);
+  });
+
+  it('fails when chaos left a fault or a handler out; one seed is a replay', () => {
+    const chaos = (seeds: string) => {
+      const { status, stdout } = kvasir('simulate', '--chaos', '--seeds', seeds, '--json');
+      return { status, report: JSON.parse(stdout.trim().split('\n').at(-1) ?? '') };
+    };
+    expect(chaos('1').status).toBe(0);
+    const two = chaos('2');
+    expect(two.report.requests.never.length).toBeGreaterThan(0);
+    expect(two.status).toBe(1);
   });
 
   it('simulates a trace', () => {
