@@ -62,7 +62,12 @@ function entryOf<T>(kind: 'hardware' | 'models', schema: z.ZodType<T>, name: str
   throw new UsageError(`Cannot find ${name} among ${kind}: known are ${known.join(', ')}`);
 }
 
+/** Files that have been read: a command asks for many entries of the same. */
+const entriesOf = new Map<string, Readonly<Record<string, unknown>>>();
+
 function readEntries(path: string): Readonly<Record<string, unknown>> {
+  const known = entriesOf.get(path);
+  if (known !== undefined) return known;
   let value: unknown;
   try {
     value = parse(readFileSync(path, 'utf8'));
@@ -72,5 +77,7 @@ function readEntries(path: string): Readonly<Record<string, unknown>> {
     );
   }
   if (typeof value !== 'object' || value === null) throw new UsageError(`Cannot read ${path}: no entries by name`);
-  return value as Readonly<Record<string, unknown>>;
+  const entries = value as Readonly<Record<string, unknown>>;
+  entriesOf.set(path, entries);
+  return entries;
 }

@@ -135,7 +135,7 @@ export class SimulatedExecutor {
   /** One of so many equal ranges of the layers takes its share of the time of all. */
   #timeStage(shape: StepShape, stages: number): number {
     const us = Math.ceil(this.#cost.stepUs(shape) / stages);
-    this.#stepUs.length = 1;
+    while (this.#stepUs.length > 1) this.#stepUs.pop();
     this.#stepUs[0] = us;
     return us;
   }
@@ -159,7 +159,8 @@ export class SimulatedExecutor {
       this.#stepUs[i] = us;
       total += us;
     }
-    if (this.#stepUs.length > steps) this.#stepUs.length = steps;
+    // One by one: setting the length gives memory back that the next run wants again.
+    while (this.#stepUs.length > steps) this.#stepUs.pop();
     return total;
   }
 }

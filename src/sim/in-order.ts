@@ -23,6 +23,13 @@ export class InOrder<Effect> {
     }
     this.#busy[machine] = 1;
     for (const effect of effects) this.#perform(machine, effect);
+    this.#busy[machine] = 0;
+    if (late.length > 0) this.#performLate(machine);
+  }
+
+  #performLate(machine: number): void {
+    const late = this.#late[machine];
+    this.#busy[machine] = 1;
     // It grows meanwhile.
     for (let i = 0; i < late.length; i++) this.#perform(machine, late[i]);
     late.length = 0;

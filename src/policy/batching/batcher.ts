@@ -125,7 +125,7 @@ export class Batcher {
   /** Sequences with `planned` rows, in order of rank; empty when nothing can run. Valid until the next call. */
   plan(): readonly Sequence[] {
     this.#budget.reset();
-    if (this.#admitted.length > 0) this.#admitted.length = 0;
+    while (this.#admitted.length > 0) this.#admitted.pop();
     this.#admitting = true;
     this.#crowded = false;
     this.#wholeOnly = false;
@@ -137,7 +137,8 @@ export class Batcher {
     if (this.#running.last?.background === true || this.#waiting.last?.background === true) this.#planBackground();
     let planned = 0;
     for (const sequence of this.#running.items) if (sequence.planned > 0) this.#planned[planned++] = sequence;
-    if (this.#planned.length > planned) this.#planned.length = planned;
+    // One by one: setting a length gives memory back that the next plan wants again.
+    while (this.#planned.length > planned) this.#planned.pop();
     return this.#planned;
   }
 
@@ -218,7 +219,7 @@ export class Batcher {
     for (const sequence of this.#running.items) {
       if (sequence.remaining > 1 && !sequence.background) prefills[count++] = sequence;
     }
-    if (prefills.length > count) prefills.length = count;
+    while (prefills.length > count) prefills.pop();
     let nextRunning = 0;
     let nextWaiting = 0;
     let skipped = 0;

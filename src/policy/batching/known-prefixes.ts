@@ -49,7 +49,8 @@ export class KnownPrefixes {
       other.waitsForBlock === undefined &&
       !other.loading &&
       this.restOf(other) <= rows;
-    for (let i = 0; i < lookAhead; i++) {
+    const behind = Math.min(lookAhead, Math.max(running.length - nextRunning, waiting.length - nextWaiting));
+    for (let i = 0; i < behind; i++) {
       if (isShort(running[nextRunning + i]) || isShort(waiting[nextWaiting + i])) return true;
     }
     return false;

@@ -230,7 +230,7 @@ export class LowerTiers implements BlockListener {
       if (slot === undefined) this.#lost++;
       else this.#writes.push(slot);
     }
-    this.#tellGone(words, at);
+    if (ssd?.expects(words, at) !== true) this.#tellUnlessOnDevice(words, at);
   }
 
   #leftSsd(words: Uint32Array, at: number): void {
@@ -238,8 +238,11 @@ export class LowerTiers implements BlockListener {
   }
 
   #tellGone(words: Uint32Array, at: number): void {
-    if (this.listener === undefined || this.#isBelow(words, at) || this.#onDevice(words, at)) return;
-    this.listener.record(words, at, false, 0);
+    if (!this.#isBelow(words, at)) this.#tellUnlessOnDevice(words, at);
+  }
+
+  #tellUnlessOnDevice(words: Uint32Array, at: number): void {
+    if (this.listener !== undefined && !this.#onDevice(words, at)) this.listener.record(words, at, false, 0);
   }
 
   /** Throws unless both tiers are sound and everything on its way is somebody's. */

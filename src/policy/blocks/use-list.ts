@@ -1,27 +1,28 @@
 // Blocks in the order of their last use, as a linked list: what an eviction queue does by `lru`, in constant time.
 import type { BlockId } from './block-pool.ts';
 
+/** (blocks + 1, 4 words): entry 0 is the list's first and last, entry `block + 1` that of a block. What is read of one lies side by side. */
+const entryWords = 4;
+/** Entry that follows plus one; 0: the block is not in the list. */
+const nextAt = 0;
+const previousAt = 1;
+const depthAt = 2;
+/** When it was last added. */
+const tickAt = 3;
+
 /**
  * For blocks that are added as they are used: the last one added goes last. Of those that one tick adds the deepest goes first; so whoever adds
  * many at once adds the deepest first.
  */
 export class UseList {
-  /** (blocks + 1): block ids plus one, around the list; entry 0: its first and last. */
-  #next: Int32Array;
-  #previous: Int32Array;
-  #in: Uint8Array;
-  /** (blocks): when it was last added. */
-  #tick: Float64Array;
-  #depth: Int32Array;
+  #entries: Uint32Array;
   #size = 0;
+  /** Counts round: only the latest matter. */
   #clock = 0;
 
   constructor(blocks: number) {
-    this.#next = new Int32Array(blocks + 1);
-    this.#previous = new Int32Array(blocks + 1);
-    this.#in = new Uint8Array(blocks);
-    this.#tick = new Float64Array(blocks);
-    this.#depth = new Int32Array(blocks);
+    this.#entries = new Uint32Array((blocks + 1) * entryWords);
+    this.#entries[nextAt] = 1;
   }
 
   get size(): number {
@@ -29,19 +30,19 @@ export class UseList {
   }
 
   has(block: BlockId): boolean {
-    return this.#in[block] === 1;
+    return this.#entries[(block + 1) * entryWords + nextAt] !== 0;
   }
 
   depth(block: BlockId): number {
-    return this.#depth[block];
+    return this.#entries[(block + 1) * entryWords + depthAt];
   }
 
   tick(): void {
-    this.#clock++;
+    this.#clock = (this.#clock + 1) >>> 0;
   }
 
   begin(block: BlockId, depth: number): void {
-    this.#depth[block] = depth;
+    this.#entries[(block + 1) * entryWords + depthAt] = depth;
   }
 
   /** It is used until it is added. */
@@ -53,33 +54,40 @@ export class UseList {
 
   /** It must not be in. */
   add(block: BlockId): void {
-    let before = this.#previous[0];
-    while (before !== 0 && this.#tick[before - 1] === this.#clock && this.#depth[before - 1] < this.#depth[block])
-      before = this.#previous[before];
-    const after = this.#next[before];
-    this.#next[before] = block + 1;
-    this.#previous[block + 1] = before;
-    this.#next[block + 1] = after;
-    this.#previous[after] = block + 1;
-    this.#in[block] = 1;
-    this.#tick[block] = this.#clock;
+    const entries = this.#entries;
+    const own = (block + 1) * entryWords;
+    const depth = entries[own + depthAt];
+    let before = entries[previousAt];
+    while (before !== 0) {
+      const at = before * entryWords;
+      if (entries[at + tickAt] !== this.#clock || entries[at + depthAt] >= depth) break;
+      before = entries[at + previousAt];
+    }
+    const after = entries[before * entryWords + nextAt] - 1;
+    entries[before * entryWords + nextAt] = block + 2;
+    entries[own + previousAt] = before;
+    entries[own + nextAt] = after + 1;
+    entries[after * entryWords + previousAt] = block + 1;
+    entries[own + tickAt] = this.#clock;
     this.#size++;
   }
 
   /** False when the block was not in. */
   remove(block: BlockId): boolean {
-    if (this.#in[block] === 0) return false;
-    const before = this.#previous[block + 1];
-    const after = this.#next[block + 1];
-    this.#next[before] = after;
-    this.#previous[after] = before;
-    this.#in[block] = 0;
+    const entries = this.#entries;
+    const own = (block + 1) * entryWords;
+    if (entries[own + nextAt] === 0) return false;
+    const before = entries[own + previousAt];
+    const after = entries[own + nextAt] - 1;
+    entries[before * entryWords + nextAt] = after + 1;
+    entries[after * entryWords + previousAt] = before;
+    entries[own + nextAt] = 0;
     this.#size--;
     return true;
   }
 
   pop(): BlockId | undefined {
-    const first = this.#next[0];
+    const first = this.#entries[nextAt] - 1;
     if (first === 0) return undefined;
     this.remove(first - 1);
     return first - 1;
@@ -87,20 +95,8 @@ export class UseList {
 
   /** Room for block ids up to `blocks`, no less than before. */
   grow(blocks: number): void {
-    this.#next = grown(this.#next, blocks + 1);
-    this.#previous = grown(this.#previous, blocks + 1);
-    this.#depth = grown(this.#depth, blocks);
-    const isIn = new Uint8Array(blocks);
-    isIn.set(this.#in);
-    this.#in = isIn;
-    const tick = new Float64Array(blocks);
-    tick.set(this.#tick);
-    this.#tick = tick;
+    const entries = new Uint32Array((blocks + 1) * entryWords);
+    entries.set(this.#entries);
+    this.#entries = entries;
   }
-}
-
-function grown(values: Int32Array, length: number): Int32Array {
-  const more = new Int32Array(length);
-  more.set(values);
-  return more;
 }
