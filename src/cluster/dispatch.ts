@@ -339,6 +339,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
   lose(instance: InstanceIndex): void {
     this.watch.lose(instance);
     this.#placer.lost(instance);
+    this.hearsay.lost(instance);
     this.#gate.lost(instance);
     this.pins.lose(instance);
   }

@@ -12,6 +12,8 @@ export class Hearsay<Request> {
   readonly #watch: Watch;
   readonly #fates: Fates | undefined;
   readonly #push: (effect: ConductorEffect<Request>) => void;
+  /** Since when it is known of whom that something is missing. */
+  readonly #behindSinceUs = new Map<InstanceIndex, number>();
 
   constructor(
     placer: Placer<Request>,
@@ -43,7 +45,26 @@ export class Hearsay<Request> {
   }
 
   /** Asks for what is missing of its journals. */
-  catchUp(instance: InstanceIndex, { life, journal }: InstanceReport): void {
-    if (this.#placer.isBehind(instance, life, journal)) this.#push({ kind: 'askBlocks', instance });
+  catchUp(nowUs: number, instance: InstanceIndex, { life, journal }: InstanceReport): void {
+    if (!this.#placer.isBehind(instance, life, journal)) {
+      this.#behindSinceUs.delete(instance);
+      return;
+    }
+    if (!this.#behindSinceUs.has(instance)) this.#behindSinceUs.set(instance, nowUs);
+    this.#push({ kind: 'askBlocks', instance });
+  }
+
+  lost(instance: InstanceIndex): void {
+    this.#behindSinceUs.delete(instance);
+  }
+
+  /** Of whom something has been missing since before `sinceUs`, nothing is known any more: better than what may long be gone. */
+  forget(sinceUs: number): void {
+    for (const [instance, behindUs] of this.#behindSinceUs) {
+      if (behindUs >= sinceUs) continue;
+      this.#fates?.met('lost', 'snapshot');
+      this.#behindSinceUs.delete(instance);
+      this.#placer.joined(instance, this.#watch.lifeOf(instance));
+    }
   }
 }

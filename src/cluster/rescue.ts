@@ -137,7 +137,7 @@ export class Rescue<Request extends { readonly id: RequestId }> {
       this.#dispatch.decodes(nowUs, now);
     }
     if (verdict !== 'known') this.#admit(nowUs, instance);
-    this.#dispatch.hearsay.catchUp(instance, report);
+    this.#dispatch.hearsay.catchUp(nowUs, instance, report);
   }
 
   /** Whoever has been silent for too long is given up. */
@@ -150,6 +150,7 @@ export class Rescue<Request extends { readonly id: RequestId }> {
       this.#dispatch.fates?.met('lost', 'report');
       this.#lose(nowUs, instance);
     }
+    this.#dispatch.hearsay.forget(nowUs - silentUs);
     for (const tracked of [...this.#requests.values()]) {
       const { now, submittedUs, tries } = tracked;
       if (nowUs - submittedUs >= timeoutUs) {

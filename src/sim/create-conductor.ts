@@ -11,7 +11,7 @@ export function createConductor(
   { instances, linkBytesPerSecond, faults, ...config }: SimulationConfig,
   sloOf: SloRule,
   capacityTokens: readonly number[],
-  { alone, fates }: { readonly alone: boolean; readonly fates: Fates },
+  { alone, fates }: { readonly alone: boolean; readonly fates: Fates | undefined },
 ): Conductor<LengthRequest> {
   return new Conductor({
     instances: instances.map(({ role }, i) => ({ capacityTokens: capacityTokens[i], role, absent: alone })),

@@ -27,12 +27,17 @@ class Holder {
   life = 0;
   #recorder = new JournalRecorder(0);
 
-  change(names: readonly number[]): BlockJournal | undefined {
+  /** Without a word. */
+  turn(names: readonly number[]): void {
     for (const name of names) {
       const stored = !this.blocks.delete(name);
       if (stored) this.blocks.add(name);
       this.#recorder.record(wordsOf([name]), 0, stored);
     }
+  }
+
+  change(names: readonly number[]): BlockJournal | undefined {
+    this.turn(names);
     if (this.#recorder.changes === 0) return undefined;
     const journal = this.#recorder.take();
     this.sent.push(copy(journal));
@@ -136,6 +141,19 @@ describe('the prefix index', () => {
     expect(index.held(0)).toBe(67);
     expect(index.apply(0, holder.change([1]) as BlockJournal)).toBe('applied');
     expect(index.held(0)).toBe(66);
+  });
+
+  test('takes a snapshot that nobody waits for, where it stands for a journal', () => {
+    const index = new PrefixIndex({ instances: 1, blocks: 4, remembered: 0 });
+    const holder = new Holder();
+    index.apply(0, holder.change([1, 2]) as BlockJournal);
+    holder.turn([2, 3, 4]);
+    expect(index.restore(0, holder.snapshot())).toBe(true);
+    expect(index.held(0)).toBe(3);
+    expect(index.restore(0, holder.snapshot())).toBe(false);
+    holder.turn([4]);
+    holder.snapshot();
+    expect(index.apply(0, holder.change([5]) as BlockJournal)).toBe('gap');
   });
 
   test('tells blocks that were evicted from those that never were, as long as it remembers', () => {

@@ -17,7 +17,7 @@ export interface BlockJournal {
 /** All blocks that an instance holds. */
 export interface BlockSnapshot {
   readonly life: number;
-  /** The last journal whose changes are in it; 0: none. */
+  /** Its own number among the journals, where it tells of something that none did, or that of the last one; 0: none. */
   readonly number: number;
   readonly blocks: number;
   /** (blocks, 4 words): digests. */
@@ -65,8 +65,9 @@ export class JournalRecorder implements BlockListener {
     return { life: this.#life, number: ++this.#number, changes, words: this.#words, stored: this.#stored };
   }
 
-  /** A snapshot of all blocks, which covers what would have gone into the next journal. */
+  /** A snapshot of all blocks stands for the next journal, if anything has changed: whoever takes it for known would miss that. */
   snapshot(words: Uint32Array): BlockSnapshot {
+    if (this.#changes > 0) this.#number++;
     this.#changes = 0;
     return { life: this.#life, number: this.#number, blocks: words.length / digestWords, words };
   }

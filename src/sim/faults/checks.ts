@@ -9,8 +9,11 @@ import type { Simulation, SimulationConfig } from '../simulation.ts';
 
 /** Between looks at what takes longer to look at. */
 const lookUs = 50_000;
-/** An index that names what an instance has lost for longer takes it for truth. */
-const staleUs = 3_000_000;
+/**
+ * What an instance has lost is named no longer than so many silences, and what a message takes: after one and a quarter, as far as the
+ * conductor looks, the instance is given up or has reported what is missing; after as many again that is known, or nothing is.
+ */
+const staleSilences = 2 * 1.25;
 /** Nobody computes for so long without waiting for somebody who waits in turn. */
 const cycleUs = 5_000_000;
 
@@ -25,8 +28,8 @@ export class RequestChecks {
   readonly #held: PrefixMatches;
   #watching = false;
   #nextUs = 0;
-  /** By instance and family: since when the index names what is not there. */
-  readonly #staleSince = new Map<string, number>();
+  /** By instance, family and block: since when the index names what is not there. */
+  #staleSince = new Map<string, number>();
   /** By a request that waits and one that it waits for: since when. */
   #waitsSince = new Map<string, number>();
 
@@ -103,21 +106,26 @@ export class RequestChecks {
     }
   }
 
-  #checkNames({ nowUs, inside: { conductor, instances } }: Simulation): void {
+  #checkNames({ nowUs, inside: { conductor, instances, faults } }: Simulation): void {
+    const mostUs = staleSilences * this.#silentUs + (faults?.longestUs ?? 0);
+    const since = new Map<string, number>();
     for (const [family, { chain }] of this.#chains.entries()) {
       const named = conductor.named(chain);
       if (named === undefined) return;
       this.#truth.match(chain, chain.blocks, this.#held);
       for (const instance of instances.keys()) {
-        const key = `${instance} ${family}`;
-        if (named[instance] <= this.#held.blocks[instance]) this.#staleSince.delete(key);
-        else if (!this.#staleSince.has(key)) this.#staleSince.set(key, nowUs);
-        else if (nowUs - (this.#staleSince.get(key) ?? nowUs) > staleUs)
-          throw new Error(
-            `Requests broken: the index names ${named[instance]} blocks at instance ${instance} for ${staleUs / 1e6} s, ${this.#held.blocks[instance]} are there`,
-          );
+        for (let block = this.#held.blocks[instance]; block < named[instance]; block++) {
+          const key = `${instance} ${family} ${block}`;
+          const sinceUs = this.#staleSince.get(key) ?? nowUs;
+          since.set(key, sinceUs);
+          if (nowUs - sinceUs > mostUs)
+            throw new Error(
+              `Requests broken: the index names block ${block} at instance ${instance}, which has not had it for ${(nowUs - sinceUs) / 1e6} s: at most ${mostUs / 1e6} s`,
+            );
+        }
       }
     }
+    this.#staleSince = since;
   }
 
   /** A computed prompt waits for memory that is kept for one which is to come from where the first one keeps its blocks. */

@@ -11,6 +11,7 @@ export class Courier {
   readonly #count: (fault: FaultName) => void;
   #faults: readonly Fault[];
   readonly #cutOff = new Set<Party>();
+  #longestUs = 0;
 
   constructor(
     dice: Dice,
@@ -22,6 +23,11 @@ export class Courier {
     this.#faults = faults.filter(({ kind }) => kind === 'loss' || kind === 'duplication' || kind === 'delay');
     this.#later = later;
     this.#count = count;
+  }
+
+  /** What a message has taken, at most. */
+  get longestUs(): number {
+    return this.#longestUs;
   }
 
   /** From now on nothing goes wrong any more. */
@@ -54,6 +60,7 @@ export class Courier {
       else delayUs += this.#dice.around(byUs);
       this.#count(kind === 'loss' || kind === 'duplication' ? kind : 'delay');
     }
+    this.#longestUs = Math.max(this.#longestUs, delayUs);
     for (let i = 0; i < copies; i++)
       this.#later(i === 0 ? delayUs : latencyUs, () => {
         if (this.canHear(from, to)) deliver();

@@ -70,6 +70,11 @@ export class FaultLayer {
     });
   }
 
+  /** What a message between two has taken, at most. */
+  get longestUs(): number {
+    return this.#courier.longestUs;
+  }
+
   isUp(instance: InstanceIndex): boolean {
     return this.#up[instance];
   }
