@@ -80,12 +80,16 @@ export class Arrivals<Request> {
     readonly id: RequestId;
     readonly request: Request;
     readonly held: readonly GenerationEvent[];
+    /** Of those who computed it nobody has all. */
+    readonly inParts: boolean;
   }[] {
     if (this.#landed.length === 0) return [];
     const landed = [];
     for (const id of this.#landed) {
       const arrival = this.#arrivals.get(id);
-      if (arrival?.held !== undefined) landed.push({ id, request: arrival.request, held: arrival.held });
+      if (arrival?.held === undefined) continue;
+      const { request, held, senders } = arrival;
+      landed.push({ id, request, held, inParts: senders.length > 1 });
     }
     this.#landed = [];
     return landed;

@@ -309,11 +309,12 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
   /** What the prompt's instance still has of it is only a copy under way. */
   prefilled(nowUs: number, instance: InstanceIndex, id: RequestId): void {
     const now = this.find(id, instance)?.now;
-    // Of a group the last member says so, too.
     if (now === undefined) this.fate(id, 'prefilled');
     if (now === undefined || instance === now.decodeAt || now.stage === 'decode') return;
     now.heardUs = nowUs;
-    this.#computed(nowUs, now);
+    // Every member of a group says so of its layers.
+    if (now.group === undefined || instance === now.group.members.at(-1)) this.#computed(nowUs, now);
+    else if (now.placed !== undefined) this.#placer.sharePrefilled(now.placed, instance);
   }
 
   /** It is where it decodes: nobody else has anything of it that is needed. */

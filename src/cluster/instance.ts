@@ -1,5 +1,6 @@
 // The instance machine: takes requests, plans steps over its KV memory, and turns step results into events.
 import { Batcher } from '../policy/batching/batcher.ts';
+import { awaitedUs } from '../policy/batching/step-budget.ts';
 import { BlockCache } from '../policy/blocks/block-cache.ts';
 import type { BlockPool } from '../policy/blocks/block-pool.ts';
 import { wideZero } from '../util/wide-zero.ts';
@@ -95,8 +96,9 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     });
     this.#work = work(this.#cache.groups.map(({ pool }) => pool));
     const { departures } = this.handOffs;
+    const turnUs = awaitedUs(config.limits);
     this.#stages = new Stages(
-      { work: this.#work, roster: this.roster, totals: this.#totals, cost: this.#config.cost, departures },
+      { ...{ work: this.#work, roster: this.roster, totals: this.#totals, departures }, cost: config.cost, turnUs },
       {
         push: (effect) => this.#effects.push(effect),
         serve: (request) => this.#work.serve(request, this.#arrivalNumber++),
@@ -306,8 +308,8 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   #next(nowUs: number): void {
     this.borrower?.between();
     if (this.handOffs.arrivals.size > 0) takeLanded(this.#landing);
-    if (this.#stages.first && this.#launchStage(nowUs)) return;
-    const planned = this.#batcher.plan();
+    if (this.#stages.goFirst && this.#launchStage(nowUs)) return;
+    const planned = this.#batcher.plan(this.#stages.await);
     for (const sequence of this.#batcher.admitted) this.#start(nowUs, this.roster.admit(sequence));
     if (planned.length === 0) {
       if (!this.#launchStage(nowUs)) this.borrower?.planned();
@@ -332,6 +334,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   #run(nowUs: number, planned: PlannedStep<S>, traffic = nothingMoved): void {
     const { requests, stages } = planned;
     this.#inFlight = begun(planned, ++this.#steps, nowUs);
+    if (stages === 1) this.#stages.otherRuns(planned.predictedUs);
     const plan = this.#work.plan(stages > 1 ? [] : requests);
     this.#effects.push(runStep(this.#inFlight, plan, traffic, this.borrower?.remoteWork(requests)));
     this.borrower?.planned(planned);

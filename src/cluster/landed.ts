@@ -21,10 +21,10 @@ export function takeLanded<Request extends { readonly id: RequestId }, S extends
 ): void {
   const { check, capacityTokens, roster, work, emit, nextArrival } = parts;
   const { arrivals } = parts.handOffs;
-  for (const { id, request, held } of arrivals.takeLanded()) {
+  for (const { id, request, held, inParts } of arrivals.takeLanded()) {
     const late = check?.refusal(request, capacityTokens);
     if (late === undefined) {
-      const served = work.resume(request, nextArrival(), held);
+      const served = work.resume(request, nextArrival(), held, inParts);
       served.sequence.landedPages = arrivals.pagesOf(id);
       roster.take(served);
     } else {

@@ -3,6 +3,7 @@
 import type { Slo } from '../policy/admission/slo.ts';
 import { backgroundLimits } from '../policy/batching/background.ts';
 import { Sequence, type SequenceContent } from '../policy/batching/sequence.ts';
+import { awaitedUs } from '../policy/batching/step-budget.ts';
 import type { BlockChain } from '../policy/blocks/block-chain.ts';
 import { type HostLink, HostPrefill } from '../policy/cost/host-link.ts';
 import { ModelPredictor } from '../policy/cost/model-predictor.ts';
@@ -21,7 +22,7 @@ import type { Prediction } from './gate.ts';
 import { Instance } from './instance.ts';
 import type { InstanceConfig } from './instance-config.ts';
 import type { PlacementSettings, PlacerConfig } from './placer.ts';
-import type { RequestId } from './ports.ts';
+import type { GenerationEvent, RequestId } from './ports.ts';
 import type { Emit, ResultRows, Served, StepRun, Work } from './work.ts';
 
 /** What a workload says of a request. */
@@ -204,10 +205,12 @@ class LengthWork implements Work<LengthRequest, ServedLengths, undefined, undefi
     return new ServedLengths(request, arrival, request.chain);
   }
 
-  /** The prefix cache is where prompts are computed: what has landed is nobody else's. */
-  resume(request: LengthRequest, arrival: number): ServedLengths {
-    const served = new ServedLengths(request, arrival, noBlocks);
+  /** The prefix cache is where prompts are computed: what has landed is nobody else's, unless no other instance has the whole of it. */
+  resume(request: LengthRequest, arrival: number, _held: readonly GenerationEvent[], whole: boolean): ServedLengths {
+    const served = new ServedLengths(request, arrival, whole ? request.chain : noBlocks);
     served.sequence.landed = request.inputTokens + request.outputs - 1;
+    // What it finds of itself here is no hit: it came over the network.
+    served.sequence.cachedTokens = 0;
     return served;
   }
 
@@ -354,6 +357,6 @@ function groupPrefills(
   return instances.map(({ machine: { cost, limits }, nic }) => {
     const bytesPerUs = Math.min(nic.bytesPerSecond, linkBytesPerSecond) / 1e6;
     const hopUs = (tokens: number) => nic.us + (tokens * cost.activationBytesPerToken) / bytesPerUs;
-    return new PipelinedPrefill(new ModelPredictor(cost), limits.tokensMax, hopUs);
+    return new PipelinedPrefill(new ModelPredictor(cost), limits.tokensMax, hopUs, awaitedUs(limits));
   });
 }

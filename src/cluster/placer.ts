@@ -54,6 +54,8 @@ export interface Placed {
   readonly instance: InstanceIndex;
   /** Others that compute the prompt with it. */
   readonly helpers: readonly InstanceIndex[];
+  /** Those of them whose prefill has not ended. */
+  readonly computing: Set<InstanceIndex>;
   readonly promptTokens: number;
   readonly chain: BlockChain | undefined;
   /** When its prefix is there. */
@@ -150,10 +152,12 @@ export class Placer<Request> {
   }
 
   /** Who would compute the prompt that was asked about last sooner, together, than whoever it would go to; undefined: nobody. */
-  group(promptTokens: number, { waitUs, prefillUs }: PlacementDecision): GroupChoice | undefined {
-    const { pipeline } = this.#config ?? plain;
+  group(promptTokens: number, decision: PlacementDecision): GroupChoice | undefined {
+    const { pipeline, blockTokens = 1 } = this.#config ?? plain;
     if (pipeline === undefined) return undefined;
-    return chooseGroup(promptTokens, waitUs + prefillUs, this.#view, pipeline, this.#groupPrefills);
+    const cachedTokens = (decision.ownBlocks + decision.fetchedBlocks) * blockTokens;
+    const alone = { ...decision, cachedTokens };
+    return chooseGroup(promptTokens, alone, this.#view, this.#queues.pending, pipeline, this.#groupPrefills);
   }
 
   /** What an instance has of the prompt that was asked about last. */
@@ -197,12 +201,13 @@ export class Placer<Request> {
     if (from !== undefined)
       this.#transfers?.add(nowUs, from, instance, fetchedBlocks * (this.#config?.blockTokens ?? 1));
     this.#placed++;
-    for (const member of share?.members ?? [instance]) {
+    const computing = new Set(share?.members ?? [instance]);
+    for (const member of computing) {
       this.#view.requests[member]++;
       this.#queues.add(nowUs, member, prefillUs);
     }
     const chain = this.#config?.chainOf(request);
-    return { instance, helpers, promptTokens, chain, prefillUs, readyUs: nowUs + transferUs, decodeAt };
+    return { instance, helpers, computing, promptTokens, chain, prefillUs, readyUs: nowUs + transferUs, decodeAt };
   }
 
   /** It runs, with what the instance itself found of its prompt. */
@@ -231,20 +236,24 @@ export class Placer<Request> {
   /** Its first token came. */
   prefilled(nowUs: number, placed: Placed): void {
     if (placed.prefillUs === undefined) return;
-    this.#queues.end(nowUs, placed.instance, placed.prefillUs, placed.readyUs);
-    for (const helper of placed.helpers) this.#queues.end(nowUs, helper, placed.prefillUs, placed.readyUs);
+    const { instance, computing, prefillUs, readyUs } = placed;
+    if (placed.helpers.length === 0) this.#queues.end(nowUs, instance, prefillUs, readyUs);
+    else for (const member of computing) this.#queues.endShare(member, prefillUs);
+    computing.clear();
     placed.prefillUs = undefined;
   }
 
-  /** It ended, or was cancelled. */
-  ended({ instance, helpers, prefillUs }: Placed): void {
-    this.#leave(instance, prefillUs);
-    for (const helper of helpers) this.#leave(helper, prefillUs);
+  /** A member of a group has done its share. */
+  sharePrefilled({ computing, prefillUs }: Placed, member: InstanceIndex): void {
+    if (prefillUs !== undefined && computing.delete(member)) this.#queues.endShare(member, prefillUs);
   }
 
-  #leave(instance: InstanceIndex, prefillUs: number | undefined): void {
+  /** It ended, or was cancelled. */
+  ended({ instance, helpers, computing, prefillUs }: Placed): void {
     this.#view.requests[instance]--;
-    if (prefillUs !== undefined) this.#queues.remove(instance, prefillUs);
+    for (const helper of helpers) this.#view.requests[helper]--;
+    if (prefillUs !== undefined) for (const member of computing) this.#queues.remove(member, prefillUs);
+    computing.clear();
   }
 
   /** @param isUp it is not lost */
@@ -303,7 +312,7 @@ export function fetchOf(decision: PlacementDecision): PrefixFetch | undefined {
 }
 
 const nobody: readonly InstanceIndex[] = [];
-const plain: PlacementSettings & { readonly pipeline?: undefined } = {
+const plain: PlacementSettings & { readonly pipeline?: undefined; readonly blockTokens?: undefined } = {
   kind: 'least-loaded',
   seed: [0, 0],
   balancingThreshold: 1,

@@ -25,6 +25,11 @@ export class Roster<S extends Served> {
     return this.#live.size;
   }
 
+  /** The first in rank of the prompts that the batcher computes or could begin with; batch jobs are not meant. */
+  get firstPrefill(): Sequence | undefined {
+    return this.#batcher.firstPrefill;
+  }
+
   /** Those that hear events. */
   get live(): Iterable<S> {
     return this.#live.values();

@@ -1,4 +1,5 @@
 // The stages of chunked pipeline prefill at one instance: prompts of which it runs a range of the layers, chunk by chunk, as one of a group.
+import { outranks } from '../policy/batching/sequence.ts';
 import type { StepPredictor, StepShape } from '../policy/cost/step-shape.ts';
 import type { DecodeLeg, Departures } from './departures.ts';
 import type { Push } from './hand-offs.ts';
@@ -29,6 +30,8 @@ interface Parts<Request, S extends Served, Plan, Result> {
   readonly totals: InstanceTotals;
   readonly cost: StepPredictor;
   readonly departures: Departures<Request, S>;
+  /** Of a step of the instance's own that others wait for. */
+  readonly turnUs: number;
 }
 
 /** The instance, as its stages see it. */
@@ -41,8 +44,8 @@ interface Owner<Request, S> {
   readonly started: (served: S) => void;
 }
 
-/** What either may have had more of than the other. */
-const owedUsMax = 1_000_000;
+/** Of the time in which stages go before prompts that came later, what those get: short ones would wait long. */
+const laterShare = 1 / 2;
 
 /**
  * Chunk c runs here when the member before has done it, and this one chunk c - 1. The first member asks the others for memory; when one is short
@@ -54,22 +57,41 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
   readonly #owner: Owner<Request, S>;
   /** Those that are not computed to the end here, in the order of their coming. */
   readonly #stages = new Map<RequestId, Stage<Request, S>>();
-  /** How much longer the instance's own prompts have run than stages, as long as there are any. */
-  #owedUs = 0;
+  /** What later prompts are owed of the time, up to a step of theirs. */
+  #laterUs = 0;
 
   constructor(parts: Parts<Request, S, Plan, Result>, owner: Owner<Request, S>) {
     this.#parts = parts;
     this.#owner = owner;
   }
 
-  /** Is it their turn? Stages and prompts of one's own share the time where both could run. */
-  get first(): boolean {
-    return this.#stages.size > 0 && this.#owedUs >= 0;
+  /** Is there a chunk that comes before the instance's own prompts? Those that came later have had their share. */
+  get goFirst(): boolean {
+    return this.#laterUs < this.#parts.turnUs && this.#isBefore(this.#ready);
+  }
+
+  /** Does one that came before the instance's own prompts wait for its next chunk? It is not to wait for a long step besides. */
+  get await(): boolean {
+    for (const stage of this.#stages.values()) if (stage.ready > 0) return this.#isBefore(stage);
+    return false;
+  }
+
+  #isBefore(stage: Stage<Request, S> | undefined): boolean {
+    if (stage === undefined) return false;
+    const own = this.#parts.roster.firstPrefill;
+    return own === undefined || outranks(stage.served.sequence, own);
+  }
+
+  /** The oldest prompt that has a chunk to compute. */
+  get #ready(): Stage<Request, S> | undefined {
+    for (const stage of this.#stages.values())
+      if (stage.ready > stage.served.sequence.computed && stage.awaited.size === 0) return stage;
+    return undefined;
   }
 
   /** A step of one's own runs. */
   otherRuns(us: number): void {
-    this.#owedUs = this.#stages.size === 0 ? 0 : Math.min(owedUsMax, this.#owedUs + us);
+    this.#laterUs = Math.max(0, this.#laterUs - us);
   }
 
   /** A prompt comes to the first member of its group; it begins when those before it have left this member. */
@@ -87,30 +109,31 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
     return stage;
   }
 
-  /** Keeps blocks for a share of the layers; false, and it has left, when there is no room. */
+  /** Keeps blocks for a share of the layers; false when there is no room. */
   #begin(stage: Stage<Request, S>): boolean {
     const { request, served, group, index } = stage;
     const tokens = Math.ceil(served.sequence.promptLength / group.members.length);
-    if (!this.#parts.roster.keep(served, tokens)) {
-      this.#leave(request.id, stage);
-      return false;
-    }
+    if (!this.#parts.roster.keep(served, tokens)) return false;
     stage.began = true;
     this.#parts.departures.add(request, served, legOf(group), { senders: group.members, asks: index === 0 });
     return true;
   }
 
-  /** Prompts that begin here follow one another: those that wait keep no memory. */
+  /** Prompts that begin here take their places at all members in the order of their coming; one that finds no room waits for those before it. */
   #beginNext(): void {
+    let leads = false;
     for (const stage of [...this.#stages.values()]) {
       if (stage.index > 0) continue;
-      if (stage.began) return;
-      const { request, group } = stage;
-      if (this.#begin(stage)) {
+      if (stage.began) leads = true;
+      else if (this.#begin(stage)) {
         this.#enlistAll(stage);
+        leads = true;
+      } else if (leads) {
         return;
+      } else {
+        this.#leave(stage.request.id, stage);
+        this.#owner.alone(stage.request, legOf(stage.group));
       }
-      this.#owner.alone(request, legOf(group));
     }
   }
 
@@ -132,9 +155,7 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
       case 'enlist':
         return this.#enlist(from, message);
       case 'enlisted':
-        if (stage?.awaited.delete(from) !== true) return `request ${id} does not wait for that`;
-        if (stage.awaited.size === 0) this.#owner.started(stage.served);
-        return undefined;
+        return stage?.awaited.delete(from) === true ? undefined : `request ${id} does not wait for that`;
       case 'unable':
         if (stage?.awaited.has(from) !== true) return `request ${id} does not wait for that`;
         for (const member of stage.group.members.slice(1))
@@ -157,11 +178,18 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
   ): string | undefined {
     const { roster } = this.#parts;
     const known = roster.has(id);
-    const keeps = known || (!roster.hasLeft(id) && this.#begin(this.#add(request, group, index)));
+    const keeps = known || (!roster.hasLeft(id) && this.#help(this.#add(request, group, index)));
     // One that comes again is answered alike.
     if (!keeps) roster.bar(id);
     this.#send(from, keeps ? { kind: 'enlisted', id } : { kind: 'unable', id });
     return known ? `request ${id} is here already` : undefined;
+  }
+
+  /** False, and it has left, when there is no room. */
+  #help(stage: Stage<Request, S>): boolean {
+    const begins = this.#begin(stage);
+    if (!begins) this.#leave(stage.request.id, stage);
+    return begins;
   }
 
   /** Before anything was computed. */
@@ -182,21 +210,25 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
 
   /** The next chunk of the oldest prompt that has one, its rows planned. */
   next(): PlannedStep<S> | undefined {
-    for (const { served, group, index, ready, awaited } of this.#stages.values()) {
-      const { sequence } = served;
-      const { computed, promptLength } = sequence;
-      if (ready === computed || awaited.size > 0) continue;
-      const rows = Math.min(group.chunkTokens, ready - computed);
-      sequence.planned = rows;
-      const stages = group.members.length;
-      const logitRows = Number(index === stages - 1 && computed + rows === promptLength);
-      const keyRows = rows * computed + (rows * (rows + 1)) / 2;
-      const shape: StepShape = { rows, keyRows, decodeRows: 0, decodeKeys: 0, logitRows };
-      const predictedUs = Math.round(this.#parts.cost.predictUs(shape) / stages);
-      this.#owedUs = Math.max(-owedUsMax, this.#owedUs - predictedUs);
-      return { predictedUs, shape, requests: [served], stepsMax: 1, stages, background: false };
-    }
-    return undefined;
+    const stage = this.#ready;
+    if (stage === undefined) return undefined;
+    const { served, group, index, ready } = stage;
+    const { computed, promptLength } = served.sequence;
+    if (index === 0 && !served.started) this.#start(served);
+    const rows = Math.min(group.chunkTokens, ready - computed);
+    served.sequence.planned = rows;
+    const stages = group.members.length;
+    const logitRows = Number(index === stages - 1 && computed + rows === promptLength);
+    const keyRows = rows * computed + (rows * (rows + 1)) / 2;
+    const shape: StepShape = { rows, keyRows, decodeRows: 0, decodeKeys: 0, logitRows };
+    const predictedUs = Math.round(this.#parts.cost.predictUs(shape) / stages);
+    this.#laterUs = Math.min(this.#parts.turnUs, this.#laterUs + (predictedUs * laterShare) / (1 - laterShare));
+    return { predictedUs, shape, requests: [served], stepsMax: 1, stages, background: false };
+  }
+
+  #start(served: S): void {
+    served.started = true;
+    this.#owner.started(served);
   }
 
   /** The chunk in flight is computed: its outputs go to the next member, or what the client hears first to whoever decodes. */
@@ -224,8 +256,8 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
       totals.generated++;
       const run: StepRun = { startedUs, stepUs };
       work.commit(served, result, firstRow, run, (_, event) => held.push(event));
-      this.#owner.push({ kind: 'prefilled', id });
     }
+    this.#owner.push({ kind: 'prefilled', id });
     departures.compute(id, held);
   }
 

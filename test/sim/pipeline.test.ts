@@ -80,7 +80,7 @@ describe('the prediction of a group', () => {
     const steps = {
       predictUs: ({ rows, keyRows }: { rows: number; keyRows: number }) => 1_000 + rows * 10 + keyRows / 1_000,
     };
-    const prefill = new PipelinedPrefill(steps, 8192, () => 100);
+    const prefill = new PipelinedPrefill(steps, 8192, () => 100, 0);
     const flowShop = (chunk: number, members: number, tokens: number) => {
       const ends = Array.from({ length: members }, () => 0);
       for (let from = 0; from < tokens; from += chunk) {

@@ -9,7 +9,7 @@ import { KnownPrefixes, lookAhead } from './known-prefixes.ts';
 import type { Overflow } from './overflow.ts';
 import { RankedList } from './ranked-list.ts';
 import { Room } from './room.ts';
-import type { Sequence } from './sequence.ts';
+import { outranks, type Sequence } from './sequence.ts';
 import { type BatchLimits, StepBudget } from './step-budget.ts';
 import { WaitingList } from './waiting-list.ts';
 
@@ -68,6 +68,14 @@ export class Batcher {
     return this.#running.items;
   }
 
+  /** The first in rank of the prompts that run, or wait and are not loading, batch jobs aside. */
+  get firstPrefill(): Sequence | undefined {
+    const running = this.#running.items.find(({ remaining, background }) => remaining > 1 && !background);
+    const waiting = this.#waiting.items.find(({ loading, background }) => !loading && !background);
+    if (running === undefined || waiting === undefined) return running ?? waiting;
+    return outranks(running, waiting) ? running : waiting;
+  }
+
   /** Those that keep their blocks and compute nothing more. */
   get parked(): ReadonlySet<Sequence> {
     return this.#parked;
@@ -122,8 +130,8 @@ export class Batcher {
     return held;
   }
 
-  /** Sequences with `planned` rows, in order of rank; empty when nothing can run. Valid until the next call. */
-  plan(): readonly Sequence[] {
+  /** Sequences with `planned` rows, in order of rank; empty when nothing can run. Valid until the next call. @param awaited somebody else's work waits for the step to end */
+  plan(awaited = false): readonly Sequence[] {
     this.#budget.reset();
     while (this.#admitted.length > 0) this.#admitted.pop();
     this.#admitting = true;
@@ -132,7 +140,7 @@ export class Batcher {
     for (const sequence of this.#running.items) sequence.planned = 0;
     this.#waiting.arrange(this.#running.items);
     this.#planDecode();
-    this.#budget.endDecode();
+    this.#budget.endDecode(awaited);
     this.#planPrefill();
     if (this.#running.last?.background === true || this.#waiting.last?.background === true) this.#planBackground();
     let planned = 0;

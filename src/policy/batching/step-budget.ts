@@ -29,6 +29,11 @@ const prefillShareMin = 0.5;
 /** Steps of batch jobs alone that are looked ahead. */
 const steadyMax = 512;
 
+/** Predicted time of a step of prefill alone that other work waits for: short ones cost less of the device's time than they save of the other's, shorter ones do not. */
+export function awaitedUs({ stepUsDecoding, stepUsPrefill }: BatchLimits): number {
+  return Math.min(stepUsPrefill, 2 * stepUsDecoding);
+}
+
 /** Counts up as rows are planned. */
 export class StepBudget {
   readonly #limits: BatchLimits;
@@ -71,13 +76,11 @@ export class StepBudget {
     this.#scored = 0;
   }
 
-  /** All decode rows are in: sets the time that prefill may fill up. */
-  endDecode(): void {
+  /** All decode rows are in: sets the time that prefill may fill up. @param awaited others wait for the step to end */
+  endDecode(awaited = false): void {
     const { stepUsDecoding, stepUsPrefill } = this.#limits;
-    this.#us =
-      this.#shape.decodeRows === 0
-        ? stepUsPrefill
-        : Math.max(stepUsDecoding, this.#cost.predictUs(this.#shape) * (1 + prefillShareMin));
+    if (this.#shape.decodeRows === 0) this.#us = awaited ? awaitedUs(this.#limits) : stepUsPrefill;
+    else this.#us = Math.max(stepUsDecoding, this.#cost.predictUs(this.#shape) * (1 + prefillShareMin));
   }
 
   /** Rows that the sequence's prefill may take now. With `atLeastBlock`, time is ignored up to a block: a prefill must get on. */

@@ -16,32 +16,43 @@ export interface GroupChoice extends PipelinePlan {
   readonly queueUs: number;
 }
 
+/** What the best single instance would do. */
+interface Alone {
+  readonly waitUs: number;
+  readonly prefillUs: number;
+  /** Of the prompt, by what it has or fetches. */
+  readonly cachedTokens: number;
+}
+
 /**
- * The members that are free first, of one kind, if the first token comes sooner from them than from one instance alone. They compute the whole
- * prompt: what one of them has cached is of no use to the others.
- * @param aloneUs until the first token from the best single instance, its queue and what it has cached counted
+ * The members that are free first, of one kind, if the first token comes sooner from them than from one instance alone. What they work longer
+ * together than that one would (chunks are smaller, and a prefix that is cached is of no use to them) counts as often as there are others to wait for it.
+ * @param pending (instances): prefills that were sent and have not ended
  */
 export function chooseGroup(
   tokens: number,
-  aloneUs: number,
+  { waitUs, prefillUs, cachedTokens }: Alone,
   { up, kind, queueUs }: ClusterView,
+  pending: ArrayLike<number>,
   { members, tokensOver }: PipelineSettings,
   prefills: readonly PipelinedPrefill[],
 ): GroupChoice | undefined {
-  if (tokens <= tokensOver) return undefined;
+  if (tokens - cachedTokens <= tokensOver) return undefined;
   let best: GroupChoice | undefined;
-  let bestUs = aloneUs;
+  let bestUs = waitUs + prefillUs;
   for (let k = 0; k < prefills.length; k++) {
     const alike: number[] = [];
     for (let i = 0; i < up.length; i++) if (up[i] === 1 && kind[i] === k) alike.push(i);
     if (alike.length < members) continue;
     alike.sort((a, b) => queueUs[a] - queueUs[b] || a - b);
     alike.length = members;
-    const waitUs = queueUs[alike[members - 1]];
-    const plan = prefills[k].plan(tokens, members);
-    if (waitUs + plan.prefillUs >= bestUs) continue;
-    best = { ...plan, members: alike, queueUs: waitUs };
-    bestUs = waitUs + plan.prefillUs;
+    const groupWaitUs = queueUs[alike[members - 1]];
+    const others = alike.reduce((sum, i) => sum + pending[i], 0);
+    const plan = prefills[k].plan(tokens, members, others);
+    const us = groupWaitUs + plan.prefillUs + others * Math.max(0, plan.workUs - prefillUs / members);
+    if (us >= bestUs) continue;
+    best = { ...plan, members: alike, queueUs: groupWaitUs };
+    bestUs = us;
   }
   return best;
 }

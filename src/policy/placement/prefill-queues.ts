@@ -24,6 +24,11 @@ export class PrefillQueues {
     this.#predictedUs = new Float64Array(instances).fill(priorUs);
   }
 
+  /** (instances): prefills that were sent and have not ended. */
+  get pending(): ArrayLike<number> {
+    return this.#pending;
+  }
+
   /** A prefill was sent. */
   add(nowUs: number, instance: number, predictedUs: number): void {
     if (this.#pending[instance] === 0) this.#sinceUs[instance] = nowUs;
@@ -42,6 +47,15 @@ export class PrefillQueues {
     this.#tookUs[instance] = this.#tookUs[instance] * kept + tookUs;
     this.#predictedUs[instance] = this.#predictedUs[instance] * kept + predictedUs;
     this.#sinceUs[instance] = nowUs;
+    this.remove(instance, predictedUs);
+  }
+
+  /**
+   * A share of a prefill ended, of which others did the rest: what it took is not known, as they wait for one another. It is taken to have run as
+   * predicted, beside what the next one that ends here took.
+   */
+  endShare(instance: number, predictedUs: number): void {
+    this.#sinceUs[instance] += predictedUs;
     this.remove(instance, predictedUs);
   }
 
@@ -66,7 +80,7 @@ export class PrefillQueues {
       }
       const leftUs = this.slowness(i) * this.#workUs[i];
       // Of the one that runs some is done: its share of the whole at most, however long it has been held up.
-      out[i] = leftUs - Math.min(nowUs - this.#sinceUs[i], leftUs / pending);
+      out[i] = leftUs - Math.max(0, Math.min(nowUs - this.#sinceUs[i], leftUs / pending));
     }
   }
 }
