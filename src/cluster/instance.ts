@@ -1,6 +1,5 @@
 // The instance machine: takes requests, plans steps over its KV memory, and turns step results into events.
 import { Batcher } from '../policy/batching/batcher.ts';
-import { awaitedUs } from '../policy/batching/step-budget.ts';
 import { BlockCache } from '../policy/blocks/block-cache.ts';
 import type { BlockPool } from '../policy/blocks/block-pool.ts';
 import { wideZero } from '../util/wide-zero.ts';
@@ -96,9 +95,8 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     });
     this.#work = work(this.#cache.groups.map(({ pool }) => pool));
     const { departures } = this.handOffs;
-    const turnUs = awaitedUs(config.limits);
     this.#stages = new Stages(
-      { ...{ work: this.#work, roster: this.roster, totals: this.#totals, departures }, cost: config.cost, turnUs },
+      { ...config, work: this.#work, roster: this.roster, totals: this.#totals, departures },
       {
         push: (effect) => this.#effects.push(effect),
         serve: (request) => this.#work.serve(request, this.#arrivalNumber++),
@@ -183,7 +181,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     }
     this.#prefixes.loads.advance(nowUs, this.#batcher.waiting);
     const reports = event.kind === 'wake' && this.#presence.isDue(nowUs);
-    if (reports) this.handOffs.departures.askAgain();
+    if (reports) for (const asking of [this.handOffs.departures, this.#stages]) asking.askAgain();
     if (this.#inFlight === undefined) {
       this.#presence.count(this.roster, this.handOffs.departures);
       this.#next(nowUs);

@@ -50,7 +50,7 @@ export interface PipelineGroup {
 
 /** Of a prompt that a group computes. */
 export type PipelineMessage<Request = GenerationRequest> =
-  /** To the member at `index`, from the first one: keep memory for your layers. Doubled: answered as before. Of a request that is gone: `unable`. Lost: its request waits until it is cancelled. */
+  /** To the member at `index`, from the first one: keep memory for your layers. Doubled: answered as before. Of a request that is gone: `unable`. Lost: said again. */
   | {
       readonly kind: 'enlist';
       readonly id: RequestId;
@@ -62,7 +62,7 @@ export type PipelineMessage<Request = GenerationRequest> =
   | { readonly kind: 'enlisted'; readonly id: RequestId }
   /** To the first member: there is no memory. It computes the prompt alone. Doubled or late: nothing to do. Lost: as for `enlist`. */
   | { readonly kind: 'unable'; readonly id: RequestId }
-  /** To the other members: let go. Unknown: an `enlist` that comes later is refused. Lost: memory is kept until the request ends. */
+  /** To the other members: let go. Unknown: an `enlist` that comes later is refused. Lost: memory is kept until the prompt is where it decodes, or over. */
   | { readonly kind: 'dismiss'; readonly id: RequestId };
 
 /** Of a request that one prefills and another decodes. */

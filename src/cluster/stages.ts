@@ -1,5 +1,6 @@
 // The stages of chunked pipeline prefill at one instance: prompts of which it runs a range of the layers, chunk by chunk, as one of a group.
 import { outranks } from '../policy/batching/sequence.ts';
+import { awaitedUs, type BatchLimits } from '../policy/batching/step-budget.ts';
 import type { StepPredictor, StepShape } from '../policy/cost/step-shape.ts';
 import type { DecodeLeg, Departures } from './departures.ts';
 import type { Push } from './hand-offs.ts';
@@ -30,8 +31,7 @@ interface Parts<Request, S extends Served, Plan, Result> {
   readonly totals: InstanceTotals;
   readonly cost: StepPredictor;
   readonly departures: Departures<Request, S>;
-  /** Of a step of the instance's own that others wait for. */
-  readonly turnUs: number;
+  readonly limits: BatchLimits;
 }
 
 /** The instance, as its stages see it. */
@@ -50,7 +50,7 @@ const laterShare = 1 / 2;
 /**
  * Chunk c runs here when the member before has done it, and this one chunk c - 1. The first member asks the others for memory; when one is short
  * of it all let go and the first computes alone, so that nobody waits for memory while holding some. Every member sends the keys and values of its
- * own layers to whoever decodes. A lost message is not noticed here: the conductor cancels every leg, at the latest when the request ends.
+ * own layers to whoever decodes. Who does not answer is asked again, at equal distances.
  */
 export class Stages<Request extends { readonly id: RequestId }, S extends Served, Plan, Result> {
   readonly #parts: Parts<Request, S, Plan, Result>;
@@ -59,15 +59,17 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
   readonly #stages = new Map<RequestId, Stage<Request, S>>();
   /** What later prompts are owed of the time, up to a step of theirs. */
   #laterUs = 0;
+  readonly #turnUs: number;
 
   constructor(parts: Parts<Request, S, Plan, Result>, owner: Owner<Request, S>) {
     this.#parts = parts;
     this.#owner = owner;
+    this.#turnUs = awaitedUs(parts.limits);
   }
 
   /** Is there a chunk that comes before the instance's own prompts? Those that came later have had their share. */
   get goFirst(): boolean {
-    return this.#laterUs < this.#parts.turnUs && this.#isBefore(this.#ready);
+    return this.#laterUs < this.#turnUs && this.#isBefore(this.#ready);
   }
 
   /** Does one that came before the instance's own prompts wait for its next chunk? It is not to wait for a long step besides. */
@@ -138,13 +140,20 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
   }
 
   #enlistAll(stage: Stage<Request, S>): void {
-    const { request, served, group, awaited } = stage;
+    const { served, group, awaited } = stage;
     stage.ready = served.sequence.promptLength;
-    for (const [index, member] of group.members.entries()) {
-      if (index === 0) continue;
-      awaited.add(member);
-      this.#send(member, { kind: 'enlist', id: request.id, request, group, index });
-    }
+    for (const member of group.members.slice(1)) awaited.add(member);
+    this.#enlist(stage);
+  }
+
+  #enlist({ request, group, awaited }: Stage<Request, S>): void {
+    for (const member of awaited)
+      this.#send(member, { kind: 'enlist', id: request.id, request, group, index: group.members.indexOf(member) });
+  }
+
+  /** Members that have not answered are asked again. */
+  askAgain(): void {
+    for (const stage of this.#stages.values()) this.#enlist(stage);
   }
 
   /** Returns why the message changed nothing, where it did not. */
@@ -153,7 +162,7 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
     const stage = this.#stages.get(id);
     switch (message.kind) {
       case 'enlist':
-        return this.#enlist(from, message);
+        return this.#enlisted(from, message);
       case 'enlisted':
         return stage?.awaited.delete(from) === true ? undefined : `request ${id} does not wait for that`;
       case 'unable':
@@ -172,7 +181,7 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
     }
   }
 
-  #enlist(
+  #enlisted(
     from: InstanceIndex,
     { id, request, group, index }: Extract<PipelineMessage<Request>, { kind: 'enlist' }>,
   ): string | undefined {
@@ -222,7 +231,7 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
     const keyRows = rows * computed + (rows * (rows + 1)) / 2;
     const shape: StepShape = { rows, keyRows, decodeRows: 0, decodeKeys: 0, logitRows };
     const predictedUs = Math.round(this.#parts.cost.predictUs(shape) / stages);
-    this.#laterUs = Math.min(this.#parts.turnUs, this.#laterUs + (predictedUs * laterShare) / (1 - laterShare));
+    this.#laterUs = Math.min(this.#turnUs, this.#laterUs + (predictedUs * laterShare) / (1 - laterShare));
     return { predictedUs, shape, requests: [served], stepsMax: 1, stages, background: false };
   }
 

@@ -2,9 +2,15 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { PipelinedPrefill } from '../../src/policy/pipeline/pipelined-prefill.ts';
-import { cluster, config, cost, requestOf, run, traces } from './small-cluster.ts';
+import { parseFault } from '../../src/sim/faults/parse.ts';
+import type { Simulation } from '../../src/sim/simulation.ts';
+import type { TraceRequest } from '../../src/trace/request.ts';
+import { counterUniform } from '../../src/util/counter-random.ts';
+import { blockTokens, cluster, config, cost, machine, requestOf, run, traces } from './small-cluster.ts';
 
-const pipeline = { members: 2, tokensOver: 100 };
+const pipeline = { members: 2, tokensOver: 140 };
+/** Steps that are short beside the prompts. */
+const limits = { ...machine.limits, tokensMax: 32, stepUsDecoding: 5_000 };
 const instances = cluster({ prefill: 2, decode: 1 });
 
 const chunkUs = (from: number, rows: number, logitRows = 0) =>
@@ -30,7 +36,7 @@ describe('chunked pipeline prefill', () => {
     const groups = (tokens: number, output: number, of = instances, link?: number) =>
       run([requestOf(0, 0, tokens, output)], { instances: of, pipeline, linkBytesPerSecond: link }).outcome
         .groupPrefills;
-    expect([groups(100, 5), groups(101, 5), groups(150, 1)]).toEqual([0, 1, 0]);
+    expect([groups(140, 5), groups(141, 5), groups(150, 1)]).toEqual([0, 1, 0]);
     expect(groups(150, 5, instances, 1e6)).toBe(0);
     expect(groups(150, 5, cluster({ prefill: 1, decode: 2 }))).toBe(0);
   });
@@ -57,7 +63,7 @@ describe('chunked pipeline prefill', () => {
           const outcomes = [true, false].map((coalesce) => {
             const slo = late ? { ttft: { us: 60_000 }, tbt: { us: 9_000 } } : undefined;
             const { outcome, live } = run(trace, {
-              instances: cluster({ prefill, decode }, { coalesce }),
+              instances: cluster({ prefill, decode }, { coalesce, limits }),
               admission: { ...config.admission, kind: late ? 'early' : 'none', slo },
               linkBytesPerSecond: narrow ? 1e8 : undefined,
               pipeline: { members, tokensOver: 40 },
@@ -99,5 +105,86 @@ describe('the prediction of a group', () => {
         expect(flowShop(plan.chunkTokens, members, tokens)).toBeCloseTo(best, 3);
       }
     }
+  });
+});
+
+/** Prompts of 8 to 68 tokens, and a quarter of 100 to 150, one every `gapUs`; the last one comes when all is idle. */
+function crowd(seed: number, gapUs: number): readonly TraceRequest[] {
+  const draw = (index: number) => counterUniform(seed, 9, index);
+  const trace = Array.from({ length: 400 }, (_, i) => {
+    const tokens = draw(3 * i) < 0.25 ? 100 + 50 * draw(3 * i + 1) : 8 + 60 * draw(3 * i + 1);
+    return requestOf(i, Math.floor((i + draw(3 * i + 2)) * gapUs), Math.floor(tokens), 2);
+  });
+  return [...trace, requestOf(trace.length, 60_000_000, 150, 2)];
+}
+
+describe('groups beside prompts of their members', () => {
+  const instances = cluster({ prefill: 4, decode: 2 }, { blocks: 200, limits });
+  const group = { members: 2, tokensOver: 90 };
+
+  it.each([
+    { load: 'too many to serve', gapUs: 3_000, mean: 1.05, p99: 1.1 },
+    { load: 'a crowd', gapUs: 4_000, mean: 1.15, p99: 1.15 },
+    { load: 'half as many', gapUs: 7_000, mean: 0.9, p99: 1 },
+  ])('do no harm with $load', ({ gapUs, mean, p99 }) => {
+    for (const seed of [1, 2]) {
+      const [together, alone] = [group, undefined].map(
+        (pipeline) => run(crowd(seed, gapUs), { instances, pipeline, checking: false }).outcome,
+      );
+      expect(together?.groupPrefills).toBeGreaterThan(30);
+      expect(together?.ttftUs.mean).toBeLessThan(mean * (alone?.ttftUs.mean ?? 0));
+      expect(together?.ttftUs.percentile(0.99)).toBeLessThan(p99 * (alone?.ttftUs.percentile(0.99) ?? 0));
+    }
+  });
+
+  it('leave the whole prompt as cache where it decodes', () => {
+    const trace = [requestOf(0, 0, 150, 4, 0), requestOf(1, 1_000_000, 100, 4, 0)];
+    const { outcome } = run(trace, { instances, pipeline: group });
+    // The second is shorter without what is cached than what groups begin at.
+    expect([outcome.groupPrefills, outcome.cachedTokens]).toEqual([1, 5 * blockTokens]);
+    expect(outcome.bytesMoved.prefix).toBe(5 * blockTokens * cost.kvBytesPerToken);
+  });
+
+  it('are not for a prompt most of which is cached', () => {
+    const groups = (family: number) => {
+      // It ends where it was computed, which is told at once.
+      const trace = [requestOf(0, 0, 140, 1, 0), requestOf(1, 1_000_000, 150, 4, family)];
+      return run(trace, { instances, pipeline: { members: 2, tokensOver: 140 } }).outcome.groupPrefills;
+    };
+    expect([groups(0), groups(1)]).toEqual([0, 1]);
+  });
+});
+
+describe('groups under faults', () => {
+  const instances = cluster({ prefill: 3, decode: 1 }, { blocks: 200, limits });
+  const times = { reportUs: 50_000, silentUs: 200_000, timeoutUs: 10_000_000, triesMax: 20 };
+  const underFaults = (specs: readonly string[], seed = 1) => {
+    const faults = { seed, times, faults: specs.map((spec) => parseFault(spec)) };
+    const trace = [0, 1, 2, 3].map((i) => requestOf(i, 10_000 * i, 150, 5));
+    return run(trace, { instances, pipeline: { members: 3, tokensOver: 90 }, faults });
+  };
+  const leaks = (simulation: Simulation) => {
+    simulation.advance(simulation.nowUs + 2_000_000);
+    return simulation.snapshots().map(({ pages }) => pages.used);
+  };
+
+  it.each([0, 1, 2])('answer all where member %i dies within a prompt, and keep nothing', (member) => {
+    for (const atMs of [1, 8, 15, 22, 30]) {
+      const simulation = underFaults([`crash:instance=${member},at=${atMs}ms,for=300ms`]);
+      expect([simulation.outcome.completedRequests, simulation.live]).toEqual([4, 0]);
+      expect(leaks(simulation)).toEqual([0, 0, 0, 0]);
+    }
+  });
+
+  it('answer all, long before patience ends, where every third message is lost', () => {
+    let groups = 0;
+    for (let seed = 1; seed <= 20; seed++) {
+      const simulation = underFaults(['loss:ratio=0.33'], seed);
+      const { completedRequests, groupPrefills, endUs } = simulation.outcome;
+      expect([completedRequests, simulation.live]).toEqual([4, 0]);
+      expect(endUs).toBeLessThan(times.timeoutUs / 2);
+      groups += groupPrefills;
+    }
+    expect(groups).toBeGreaterThan(40);
   });
 });

@@ -10,6 +10,7 @@ it('holds every rule over many seeds, each fault injected and handlers run', () 
   const rare = ['late letGo', 'orphan report', 'orphan snapshot', 'orphan taken', 'orphan reserved', 'late submit'];
   expect(neverInRequests(sum).filter((name) => !rare.includes(name))).toEqual([]);
   expect(sum.completed).toBeGreaterThan(sum.requests / 2);
+  expect(sum.groups).toBeGreaterThan(20);
 });
 
 it('is a function of its seed', () => {

@@ -60,6 +60,7 @@ export class PipelinedPrefill {
       const rows = Math.min(chunkTokens, tokens - from);
       shape.rows = rows;
       shape.keyRows = rows * from + (rows * (rows + 1)) / 2;
+      shape.logitRows = Number(from + rows === tokens);
       const us = this.#steps.predictUs(shape) / members;
       workUs += us;
       longestUs = Math.max(longestUs, us);

@@ -32,6 +32,8 @@ export interface RequestCounts {
   readonly met: Map<string, number>;
   requests: number;
   completed: number;
+  /** Prompts that went to groups. */
+  groups: number;
   events: number;
 }
 
@@ -77,11 +79,11 @@ function planOf(seed: number, dice: Dice): FaultPlan {
   return { seed, times, faults: all.filter(() => dice.chance(0.7)) };
 }
 
-function instancesOf(dice: Dice, rechecks: boolean): readonly InstanceSpec[] {
+function instancesOf(dice: Dice, rechecks: boolean, tokensMax: number): readonly InstanceSpec[] {
   const nic = { bytesPerSecond: 10 ** dice.between(6, 9), us: dice.between(10, 2_000) };
   const machine = {
     ...({ cost, blockTokens, eviction: 'lru', coalesce: dice.chance(0.8), blocks: dice.between(20, 40) } as const),
-    limits: { tokensMax: 128, logitRowsMax: 33, sequencesMax: 8, stepUsDecoding: 20_000, stepUsPrefill: 100_000 },
+    limits: { tokensMax, logitRowsMax: 33, sequencesMax: 8, stepUsDecoding: 20_000, stepUsPrefill: 100_000 },
     handOff: { layerWise: dice.chance(0.7), landingTokens: dice.between(200, 2_000), rechecks },
     ...(dice.chance(0.3) && { tiers: { hostBlocks: dice.between(10, 60), ssdBlocks: 0 } }),
   };
@@ -105,6 +107,12 @@ function traceOf(dice: Dice): readonly TraceRequest[] {
   return trace;
 }
 
+/** Where there are enough instances, groups compute some of the prompts. */
+function pipelineOf({ instances }: SimulationConfig, dice: Dice): SimulationConfig['pipeline'] {
+  const prefills = instances.filter(({ role }) => role === 'prefill').length;
+  return prefills < 2 ? undefined : { members: dice.between(2, prefills), tokensOver: dice.between(0, 60) };
+}
+
 export function requestWorld(seed: number): {
   readonly config: SimulationConfig;
   readonly trace: readonly TraceRequest[];
@@ -112,8 +120,11 @@ export function requestWorld(seed: number): {
   const dice = new Dice(seed, 5);
   const admission = dice.chance(0.3) ? admissionKinds[dice.between(1, 3)] : 'none';
   const slo = { ttft: { us: 400_000 }, tbt: { us: 30_000 } };
+  // Groups are worth it only where steps are short beside prompts.
+  const groups = new Dice(seed, 7);
+  const grouped = groups.chance(0.6);
   const config: SimulationConfig = {
-    instances: instancesOf(dice, admission !== 'none'),
+    instances: instancesOf(dice, admission !== 'none', grouped ? 32 : 128),
     linkBytesPerSecond: dice.chance(0.5) ? 10 ** dice.between(6, 8) : undefined,
     ...{ blockTokens, queueMax: 1_000, checking: true },
     placement: {
@@ -124,7 +135,8 @@ export function requestWorld(seed: number): {
     admission: { kind: admission, slo: admission === 'none' ? undefined : slo, decodeUs: 300_000 },
     faults: planOf(seed, dice),
   };
-  return { config, trace: traceOf(dice) };
+  const pipeline = grouped ? pipelineOf(config, groups) : undefined;
+  return { config: { ...config, pipeline }, trace: traceOf(dice) };
 }
 
 /** Runs one seed to its end. Throws on the first broken rule. */
@@ -154,6 +166,7 @@ export function runRequestChaos(seed: number): RequestCounts {
     met: new Map(fates.counts),
     requests: outcome.requests,
     completed: outcome.completedRequests,
+    groups: inside.conductor.groupPrefills,
     events: checks.events,
   };
 }
@@ -164,6 +177,7 @@ export function addRequestCounts(sum: RequestCounts, counts: RequestCounts): voi
   for (const [key, count] of counts.met) sum.met.set(key, (sum.met.get(key) ?? 0) + count);
   sum.requests += counts.requests;
   sum.completed += counts.completed;
+  sum.groups += counts.groups;
   sum.events += counts.events;
 }
 
