@@ -6,6 +6,8 @@ import { type Bus, checkSubject, type Records, type StoredRecord, type Subject }
 
 const reconnectWaitMs = 250;
 const connectTimeoutMs = 5_000;
+/** A server that leaves two of these unanswered is gone, though nothing said so: a link that was cut. */
+const pingMs = 2_000;
 /** Of JetStream: the record has another revision than was expected. */
 const wrongRevision = 10071;
 
@@ -33,6 +35,8 @@ async function connectOrSay(url: string): Promise<NatsConnection> {
       maxReconnectAttempts: -1,
       reconnectTimeWait: reconnectWaitMs,
       timeout: connectTimeoutMs,
+      pingInterval: pingMs,
+      maxPingOut: 2,
       // The process that asked decides what to do then.
       waitOnFirstConnect: false,
     });

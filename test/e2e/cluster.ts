@@ -1,0 +1,69 @@
+// A cluster's clients: streamed completions of any gateway, and what its pages say of its instances.
+import { metric, type RunningServer } from './server.ts';
+
+export const model = 'kvasir-tiny-q8_0';
+
+export interface Answer {
+  readonly text: string;
+  readonly tokens: number;
+  readonly reason: string | undefined;
+  readonly error: string | undefined;
+}
+
+/** One streamed completion: what came so far, and all of it. */
+export class Stream {
+  text = '';
+  readonly answer: Promise<Answer>;
+  #begun: () => void = () => {};
+  /** Resolves with the first text. */
+  readonly begun = new Promise<void>((resolve) => {
+    this.#begun = resolve;
+  });
+
+  constructor(gateway: RunningServer, kind: number, maxTokens: number) {
+    this.answer = this.#read(gateway, kind, maxTokens);
+  }
+
+  async #read(gateway: RunningServer, kind: number, maxTokens: number): Promise<Answer> {
+    const sampled = { temperature: 0.8, seed: kind, max_tokens: maxTokens, ignore_eos: true };
+    const response = await fetch(`${gateway.url}/v1/completions`, {
+      method: 'POST',
+      body: JSON.stringify({
+        ...{ model, prompt: `Story ${kind}: once upon a time`, stream: true, ...sampled },
+        stream_options: { include_usage: true },
+      }),
+    });
+    let [buffer, tokens, reason, error]: [string, number, string | undefined, string | undefined] = [
+      '',
+      0,
+      undefined,
+      undefined,
+    ];
+    const decoder = new TextDecoder();
+    for await (const bytes of response.body ?? []) {
+      buffer += decoder.decode(bytes, { stream: true });
+      const lines = buffer.split('\n');
+      buffer = lines.pop() ?? '';
+      for (const line of lines) {
+        if (!line.startsWith('data: {')) continue;
+        const chunk = JSON.parse(line.slice(6));
+        this.text += chunk.choices?.[0]?.text ?? '';
+        reason = chunk.choices?.[0]?.finish_reason ?? reason;
+        tokens = chunk.usage?.completion_tokens ?? tokens;
+        error = chunk.error?.message ?? error;
+        if (this.text !== '') this.#begun();
+      }
+    }
+    return { text: this.text, tokens, reason, error };
+  }
+}
+
+/** Instances that serve. */
+export async function health(gateway: RunningServer): Promise<number> {
+  const { instances } = (await (await fetch(`${gateway.url}/health`)).json()) as { instances: { ready: number } };
+  return instances.ready;
+}
+
+/** Nothing runs, nobody holds a page. */
+export const idle = async (gateway: RunningServer) =>
+  (await metric(gateway, 'kvasir_requests_running')) === 0 && (await metric(gateway, 'kvasir_kv_pages_used')) === 0;
