@@ -3,6 +3,8 @@
 #include "addon_arguments.hpp"
 #include "messenger.hpp"
 #include "program.hpp"
+#include "tcp_messenger.hpp"
+#include "tcp_receiver.hpp"
 
 namespace kvasir {
 
@@ -24,8 +26,12 @@ struct Registries {
   Registry<BoundLandings> landing_boards{"landings"};
   Registry<Landing> landings{"landing"};
   Registry<Messenger> messengers{"messenger"};
+  Registry<TcpReceiver> tcp_receivers{"tcp receiver"};
+  Registry<TcpMessenger> tcp_messengers{"tcp messenger"};
 
   void forget_thread() {
+    tcp_messengers.forget_thread();
+    tcp_receivers.forget_thread();
     messengers.forget_thread();
     landings.forget_thread();
     landing_boards.forget_thread();
@@ -39,8 +45,13 @@ struct Registries {
 
 Registries& registries();
 
+/** Reads `step` and `parcels (n, 3): layer, page, place` of what is to be sent. */
+std::vector<Parcel> parcels_argument(Arguments& in);
+Napi::Object counts_object(Napi::Env env, const MessengerCounts& counts);
+
 void bind_pools(Napi::Env env, Napi::Object exports);
 void bind_transfers(Napi::Env env, Napi::Object exports);
+void bind_tcp(Napi::Env env, Napi::Object exports);
 void bind_weights(Napi::Env env, Napi::Object exports);
 void bind_programs(Napi::Env env, Napi::Object exports);
 void bind_benches(Napi::Env env, Napi::Object exports);

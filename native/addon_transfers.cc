@@ -109,14 +109,9 @@ Napi::Value bind_send_pages(Arguments& in, Napi::Env env) {
   const auto messenger = registries().messengers.get(in.handle("messenger"));
   // Its owner's alone: whoever sends does not keep it alive.
   const auto landing = registries().landings.find(in.handle("landing"));
-  const auto step = static_cast<uint32_t>(in.integer("step", 0, INT32_MAX));
-  const Span<int32_t> numbers = in.array<int32_t>("parcels");
+  const std::vector<Parcel> parcels = parcels_argument(in);
   const bool last = in.integer("last", 0, 1) == 1;
-  if (numbers.size % 3 != 0) throw std::runtime_error("Cannot send pages: a parcel is incomplete");
   if (!landing) return Napi::Boolean::New(env, false);
-  std::vector<Parcel> parcels;
-  parcels.reserve(numbers.size / 3);
-  for (size_t i = 0; i < numbers.size; i += 3) parcels.push_back({step, static_cast<uint32_t>(numbers[i]), numbers[i + 1], numbers[i + 2]});
   messenger->send(landing, parcels, last);
   return Napi::Boolean::New(env, true);
 }
@@ -130,7 +125,22 @@ Napi::Value bind_stop_sending(Arguments& in, Napi::Env env) {
 
 /** (messenger) => { pages, bytes, earlyBytes, copySeconds } */
 Napi::Value bind_messenger_counts(Arguments& in, Napi::Env env) {
-  const MessengerCounts counts = registries().messengers.get(in.handle("messenger"))->counts();
+  return counts_object(env, registries().messengers.get(in.handle("messenger"))->counts());
+}
+
+}  // namespace
+
+std::vector<Parcel> parcels_argument(Arguments& in) {
+  const auto step = static_cast<uint32_t>(in.integer("step", 0, INT32_MAX));
+  const Span<int32_t> numbers = in.array<int32_t>("parcels");
+  if (numbers.size % 3 != 0) throw std::runtime_error("Cannot send pages: a parcel is incomplete");
+  std::vector<Parcel> parcels;
+  parcels.reserve(numbers.size / 3);
+  for (size_t i = 0; i < numbers.size; i += 3) parcels.push_back({step, static_cast<uint32_t>(numbers[i]), numbers[i + 1], numbers[i + 2]});
+  return parcels;
+}
+
+Napi::Object counts_object(Napi::Env env, const MessengerCounts& counts) {
   Napi::Object result = Napi::Object::New(env);
   result.Set("pages", static_cast<double>(counts.pages));
   result.Set("bytes", static_cast<double>(counts.bytes));
@@ -138,8 +148,6 @@ Napi::Value bind_messenger_counts(Arguments& in, Napi::Env env) {
   result.Set("copySeconds", static_cast<double>(counts.nanoseconds) / 1e9);
   return result;
 }
-
-}  // namespace
 
 void bind_transfers(Napi::Env env, Napi::Object exports) {
   bind<bind_create_landings>(env, exports, "createLandings");

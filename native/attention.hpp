@@ -14,6 +14,7 @@ struct KvLayout {
   int kv_heads;
   int head_dim;
   size_t page_bytes() const;
+  bool operator!=(const KvLayout& other) const { return type != other.type || kv_heads != other.kv_heads || head_dim != other.head_dim; }
 };
 
 /** One sequence of a step: rows [row, row + rows) of the batch are its tokens at positions start .. start + rows - 1. */

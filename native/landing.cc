@@ -35,17 +35,15 @@ Landing::Landing(std::shared_ptr<KvPool> pool, std::shared_ptr<LandingBoard> boa
   pool_->expect_use(highest + 1);
 }
 
-bool Landing::put(int place, const uint8_t* bytes) {
-  std::lock_guard<std::mutex> lock(writing_);
-  if (closed_) return false;
-  std::memcpy(pool_->page(pages_[place]), bytes, pool_->layout.page_bytes());
-  return true;
+bool Landing::put(int place_index, const uint8_t* bytes) {
+  return while_open([&] { std::memcpy(place(place_index), bytes, pool_->layout.page_bytes()); });
 }
 
 void Landing::complete() {
   {
     std::lock_guard<std::mutex> lock(writing_);
     if (closed_) return;
+    closed_ = true;
   }
   board_->tell(number_);
 }

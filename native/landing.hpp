@@ -38,7 +38,16 @@ class Landing {
   void set_number(int number) { number_ = number; }
   /** Writes one page to a place; false once it is closed. */
   bool put(int place, const uint8_t* bytes);
-  /** All is here. */
+  /** Calls `use` while nobody can close it: that should be soon over. False, and no call, once it is closed. */
+  template <class Use>
+  bool while_open(const Use& use) {
+    std::lock_guard<std::mutex> lock(writing_);
+    if (!closed_) use();
+    return !closed_;
+  }
+  /** Where a place lies; to be touched inside `while_open` alone. */
+  uint8_t* place(int index) const { return pool_->page(pages_[index]); }
+  /** All is here: says so, and is closed to writers from now on. */
   void complete();
   /** Once this returns nobody writes to its pages any more. */
   void close();

@@ -1,30 +1,25 @@
 // The messenger of an instance: a thread that copies pages of its pool to landings of others, layer by layer as a step computes them.
 #pragma once
-#include <condition_variable>
-#include <cstdint>
-#include <deque>
-#include <list>
-#include <memory>
-#include <mutex>
 #include <thread>
 
 #include "landing.hpp"
+#include "outbox.hpp"
 
 namespace kvasir {
-
-/** One page on its way. */
-struct Parcel {
-  uint32_t step;   // that computes it; 0: computed before
-  uint32_t layer;  // of the model, in order of computation
-  int32_t page;    // of the sender's pool
-  int32_t place;   // in the landing
-};
 
 struct MessengerCounts {
   uint64_t pages = 0;
   uint64_t bytes = 0;
   uint64_t early_bytes = 0;  // of them, that left while a step ran over the pool: hidden behind it
-  uint64_t nanoseconds = 0;  // spent copying
+  uint64_t nanoseconds = 0;  // spent copying, or writing to sockets
+
+  MessengerCounts& operator+=(const MessengerCounts& more) {
+    pages += more.pages;
+    bytes += more.bytes;
+    early_bytes += more.early_bytes;
+    nanoseconds += more.nanoseconds;
+    return *this;
+  }
 };
 
 /**
@@ -45,26 +40,15 @@ class Messenger {
   MessengerCounts counts() const;
 
  private:
-  struct Stream {
-    std::shared_ptr<Landing> landing;
-    std::deque<Parcel> parcels;
-    bool last = false;
-    bool copying = false;
-    bool stopped = false;
-  };
+  using Letters = Outbox<std::shared_ptr<Landing>>;
 
   void serve();
   bool advance();
-  Stream* next_ready(std::vector<Parcel>& taken);
-  bool is_ready(const Parcel& parcel) const { return parcel.step == 0 || pool_->progress.is_ready(parcel.step, parcel.layer); }
-  void copy(const Stream& stream, const std::vector<Parcel>& taken);
-  void settle(Stream* stream);
-  void check(const Landing& landing, const Parcel& parcel) const;
+  void copy(const Letters::Turn& turn);
 
   std::shared_ptr<KvPool> pool_;
+  Letters outbox_;
   mutable std::mutex mutex_;
-  std::condition_variable idle_;  // a stream is no longer being copied
-  std::list<Stream> streams_;     // the one whose turn is next comes first
   MessengerCounts counts_;
   bool closing_ = false;
   std::thread thread_;

@@ -40,6 +40,21 @@ export interface NativeModule {
   sendPages(messenger: number, landing: number, step: number, parcels: Int32Array, last: number): boolean;
   stopSending(messenger: number, landing: number): void;
   messengerCounts(messenger: number): MessengerCounts;
+  /** `host` and `port` to listen at; 32 bytes of key. */
+  createReceiver(pool: number, host: string, port: number, key: Uint8Array): number;
+  receiverPort(receiver: number): number;
+  /** The key that senders to the landing have to name, in hexadecimal. */
+  admitLanding(receiver: number, landing: number): string;
+  receiverCounts(receiver: number): ReceiverCounts;
+  freeReceiver(receiver: number): void;
+  createTcpMessenger(pool: number, key: Uint8Array, frameBytes: number): number;
+  /** To a landing: host, port, number, key, places. Then as `sendPages`. */
+  sendPagesOverTcp(messenger: number, ...landing: readonly (string | number | Int32Array)[]): void;
+  stopSendingOverTcp(messenger: number, ...landing: readonly (string | number)[]): void;
+  tcpMessengerCounts(messenger: number): TcpMessengerCounts;
+  freeTcpMessenger(messenger: number): void;
+  /** Seconds that a bare socket loop takes to bring the first `pages` from one pool to another of the same shape. */
+  benchSockets(from: number, to: number, chunkBytes: number, pages: number): number;
   createProgram(team: number, ints: Int32Array, floats: Float64Array, linears: Int32Array, vectors: Int32Array): number;
   freeProgram(program: number): void;
   programBytes(program: number): number;
@@ -66,6 +81,25 @@ export interface MessengerCounts {
   /** Of them, those that left while a step ran: hidden behind it. */
   readonly earlyBytes: number;
   readonly copySeconds: number;
+}
+
+export interface TcpMessengerCounts extends MessengerCounts {
+  /** Connections that ended before everything had arrived: what was missing was sent again. */
+  readonly broken: number;
+  /** Times that a receiver could not be reached for so long that nothing is sent any more. */
+  readonly givenUp: number;
+}
+
+/** What has come over connections of others. */
+export interface ReceiverCounts {
+  readonly pages: number;
+  readonly bytes: number;
+  /** Frames to landings that are closed, or never were. */
+  readonly late: number;
+  /** Connections that did not prove the key. */
+  readonly refused: number;
+  /** Connections cut for what came over them. */
+  readonly broken: number;
 }
 
 /** How attention shared out its work: `AttentionSplit` of native/attention.hpp. */

@@ -1,7 +1,7 @@
-// What carries pages of an instance's pool to others, whatever the way: the native thread of this process, or a simulated one in tests.
+// What carries pages of an instance's pool to others, whatever the way: native threads of this process, or tcp.
 
-/** Where pages land. */
-export type LandingHandle = number;
+/** Where pages land: the messenger's own name for it, which tells senders how to reach it. */
+export type LandingHandle = string;
 
 export interface MessengerCounts {
   readonly pages: number;

@@ -1,21 +1,23 @@
-// The native messenger keeps the contract, between two pools of one process.
+// The native messengers keep the contract, between two pools of one process: copying, and over tcp.
 import { fileURLToPath } from 'node:url';
 import { describe } from 'vitest';
 import { Engine } from '../../src/engine/engine.ts';
 import { loadModel } from '../../src/engine/load-model.ts';
 import { createNativeBackend, loadNative } from '../../src/kernel/native.ts';
 import { NativeMessenger } from '../../src/kernel/native-messenger.ts';
+import { NativeTcpMessenger } from '../../src/kernel/native-tcp-messenger.ts';
+import type { Messenger } from '../../src/live/messenger.ts';
 import { type MessengerEnd, messengerContract } from './messenger.ts';
 
 const path = fileURLToPath(new URL('../../models/kvasir-tiny/kvasir-tiny-q8_0.gguf', import.meta.url));
 
-function open(): readonly [MessengerEnd, MessengerEnd] {
+function open(create: (engine: Engine, wake: () => void) => Messenger): readonly [MessengerEnd, MessengerEnd] {
   const backend = createNativeBackend({ threads: 1 });
   const model = loadModel({ model: path, backend, context: 64 });
   const end = (): MessengerEnd => {
     const engine = new Engine({ model, backend, tokensMax: 64, logitRowsMax: 1, kvBytes: 2 ** 22 });
     let ring: (() => void) | undefined;
-    const messenger = new NativeMessenger(engine.pool, () => ring?.());
+    const messenger = create(engine, () => ring?.());
     const awaken = (): Promise<void> =>
       new Promise((resolve) => {
         ring = resolve;
@@ -27,5 +29,11 @@ function open(): readonly [MessengerEnd, MessengerEnd] {
   return [end(), end()];
 }
 
-if (loadNative() === undefined) describe.skip('the native messenger: the kernels are not compiled', () => {});
-else messengerContract('the native messenger', open);
+if (loadNative() === undefined) describe.skip('the native messengers: the kernels are not compiled', () => {});
+else {
+  messengerContract('the native messenger', () => open(({ pool }, wake) => new NativeMessenger(pool, wake)));
+  const tcp = { host: '127.0.0.1', token: 'a secret' };
+  messengerContract('the native messenger over tcp', () =>
+    open(({ pool }, wake) => new NativeTcpMessenger(pool, tcp, wake)),
+  );
+}

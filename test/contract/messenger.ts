@@ -2,7 +2,7 @@
 import { describe, expect, it } from 'vitest';
 import type { Engine } from '../../src/engine/engine.ts';
 import { groupedStep, plainPages } from '../../src/engine/plain-step.ts';
-import type { Messenger } from '../../src/live/messenger.ts';
+import type { LandingHandle, Messenger } from '../../src/live/messenger.ts';
 
 /** One end: an engine over a pool, and its messenger. */
 export interface MessengerEnd {
@@ -41,7 +41,7 @@ export function messengerContract(name: string, open: () => readonly [sender: Me
     const expectSpoilt = (to: Int32Array) => {
       for (const page of to) expect(receiver.engine.readPage(page)).toEqual(receiver.engine.readPage(page).fill(7));
     };
-    async function landed(wanted: number): Promise<void> {
+    async function landed(wanted: LandingHandle): Promise<void> {
       for (;;) {
         const all = receiver.messenger.landed();
         expect(all.every((landing) => landing === wanted)).toBe(true);

@@ -18,13 +18,14 @@ import { UsageError } from '../usage-error.ts';
 import { costCommand } from './bench-cost.ts';
 import { handOffCommand } from './bench-hand-off.ts';
 import { kernelCommand } from './bench-kernel.ts';
+import { messengerCommand } from './bench-messenger.ts';
 import { counts, list, progress, threadsFlag } from './bench-options.ts';
 import { placementCommand } from './bench-placement.ts';
 import { soakCommand } from './bench-soak.ts';
 
 export function benchCommand(): Command {
   return new Command('bench')
-    .description('measure: engine, kernel, http, accuracy, cost, placement, hand-off, soak')
+    .description('measure: engine, kernel, http, accuracy, cost, placement, hand-off, messenger, soak')
     .addCommand(engineCommand())
     .addCommand(kernelCommand())
     .addCommand(httpCommand())
@@ -32,6 +33,7 @@ export function benchCommand(): Command {
     .addCommand(costCommand())
     .addCommand(placementCommand())
     .addCommand(handOffCommand())
+    .addCommand(messengerCommand())
     .addCommand(soakCommand());
 }
 

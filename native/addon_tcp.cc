@@ -1,0 +1,137 @@
+// Bindings of transfers between processes: receivers that admit senders to landings, and messengers that send to addresses.
+#include <napi.h>
+
+#include "addon.hpp"
+#include "bench_sockets.hpp"
+
+namespace kvasir {
+namespace {
+
+constexpr int kPortMax = 65535;
+constexpr int kFrameBytesMax = 1 << 26;
+
+Napi::Value number(Napi::Env env, double value) { return Napi::Number::New(env, value); }
+
+HostPort read_address(Arguments& in, int port_least) {
+  HostPort address;
+  address.host = in.text("host");
+  address.port = in.integer("port", port_least, kPortMax);
+  return address;
+}
+
+HashKey read_key(Arguments& in) {
+  const Span<uint8_t> bytes = in.array<uint8_t>("key");
+  HashKey key;
+  if (bytes.size != key.size()) throw std::runtime_error("Cannot use the cluster's key: it has " + std::to_string(bytes.size) + " bytes, not 32");
+  std::copy(bytes.data, bytes.data + bytes.size, key.begin());
+  return key;
+}
+
+/** number, key as text, places */
+RemoteLanding read_landing(Arguments& in) {
+  RemoteLanding landing;
+  landing.number = static_cast<uint32_t>(in.handle("landing"));
+  landing.key = std::strtoull(in.text("landing key").c_str(), nullptr, 16);
+  landing.places = in.integer("places", 0, INT32_MAX);
+  return landing;
+}
+
+/** (pool, host, port, key) => receiver; port 0: one that is free */
+Napi::Value bind_create_receiver(Arguments& in, Napi::Env env) {
+  const auto pool = registries().pools.get(in.handle("KV pool"));
+  const HostPort address = read_address(in, 0);
+  return number(env, registries().tcp_receivers.add(std::make_shared<TcpReceiver>(pool, address, read_key(in))));
+}
+
+Napi::Value bind_receiver_port(Arguments& in, Napi::Env env) { return number(env, registries().tcp_receivers.get(in.handle("tcp receiver"))->port()); }
+
+/** (receiver, landing) => key, as text, that senders have to name */
+Napi::Value bind_admit_landing(Arguments& in, Napi::Env env) {
+  const auto receiver = registries().tcp_receivers.get(in.handle("tcp receiver"));
+  char text[17];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(receiver->admit(registries().landings.get(in.handle("landing")))));
+  return Napi::String::New(env, text);
+}
+
+/** (receiver) => { pages, bytes, late, refused, broken } */
+Napi::Value bind_receiver_counts(Arguments& in, Napi::Env env) {
+  const ReceiverCounts counts = registries().tcp_receivers.get(in.handle("tcp receiver"))->counts();
+  Napi::Object result = Napi::Object::New(env);
+  result.Set("pages", static_cast<double>(counts.pages));
+  result.Set("bytes", static_cast<double>(counts.bytes));
+  result.Set("late", static_cast<double>(counts.late));
+  result.Set("refused", static_cast<double>(counts.refused));
+  result.Set("broken", static_cast<double>(counts.broken));
+  return result;
+}
+
+Napi::Value bind_free_receiver(Arguments& in, Napi::Env env) {
+  registries().tcp_receivers.remove(in.handle("tcp receiver"));
+  return env.Undefined();
+}
+
+/** (pool, key, frameBytes) => messenger */
+Napi::Value bind_create_tcp_messenger(Arguments& in, Napi::Env env) {
+  const auto pool = registries().pools.get(in.handle("KV pool"));
+  const HashKey key = read_key(in);
+  const auto frame_bytes = static_cast<size_t>(in.integer("frameBytes", 1, kFrameBytesMax));
+  return number(env, registries().tcp_messengers.add(std::make_shared<TcpMessenger>(pool, key, frame_bytes)));
+}
+
+/** (messenger, host, port, landing, its key, its places, step, parcels (n, 3): layer, page, place, last) */
+Napi::Value bind_send_pages_over_tcp(Arguments& in, Napi::Env env) {
+  const auto messenger = registries().tcp_messengers.get(in.handle("tcp messenger"));
+  const HostPort address = read_address(in, 1);
+  const RemoteLanding landing = read_landing(in);
+  const std::vector<Parcel> parcels = parcels_argument(in);
+  messenger->send(address, landing, parcels, in.integer("last", 0, 1) == 1);
+  return env.Undefined();
+}
+
+/** (messenger, host, port, landing, its key, its places): once it returns nothing is read for it any more */
+Napi::Value bind_stop_sending_over_tcp(Arguments& in, Napi::Env env) {
+  const auto messenger = registries().tcp_messengers.get(in.handle("tcp messenger"));
+  const HostPort address = read_address(in, 1);
+  messenger->stop(address, read_landing(in));
+  return env.Undefined();
+}
+
+/** (messenger) => { pages, bytes, earlyBytes, copySeconds, broken, givenUp } */
+Napi::Value bind_tcp_messenger_counts(Arguments& in, Napi::Env env) {
+  const SenderCounts counts = registries().tcp_messengers.get(in.handle("tcp messenger"))->counts();
+  Napi::Object result = counts_object(env, counts.sent);
+  result.Set("broken", static_cast<double>(counts.broken));
+  result.Set("givenUp", static_cast<double>(counts.given_up));
+  return result;
+}
+
+Napi::Value bind_free_tcp_messenger(Arguments& in, Napi::Env env) {
+  registries().tcp_messengers.remove(in.handle("tcp messenger"));
+  return env.Undefined();
+}
+
+/** (from, to, chunkBytes, chunks) => seconds that a bare socket loop takes to bring the same pages from one pool to the other */
+Napi::Value bind_bench_sockets(Arguments& in, Napi::Env env) {
+  const auto from = registries().pools.get(in.handle("KV pool")), to = registries().pools.get(in.handle("KV pool"));
+  const auto chunk_bytes = static_cast<size_t>(in.integer("chunkBytes", 1, kFrameBytesMax));
+  const auto bytes = static_cast<size_t>(in.integer("pages", 1, std::min(from->pages, to->pages))) * from->layout.page_bytes();
+  return number(env, bench_sockets(from->data(), to->data(), bytes, chunk_bytes));
+}
+
+}  // namespace
+
+void bind_tcp(Napi::Env env, Napi::Object exports) {
+  bind<bind_create_receiver>(env, exports, "createReceiver");
+  bind<bind_receiver_port>(env, exports, "receiverPort");
+  bind<bind_admit_landing>(env, exports, "admitLanding");
+  bind<bind_receiver_counts>(env, exports, "receiverCounts");
+  bind<bind_free_receiver>(env, exports, "freeReceiver");
+  bind<bind_create_tcp_messenger>(env, exports, "createTcpMessenger");
+  bind<bind_send_pages_over_tcp>(env, exports, "sendPagesOverTcp");
+  bind<bind_stop_sending_over_tcp>(env, exports, "stopSendingOverTcp");
+  bind<bind_tcp_messenger_counts>(env, exports, "tcpMessengerCounts");
+  bind<bind_free_tcp_messenger>(env, exports, "freeTcpMessenger");
+  bind<bind_bench_sockets>(env, exports, "benchSockets");
+}
+
+}  // namespace kvasir

@@ -1,0 +1,11 @@
+// What the messenger is measured against: a thread that writes memory to a socket and one that reads it, and nothing else.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace kvasir {
+
+/** Seconds from the first byte sent until the last is there, over the loopback interface, at most `chunk_bytes` a call. */
+double bench_sockets(const uint8_t* from, uint8_t* to, size_t bytes, size_t chunk_bytes);
+
+}  // namespace kvasir

@@ -1,0 +1,29 @@
+// A 64-bit checksum of what travels between hosts: against accidents that TCP's own lets pass, not against forgers.
+// Eight lanes of 64 bits: each adds up the product of its word's halves, under a key that differs by position, and its neighbour's word, so
+// that whatever is changed within one word is noticed for certain.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "types.hpp"
+
+namespace kvasir {
+
+constexpr size_t kChecksumStripe = 64;
+
+uint64_t checksum(Isa isa, const void* data, size_t bytes, uint64_t seed);
+/** The same of `from`, which may be written meanwhile: of the bytes that are now at `to`. Whole stripes. */
+uint64_t checksum_copy(Isa isa, void* to, const void* from, size_t bytes, uint64_t seed);
+
+/** Keys and sums of the lanes. */
+struct ChecksumLanes {
+  alignas(64) uint64_t key[8];
+  alignas(64) uint64_t sum[8];
+};
+constexpr uint64_t kChecksumStep = 0x9e3779b97f4a7c15ull;
+
+/** Whole stripes of `from`, copied to `to` unless that is null. */
+void checksum_stripes_portable(ChecksumLanes& lanes, uint8_t* to, const uint8_t* from, size_t stripes);
+void checksum_stripes_avx2(ChecksumLanes& lanes, uint8_t* to, const uint8_t* from, size_t stripes);
+
+}  // namespace kvasir

@@ -1,0 +1,58 @@
+// The messenger of an instance to those of other processes: a connection for each of them, as long as there is something to send.
+#pragma once
+#include <list>
+#include <mutex>
+
+#include "tcp_sender.hpp"
+
+namespace kvasir {
+
+class TcpMessenger {
+ public:
+  TcpMessenger(std::shared_ptr<KvPool> pool, const HashKey& key, size_t frame_bytes) : pool_(std::move(pool)), key_(key), frame_bytes_(frame_bytes) {}
+
+  /** As `Messenger::send`, to a landing of whoever listens there. */
+  void send(const HostPort& address, const RemoteLanding& landing, const std::vector<Parcel>& parcels, bool last) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    sender_for(address).send(landing, parcels, last);
+  }
+
+  /** Once this returns, nothing is read for the landing any more. */
+  void stop(const HostPort& address, const RemoteLanding& landing) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (TcpSender& sender : senders_)
+      if (sender.address() == address) sender.stop(landing);
+  }
+
+  SenderCounts counts() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    SenderCounts sum = gone_;
+    for (const TcpSender& sender : senders_) sum += sender.counts();
+    return sum;
+  }
+
+ private:
+  TcpSender& sender_for(const HostPort& address) {
+    for (TcpSender& sender : senders_)
+      if (sender.address() == address) return sender;
+    // Instances come and go: threads for those that went are not kept.
+    for (auto at = senders_.begin(); at != senders_.end();) {
+      if (!at->is_idle()) {
+        ++at;
+        continue;
+      }
+      gone_ += at->counts();
+      at = senders_.erase(at);
+    }
+    return senders_.emplace_back(pool_, address, key_, frame_bytes_);
+  }
+
+  std::shared_ptr<KvPool> pool_;
+  const HashKey key_;
+  const size_t frame_bytes_;
+  mutable std::mutex mutex_;
+  std::list<TcpSender> senders_;
+  SenderCounts gone_;  // of senders that are no more
+};
+
+}  // namespace kvasir

@@ -1,0 +1,233 @@
+// Two threads: one copies pages into frames and sends them, the other hears what has arrived.
+#include "tcp_sender.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "checksum.hpp"
+
+namespace kvasir {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+/** Sent and not acknowledged, at most, beside one frame. */
+constexpr size_t kWindowBytes = size_t{8} << 20;
+constexpr int kConnectMs = 3000, kGreetMs = 3000;
+/** Without an acknowledgement: then the other side is taken for gone. */
+constexpr int kSilenceMs = 10000;
+constexpr int kPauseMs = 20, kPauseMaxMs = 1000;
+/** So long after the first failure nobody waits for these pages any more. */
+constexpr int kGiveUpMs = 15000;
+
+}  // namespace
+
+TcpSender::TcpSender(std::shared_ptr<KvPool> pool, HostPort address, const HashKey& key, size_t frame_bytes)
+    : pool_(std::move(pool)),
+      address_(std::move(address)),
+      key_(key),
+      page_bytes_(pool_->layout.page_bytes()),
+      turn_pages_(std::clamp<size_t>(frame_bytes / page_bytes_, 1, kFramePagesMax)),
+      outbox_(pool_->progress),
+      thread_([this] { serve(); }) {}
+
+TcpSender::~TcpSender() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    ended_ = true;
+  }
+  over_.notify_all();
+  pool_->progress.bell.ring();
+  thread_.join();
+}
+
+void TcpSender::send(const RemoteLanding& landing, const std::vector<Parcel>& parcels, bool last) {
+  check_parcels(*pool_, landing.places, parcels);
+  outbox_.add(landing, parcels, last);
+  pool_->progress.bell.ring();
+}
+
+void TcpSender::stop(const RemoteLanding& landing) {
+  outbox_.stop([&](const RemoteLanding& target) { return target == landing; });
+}
+
+SenderCounts TcpSender::counts() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return counts_;
+}
+
+bool TcpSender::is_idle() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return !connected_ && outbox_.empty();
+}
+
+void TcpSender::serve() {
+  while (!ended_) {
+    const uint32_t seen = pool_->progress.bell.rung();
+    if (outbox_.empty()) {
+      if (!ended_) pool_->progress.bell.wait(seen);
+      continue;
+    }
+    if (connect()) {
+      carry();
+      disconnect();
+    }
+    if (!ended_) rest();
+  }
+}
+
+bool TcpSender::connect() {
+  socket_ = connect_to(address_, in_milliseconds(kConnectMs), ended_);
+  if (!socket_.is_open() || greet_as_sender(socket_, key_, pool_->layout, in_milliseconds(kGreetMs), ended_) != Greeting::done) {
+    socket_ = Socket();
+    return false;
+  }
+  sequence_ = 0;
+  broken_ = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    connected_ = true;
+  }
+  ears_ = std::thread([this] { hear_acks(); });
+  return true;
+}
+
+void TcpSender::disconnect() {
+  broken_ = true;
+  socket_.cut();
+  ears_.join();
+  socket_ = Socket();
+  std::lock_guard<std::mutex> lock(mutex_);
+  connected_ = false;
+  if (unacknowledged_.empty()) fails_ = false;
+  else counts_.broken++;
+  for (; !unacknowledged_.empty(); unacknowledged_.pop_back()) outbox_.restore(unacknowledged_.back().turn);
+  unacknowledged_bytes_ = 0;
+}
+
+/** After a failure: waits a little longer each time, and gives up in the end. */
+void TcpSender::rest() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (!fails_) failing_ = steady_clock::now();
+  fails_ = true;
+  if (steady_clock::now() - failing_ >= milliseconds(kGiveUpMs)) {
+    counts_.given_up++;
+    fails_ = false;
+    pause_ms_ = 0;
+    outbox_.stop([](const RemoteLanding&) { return true; });
+    return;
+  }
+  over_.wait_for(lock, milliseconds(pause_ms_), [this] { return ended_.load(); });
+  pause_ms_ = std::clamp(2 * pause_ms_, kPauseMs, kPauseMaxMs);
+}
+
+void TcpSender::carry() {
+  Letters::Turn turn;
+  while (!ended_ && !broken_) {
+    const uint32_t seen = pool_->progress.bell.rung();
+    if (is_full() || !outbox_.take(turn_pages_, turn)) {
+      if (!ended_ && !broken_) pool_->progress.bell.wait(seen);
+    } else if (!send_turn(turn)) {
+      return;
+    }
+  }
+}
+
+bool TcpSender::is_full() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return unacknowledged_bytes_ >= kWindowBytes;
+}
+
+bool TcpSender::send_turn(const Letters::Turn& turn) {
+  const auto begin = steady_clock::now();
+  FrameHeader header;
+  MessengerCounts sent;
+  const bool early = pool_->progress.runs();
+  // Stopped meanwhile: nothing of it was sent.
+  if (!fill(turn, header)) return true;
+  sent.pages = turn.parcels.size();
+  sent.bytes = header.bytes;
+  sent.early_bytes = early ? header.bytes : 0;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (unacknowledged_.empty()) heard_ = begin;
+    unacknowledged_.push_back({turn, header.sequence, frame_.size()});
+    unacknowledged_bytes_ += frame_.size();
+    // Before the other side can say that it is there.
+    counts_.sent += sent;
+  }
+  const bool done = socket_.send(frame_.data(), frame_.size(), kNever, broken_);
+  MessengerCounts spent;
+  spent.nanoseconds = static_cast<uint64_t>(std::chrono::nanoseconds(steady_clock::now() - begin).count());
+  std::lock_guard<std::mutex> lock(mutex_);
+  counts_.sent += spent;
+  return done;
+}
+
+/** A frame of what the pages hold now; false where the stream was stopped. */
+bool TcpSender::fill(const Letters::Turn& turn, FrameHeader& header) {
+  const size_t count = turn.parcels.size(), list_bytes = count * sizeof(uint32_t);
+  const RemoteLanding& landing = turn.stream->target;
+  frame_.resize(sizeof header + list_bytes + count * page_bytes_);
+  if (!outbox_.begin_reading(turn)) return false;
+  std::vector<uint32_t> places;
+  places.reserve(count);
+  uint8_t* at = frame_.data() + sizeof header + list_bytes;
+  uint64_t sum = kPagesSeed;
+  for (const Parcel& parcel : turn.parcels) {
+    sum = checksum_copy(pool_->isa, at, pool_->page(parcel.page), page_bytes_, sum);
+    at += page_bytes_;
+    places.push_back(static_cast<uint32_t>(parcel.place));
+  }
+  outbox_.end_reading(turn);
+  header.kind = turn.last ? FrameKind::last_pages : FrameKind::pages;
+  header.sequence = ++sequence_;
+  header.landing = landing.number;
+  header.count = static_cast<uint32_t>(count);
+  header.landing_key = landing.key;
+  header.bytes = count * page_bytes_;
+  header.payload_checksum = sum;
+  header.checksum = header_checksum(pool_->isa, header, places.data());
+  std::memcpy(frame_.data(), &header, sizeof header);
+  std::memcpy(frame_.data() + sizeof header, places.data(), list_bytes);
+  return true;
+}
+
+/** Whatever is wrong with what it hears ends the connection. */
+void TcpSender::hear_acks() {
+  Ack ack;
+  for (;;) {
+    if (!socket_.await_readable(in_milliseconds(0), broken_)) {
+      if (broken_ || ended_ || is_late()) break;
+      continue;
+    }
+    if (!socket_.receive(&ack, sizeof ack, in_milliseconds(kSilenceMs), broken_) || !take_ack(ack)) break;
+    pool_->progress.bell.ring();
+  }
+  broken_ = true;
+  socket_.cut();
+  pool_->progress.bell.ring();
+}
+
+bool TcpSender::is_late() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return !unacknowledged_.empty() && steady_clock::now() - heard_ > milliseconds(kSilenceMs);
+}
+
+bool TcpSender::take_ack(const Ack& ack) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (ack.magic != kAckMagic || unacknowledged_.empty() || ack.sequence != unacknowledged_.front().sequence) return false;
+  const Unacknowledged arrived = std::move(unacknowledged_.front());
+  unacknowledged_.pop_front();
+  unacknowledged_bytes_ -= arrived.bytes;
+  heard_ = steady_clock::now();
+  fails_ = false;
+  pause_ms_ = 0;
+  lock.unlock();
+  if (arrived.turn.last) outbox_.finish(arrived.turn);
+  if (ack.fate == Fate::closed) stop(arrived.turn.stream->target);
+  return true;
+}
+
+}  // namespace kvasir

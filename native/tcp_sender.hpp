@@ -1,0 +1,99 @@
+// One connection of an instance's messenger to another instance: pages leave as their layers are ready, as many as the other side keeps up with.
+#pragma once
+#include <deque>
+#include <thread>
+
+#include "messenger.hpp"
+#include "tcp_frames.hpp"
+
+namespace kvasir {
+
+/** A landing of another process, as its address tells. */
+struct RemoteLanding {
+  uint32_t number;
+  uint64_t key;
+  int places;
+  bool operator==(const RemoteLanding& other) const { return number == other.number && key == other.key; }
+};
+
+struct SenderCounts {
+  MessengerCounts sent;
+  uint64_t broken = 0;    // connections that ended before everything had arrived
+  uint64_t given_up = 0;  // times that nobody could be reached for long enough
+
+  SenderCounts& operator+=(const SenderCounts& more) {
+    sent += more.sent;
+    broken += more.broken;
+    given_up += more.given_up;
+    return *this;
+  }
+};
+
+/**
+ * Pages are copied once, into a frame: a page that still fills may be written while it is sent, and its checksum must be that of what leaves. So
+ * whoever stops a stream waits for a copy in memory, never for the network. What the other side has not acknowledged is sent again over
+ * the next connection.
+ */
+class TcpSender {
+ public:
+  /** @param frame_bytes of pages in a frame, about */
+  TcpSender(std::shared_ptr<KvPool> pool, HostPort address, const HashKey& key, size_t frame_bytes);
+  ~TcpSender();
+  TcpSender(const TcpSender&) = delete;
+  TcpSender& operator=(const TcpSender&) = delete;
+
+  const HostPort& address() const { return address_; }
+  void send(const RemoteLanding& landing, const std::vector<Parcel>& parcels, bool last);
+  void stop(const RemoteLanding& landing);
+  SenderCounts counts() const;
+  /** Has it nothing to do, and no connection to do it over? */
+  bool is_idle() const;
+
+ private:
+  using Letters = Outbox<RemoteLanding>;
+  struct Unacknowledged {
+    Letters::Turn turn;
+    uint32_t sequence;
+    size_t bytes;
+  };
+
+  void serve();
+  bool connect();
+  void carry();
+  bool send_turn(const Letters::Turn& turn);
+  bool fill(const Letters::Turn& turn, FrameHeader& header);
+  void disconnect();
+  void hear_acks();
+  bool take_ack(const Ack& ack);
+  bool is_late() const;
+  bool is_full() const;
+  void rest();
+
+  std::shared_ptr<KvPool> pool_;
+  const HostPort address_;
+  const HashKey key_;
+  const size_t page_bytes_;
+  const size_t turn_pages_;
+  Letters outbox_;
+  std::vector<uint8_t> frame_;  // header, places, pages
+
+  mutable std::mutex mutex_;
+  std::condition_variable over_;
+  SenderCounts counts_;
+  std::deque<Unacknowledged> unacknowledged_;
+  size_t unacknowledged_bytes_ = 0;
+  Deadline heard_;  // an acknowledgement, or the first of what waits for one was sent
+  bool connected_ = false;
+
+  Socket socket_;
+  uint32_t sequence_ = 0;
+  Deadline failing_;  // since when no page arrived anywhere
+  bool fails_ = false;
+  int pause_ms_ = 0;
+  std::atomic<bool> broken_{false};  // the connection
+  std::atomic<bool> ended_{false};
+  std::thread ears_;
+  std::thread thread_;
+};
+
+}  // namespace kvasir

@@ -1,0 +1,38 @@
+// `kvasir bench messenger`: pages over tcp against a bare socket loop, on the loopback interface.
+import { Command } from 'commander';
+import { z } from 'zod';
+import { benchMessenger } from '../../bench/messenger.ts';
+import { createBackend } from '../backend.ts';
+import { readOptions } from '../options.ts';
+import { printTable } from '../table.ts';
+import { counts, progress } from './bench-options.ts';
+
+const pageKiB = counts(8, [16, 64, 256]).refine((all) => all.every((one) => one % 8 === 0), 'multiples of 8');
+
+const schema = z.object({
+  pages: pageKiB,
+  frames: counts(1, [64, 256, 1024]),
+  mebibytes: z.coerce.number().int().min(1).max(1024).default(128),
+  repeats: z.coerce.number().int().min(1).default(9),
+});
+
+export function messengerCommand(): Command {
+  return new Command('messenger')
+    .description('pages over tcp, checked and acknowledged, against a bare socket loop in the same run')
+    .option('--pages <list>', 'KiB of a page, multiples of 8 (default: 16,64,256)')
+    .option('--frames <list>', 'KiB of pages sent in one frame (default: 64,256,1024)')
+    .option('--mebibytes <n>', 'brought each time (default: 128)')
+    .option('--repeats <n>', 'timed runs of each (default: 9)')
+    .option('--json', 'print one JSON object')
+    .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
+      const options = readOptions(schema, flags);
+      const backend = createBackend(1);
+      try {
+        const rows = await benchMessenger(backend, { ...options, onProgress: progress });
+        if (json === true) console.log(JSON.stringify({ isa: backend.isa, mebibytes: options.mebibytes, rows }));
+        else printTable(rows.map((row) => ({ ...row })));
+      } finally {
+        backend.close();
+      }
+    });
+}

@@ -1,0 +1,101 @@
+// The native messenger of a pool to pools of other processes and hosts: over tcp, by native threads, straight into pages.
+import { createHash } from 'node:crypto';
+import type { KvPoolHandle } from './backend.ts';
+import { NativeLandings } from './native-landings.ts';
+import type { NativeModule, ReceiverCounts, TcpMessengerCounts } from './native-module.ts';
+
+/** About what loopback and fast networks carry best: `kvasir bench messenger` shows others. */
+const usualFrameBytes = 2 ** 18;
+
+export interface TcpMessengerOptions {
+  /** Where this pool's landings are reached. */
+  readonly host: string;
+  /** 0 or undefined: one that is free. */
+  readonly port?: number | undefined;
+  /** A secret of the cluster: whoever does not know it is refused. */
+  readonly token: string;
+  readonly frameBytes?: number | undefined;
+}
+
+/** A landing is named by its address, which says how others reach it. What each member does is told where it is asked for: `Messenger` of `live`. */
+export class NativeTcpMessenger {
+  readonly #landings: NativeLandings;
+  readonly #native: NativeModule;
+  readonly #pool: KvPoolHandle;
+  readonly #messenger: number;
+  readonly #receiver: number;
+  readonly #host: string;
+  readonly port: number;
+  readonly #addresses = new Map<number, string>();
+
+  /**
+   * @param wake called in this thread, some time after landings have become complete
+   * @throws where the kernels are not compiled, or nobody can listen at that address
+   */
+  constructor(pool: KvPoolHandle, options: TcpMessengerOptions, wake: () => void) {
+    const { host, port = 0, token, frameBytes = usualFrameBytes } = options;
+    const key = createHash('sha256').update('kvasir pages 1\0').update(token).digest();
+    this.#landings = new NativeLandings(pool, wake);
+    this.#native = this.#landings.native;
+    this.#pool = pool;
+    this.#host = host;
+    this.#receiver = this.#native.createReceiver(pool, host, port, Uint8Array.from(key));
+    this.port = this.#native.receiverPort(this.#receiver);
+    this.#messenger = this.#native.createTcpMessenger(pool, Uint8Array.from(key), frameBytes);
+  }
+
+  get counts(): TcpMessengerCounts {
+    return this.#native.tcpMessengerCounts(this.#messenger);
+  }
+
+  get received(): ReceiverCounts {
+    return this.#native.receiverCounts(this.#receiver);
+  }
+
+  get nextStep(): number {
+    return this.#native.nextStep(this.#pool);
+  }
+
+  open(pages: Int32Array): string {
+    const landing = this.#landings.open(pages);
+    const key = this.#native.admitLanding(this.#receiver, landing);
+    const address = `${this.#host}:${this.port}/${landing}/${key}/${pages.length}`;
+    this.#addresses.set(landing, address);
+    return address;
+  }
+
+  close(address: string): void {
+    const { landing } = partsOf(address);
+    this.#addresses.delete(landing);
+    this.#landings.close(landing);
+  }
+
+  landed(): readonly string[] {
+    return this.#landings.landed().flatMap((landing) => this.#addresses.get(landing) ?? []);
+  }
+
+  send(address: string, step: number, parcels: Int32Array, last: boolean): void {
+    const { host, port, landing, key, places } = partsOf(address);
+    this.#native.sendPagesOverTcp(this.#messenger, host, port, landing, key, places, step, parcels, Number(last));
+  }
+
+  stop(address: string): void {
+    const { host, port, landing, key, places } = partsOf(address);
+    this.#native.stopSendingOverTcp(this.#messenger, host, port, landing, key, places);
+  }
+
+  /** Ends its connections and threads. */
+  free(): void {
+    this.#native.freeTcpMessenger(this.#messenger);
+    this.#native.freeReceiver(this.#receiver);
+    this.#landings.free();
+  }
+}
+
+/** @throws Error: what is no address has come from another process */
+function partsOf(address: string) {
+  const [, host = '', port, landing, key = '', places] =
+    /^([^/]{1,255}):(\d{1,5})\/(\d{1,10})\/([0-9a-f]{16})\/(\d{1,9})$/.exec(address) ?? [];
+  if (places === undefined) throw new Error(`Cannot send pages: no address of a landing: '${address.slice(0, 80)}'`);
+  return { host, port: Number(port), landing: Number(landing), key, places: Number(places) };
+}
