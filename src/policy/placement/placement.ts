@@ -146,11 +146,15 @@ export class Placement {
     for (let i = 0; i < view.up.length; i++) {
       if (view.up[i] === 0) continue;
       const own = matches?.blocks[i] ?? 0;
-      let us = view.queueUs[i] + this.#ownUs(view.kind[i], question, own);
+      const queueUs = view.queueUs[i];
+      const restUs = this.#restUs[view.kind[i]];
+      let us = queueUs + this.#ownUs(view.kind[i], question, own);
       let fetched = false;
-      if (longest !== undefined && longestBlocks > own * this.#settings.balancingThreshold) {
+      // Most instances would not be the best one even if their prefix were there at once.
+      const mayFetch = longest !== undefined && queueUs + restUs <= bestUs && queueUs + restUs < us;
+      if (mayFetch && longestBlocks > own * this.#settings.balancingThreshold) {
         const transferUs = transfers?.transferUs(longest, i, (longestBlocks - own) * blockTokens) ?? 0;
-        const fetchedUs = Math.max(view.queueUs[i], transferUs) + this.#restUs[view.kind[i]];
+        const fetchedUs = Math.max(queueUs, transferUs) + restUs;
         fetched = fetchedUs < us;
         if (fetched) us = fetchedUs;
       }
