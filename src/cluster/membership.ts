@@ -98,7 +98,7 @@ export class Membership<A extends Announcement> {
   #hear(nowUs: number, announcement: A): void {
     const { name, life, number } = announcement;
     const known = this.#known.get(name);
-    if (known !== undefined && (life < known.life || (life === known.life && number <= known.number))) return;
+    if (known !== undefined && this.#isLate(nowUs, known, announcement)) return;
     if (known !== undefined && life === known.life) {
       known.number = number;
       known.heardUs = nowUs;
@@ -109,6 +109,13 @@ export class Membership<A extends Announcement> {
     const newcomer: Known = { life, number, heardUs: nowUs, state: 'away' };
     this.#remember(name, newcomer);
     this.#admit(newcomer, announcement);
+  }
+
+  /** A lower life is an earlier one, unless nobody has had the name for long: then a clock was set back. */
+  #isLate(nowUs: number, { life, number, state, heardUs }: Known, announcement: A): boolean {
+    if (announcement.life === life) return announcement.number <= number;
+    const vacant = state !== 'there' && nowUs - heardUs >= 2 * this.#config.silentUs;
+    return announcement.life < life && !vacant;
   }
 
   #admit(known: Known, announcement: A): void {

@@ -26,6 +26,8 @@ export interface ClusterInstanceOptions {
   /** Token ids are below. */
   readonly vocabSize: number;
   readonly thread: Pick<InstanceThread, 'send' | 'interrupt'>;
+  /** Another process has joined under its name. */
+  readonly onReplaced: () => void;
   readonly log: (message: string) => void;
 }
 
@@ -57,9 +59,9 @@ export class ClusterInstance {
 
   constructor(options: ClusterInstanceOptions) {
     this.#options = options;
-    const { bus, name, life, log, root, agreement, capacityTokens } = options;
+    const { bus, name, life, log, onReplaced, root, agreement, capacityTokens } = options;
     this.#station = new Station<GatewayAnnouncement>({
-      ...{ bus, name, life, log },
+      ...{ bus, name, life, log, onReplaced },
       kind: 'instance',
       about: { role: 'mixed', root, identity: identityOf(root, agreement.hashKey), capacityTokens },
       read: readGateway,

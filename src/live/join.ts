@@ -21,8 +21,8 @@ export interface JoinSettings {
 
 export interface JoinedInstance {
   readonly description: InstanceDescription;
-  /** Resolves when its thread has ended, asked to or not. */
-  readonly ended: Promise<void>;
+  /** Resolves when its thread has ended, asked to or not, or another process has joined under its name: with why it serves no more. */
+  readonly ended: Promise<string>;
   /** Says that it goes, so that its requests go elsewhere; ends its thread. The bus stays open. */
   close(): Promise<void>;
 }
@@ -47,7 +47,12 @@ export async function joinCluster(settings: JoinSettings): Promise<JoinedInstanc
   });
   const { description, snapshot } = await thread.ready;
   const capacityTokens = Math.min(description.capacityTokens, description.contextTokens);
-  const joined = new ClusterInstance({ ...settings, agreement, capacityTokens, thread });
+  let replace: (why: string) => void = () => {};
+  const replaced = new Promise<string>((resolve) => {
+    replace = resolve;
+  });
+  const onReplaced = (): void => replace(`another process has joined as ${settings.name}`);
+  const joined = new ClusterInstance({ ...settings, agreement, capacityTokens, thread, onReplaced });
   instance = joined;
   joined.start(snapshot);
   // Its requests are lost with it: nobody has to wait for silence.
@@ -56,5 +61,6 @@ export async function joinCluster(settings: JoinSettings): Promise<JoinedInstanc
     joined.close();
     await thread.close();
   };
-  return { description, ended: thread.ended, close };
+  const ended = Promise.race([replaced, thread.ended.then(() => 'the instance ended; the lines above say why')]);
+  return { description, ended, close };
 }

@@ -5,7 +5,7 @@ import { Alarm, nowUs } from './alarm.ts';
 import type { Bus } from './bus/bus.ts';
 import { encode } from './wire/codec.ts';
 import { decodeFrame, encodeFrame, type Frame, wireVersion } from './wire/frames.ts';
-import { readLeave } from './wire/messages.ts';
+import { readLeave, readNamed } from './wire/messages.ts';
 
 /** Between two announcements, and two tallies of each link. */
 const beatMs = 500;
@@ -41,6 +41,8 @@ export interface StationOptions<Theirs extends Announcement> {
   readonly onLost: (peer: Peer<Theirs>, why: Departure) => void;
   /** @throws Error when it is none that can be taken: then both sides begin anew */
   readonly onMessage: (peer: Peer<Theirs>, message: Uint8Array) => void;
+  /** A later start has this process's name: nobody listens to this one any more. */
+  readonly onReplaced?: () => void;
   /** What is told with each tally. */
   readonly status?: (peer: Peer<Theirs>) => Uint8Array;
   readonly onStatus?: (peer: Peer<Theirs>, status: Uint8Array) => void;
@@ -73,6 +75,7 @@ export class Station<Theirs extends Announcement> {
     const others = kind === 'gateway' ? 'instance' : 'gateway';
     this.#stops.push(
       bus.subscribe(`beat.${others}`, (bytes) => this.#try('announcement', () => this.#hearBeat(bytes))),
+      bus.subscribe(`beat.${kind}`, (bytes) => this.#try('announcement', () => this.#hearOwnKind(bytes))),
       bus.subscribe(`leave.${others}`, (bytes) =>
         this.#try('farewell', () => this.#feed({ kind: 'left', ...readLeave(bytes) })),
       ),
@@ -140,6 +143,12 @@ export class Station<Theirs extends Announcement> {
 
   #hearBeat(bytes: Uint8Array): void {
     this.#feed({ kind: 'announced', announcement: this.#options.read(bytes) });
+  }
+
+  #hearOwnKind(bytes: Uint8Array): void {
+    const { name, life, onReplaced } = this.#options;
+    const other = readNamed(bytes);
+    if (other.name === name && other.life > life) onReplaced?.();
   }
 
   #feed(event: MembershipEvent<Theirs>): void {

@@ -21,6 +21,7 @@ function kvasir(...args: string[]): { status: number | null; stdout: string; std
 describe('kvasir', { timeout: 60_000 }, () => {
   it.each([
     ['serve'],
+    ['join'],
     ['generate'],
     ['chat'],
     ['models'],
@@ -69,6 +70,14 @@ describe('kvasir', { timeout: 60_000 }, () => {
       'too long a context',
       ['serve', '--context', '1000000'],
       /Cannot use --context 1000000: the model has 8192 positions/,
+    ],
+    ['a cluster without its server', ['join'], /^Cannot join a cluster: --nats nats:\/\/HOST:PORT is missing/],
+    ['a server of no kind', ['join', '--nats', 'http://x'], /Cannot use --nats http:\/\/x: write nats:\/\/HOST:PORT/],
+    ['a cluster of one process', ['serve', '--cluster', 'c'], /Cannot use --cluster: it needs --nats/],
+    [
+      'instances of a gateway',
+      ['serve', '--nats', 'nats://127.0.0.1:1', '--instances', '2'],
+      /Cannot use --instances with --nats/,
     ],
     ['a missing config', ['serve', '--config', join(folder, 'none.yaml')], /Cannot read config/],
   ];

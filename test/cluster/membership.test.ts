@@ -66,6 +66,15 @@ describe('membership', () => {
     expect([membership.has('a', 5), membership.has('a', 6)]).toEqual([false, true]);
   });
 
+  test('a clock that was set back keeps nobody out for long', () => {
+    const { say, wake, tell } = members();
+    say(0, 'a', 5, 1);
+    tell(1, { kind: 'left', name: 'a', life: 5 });
+    expect(say(6.9, 'a', 4, 1)).toEqual([]);
+    expect(say(7, 'a', 4, 2)).toEqual(['joined a.4']);
+    expect(wake(10)).toEqual(['a.4 fell silent']);
+  });
+
   test('who says that it goes is lost at once and does not come back in that life', () => {
     const { say, tell } = members();
     say(0, 'a', 1, 1);

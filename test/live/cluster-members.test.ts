@@ -157,6 +157,21 @@ describe('a cluster over a bus', () => {
     expect(await Promise.race([last, 'it waits'])).toBe('it waits');
   });
 
+  it('listens to the later of two instances of one name, and the other one steps aside', async () => {
+    const hub = new MemoryHub();
+    const cluster = await gateway(hub.connect(), 'g1');
+    const earlier = await instance(hub.connect(), 'a');
+    await until(() => serving(cluster) === 1);
+    const { begun, answer } = long(cluster);
+    await begun;
+    const later = await instance(hub.connect(), 'a');
+    expect(await earlier.ended).toBe('another process has joined as a');
+    await earlier.close();
+    expect((await answer).tokens).toHaveLength(longTokens);
+    await later.close();
+    expect(await later.ended).toContain('the instance ended');
+  });
+
   it('takes nobody who is not like the others, and drops whoever talks nonsense', async () => {
     const hub = new MemoryHub();
     const log: string[] = [];

@@ -19,7 +19,7 @@ export function joinCommand(): Command {
         console.log(describeInstances(member.modelId, [member.description]));
         console.log(`Joined as ${member.name}`);
         const end = await Promise.race([stopSignal(), member.ended]);
-        if (end !== 'stop') throw new Error('Cannot go on serving: the instance ended; the lines above say why');
+        if (end !== 'stop') throw new Error(`Cannot go on serving: ${end}`);
         console.log('Leaving: what runs here goes on elsewhere');
       } finally {
         await member.close();

@@ -162,6 +162,7 @@ const instanceAnnouncement = z.strictObject({
   identity: text,
   capacityTokens: count,
 });
+const named = z.object({ name: member.name, life: count });
 const leave = z.strictObject({ name: member.name, life: count });
 
 const agreement = z.strictObject({
@@ -210,6 +211,8 @@ export const readTurn = reader<Turn>("an instance's turn", turn);
 export const readStatus = reader<Status>("an instance's status", status);
 export const readGateway = reader<GatewayAnnouncement>("a gateway's announcement", z.strictObject(member));
 export const readInstance = reader<InstanceAnnouncement>("an instance's announcement", instanceAnnouncement);
+/** Whoever announces itself as whatever. */
+export const readNamed = reader<Pick<Announcement, 'name' | 'life'>>('an announcement', named);
 export const readLeave = reader<Pick<Announcement, 'name' | 'life'>>('a farewell', leave);
 export const readAgreement = reader<Agreement>("the cluster's record", agreement);
 
