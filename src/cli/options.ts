@@ -158,7 +158,8 @@ export function readOptions<S extends z.ZodObject>(schema: S, flags: Record<stri
   );
 }
 
-function readConfig(path: string): Record<string, unknown> {
+/** Options of a YAML file by name, as they were written. @throws UsageError */
+export function readConfig(path: string): Record<string, unknown> {
   let parsed: unknown;
   try {
     parsed = parse(readFileSync(path, 'utf8'));

@@ -125,20 +125,26 @@ function flagsOf(
   decodeUnit: PlanUnit,
 ): RawFlags {
   const own = { ...flags, hardware, tp: String(tp) };
-  if (mixed > 0) return { ...own, mixed: String(mixed) };
-  const apart = { ...own, prefill: String(prefill), decode: String(decode) };
+  // What the file says of a cluster does not count.
+  const none = (...roles: readonly string[]) =>
+    flags.config === undefined ? {} : Object.fromEntries(roles.map((role) => [role, '0']));
+  if (mixed > 0) return { ...own, ...none('prefill', 'decode'), mixed: String(mixed) };
+  const apart = { ...own, ...none('mixed'), prefill: String(prefill), decode: String(decode) };
   if (decodeUnit.hardware === hardware) return apart;
   return { ...apart, decodeHardware: decodeUnit.hardware, decodeTp: String(decodeUnit.tp) };
 }
 
 /** The line that replays a cluster. */
 function commandOf(flags: RawFlags, trial: PlanTrial): string {
-  const words = Object.entries(flagsOf(flags, trial.unit, trial, trial.decodeUnit)).flatMap(([name, value]) => {
-    // What commander says where there is no `--no-...`.
-    if (value === true) return [];
-    return value === false ? [`--no-${toFlag(name)}`] : [`--${toFlag(name)}`, quoted(String(value))];
+  const { config, ...others } = flagsOf(flags, trial.unit, trial, trial.decodeUnit);
+  const words = Object.entries(others).flatMap(([name, value]) => {
+    const flag = `--${toFlag(name)}`;
+    if (value === true) return [flag];
+    if (value === false) return [`--no-${toFlag(name)}`];
+    return [flag, ...(Array.isArray(value) ? value : [value]).map((part) => quoted(String(part)))];
   });
-  return ['kvasir', 'simulate', ...words].join(' ');
+  const experiment = config === undefined ? [] : [quoted(String(config))];
+  return ['kvasir', 'simulate', ...experiment, ...words].join(' ');
 }
 
 /** As a shell reads it back. */

@@ -39,6 +39,14 @@ export const simulationSchema = z.object({
 
 export type SimulationOptions = z.infer<typeof simulationSchema>;
 
+/** Of flags with a `--no-...` commander says true where nothing was said: a config file may still say otherwise. */
+export function withoutUnsaid(flags: Readonly<Record<string, unknown>>): Record<string, unknown> {
+  const said = Object.entries(flags).filter(([name, value]) => value !== true || !negatable.includes(name));
+  return Object.fromEntries(said);
+}
+
+const negatable = ['coalesce', 'stream', 'settle', 'borrowAhead'];
+
 /** What comes, who gets it, and what it may wait; not the cluster. */
 export function addRunFlags(command: Command): Command {
   command

@@ -137,6 +137,23 @@ describe('the cheapest cluster', { timeout: 120_000 }, () => {
     expect(plan.command).toContain('--step-ms 60');
   });
 
+  it('may be of an experiment, whose cluster does not count', () => {
+    const experiment = join(folder, 'experiment.yaml');
+    writeFileSync(
+      experiment,
+      'workload: real\nrequests: 60\nrate: 2\nmodel: llama3-8b\nttft-slo: 4s\ntbt-slo: 60ms\nprefill: 3\ndecode: 1\n',
+    );
+    const flags = [
+      ...['--hardware', 'single', '--instances-max', '3', '--within', '0.9'],
+      ...['--faults', 'delay:ratio=0.1,by=1ms', 'duplication:ratio=0.1'],
+    ];
+    const plan = JSON.parse(kvasir('plan', experiment, ...flags, '--role-switch', '--json').stdout);
+    expect(plan.command.startsWith(`kvasir simulate ${experiment} `)).toBe(true);
+    expect(plan.command).toContain('--role-switch');
+    const replayed = JSON.parse(kvasir(...plan.command.split(' ').slice(1), '--json').stdout);
+    expect(replayed).toMatchObject({ requests: 60, ttftMs: plan.winner.ttftMs, tbtMs: plan.winner.tbtMs });
+  });
+
   it('leaves out hardware that does not hold the model, and says so', () => {
     const flags = [
       '--workload',

@@ -3,9 +3,9 @@ import { Command } from 'commander';
 import { z } from 'zod';
 import { parseSloBound } from '../../policy/admission/slo.ts';
 import { addInstanceFlags } from '../cluster-options.ts';
-import { numeric, readOptions } from '../options.ts';
+import { numeric, readConfig, readOptions } from '../options.ts';
 import { type PlanTrial, type PlanWatch, percent, planClusters } from '../plan-clusters.ts';
-import { addRunFlags } from '../simulated-run.ts';
+import { addRunFlags, withoutUnsaid } from '../simulated-run.ts';
 import { printTable } from '../table.ts';
 import { UsageError } from '../usage-error.ts';
 
@@ -18,18 +18,25 @@ const schema = z.object({
 export function planCommand(): Command {
   const command = new Command('plan')
     .description('find the cheapest cluster that keeps a workload within its SLO, by simulating')
+    .argument('[experiment]', 'YAML file as for simulate, but for its cluster; flags win')
     .option('--hardware <names>', 'of specs/hardware.yaml with their prices, with commas between')
     .option('--within <share>', 'of the requests, to be within their SLO (default: 0.99)')
     .option('--instances-max <n>', 'of a cluster (default: 16)')
     .option('--json', 'print one JSON object');
   return addInstanceFlags(addRunFlags(command)).action(
-    async ({ json, hardware, within, instancesMax, ...flags }: { json?: boolean } & Record<string, unknown>) => {
+    async (
+      config: string | undefined,
+      { json, hardware, within, instancesMax, ...given }: { json?: boolean } & Record<string, unknown>,
+    ) => {
+      const flags = withoutUnsaid(given);
+      if (config !== undefined) flags.config = config;
+      const said = config === undefined ? flags : { ...readConfig(config), ...flags };
       if (hardware === undefined) throw new UsageError('Cannot plan without hardware: give --hardware NAME,NAME...');
-      if (flags.ttftSlo === undefined || flags.tbtSlo === undefined)
+      if (said.ttftSlo === undefined || said.tbtSlo === undefined)
         throw new UsageError('Cannot plan without an SLO: give --ttft-slo and --tbt-slo');
       const settings = readOptions(schema, { hardware, within, instancesMax });
-      flags.stepMs ??= stepMsOf(flags.tbtSlo);
-      if (flags.stepMs === undefined) delete flags.stepMs;
+      const stepMs = said.stepMs ?? stepMsOf(said.tbtSlo);
+      if (stepMs !== undefined) flags.stepMs = stepMs;
       const progress = new PlanProgress();
       const plan = planClusters({ ...settings, flags }, progress.watch).finally(() => progress.close());
       const { winner, command: line, frontier, tried, leftOut } = await plan;

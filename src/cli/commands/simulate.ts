@@ -6,7 +6,7 @@ import { addClusterFlags, pricePerHourOf } from '../cluster-options.ts';
 import { readOptions } from '../options.ts';
 import { printReport, reportOf } from '../run-figures.ts';
 import { addOutputFlags } from '../run-outputs.ts';
-import { addRunFlags, runAtHighestRate, runSimulation, simulationSchema } from '../simulated-run.ts';
+import { addRunFlags, runAtHighestRate, runSimulation, simulationSchema, withoutUnsaid } from '../simulated-run.ts';
 
 export function simulateCommand(): Command {
   const command = new Command('simulate')
@@ -19,10 +19,9 @@ export function simulateCommand(): Command {
     .option('--config <file>', 'the same as the argument')
     .option('--json', 'print one JSON object');
   return addOutputFlags(addClusterFlags(addRunFlags(command))).action(
-    async (experiment: string | undefined, { json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
+    async (experiment: string | undefined, { json, ...given }: { json?: boolean } & Record<string, unknown>) => {
+      const flags = withoutUnsaid(given);
       if (experiment !== undefined) flags.config = experiment;
-      // Commander gives `true` without such a flag: a config file may still say otherwise.
-      for (const name of ['coalesce', 'stream', 'settle', 'borrowAhead']) if (flags[name] === true) delete flags[name];
       const options = readOptions(simulationSchema, flags);
       if (options.chaos) {
         runChaos(options, json === true);
