@@ -62,7 +62,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
   readonly fates: Fates | undefined;
   /** What instances tell of their caches. */
   readonly hearsay: Hearsay<Request>;
-  /** Names of tries. */
+  /** Names of tries that are over, where fates are counted. */
   readonly over = new RecentIds();
   readonly pins: PinDirectory<Request>;
   readonly roles: Roles;
@@ -289,7 +289,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
     this.#inlineDone(now);
     if (now.decoding !== undefined) this.#gate.ended(now.decoding);
     this.#tries.delete(now.id);
-    this.over.add(now.id);
+    if (this.fates !== undefined) this.over.add(now.id);
     tracked.now = undefined;
   }
 

@@ -12,8 +12,8 @@ const isFree = 0;
 const isArriving = 1;
 const isHeld = 2;
 
-/** Hears of a block that makes room for others: its digest is at `words[at..at+4]`, valid during the call. */
-export type Evicted = (words: Uint32Array, at: number, depth: number) => void;
+/** Hears of a block that makes room for others: its digest is at `words[at..at+4]`, valid during the call; `above`: a tier above has it too. */
+export type Evicted = (words: Uint32Array, at: number, depth: number, above: boolean) => void;
 
 const slotsAtFirst = 1024;
 
@@ -33,6 +33,8 @@ export class BlockTier {
   #pins = new Uint16Array(0);
   /** (slots): what `arrived` said of it. */
   #tags = new Uint8Array(0);
+  /** (slots): 1: a tier above has the block too, as its owner says. */
+  #above = new Uint8Array(0);
   #freeSlots = new Int32Array(0);
   #freeCount = 0;
   #held = 0;
@@ -98,15 +100,17 @@ export class BlockTier {
     this.#freeCount--;
     for (let i = 0; i < digestWords; i++) this.#digests[slot * digestWords + i] = words[at + i];
     this.#state[slot] = isArriving;
+    this.#above[slot] = 0;
     this.#arriving++;
     this.#queue.begin(slot, depth);
     return slot;
   }
 
-  /** The contents of a block come, unless every slot is in use. */
-  put(words: Uint32Array, at: number, depth: number): void {
+  /** The contents of a block come, unless every slot is in use: returns where. */
+  put(words: Uint32Array, at: number, depth: number): SlotId | undefined {
     const slot = this.take(words, at, depth);
     if (slot !== undefined) this.arrived(slot);
+    return slot;
   }
 
   /** @param tag for `takeTag`, below 256 */
@@ -124,6 +128,15 @@ export class BlockTier {
     const tag = this.#tags[slot] as number;
     this.#tags[slot] = 0;
     return tag;
+  }
+
+  /** A tier above has the block too, or not any more. */
+  setAbove(slot: SlotId, above: boolean): void {
+    this.#above[slot] = above ? 1 : 0;
+  }
+
+  isAbove(slot: SlotId): boolean {
+    return this.#above[slot] === 1;
   }
 
   /** The block is used once more. */
@@ -180,7 +193,7 @@ export class BlockTier {
     this.#evictions++;
     this.drop(slot);
     // The slot is free, and its digest stays until it is taken anew.
-    this.#evicted(this.#digests, slot * digestWords, this.#queue.depth(slot));
+    this.#evicted(this.#digests, slot * digestWords, this.#queue.depth(slot), this.isAbove(slot));
     return true;
   }
 
@@ -199,6 +212,9 @@ export class BlockTier {
     const tags = new Uint8Array(slots);
     tags.set(this.#tags);
     this.#tags = tags;
+    const above = new Uint8Array(slots);
+    above.set(this.#above);
+    this.#above = above;
     this.#queue.grow(slots);
     // None was free.
     this.#freeSlots = new Int32Array(slots);

@@ -47,7 +47,9 @@ export class LowerTiers implements BlockListener {
   constructor(config: LowerTiersConfig, onDevice: (words: Uint32Array, at: number) => boolean) {
     const { hostBlocks, ssdBlocks, eviction } = config;
     this.#onDevice = onDevice;
-    this.host = new BlockTier(hostBlocks, eviction, (words, at, depth) => this.#leftHost(words, at, depth));
+    this.host = new BlockTier(hostBlocks, eviction, (words, at, depth, above) =>
+      this.#leftHost(words, at, depth, above),
+    );
     if (ssdBlocks > 0) this.ssd = new BlockTier(ssdBlocks, eviction, (words, at) => this.#leftSsd(words, at));
   }
 
@@ -59,8 +61,10 @@ export class LowerTiers implements BlockListener {
   /** What device memory holds has changed. */
   record(words: Uint32Array, at: number, stored: boolean, depth: number): void {
     // Most that comes and goes there is or was here: one look tells.
-    if (this.host.find(words, at) !== undefined) return;
-    if (stored) this.host.put(words, at, depth);
+    const known = this.host.find(words, at);
+    const slot = known === undefined && stored ? this.host.put(words, at, depth) : known;
+    if (slot !== undefined) this.host.setAbove(slot, stored);
+    if (known !== undefined) return;
     if (this.ssd?.expects(words, at) !== true) this.listener?.record(words, at, stored, depth);
   }
 
@@ -133,7 +137,9 @@ export class LowerTiers implements BlockListener {
     this.host.arrived(slot, origins.indexOf(origin));
     const { digests } = this.host;
     const at = slot * digestWords;
-    if (this.ssd?.expects(digests, at) === true || this.#onDevice(digests, at)) return;
+    const above = this.#onDevice(digests, at);
+    this.host.setAbove(slot, above);
+    if (above || this.ssd?.expects(digests, at) === true) return;
     this.listener?.record(digests, at, true, 0);
   }
 
@@ -223,14 +229,14 @@ export class LowerTiers implements BlockListener {
     return this.host.find(words, at) !== undefined || this.ssd?.expects(words, at) === true;
   }
 
-  #leftHost(words: Uint32Array, at: number, depth: number): void {
+  #leftHost(words: Uint32Array, at: number, depth: number, onDevice: boolean): void {
     const { ssd } = this;
     if (ssd !== undefined && !ssd.expects(words, at)) {
       const slot = this.#writes.length < writingMax ? ssd.take(words, at, depth) : undefined;
       if (slot === undefined) this.#lost++;
       else this.#writes.push(slot);
     }
-    if (ssd?.expects(words, at) !== true) this.#tellUnlessOnDevice(words, at);
+    if (!onDevice && ssd?.expects(words, at) !== true) this.listener?.record(words, at, false, 0);
   }
 
   #leftSsd(words: Uint32Array, at: number): void {
@@ -238,17 +244,19 @@ export class LowerTiers implements BlockListener {
   }
 
   #tellGone(words: Uint32Array, at: number): void {
-    if (!this.#isBelow(words, at)) this.#tellUnlessOnDevice(words, at);
-  }
-
-  #tellUnlessOnDevice(words: Uint32Array, at: number): void {
-    if (this.listener !== undefined && !this.#onDevice(words, at)) this.listener.record(words, at, false, 0);
+    if (this.listener === undefined || this.#isBelow(words, at) || this.#onDevice(words, at)) return;
+    this.listener.record(words, at, false, 0);
   }
 
   /** Throws unless both tiers are sound and everything on its way is somebody's. */
   check(): void {
     this.host.check();
     this.ssd?.check();
+    this.host.forEach((words, at) => {
+      const slot = this.host.find(words, at);
+      if (slot !== undefined && this.host.isAbove(slot) !== this.#onDevice(words, at))
+        throw new Error(`Tiers broken: device memory holds the block of slot ${slot}: ${!this.host.isAbove(slot)}`);
+    });
     if (this.host.arriving !== this.#expected)
       throw new Error(`Tiers broken: ${this.host.arriving} blocks come to host memory, ${this.#expected} are brought`);
     if (this.#writes.length !== (this.ssd?.arriving ?? 0))
