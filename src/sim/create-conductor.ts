@@ -4,7 +4,7 @@ import type { Fates } from '../cluster/fates.ts';
 import { admissionConfig, type SloRule } from '../cluster/length-admission.ts';
 import { LengthProgress } from '../cluster/length-progress.ts';
 import { type LengthRequest, lengthJobs, lengthPlacement } from '../cluster/length-work.ts';
-import type { SimulationConfig } from './simulation.ts';
+import type { SimulationConfig } from './simulation-config.ts';
 
 /** @param capacityTokens (instances) @param options alone: it knows of no instance yet */
 export function createConductor(

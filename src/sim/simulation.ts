@@ -1,9 +1,8 @@
 // The simulator: carries the machines' effects out by turning each into a future event. It decides nothing.
-import type { Conductor } from '../cluster/conductor.ts';
-import type { ConductorEffect, InstanceEffect } from '../cluster/effects.ts';
+import type { InstanceEffect } from '../cluster/effects.ts';
 import { Fates } from '../cluster/fates.ts';
 import type { PoolLoads } from '../cluster/gate.ts';
-import { type SloRule, sloRule } from '../cluster/length-admission.ts';
+import { sloRule } from '../cluster/length-admission.ts';
 import { createLengthInstance, type LengthInstance, type LengthRequest } from '../cluster/length-work.ts';
 import type { ConductorEvent, InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
 import type { InstanceSnapshot } from '../cluster/ports.ts';
@@ -11,7 +10,7 @@ import type { TraceRequest } from '../trace/request.ts';
 import { wideZero } from '../util/wide-zero.ts';
 import { Actions } from './actions.ts';
 import { Clients } from './clients.ts';
-import { createConductor } from './create-conductor.ts';
+import { Conducting } from './conducting.ts';
 import { EventHeap } from './event-heap.ts';
 import { SimulatedExecutor } from './executor.ts';
 import { FaultLayer, type FaultyCluster } from './faults/fault-layer.ts';
@@ -43,7 +42,7 @@ export class Simulation {
   readonly outcome = new Outcome();
   readonly fates = new Fates();
   readonly #config: SimulationConfig;
-  #conductor: Conductor<LengthRequest>;
+  readonly #conducting: Conducting;
   readonly #faults: FaultLayer | undefined;
   readonly #instances: LengthInstance[];
   /** (instances): when each is to be woken. */
@@ -58,8 +57,6 @@ export class Simulation {
   readonly #clients: Clients;
   readonly #heap = new EventHeap();
   readonly #actions: Actions;
-  #conductorWakeUs = Number.POSITIVE_INFINITY;
-  readonly #sloOf: SloRule;
   /** Some wait for their tokens: the loads of the pools are looked at. */
   readonly #watched: boolean;
   #nowUs: number = wideZero;
@@ -85,17 +82,22 @@ export class Simulation {
     const networkKey = instances.length + networkNumber;
     this.#clock = new NetworkClock(this.#network, this.#streams, this.#heap, networkKey, config.checking);
     this.#tiers = new SimulatedTiers(config, (timeUs, to, event) => this.#laterAt(timeUs, to, event));
-    this.#sloOf = sloRule(config.admission, instances);
+    const sloOf = sloRule(config.admission, instances);
     this.#watched = config.admission.slo !== undefined || config.admission.classes !== undefined;
     this.#clients = new Clients({
       config,
-      sloOf: this.#sloOf,
+      sloOf,
       outcome: this.outcome,
       submit: (request) => this.#tellConductor({ kind: 'submit', request }),
       pin: (id, request, ttlUs) => this.#tellConductor({ kind: 'pin', id, request, ttlUs }),
       at: (timeUs, action) => this.#actions.at(timeUs, action),
     });
-    this.#conductor = this.#createConductor(false);
+    this.#conducting = new Conducting({
+      ...{ config, sloOf, fates: this.fates, clients: this.#clients, outcome: this.outcome },
+      capacityTokens: () => this.#instances.map((instance) => instance.capacityTokens),
+      later: (delayUs, action) => this.#later(delayUs, action),
+      toInstance: (index, event) => this.#toInstance(index, event),
+    });
     this.lending = config.lending && new ClusterLending(config.lending, config, this.#lenders());
     this.#faults = config.faults && new FaultLayer(config.faults, this.#faultyCluster());
     if (this.#faults === undefined) return;
@@ -109,12 +111,6 @@ export class Simulation {
     const { machine } = this.#config.instances[index];
     const reportUs = this.#config.faults?.times.reportUs;
     return createLengthInstance({ ...machine, queueMax: 2 ** 53 - 1, life, reportUs, fates: this.fates });
-  }
-
-  /** @param alone it knows of no instance yet */
-  #createConductor(alone: boolean): Conductor<LengthRequest> {
-    const capacityTokens = this.#instances.map((instance) => instance.capacityTokens);
-    return createConductor(this.#config, this.#sloOf, capacityTokens, { alone, fates: this.fates });
   }
 
   #lenders(): LendingHost {
@@ -143,15 +139,8 @@ export class Simulation {
         this.#executors[index].slowness = factor;
       },
       breakFlows: (isBroken) => this.#streams.break(this.#nowUs, isBroken),
-      restartConductor: () => this.#restartConductor(),
+      restartConductor: () => this.#conducting.restart(this.#nowUs),
     };
-  }
-
-  /** The gateway is gone too, and its clients with it. */
-  #restartConductor(): void {
-    this.#clients.failAll(this.#nowUs, 'Cannot generate: the gateway stopped');
-    this.#conductor = this.#createConductor(true);
-    this.#scheduleConductor();
   }
 
   /** It is not wanted any more. */
@@ -163,7 +152,7 @@ export class Simulation {
   get inside(): Inside {
     const { requests } = this.#clients;
     return {
-      conductor: this.#conductor,
+      conductor: this.#conducting.conductor,
       instances: this.#instances,
       faults: this.#faults,
       network: this.#network,
@@ -192,7 +181,7 @@ export class Simulation {
 
   /** Of the pools that prefill and decode; undefined when nobody has an SLO. Everything before `nowUs` has happened. */
   loads(nowUs: number): PoolLoads | undefined {
-    return this.#conductor.loads(nowUs);
+    return this.#conducting.conductor.loads(nowUs);
   }
 
   /** A request arrives; everything due before it happens first. */
@@ -217,14 +206,14 @@ export class Simulation {
   /** No request comes any more: runs until it is over. */
   finish(): void {
     while (!this.isOver) this.advance(this.nextUs);
-    this.outcome.inlinePrefills = this.#conductor.inlinePrefills;
+    this.outcome.inlinePrefills = this.#conducting.conductor.inlinePrefills;
     this.outcome.tiers = this.#tiers.figures(this.snapshots(), this.#config.blockTokens);
-    this.outcome.groupPrefills = this.#conductor.groupPrefills;
+    this.outcome.groupPrefills = this.#conducting.conductor.groupPrefills;
     this.outcome.close(
       this.lending?.finish() ?? this.#nowUs,
       this.#instances,
       this.#network.moved,
-      this.#conductor.blocks,
+      this.#conducting.conductor.blocks,
       this.#executors.map((executor) => executor.stop(this.#nowUs)),
     );
   }
@@ -277,54 +266,7 @@ export class Simulation {
   }
 
   #tellConductor(event: ConductorEvent<LengthRequest>): void {
-    const effects = this.#conductor.step(this.#nowUs, event);
-    if (this.#config.checking) this.#conductor.check();
-    for (const effect of effects) this.#conduct(effect);
-    if (this.#faults !== undefined) this.#scheduleConductor();
-  }
-
-  #scheduleConductor(): void {
-    const { nextUs } = this.#conductor;
-    if (nextUs === this.#conductorWakeUs || nextUs === Number.POSITIVE_INFINITY) return;
-    this.#conductorWakeUs = nextUs;
-    this.#later(Math.max(0, nextUs - this.#nowUs), () => {
-      if (this.#conductor.nextUs <= this.#nowUs) this.#tellConductor({ kind: 'wake' });
-    });
-  }
-
-  #conduct(effect: ConductorEffect<LengthRequest>): void {
-    switch (effect.kind) {
-      case 'forward': {
-        const { id, instance, predicted, request, decodeAt, prefix, group, life, decodeLife } = effect;
-        request.predicted = predicted;
-        this.#clients.tried(id, request);
-        const event = { kind: 'submit', request, decodeAt, prefix, group, life, decodeLife } as const;
-        // A job may be sent because another instance's step ended: whatever else ends now comes first.
-        if (request.trace.batch === true) this.#later(0, () => this.#toInstance(instance, event));
-        else this.#toInstance(instance, event);
-        break;
-      }
-      case 'emit':
-        this.#clients.hear(this.#nowUs, effect.id, effect.event);
-        break;
-      case 'cancel':
-        this.#toInstance(effect.instance, { kind: 'cancel', id: effect.id });
-        break;
-      case 'askBlocks':
-        this.#toInstance(effect.instance, { kind: 'tellBlocks' });
-        break;
-      case 'pin':
-      case 'unpin':
-        this.#toInstance(effect.instance, effect);
-        break;
-      case 'roleSwitched':
-      case 'pinTold':
-        this.outcome.told(effect);
-        break;
-      case 'ignored':
-      case 'drained':
-        break;
-    }
+    this.#conducting.tell(this.#nowUs, event);
   }
 
   /** The conductor says it. */

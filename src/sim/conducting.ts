@@ -1,0 +1,109 @@
+// The conductor of a simulated cluster: it is told, what it asks for is carried out, and it is woken at its times.
+import type { Conductor } from '../cluster/conductor.ts';
+import type { ConductorEffect } from '../cluster/effects.ts';
+import type { Fates } from '../cluster/fates.ts';
+import type { SloRule } from '../cluster/length-admission.ts';
+import type { LengthRequest } from '../cluster/length-work.ts';
+import type { ConductorEvent, InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
+import type { Clients } from './clients.ts';
+import { createConductor } from './create-conductor.ts';
+import type { Outcome } from './outcome.ts';
+import type { SimulationConfig } from './simulation-config.ts';
+
+/** The cluster, as its conductor sees it. */
+interface Conducted {
+  readonly config: SimulationConfig;
+  readonly sloOf: SloRule;
+  readonly fates: Fates;
+  readonly clients: Clients;
+  readonly outcome: Outcome;
+  /** (instances) */
+  readonly capacityTokens: () => readonly number[];
+  readonly later: (delayUs: number, action: () => void) => void;
+  readonly toInstance: (index: InstanceIndex, event: InstanceEvent<LengthRequest, undefined>) => void;
+}
+
+export class Conducting {
+  readonly #cluster: Conducted;
+  readonly #checking: boolean;
+  readonly #faulty: boolean;
+  #conductor: Conductor<LengthRequest>;
+  #wakeUs = Number.POSITIVE_INFINITY;
+
+  constructor(cluster: Conducted) {
+    this.#cluster = cluster;
+    this.#checking = cluster.config.checking;
+    this.#faulty = cluster.config.faults !== undefined;
+    this.#conductor = this.#create(false);
+  }
+
+  get conductor(): Conductor<LengthRequest> {
+    return this.#conductor;
+  }
+
+  tell(nowUs: number, event: ConductorEvent<LengthRequest>): void {
+    const effects = this.#conductor.step(nowUs, event);
+    if (this.#checking) this.#conductor.check();
+    for (const effect of effects) this.#perform(nowUs, effect);
+    if (this.#faulty) this.#schedule(nowUs);
+  }
+
+  /** The gateway is gone too, and its clients with it. */
+  restart(nowUs: number): void {
+    this.#cluster.clients.failAll(nowUs, 'Cannot generate: the gateway stopped');
+    this.#conductor = this.#create(true);
+    this.#schedule(nowUs);
+  }
+
+  /** @param alone it knows of no instance yet */
+  #create(alone: boolean): Conductor<LengthRequest> {
+    const { config, sloOf, fates } = this.#cluster;
+    return createConductor(config, sloOf, this.#cluster.capacityTokens(), { alone, fates });
+  }
+
+  #schedule(nowUs: number): void {
+    const { nextUs } = this.#conductor;
+    if (nextUs === this.#wakeUs || nextUs === Number.POSITIVE_INFINITY) return;
+    this.#wakeUs = nextUs;
+    const dueUs = Math.max(nowUs, nextUs);
+    this.#cluster.later(dueUs - nowUs, () => {
+      if (this.#conductor.nextUs <= dueUs) this.tell(dueUs, { kind: 'wake' });
+    });
+  }
+
+  #perform(nowUs: number, effect: ConductorEffect<LengthRequest>): void {
+    const { clients, outcome, toInstance, later } = this.#cluster;
+    switch (effect.kind) {
+      case 'forward': {
+        const { id, instance, predicted, request, decodeAt, prefix, group, life, decodeLife } = effect;
+        request.predicted = predicted;
+        clients.tried(id, request);
+        const event = { kind: 'submit', request, decodeAt, prefix, group, life, decodeLife } as const;
+        // A job may be sent because another instance's step ended: whatever else ends now comes first.
+        if (request.trace.batch === true) later(0, () => toInstance(instance, event));
+        else toInstance(instance, event);
+        break;
+      }
+      case 'emit':
+        clients.hear(nowUs, effect.id, effect.event);
+        break;
+      case 'cancel':
+        toInstance(effect.instance, { kind: 'cancel', id: effect.id });
+        break;
+      case 'askBlocks':
+        toInstance(effect.instance, { kind: 'tellBlocks' });
+        break;
+      case 'pin':
+      case 'unpin':
+        toInstance(effect.instance, effect);
+        break;
+      case 'roleSwitched':
+      case 'pinTold':
+        outcome.told(effect);
+        break;
+      case 'ignored':
+      case 'drained':
+        break;
+    }
+  }
+}
