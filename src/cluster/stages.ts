@@ -270,10 +270,12 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
     departures.compute(id, held);
   }
 
-  /** What was under way to the member after this one is lost. Undefined where nothing was. */
+  /** What was under way to the member after this one is lost, and whoever decodes will not have its part. Undefined where nothing was. */
   broken(to: InstanceIndex, id: RequestId): S | undefined {
     const stage = this.#stages.get(id);
-    return stage?.group.members[stage.index + 1] === to ? stage.served : undefined;
+    if (stage?.group.members[stage.index + 1] !== to) return undefined;
+    this.#parts.departures.drop(id);
+    return stage.served;
   }
 
   /** Nothing more is computed of it here. */
