@@ -16,7 +16,7 @@ import { InstanceTotals } from './instance-totals.ts';
 import { type Landing, takeLanded } from './landed.ts';
 import { landingMemory } from './landing-memory.ts';
 import { Borrower } from './lending/borrower.ts';
-import type { InstanceEvent, InstanceIndex, PrefixFetch, StepNumber } from './messages.ts';
+import type { InstanceEvent, PrefixFetch, StepNumber } from './messages.ts';
 import { concernsPrefixes, hearPeers, type Peers } from './peers.ts';
 import { Pinning } from './pinning.ts';
 import type { GenerationEvent, InstanceSnapshot, RequestId } from './ports.ts';
@@ -166,7 +166,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
         break;
       }
       case 'streamBroken':
-        this.#broken(event.to, event.id);
+        this.#broken(event);
         break;
       case 'pin':
       case 'unpin':
@@ -241,14 +241,13 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   }
 
   /** It cannot leave: somebody else may have it. */
-  #broken(to: InstanceIndex, id: RequestId): void {
+  #broken({ to, id, passes }: Extract<InstanceEvent<Request, Result>, { kind: 'streamBroken' }>): void {
     const served = this.handOffs.broken(to, id) ?? this.#stages.broken(to, id);
-    if (served === undefined) this.#ignore(`streamBroken: request ${id} does not leave here`);
-    else {
-      this.#settled(served, false);
-      this.#emitted = true;
-      this.#effects.push({ kind: 'letGo', id, why: `the connection to instance ${to} broke` });
-    }
+    if (served !== undefined) this.#settled(served, false);
+    else if (passes !== true) this.#ignore(`streamBroken: request ${id} does not leave here`);
+    if (served === undefined && passes !== true) return;
+    this.#emitted = true;
+    this.#effects.push({ kind: 'letGo', id, why: `the connection to instance ${to} broke` });
   }
 
   #cancel(nowUs: number, id: RequestId): void {

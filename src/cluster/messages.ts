@@ -116,7 +116,13 @@ export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =
   /** What `streamPrefix` was to send has left, or never will. */
   | { readonly kind: 'prefixSent'; readonly id: RequestId; readonly to: InstanceIndex }
   /** The stream of a hand-off broke before all had left. */
-  | { readonly kind: 'streamBroken'; readonly id: RequestId; readonly to: InstanceIndex }
+  | {
+      readonly kind: 'streamBroken';
+      readonly id: RequestId;
+      readonly to: InstanceIndex;
+      /** Of what one member of a group passed on to another: both hear of it, since either may be cut off or have nothing left of the prompt. */
+      readonly passes?: boolean;
+    }
   /** Keep a prefix for a time: answered with `pinTold`. Doubled: its time is renewed. */
   | ({ readonly kind: 'pin' } & PinOrder<Request>)
   /** Unknown: nothing to do. */

@@ -4,7 +4,7 @@ import type { Dispatch } from './dispatch.ts';
 import type { ConductorEffect } from './effects.ts';
 import type { ConductorEvent, InstanceIndex } from './messages.ts';
 import type { GenerationEvent, RequestId } from './ports.ts';
-import { isLegOf, type RetryConfig, speaksFor, type Tracked, tryName } from './tries.ts';
+import { heardFrom, isLegOf, type RetryConfig, speaksFor, type Tracked, tryName } from './tries.ts';
 import type { InstanceReport } from './watch.ts';
 
 type MembershipEvent<Request> = Extract<
@@ -128,7 +128,7 @@ export class Rescue<Request extends { readonly id: RequestId }> {
       }
       const { now, progress } = tracked;
       if (awaited) continue;
-      now.heardUs = nowUs;
+      if (heardFrom(now, instance)) now.heardUs = nowUs;
       if (instance !== speaksFor(now)) continue;
       if (outputs > 0) progress?.reach(outputs);
       if (outputs === 0 && now.decodeAt === undefined) continue;

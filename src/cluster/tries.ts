@@ -28,8 +28,10 @@ export interface Try extends Route {
   stage: Stage;
   /** The instance that decodes has it all: nobody else is needed. */
   joined: boolean;
-  /** When an instance last said that it has it. */
+  /** When an instance last said that it has it; while a group computes, all members who have to. */
   heardUs: number;
+  /** Members who have not said so since then; undefined: nobody has. */
+  unheard?: Set<InstanceIndex> | undefined;
 }
 
 /** What a client has heard of its request, so that another try goes on from there. */
@@ -89,6 +91,17 @@ export function legsOf({
 export function isLegOf(legs: Route & { joined?: boolean }, instance: InstanceIndex): boolean {
   if (legs.decodeAt === undefined) return instance === legs.instance;
   return instance === legs.decodeAt || (legs.joined !== true && legsOf(legs).includes(instance));
+}
+
+/** An instance reports it: have all who are to since the last time? One member of a group would wait for ever for another that has let go. */
+export function heardFrom(now: Try, instance: InstanceIndex): boolean {
+  const computing = now.placed?.computing;
+  if (now.group === undefined || now.stage !== 'prefill' || computing === undefined) return true;
+  now.unheard ??= new Set(computing);
+  now.unheard.delete(instance);
+  for (const member of now.unheard) if (computing.has(member)) return false;
+  now.unheard = undefined;
+  return true;
 }
 
 /** The instance whose words the client hears. */

@@ -86,7 +86,7 @@ export class Streams {
         const id = this.#passed.get(`${from} ${name}`)?.id ?? name;
         this.#network.stop(nowUs, { from, to, name, kind });
         this.#passed.delete(`${from} ${name}`);
-        this.#delivery.tell(from, { kind: 'streamBroken', id, to });
+        for (const end of [from, to]) this.#delivery.tell(end, { kind: 'streamBroken', id, to, passes: true });
         continue;
       }
       const of = kind === 'prefix' ? 'prefix' : 'handoff';

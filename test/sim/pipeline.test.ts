@@ -161,7 +161,7 @@ describe('groups under faults', () => {
   const underFaults = (specs: readonly string[], seed = 1) => {
     const faults = { seed, times, faults: specs.map((spec) => parseFault(spec)) };
     const trace = [0, 1, 2, 3].map((i) => requestOf(i, 10_000 * i, 150, 5));
-    return run(trace, { instances, pipeline: { members: 3, tokensOver: 90 }, faults });
+    return run(trace, { instances, pipeline: { members: 3, tokensOver: 90 }, faults, linkBytesPerSecond: 2e7 });
   };
   const leaks = (simulation: Simulation) => {
     simulation.advance(simulation.nowUs + 2_000_000);
@@ -172,6 +172,15 @@ describe('groups under faults', () => {
     for (const atMs of [1, 8, 15, 22, 30]) {
       const simulation = underFaults([`crash:instance=${member},at=${atMs}ms,for=300ms`]);
       expect([simulation.outcome.completedRequests, simulation.live]).toEqual([4, 0]);
+      expect(leaks(simulation)).toEqual([0, 0, 0, 0]);
+    }
+  });
+
+  it.each([1, 2])('answer all, long before patience ends, where member %i is cut off for a time', (member) => {
+    for (let atMs = 1; atMs < 40; atMs += 1.5) {
+      const simulation = underFaults([`partition:instance=${member},at=${atMs}ms,for=20ms`]);
+      expect([simulation.outcome.completedRequests, simulation.live]).toEqual([4, 0]);
+      expect(simulation.outcome.endUs).toBeLessThan(times.timeoutUs / 4);
       expect(leaks(simulation)).toEqual([0, 0, 0, 0]);
     }
   });

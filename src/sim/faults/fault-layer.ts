@@ -116,9 +116,13 @@ export class FaultLayer {
     this.#cluster.later(latencyUs, () => {
       const same = this.#lives[from] === lives[0] && this.#lives[to] === lives[1];
       if (same && this.#courier.canHear(from, to)) this.#cluster.tellInstance(to, event);
-      else if ((event.kind === 'landed' || event.kind === 'activations') && this.#lives[from] === lives[0])
+      else if (event.kind === 'landed' && this.#lives[from] === lives[0])
         this.#cluster.tellInstance(from, { kind: 'streamBroken', id: event.id, to });
-      else if (event.kind === 'loaded' && this.#lives[to] === lives[1])
+      else if (event.kind === 'activations') {
+        const broken = { kind: 'streamBroken', id: event.id, to, passes: true } as const;
+        if (this.#lives[from] === lives[0]) this.#cluster.tellInstance(from, broken);
+        if (this.#lives[to] === lives[1]) this.#cluster.tellInstance(to, broken);
+      } else if (event.kind === 'loaded' && this.#lives[to] === lives[1])
         this.#cluster.tellInstance(to, { ...event, to: 0 });
     });
   }
