@@ -7,7 +7,7 @@ import { type RunningProcess, type RunningServer, startInstance, startServer, un
 
 const kinds = [1, 2, 3, 4];
 /** They run for longer than it takes to break something. */
-const longTokens = 600;
+const longTokens = 400;
 
 if (!natsInstalled && process.env.CI === undefined) {
   it.skip('links of a cluster over NATS: needs nats-server', () => {});

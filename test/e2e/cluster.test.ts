@@ -27,7 +27,7 @@ if (!natsInstalled && process.env.CI === undefined) {
     const answers = (all: readonly Stream[]) => Promise.all(all.map(({ answer }) => answer));
     const kinds = [1, 2, 3, 4];
     /** They run for longer than it takes to kill somebody. */
-    const longTokens = 600;
+    const longTokens = 400;
     let [one, two]: RunningServer[] = [];
     let expected: readonly Answer[] = [];
 

@@ -140,23 +140,6 @@ describe('a cluster over a bus', () => {
     expect(tokens.slice(0, 40)).toEqual(expected[0]?.tokens);
   });
 
-  it('gives a request up that four instances died of, and says so when nobody is left', async () => {
-    const hub = new MemoryHub();
-    const cluster = await gateway(hub.connect(), 'g1');
-    await Promise.all(['a', 'b', 'c', 'd', 'e'].map((name) => instance(hub.connect(), name)));
-    await until(() => serving(cluster) === 5);
-    const deadly = (id: string) => answerOf(cluster, liveRequest(id, prompts[1] ?? [], 40));
-    expect((await deadly('deadly')).end).toMatchObject({
-      message: 'Cannot generate: the instance stopped: tried 4 times',
-    });
-    expect(serving(cluster)).toBe(1);
-    expect((await ask(cluster, 'r')).map(heard)).toEqual(expected.map(heard));
-    const last = deadly('deadly 2');
-    await until(() => serving(cluster) === 0);
-    expect((await answerOf(cluster, liveRequest('late', [1], 4))).end).toMatchObject({ code: 'NOT_READY' });
-    expect(await Promise.race([last, 'it waits'])).toBe('it waits');
-  });
-
   it('listens to the later of two instances of one name, and the other one steps aside', async () => {
     const hub = new MemoryHub();
     const cluster = await gateway(hub.connect(), 'g1');
@@ -192,5 +175,22 @@ describe('a cluster over a bus', () => {
       message: 'Cannot generate: token 100000 is not of the model: it has 100000',
     });
     expect((await ask(cluster, 'r')).map(heard)).toEqual(expected.map(heard));
+  });
+
+  it('gives a request up that four instances died of, and says so when nobody is left', async () => {
+    const hub = new MemoryHub();
+    const cluster = await gateway(hub.connect(), 'g1');
+    await Promise.all(['a', 'b', 'c', 'd', 'e'].map((name) => instance(hub.connect(), name)));
+    await until(() => serving(cluster) === 5);
+    const deadly = (id: string) => answerOf(cluster, liveRequest(id, prompts[1] ?? [], 40));
+    expect((await deadly('deadly')).end).toMatchObject({
+      message: 'Cannot generate: the instance stopped: tried 4 times',
+    });
+    expect(serving(cluster)).toBe(1);
+    expect((await ask(cluster, 'r')).map(heard)).toEqual(expected.map(heard));
+    const last = deadly('deadly 2');
+    await until(() => serving(cluster) === 0);
+    expect((await answerOf(cluster, liveRequest('late', [1], 4))).end).toMatchObject({ code: 'NOT_READY' });
+    expect(await Promise.race([last, 'it waits'])).toBe('it waits');
   });
 });

@@ -2,15 +2,18 @@
 // `poison`, or has said a few tokens of `last straw`.
 import { parentPort } from 'node:worker_threads';
 
+/** In a cluster the gateway's name stands before the request's. */
+const isDeadly = (id) => /^(.*\/)?deadly/.test(id);
 parentPort?.on('message', (message) => {
-  // In a cluster the gateway's name stands before the request's.
-  if (message.kind === 'submit' && /^(.*\/)?deadly/.test(message.request.id)) process.exit(5);
+  if (message.kind === 'submit' && isDeadly(message.request.id)) process.exit(5);
 });
 
 let said = 0;
 const post = parentPort?.postMessage.bind(parentPort);
 if (parentPort !== null) {
   parentPort.postMessage = (message, transfer) => {
+    // The loop takes what came while it was at work without an event.
+    if (message.events?.some(([id]) => isDeadly(id))) process.exit(5);
     post(message, transfer);
     if (message.events?.some(([id, { kind }]) => kind === 'started' && id === 'poison')) process.exit(5);
     for (const [id, event] of message.events ?? [])
