@@ -6,9 +6,11 @@ import { Engine } from '../engine/engine.ts';
 import { type LoadedModel, loadModel } from '../engine/load-model.ts';
 import type { Backend } from '../kernel/backend.ts';
 import { NativeMessenger } from '../kernel/native-messenger.ts';
+import { NativeTcpMessenger } from '../kernel/native-tcp-messenger.ts';
 import { collectWhenAsked } from '../live/collection.ts';
 import { InstanceLoop } from '../live/instance-loop.ts';
 import { LiveHandOffs } from '../live/live-hand-offs.ts';
+import type { Messenger } from '../live/messenger.ts';
 import type { BlockRoot, FromInstance, InstanceThreadData, ReadyMessage } from '../live/protocol.ts';
 import { pagesFor } from '../policy/blocks/layer-groups.ts';
 import { pageTokens } from '../util/step.ts';
@@ -72,7 +74,7 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
   const handOffs = data.peers.some((peer) => peer !== undefined)
     ? new LiveHandOffs({
         ports: data.peers,
-        messenger: new NativeMessenger(engine.pool, () => loop.wake()),
+        messenger: createMessenger(data.tcp, engine, () => loop.wake()),
         shape: { groups: model.kv.groups, layers: engine.layers },
       })
     : undefined;
@@ -92,6 +94,10 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
   // What the oracle holds is this thread's alone.
   const shared = backend.isa === 'reference' ? undefined : model;
   return { loop, ready: { description, root, shared } };
+}
+
+function createMessenger(tcp: InstanceThreadData<unknown>['tcp'], { pool }: Engine, wake: () => void): Messenger {
+  return tcp === undefined ? new NativeMessenger(pool, wake) : new NativeTcpMessenger(pool, tcp, wake);
 }
 
 /** On Linux this is the calling thread's own, and its compute threads inherit it: the gateway's thread goes first where cores are short. */

@@ -17,10 +17,11 @@ export interface ServingOptions {
   readonly servedModelName?: string | undefined;
   /** What sets instances apart from what the model's options say of all; one unless given. */
   readonly instances?: readonly InstanceOptions[] | undefined;
+  readonly transport?: 'memory' | 'tcp' | undefined;
 }
 
 export async function openServing(options: ModelOptions, serving: ServingOptions): Promise<Serving> {
-  const { queue, servedModelName, instances = [oneInstance] } = serving;
+  const { queue, servedModelName, instances = [oneInstance], transport = 'memory' } = serving;
   const { path, name } = await locateModel(options.model);
   const files = openModel(path);
   try {
@@ -32,6 +33,7 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
         role: own.role,
         settings: instanceSettings(options, own, path, context, instances.length),
       })),
+      transport,
       queueMax: queue,
       log: console.error,
     });

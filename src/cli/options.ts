@@ -48,6 +48,9 @@ export const modelOptionsSchema = z.object({
 /** Most instances of one process. */
 const instancesMax = 64;
 
+/** How keys and values go from one instance of a process to another: copied, or as between hosts. */
+export const transports = ['memory', 'tcp'] as const;
+
 /** What sets an instance apart from the others. */
 const instanceSchema = z.strictObject({
   role: z.enum(['mixed', 'prefill', 'decode']).default('mixed'),
@@ -77,6 +80,7 @@ const apiKey = z.string().min(1, 'a key is empty');
 
 export const serveOptionsSchema = modelOptionsSchema.extend({
   instances: instancesSchema.optional(),
+  transport: z.enum(transports).optional(),
   nats: natsUrl.optional(),
   cluster: clusterName.optional(),
   requestTimeout: count(1, 86_400).optional(),

@@ -115,6 +115,8 @@ export interface InstanceSnapshot {
     readonly bytes: number;
     readonly earlyBytes: number;
     readonly copySeconds: number;
+    /** Connections to other instances that broke, were refused or given up. */
+    readonly faults: number;
   };
 }
 

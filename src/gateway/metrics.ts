@@ -45,6 +45,11 @@ const instanceCounters: typeof instanceGauges = [
     (s) => s.sent?.earlyBytes ?? 0,
   ],
   ['kvasir_instance_sent_seconds_total', 'Time spent copying them', (s) => s.sent?.copySeconds ?? 0],
+  [
+    'kvasir_instance_connection_faults_total',
+    'Connections for KV pages that broke, were refused or given up',
+    (s) => s.sent?.faults ?? 0,
+  ],
 ];
 
 export class GatewayMetrics {

@@ -16,8 +16,8 @@ export class NativeMessenger {
     this.#messenger = this.#landings.native.createMessenger(pool);
   }
 
-  get counts(): MessengerCounts {
-    return this.#landings.native.messengerCounts(this.#messenger);
+  get counts(): MessengerCounts & { readonly faults: number } {
+    return { ...this.#landings.native.messengerCounts(this.#messenger), faults: 0 };
   }
 
   get nextStep(): number {

@@ -2,7 +2,7 @@
 import { createHash } from 'node:crypto';
 import type { KvPoolHandle } from './backend.ts';
 import { NativeLandings } from './native-landings.ts';
-import type { NativeModule, ReceiverCounts, TcpMessengerCounts } from './native-module.ts';
+import type { MessengerCounts, NativeModule } from './native-module.ts';
 
 /** About what loopback and fast networks carry best: `kvasir bench messenger` shows others. */
 const usualFrameBytes = 2 ** 18;
@@ -25,7 +25,7 @@ export class NativeTcpMessenger {
   readonly #messenger: number;
   readonly #receiver: number;
   readonly #host: string;
-  readonly port: number;
+  readonly #port: number;
   readonly #addresses = new Map<number, string>();
 
   /**
@@ -40,16 +40,14 @@ export class NativeTcpMessenger {
     this.#pool = pool;
     this.#host = host;
     this.#receiver = this.#native.createReceiver(pool, host, port, Uint8Array.from(key));
-    this.port = this.#native.receiverPort(this.#receiver);
+    this.#port = this.#native.receiverPort(this.#receiver);
     this.#messenger = this.#native.createTcpMessenger(pool, Uint8Array.from(key), frameBytes);
   }
 
-  get counts(): TcpMessengerCounts {
-    return this.#native.tcpMessengerCounts(this.#messenger);
-  }
-
-  get received(): ReceiverCounts {
-    return this.#native.receiverCounts(this.#receiver);
+  get counts(): MessengerCounts & { readonly faults: number } {
+    const { broken, givenUp, ...sent } = this.#native.tcpMessengerCounts(this.#messenger);
+    const received = this.#native.receiverCounts(this.#receiver);
+    return { ...sent, faults: broken + givenUp + received.refused + received.broken };
   }
 
   get nextStep(): number {
@@ -59,7 +57,7 @@ export class NativeTcpMessenger {
   open(pages: Int32Array): string {
     const landing = this.#landings.open(pages);
     const key = this.#native.admitLanding(this.#receiver, landing);
-    const address = `${this.#host}:${this.port}/${landing}/${key}/${pages.length}`;
+    const address = `${this.#host}:${this.#port}/${landing}/${key}/${pages.length}`;
     this.#addresses.set(landing, address);
     return address;
   }

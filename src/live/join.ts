@@ -38,6 +38,7 @@ export async function joinCluster(settings: JoinSettings): Promise<JoinedInstanc
       settings: settings.settings,
       role: 'mixed',
       peers: [],
+      tcp: undefined,
       hashKey: Uint32Array.from(agreement.hashKey),
       journals: true,
       loaded: undefined,

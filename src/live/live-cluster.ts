@@ -30,6 +30,8 @@ export interface LiveClusterOptions {
   readonly entry: URL;
   /** (instances), one at least: what each is for, and settings for the module. */
   readonly instances: readonly { readonly role: InstanceRole; readonly settings: unknown }[];
+  /** How keys and values go from one to another: copied, or over tcp as between hosts. */
+  readonly transport?: 'memory' | 'tcp';
   /** Requests accepted at once. */
   readonly queueMax: number;
   readonly log: (message: string) => void;
@@ -47,6 +49,7 @@ interface Member {
 export class LiveCluster implements InferencePort {
   readonly #options: LiveClusterOptions;
   readonly #hashKey = webcrypto.getRandomValues(new Uint32Array(4));
+  readonly #tcp: InstanceThreadData<unknown>['tcp'];
   readonly #members: Member[] = [];
   readonly #gone = new Set<InstanceIndex>();
   readonly #ready: Promise<readonly InstanceDescription[]>;
@@ -60,6 +63,8 @@ export class LiveCluster implements InferencePort {
 
   constructor(options: LiveClusterOptions) {
     this.#options = options;
+    // Nobody outside this process has the token.
+    this.#tcp = options.transport === 'tcp' ? { host: '127.0.0.1', token: webcrypto.randomUUID() } : undefined;
     this.#placement = options.instances.length > 1 ? new TokenPlacement(this.#hashKey) : undefined;
     this.#conducting = new Conducting({ reach: this.#reach(), placement: this.#placement, log: options.log });
     this.#ports = portsBetween(options.instances.map(({ role }) => role));
@@ -142,6 +147,7 @@ export class LiveCluster implements InferencePort {
       settings: instances[index].settings,
       role: this.#role(index),
       peers: this.#ports[index],
+      tcp: this.#tcp,
       hashKey: this.#hashKey,
       journals: this.#placement !== undefined,
       loaded,

@@ -9,6 +9,8 @@ export interface MessengerCounts {
   /** Of them, those that left while a step ran: hidden behind it. */
   readonly earlyBytes: number;
   readonly copySeconds: number;
+  /** Connections that broke, were refused or given up; always 0 inside a process. */
+  readonly faults: number;
 }
 
 export interface Messenger {

@@ -67,6 +67,8 @@ export interface InstanceThreadData<Settings> {
   readonly role: InstanceRole;
   /** (instances): to those that this one hands prompts to, or takes them from. */
   readonly peers: readonly (MessagePort | undefined)[];
+  /** Where pages from them arrive, and the secret of those who may send some; undefined: they are copied inside the process. */
+  readonly tcp: { readonly host: string; readonly token: string } | undefined;
   /** Four words that key the identities of blocks: the same for all instances of a cluster. */
   readonly hashKey: Uint32Array;
   /** Is there a conductor that places by what instances hold? */

@@ -13,8 +13,13 @@ const apart = [{ role: 'prefill' }, { role: 'decode' }] as const;
 const open: LiveCluster[] = [];
 afterEach(() => Promise.all(open.splice(0).map((cluster) => cluster.close())));
 
-async function started(...instances: Parameters<typeof liveCluster>[0]): Promise<LiveCluster> {
-  const cluster = liveCluster(instances);
+const started = (...instances: Parameters<typeof liveCluster>[0]) => startedOver('memory', ...instances);
+
+async function startedOver(
+  transport: 'memory' | 'tcp',
+  ...instances: Parameters<typeof liveCluster>[0]
+): Promise<LiveCluster> {
+  const cluster = liveCluster(instances, transport);
   open.push(cluster);
   await cluster.ready();
   return cluster;
@@ -91,8 +96,18 @@ describe.skipIf(native === undefined)('hand-offs between instances of a process'
     await atRest(pair);
   });
 
-  it('survive the death of either side while pages move', async () => {
-    const [alone, cluster] = [await started({}), await started(...apart, ...apart)];
+  it('give the bits of one instance over tcp, every page checked', async () => {
+    const [alone, pair] = [await started({}), await startedOver('tcp', ...apart)];
+    const ask = (cluster: LiveCluster) => Promise.all(requests.map((request) => answerOf(cluster, request)));
+    expect(await ask(pair)).toEqual(await ask(alone));
+    const [prefill, decode] = pair.instances();
+    expect(decode?.computedPromptTokens).toBe(0);
+    expect(prefill?.sent).toMatchObject({ faults: 0 });
+    await atRest(pair);
+  });
+
+  it.each(['memory', 'tcp'] as const)('survive the death of either side while pages move: %s', async (transport) => {
+    const [alone, cluster] = [await started({}), await startedOver(transport, ...apart, ...apart)];
     const asked = Array.from({ length: 12 }, (_, i) => liveRequest(`d${i}`, livePrompt(i, 60 + 30 * i), 30));
     const expected = await Promise.all(asked.map((request) => answerOf(alone, request)));
     const ask = (requests: readonly GenerationRequest[]) => requests.map((request) => answerOf(cluster, request));
@@ -107,10 +122,11 @@ describe.skipIf(native === undefined)('hand-offs between instances of a process'
     expect(cluster.instances().filter(({ ready }) => ready)).toHaveLength(2);
   });
 
-  it('leave nothing behind, whatever is cancelled when, and disturb nobody', async () => {
+  it.each(['memory', 'tcp'] as const)('leave nothing behind, whatever is cancelled when: %s', async (transport) => {
     const alone = await started({});
     const kvBytes = 3 * 2 ** 20;
-    const cluster = await started({ role: 'prefill', kvBytes }, { role: 'prefill' }, { role: 'decode', kvBytes });
+    const roles = [{ role: 'prefill', kvBytes }, { role: 'prefill' }, { role: 'decode', kvBytes }] as const;
+    const cluster = await startedOver(transport, ...roles);
     const spec = fc.record({
       kind: fc.nat(5),
       length: fc.integer({ min: 1, max: 300 }),

@@ -15,13 +15,16 @@ export const liveSettings: InstanceSettings = {
   ...{ kvBytes: 32 * 2 ** 20, instances: 1, eviction: 'lru' },
 };
 
-export function liveCluster(instances: readonly (Partial<InstanceSettings> & { role?: InstanceRole })[]): LiveCluster {
+type LiveInstances = readonly (Partial<InstanceSettings> & { role?: InstanceRole })[];
+
+export function liveCluster(instances: LiveInstances, transport: 'memory' | 'tcp' = 'memory'): LiveCluster {
   return new LiveCluster({
     entry: dyingWorker,
     instances: instances.map(({ role = 'mixed', ...own }) => {
       const shares: InstanceSettings = { ...liveSettings, instances: instances.length, ...own };
       return { role, settings: shares };
     }),
+    transport,
     queueMax: 64,
     log: () => {},
   });

@@ -1,5 +1,5 @@
 // `kvasir serve`: loads a model, listens, and drains on SIGTERM or SIGINT.
-import { Command } from 'commander';
+import { Command, Option } from 'commander';
 import { pino } from 'pino';
 import type { InferencePort } from '../../cluster/ports.ts';
 import type { ServedModel } from '../../gateway/served-model.ts';
@@ -15,6 +15,7 @@ import {
   type ServeOptions,
   serveOptionsSchema,
   toFlag,
+  transports,
 } from '../options.ts';
 import { stopSignal } from '../stop-signal.ts';
 import type { TextSide } from '../text-side.ts';
@@ -28,6 +29,11 @@ export function serveCommand(): Command {
   const command = new Command('serve').description('serve a model over an OpenAI-compatible endpoint');
   return addClusterFlags(addModelFlags(command))
     .option('--instances <n>', 'instances that serve, each on a thread of its own over the same weights (default: 1)')
+    .addOption(
+      new Option('--transport <way>', 'how keys and values go from one instance to another (default: memory)').choices(
+        transports,
+      ),
+    )
     .option('--host <address>', 'address to listen on (default: 127.0.0.1)')
     .option('--port <n>', 'port to listen on, 0 for any (default: 8000)')
     .option('--api-key <key...>', 'keys that clients must send one of (default: none needed)')
@@ -67,6 +73,8 @@ async function serveAlone(options: ServeOptions): Promise<void> {
 async function serveCluster(nats: string, options: ServeOptions): Promise<void> {
   if (options.instances !== undefined)
     throw new UsageError('Cannot use --instances with --nats: each instance is a `kvasir join` of its own');
+  if (options.transport !== undefined)
+    throw new UsageError('Cannot use --transport with --nats: there are no instances here');
   const member = await openClusterGateway(nats, options);
   try {
     const gateway = await openGateway(member, options);

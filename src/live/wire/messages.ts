@@ -132,7 +132,9 @@ const snapshot = z.strictObject({
     })
     .optional(),
   landing: z.strictObject({ total: count, free: count }).exactOptional(),
-  sent: z.strictObject({ pages: count, bytes: count, earlyBytes: count, copySeconds: figure }).exactOptional(),
+  sent: z
+    .strictObject({ pages: count, bytes: count, earlyBytes: count, copySeconds: figure, faults: count })
+    .exactOptional(),
 });
 
 const status = z.strictObject({

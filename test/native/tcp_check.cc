@@ -1,0 +1,441 @@
+// The tcp messenger under fire, for sanitizers: landings filled, stopped and closed while connections are cut and bytes changed on the way,
+// frames that lie, and those who do not listen. Arguments: rounds. Ends with 1 after a line for each thing that is wrong.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <random>
+
+#include "checksum.hpp"
+#include "tcp_messenger.hpp"
+#include "tcp_receiver.hpp"
+
+using namespace kvasir;
+
+namespace {
+
+constexpr int kLandings = 4, kPlaces = 16, kLayers = 8, kPages = kLandings * kPlaces;
+constexpr uint8_t kMine = 0xee;
+constexpr size_t kFrameBytes = 1 << 15;
+const KvLayout kLayout = {KvType::f32, 2, 8};
+const std::atomic<bool> kNeverEnded{false};
+
+int failures = 0;
+void expect(bool right, const char* what) {
+  if (right) return;
+  std::printf("wrong: %s\n", what);
+  failures++;
+}
+
+HashKey key_of(uint8_t byte) {
+  HashKey key;
+  key.fill(byte);
+  return key;
+}
+
+void await(const std::function<bool()>& done) {
+  while (!done()) std::this_thread::yield();
+}
+
+std::shared_ptr<KvPool> new_pool(int pages) { return std::make_shared<KvPool>(detect_isa(), kLayout, pages); }
+
+/** Stands between the two, cuts connections and changes bytes, by chance. */
+class Wire {
+ public:
+  explicit Wire(int port) : to_{"127.0.0.1", port}, listening_(listen_at({"127.0.0.1", 0})), thread_([this] { serve(); }) {}
+  ~Wire() {
+    ended_ = true;
+    thread_.join();
+  }
+  HostPort address() const { return {"127.0.0.1", port_of(listening_)}; }
+  /** One in so many reads is followed by harm; 0: none. */
+  std::atomic<uint32_t> harm{0};
+  std::atomic<int> harmed{0};
+
+ private:
+  void serve() {
+    while (!ended_) {
+      if (!listening_.await_readable(kNever, ended_)) continue;
+      Socket near = accept_from(listening_);
+      Socket far = connect_to(to_, in_milliseconds(3000), ended_);
+      if (!near.is_open() || !far.is_open()) continue;
+      over_ = false;
+      std::thread back([&] { forward(far, near, false); });
+      forward(near, far, true);
+      back.join();
+    }
+  }
+
+  void forward(const Socket& from, const Socket& to, bool harmful) {
+    uint8_t bytes[4096];
+    std::mt19937 chance(harmful ? 5 : 6);
+    while (!ended_ && !over_) {
+      if (!from.await_readable(kNever, over_)) break;
+      const int64_t got = from.receive_some(bytes, sizeof bytes);
+      if (got == Socket::kNothing) continue;
+      if (got <= 0) break;
+      if (harmful && harm > 0 && chance_() % harm == 0) {
+        harmed++;
+        if (chance_() % 2 == 0) break;
+        bytes[chance_() % static_cast<uint64_t>(got)] ^= 1 << (chance_() % 8);
+      }
+      if (!to.send(bytes, static_cast<size_t>(got), in_milliseconds(3000), over_)) break;
+    }
+    over_ = true;
+    from.cut();
+    to.cut();
+  }
+
+  const HostPort to_;
+  Socket listening_;
+  std::mt19937 chance_{3};  // of one direction's thread
+  std::atomic<bool> over_{false}, ended_{false};
+  std::thread thread_;
+};
+
+struct World {
+  std::shared_ptr<KvPool> from = new_pool(kPages), to = new_pool(kPages);
+  std::shared_ptr<LandingBoard> board = std::make_shared<LandingBoard>([] {});
+  TcpReceiver receiver{to, {"127.0.0.1", 0}, key_of(7)};
+  std::mt19937 chance{1};
+  int number = 0;
+
+  World() {
+    for (int page = 0; page < kPages; page++) std::memset(from->page(page), page + 1, kLayout.page_bytes());
+  }
+
+  static int source(int landing, int place) { return (landing * kPlaces + place * 7) % kPages; }
+  uint8_t* place(int landing, int index) const { return to->page(landing * kPlaces + index); }
+  void fill(int landing, uint8_t value) const {
+    for (int i = 0; i < kPlaces; i++) std::memset(place(landing, i), value, kLayout.page_bytes());
+  }
+  bool holds(int landing, int index, uint8_t value) const {
+    const uint8_t* bytes = place(landing, index);
+    return std::all_of(bytes, bytes + kLayout.page_bytes(), [value](uint8_t byte) { return byte == value; });
+  }
+  bool holds_all(int landing, uint8_t value) const {
+    for (int i = 0; i < kPlaces; i++)
+      if (!holds(landing, i, value)) return false;
+    return true;
+  }
+
+  struct Opened {
+    std::shared_ptr<Landing> landing;
+    RemoteLanding remote;
+  };
+  Opened open(int landing) {
+    std::vector<int32_t> pages;
+    for (int i = 0; i < kPlaces; i++) pages.push_back(landing * kPlaces + i);
+    auto opened = std::make_shared<Landing>(to, board, pages);
+    opened->set_number(++number);
+    return {opened, {static_cast<uint32_t>(number), receiver.admit(opened), kPlaces}};
+  }
+
+  void await_landed(int wanted) const {
+    await([&] {
+      int32_t out[1];
+      while (board->take(out, 1) == 1)
+        if (out[0] == wanted) return true;
+      return false;
+    });
+  }
+};
+
+enum class End { complete, stopped, closed };
+
+struct Traffic {
+  World& world;
+  TcpMessenger messenger{world.from, key_of(7), kFrameBytes};
+
+  std::vector<Parcel> parcels(int landing) const {
+    std::vector<Parcel> all;
+    for (int i = 0; i < kPlaces; i++) {
+      const uint32_t step = world.chance() % 2 ? world.from->progress.next() : 0;
+      all.push_back({step, static_cast<uint32_t>(world.chance() % kLayers), World::source(landing, i), i});
+    }
+    return all;
+  }
+
+  void round(const HostPort& address) {
+    World::Opened opened[kLandings];
+    End ends[kLandings];
+    for (int l = 0; l < kLandings; l++) {
+      world.fill(l, 0);
+      opened[l] = world.open(l);
+      ends[l] = static_cast<End>(world.chance() % 3);
+    }
+    for (int l = 0; l < kLandings; l++) messenger.send(address, opened[l].remote, parcels(l), true);
+    for (int l = 0; l < kLandings; l++) {
+      if (ends[l] == End::stopped) messenger.stop(address, opened[l].remote);
+      if (ends[l] == End::closed) opened[l].landing->close();
+      // Nobody else may touch them any more.
+      if (ends[l] == End::closed) world.fill(l, kMine);
+    }
+    bool complete[kLandings] = {};
+    await([&] {
+      int32_t out[1];
+      while (world.board->take(out, 1) == 1)
+        for (int l = 0; l < kLandings; l++) complete[l] = complete[l] || opened[l].landing->number() == out[0];
+      for (int l = 0; l < kLandings; l++)
+        if (ends[l] == End::complete && !complete[l]) return false;
+      return true;
+    });
+    for (int l = 0; l < kLandings; l++) {
+      messenger.stop(address, opened[l].remote);
+      opened[l].landing->close();
+      for (int i = 0; i < kPlaces && ends[l] == End::complete; i++)
+        expect(world.holds(l, i, static_cast<uint8_t>(World::source(l, i) + 1)), "a page that has landed holds something else");
+      if (ends[l] == End::closed) expect(world.holds_all(l, kMine), "a closed landing was written to");
+    }
+  }
+};
+
+void check_traffic(World& world, int rounds) {
+  std::atomic<bool> over{false};
+  std::thread steps([&] {
+    while (!over) {
+      world.from->progress.begin();
+      for (uint32_t layer = 1; layer <= kLayers; layer++) {
+        world.from->progress.ready(layer);
+        std::this_thread::yield();
+      }
+      world.from->progress.end();
+    }
+  });
+  {
+    Wire wire(world.receiver.port());
+    Traffic traffic{world};
+    const HostPort straight = {"127.0.0.1", world.receiver.port()};
+    for (int i = 0; i < rounds; i++) {
+      wire.harm = i % 2 == 0 ? 0 : 60;
+      traffic.round(i % 3 == 0 ? straight : wire.address());
+    }
+    // Between rounds, too, until there was some.
+    for (wire.harm = 20; wire.harmed == 0;) traffic.round(wire.address());
+    await([&] { return traffic.messenger.counts().broken > 0; });
+    expect(traffic.messenger.counts().given_up == 0, "somebody was given up");
+  }
+  over = true;
+  steps.join();
+}
+
+/** Somebody who knows the key, and says whatever it likes. */
+struct Liar {
+  World& world;
+  Socket socket;
+  explicit Liar(World& to) : world(to), socket(connect_to({"127.0.0.1", to.receiver.port()}, in_milliseconds(3000), kNeverEnded)) {
+    expect(greet_as_sender(socket, key_of(7), kLayout, in_milliseconds(3000), kNeverEnded) == Greeting::done, "who knows the key was refused");
+  }
+
+  FrameHeader header(const RemoteLanding& landing, uint32_t count) const {
+    FrameHeader header;
+    header.kind = FrameKind::pages;
+    header.sequence = 1;
+    header.landing = landing.number;
+    header.count = count;
+    header.landing_key = landing.key;
+    header.bytes = count * kLayout.page_bytes();
+    header.payload_checksum = 0;
+    return header;
+  }
+  /** With checksums that are right, of pages of ones. */
+  void say(FrameHeader header, const std::vector<uint32_t>& places, bool right_pages = true) {
+    const std::vector<uint8_t> pages(places.size() * kLayout.page_bytes(), 1);
+    uint64_t sum = kPagesSeed;
+    for (size_t i = 0; i < places.size(); i++) sum = checksum(Isa::portable, pages.data() + i * kLayout.page_bytes(), kLayout.page_bytes(), sum);
+    header.payload_checksum = right_pages ? sum : sum + 1;
+    header.checksum = places.size() == header.count ? header_checksum(Isa::portable, header, places.data()) : 0;
+    socket.send(&header, sizeof header, in_milliseconds(3000), kNeverEnded);
+    socket.send(places.data(), places.size() * sizeof(uint32_t), in_milliseconds(3000), kNeverEnded);
+    socket.send(pages.data(), pages.size(), in_milliseconds(3000), kNeverEnded);
+  }
+  bool hears(Fate fate) const {
+    Ack ack;
+    return socket.receive(&ack, sizeof ack, in_milliseconds(5000), kNeverEnded) && ack.fate == fate;
+  }
+  bool is_cut() const {
+    uint8_t byte;
+    return !socket.receive(&byte, 1, in_milliseconds(5000), kNeverEnded);
+  }
+};
+
+/** Each lie ends its own connection, is counted, and writes outside of no landing; with `spoils` the landing's own pages may have been written. */
+void check_lie(World& world, const char* what, const std::function<void(Liar&, const World::Opened&)>& lie, bool spoils = false) {
+  for (int l = 0; l < kLandings; l++) world.fill(l, kMine);
+  const World::Opened opened = world.open(1);
+  const uint64_t broken = world.receiver.counts().broken;
+  Liar liar(world);
+  lie(liar, opened);
+  expect(liar.is_cut(), what);
+  await([&] { return world.receiver.counts().broken > broken; });
+  opened.landing->close();
+  for (int l = 0; l < kLandings; l++) expect((spoils && l == 1) || world.holds_all(l, kMine), what);
+}
+
+void check_lies(World& world) {
+  const auto change = [&](const char* what, const std::function<void(FrameHeader&)>& lie) {
+    check_lie(world, what, [&](Liar& liar, const World::Opened& opened) {
+      FrameHeader header = liar.header(opened.remote, 2);
+      lie(header);
+      liar.say(header, {0, 1});
+    });
+  };
+  change("magic", [](FrameHeader& header) { header.magic++; });
+  change("version", [](FrameHeader& header) { header.version++; });
+  change("kind", [](FrameHeader& header) { header.kind = static_cast<FrameKind>(9); });
+  change("sequence", [](FrameHeader& header) { header.sequence = 2; });
+  change("bytes", [](FrameHeader& header) { header.bytes--; });
+  change("count without bytes", [](FrameHeader& header) { header.count = 1; });
+  change("count of everything", [](FrameHeader& header) { header.count = UINT32_MAX, header.bytes = UINT32_MAX * kLayout.page_bytes(); });
+  for (const uint32_t place : {uint32_t{kPlaces}, uint32_t{kPages}, UINT32_MAX, uint32_t{1} << 31}) {
+    check_lie(world, "place", [&](Liar& liar, const World::Opened& opened) { liar.say(liar.header(opened.remote, 2), {0, place}); });
+  }
+  check_lie(world, "checksum of the header", [](Liar& liar, const World::Opened& opened) {
+    FrameHeader header = liar.header(opened.remote, 1);
+    header.checksum = 1;
+    liar.socket.send(&header, sizeof header, in_milliseconds(3000), kNeverEnded);
+    const uint32_t place = 0;
+    liar.socket.send(&place, sizeof place, in_milliseconds(3000), kNeverEnded);
+  });
+  check_lie(world, "checksum of the pages", [](Liar& liar, const World::Opened& opened) { liar.say(liar.header(opened.remote, 2), {0, 1}, false); }, true);
+  check_lie(world, "cut short", [](Liar& liar, const World::Opened& opened) {
+    const FrameHeader header = liar.header(opened.remote, 1);
+    liar.socket.send(&header, sizeof header / 2, in_milliseconds(3000), kNeverEnded);
+    liar.socket.cut();
+  });
+  check_lie(world, "doubled", [](Liar& liar, const World::Opened& opened) {
+    liar.say(liar.header(opened.remote, 2), {0, 1});
+    expect(liar.hears(Fate::landed), "a frame did not land");
+    liar.say(liar.header(opened.remote, 2), {0, 1});
+  }, true);
+}
+
+/** Frames to landings that are closed, complete, or another's are thrown away; the connection goes on. */
+void check_late(World& world) {
+  for (int l = 0; l < kLandings; l++) world.fill(l, kMine);
+  const World::Opened open = world.open(0), closed = world.open(1), complete = world.open(2);
+  closed.landing->close();
+  complete.landing->complete();
+  RemoteLanding forged = open.remote;
+  forged.key++;
+  Liar liar(world);
+  uint32_t sequence = 0;
+  const auto say = [&](const RemoteLanding& landing) {
+    FrameHeader header = liar.header(landing, 2);
+    header.sequence = ++sequence;
+    liar.say(header, {0, kPlaces - 1});
+  };
+  for (const RemoteLanding& landing : {closed.remote, complete.remote, forged, RemoteLanding{12345678, 1, 1}}) {
+    say(landing);
+    expect(liar.hears(Fate::closed), "a frame landed where nothing is open");
+  }
+  for (int l = 0; l < kLandings; l++) expect(world.holds_all(l, kMine), "a late frame was written");
+  say(open.remote);
+  expect(liar.hears(Fate::landed) && world.holds(0, 0, 1) && world.holds(0, 1, kMine), "a frame did not land behind late ones");
+  open.landing->close();
+}
+
+void check_strangers(World& world) {
+  const HostPort address = {"127.0.0.1", world.receiver.port()};
+  const uint64_t refused = world.receiver.counts().refused;
+  Socket socket = connect_to(address, in_milliseconds(3000), kNeverEnded);
+  expect(greet_as_sender(socket, key_of(8), kLayout, in_milliseconds(3000), kNeverEnded) == Greeting::refused, "a wrong key was taken");
+  await([&] { return world.receiver.counts().refused == refused + 1; });
+  Socket mute = connect_to(address, in_milliseconds(3000), kNeverEnded);
+  const std::vector<uint8_t> noise(4096, 0x41);
+  mute.send(noise.data(), noise.size(), in_milliseconds(3000), kNeverEnded);
+  await([&] { return world.receiver.counts().refused == refused + 2; });
+  Socket other = connect_to(address, in_milliseconds(3000), kNeverEnded);
+  expect(greet_as_sender(other, key_of(7), {KvType::f32, 2, 16}, in_milliseconds(3000), kNeverEnded) == Greeting::other_shape, "other pages were taken");
+}
+
+/** Who reads everything and acknowledges nothing gets a window of it, and holds up nobody else; stopping waits for it no longer. */
+void check_silence(World& world) {
+  const Socket listening = listen_at({"127.0.0.1", 0});
+  const HostPort silent = {"127.0.0.1", port_of(listening)};
+  constexpr size_t kWindow = size_t{8} << 20;
+  size_t got = 0;
+  std::atomic<bool> over{false};
+  std::atomic<bool> full{false};
+  std::thread reader([&] {
+    if (!listening.await_readable(kNever, over)) return;
+    const Socket socket = accept_from(listening);
+    expect(greet_as_receiver(socket, key_of(7), kLayout, in_milliseconds(3000), over) == Greeting::done, "the silent one was not greeted");
+    std::vector<uint8_t> bytes(1 << 16);
+    while (!over && socket.await_readable(kNever, over)) {
+      const int64_t some = socket.receive_some(bytes.data(), bytes.size());
+      if (some == 0 || some == Socket::kBroken) break;
+      got += static_cast<size_t>(std::max<int64_t>(some, 0));
+      full = got >= kWindow;
+    }
+  });
+  Traffic traffic{world};
+  const RemoteLanding nowhere = {1, 2, kPlaces};
+  std::vector<Parcel> many;
+  for (size_t i = 0; i < 4 * kWindow / kLayout.page_bytes(); i++) many.push_back({0, 0, static_cast<int32_t>(i % kPages), 0});
+  traffic.messenger.send(silent, nowhere, many, true);
+  await([&] { return full.load(); });
+  const World::Opened opened = world.open(0);
+  traffic.messenger.send({"127.0.0.1", world.receiver.port()}, opened.remote, {{0, 0, 3, 0}}, true);
+  world.await_landed(opened.landing->number());
+  traffic.messenger.stop(silent, nowhere);
+  expect(traffic.messenger.counts().sent.bytes <= kWindow + 2 * kFrameBytes, "more than a window was sent to who acknowledges nothing");
+  over = true;
+  reader.join();
+  opened.landing->close();
+}
+
+/** Lengths of all remainders, and each single bit of a stripe. */
+void check_checksums() {
+  std::vector<uint8_t> bytes(300), copy(256);
+  for (size_t i = 0; i < bytes.size(); i++) bytes[i] = static_cast<uint8_t>(i * 37 + 11);
+  for (size_t count = 0; count <= bytes.size(); count++) {
+    expect(checksum(detect_isa(), bytes.data(), count, count) == checksum(Isa::portable, bytes.data(), count, count), "checksums differ by instructions");
+  }
+  const uint64_t right = checksum(Isa::portable, bytes.data(), 256, 9);
+  expect(checksum_copy(detect_isa(), copy.data(), bytes.data(), 256, 9) == right && std::memcmp(copy.data(), bytes.data(), 256) == 0, "a copy");
+  for (int bit = 0; bit < 256 * 8; bit++) {
+    copy[bit / 8] ^= 1 << (bit % 8);
+    expect(checksum(detect_isa(), copy.data(), 256, 9) != right, "a changed bit was not noticed");
+    copy[bit / 8] ^= 1 << (bit % 8);
+  }
+}
+
+/** Keys 0..31, messages 0..n-1: what the algorithm's other implementations give. */
+void check_hash() {
+  HashKey key;
+  uint8_t message[130];
+  for (size_t i = 0; i < key.size(); i++) key[i] = static_cast<uint8_t>(i);
+  for (size_t i = 0; i < sizeof message; i++) message[i] = static_cast<uint8_t>(i);
+  const std::pair<size_t, const char*> known[] = {
+      {0, "48a8997da407876b3d79c0d92325ad3b89cbb754d86ab71aee047ad345fd2c49"},
+      {64, "8975b0577fd35566d750b362b0897a26c399136df07bababbde6203ff2954ed4"},
+      {65, "21fe0ceb0052be7fb0f004187cacd7de67fa6eb0938d927677f2398c132317a8"},
+      {130, "ad038ff9b14de84a801e4e621ce5df029dd93520d0c2fa38bff176a8b1d1698c"},
+  };
+  for (const auto& [count, digest] : known) {
+    std::string text;
+    char digits[3];
+    for (const uint8_t byte : keyed_hash(key, message, count)) {
+      std::snprintf(digits, sizeof digits, "%02x", byte);
+      text += digits;
+    }
+    expect(text == digest, "a keyed hash");
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int rounds = argc > 1 ? std::atoi(argv[1]) : 30;
+  check_checksums();
+  check_hash();
+  World world;
+  check_strangers(world);
+  check_lies(world);
+  check_late(world);
+  check_silence(world);
+  check_traffic(world, rounds);
+  std::printf("%d rounds, %d wrong\n", rounds, failures);
+  return failures == 0 ? 0 : 1;
+}
