@@ -284,10 +284,11 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     if (event.kind === 'stepDone') {
       const stepUs = event.stepUs ?? [nowUs - flight.startedUs];
       if (flight.stages === 1) this.#config.cost.observe(flight.shape, stepUs);
+      if (flight.stages === 1) this.#stages.otherRan(stepUs);
       (flight.stages === 1 ? this.#results : this.#stages).commit(nowUs, flight, event.result, stepUs);
     }
     if (event.kind === 'stepFailed') this.#effects.push(this.#results.failAll(nowUs, flight, event.message));
-    for (const served of flight.requests) if (served.cancelled) this.roster.remove(served, false);
+    this.roster.stepEnded(flight.requests);
   }
 
   #end(nowUs: number, served: S, event: GenerationEvent, forget: boolean): void {
@@ -331,7 +332,6 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   #run(nowUs: number, planned: PlannedStep<S>, traffic = nothingMoved): void {
     const { requests, stages } = planned;
     this.#inFlight = begun(planned, ++this.#steps, nowUs);
-    if (stages === 1) this.#stages.otherRuns(planned.predictedUs);
     const plan = this.#work.plan(stages > 1 ? [] : requests);
     this.#effects.push(runStep(this.#inFlight, plan, traffic, this.borrower?.remoteWork(requests)));
     this.borrower?.planned(planned);

@@ -88,6 +88,14 @@ export class Roster<S extends Served> {
     this.#batcher.remove(served.sequence, forget);
   }
 
+  /** Those of a step that is over: rows of an aborted one are to be planned anew, and who was cancelled leaves. */
+  stepEnded(requests: readonly S[]): void {
+    for (const served of requests) {
+      served.sequence.planned = 0;
+      if (served.cancelled) this.remove(served, false);
+    }
+  }
+
   /** Its sequence has got a slot. */
   admit(sequence: Sequence): S {
     const served = this.#served.get(sequence);

@@ -91,9 +91,9 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
     return undefined;
   }
 
-  /** A step of one's own runs. */
-  otherRuns(us: number): void {
-    this.#laterUs = Math.max(0, this.#laterUs - us);
+  /** Steps of one's own ran: counted when they end, so that a run of equal ones counts as they do. */
+  otherRan(stepUs: ArrayLike<number>): void {
+    for (let i = 0; i < stepUs.length && this.#laterUs > 0; i++) this.#laterUs = Math.max(0, this.#laterUs - stepUs[i]);
   }
 
   /** A prompt comes to the first member of its group; it begins when those before it have left this member. */
