@@ -105,10 +105,13 @@ export class Arrivals<Request> {
     return this.#memory.landed(id);
   }
 
-  /** Those that have memory, and have not landed. */
-  *expected(): Iterable<{ readonly id: RequestId; readonly missing: ReadonlySet<InstanceIndex> }> {
-    for (const [id, { missing, granted, held }] of this.#arrivals)
-      if (granted && held === undefined) yield { id, missing };
+  /** All, in the order of asking: whether they have memory, and whose parts have not landed. */
+  *all(): Iterable<{
+    readonly id: RequestId;
+    readonly granted: boolean;
+    readonly missing: ReadonlySet<InstanceIndex>;
+  }> {
+    for (const [id, { granted, missing }] of this.#arrivals) yield { id, granted, missing };
   }
 
   /** What the client hears first of a request that has landed. */

@@ -35,6 +35,11 @@ export class Roster<S extends Served> {
     return this.#live.values();
   }
 
+  /** Every request that has a sequence here, and how that stands: for those who look on. */
+  *sequences(): Iterable<{ readonly id: RequestId; readonly sequence: Sequence }> {
+    for (const { id, sequence } of this.#served.values()) yield { id, sequence };
+  }
+
   /** Was it here, or heard of, before? */
   hasLeft(id: RequestId): boolean {
     return this.#left.has(id);

@@ -6,6 +6,7 @@ import type { GenerationEvent, RequestId } from '../../cluster/ports.ts';
 import type { TraceRequest } from '../../trace/request.ts';
 import { Float64Pool } from '../../util/float64-pool.ts';
 import type { Simulation, SimulationConfig } from '../simulation.ts';
+import { cycleOfWaits, waitsOf } from './waits.ts';
 
 /** Between looks at what takes longer to look at. */
 const lookUs = 50_000;
@@ -14,8 +15,6 @@ const lookUs = 50_000;
  * conductor looks, the instance is given up or has reported what is missing; after as many again that is known, or nothing is.
  */
 const staleSilences = 2 * 1.25;
-/** Nobody computes for so long without waiting for somebody who waits in turn. */
-const cycleUs = 5_000_000;
 
 export class RequestChecks {
   events = 0;
@@ -30,8 +29,6 @@ export class RequestChecks {
   #nextUs = 0;
   /** By instance, family and block: since when the index names what is not there. */
   #staleSince = new Map<string, number>();
-  /** By a request that waits and one that it waits for: since when. */
-  #waitsSince = new Map<string, number>();
 
   constructor({ instances, blockTokens, faults }: SimulationConfig, trace: readonly TraceRequest[]) {
     this.#timeoutUs = faults?.times.timeoutUs ?? Number.POSITIVE_INFINITY;
@@ -128,25 +125,9 @@ export class RequestChecks {
     this.#staleSince = since;
   }
 
-  /** A computed prompt waits for memory that is kept for one which is to come from where the first one keeps its blocks. */
-  #checkWaits({ nowUs, inside: { instances } }: Simulation): void {
-    const since = new Map<string, number>();
-    for (const [from, { handOffs }] of instances.entries()) {
-      for (const { id, to } of handOffs.departures.stranded()) {
-        for (const other of this.#keptFor(instances, to, from)) {
-          const key = `${id} ${other}`;
-          since.set(key, this.#waitsSince.get(key) ?? nowUs);
-          if (nowUs - (since.get(key) ?? nowUs) > cycleUs)
-            throw new Error(`Requests broken: a cycle of waiting: ${id} at ${from} -> ${to} -> ${other} at ${from}`);
-        }
-      }
-    }
-    this.#waitsSince = since;
-  }
-
-  *#keptFor(instances: Simulation['inside']['instances'], at: InstanceIndex, from: InstanceIndex): Iterable<string> {
-    for (const expected of instances[at].handOffs.arrivals.expected())
-      if (expected.missing.has(from)) yield expected.id;
+  #checkWaits({ inside: { instances } }: Simulation): void {
+    const cycle = cycleOfWaits(waitsOf(instances));
+    if (cycle !== undefined) throw new Error(`Requests broken: a cycle of waiting: ${cycle}`);
   }
 
   /** Nothing has gone wrong for a while: all have been answered, and nobody holds anything. */
