@@ -141,6 +141,8 @@ export class Departures<Request, S extends Served> {
     const departure = this.#departures.get(id);
     if (departure?.to !== from) return undefined;
     this.#departures.delete(id);
+    // What it says may be an answer to one that was doubled, or asked again: nobody wants what is still on the way.
+    if (departure.granted) this.#push({ kind: 'stopStream', id, to: departure.to, of: 'handoff' });
     return departure.served;
   }
 

@@ -1,8 +1,8 @@
 // Who waits for whom: cycles are found, and only those out of which nobody helps.
 import { expect, it } from 'vitest';
-import { Simulation } from '../../src/sim/simulation.ts';
 import { cycleOfWaits, waitsOf } from '../../src/sim/faults/waits.ts';
-import { cluster, config, machine, requestOf } from './small-cluster.ts';
+import { Simulation } from '../../src/sim/simulation.ts';
+import { cluster, config, requestOf } from './small-cluster.ts';
 
 it('finds a way round when everybody in it waits for others in it', () => {
   const waits = new Map([
@@ -17,7 +17,7 @@ it('finds a way round when everybody in it waits for others in it', () => {
 });
 
 it('names prompts that wait for memory to land in, and none that cannot go on', () => {
-  const handOff = { ...machine.handOff, layerWise: false, landingTokens: 110 };
+  const handOff = { layerWise: false, landingTokens: 110, rechecks: false };
   const instances = cluster({ prefill: 2, decode: 1 }, { handOff, blocks: 16 });
   const seen = new Set<string>();
   const simulation: Simulation = new Simulation({

@@ -84,7 +84,7 @@ function instancesOf(dice: Dice, rechecks: boolean, tokensMax: number): readonly
   const machine = {
     ...({ cost, blockTokens, eviction: 'lru', coalesce: dice.chance(0.8), blocks: dice.between(20, 40) } as const),
     limits: { tokensMax, logitRowsMax: 33, sequencesMax: 8, stepUsDecoding: 20_000, stepUsPrefill: 100_000 },
-    handOff: { layerWise: dice.chance(0.7), landingTokens: dice.between(200, 2_000), rechecks },
+    handOff: { layerWise: dice.chance(0.7), landingTokens: dice.between(160, 600), rechecks },
     ...(dice.chance(0.3) && { tiers: { hostBlocks: dice.between(10, 60), ssdBlocks: 0 } }),
   };
   const of = (role: InstanceSpec['role'], count: number): InstanceSpec[] =>

@@ -30,7 +30,14 @@ export class RequestChecks {
   /** By instance, family and block: since when the index names what is not there. */
   #staleSince = new Map<string, number>();
 
+  /** (instances): by request, when its cancel was heard there. */
+  readonly #cancelled: readonly Map<RequestId, number>[];
+  /** Every message arrives. */
+  readonly #lossless: boolean;
+
   constructor({ instances, blockTokens, faults }: SimulationConfig, trace: readonly TraceRequest[]) {
+    this.#cancelled = instances.map(() => new Map());
+    this.#lossless = faults?.faults.some(({ kind }) => kind === 'loss' || kind === 'partition') !== true;
     this.#timeoutUs = faults?.times.timeoutUs ?? Number.POSITIVE_INFINITY;
     this.#silentUs = faults?.times.silentUs ?? 0;
     const longest = new Map<number, TraceRequest>();
@@ -55,18 +62,23 @@ export class RequestChecks {
     this.#checkAges(simulation);
     this.#checkNames(simulation);
     this.#checkWaits(simulation);
+    this.#checkCancelled(simulation);
   }
 
-  #watch({ inside }: Simulation): void {
+  #watch(simulation: Simulation): void {
+    const { inside } = simulation;
     const { faults } = inside;
     if (this.#watching || faults === undefined) return;
     this.#watching = true;
     faults.truth = {
       tell: (event) => this.#tell(event),
       told: (index, event) => {
-        if (event.kind === 'cancel') checkGone(inside.instances[index], index, event.id);
+        if (event.kind !== 'cancel') return;
+        this.#cancelled[index].set(event.id, simulation.nowUs);
+        checkGone(inside.instances[index], index, event.id);
       },
       lose: (instance, life) => {
+        this.#cancelled[instance].clear();
         this.#truth.join(instance, life);
         this.#truth.restore(instance, { life, number: 0, blocks: 0, words: new Uint32Array(0) });
       },
@@ -125,6 +137,21 @@ export class RequestChecks {
     this.#staleSince = since;
   }
 
+  /** What was cancelled does not come back; what others send for it ends when they hear so: one round trip after the cancel left. */
+  #checkCancelled({ nowUs, inside: { instances, network, faults } }: Simulation): void {
+    for (const [index, { roster, handOffs }] of instances.entries()) {
+      const cancelled = this.#cancelled[index];
+      if (cancelled.size === 0) continue;
+      for (const { id } of roster.live) if (cancelled.has(id)) throw held(index, id);
+      for (const { id } of handOffs.arrivals.all()) if (cancelled.has(id)) throw held(index, id);
+    }
+    for (const { kind, from, to, name } of network.transfers) {
+      const heardUs = this.#cancelled[kind === 'prefix' ? to : from].get(name);
+      if (heardUs === undefined || (kind === 'prefix' && !this.#lossless)) continue;
+      if (nowUs > heardUs + (kind === 'prefix' ? (faults?.longestUs ?? 0) : 0)) throw held(from, name);
+    }
+  }
+
   #checkWaits({ inside: { instances } }: Simulation): void {
     const cycle = cycleOfWaits(waitsOf(instances));
     if (cycle !== undefined) throw new Error(`Requests broken: a cycle of waiting: ${cycle}`);
@@ -152,7 +179,10 @@ export class RequestChecks {
 
 /** What is cancelled holds nothing, but for rows of the step that runs. */
 function checkGone({ roster, handOffs }: LengthInstance, index: InstanceIndex, id: RequestId): void {
-  const held = [...handOffs.arrivals.awaited()].includes(id) || handOffs.departures.has(id);
-  if (held || roster.has(id))
-    throw new Error(`Requests broken: instance ${index} holds request ${id}, which is cancelled`);
+  const awaited = [...handOffs.arrivals.awaited()].includes(id) || handOffs.departures.has(id);
+  if (awaited || roster.has(id)) throw held(index, id);
+}
+
+function held(index: InstanceIndex, id: RequestId): Error {
+  return new Error(`Requests broken: instance ${index} holds request ${id}, which is cancelled`);
 }
