@@ -148,8 +148,8 @@ describe('groups beside prompts of their members', () => {
   it('are not for a prompt most of which is cached', () => {
     const groups = (family: number) => {
       // It ends where it was computed, which is told at once.
-      const trace = [requestOf(0, 0, 140, 1, 0), requestOf(1, 1_000_000, 150, 4, family)];
-      return run(trace, { instances, pipeline: { members: 2, tokensOver: 140 } }).outcome.groupPrefills;
+      const trace = [requestOf(0, 0, 80, 1, 0), requestOf(1, 1_000_000, 150, 4, family)];
+      return run(trace, { instances, pipeline: { members: 4, tokensOver: 100 } }).outcome.groupPrefills;
     };
     expect([groups(0), groups(1)]).toEqual([0, 1]);
   });
