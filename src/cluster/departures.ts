@@ -22,6 +22,8 @@ interface Departure<Request, S> {
   readonly tokens: number;
   /** Instances that send a part each; undefined: this one sends all. */
   readonly senders: readonly InstanceIndex[] | undefined;
+  /** Of the senders this one asks. */
+  readonly asks: boolean;
   /** The other side has been asked for memory, and has given it. */
   asked: boolean;
   granted: boolean;
@@ -69,8 +71,8 @@ export class Departures<Request, S extends Served> {
     group?: { readonly senders: readonly InstanceIndex[]; readonly asks: boolean },
   ): void {
     const { length: tokens } = served.sequence;
-    const asked = group?.asks === false;
-    const state = { asked, granted: false, streamed: 0, held: undefined };
+    const asks = group?.asks !== false;
+    const state = { asks, asked: !asks, granted: false, streamed: 0, held: undefined };
     this.#departures.set(served.id, { request, served, to, toLife: life, tokens, senders: group?.senders, ...state });
   }
 
@@ -89,8 +91,11 @@ export class Departures<Request, S extends Served> {
 
   /** Asks again where there was no answer, or not the last one. */
   askAgain(): void {
-    for (const departure of this.#departures.values())
-      if (departure.asked && (!departure.granted || departure.held !== undefined)) this.#reserve(departure);
+    for (const departure of this.#departures.values()) {
+      const { asked, asks, granted, held } = departure;
+      // A member who does not ask must not do so before all have begun.
+      if (asked && (held !== undefined || (asks && !granted))) this.#reserve(departure);
+    }
   }
 
   #reserve(departure: Departure<Request, S>): void {
