@@ -18,7 +18,6 @@ export const borrowFields = {
   guestShare: numeric(z.number().min(0.01).max(0.9)).default(0.3),
   lookAheadMs: positive.default(1000),
   leaseMs: positive.default(2000),
-  patienceMs: positive.default(5000),
   borrowAhead: z.boolean().default(true),
   settle: z.boolean().default(true),
   settleMs: positive.default(500),
@@ -38,7 +37,6 @@ export function addBorrowFlags(command: Command): Command {
     .option('--guest-share <share>', 'of a step that a busy creditor spends on its guests at most (default: 0.3)')
     .option('--look-ahead-ms <ms>', 'how far growth is looked ahead (default: 1000)')
     .option('--lease-ms <ms>', 'after which a loan that is not renewed is reclaimed (default: 2000)')
-    .option('--patience-ms <ms>', 'how long a request waits for memory before it lets others try (default: 5000)')
     .option('--no-borrow-ahead', 'borrow only when memory is full')
     .option('--no-settle', 'leave cycles of debts as they are (no DGFM)')
     .option('--settle-ms <ms>', 'between two attempts to find a cycle of debts (default: 500)');
@@ -77,7 +75,6 @@ export function withBorrowing(
         stagingBlocks: Math.ceil(pools[instance] * stagingShare),
         borrowableBlocks: spec.role === 'mixed' ? all - lendable[instance] : 0,
         rangeBlocks: Math.max(1, Math.ceil(rangeTokens / spec.machine.blockTokens)),
-        patienceUs: options.patienceMs * 1000,
       },
     },
   }));

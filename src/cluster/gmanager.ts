@@ -1,6 +1,7 @@
 // The gManager machine: keeps the debt ledger from heartbeats, names creditors, and settles cycles of debts. All it knows can be heard again.
 import { DebtLedger } from '../policy/lending/debt-ledger.ts';
 import type { InstanceId } from '../policy/lending/terms.ts';
+import { Turns } from '../policy/lending/turns.ts';
 import { Coordinator, type CoordinatorConfig } from './lending/coordinator.ts';
 import type { Envelope, GManagerEvent, LendingEffect, LendingMessage } from './lending/messages.ts';
 import { Outbox } from './lending/outbox.ts';
@@ -20,6 +21,7 @@ interface Asker {
 /** Starts with nothing: after one heartbeat of each instance it knows what there is to know. */
 export class GManager {
   readonly ledger: DebtLedger;
+  readonly turns = new Turns();
   readonly #config: GManagerConfig;
   readonly #out: Outbox;
   readonly #coordinator: Coordinator;
@@ -41,6 +43,7 @@ export class GManager {
   step(nowUs: number, event: GManagerEvent): readonly LendingEffect[] {
     this.#out.begin(nowUs);
     const silent = this.ledger.forgetSilent(nowUs - this.#config.times.silentUs);
+    this.turns.forget(silent);
     for (let i = 0; i < silent.length; i++) this.#out.met('lost', 'heartbeat');
     if (event.kind === 'message') this.#hear(event.envelope);
     this.#coordinator.tick();
@@ -61,6 +64,7 @@ export class GManager {
     switch (message.kind) {
       case 'heartbeat': {
         const hearing = this.ledger.hear(this.#out.nowUs, from, fromLife, message.report);
+        if (hearing === 'new' || hearing === 'gap') this.turns.hear(from, fromLife, message.report.turn);
         if (hearing !== 'new') this.#out.met(hearing === 'gap' ? 'lost' : hearing, 'heartbeat');
         break;
       }
@@ -93,7 +97,13 @@ export class GManager {
     }
     this.#askers.set(from, { life, query: message.query });
     for (const refusal of message.refusals) this.ledger.refuse(refusal);
-    const creditors = this.ledger.candidates(from, message.memory, message.blocks);
-    this.#out.send(from, life, { kind: 'candidates', query: message.query, creditors });
+    const { query, memory, blocks, turn, prior } = message;
+    if (turn !== undefined) this.turns.hear(from, life, turn.number);
+    const held = this.turns.holder === from ? turn : undefined;
+    const creditors =
+      held !== undefined || (prior && blocks > 0)
+        ? this.ledger.candidatesInTurn(from, memory, held?.blocks ?? blocks, query)
+        : this.ledger.candidates(from, memory, blocks);
+    this.#out.send(from, life, { kind: 'candidates', query, creditors, turn: held?.number });
   }
 }

@@ -15,7 +15,7 @@ import type { InstanceConfig } from './instance-config.ts';
 import { InstanceTotals } from './instance-totals.ts';
 import { type Landing, takeLanded } from './landed.ts';
 import { landingMemory } from './landing-memory.ts';
-import { Borrower } from './lending/borrower.ts';
+import { Borrower, borrowableBlocks } from './lending/borrower.ts';
 import type { InstanceEvent, PrefixFetch, StepNumber } from './messages.ts';
 import { concernsPrefixes, hearPeers, type Peers } from './peers.ts';
 import { Pinning } from './pinning.ts';
@@ -122,7 +122,8 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
 
   /** Tokens of the longest sequence that the pages hold, and what can be borrowed: infinite where every layer has a window and the windows fit. */
   get capacityTokens(): number {
-    return this.#cache.capacityTokens + (this.#config.borrowing?.borrowableBlocks ?? 0) * this.#config.blockTokens;
+    const borrowable = this.#config.borrowing === undefined ? 0 : borrowableBlocks(this.#config.borrowing);
+    return this.#cache.capacityTokens + borrowable * this.#config.blockTokens;
   }
 
   /** Tokens of prompts that were found in pinned blocks. */

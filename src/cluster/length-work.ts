@@ -177,6 +177,7 @@ class ServedLengths implements Served {
     this.sequence = new Sequence({
       content: new LengthContent(request, chain),
       promptLength: request.trace.inputTokens,
+      lengthMax: request.inputTokens + request.outputTokens,
       groups: 1,
       priority: request.trace.priority ?? 0,
       background: request.trace.batch ?? false,

@@ -1,11 +1,5 @@
 // The rManager machine: owns an instance's rBlocks at home and abroad, lends to others, borrows ahead of need, and tells the gManager.
-import {
-  blocksLendable,
-  blocksToGiveBack,
-  blocksWanted,
-  type Demand,
-  type LendingPolicy,
-} from '../policy/lending/borrowing.ts';
+import { blocksLendable, blocksToGiveBack, blocksWanted, type LendingPolicy } from '../policy/lending/borrowing.ts';
 import type { LendingMemory } from '../policy/lending/lending-memory.ts';
 import { type RBlockId, type RBlockPlace, RBlockTable } from '../policy/lending/rblock-table.ts';
 import type { InstanceId, Memory } from '../policy/lending/terms.ts';
@@ -13,7 +7,7 @@ import { Asking } from './lending/asking.ts';
 import { Creditor } from './lending/creditor.ts';
 import type { Debt } from './lending/debt.ts';
 import { Debtor } from './lending/debtor.ts';
-import type { Envelope, LendingEffect, RManagerEvent } from './lending/messages.ts';
+import type { Envelope, Gathering, Growth, LendingEffect, RManagerEvent } from './lending/messages.ts';
 import { Outbox } from './lending/outbox.ts';
 import { Settler } from './lending/settler.ts';
 import type { LendingTimes } from './lending/times.ts';
@@ -45,15 +39,17 @@ export class RManager {
   #epoch = 0;
   #sequence = 0;
   #heartbeatAtUs = 0;
-  #demand: Demand = { blocksPerSecond: 0, aheadBlocks: 0 };
-  /** Blocks that nothing but a recall would free. */
-  #starvedBlocks = 0;
+  #growth: Growth = noGrowth;
+  #toldTurn: number | undefined;
 
   constructor(config: RManagerConfig) {
     const { memories, policy, times } = config;
     this.#config = config;
     this.#out = new Outbox(config.instance, config.life);
-    this.creditor = new Creditor(memories, policy, times, this.#out, () => this.#wanted() > 0);
+    this.creditor = new Creditor(memories, policy, times, this.#out, {
+      isShort: () => this.#wanted() > 0 || this.#asking.hasTurn,
+      promisedBlocks: () => this.#growth.promisedBlocks,
+    });
     this.debtor = new Debtor(times, this.#out, this.table);
     this.#asking = new Asking(times, this.#out, this.debtor);
     const parts = { memories, table: this.table, creditor: this.creditor, debtor: this.debtor };
@@ -77,8 +73,7 @@ export class RManager {
         this.#hear(event.envelope);
         break;
       case 'growth':
-        this.#demand = event;
-        this.#starvedBlocks = event.starvedBlocks;
+        this.#grow(event);
         break;
       case 'fetched':
         this.#settler.fetched(event.settlement);
@@ -93,7 +88,7 @@ export class RManager {
     this.#settler.tick();
     this.#balance();
     this.debtor.flush();
-    if (nowUs >= this.#heartbeatAtUs) this.#beat();
+    if (nowUs >= this.#heartbeatAtUs || this.#growth.turn?.number !== this.#toldTurn) this.#beat();
     return this.#out.effects;
   }
 
@@ -182,6 +177,7 @@ export class RManager {
         break;
       case 'lend':
         if (this.debtor.lent(envelope, message)) this.#asking.lent(message.loan);
+        if (this.#growth.gathered > 0 && !this.hasTurn) this.debtor.promise();
         break;
       case 'refuse':
         this.#asking.refused(envelope, message);
@@ -213,9 +209,15 @@ export class RManager {
   #balance(): void {
     const { policy, memories } = this.#config;
     const { available } = memories.device.figures;
-    this.#asking.want(this.#wanted());
-    this.debtor.giveIdle(blocksToGiveBack(available, this.#demand, this.debtor.inHand, policy));
-    const short = Math.max(policy.recallBlocks - available, this.#starvedBlocks);
+    const turn = this.#gathering();
+    this.#asking.want(this.#wanted(), turn, this.#growth.gathered > 0);
+    const aheadBlocks = this.#growth.aheadBlocks + (this.hasTurn ? (this.#growth.turn?.blocks ?? 0) : 0);
+    const demand = { ...this.#growth, aheadBlocks };
+    this.debtor.giveIdle(blocksToGiveBack(available, demand, this.debtor.inHand, policy));
+    // While room is made for another, prompts that wait here give way.
+    const waits = this.creditor.hold === undefined ? this.#growth.starvedBlocks : 0;
+    const starved = this.hasTurn ? (turn?.blocks ?? 0) : waits;
+    const short = Math.max(policy.recallBlocks - available, starved);
     if (short > 0) this.creditor.recall('device', short);
   }
 
@@ -224,10 +226,30 @@ export class RManager {
     return this.#asking.isBusy;
   }
 
-  #wanted(): number {
+  /** It gathers for the prompt that waits. */
+  get hasTurn(): boolean {
+    return this.#asking.hasTurn;
+  }
+
+  /** A prompt that is let in was promised what is held; when the last one has ended, nobody is. */
+  #grow(growth: Growth): void {
+    if (growth.gatherings > this.#growth.gatherings) this.debtor.promise();
+    if (growth.gathered === 0 && this.#growth.gathered > 0) this.debtor.unpromise();
+    this.#growth = growth;
+  }
+
+  /** Blocks to borrow now, with so many needed besides. */
+  #wanted(besides = 0): number {
     const { policy, memories } = this.#config;
     const inHand = this.debtor.inHand + this.#spareHost();
-    return blocksWanted(memories.device.figures.available, this.#demand, inHand, policy);
+    const demand = { ...this.#growth, aheadBlocks: this.#growth.aheadBlocks + besides };
+    return blocksWanted(memories.device.figures.available, demand, inHand, policy);
+  }
+
+  /** What is missing for the prompt that waits. */
+  #gathering(): Gathering | undefined {
+    const { turn } = this.#growth;
+    return turn && { number: turn.number, blocks: this.#wanted(turn.blocks) };
   }
 
   #spareHost(): number {
@@ -237,9 +259,12 @@ export class RManager {
   #beat(): void {
     const { creditor, debtor } = this;
     this.#heartbeatAtUs = this.#out.nowUs + this.#config.times.heartbeatUs;
+    this.#toldTurn = this.#growth.turn?.number;
     const report = {
       sequence: ++this.#sequence,
       lendable: { device: creditor.lendable('device'), host: creditor.lendable('host') },
+      lendableInTime: { device: creditor.lendableInTime('device'), host: creditor.lendableInTime('host') },
+      turn: this.#toldTurn,
       debts: debtor.totals,
       loans: creditor.totals,
     };
@@ -263,3 +288,14 @@ export class RManager {
       throw new Error(`rManager broken: ${home} rBlocks at home, ${device.local} + ${host.local} blocks for them`);
   }
 }
+
+const noGrowth: Growth = {
+  kind: 'growth',
+  blocksPerSecond: 0,
+  aheadBlocks: 0,
+  starvedBlocks: 0,
+  promisedBlocks: 0,
+  turn: undefined,
+  gathered: 0,
+  gatherings: 0,
+};

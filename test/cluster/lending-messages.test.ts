@@ -4,7 +4,7 @@ import { parseEnvelope } from '../../src/cluster/lending/parse.ts';
 import { createLendingWorld } from '../../src/sim/lending/chaos.ts';
 import { roughFaults } from '../../src/sim/lending/faults.ts';
 
-const borrow = { kind: 'borrow', loan: 1, memory: 'host', blocks: 3, closedBelow: 1 };
+const borrow = { kind: 'borrow', loan: 1, memory: 'host', blocks: 3, gathers: false, prior: false, closedBelow: 1 };
 const sent = (message: unknown, more: object = {}) => ({ from: 0, fromLife: 1, to: 2, toLife: 1, message, ...more });
 
 it('takes every message that the machines send, through JSON', () => {

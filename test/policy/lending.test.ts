@@ -18,7 +18,8 @@ import type { LendingReport } from '../../src/policy/lending/terms.ts';
 const line = (a: number, b: number) => Math.abs(a - b);
 
 function report(sequence: number, device: number, more: Partial<LendingReport> = {}): LendingReport {
-  return { sequence, lendable: { device, host: 0 }, debts: [], loans: [], ...more };
+  const lendable = { device, host: 0 };
+  return { sequence, lendable, lendableInTime: lendable, turn: undefined, debts: [], loans: [], ...more };
 }
 
 /** A ledger that has heard one heartbeat of each instance. */

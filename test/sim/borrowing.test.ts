@@ -65,7 +65,6 @@ function instances(count: number, changes: Partial<InstanceSpec['machine']> = {}
         stagingBlocks: 8,
         borrowableBlocks: lendable * (count - 1),
         rangeBlocks: 2,
-        patienceUs: 500_000,
       },
       ...changes,
     },

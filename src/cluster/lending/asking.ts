@@ -1,9 +1,10 @@
 // How an instance gets a loan: asks the gManager for creditors, tries them in turn, then asks again.
 import type { Candidate, Memory, Refusal } from '../../policy/lending/terms.ts';
 import { memories } from '../../policy/lending/terms.ts';
+import type { TurnNumber } from '../../policy/lending/turns.ts';
 import type { Debt } from './debt.ts';
 import type { Debtor } from './debtor.ts';
-import type { Envelope, LendingMessage } from './messages.ts';
+import type { Envelope, Gathering, LendingMessage } from './messages.ts';
 import type { Outbox } from './outbox.ts';
 import type { LendingTimes } from './times.ts';
 
@@ -28,7 +29,12 @@ export class Asking {
   readonly #debtor: Debtor;
   #stage: Stage = { kind: 'idle' };
   #memory: Memory = 'device';
-  #wanted = 0;
+  #ordinary = 0;
+  #turn: Gathering | undefined;
+  /** One runs that was promised memory. */
+  #prior = false;
+  /** The turn that the gManager gave. */
+  #held: TurnNumber | undefined;
   #query = 0;
   #answeredQuery = 0;
   #notBeforeUs = 0;
@@ -41,20 +47,35 @@ export class Asking {
     this.#debtor = debtor;
   }
 
-  /** An answer is waited for. */
+  /** An answer is waited for that those who run may get memory by. */
   get isBusy(): boolean {
-    return this.#stage.kind !== 'idle';
+    return this.#stage.kind !== 'idle' && this.#ordinary > 0;
+  }
+
+  /** It gathers for the prompt that waits, before all others. */
+  get hasTurn(): boolean {
+    return this.#turn !== undefined && this.#turn.number === this.#held;
+  }
+
+  get #wanted(): number {
+    return this.#turn !== undefined && this.hasTurn ? this.#turn.blocks : this.#ordinary;
+  }
+
+  get #isWanting(): boolean {
+    return this.#ordinary > 0 || (this.#turn?.blocks ?? 0) > 0;
   }
 
   get nextUs(): number {
     if (this.#stage.kind !== 'idle') return this.#stage.untilUs;
-    return this.#wanted > 0 ? this.#notBeforeUs : Number.POSITIVE_INFINITY;
+    return this.#isWanting ? this.#notBeforeUs : Number.POSITIVE_INFINITY;
   }
 
-  /** So many blocks are wanted now; what has been asked for already goes on. */
-  want(blocks: number): void {
-    this.#wanted = blocks;
-    if (blocks > 0 && this.#stage.kind === 'idle' && this.#out.nowUs >= this.#notBeforeUs) this.#ask('device');
+  /** So many blocks are wanted now, and by the prompt that waits for its turn; what has been asked for already goes on. */
+  want(blocks: number, turn: Gathering | undefined, prior: boolean): void {
+    this.#prior = prior;
+    this.#ordinary = blocks;
+    this.#turn = turn;
+    if (this.#isWanting && this.#stage.kind === 'idle' && this.#out.nowUs >= this.#notBeforeUs) this.#ask('device');
   }
 
   /** Time-outs: the same is said again, then the next is tried. */
@@ -83,6 +104,7 @@ export class Asking {
     }
     this.#answeredQuery = message.query;
     this.#refusals = [];
+    this.#held = message.turn;
     this.#tryNext(message.creditors, this.#wanted);
   }
 
@@ -118,7 +140,7 @@ export class Asking {
   }
 
   #ask(memory: Memory): void {
-    if (this.#wanted <= 0) {
+    if (!this.#isWanting) {
       this.#stage = { kind: 'idle' };
       return;
     }
@@ -127,7 +149,9 @@ export class Asking {
       kind: 'query',
       query: ++this.#query,
       memory,
-      blocks: this.#wanted,
+      blocks: this.#ordinary,
+      turn: this.#turn,
+      prior: this.#prior,
       refusals: this.#refusals,
     } as const;
     this.#out.send('gmanager', undefined, message);
@@ -137,7 +161,8 @@ export class Asking {
   #tryNext(creditors: readonly Candidate[], wanted: number): void {
     const blocks = Math.min(wanted, this.#wanted);
     if (blocks <= 0) {
-      this.#stage = { kind: 'idle' };
+      if (this.#isWanting) this.#rest();
+      else this.#stage = { kind: 'idle' };
       return;
     }
     if (creditors.length === 0) {
@@ -145,7 +170,10 @@ export class Asking {
       return;
     }
     const [first, ...others] = creditors;
-    const debt = this.#debtor.ask(first.instance, first.life, this.#memory, blocks);
+    const debt = this.#debtor.ask(first.instance, first.life, this.#memory, blocks, {
+      gathers: this.hasTurn || this.#prior,
+      prior: this.#prior && !this.hasTurn,
+    });
     const untilUs = this.#out.nowUs + this.#times.answerUs;
     this.#stage = { kind: 'borrowing', debt, blocks, asks: 1, untilUs, others };
   }
@@ -156,6 +184,10 @@ export class Asking {
       this.#ask(next);
       return;
     }
+    this.#rest();
+  }
+
+  #rest(): void {
     this.#stage = { kind: 'idle' };
     this.#notBeforeUs = this.#out.nowUs + this.#times.askAgainUs;
   }

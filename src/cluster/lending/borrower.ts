@@ -1,5 +1,6 @@
 // What an instance that serves requests does with borrowed memory: moves blocks of long sequences there, and lets go when they are lost or wanted back.
 import type { Batcher } from '../../policy/batching/batcher.ts';
+import { firstGathering, gatheredCount, pagesPromised } from '../../policy/batching/gathering.ts';
 import type { Overflow, Relief } from '../../policy/batching/overflow.ts';
 import type { Sequence } from '../../policy/batching/sequence.ts';
 import type { BlockCache } from '../../policy/blocks/block-cache.ts';
@@ -12,7 +13,7 @@ import { RManager } from '../rmanager.ts';
 import { AwayMoves } from './away-moves.ts';
 import type { BlocksToMove, MoveNumber } from './block-moves.ts';
 import { DemandTeller } from './demand.ts';
-import type { Envelope, LendingEffect, RManagerEvent, SettlementId } from './messages.ts';
+import type { Envelope, Gathering, LendingEffect, RManagerEvent, SettlementId } from './messages.ts';
 import { type RemoteWork, remoteWork } from './remote-work.ts';
 import { Stalls } from './stalls.ts';
 import type { LendingTimes } from './times.ts';
@@ -22,12 +23,10 @@ export interface BorrowingConfig {
   readonly policy: LendingPolicy;
   readonly times: LendingTimes;
   readonly stagingBlocks: number;
-  /** Blocks that all others together may lend: what a request may need beyond the instance's own. */
+  /** Blocks that all others together may lend. */
   readonly borrowableBlocks: number;
   /** Blocks that move together: those of whole attention ranges. */
   readonly rangeBlocks: number;
-  /** For memory that nobody gives: then a sequence starts again, and a prompt that waits lets others try. */
-  readonly patienceUs: number;
 }
 
 export type BorrowerEffect =
@@ -53,17 +52,22 @@ export interface BorrowingTotals {
 /** Tables of sequences change between two steps only. */
 export class Borrower implements Overflow {
   readonly rmanager: RManager;
-  readonly stalls: Stalls;
+  readonly stalls = new Stalls();
   readonly #config: BorrowingConfig;
   readonly #cache: BlockCache;
   readonly #push: (effect: BorrowerEffect) => void;
   readonly #moves: AwayMoves;
-  readonly #demand: DemandTeller;
+  readonly #demand = new DemandTeller();
+  /** Nothing runs, and a prompt waits. */
+  #starves = false;
+  /** The hold that was met last, and who came before the one before it ended: they are let in during this one. */
+  #hold: number | undefined;
+  #passUpTo = -1;
   #batcher: Batcher | undefined;
   #nowUs = 0;
 
   constructor(config: BorrowingConfig, cache: BlockCache, push: (effect: BorrowerEffect) => void) {
-    const { instance, policy, times, stagingBlocks, patienceUs } = config;
+    const { instance, policy, times, stagingBlocks } = config;
     this.#config = config;
     this.#cache = cache;
     this.#push = push;
@@ -78,9 +82,6 @@ export class Borrower implements Overflow {
         stop: (move) => push({ kind: 'stopMove', move }),
       },
     );
-    // Two that wait for one another do not give up at the same time.
-    this.stalls = new Stalls(patienceUs * (1 + instance));
-    this.#demand = new DemandTeller(patienceUs, patienceUs * (1 + instance));
   }
 
   /** The batcher whose sequences it moves. */
@@ -89,14 +90,12 @@ export class Borrower implements Overflow {
   }
 
   get nextUs(): number {
-    // What was due before is looked at in the next plan.
-    const later = (us: number) => (us > this.#nowUs ? us : Number.POSITIVE_INFINITY);
-    return Math.min(this.rmanager.nextUs, later(this.stalls.nextUs), later(this.#demand.nextUs));
+    return this.rmanager.nextUs;
   }
 
   /** Somebody waits for memory that is asked for: nothing need run. */
   get awaited(): number {
-    return this.stalls.size + Number(this.#demand.starves);
+    return this.stalls.size + Number(this.#starves);
   }
 
   get totals(): BorrowingTotals {
@@ -118,7 +117,6 @@ export class Borrower implements Overflow {
   /** Whatever its instance hears; a `wake` may also mean that a plan is to be made again. */
   hear(nowUs: number, event: BorrowerEvent | { readonly kind: string }): void {
     this.#nowUs = nowUs;
-    this.#demand.advance(nowUs);
     if (!isOurs(event)) return;
     if (event.kind === 'lending') this.#hear({ kind: 'message', envelope: event.envelope });
     else if (event.kind === 'moved') this.#moves.arrived(event.move);
@@ -141,6 +139,7 @@ export class Borrower implements Overflow {
   /** No step is in flight: tables change now, and sequences that lost blocks go back to the queue. */
   between(): void {
     this.#moves.carryOut();
+    this.#lookAtHold();
     for (const [sequence, { broken }] of this.#moves.book.all) if (broken) this.#batcher?.recompute(sequence);
   }
 
@@ -156,11 +155,41 @@ export class Borrower implements Overflow {
     const running = batcher.running.length + batcher.parked.size;
     const alone = running === 0 && batcher.waiting.length > 0;
     const ahead = Math.ceil(batcher.pagesAhead / blockPages) - this.#moves.outBlocks;
+    this.#starves = alone;
+    const promised = Math.ceil(pagesPromised(batcher) / blockPages) - this.#moves.outBlocks;
     const inHand = this.rmanager.debtor.inHand;
-    const figures = { rows, decodeRows, available, ahead, inHand, alone };
-    const event = this.#demand.tell(this.#nowUs, figures, (decodeRows * 1e6) / (blockTokens * predictedUs));
+    const turn = this.#gathering(batcher);
+    const counts = { gathered: gatheredCount(batcher), gatherings: batcher.gatherings };
+    const figures = { rows, decodeRows, available, ahead, promised, inHand, alone, turn, ...counts };
+    const event = this.#demand.tell(figures, (decodeRows * 1e6) / (blockTokens * predictedUs));
     if (event !== undefined) this.#hear(event);
     while (this.#spill()) {}
+  }
+
+  #gathering(batcher: Batcher): Gathering | undefined {
+    const gathering = firstGathering(batcher);
+    if (gathering === undefined) return undefined;
+    const pages = gathering.pages + this.slackPages;
+    return { number: gathering.sequence.arrival, blocks: Math.ceil(pages / this.#cache.blockPages) };
+  }
+
+  /** One hold keeps a prompt out, not two: who waits when one ends is let in during the next. */
+  #lookAtHold(): void {
+    const { hold } = this.rmanager.creditor;
+    if (hold === this.#hold) return;
+    if (this.#hold !== undefined) {
+      for (const { arrival } of this.#batcher?.waiting ?? []) this.#passUpTo = Math.max(this.#passUpTo, arrival);
+    }
+    this.#hold = hold;
+  }
+
+  admits(sequence: Sequence): boolean {
+    if (this.#hold !== undefined && sequence.arrival > this.#passUpTo) return false;
+    return this.rmanager.hasTurn || this.#batcher?.room.isOverlong(sequence) !== true;
+  }
+
+  get slackPages(): number {
+    return slackBlocks(this.#config.rangeBlocks) * this.#cache.blockPages;
   }
 
   remoteWork(planned: readonly { readonly sequence: Sequence }[]): readonly RemoteWork[] | undefined {
@@ -170,18 +199,13 @@ export class Borrower implements Overflow {
   }
 
   get pagesInHand(): number {
-    const inHand = this.#demand.paused ? 0 : this.rmanager.debtor.inHand;
-    return (inHand + this.#moves.outBlocks) * this.#cache.blockPages;
+    return (this.rmanager.debtor.inHand + this.#moves.outBlocks) * this.#cache.blockPages;
   }
 
   relieve(sequence: Sequence): Relief {
-    const stall = this.stalls.meet(this.#nowUs, sequence);
-    if (stall === 'too long') {
-      this.#demand.pause(this.#nowUs);
-      return 'hopeless';
-    }
+    const isNew = this.stalls.meet(this.#nowUs, sequence);
     if (this.#moves.makesRoom || this.#spill()) return 'coming';
-    return stall === 'new' || this.rmanager.isAsking ? 'coming' : 'none';
+    return isNew || this.rmanager.isAsking ? 'coming' : 'none';
   }
 
   release(sequence: Sequence): void {
@@ -247,6 +271,16 @@ export class Borrower implements Overflow {
     this.rmanager.check();
     this.#moves.book.check(this.rmanager.table);
   }
+}
+
+/** Blocks that the ends of what moves may leave unused, of which whole ranges go. */
+function slackBlocks(rangeBlocks: number): number {
+  return 2 * (rangeBlocks - 1);
+}
+
+/** What a request may need beyond the instance's own memory. */
+export function borrowableBlocks({ borrowableBlocks, rangeBlocks }: BorrowingConfig): number {
+  return Math.max(0, borrowableBlocks - slackBlocks(rangeBlocks));
 }
 
 const nothing = { rows: 0, decodeRows: 0 };

@@ -13,6 +13,8 @@ interface Loan {
   readonly granted: readonly BlockId[];
   readonly blocks: Set<BlockId>;
   leaseEndUs: number;
+  /** A prompt that runs was promised it: it is not recalled. */
+  firm: boolean;
   /** Recalled: the debtor may keep so many. */
   keep: number;
   /** From here on the lease is not renewed while more are held. */
@@ -30,6 +32,14 @@ interface Debtor {
 
 type Said<Kind extends LendingMessage['kind']> = Extract<LendingMessage, { kind: Kind }>;
 
+/** What its instance needs itself. */
+interface Needs {
+  /** Does it want to borrow? */
+  readonly isShort: () => boolean;
+  /** Of device memory, for those who run. */
+  readonly promisedBlocks: () => number;
+}
+
 /** Answers every message in the step that heard it, and never borrows to do so: nobody who waits for it waits for a third. */
 export class Creditor {
   readonly #memories: Readonly<Record<Memory, LendingMemory>>;
@@ -37,17 +47,19 @@ export class Creditor {
   readonly #times: LendingTimes;
   readonly #out: Outbox;
   readonly #debtors = new Map<InstanceId, Debtor>();
-  readonly #isShort: () => boolean;
+  readonly #needs: Needs;
+  /** Room is made for one who gathers. */
+  #hold: { readonly debtor: InstanceId; readonly number: number; untilUs: number } | undefined;
+  #holds = 0;
 
-  /** @param isShort whether the instance wants to borrow itself */
   constructor(
     memories: Readonly<Record<Memory, LendingMemory>>,
     policy: LendingPolicy,
     times: LendingTimes,
     out: Outbox,
-    isShort: () => boolean,
+    needs: Needs,
   ) {
-    this.#isShort = isShort;
+    this.#needs = needs;
     this.#memories = memories;
     this.#policy = policy;
     this.#times = times;
@@ -56,7 +68,30 @@ export class Creditor {
 
   /** One that is short lends nothing, of no memory: or two would borrow from one another for ever. */
   lendable(memory: Memory): number {
-    return this.#isShort() ? 0 : blocksLendable(this.#memories[memory].figures, this.#policy);
+    return this.#needs.isShort() ? 0 : blocksLendable(this.#memories[memory].figures, this.#policy);
+  }
+
+  /** What could be lent besides, were all sequences here over. */
+  lendableInTime(memory: Memory): number {
+    const { total, lent } = this.#memories[memory].figures;
+    return blocksLendable({ total, available: total - lent, lent }, this.#policy);
+  }
+
+  /** To one who gathers: all but what those who run here were promised. */
+  #lendableInTurn(memory: Memory): number {
+    const promised = memory === 'device' ? this.#needs.promisedBlocks() : 0;
+    return Math.max(
+      0,
+      Math.min(
+        blocksLendable(this.#memories[memory].figures, this.#policy),
+        this.#memories[memory].figures.available - this.#policy.lowWaterBlocks - promised,
+      ),
+    );
+  }
+
+  /** Which hold it is: while there is one, nobody who came since the last one ended starts here. */
+  get hold(): number | undefined {
+    return this.#hold?.number;
   }
 
   get totals(): readonly LoanTotal[] {
@@ -77,9 +112,9 @@ export class Creditor {
     return known?.life === life ? known.loans.get(loan)?.blocks : undefined;
   }
 
-  /** When the next lease ends; Infinity when nothing is lent. */
+  /** When the next lease or a hold ends. */
   get nextUs(): number {
-    let next = Number.POSITIVE_INFINITY;
+    let next = this.#hold?.untilUs ?? Number.POSITIVE_INFINITY;
     for (const { loans } of this.#debtors.values())
       for (const loan of loans.values()) next = Math.min(next, loan.leaseEndUs);
     return next;
@@ -87,6 +122,7 @@ export class Creditor {
 
   /** Reclaims what was not renewed in time: its debtor is dead, cut off, or did not heed a recall. */
   expire(): void {
+    if (this.#hold !== undefined && this.#hold.untilUs <= this.#out.nowUs) this.#hold = undefined;
     for (const debtor of this.#debtors.values()) {
       for (const loan of debtor.loans.values()) {
         if (loan.leaseEndUs <= this.#out.nowUs) this.#close(debtor, loan);
@@ -116,8 +152,12 @@ export class Creditor {
       return;
     }
     const { memory } = message;
-    const count = Math.min(message.blocks, this.lendable(memory));
-    if (count === 0) {
+    if (message.prior) this.#hold = undefined;
+    const lendable = this.#lendableTo(from as InstanceId, message);
+    const count = Math.min(message.blocks, lendable);
+    const makesRoom = message.gathers && (this.#hold === undefined || this.#hold.debtor === from);
+    if (makesRoom && count < message.blocks) this.#makeRoom(from as InstanceId, memory, message.blocks - count);
+    if (count < (message.gathers ? Math.min(message.blocks, this.#policy.loanBlocksMin) : 1)) {
       this.#out.send(from, fromLife, { kind: 'refuse', loan: message.loan, memory, sequence });
       return;
     }
@@ -133,11 +173,25 @@ export class Creditor {
       granted,
       blocks: new Set(granted),
       leaseEndUs: this.#out.nowUs + this.#times.leaseUs,
+      firm: false,
       keep: Number.MAX_SAFE_INTEGER,
       recallEndUs: Number.POSITIVE_INFINITY,
     };
     debtor.loans.set(message.loan, loan);
     this.#lend(from as InstanceId, fromLife, loan);
+  }
+
+  /** While room is made for one, others get nothing. */
+  #lendableTo(debtor: InstanceId, { memory, gathers }: Said<'borrow'>): number {
+    if (this.#hold !== undefined && this.#hold.debtor !== debtor) return 0;
+    return gathers ? this.#lendableInTurn(memory) : this.lendable(memory);
+  }
+
+  #makeRoom(debtor: InstanceId, memory: Memory, blocks: number): void {
+    const untilUs = this.#out.nowUs + this.#times.holdUs;
+    if (this.#hold?.debtor === debtor) this.#hold.untilUs = untilUs;
+    else this.#hold = { debtor, number: ++this.#holds, untilUs };
+    this.recall(memory, blocks, debtor);
   }
 
   renew({ from, fromLife }: Envelope, message: Said<'renew'>): void {
@@ -148,6 +202,8 @@ export class Creditor {
     }
     debtor.stamp = message.stamp;
     const known = message.loans.flatMap((number) => debtor.loans.get(number) ?? []);
+    for (const loan of known) this.#heed(loan, message.firm.includes(loan.number));
+    if (message.firm.length > 0 && this.#hold?.debtor === from) this.#hold = undefined;
     const renewed = known.filter((loan) => loan.blocks.size <= loan.keep || this.#out.nowUs < loan.recallEndUs);
     for (const loan of renewed) loan.leaseEndUs = this.#out.nowUs + this.#times.leaseUs;
     this.#out.send(from, fromLife, {
@@ -156,6 +212,13 @@ export class Creditor {
       loans: renewed.map((loan) => ({ loan: loan.number, keep: loan.keep, guestPermille: this.#bound(loan) })),
       unknown: message.loans.filter((number) => !debtor.loans.has(number)),
     });
+  }
+
+  #heed(loan: Loan, firm: boolean): void {
+    loan.firm = firm;
+    if (!firm) return;
+    loan.keep = Number.MAX_SAFE_INTEGER;
+    loan.recallEndUs = Number.POSITIVE_INFINITY;
   }
 
   /** Takes back what is still lent of it; a block that is not was given back before. Always answered, or it would be said for ever. */
@@ -175,12 +238,12 @@ export class Creditor {
     this.#out.send(from, fromLife, { kind: 'returned', loan: message.loan, blocks: message.blocks });
   }
 
-  /** Sees to it that at least `blocks` of a memory have been asked back or are here again. */
-  recall(memory: Memory, blocks: number): void {
+  /** Sees to it that at least `blocks` of a memory have been asked back or are here again, as far as nobody was promised them. */
+  recall(memory: Memory, blocks: number, except?: InstanceId): void {
     let missing = blocks;
     const loans = [...this.#debtors].flatMap(([instance, debtor]) =>
       [...debtor.loans.values()]
-        .filter((loan) => loan.memory === memory)
+        .filter((loan) => loan.memory === memory && !loan.firm && instance !== except)
         .map((loan) => ({ instance, life: debtor.life, loan })),
     );
     for (const { loan } of loans) missing -= Math.max(0, loan.blocks.size - loan.keep);

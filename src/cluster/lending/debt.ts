@@ -7,6 +7,12 @@ import type { LoanNumber } from './messages.ts';
 /** `asked`: not answered yet. `held`: its blocks are here to use. `closing`: given back as a whole, whatever it holds. */
 export type DebtState = 'asked' | 'held' | 'closing';
 
+/** By which it was asked for: before others' wishes, and before those of whoever has the turn. */
+export interface Right {
+  readonly gathers: boolean;
+  readonly prior: boolean;
+}
+
 export class Debt {
   readonly number: LoanNumber;
   readonly creditor: InstanceId;
@@ -19,6 +25,9 @@ export class Debt {
   leaseEndUs = Number.POSITIVE_INFINITY;
   /** Share of the creditor's step that work on these blocks may take. */
   guestPermille = 0;
+  right: Right = { gathers: false, prior: false };
+  /** Promised to a prompt that runs: its creditor does not recall it. */
+  firm = false;
   /** Recalled: more than so many must go. */
   keep = Number.MAX_SAFE_INTEGER;
   readonly idle: BlockId[] = [];

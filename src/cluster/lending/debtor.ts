@@ -2,7 +2,7 @@
 import { blocksWithinBound } from '../../policy/lending/borrowing.ts';
 import type { RBlockId, RBlockTable } from '../../policy/lending/rblock-table.ts';
 import type { DebtTotal, InstanceId, Memory } from '../../policy/lending/terms.ts';
-import { Debt } from './debt.ts';
+import { Debt, type Right } from './debt.ts';
 import type { Envelope, LendingMessage, LoanNumber, Party } from './messages.ts';
 import type { Outbox } from './outbox.ts';
 import type { LendingTimes } from './times.ts';
@@ -68,17 +68,18 @@ export class Debtor {
   }
 
   /** Asks a creditor for blocks; answered by `lend` or `refuse`. */
-  ask(creditor: InstanceId, creditorLife: number, memory: Memory, blocks: number): Debt {
+  ask(creditor: InstanceId, creditorLife: number, memory: Memory, blocks: number, right: Right): Debt {
     const debt = new Debt(this.#nextLoan++, creditor, creditorLife, memory, this.#out.nowUs);
+    debt.right = right;
     this.#debts.set(debt.number, debt);
     this.askAgain(debt, blocks);
     this.#renewAtUs = Math.min(this.#renewAtUs, this.#out.nowUs + this.#times.renewUs);
     return debt;
   }
 
-  askAgain({ number, creditor, creditorLife, memory }: Debt, blocks: number): void {
+  askAgain({ number, creditor, creditorLife, memory, right }: Debt, blocks: number): void {
     const closedBelow = this.#closedBelow();
-    this.#out.send(creditor, creditorLife, { kind: 'borrow', loan: number, memory, blocks, closedBelow });
+    this.#out.send(creditor, creditorLife, { kind: 'borrow', loan: number, memory, blocks, ...right, closedBelow });
   }
 
   /** Whatever it may hold goes back. */
@@ -133,7 +134,7 @@ export class Debtor {
       if (debt?.state !== 'held') continue;
       debt.leaseEndUs = Math.max(debt.leaseEndUs, sentUs + this.#times.leaseUs - this.#times.leaseGuardUs);
       debt.guestPermille = guestPermille;
-      if (keep < debt.keep) {
+      if (keep < debt.keep && !debt.firm) {
         this.#out.met('lost', 'recall');
         this.#keep(debt, keep);
       }
@@ -150,6 +151,7 @@ export class Debtor {
       this.#out.met('orphan', 'recall');
       this.#out.send(from, fromLife, { kind: 'return', loan, blocks: undefined, closedBelow: this.#closedBelow() });
     } else if (keep === debt.keep) this.#out.met('doubled', 'recall');
+    else if (debt.firm) this.#out.met('late', 'recall');
     else if (debt.state !== 'held' || keep > debt.keep || debt.held <= keep) {
       this.#out.met('late', 'recall');
       debt.keep = Math.min(debt.keep, keep);
@@ -177,6 +179,21 @@ export class Debtor {
     }
   }
 
+  /** What is held now was promised to a prompt that runs from now on: creditors hear of it at once. */
+  promise(): void {
+    for (const debt of this.#debts.values()) {
+      if (debt.state !== 'held') continue;
+      debt.firm = true;
+      debt.keep = Number.MAX_SAFE_INTEGER;
+    }
+    if (this.#debts.size > 0) this.#renewAtUs = this.#out.nowUs;
+  }
+
+  /** None runs any more that was promised anything. */
+  unpromise(): void {
+    for (const debt of this.#debts.values()) debt.firm = false;
+  }
+
   /** Stops using what may be reclaimed from now on. */
   expire(): void {
     for (const debt of this.#debts.values()) if (debt.leaseEndUs <= this.#out.nowUs) this.#lose(debt);
@@ -188,12 +205,12 @@ export class Debtor {
     this.#renewals.delete(instance);
   }
 
-  /** A block for a local caller, of the loan that ends last; undefined when none is in hand. */
+  /** A block for a local caller, of a firm loan if there is one, else of the one that ends last; undefined when none is in hand. */
   take(): RBlockId | undefined {
     let best: Debt | undefined;
     for (const debt of this.#debts.values()) {
       if (debt.idle.length === 0 || debt.leaseEndUs <= this.#out.nowUs) continue;
-      if (best === undefined || debt.leaseEndUs > best.leaseEndUs) best = debt;
+      if (best === undefined || isBefore(debt, best)) best = debt;
     }
     const block = best?.idle.pop();
     if (best === undefined || block === undefined) return undefined;
@@ -237,7 +254,9 @@ export class Debtor {
     const stamp = ++renewal.stamp;
     renewal.sentUs.set(stamp, this.#out.nowUs);
     const loans = debts.map(({ number }) => number);
-    this.#out.send(creditor, debts[0].creditorLife, { kind: 'renew', stamp, loans, closedBelow: this.#closedBelow() });
+    const firm = debts.filter((debt) => debt.firm).map(({ number }) => number);
+    const closedBelow = this.#closedBelow();
+    this.#out.send(creditor, debts[0].creditorLife, { kind: 'renew', stamp, loans, firm, closedBelow });
   }
 
   #flushReturns(debt: Debt, due: boolean): void {
@@ -307,4 +326,8 @@ export class Debtor {
     }
     if (used !== remote) throw new Error(`Debtor broken: ${used} borrowed blocks in use, ${remote} rBlocks there`);
   }
+}
+
+function isBefore(a: Debt, b: Debt): boolean {
+  return a.firm === b.firm ? a.leaseEndUs > b.leaseEndUs : a.firm;
 }

@@ -1,6 +1,7 @@
 // What instances and the gManager say to one another about lending. docs/lending.md has the table of what a lost, doubled, late or orphaned one does.
 import type { BlockId } from '../../policy/blocks/block-pool.ts';
 import type { Candidate, InstanceId, LendingReport, Memory, Refusal } from '../../policy/lending/terms.ts';
+import type { TurnNumber } from '../../policy/lending/turns.ts';
 
 export type Party = 'gmanager' | InstanceId;
 
@@ -21,6 +22,10 @@ export type LendingMessage =
       readonly query: number;
       readonly memory: Memory;
       readonly blocks: number;
+      /** What it needs when it has the turn, for a prompt that no instance could hold alone: more than `blocks`. */
+      readonly turn: Gathering | undefined;
+      /** One runs that was promised memory: it is served before whoever has the turn. */
+      readonly prior: boolean;
       readonly refusals: readonly Refusal[];
     }
   | { readonly kind: 'prepared'; readonly settlement: SettlementId; readonly blocks: number }
@@ -29,7 +34,13 @@ export type LendingMessage =
   /** In doubt: what was decided? */
   | { readonly kind: 'outcome'; readonly settlement: SettlementId }
   // gManager to instance.
-  | { readonly kind: 'candidates'; readonly query: number; readonly creditors: readonly Candidate[] }
+  | {
+      readonly kind: 'candidates';
+      readonly query: number;
+      readonly creditors: readonly Candidate[];
+      /** It has the turn, for that prompt. */
+      readonly turn: TurnNumber | undefined;
+    }
   | {
       readonly kind: 'prepare';
       readonly settlement: SettlementId;
@@ -45,12 +56,18 @@ export type LendingMessage =
       readonly loan: LoanNumber;
       readonly memory: Memory;
       readonly blocks: number;
+      /** The debtor has the turn: what it does not get now is held for it for a while. */
+      readonly gathers: boolean;
+      /** It does so for a prompt that runs: before all others. */
+      readonly prior: boolean;
       readonly closedBelow: LoanNumber;
     }
   | {
       readonly kind: 'renew';
       readonly stamp: number;
       readonly loans: readonly LoanNumber[];
+      /** Of those, what a prompt that runs was promised: it is not recalled. */
+      readonly firm: readonly LoanNumber[];
       readonly closedBelow: LoanNumber;
     }
   /** `blocks` undefined: all of the loan. */
@@ -121,17 +138,34 @@ export type LendingEffect =
   /** An rBlock has a place at home: write its staged contents there. */
   | { readonly kind: 'placed'; readonly rblock: number };
 
+/** A prompt that no instance could hold alone, and blocks that it needs in all. */
+export interface Gathering {
+  readonly number: TurnNumber;
+  readonly blocks: number;
+}
+
+/** What sequences are going to need. */
+export interface Growth {
+  readonly kind: 'growth';
+  readonly blocksPerSecond: number;
+  readonly aheadBlocks: number;
+  /** Of that, what nothing but a recall would free. */
+  readonly starvedBlocks: number;
+  /** Of that, what is promised to those that run. */
+  readonly promisedBlocks: number;
+  /** What waits for its turn, or has it. */
+  readonly turn: Gathering | undefined;
+  /** How many that run were gathered for: what they were promised stays theirs. */
+  readonly gathered: number;
+  /** How often one was let in: what is held then was promised to it. */
+  readonly gatherings: number;
+}
+
 /** What an rManager hears. */
 export type RManagerEvent =
   | { readonly kind: 'message'; readonly envelope: Envelope }
   | { readonly kind: 'tick' }
-  /** What sequences are going to need; `starvedBlocks`: of that, what nothing but a recall would free. */
-  | {
-      readonly kind: 'growth';
-      readonly blocksPerSecond: number;
-      readonly aheadBlocks: number;
-      readonly starvedBlocks: number;
-    }
+  | Growth
   /** Answer to `fetch`. */
   | { readonly kind: 'fetched'; readonly settlement: SettlementId }
   /** The executor measured what share of the creditor's step its guests' work for us took. */

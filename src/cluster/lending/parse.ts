@@ -55,6 +55,9 @@ const count = integer(0, 0x7fffffff);
 const some = integer(1, 0x7fffffff);
 const number = integer(0);
 const permille = integer(0, 1000);
+const flag: Check = (value, field) => {
+  if (typeof value !== 'boolean') refuse(field, value, 'true or false');
+};
 const memory = oneOf('device', 'host');
 const blocks = listOf(count);
 const settlement = record({ epoch: number, number });
@@ -62,6 +65,8 @@ const settlement = record({ epoch: number, number });
 const report = record({
   sequence: integer(1),
   lendable: record({ device: count, host: count }),
+  lendableInTime: record({ device: count, host: count }),
+  turn: optional(number),
   debts: listOf(record({ creditor: instance, memory, blocks: count })),
   loans: listOf(record({ debtor: instance, memory, blocks: count })),
 });
@@ -72,19 +77,25 @@ const shapes: Readonly<Record<LendingMessageKind, Shape>> = {
   query: {
     query: number,
     memory,
-    blocks: some,
+    blocks: count,
+    turn: optional(record({ number, blocks: count })),
+    prior: flag,
     refusals: listOf(record({ instance, life: number, memory, sequence: number })),
   },
   prepared: { settlement, blocks: count },
   declined: { settlement },
   settled: { settlement },
   outcome: { settlement },
-  candidates: { query: number, creditors: listOf(record({ instance, life: number, blocks: count })) },
+  candidates: {
+    query: number,
+    creditors: listOf(record({ instance, life: number, blocks: count })),
+    turn: optional(number),
+  },
   prepare: { settlement, creditor: instance, memory, blocks: some },
   commit: { settlement },
   abort: { settlement },
-  borrow: { loan: number, memory, blocks: some, closedBelow: number },
-  renew: { stamp: number, loans: listOf(number), closedBelow: number },
+  borrow: { loan: number, memory, blocks: some, gathers: flag, prior: flag, closedBelow: number },
+  renew: { stamp: number, loans: listOf(number), firm: listOf(number), closedBelow: number },
   return: { loan: number, blocks: optional(blocks), closedBelow: number },
   lend: { loan: number, blocks, leaseUs: some, guestPermille: permille },
   refuse: { loan: number, memory, sequence: number },

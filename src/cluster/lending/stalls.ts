@@ -8,35 +8,24 @@ interface Stall {
 }
 
 export class Stalls {
-  readonly #patienceUs: number;
   readonly #stalls = new Map<Sequence, Stall>();
   count = 0;
   us = 0;
-
-  /** @param patienceUs after which a stalled sequence gives up what it has */
-  constructor(patienceUs: number) {
-    this.#patienceUs = patienceUs;
-  }
 
   get size(): number {
     return this.#stalls.size;
   }
 
-  get nextUs(): number {
-    const first = this.#stalls.values().next().value;
-    return first === undefined ? Number.POSITIVE_INFINITY : first.sinceUs + this.#patienceUs;
-  }
-
-  /** A plan meets a sequence that has no room. */
-  meet(nowUs: number, sequence: Sequence): 'new' | 'known' | 'too long' {
+  /** A plan meets a sequence that has no room: true when it had until now. */
+  meet(nowUs: number, sequence: Sequence): boolean {
     const stall = this.#stalls.get(sequence);
     if (stall === undefined) {
       this.#stalls.set(sequence, { sinceUs: nowUs, met: true });
       this.count++;
-      return 'new';
+      return true;
     }
     stall.met = true;
-    return nowUs - stall.sinceUs >= this.#patienceUs ? 'too long' : 'known';
+    return false;
   }
 
   /** A plan is made: whom it did not meet has room again, and so has who got it from others. */

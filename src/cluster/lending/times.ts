@@ -17,6 +17,8 @@ export interface LendingTimes {
   readonly asksMax: number;
   /** Before asking again when nobody lent. */
   readonly askAgainUs: number;
+  /** That a creditor lets nobody in, for one who gathers, after it was last asked. */
+  readonly holdUs: number;
   /** For a debtor to give back what was recalled, before its lease is renewed no more. */
   readonly recallUs: number;
   /** Between attempts to find a cycle. */
@@ -39,6 +41,7 @@ export const defaultLendingTimes: LendingTimes = {
   answerUs: 100_000,
   asksMax: 3,
   askAgainUs: 300_000,
+  holdUs: 2_000_000,
   recallUs: 1_000_000,
   settleUs: 500_000,
   prepareUs: 500_000,

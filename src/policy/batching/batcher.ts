@@ -25,7 +25,7 @@ const shortShare = 1 / 4;
 export class Batcher {
   readonly #cache: BlockCache;
   readonly #blockTokens: number;
-  readonly #room: Room;
+  readonly room: Room;
   readonly #background: BackgroundLimits;
   readonly #budget: StepBudget;
   readonly #shares: FairShares | undefined;
@@ -45,6 +45,8 @@ export class Batcher {
   /** A batch job waits for memory that is left to batch jobs. */
   #backgroundWaits = false;
   #preemptions = 0;
+  /** How often one was let in that no memory here could hold. */
+  gatherings = 0;
 
   /** @param overflow where blocks go when the cache runs full; undefined: nowhere */
   constructor(cache: BlockCache, limits: BatchLimits, cost: StepPredictor, overflow?: Overflow) {
@@ -53,7 +55,7 @@ export class Batcher {
     this.#shares = limits.byArrival === true ? undefined : new FairShares();
     this.#waiting = new WaitingList(this.#shares);
     this.#blockTokens = cache.blockTokens;
-    this.#room = new Room(cache, limits, overflow);
+    this.room = new Room(cache, limits, overflow);
     this.#background = limits.background ?? backgroundLimits;
     this.#budget = new StepBudget(limits, cost, cache.blockTokens);
     this.#claims = new Claims(limits.sequencesMax, cache.blockTokens);
@@ -97,7 +99,7 @@ export class Batcher {
 
   /** Would the running sequences still get what they need, with so many pages fewer? */
   spares(pages: number): boolean {
-    return this.#room.spares(pages, this.#running.items);
+    return this.room.spares(pages, this.#running.items);
   }
 
   add(sequence: Sequence): void {
@@ -125,7 +127,7 @@ export class Batcher {
 
   /** Parks a sequence whose rows somebody else plans, with blocks for `tokens` tokens; false when the running ones cannot spare them. */
   hold(sequence: Sequence, tokens: number): boolean {
-    const held = this.#room.hold(sequence, tokens, this.#running.items);
+    const held = this.room.hold(sequence, tokens, this.#running.items);
     if (held) this.#parked.add(sequence);
     return held;
   }
@@ -167,7 +169,13 @@ export class Batcher {
 
   /** Pages that those who run still need for their known tokens, and the first of those who wait and are not let in for want of room. */
   get pagesAhead(): number {
-    return this.#room.pagesAhead(this.#running.items, this.#admitting ? undefined : this.#waiting.items[0]);
+    const next = this.#admitting ? undefined : this.#firstAdmitted;
+    return this.room.pagesAhead(this.#running.items, next && this.room.isOverlong(next) ? undefined : next);
+  }
+
+  get #firstAdmitted(): Sequence | undefined {
+    const { items } = this.#waiting;
+    return this.#overflow === undefined ? items[0] : items.find((sequence) => this.#overflow?.admits(sequence));
   }
 
   /** The sequence's blocks are to move away: from the block returned on they are its own, and what it still computes is shared with nobody. */
@@ -197,7 +205,7 @@ export class Batcher {
 
   /** Is there one who waits and was not turned away for want of room? */
   get #mayAdmit(): boolean {
-    const [first] = this.#waiting.items;
+    const first = this.#firstAdmitted;
     if (first === undefined || this.#crowded) return first !== undefined;
     return this.#admitting && !(first.background && this.#backgroundWaits);
   }
@@ -214,9 +222,7 @@ export class Batcher {
       const sequence = running[i];
       if (sequence.remaining !== 1 || sequence.background) continue;
       this.#makeRoom(sequence, sequence.length);
-      // It let go of all it had: the next one stands in its place.
-      if (sequence.state !== 'running') i--;
-      else if (this.#cache.missing(sequence.table, sequence.length) === 0) this.#take(sequence, 1);
+      if (this.#cache.missing(sequence.table, sequence.length) === 0) this.#take(sequence, 1);
     }
   }
 
@@ -239,7 +245,7 @@ export class Batcher {
         if (running.state === 'running') this.#planChunk(running, nextRunning, nextWaiting);
       } else if (waiting === undefined) {
         return;
-      } else if (this.#prefixes.isAwaited(waiting)) {
+      } else if (this.#prefixes.isAwaited(waiting) || this.#overflow?.admits(waiting) === false) {
         nextWaiting++;
       } else if (this.#wholeOnly && this.#prefixes.restOf(waiting) > this.#budget.rowsFor(waiting, false)) {
         nextWaiting++;
@@ -268,12 +274,12 @@ export class Batcher {
     for (let i = firstBackground(running); i < running.length; i++) this.#planJob(running[i]);
     for (let i = firstBackground(this.#waiting.items); i < this.#waiting.length && this.#budget.hasTime; ) {
       const sequence = this.#waiting.items[i];
-      if (this.#prefixes.isAwaited(sequence)) {
+      if (this.#prefixes.isAwaited(sequence) || this.#overflow?.admits(sequence) === false) {
         i++;
         continue;
       }
       const held = backgroundPages(this.#cache, running);
-      const fits = held === 0 || held + this.#room.pagesNeeded(sequence) <= pagesMax;
+      const fits = held === 0 || held + this.room.pagesNeeded(sequence) <= pagesMax;
       this.#backgroundWaits = !(this.#admitting && fits && this.#admit(sequence));
       if (this.#backgroundWaits) return;
       this.#planJob(sequence);
@@ -316,12 +322,12 @@ export class Batcher {
 
   /** Moves a waiting sequence to the running ones with the blocks that the cache has for it; false when there is no place. */
   #admit(sequence: Sequence): boolean {
-    while (!this.#room.hasPlace(sequence, this.#running.items, this.#parked.size)) {
+    while (!this.room.hasPlace(sequence, this.#running.items, this.#parked.size)) {
       const victim = this.#running.last;
       if (
         victim === undefined ||
         victim.priority >= sequence.priority ||
-        !this.#room.wouldFit(sequence, this.#running.items)
+        !this.room.wouldFit(sequence, this.#running.items)
       )
         return false;
       this.#preempt(victim);
@@ -338,6 +344,7 @@ export class Batcher {
     this.#running.insert(sequence);
     this.#claims.open(sequence);
     this.#admitted.push(sequence);
+    if (this.room.isOverlong(sequence)) this.gatherings++;
     return true;
   }
 
@@ -355,13 +362,12 @@ export class Batcher {
     while (this.#cache.missing(sequence.table, tokens) > 0) {
       if (this.#cache.allocate(sequence.table)) continue;
       const relief = this.#overflow?.relieve(sequence);
-      const victim = relief === 'hopeless' ? sequence : this.#running.last;
+      const victim = this.#running.last;
       // Whoever is let in now would be the next victim.
       if (relief !== undefined || victim !== sequence) this.#crowded = true;
       if (this.#crowded) this.#admitting = false;
-      if (relief === 'coming' || victim === undefined || (victim === sequence && relief !== 'hopeless')) return;
+      if (relief === 'coming' || victim === undefined || victim === sequence) return;
       this.#preempt(victim);
-      if (victim === sequence) return;
     }
   }
 

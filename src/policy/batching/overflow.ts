@@ -1,12 +1,16 @@
 // Memory beyond an instance's own, as its batcher sees it: blocks that move there make room at home.
 import type { Sequence } from './sequence.ts';
 
-/** `coming`: room is being made; `none`: from others who run, if at all; `hopeless`: it has waited too long and is to let go of all it has. */
-export type Relief = 'coming' | 'none' | 'hopeless';
+/** `coming`: room is being made; `none`: from others who run, if at all. */
+export type Relief = 'coming' | 'none';
 
 export interface Overflow {
   /** Pages elsewhere that blocks of sequences can go to. */
   readonly pagesInHand: number;
+  /** Of what a sequence needs that the memory here could not hold, pages that may be lost because only whole ranges move. */
+  readonly slackPages: number;
+  /** May it be let in if there is room? Not while memory is held for others, and what no instance could hold only in its turn. */
+  admits(sequence: Sequence): boolean;
   /** The sequence lacks a block, and no cached one is left. */
   relieve(sequence: Sequence): Relief;
   /** The sequence lets go of whatever it has elsewhere. */

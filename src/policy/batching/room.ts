@@ -23,35 +23,42 @@ export class Room {
     // Alone it has all there is, if need be in smaller chunks than it would like.
     if (running.length + parked === 0 && this.#overflow === undefined) return true;
     if (!this.hasSlot(running)) return false;
-    return this.spares(this.pagesNeeded(sequence), running, sequence.background);
+    const slack = this.isOverlong(sequence) ? (this.#overflow?.slackPages ?? 0) : 0;
+    return this.#sparesFor(sequence, this.pagesNeeded(sequence) + slack, running);
   }
 
   hasSlot(running: readonly Sequence[]): boolean {
     return running.length < this.#limits.sequencesMax;
   }
 
-  /** Would the running ones still get what they need for theirs, with so many pages fewer? Batch jobs count only `forJob`. */
-  spares(wanted: number, running: readonly Sequence[], forJob = false): boolean {
+  /** Would the running ones still get what they need for theirs, with so many pages fewer? Batch jobs count only for a batch job. */
+  spares(wanted: number, running: readonly Sequence[]): boolean {
+    return this.#sparesFor(undefined, wanted, running);
+  }
+
+  #sparesFor(sequence: Sequence | undefined, wanted: number, running: readonly Sequence[]): boolean {
     // A block each for the next growth of those that run, so that a newcomer is not preempted at once.
     const { pages, blockPages } = this.#cache;
-    const others = forJob ? running.length : firstBackground(running);
+    const others = sequence?.background === true ? running.length : firstBackground(running);
     const growth = Math.min(others, Math.ceil(Math.floor(pages.total / blockPages) / 16)) * blockPages;
     const promised = this.promised(running, others);
-    const elsewhere = Math.min(this.#overflow?.pagesInHand ?? 0, promised + this.#beyond(wanted));
+    const elsewhere = Math.min(
+      this.#overflow?.pagesInHand ?? 0,
+      promised + (sequence !== undefined && this.isOverlong(sequence) ? wanted : 0),
+    );
     return wanted + growth + promised - elsewhere <= this.#cache.availablePages;
   }
 
-  /** What may lie elsewhere of what a sequence needs: of one that all the memory here could not hold. What fits is faster here, later. */
-  #beyond(needed: number): number {
-    return needed > this.#cache.pages.total ? needed : 0;
+  /** No memory here could hold it: what it may come to is promised to it before it starts, here or elsewhere. What fits is faster here, later. */
+  isOverlong({ lengthMax }: Sequence): boolean {
+    const { blockTokens, blockPages, pages } = this.#cache;
+    return this.#overflow !== undefined && Math.ceil(lengthMax / blockTokens) * blockPages > pages.total;
   }
 
-  /** Pages that those who run still need, and `next` where it waits for memory, and not only until others end. */
+  /** Pages that those who run still need, and `next` where it waits for memory alone. */
   pagesAhead(running: readonly Sequence[], next: Sequence | undefined): number {
     const pages = this.promised(running, running.length);
-    if (next === undefined || !this.hasSlot(running)) return pages;
-    const needed = this.pagesNeeded(next);
-    return running.length === 0 || needed > this.#cache.pages.total ? pages + needed : pages;
+    return next !== undefined && running.length === 0 ? pages + this.pagesNeeded(next) : pages;
   }
 
   /** Pages that the first `count` of those who run still need for their known tokens. */
@@ -92,6 +99,7 @@ export class Room {
   }
 
   #growth(sequence: Sequence): Growth {
-    return { tokens: sequence.length, rows: Math.min(sequence.remaining, this.#limits.tokensMax) };
+    const tokens = this.isOverlong(sequence) ? sequence.lengthMax : sequence.length;
+    return { tokens, rows: Math.min(sequence.remaining, this.#limits.tokensMax) };
   }
 }

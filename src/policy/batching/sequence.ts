@@ -15,6 +15,8 @@ export interface SequenceContent {
 export interface SequenceSpec {
   readonly content: SequenceContent;
   readonly promptLength: number;
+  /** Tokens that it may come to; undefined: nobody reserves memory for it. */
+  readonly lengthMax?: number;
   /** Layer groups of the model. */
   readonly groups: number;
   /** Larger runs first. */
@@ -41,6 +43,7 @@ export class Sequence {
   readonly tenant: string;
   readonly arrival: number;
   readonly promptLength: number;
+  readonly lengthMax: number;
   readonly samples: boolean;
   readonly scoresPrompt: boolean;
   readonly content: SequenceContent;
@@ -83,6 +86,7 @@ export class Sequence {
     this.tenant = spec.tenant ?? '';
     this.arrival = spec.arrival;
     this.promptLength = spec.promptLength;
+    this.lengthMax = spec.lengthMax ?? 0;
     this.samples = spec.samples;
     this.scoresPrompt = spec.scoresPrompt;
     this.content = spec.content;

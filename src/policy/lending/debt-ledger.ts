@@ -89,6 +89,7 @@ export class DebtLedger {
    */
   candidates(debtor: InstanceId, memory: Memory, blocks: number): readonly Candidate[] {
     for (const { promised } of this.#entries.values()) promised.delete(debtor);
+    if (blocks === 0) return [];
     const able: Candidate[] = [];
     for (const [instance, { life }] of this.#entries) {
       const lendable = this.lendable(instance, memory, debtor);
@@ -109,6 +110,34 @@ export class DebtLedger {
       this.#entries.get(first.instance)?.promised.set(debtor, promise);
     }
     return chosen;
+  }
+
+  /**
+   * Up to three creditors for one who has the turn, of those that could lend it all in time (the nearest, then the largest): who can lend now
+   * goes first, then the others in rotation, so that all of them hear that they are to make room.
+   */
+  candidatesInTurn(debtor: InstanceId, memory: Memory, blocks: number, round: number): readonly Candidate[] {
+    for (const { promised } of this.#entries.values()) promised.delete(debtor);
+    const all = [...this.#entries]
+      .filter(([instance, { report }]) => instance !== debtor && report.lendableInTime[memory] > 0)
+      .map(([instance, { life, report }]) => ({ instance, life, inTime: report.lendableInTime[memory] }))
+      .sort(
+        (a, b) =>
+          this.#distance(debtor, a.instance) - this.#distance(debtor, b.instance) ||
+          b.inTime - a.inTime ||
+          a.instance - b.instance,
+      );
+    const ready: Candidate[] = [];
+    const others: Candidate[] = [];
+    let sum = 0;
+    for (const { instance, life, inTime } of all) {
+      if (sum >= blocks) break;
+      sum += inTime;
+      const lendable = this.lendable(instance, memory, debtor);
+      (lendable > 0 ? ready : others).push({ instance, life, blocks: lendable });
+    }
+    const first = others.length === 0 ? 0 : round % others.length;
+    return [...ready, ...others.slice(first), ...others.slice(0, first)].slice(0, candidatesMax);
   }
 
   /** Blocks of a loan as its creditor says, which owns the pages. */

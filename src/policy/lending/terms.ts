@@ -27,6 +27,10 @@ export interface LendingReport {
   /** Heartbeats of one life are numbered from 1. */
   readonly sequence: number;
   readonly lendable: Readonly<Record<Memory, number>>;
+  /** What it could lend besides, were all its own sequences over. */
+  readonly lendableInTime: Readonly<Record<Memory, number>>;
+  /** A prompt waits here for memory that no instance has alone. */
+  readonly turn: number | undefined;
   readonly debts: readonly DebtTotal[];
   readonly loans: readonly LoanTotal[];
 }

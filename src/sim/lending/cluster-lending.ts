@@ -71,7 +71,9 @@ type Post =
 /** How long all must have been paid back before nothing is left to happen, in heartbeats. */
 const restHeartbeats = 2;
 /** A run in which only lending goes on for so long while requests wait is stuck. */
-const stuckUs = 3_600_000_000;
+const stuckUs = 120_000_000;
+/** Nobody has the turn for longer: all that ran when it began are over long before. */
+const turnUsMax = 1_800_000_000;
 
 export class ClusterLending {
   readonly counts: LendingCounts = { loans: 0, recalls: 0, refusals: 0, settlements: 0, queries: 0 };
@@ -99,6 +101,11 @@ export class ClusterLending {
   >();
   readonly #busy: Uint8Array;
   #nowUs = 0;
+  #turn: { readonly holder: number | undefined; readonly number: number | undefined; readonly sinceUs: number } = {
+    holder: undefined,
+    number: undefined,
+    sinceUs: 0,
+  };
   /** When a step ended last. */
   #aliveUs = 0;
   #over = false;
@@ -290,8 +297,19 @@ export class ClusterLending {
       this.#host.tell(this.#nowUs, post.to, post.event);
     } else if (post !== undefined) {
       this.#perform(this.#gmanager.step(this.#nowUs, { kind: 'message', envelope: post.envelope }));
+      this.#checkTurn();
       this.#schedule(this.#host.instances.length);
     }
+  }
+
+  /** Who asked first for memory that no instance has alone gets on. */
+  #checkTurn(): void {
+    const { holder } = this.#gmanager.turns;
+    const number = holder === undefined ? undefined : this.#gmanager.turns.numberOf(holder);
+    if (holder !== this.#turn.holder || number !== this.#turn.number)
+      this.#turn = { holder, number, sinceUs: this.#nowUs };
+    if (holder !== undefined && this.#nowUs - this.#turn.sinceUs > turnUsMax)
+      throw new Error(`Simulation broken: instance ${holder} gathers memory since ${this.#turn.sinceUs} us`);
   }
 
   /** Settlements whose commit has been said. */

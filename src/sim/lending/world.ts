@@ -15,6 +15,9 @@ import type { FaultName, LendingFaults } from './faults.ts';
 import { LendingNetwork } from './network.ts';
 import { LendingNode, type Life, type NodeConfig } from './node.ts';
 
+/** Of sequences that each fit where they are. */
+const noTurn = { starvedBlocks: 0, promisedBlocks: 0, turn: undefined, gathered: 0, gatherings: 0 };
+
 export interface LendingWorldConfig extends NodeConfig {
   readonly seed: number;
   readonly instances: number;
@@ -102,7 +105,7 @@ export class LendingWorld {
     this.#loading = false;
     for (const node of this.nodes) {
       const { life } = node;
-      const still = { kind: 'growth', blocksPerSecond: 0, aheadBlocks: 0, starvedBlocks: 0 } as const;
+      const still = { kind: 'growth', blocksPerSecond: 0, aheadBlocks: 0, ...noTurn } as const;
       this.#whenAwake(node, life, () => this.#follow(node, node.step(this.agenda.nowUs, still)));
     }
   }
@@ -263,7 +266,7 @@ export class LendingWorld {
         const blocks = life.workload.grow(phase % 1 < 0.35 ? 0.5 : 0.03);
         if (this.#dice.chance(0.02)) life.workload.cancelOne();
         const blocksPerSecond = Math.round((blocks * 1e6) / growUs);
-        const growth = { kind: 'growth', blocksPerSecond, aheadBlocks: 0, starvedBlocks: 0 } as const;
+        const growth = { kind: 'growth', blocksPerSecond, aheadBlocks: 0, ...noTurn } as const;
         this.#follow(node, node.step(this.agenda.nowUs, growth));
         this.#loadGuests(node);
       });
