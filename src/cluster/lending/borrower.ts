@@ -63,6 +63,8 @@ export class Borrower implements Overflow {
   /** The hold that was met last, and who came before the one before it ended: they are let in during this one. */
   #hold: number | undefined;
   #passUpTo = -1;
+  /** How often one was let in that no memory here could hold. */
+  #gatherings = 0;
   #batcher: Batcher | undefined;
   #nowUs = 0;
 
@@ -159,7 +161,8 @@ export class Borrower implements Overflow {
     const promised = Math.ceil(pagesPromised(batcher) / blockPages) - this.#moves.outBlocks;
     const inHand = this.rmanager.debtor.inHand;
     const turn = this.#gathering(batcher);
-    const counts = { gathered: gatheredCount(batcher), gatherings: batcher.gatherings };
+    for (const sequence of batcher.admitted) if (batcher.room.isOverlong(sequence)) this.#gatherings++;
+    const counts = { gathered: gatheredCount(batcher), gatherings: this.#gatherings };
     const figures = { rows, decodeRows, available, ahead, promised, inHand, alone, turn, ...counts };
     const event = this.#demand.tell(figures, (decodeRows * 1e6) / (blockTokens * predictedUs));
     if (event !== undefined) this.#hear(event);

@@ -45,8 +45,6 @@ export class Batcher {
   /** A batch job waits for memory that is left to batch jobs. */
   #backgroundWaits = false;
   #preemptions = 0;
-  /** How often one was let in that no memory here could hold. */
-  gatherings = 0;
 
   /** @param overflow where blocks go when the cache runs full; undefined: nowhere */
   constructor(cache: BlockCache, limits: BatchLimits, cost: StepPredictor, overflow?: Overflow) {
@@ -344,7 +342,6 @@ export class Batcher {
     this.#running.insert(sequence);
     this.#claims.open(sequence);
     this.#admitted.push(sequence);
-    if (this.room.isOverlong(sequence)) this.gatherings++;
     return true;
   }
 
