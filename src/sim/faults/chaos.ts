@@ -136,7 +136,44 @@ export function requestWorld(seed: number): {
     faults: planOf(seed, dice),
   };
   const pipeline = grouped ? pipelineOf(config, groups) : undefined;
-  return { config: { ...config, pipeline }, trace: traceOf(dice) };
+  return withMore({ config: { ...config, pipeline }, trace: traceOf(dice) }, new Dice(seed, 8));
+}
+
+const roleSwitch: NonNullable<SimulationConfig['admission']['roleSwitch']> = {
+  ...{ sustainUs: 50_000, dwellUs: 150_000, gain: 1.1, loadMin: 0.05 },
+  ...{ lookUs: 20_000, windowUs: 200_000 },
+};
+
+/** Some worlds have one or the other of all else that instances do. */
+function withMore(
+  { config, trace }: { readonly config: SimulationConfig; readonly trace: readonly TraceRequest[] },
+  dice: Dice,
+): { readonly config: SimulationConfig; readonly trace: readonly TraceRequest[] } {
+  const ssd = dice.chance(0.5) ? { readBytesPerSecond: 1e7, writeBytesPerSecond: 1e7 } : undefined;
+  const ssdBlocks = ssd === undefined ? 0 : dice.between(10, 80);
+  const instances = config.instances.map(({ machine, ...spec }) => {
+    const { tiers } = machine;
+    return {
+      ...spec,
+      ssd,
+      machine: { ...machine, pinShare: 0.3, ...(tiers !== undefined && { tiers: { ...tiers, ssdBlocks } }) },
+    };
+  });
+  const { slo } = config.admission;
+  const admission = {
+    ...config.admission,
+    ...(dice.chance(0.3) && { inlineTokens: dice.between(16, 64) }),
+    ...(slo !== undefined && dice.chance(0.4) && { classes: new Map([['slow', { completion: { us: 2_000_000 } }]]) }),
+    ...(slo !== undefined && dice.chance(0.5) && { roleSwitch }),
+  };
+  const jobs = dice.chance(0.3);
+  const pins = dice.chance(0.3);
+  const more = trace.map((request) => {
+    if (jobs && dice.chance(0.2)) return { ...request, batch: true };
+    if (pins && dice.chance(0.1)) return { ...request, pinUs: dice.between(100_000, 800_000) };
+    return admission.classes !== undefined && dice.chance(0.3) ? { ...request, sloClass: 'slow' } : request;
+  });
+  return { config: { ...config, instances, admission }, trace: more };
 }
 
 /** Runs one seed to its end. Throws on the first broken rule. */
