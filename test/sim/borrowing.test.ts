@@ -139,6 +139,13 @@ describe('borrowing', () => {
     expect(outcome.bytesMoved.borrow).toBeGreaterThan(0);
   });
 
+  it('serves many that no instance could hold one after the other: none starts again', () => {
+    const trace = Array.from({ length: 12 }, (_, index) => requestOf(index, index * 1000, 900, 60));
+    const { outcome } = run(trace);
+    expect(outcome.completedRequests).toBe(trace.length);
+    expect(outcome.preemptions).toBe(0);
+  });
+
   it('refuses one that all of them together could not', () => {
     const { outcome } = run([requestOf(0, 0, blockTokens * (poolBlocks + 2 * lendable) + 1, 1)]);
     expect(outcome.refusedByReason).toEqual({ length: 1 });
