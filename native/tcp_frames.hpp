@@ -49,6 +49,7 @@ struct FrameHeader {
   uint64_t checksum;          // of what stands before, and of the places
 };
 
+/** Of the frame of that sequence; those before it have landed, unless they were acknowledged themselves. */
 enum class Fate : uint32_t { landed = 1, closed = 2 };
 
 struct Ack {

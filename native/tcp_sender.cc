@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <unordered_set>
 
 #include "checksum.hpp"
 
@@ -20,6 +21,15 @@ constexpr int kSilenceMs = 10000;
 constexpr int kPauseMs = 20, kPauseMaxMs = 1000;
 /** So long after the first failure nobody waits for these pages any more. */
 constexpr int kGiveUpMs = 15000;
+
+/** A place that is sent twice in one frame would not hold what the first was checked as: the later page stands for both. */
+std::vector<Parcel> once_each(const std::vector<Parcel>& parcels) {
+  std::unordered_set<int32_t> places;
+  std::vector<Parcel> latest;
+  for (auto at = parcels.rbegin(); at != parcels.rend(); ++at)
+    if (places.insert(at->place).second) latest.push_back(*at);
+  return latest;
+}
 
 }  // namespace
 
@@ -146,7 +156,7 @@ bool TcpSender::send_turn(const Letters::Turn& turn) {
   const bool early = pool_->progress.runs();
   // Stopped meanwhile: nothing of it was sent.
   if (!fill(turn, header)) return true;
-  sent.pages = turn.parcels.size();
+  sent.pages = header.count;
   sent.bytes = header.bytes;
   sent.early_bytes = early ? header.bytes : 0;
   {
@@ -167,7 +177,8 @@ bool TcpSender::send_turn(const Letters::Turn& turn) {
 
 /** A frame of what the pages hold now; false where the stream was stopped. */
 bool TcpSender::fill(const Letters::Turn& turn, FrameHeader& header) {
-  const size_t count = turn.parcels.size(), list_bytes = count * sizeof(uint32_t);
+  const std::vector<Parcel> parcels = once_each(turn.parcels);
+  const size_t count = parcels.size(), list_bytes = count * sizeof(uint32_t);
   const RemoteLanding& landing = turn.stream->target;
   frame_.resize(sizeof header + list_bytes + count * page_bytes_);
   if (!outbox_.begin_reading(turn)) return false;
@@ -175,7 +186,7 @@ bool TcpSender::fill(const Letters::Turn& turn, FrameHeader& header) {
   places.reserve(count);
   uint8_t* at = frame_.data() + sizeof header + list_bytes;
   uint64_t sum = kPagesSeed;
-  for (const Parcel& parcel : turn.parcels) {
+  for (const Parcel& parcel : parcels) {
     sum = checksum_copy(pool_->isa, at, pool_->page(parcel.page), page_bytes_, sum);
     at += page_bytes_;
     places.push_back(static_cast<uint32_t>(parcel.place));
@@ -215,18 +226,26 @@ bool TcpSender::is_late() const {
   return !unacknowledged_.empty() && steady_clock::now() - heard_ > milliseconds(kSilenceMs);
 }
 
+/** Frames up to the acknowledged one have arrived. */
 bool TcpSender::take_ack(const Ack& ack) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  if (ack.magic != kAckMagic || unacknowledged_.empty() || ack.sequence != unacknowledged_.front().sequence) return false;
-  const Unacknowledged arrived = std::move(unacknowledged_.front());
-  unacknowledged_.pop_front();
-  unacknowledged_bytes_ -= arrived.bytes;
-  heard_ = steady_clock::now();
-  fails_ = false;
-  pause_ms_ = 0;
-  lock.unlock();
-  if (arrived.turn.last) outbox_.finish(arrived.turn);
-  if (ack.fate == Fate::closed) stop(arrived.turn.stream->target);
+  std::vector<Letters::Turn> arrived;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const bool is_sane = ack.magic == kAckMagic && !unacknowledged_.empty() && ack.sequence >= unacknowledged_.front().sequence &&
+                         ack.sequence <= unacknowledged_.back().sequence;
+    if (!is_sane) return false;
+    while (!unacknowledged_.empty() && unacknowledged_.front().sequence <= ack.sequence) {
+      unacknowledged_bytes_ -= unacknowledged_.front().bytes;
+      arrived.push_back(std::move(unacknowledged_.front().turn));
+      unacknowledged_.pop_front();
+    }
+    heard_ = steady_clock::now();
+    fails_ = false;
+    pause_ms_ = 0;
+  }
+  for (const Letters::Turn& turn : arrived)
+    if (turn.last) outbox_.finish(turn);
+  if (ack.fate == Fate::closed) stop(arrived.back().stream->target);
   return true;
 }
 

@@ -98,6 +98,11 @@ void Socket::cut() const {
 int64_t Socket::receive_some(void* to, size_t bytes) const { return moved(recv(descriptor_, to, bytes, 0)); }
 int64_t Socket::send_some(const void* from, size_t bytes) const { return moved(::send(descriptor_, from, bytes, kNoSignal)); }
 
+bool Socket::is_readable() const {
+  pollfd asked = {descriptor_, POLLIN, 0};
+  return poll(&asked, 1, 0) > 0;
+}
+
 bool Socket::await_readable(Deadline deadline, const std::atomic<bool>& ended) const { return await_events(descriptor_, POLLIN, deadline, ended); }
 bool Socket::await_writable(Deadline deadline, const std::atomic<bool>& ended) const { return await_events(descriptor_, POLLOUT, deadline, ended); }
 

@@ -30,6 +30,8 @@ class Socket {
   int64_t receive_some(void* to, size_t bytes) const;
   int64_t send_some(const void* from, size_t bytes) const;
 
+  /** At once? */
+  bool is_readable() const;
   /** False when `ended` is set or the deadline is over. */
   bool await_readable(Deadline deadline, const std::atomic<bool>& ended) const;
   bool await_writable(Deadline deadline, const std::atomic<bool>& ended) const;

@@ -5,7 +5,7 @@ import { NativeLandings } from './native-landings.ts';
 import type { MessengerCounts, NativeModule } from './native-module.ts';
 
 /** About what loopback and fast networks carry best: `kvasir bench messenger` shows others. */
-const usualFrameBytes = 2 ** 20;
+const usualFrameBytes = 2 ** 19;
 
 export interface TcpMessengerOptions {
   /** Where this pool's landings are reached. */

@@ -161,6 +161,7 @@ describe.skipIf(native === undefined)('hand-offs between instances of a process'
     );
     const sent = cluster.instances().map((instance) => instance.sent?.bytes ?? 0);
     expect(sent.map((bytes) => bytes > 0)).toEqual([true, true, false]);
+    expect(cluster.instances().map((instance) => instance.sent?.faults)).toEqual([0, 0, 0]);
   });
 });
 
