@@ -17,7 +17,8 @@ struct Traffic {
   TcpMessenger messenger{world.from, key_of(7), kFrameBytes};
 
   std::vector<Parcel> parcels(int landing) const {
-    std::vector<Parcel> all;
+    // Sent again before the first has left, as a page is that fills.
+    std::vector<Parcel> all = {{0, 0, World::source(landing, 1), 0}, {0, 0, World::source(landing, 0), 0}};
     for (int i = 0; i < kPlaces; i++) {
       const uint32_t step = world.chance() % 2 ? world.from->progress.next() : 0;
       all.push_back({step, static_cast<uint32_t>(world.chance() % kLayers), World::source(landing, i), i});
