@@ -242,7 +242,7 @@ void check_silence(World& world) {
   Traffic traffic{world};
   const RemoteLanding nowhere = {1, 2, kPlaces};
   std::vector<Parcel> many;
-  for (size_t i = 0; i < 4 * kWindow / kLayout.page_bytes(); i++) many.push_back({0, 0, static_cast<int32_t>(i % kPages), 0});
+  for (size_t i = 0; i < 4 * kWindow / kLayout.page_bytes(); i++) many.push_back({0, 0, static_cast<int32_t>(i % kPages), static_cast<int32_t>(i % kPlaces)});
   traffic.messenger.send(silent, nowhere, many, true);
   await([&] { return full.load(); });
   const World::Opened opened = world.open(0);
