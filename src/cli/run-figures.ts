@@ -113,12 +113,7 @@ export function printReport({
   printTable([counts]);
   const { byReason, ...places } = refused;
   printTable([{ refused: '', ...places, ...byReason }]);
-  printTable([
-    { predicted: 'TTFT', ...predictions.ttft },
-    { predicted: 'TBT', ...predictions.tbt },
-  ]);
-  printTable([{ predicted: 'output tokens', ...predictions.outputTokens }]);
-  printTable([{ loads: '', ...poolLoads }]);
+  printPredictions(predictions, poolLoads);
   if (retries !== undefined) printTable([{ retries: '', ...retries }]);
   printGroups('class', classes);
   printGroups('tenant', tenants);
@@ -134,6 +129,17 @@ export function printReport({
       ...{ seed, stateHash },
     },
   ]);
+}
+
+/** Only requests that have an SLO are predicted. */
+function printPredictions(predictions: Report['predictions'], poolLoads: Report['poolLoads']): void {
+  if (predictions.ttft.requests === 0) return;
+  printTable([
+    { predicted: 'TTFT', ...predictions.ttft },
+    { predicted: 'TBT', ...predictions.tbt },
+  ]);
+  printTable([{ predicted: 'output tokens', ...predictions.outputTokens }]);
+  printTable([{ loads: '', ...poolLoads }]);
 }
 
 function printCaches({

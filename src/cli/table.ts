@@ -13,7 +13,13 @@ export function printTable(rows: readonly object[]): void {
 
 function cell(value: unknown): string {
   if (value === undefined) return '-';
+  if (typeof value === 'number') return readable(value);
   return typeof value === 'object' ? JSON.stringify(value) : String(value);
+}
+
+/** What is not whole is shown to four digits; `--json` has all of them. */
+function readable(value: number): string {
+  return Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(4)));
 }
 
 export function megabytes(bytes: number): string {
