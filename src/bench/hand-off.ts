@@ -1,4 +1,5 @@
 // What handing a prompt over costs: time to the first token with prefill and decode apart against one instance, and what of the copy was hidden.
+import { setTimeout as sleep } from 'node:timers/promises';
 import type { GenerationRequest, InferencePort } from '../cluster/ports.ts';
 import { median, round } from './statistics.ts';
 
@@ -39,12 +40,12 @@ async function measure({ alone, pair, vocabSize, repeats }: HandOffBench, prompt
   const aloneMs: number[] = [];
   const apartMs: number[] = [];
   for (const port of [alone, pair]) await firstTokenMs(port, newPrompt(prompt, vocabSize, repeats));
-  const before = sentBy(pair);
+  const before = await sentBy(pair);
   for (let i = 0; i < repeats; i++) {
     aloneMs.push(await firstTokenMs(alone, newPrompt(prompt, vocabSize, i)));
     apartMs.push(await firstTokenMs(pair, newPrompt(prompt, vocabSize, i)));
   }
-  const sent = sentBy(pair);
+  const sent = await sentBy(pair);
   const bytes = sent.bytes - before.bytes;
   return {
     prompt,
@@ -85,7 +86,9 @@ function newPrompt(length: number, vocabSize: number, kind: number): Int32Array 
   return Int32Array.from({ length }, (_, i) => ((i + 1) * (2 * kind + 7919) + length) % vocabSize);
 }
 
-function sentBy(port: InferencePort) {
+/** What has been copied so far. The client of a request may hear its end before the instance that sent its prompt has told its count. */
+async function sentBy(port: InferencePort) {
+  while (port.instances().some(({ waiting, running, pages }) => waiting + running + pages.used > 0)) await sleep(1);
   const sum = { bytes: 0, earlyBytes: 0, copySeconds: 0 };
   for (const { sent } of port.instances()) {
     sum.bytes += sent?.bytes ?? 0;
