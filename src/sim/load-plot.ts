@@ -26,6 +26,7 @@ export function loadPlot({ seconds, poolLoads }: LoadOverTime, title: string): s
   });
   return [
     `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${height}" width="${width}" height="${height}" font-family="sans-serif" font-size="12" fill="#24292f">`,
+    `<title>Loads of the pools: ${escaped(title)}</title>`,
     `<rect width="${width}" height="${height}" fill="#fff"/>`,
     `<text x="${margin.left}" y="16" font-weight="bold">${escaped(title)}</text>`,
     ...legend,
