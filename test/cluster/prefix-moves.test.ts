@@ -4,36 +4,8 @@ import { describe, expect, test } from 'vitest';
 import type { InstanceEffect } from '../../src/cluster/effects.ts';
 import { createLengthInstance, type LengthInstance, LengthRequest } from '../../src/cluster/length-work.ts';
 import type { InstanceEvent } from '../../src/cluster/messages.ts';
-import { RooflineCost } from '../../src/policy/cost/roofline.ts';
 import { Float64Pool } from '../../src/util/float64-pool.ts';
-
-const blockTokens = 16;
-const cost = new RooflineCost({
-  model: {
-    layers: 2,
-    hidden: 64,
-    heads: 2,
-    kvHeads: 2,
-    headDim: 32,
-    intermediate: 128,
-    gated: true,
-    vocabulary: 100,
-    tiedHead: true,
-  },
-  device: {
-    memoryBytes: 4e6,
-    memoryBytesPerSecond: 1e9,
-    operationsPerSecond: 1e10,
-    linkBytesPerSecond: 1e9,
-    linkUs: 1,
-  },
-  efficiency: { compute: 1, memory: 1, link: 1, stepUs: 100, layerUs: 10 },
-  tensorParallel: 1,
-  pipelineParallel: 1,
-  weightBytes: 2,
-  kvBytes: 2,
-  kvMemoryShare: 1,
-});
+import { blockTokens, cost } from './small-cost.ts';
 
 type Event = InstanceEvent<LengthRequest, undefined>;
 type Effect = InstanceEffect<undefined, LengthRequest>;

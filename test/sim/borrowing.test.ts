@@ -2,39 +2,11 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { defaultLendingTimes } from '../../src/cluster/lending/times.ts';
-import { RooflineCost } from '../../src/policy/cost/roofline.ts';
 import { type InstanceSpec, Simulation, type SimulationConfig } from '../../src/sim/simulation.ts';
 import type { TraceRequest } from '../../src/trace/request.ts';
+import { blockTokens, machine, nic } from './small-cluster.ts';
 
-const blockTokens = 16;
 const poolBlocks = 40;
-
-const cost = new RooflineCost({
-  model: {
-    layers: 2,
-    hidden: 256,
-    heads: 4,
-    kvHeads: 2,
-    headDim: 64,
-    intermediate: 512,
-    gated: true,
-    vocabulary: 1000,
-    tiedHead: true,
-  },
-  device: {
-    memoryBytes: 8e6,
-    memoryBytesPerSecond: 1e9,
-    operationsPerSecond: 1e10,
-    linkBytesPerSecond: 1e9,
-    linkUs: 1,
-  },
-  efficiency: { compute: 1, memory: 1, link: 1, stepUs: 100, layerUs: 10 },
-  tensorParallel: 1,
-  pipelineParallel: 1,
-  weightBytes: 2,
-  kvBytes: 2,
-  kvMemoryShare: 1,
-});
 
 const lentShareMax = 0.75;
 const lendable = poolBlocks * lentShareMax;
@@ -42,14 +14,10 @@ const lendable = poolBlocks * lentShareMax;
 function instances(count: number, changes: Partial<InstanceSpec['machine']> = {}): readonly InstanceSpec[] {
   return Array.from({ length: count }, (_, instance) => ({
     role: 'mixed',
-    nic: { bytesPerSecond: 1e9, us: 10 },
+    nic,
     machine: {
-      cost,
-      blockTokens,
+      ...machine,
       blocks: poolBlocks,
-      eviction: 'lru',
-      limits: { tokensMax: 128, logitRowsMax: 33, sequencesMax: 8, stepUsDecoding: 20_000, stepUsPrefill: 100_000 },
-      coalesce: true,
       borrowing: {
         instance,
         policy: {

@@ -33,6 +33,8 @@ export const cost = new RooflineCost({
   kvMemoryShare: 1,
 });
 
+export const handOff = { layerWise: true, landingTokens: 10_000, rechecks: false };
+
 export const machine: InstanceSpec['machine'] = {
   cost,
   blockTokens,
@@ -40,10 +42,10 @@ export const machine: InstanceSpec['machine'] = {
   eviction: 'lru',
   limits: { tokensMax: 128, logitRowsMax: 33, sequencesMax: 8, stepUsDecoding: 20_000, stepUsPrefill: 100_000 },
   coalesce: true,
-  handOff: { layerWise: true, landingTokens: 10_000, rechecks: false },
+  handOff,
 };
 
-const nic = { bytesPerSecond: 1e9, us: 10 };
+export const nic = { bytesPerSecond: 1e9, us: 10 };
 
 /** `count` instances of each role. */
 export function cluster(
