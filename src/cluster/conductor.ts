@@ -4,13 +4,14 @@ import type { BlockChain } from '../policy/blocks/block-chain.ts';
 import type { RoleSwitchLimits } from '../policy/roles/role-switch.ts';
 import { overloaded, type Refusal, type RequestSize, Throughput, tooLong } from './admission.ts';
 import type { BatchJobsConfig } from './batch-jobs.ts';
-import { Dispatch, type InstanceRole, type Proposal } from './dispatch.ts';
+import { Dispatch, type InstanceRole } from './dispatch.ts';
 import type { ConductorEffect } from './effects.ts';
 import type { FatedMessage, Fates } from './fates.ts';
 import type { AdmissionConfig, PoolLoads } from './gate.ts';
 import type { ConductorEvent, InstanceIndex } from './messages.ts';
 import type { BlockCounts, PlacerConfig } from './placer.ts';
 import type { GenerationEvent, RequestId } from './ports.ts';
+import type { Proposal } from './proposals.ts';
 import { Rescue } from './rescue.ts';
 import { type RetryConfig, speaksFor, type Tracked } from './tries.ts';
 
@@ -164,7 +165,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
       this.#ignore(`submit: request ${request.id} is live already`);
       return;
     }
-    const proposal = this.#dispatch.propose(nowUs, request);
+    const proposal = this.#dispatch.proposals.of(nowUs, request);
     const refusal = this.#refuse(nowUs, proposal) ?? proposal.verdict?.refusal;
     this.#effects.push({ kind: 'emit', id: request.id, event: refusal ?? { kind: 'accepted' } });
     if (refusal !== undefined) return;
@@ -184,7 +185,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
 
   #refuse(nowUs: number, proposal: Proposal): Refusal | undefined {
     if (this.#draining) return failure('SHUTTING_DOWN', 'Cannot admit request: the server is shutting down');
-    const capacityTokens = this.#dispatch.capacityOf(proposal);
+    const capacityTokens = this.#dispatch.proposals.capacityOf(proposal);
     if (capacityTokens === undefined)
       return failure('ENGINE_FAILED', 'Cannot admit request: no instance is left to serve it');
     return tooLong(proposal.size, capacityTokens) ?? this.overload(nowUs, 0);

@@ -1,52 +1,24 @@
 // Where the conductor sends requests: which instances each try of one has something at, how many each has, and what they are told.
-import type { GroupChoice } from '../policy/pipeline/group.ts';
-import { nothingFetched, type PlacementDecision } from '../policy/placement/placement.ts';
 import type { RequestSize } from './admission.ts';
 import { BatchJobs } from './batch-jobs.ts';
 import type { ConductorConfig } from './conductor.ts';
 import type { ConductorEffect } from './effects.ts';
 import type { FatedMessage, Fates } from './fates.ts';
-import { Gate, type PoolLoads, type Verdict } from './gate.ts';
+import { Gate, type PoolLoads } from './gate.ts';
 import { Hearsay } from './hearsay.ts';
 import type { InstanceIndex } from './messages.ts';
 import { PinDirectory } from './pin-directory.ts';
 import type { PinOrder } from './pinning.ts';
 import { type BlockCounts, fetchOf, Placer } from './placer.ts';
 import type { GenerationEvent, RequestId } from './ports.ts';
+import { decoderOf, type Proposal, Proposals } from './proposals.ts';
 import { RecentIds } from './recent-ids.ts';
 import { Roles } from './roles.ts';
-import { isLegOf, legsOf, type Route, type Tracked, type Try } from './tries.ts';
+import { isLegOf, legsOf, type Tracked, type Try } from './tries.ts';
 import { Watch } from './watch.ts';
 
 /** What an instance computes: prompts for others, what comes after the prompts of others, or both for its own requests. */
 export type InstanceRole = 'prefill' | 'decode' | 'mixed';
-
-/** Where a request would go, and what it would meet there; undefined where no instance is left. */
-export interface Proposal {
-  readonly size: RequestSize;
-  readonly decision: PlacementDecision | undefined;
-  readonly route: Route | undefined;
-  readonly verdict: Verdict | undefined;
-  /** Of every member, where a group computes the prompt. */
-  readonly workUs: number | undefined;
-  /** Of the prompt, to be computed where it decodes. */
-  readonly inlineTokens: number;
-  /** A batch job: where it has no place it may be held. */
-  readonly job: boolean;
-}
-
-/** A prompt that is computed where it decodes: `tokens` of it. */
-interface Inline extends PlacementDecision {
-  readonly tokens: number;
-}
-
-/** The way of a prompt that a group computes. */
-function together({ members, chunkTokens, queueUs, prefillUs }: GroupChoice, alone: Route) {
-  const [instance] = members;
-  const { decodeAt = instance } = alone;
-  const decision: PlacementDecision = { ...nothingFetched, instance, queueUs, waitUs: queueUs, prefillUs };
-  return { decision, route: { instance, decodeAt, group: { members, chunkTokens, decodeAt } } };
-}
 
 interface InstanceView {
   capacityTokens: number;
@@ -67,6 +39,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
   readonly pins: PinDirectory<Request>;
   readonly roles: Roles;
   readonly jobs: BatchJobs<Request>;
+  readonly proposals: Proposals<Request>;
   /** Requests whose prompts were computed where they decode. */
   inlinePrefills = 0;
   /** Requests whose prompts went to groups. */
@@ -105,6 +78,10 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
       capacityTokens: (i) => this.#instances[i].capacityTokens,
       takes: (i) => this.roles.of(i) !== 'decode' && this.watch.isUp(i),
     });
+    this.proposals = new Proposals({
+      ...{ size: config.size, placer: this.#placer, gate: this.#gate, roles: this.roles, jobs: this.jobs },
+      capacityTokens: (i) => this.#instances[i].capacityTokens,
+    });
     for (const [i, { absent }] of config.instances.entries()) if (absent === true) this.lose(i);
   }
 
@@ -116,79 +93,13 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
     return this.#gate.loads(nowUs, this.#placer.waitUs(nowUs));
   }
 
-  propose(nowUs: number, request: Request): Proposal {
-    const size = this.#size(request);
-    if (this.jobs.isJob(request)) return this.#proposeJob(nowUs, size, this.jobs.anyHeld);
-    const elsewhere = this.#placer.choose(nowUs, request, size.promptTokens);
-    const inline = elsewhere && this.#inline(nowUs, request, size);
-    const alone =
-      inline === undefined ? this.#route(nowUs, elsewhere, size) : { instance: inline.instance, decodeAt: undefined };
-    const choice = elsewhere && alone?.decodeAt !== undefined && this.#placer.group(size.promptTokens, elsewhere);
-    const { decision, route } = choice ? together(choice, alone) : { decision: inline ?? elsewhere, route: alone };
-    const verdict =
-      decision &&
-      this.#gate.look(nowUs, request, {
-        promptTokens: size.promptTokens,
-        waitUs: decision.waitUs,
-        prefillUs: decision.prefillUs,
-        inline: inline !== undefined,
-        member: route && this.#decoderOf(route),
-      });
-    const workUs = choice ? choice.workUs : undefined;
-    return { size, decision, route, verdict, workUs, inlineTokens: inline?.tokens ?? 0, job: false };
-  }
-
-  #proposeJob(nowUs: number, size: RequestSize, waits: boolean): Proposal {
-    const instance = waits ? undefined : this.jobs.choose(size, this.#placer.waitsUs(nowUs));
-    const route = instance === undefined ? undefined : { instance, decodeAt: undefined };
-    return { size, decision: undefined, route, verdict: undefined, workUs: undefined, inlineTokens: 0, job: true };
-  }
-
   /** Batch jobs that are held go where there is room now; a long one is not overtaken. */
   goHeld(nowUs: number): void {
     for (const { tracked, request } of this.jobs.takeFreed()) {
-      const proposal = this.#proposeJob(nowUs, this.#size(request), false);
+      const proposal = this.proposals.ofJob(nowUs, this.#size(request), false);
       if (proposal.route === undefined) return;
       this.go(nowUs, tracked, request, proposal);
     }
-  }
-
-  /** The prompt is short enough to be computed where it decodes. */
-  #inline(nowUs: number, request: Request, { promptTokens, outputTokensMax }: RequestSize): Inline | undefined {
-    if (outputTokensMax <= 1) return undefined;
-    const choice = this.#gate.chooseInline(nowUs, request, promptTokens, (i) => this.#placer.cachedTokens(i));
-    if (choice === undefined) return undefined;
-    return {
-      ...nothingFetched,
-      instance: choice.member,
-      tokens: promptTokens - choice.cachedTokens,
-      queueUs: choice.waitUs,
-      waitUs: choice.waitUs,
-      prefillUs: choice.stepUs,
-    };
-  }
-
-  /** What a request that goes there may hold; undefined where no instance is left. */
-  capacityOf({ route, job }: Proposal): number | undefined {
-    if (job) return this.jobs.largestTokens;
-    return route && Math.min(...legsOf(route).map((leg) => this.#instances[leg].capacityTokens));
-  }
-
-  #decoderOf({ instance, decodeAt }: Route): InstanceIndex | undefined {
-    return decodeAt ?? (this.roles.of(instance) === 'prefill' ? undefined : instance);
-  }
-
-  /** One token of output comes with the prompt: nobody has to decode. */
-  #route(
-    nowUs: number,
-    decision: PlacementDecision | undefined,
-    { promptTokens, outputTokensMax }: RequestSize,
-  ): Route | undefined {
-    if (decision === undefined) return undefined;
-    const { instance, queueUs, transferUs, prefillUs } = decision;
-    if (this.roles.of(instance) === 'mixed' || outputTokensMax <= 1) return { instance, decodeAt: undefined };
-    const decodeAt = this.#gate.choose(nowUs, promptTokens, nowUs + queueUs + transferUs + prefillUs);
-    return decodeAt === undefined ? undefined : { instance, decodeAt };
   }
 
   /** A try begins: `request`, under the name that it has there, goes where was proposed. */
@@ -205,7 +116,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
     if (decision !== undefined && inlineTokens === 0) this.roles.sent(decision.prefillUs);
     const jobTokens = job ? this.jobs.add(instance, size) : 0;
     this.jobs.drop(tracked.id);
-    const member = predicted === undefined && inlineTokens === 0 ? decodeAt : this.#decoderOf(route);
+    const member = predicted === undefined && inlineTokens === 0 ? decodeAt : decoderOf(route, this.roles);
     const coming = member === undefined ? undefined : { member, tokens: promptTokens };
     const decoding = coming && this.#gate.add(nowUs, request, verdict ?? unjudged, coming);
     const { id } = request;

@@ -75,18 +75,14 @@ interface StepEnding {
 }
 
 /** What was just heard may change what the next step computes: how the one in flight is to end for that, if it goes on for longer. */
-export function endRun<S>(
-  flight: InFlight<S>,
-  waiting: Sequence | undefined,
-  effects: { push(ending: StepEnding): unknown },
-): void {
+export function endingFor<S>(flight: InFlight<S>, waiting: Sequence | undefined): StepEnding | undefined {
   // Batch jobs yield at once to whoever waits for an answer.
   const yields = flight.background && !flight.yielding && waiting?.background === false;
-  if (!yields && (flight.stepsMax === 1 || flight.ending || flight.aborting)) return;
+  if (!yields && (flight.stepsMax === 1 || flight.ending || flight.aborting)) return undefined;
   flight.yielding = yields;
   flight.aborting ||= yields;
   flight.ending = true;
-  effects.push({ kind: yields ? 'abortStep' : 'endRun', step: flight.step });
+  return { kind: yields ? 'abortStep' : 'endRun', step: flight.step };
 }
 
 /** Rows of the step in flight are not wanted any more: it stops, where that is worth its work. */

@@ -5,16 +5,15 @@ import type { BlockPool } from '../policy/blocks/block-pool.ts';
 import { wideZero } from '../util/wide-zero.ts';
 import { overloaded, Throughput, tooLargeToLand, tooLong } from './admission.ts';
 import { CacheJournal } from './cache-journal.ts';
-import { createDecodeCheck } from './decode-check.ts';
+import { createDecodeCheck, type DecodeCheck } from './decode-check.ts';
 import type { DecodeLeg } from './departures.ts';
 import type { InstanceEffect } from './effects.ts';
 import { HandOffs } from './hand-offs.ts';
-import { HostTraffic, nothingMoved } from './host-traffic.ts';
-import { abortFor, begun, endRun, type InFlight, type PlannedStep, runStep, shapeOf, wasAborted } from './in-flight.ts';
+import { HostTraffic } from './host-traffic.ts';
 import type { InstanceConfig } from './instance-config.ts';
 import { InstanceTotals } from './instance-totals.ts';
-import { type Landing, takeLanded } from './landed.ts';
 import { landingMemory } from './landing-memory.ts';
+import { Launcher } from './launcher.ts';
 import { Borrower, borrowableBlocks } from './lending/borrower.ts';
 import type { InstanceEvent, PrefixFetch, StepNumber } from './messages.ts';
 import { concernsPrefixes, hearPeers, type Peers } from './peers.ts';
@@ -40,19 +39,16 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   readonly #throughput = new Throughput();
   readonly roster: Roster<S>;
   readonly #results: StepResults<Request, S, Plan, Result>;
-  readonly #hostTraffic: HostTraffic;
   readonly #totals = new InstanceTotals();
   #arrivalNumber = 0;
-  #steps: StepNumber = 0;
-  #inFlight: InFlight<S> | undefined;
-  #abortedLast = false;
+  readonly #launcher: Launcher<Request, S, Plan, Result>;
   readonly handOffs: HandOffs<Request, S>;
   readonly #prefixes: PrefixMoves<Request, S>;
   readonly #pinning: Pinning<Request, S>;
   readonly #presence: Presence<S>;
   readonly #stages: Stages<Request, S, Plan, Result>;
   readonly #peers: Peers<Request, S, Plan, Result>;
-  readonly #landing: Landing<Request, S, Plan, Result>;
+  readonly #check: DecodeCheck<Request, S> | undefined;
   /** It has times of its own (`nextUs`), of which a `wake` tells it too. */
   readonly borrower: Borrower | undefined;
   #effects: InstanceEffect<Plan, Request>[] = [];
@@ -68,7 +64,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       config.borrowing && new Borrower(config.borrowing, this.#cache, (effect) => this.#effects.push(effect));
     this.#batcher = new Batcher(this.#cache, config.limits, config.cost, this.borrower);
     this.borrower?.serve(this.#batcher);
-    this.#hostTraffic = new HostTraffic(this.#batcher, this.#cache);
+    const hostTraffic = new HostTraffic(this.#batcher, this.#cache);
     this.roster = new Roster(this.#batcher);
     this.handOffs = new HandOffs(config.handOff, {
       push: (effect) => this.#effects.push(effect),
@@ -77,7 +73,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       promptTokens: (request) => this.#work.size(request).promptTokens,
       memory: landingMemory(config.handOff, this.#cache, {
         push: (effect) => this.#effects.push(effect),
-        lands: (tokens, capacityTokens) => this.#hostTraffic.lands(tokens, capacityTokens),
+        lands: (tokens, capacityTokens) => hostTraffic.lands(tokens, capacityTokens),
       }),
       settled: (served, declined) => this.#settled(served, declined),
     });
@@ -101,13 +97,13 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
         push: (effect) => this.#effects.push(effect),
         serve: (request) => this.#work.serve(request, this.#arrivalNumber++),
         alone: (request, decode) => this.#serve(request, decode),
-        started: (served) => this.#begin(served),
+        started: (served) => this.#launcher.begin(served),
       },
     );
     const parts = { batcher: this.#batcher, roster: this.roster, work: this.#work };
+    this.#check = createDecodeCheck(config, parts);
     const leg = { capacityTokens: this.capacityTokens, handOffs: this.handOffs, emit: this.#emit };
-    const nextArrival = () => this.#arrivalNumber++;
-    this.#landing = { ...parts, ...leg, check: createDecodeCheck(config, parts), nextArrival };
+    const landing = { ...parts, ...leg, check: this.#check, nextArrival: () => this.#arrivalNumber++ };
     this.#peers = { handOffs: this.handOffs, prefixes: this.#prefixes, stages: this.#stages };
     this.#results = new StepResults(
       { work: this.#work, batcher: this.#batcher, totals: this.#totals, departures },
@@ -117,6 +113,12 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
         remove: (served, forget) => this.roster.remove(served, forget),
         prefilled: (id) => this.#effects.push({ kind: 'prefilled', id }),
       },
+    );
+    const { borrower, handOffs } = this;
+    const machines = { borrower, handOffs, stages: this.#stages, loads: this.#prefixes.loads, pinning: this.#pinning };
+    this.#launcher = new Launcher(
+      { ...parts, ...machines, cost: config.cost, hostTraffic, landing, totals: this.#totals },
+      { push: (effect) => this.#effects.push(effect), emit: this.#emit },
     );
   }
 
@@ -161,7 +163,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       case 'prefixSent':
       case 'ssdWritten':
       case 'activations': {
-        const why = hearPeers(this.#peers, event, this.#inFlight?.step);
+        const why = hearPeers(this.#peers, event, this.#launcher.flight?.step);
         if (why !== undefined) this.#config.fates?.heard(event, this.roster);
         if (why !== undefined) this.#ignore(why);
         break;
@@ -183,11 +185,11 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#prefixes.loads.advance(nowUs, this.#batcher.waiting);
     const reports = event.kind === 'wake' && this.#presence.isDue(nowUs);
     if (reports) for (const asking of [this.handOffs.departures, this.#stages]) asking.askAgain();
-    if (this.#inFlight === undefined) {
+    if (this.#launcher.flight === undefined) {
       this.#presence.count(this.roster, this.handOffs.departures);
-      this.#next(nowUs);
+      this.#launcher.next(nowUs);
     } else if (!('step' in event) && (this.#batcher.waiting.length > 0 || !concernsPrefixes(event)))
-      endRun(this.#inFlight, this.#batcher.waiting[0], this.#effects);
+      this.#launcher.endRun();
     // Who was let in made way for the next: not only when a step ends, of which a run of equal ones has one.
     this.#prefixes.loads.advance(nowUs, this.#batcher.waiting);
     this.#prefixes.writeSsd();
@@ -263,25 +265,16 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.roster.silence(id);
     this.#prefixes.loads.drop(served);
     served.cancelled = true;
-    const flight = this.#inFlight;
-    if (flight === undefined || served.sequence.planned === 0) {
-      this.roster.remove(served, false);
-    } else {
-      const abort = abortFor(nowUs, flight, served, this.#abortedLast);
-      if (abort !== undefined) this.#effects.push(abort);
-    }
+    if (!this.#launcher.drop(nowUs, served)) this.roster.remove(served, false);
   }
 
   #stepEnded(nowUs: number, event: Extract<InstanceEvent<Request, Result>, { step: StepNumber }>): void {
-    const flight = this.#inFlight;
-    if (flight?.step !== event.step) {
-      const current = flight === undefined ? 'none is' : `step ${flight.step} is`;
-      this.#ignore(`${event.kind}: step ${event.step} is not in flight: ${current}`);
+    const flight = this.#launcher.ended(event);
+    if (typeof flight === 'string') {
+      this.#ignore(flight);
       return;
     }
-    this.#inFlight = undefined;
     this.#cache.lower?.readEnded();
-    this.#abortedLast = wasAborted(flight, event.kind);
     if (event.kind === 'stepDone') {
       const stepUs = event.stepUs ?? [nowUs - flight.startedUs];
       if (flight.stages === 1) this.#config.cost.observe(flight.shape, stepUs);
@@ -297,78 +290,10 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#stages.drop(served.id);
     this.handOffs.departures.drop(served.id);
     this.roster.silence(served.id);
-    if (event.kind === 'finished') this.#landing.check?.ended(served);
+    if (event.kind === 'finished') this.#check?.ended(served);
     this.#emit(served.id, event);
     this.roster.remove(served, forget);
     this.#pinning.ended(nowUs, served.id, event);
-  }
-
-  /** Between two steps: takes what has landed, and plans the next. */
-  #next(nowUs: number): void {
-    this.borrower?.between();
-    if (this.handOffs.arrivals.size > 0) takeLanded(this.#landing);
-    if (this.#stages.goFirst && this.#launchStage(nowUs)) return;
-    const planned = this.#batcher.plan(this.#stages.await);
-    for (const sequence of this.#batcher.admitted) this.#start(nowUs, this.roster.admit(sequence));
-    if (planned.length === 0) {
-      if (!this.#launchStage(nowUs)) this.borrower?.planned();
-      return;
-    }
-    const requests = this.roster.of(planned);
-    const shape = shapeOf(this.#batcher.shape);
-    const predictedUs = Math.round(this.#config.cost.predictUs(shape));
-    const traffic = this.#hostTraffic.planned(planned);
-    const { background } = planned[0];
-    const stepsMax = this.#stepsMax(requests);
-    this.#run(nowUs, { predictedUs, shape, requests, stepsMax, stages: 1, background }, traffic);
-  }
-
-  /** The next chunk of a prompt that a group computes, if one is ready. */
-  #launchStage(nowUs: number): boolean {
-    const next = this.#stages.next();
-    if (next !== undefined) this.#run(nowUs, next);
-    return next !== undefined;
-  }
-
-  #run(nowUs: number, planned: PlannedStep<S>, traffic = nothingMoved): void {
-    const { requests, stages } = planned;
-    this.#inFlight = begun(planned, ++this.#steps, nowUs);
-    const plan = this.#work.plan(stages > 1 ? [] : requests);
-    this.#effects.push(runStep(this.#inFlight, plan, traffic, this.borrower?.remoteWork(requests)));
-    this.borrower?.planned(planned);
-    if (this.handOffs.departures.size > 0) this.handOffs.departures.launched(this.#steps);
-  }
-
-  /** How many equal steps may follow one another: until a request may end or the batcher has something to decide. */
-  #stepsMax(requests: readonly S[]): number {
-    let most = this.handOffs.departures.size > 0 ? 1 : this.#batcher.steadySteps();
-    for (let i = 0; i < requests.length && most > 1; i++) most = Math.min(most, this.#work.growthMax(requests[i]));
-    return most;
-  }
-
-  /** The first time that a request runs; a preempted one has started before. */
-  #start(nowUs: number, served: S): void {
-    if (served.started) return;
-    served.started = true;
-    this.#prefixes.loads.drop(served);
-    const held = this.handOffs.arrivals.heldOf(served.id);
-    if (held !== undefined) {
-      this.handOffs.arrivals.drop(served.id);
-      this.#work.joined(served, nowUs);
-      for (const event of held) this.#emit(served.id, event);
-      return;
-    }
-    this.#begin(served);
-  }
-
-  /** Its prompt is computed from now on. */
-  #begin(served: S): void {
-    const cachedTokens = served.sequence.cachedTokens ?? 0;
-    this.#totals.prompt += served.sequence.promptLength;
-    this.#totals.cached += cachedTokens;
-    this.#pinning.started(served, cachedTokens);
-    this.#emit(served.id, { kind: 'started', cachedTokens });
-    this.handOffs.departures.ask(served.id);
   }
 
   readonly #emit: Emit = (id, event) => {
@@ -392,9 +317,9 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.handOffs.arrivals.check();
     this.#prefixes.loads.check();
     this.#stages.check();
-    const keeping = this.handOffs.departures.computed + this.#stages.keeping(this.#inFlight);
+    const keeping = this.handOffs.departures.computed + this.#stages.keeping(this.#launcher.flight);
     this.borrower?.check();
     const moving = this.#cache.moving.size + this.#prefixes.loads.size + (this.borrower?.awaited ?? 0) > 0;
-    this.roster.check(this.#inFlight, moving, keeping);
+    this.roster.check(this.#launcher.flight, moving, keeping);
   }
 }

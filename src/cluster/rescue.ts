@@ -180,9 +180,9 @@ export class Rescue<Request extends { readonly id: RequestId }> {
   #tryNext(nowUs: number, tracked: Tracked<Request>, why: string): void {
     const request = tracked.progress?.resume(tryName(tracked.id, tracked.tries));
     if (request === undefined) return;
-    const proposal = this.#dispatch.propose(nowUs, request);
+    const proposal = this.#dispatch.proposals.of(nowUs, request);
     const { size, route, job } = proposal;
-    const capacityTokens = this.#dispatch.capacityOf(proposal);
+    const capacityTokens = this.#dispatch.proposals.capacityOf(proposal);
     if (route === undefined || capacityTokens === undefined) {
       if (job && capacityTokens !== undefined) this.#dispatch.jobs.hold(tracked, request);
       // With patience it waits: somebody may come.

@@ -1,0 +1,164 @@
+// What an instance computes next: one step, or one run of equal steps, is launched at a time.
+import type { Batcher } from '../policy/batching/batcher.ts';
+import type { StepPredictor } from '../policy/cost/step-shape.ts';
+import type { InstanceEffect } from './effects.ts';
+import { type HostTraffic, nothingMoved } from './host-traffic.ts';
+import {
+  abortFor,
+  begun,
+  endingFor,
+  type InFlight,
+  type PlannedStep,
+  runStep,
+  shapeOf,
+  wasAborted,
+} from './in-flight.ts';
+import type { InstanceTotals } from './instance-totals.ts';
+import { type Landing, takeLanded } from './landed.ts';
+import type { Borrower } from './lending/borrower.ts';
+import type { InstanceEvent, StepNumber } from './messages.ts';
+import type { Pinning } from './pinning.ts';
+import type { RequestId } from './ports.ts';
+import type { PrefixLoads } from './prefix-loads.ts';
+import type { Stages } from './stages.ts';
+import type { Emit, Served } from './work.ts';
+
+type StepEnded = Extract<InstanceEvent<never, unknown>, { readonly step: StepNumber }>;
+
+interface Parts<Request extends { readonly id: RequestId }, S extends Served, Plan, Result>
+  extends Pick<Landing<Request, S, Plan, Result>, 'handOffs' | 'roster' | 'work'> {
+  readonly batcher: Batcher;
+  readonly cost: StepPredictor;
+  readonly hostTraffic: HostTraffic;
+  readonly stages: Stages<Request, S, Plan, Result>;
+  readonly loads: PrefixLoads<S>;
+  readonly pinning: Pinning<Request, S>;
+  readonly borrower: Borrower | undefined;
+  readonly landing: Landing<Request, S, Plan, Result>;
+  readonly totals: InstanceTotals;
+}
+
+/** The instance, as its steps see it. */
+interface Owner<Plan, Request> {
+  readonly push: (effect: InstanceEffect<Plan, Request>) => void;
+  readonly emit: Emit;
+}
+
+export class Launcher<Request extends { readonly id: RequestId }, S extends Served, Plan, Result> {
+  readonly #parts: Parts<Request, S, Plan, Result>;
+  readonly #owner: Owner<Plan, Request>;
+  #steps: StepNumber = 0;
+  #flight: InFlight<S> | undefined;
+  #abortedLast = false;
+
+  constructor(parts: Parts<Request, S, Plan, Result>, owner: Owner<Plan, Request>) {
+    this.#parts = parts;
+    this.#owner = owner;
+  }
+
+  /** The step that runs. */
+  get flight(): InFlight<S> | undefined {
+    return this.#flight;
+  }
+
+  /** Between two steps: takes what has landed, and plans the next. */
+  next(nowUs: number): void {
+    const { batcher, borrower, handOffs, stages, cost, hostTraffic, landing, roster } = this.#parts;
+    borrower?.between();
+    if (handOffs.arrivals.size > 0) takeLanded(landing);
+    if (stages.goFirst && this.#launchStage(nowUs)) return;
+    const planned = batcher.plan(stages.await);
+    for (const sequence of batcher.admitted) this.#start(nowUs, roster.admit(sequence));
+    if (planned.length === 0) {
+      if (!this.#launchStage(nowUs)) borrower?.planned();
+      return;
+    }
+    const requests = roster.of(planned);
+    const shape = shapeOf(batcher.shape);
+    const predictedUs = Math.round(cost.predictUs(shape));
+    const traffic = hostTraffic.planned(planned);
+    const { background } = planned[0];
+    const stepsMax = this.#stepsMax(requests);
+    this.#run(nowUs, { predictedUs, shape, requests, stepsMax, stages: 1, background }, traffic);
+  }
+
+  /** The next chunk of a prompt that a group computes, if one is ready. */
+  #launchStage(nowUs: number): boolean {
+    const next = this.#parts.stages.next();
+    if (next !== undefined) this.#run(nowUs, next);
+    return next !== undefined;
+  }
+
+  #run(nowUs: number, planned: PlannedStep<S>, traffic = nothingMoved): void {
+    const { work, borrower, handOffs } = this.#parts;
+    const { requests, stages } = planned;
+    this.#flight = begun(planned, ++this.#steps, nowUs);
+    const plan = work.plan(stages > 1 ? [] : requests);
+    this.#owner.push(runStep(this.#flight, plan, traffic, borrower?.remoteWork(requests)));
+    borrower?.planned(planned);
+    if (handOffs.departures.size > 0) handOffs.departures.launched(this.#steps);
+  }
+
+  /** How many equal steps may follow one another: until a request may end or the batcher has something to decide. */
+  #stepsMax(requests: readonly S[]): number {
+    const { batcher, handOffs, work } = this.#parts;
+    let most = handOffs.departures.size > 0 ? 1 : batcher.steadySteps();
+    for (let i = 0; i < requests.length && most > 1; i++) most = Math.min(most, work.growthMax(requests[i]));
+    return most;
+  }
+
+  /** The first time that a request runs; a preempted one has started before. */
+  #start(nowUs: number, served: S): void {
+    if (served.started) return;
+    served.started = true;
+    const { loads, handOffs, work } = this.#parts;
+    loads.drop(served);
+    const held = handOffs.arrivals.heldOf(served.id);
+    if (held !== undefined) {
+      handOffs.arrivals.drop(served.id);
+      work.joined(served, nowUs);
+      for (const event of held) this.#owner.emit(served.id, event);
+      return;
+    }
+    this.begin(served);
+  }
+
+  /** Its prompt is computed from now on. */
+  begin(served: S): void {
+    const { totals, pinning, handOffs } = this.#parts;
+    const cachedTokens = served.sequence.cachedTokens ?? 0;
+    totals.prompt += served.sequence.promptLength;
+    totals.cached += cachedTokens;
+    pinning.started(served, cachedTokens);
+    this.#owner.emit(served.id, { kind: 'started', cachedTokens });
+    handOffs.departures.ask(served.id);
+  }
+
+  /** A cancelled request's rows are not wanted any more; false when no step has any. */
+  drop(nowUs: number, served: S): boolean {
+    const flight = this.#flight;
+    if (flight === undefined || served.sequence.planned === 0) return false;
+    const abort = abortFor(nowUs, flight, served, this.#abortedLast);
+    if (abort !== undefined) this.#owner.push(abort);
+    return true;
+  }
+
+  /** Something was heard that the next step may heed. */
+  endRun(): void {
+    if (this.#flight === undefined) return;
+    const ending = endingFor(this.#flight, this.#parts.batcher.waiting[0]);
+    if (ending !== undefined) this.#owner.push(ending);
+  }
+
+  /** The step that has ended; where it is not in flight, why not. */
+  ended({ kind, step }: StepEnded): InFlight<S> | string {
+    const flight = this.#flight;
+    if (flight?.step !== step) {
+      const current = flight === undefined ? 'none is' : `step ${flight.step} is`;
+      return `${kind}: step ${step} is not in flight: ${current}`;
+    }
+    this.#flight = undefined;
+    this.#abortedLast = wasAborted(flight, kind);
+    return flight;
+  }
+}

@@ -1,0 +1,127 @@
+// Where a request would go, and what it would meet there: looking changes nothing.
+
+import type { GroupChoice } from '../policy/pipeline/group.ts';
+import { nothingFetched, type PlacementDecision } from '../policy/placement/placement.ts';
+import type { RequestSize } from './admission.ts';
+import type { BatchJobs } from './batch-jobs.ts';
+import type { Gate, Verdict } from './gate.ts';
+import type { InstanceIndex } from './messages.ts';
+import type { Placer } from './placer.ts';
+import type { Roles } from './roles.ts';
+import { legsOf, type Route } from './tries.ts';
+
+/** Where a request would go, and what it would meet there; undefined where no instance is left. */
+export interface Proposal {
+  readonly size: RequestSize;
+  readonly decision: PlacementDecision | undefined;
+  readonly route: Route | undefined;
+  readonly verdict: Verdict | undefined;
+  /** Of every member, where a group computes the prompt. */
+  readonly workUs: number | undefined;
+  /** Of the prompt, to be computed where it decodes. */
+  readonly inlineTokens: number;
+  /** A batch job: where it has no place it may be held. */
+  readonly job: boolean;
+}
+
+/** A prompt that is computed where it decodes: `tokens` of it. */
+interface Inline extends PlacementDecision {
+  readonly tokens: number;
+}
+
+/** The way of a prompt that a group computes. */
+function together({ members, chunkTokens, queueUs, prefillUs }: GroupChoice, alone: Route) {
+  const [instance] = members;
+  const { decodeAt = instance } = alone;
+  const decision: PlacementDecision = { ...nothingFetched, instance, queueUs, waitUs: queueUs, prefillUs };
+  return { decision, route: { instance, decodeAt, group: { members, chunkTokens, decodeAt } } };
+}
+
+interface Parts<Request> {
+  readonly size: (request: Request) => RequestSize;
+  readonly placer: Placer<Request>;
+  readonly gate: Gate<Request>;
+  readonly roles: Roles;
+  readonly jobs: BatchJobs<Request>;
+  readonly capacityTokens: (instance: InstanceIndex) => number;
+}
+
+export class Proposals<Request> {
+  readonly #parts: Parts<Request>;
+
+  constructor(parts: Parts<Request>) {
+    this.#parts = parts;
+  }
+
+  of(nowUs: number, request: Request): Proposal {
+    const { jobs, placer, gate, roles } = this.#parts;
+    const size = this.#parts.size(request);
+    if (jobs.isJob(request)) return this.ofJob(nowUs, size, jobs.anyHeld);
+    const elsewhere = placer.choose(nowUs, request, size.promptTokens);
+    const inline = elsewhere && this.#inline(nowUs, request, size);
+    const alone =
+      inline === undefined ? this.#route(nowUs, elsewhere, size) : { instance: inline.instance, decodeAt: undefined };
+    const choice = elsewhere && alone?.decodeAt !== undefined && placer.group(size.promptTokens, elsewhere);
+    const { decision, route } = choice ? together(choice, alone) : { decision: inline ?? elsewhere, route: alone };
+    const verdict =
+      decision &&
+      gate.look(nowUs, request, {
+        promptTokens: size.promptTokens,
+        waitUs: decision.waitUs,
+        prefillUs: decision.prefillUs,
+        inline: inline !== undefined,
+        member: route && decoderOf(route, roles),
+      });
+    const workUs = choice ? choice.workUs : undefined;
+    return { size, decision, route, verdict, workUs, inlineTokens: inline?.tokens ?? 0, job: false };
+  }
+
+  /** @param waits others wait before it */
+  ofJob(nowUs: number, size: RequestSize, waits: boolean): Proposal {
+    const { jobs, placer } = this.#parts;
+    const instance = waits ? undefined : jobs.choose(size, placer.waitsUs(nowUs));
+    const route = instance === undefined ? undefined : { instance, decodeAt: undefined };
+    return { size, decision: undefined, route, verdict: undefined, workUs: undefined, inlineTokens: 0, job: true };
+  }
+
+  /** The prompt is short enough to be computed where it decodes. */
+  #inline(nowUs: number, request: Request, { promptTokens, outputTokensMax }: RequestSize): Inline | undefined {
+    if (outputTokensMax <= 1) return undefined;
+    const { gate, placer } = this.#parts;
+    const choice = gate.chooseInline(nowUs, request, promptTokens, (i) => placer.cachedTokens(i));
+    if (choice === undefined) return undefined;
+    return {
+      ...nothingFetched,
+      instance: choice.member,
+      tokens: promptTokens - choice.cachedTokens,
+      queueUs: choice.waitUs,
+      waitUs: choice.waitUs,
+      prefillUs: choice.stepUs,
+    };
+  }
+
+  /** What a request that goes there may hold; undefined where no instance is left. */
+  capacityOf({ route, job }: Proposal): number | undefined {
+    if (job) return this.#parts.jobs.largestTokens;
+    return route && Math.min(...legsOf(route).map((leg) => this.#parts.capacityTokens(leg)));
+  }
+
+  /** One token of output comes with the prompt: nobody has to decode. */
+  #route(
+    nowUs: number,
+    decision: PlacementDecision | undefined,
+    { promptTokens, outputTokensMax }: RequestSize,
+  ): Route | undefined {
+    if (decision === undefined) return undefined;
+    const { roles, gate } = this.#parts;
+    const { instance, queueUs, transferUs, prefillUs } = decision;
+    if (roles.of(instance) === 'mixed' || outputTokensMax <= 1) return { instance, decodeAt: undefined };
+    const decodeAt = gate.choose(nowUs, promptTokens, nowUs + queueUs + transferUs + prefillUs);
+    return decodeAt === undefined ? undefined : { instance, decodeAt };
+  }
+}
+
+/** Who decodes a request that goes this way; undefined: nobody has to. */
+export function decoderOf({ instance, decodeAt }: Route, roles: Roles): InstanceIndex | undefined {
+  return decodeAt ?? (roles.of(instance) === 'prefill' ? undefined : instance);
+}
