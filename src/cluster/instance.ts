@@ -100,10 +100,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
         started: (served) => this.#launcher.begin(served),
       },
     );
-    const parts = { batcher: this.#batcher, roster: this.roster, work: this.#work };
-    this.#check = createDecodeCheck(config, parts);
-    const leg = { capacityTokens: this.capacityTokens, handOffs: this.handOffs, emit: this.#emit };
-    const landing = { ...parts, ...leg, check: this.#check, nextArrival: () => this.#arrivalNumber++ };
+    this.#check = createDecodeCheck(config, { batcher: this.#batcher, roster: this.roster, work: this.#work });
     this.#peers = { handOffs: this.handOffs, prefixes: this.#prefixes, stages: this.#stages };
     this.#results = new StepResults(
       { work: this.#work, batcher: this.#batcher, totals: this.#totals, departures },
@@ -114,11 +111,17 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
         prefilled: (id) => this.#effects.push({ kind: 'prefilled', id }),
       },
     );
-    const { borrower, handOffs } = this;
-    const machines = { borrower, handOffs, stages: this.#stages, loads: this.#prefixes.loads, pinning: this.#pinning };
-    this.#launcher = new Launcher(
-      { ...parts, ...machines, cost: config.cost, hostTraffic, landing, totals: this.#totals },
-      { push: (effect) => this.#effects.push(effect), emit: this.#emit },
+    this.#launcher = this.#createLauncher(hostTraffic);
+  }
+
+  #createLauncher(hostTraffic: HostTraffic): Launcher<Request, S, Plan, Result> {
+    const { capacityTokens, borrower, handOffs, roster } = this;
+    const parts = { borrower, handOffs, roster, batcher: this.#batcher, work: this.#work, emit: this.#emit };
+    const landing = { ...parts, capacityTokens, check: this.#check, nextArrival: () => this.#arrivalNumber++ };
+    const machines = { stages: this.#stages, loads: this.#prefixes.loads, pinning: this.#pinning };
+    const { cost } = this.#config;
+    return new Launcher({ ...parts, ...machines, cost, hostTraffic, landing, totals: this.#totals }, (effect) =>
+      this.#effects.push(effect),
     );
   }
 

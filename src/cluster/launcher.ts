@@ -21,12 +21,12 @@ import type { Pinning } from './pinning.ts';
 import type { RequestId } from './ports.ts';
 import type { PrefixLoads } from './prefix-loads.ts';
 import type { Stages } from './stages.ts';
-import type { Emit, Served } from './work.ts';
+import type { Served } from './work.ts';
 
 type StepEnded = Extract<InstanceEvent<never, unknown>, { readonly step: StepNumber }>;
 
 interface Parts<Request extends { readonly id: RequestId }, S extends Served, Plan, Result>
-  extends Pick<Landing<Request, S, Plan, Result>, 'handOffs' | 'roster' | 'work'> {
+  extends Pick<Landing<Request, S, Plan, Result>, 'handOffs' | 'roster' | 'work' | 'emit'> {
   readonly batcher: Batcher;
   readonly cost: StepPredictor;
   readonly hostTraffic: HostTraffic;
@@ -38,22 +38,16 @@ interface Parts<Request extends { readonly id: RequestId }, S extends Served, Pl
   readonly totals: InstanceTotals;
 }
 
-/** The instance, as its steps see it. */
-interface Owner<Plan, Request> {
-  readonly push: (effect: InstanceEffect<Plan, Request>) => void;
-  readonly emit: Emit;
-}
-
 export class Launcher<Request extends { readonly id: RequestId }, S extends Served, Plan, Result> {
   readonly #parts: Parts<Request, S, Plan, Result>;
-  readonly #owner: Owner<Plan, Request>;
+  readonly #push: (effect: InstanceEffect<Plan, Request>) => void;
   #steps: StepNumber = 0;
   #flight: InFlight<S> | undefined;
   #abortedLast = false;
 
-  constructor(parts: Parts<Request, S, Plan, Result>, owner: Owner<Plan, Request>) {
+  constructor(parts: Parts<Request, S, Plan, Result>, push: (effect: InstanceEffect<Plan, Request>) => void) {
     this.#parts = parts;
-    this.#owner = owner;
+    this.#push = push;
   }
 
   /** The step that runs. */
@@ -94,7 +88,7 @@ export class Launcher<Request extends { readonly id: RequestId }, S extends Serv
     const { requests, stages } = planned;
     this.#flight = begun(planned, ++this.#steps, nowUs);
     const plan = work.plan(stages > 1 ? [] : requests);
-    this.#owner.push(runStep(this.#flight, plan, traffic, borrower?.remoteWork(requests)));
+    this.#push(runStep(this.#flight, plan, traffic, borrower?.remoteWork(requests)));
     borrower?.planned(planned);
     if (handOffs.departures.size > 0) handOffs.departures.launched(this.#steps);
   }
@@ -111,13 +105,13 @@ export class Launcher<Request extends { readonly id: RequestId }, S extends Serv
   #start(nowUs: number, served: S): void {
     if (served.started) return;
     served.started = true;
-    const { loads, handOffs, work } = this.#parts;
+    const { loads, handOffs, work, emit } = this.#parts;
     loads.drop(served);
     const held = handOffs.arrivals.heldOf(served.id);
     if (held !== undefined) {
       handOffs.arrivals.drop(served.id);
       work.joined(served, nowUs);
-      for (const event of held) this.#owner.emit(served.id, event);
+      for (const event of held) emit(served.id, event);
       return;
     }
     this.begin(served);
@@ -125,12 +119,12 @@ export class Launcher<Request extends { readonly id: RequestId }, S extends Serv
 
   /** Its prompt is computed from now on. */
   begin(served: S): void {
-    const { totals, pinning, handOffs } = this.#parts;
+    const { totals, pinning, handOffs, emit } = this.#parts;
     const cachedTokens = served.sequence.cachedTokens ?? 0;
     totals.prompt += served.sequence.promptLength;
     totals.cached += cachedTokens;
     pinning.started(served, cachedTokens);
-    this.#owner.emit(served.id, { kind: 'started', cachedTokens });
+    emit(served.id, { kind: 'started', cachedTokens });
     handOffs.departures.ask(served.id);
   }
 
@@ -139,7 +133,7 @@ export class Launcher<Request extends { readonly id: RequestId }, S extends Serv
     const flight = this.#flight;
     if (flight === undefined || served.sequence.planned === 0) return false;
     const abort = abortFor(nowUs, flight, served, this.#abortedLast);
-    if (abort !== undefined) this.#owner.push(abort);
+    if (abort !== undefined) this.#push(abort);
     return true;
   }
 
@@ -147,7 +141,7 @@ export class Launcher<Request extends { readonly id: RequestId }, S extends Serv
   endRun(): void {
     if (this.#flight === undefined) return;
     const ending = endingFor(this.#flight, this.#parts.batcher.waiting[0]);
-    if (ending !== undefined) this.#owner.push(ending);
+    if (ending !== undefined) this.#push(ending);
   }
 
   /** The step that has ended; where it is not in flight, why not. */
