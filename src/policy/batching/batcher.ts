@@ -1,23 +1,19 @@
-// Continuous batching: who waits, who runs, and what rows each step computes.
+// Continuous batching: who waits, who runs and with which blocks.
 import type { BlockCache } from '../blocks/block-cache.ts';
 import type { StepPredictor, StepShape } from '../cost/step-shape.ts';
-import { type BackgroundLimits, backgroundLimits, backgroundPages, firstBackground } from './background.ts';
 import { checkBatch } from './check-batch.ts';
 import { Claims } from './claims.ts';
 import { FairShares } from './fair-shares.ts';
-import { KnownPrefixes, lookAhead } from './known-prefixes.ts';
+import { KnownPrefixes } from './known-prefixes.ts';
 import type { Overflow } from './overflow.ts';
 import { RankedList } from './ranked-list.ts';
 import { Room } from './room.ts';
+import { RowPlanner } from './row-planner.ts';
 import { outranks, type Sequence } from './sequence.ts';
-import { type BatchLimits, StepBudget } from './step-budget.ts';
+import type { BatchLimits } from './step-budget.ts';
 import { WaitingList } from './waiting-list.ts';
 
-/** Part of a chunk kept for short prompts of the same priority behind a long one. */
-const shortShare = 1 / 4;
-
 /**
- * Plans steps: decode rows first, then prefill chunks in order of rank, within a budget of rows and predicted time; batch jobs get what is left.
  * When blocks run out the lowest rank is preempted and later recomputed; the first in rank always gets on, so there is no livelock.
  * A waiting prompt whose next block is being computed by one that outranks it waits for that block.
  * Nothing is committed until `commit`: a step that was aborted is simply planned again.
@@ -26,8 +22,7 @@ export class Batcher {
   readonly #cache: BlockCache;
   readonly #blockTokens: number;
   readonly room: Room;
-  readonly #background: BackgroundLimits;
-  readonly #budget: StepBudget;
+  readonly #planner: RowPlanner;
   readonly #shares: FairShares | undefined;
   readonly #waiting: WaitingList;
   readonly #running = new RankedList();
@@ -36,14 +31,6 @@ export class Batcher {
   readonly #prefixes: KnownPrefixes;
   readonly #overflow: Overflow | undefined;
   readonly #admitted: Sequence[] = [];
-  readonly #planned: Sequence[] = [];
-  readonly #prefills: Sequence[] = [];
-  #admitting = true;
-  /** Somebody made way in this plan, so that it let nobody in: the next one may. */
-  #crowded = false;
-  #wholeOnly = false;
-  /** A batch job waits for memory that is left to batch jobs. */
-  #backgroundWaits = false;
   #preemptions = 0;
 
   /** @param overflow where blocks go when the cache runs full; undefined: nowhere */
@@ -54,10 +41,13 @@ export class Batcher {
     this.#waiting = new WaitingList(this.#shares);
     this.#blockTokens = cache.blockTokens;
     this.room = new Room(cache, limits, overflow);
-    this.#background = limits.background ?? backgroundLimits;
-    this.#budget = new StepBudget(limits, cost, cache.blockTokens);
     this.#claims = new Claims(limits.sequencesMax, cache.blockTokens);
     this.#prefixes = new KnownPrefixes(cache, this.#claims);
+    const lists = { running: this.#running, waiting: this.#waiting };
+    this.#planner = new RowPlanner(
+      { ...lists, cache, limits, cost, overflow, room: this.room, prefixes: this.#prefixes },
+      { admit: (sequence) => this.#admit(sequence), makeRoom: (sequence, tokens) => this.#makeRoom(sequence, tokens) },
+    );
   }
 
   get waiting(): readonly Sequence[] {
@@ -92,7 +82,7 @@ export class Batcher {
 
   /** Shape of the last plan, until the next. */
   get shape(): StepShape {
-    return this.#budget.shape;
+    return this.#planner.shape;
   }
 
   /** Would the running sequences still get what they need, with so many pages fewer? */
@@ -132,22 +122,16 @@ export class Batcher {
 
   /** Sequences with `planned` rows, in order of rank; empty when nothing can run. Valid until the next call. @param awaited somebody else's work waits for the step to end */
   plan(awaited = false): readonly Sequence[] {
-    this.#budget.reset();
     while (this.#admitted.length > 0) this.#admitted.pop();
-    this.#admitting = true;
-    this.#crowded = false;
-    this.#wholeOnly = false;
-    for (const sequence of this.#running.items) sequence.planned = 0;
-    this.#waiting.arrange(this.#running.items);
-    this.#planDecode();
-    this.#budget.endDecode(awaited);
-    this.#planPrefill();
-    if (this.#running.last?.background === true || this.#waiting.last?.background === true) this.#planBackground();
-    let planned = 0;
-    for (const sequence of this.#running.items) if (sequence.planned > 0) this.#planned[planned++] = sequence;
-    // One by one: setting a length gives memory back that the next plan wants again.
-    while (this.#planned.length > planned) this.#planned.pop();
-    return this.#planned;
+    return this.#planner.plan(awaited);
+  }
+
+  /**
+   * How many steps could follow one another with the rows of the last plan, before a sequence needs a block: 1 when any row is prefill or
+   * somebody who waits could be let in. Whoever waits for room gets none before then.
+   */
+  steadySteps(): number {
+    return this.#planner.steadySteps();
   }
 
   /** The sequence's planned rows are computed: full blocks become shareable, and those behind a window are given back. */
@@ -167,13 +151,8 @@ export class Batcher {
 
   /** Pages that those who run still need for their known tokens, and the first of those who wait and are not let in for want of room. */
   get pagesAhead(): number {
-    const next = this.#admitting ? undefined : this.#firstAdmitted;
+    const next = this.#planner.turnedAway;
     return this.room.pagesAhead(this.#running.items, next && this.room.isOverlong(next) ? undefined : next);
-  }
-
-  get #firstAdmitted(): Sequence | undefined {
-    const { items } = this.#waiting;
-    return this.#overflow === undefined ? items[0] : items.find((sequence) => this.#overflow?.admits(sequence));
   }
 
   /** The sequence's blocks are to move away: from the block returned on they are its own, and what it still computes is shared with nobody. */
@@ -184,138 +163,6 @@ export class Batcher {
   /** What it had elsewhere is gone: back to the queue. Not while a step that holds it is in flight. */
   recompute(sequence: Sequence): void {
     if (sequence.state === 'running') this.#preempt(sequence);
-  }
-
-  /**
-   * How many steps could follow one another with the rows of the last plan, before a sequence needs a block: 1 when any row is prefill or
-   * somebody who waits could be let in. Whoever waits for room gets none before then.
-   */
-  steadySteps(): number {
-    const { rows, decodeRows } = this.#budget.shape;
-    if (rows === 0 || rows !== decodeRows || this.#mayAdmit || this.#waiting.contested) return 1;
-    let steps = this.#running.last?.background === true ? this.#steadyBackground() : Number.MAX_SAFE_INTEGER;
-    for (const { planned, computed, remaining, table } of this.#running.items) {
-      if (planned !== 1 || remaining !== 1) return 1;
-      steps = Math.min(steps, table.length * this.#blockTokens - computed);
-    }
-    return steps;
-  }
-
-  /** Is there one who waits and was not turned away for want of room? */
-  get #mayAdmit(): boolean {
-    const first = this.#firstAdmitted;
-    if (first === undefined || this.#crowded) return first !== undefined;
-    return this.#admitting && !(first.background && this.#backgroundWaits);
-  }
-
-  /** Of batch jobs that decode alone: as long as all of them keep the time. */
-  #steadyBackground(): number {
-    return this.#running.items[0]?.background === true ? this.#budget.steadyBackground() : 1;
-  }
-
-  #planDecode(): void {
-    const running = this.#running.items;
-    // Preemption only shortens the list behind `i`.
-    for (let i = 0; i < running.length; i++) {
-      const sequence = running[i];
-      if (sequence.remaining !== 1 || sequence.background) continue;
-      this.#makeRoom(sequence, sequence.length);
-      if (this.#cache.missing(sequence.table, sequence.length) === 0) this.#take(sequence, 1);
-    }
-  }
-
-  /** Merges the running prefills with the waiting ones by rank and gives each a chunk while the budget lasts. */
-  #planPrefill(): void {
-    const prefills = this.#prefills;
-    let count = 0;
-    for (const sequence of this.#running.items) {
-      if (sequence.remaining > 1 && !sequence.background) prefills[count++] = sequence;
-    }
-    while (prefills.length > count) prefills.pop();
-    let nextRunning = 0;
-    let nextWaiting = 0;
-    let skipped = 0;
-    while (this.#budget.rows > 0 && skipped <= lookAhead) {
-      const running = prefills[nextRunning];
-      const waiting = this.#admitting ? this.#nextWaiting(nextWaiting) : undefined;
-      if (running !== undefined && (waiting === undefined || this.#waiting.isBehind(running, waiting))) {
-        nextRunning++;
-        if (running.state === 'running') this.#planChunk(running, nextRunning, nextWaiting);
-      } else if (waiting === undefined) {
-        return;
-      } else if (this.#prefixes.isAwaited(waiting) || this.#overflow?.admits(waiting) === false) {
-        nextWaiting++;
-      } else if (this.#wholeOnly && this.#prefixes.restOf(waiting) > this.#budget.rowsFor(waiting, false)) {
-        nextWaiting++;
-        skipped++;
-      } else if (this.#admit(waiting)) {
-        this.#planChunk(waiting, nextRunning, nextWaiting);
-      } else {
-        this.#admitting = false;
-      }
-    }
-  }
-
-  /** Batch jobs stand last. */
-  #nextWaiting(index: number): Sequence | undefined {
-    const sequence = this.#waiting.items[index];
-    return sequence?.background === true ? undefined : sequence;
-  }
-
-  /** Batch jobs in order of rank, those who run first: a row each, or a chunk, as far as time, rows and memory are left. */
-  #planBackground(): void {
-    this.#budget.beginBackground(this.#background);
-    this.#backgroundWaits = false;
-    const running = this.#running.items;
-    const pagesMax = Math.floor(this.#cache.pages.total * this.#background.memoryShare);
-    // Preemption only shortens the list behind `i`.
-    for (let i = firstBackground(running); i < running.length; i++) this.#planJob(running[i]);
-    for (let i = firstBackground(this.#waiting.items); i < this.#waiting.length && this.#budget.hasTime; ) {
-      const sequence = this.#waiting.items[i];
-      if (this.#prefixes.isAwaited(sequence) || this.#overflow?.admits(sequence) === false) {
-        i++;
-        continue;
-      }
-      const held = backgroundPages(this.#cache, running);
-      const fits = held === 0 || held + this.room.pagesNeeded(sequence) <= pagesMax;
-      this.#backgroundWaits = !(this.#admitting && fits && this.#admit(sequence));
-      if (this.#backgroundWaits) return;
-      this.#planJob(sequence);
-    }
-  }
-
-  #planJob(sequence: Sequence): void {
-    const rows = this.#budget.backgroundRowsFor(sequence);
-    if (rows === 0) return;
-    this.#makeRoom(sequence, sequence.computed + rows);
-    this.#take(sequence, Math.min(rows, sequence.table.length * this.#blockTokens - sequence.computed));
-  }
-
-  /** Plans as much of the sequence's prefill as fits; once one did not fit whole, only those follow that do. */
-  #planChunk(sequence: Sequence, nextRunning: number, nextWaiting: number): void {
-    const first = this.#budget.shape.rows === this.#budget.shape.decodeRows;
-    let rows = this.#budget.rowsFor(sequence, first);
-    // Prompt scoring is short of logits, not of the rows that others could use.
-    const scorable = this.#budget.scorableRows(sequence);
-    if (rows < sequence.remaining) {
-      if (this.#wholeOnly) return;
-      this.#wholeOnly = true;
-      const kept = Math.floor(rows * shortShare);
-      const waiting = this.#admitting ? this.#waiting.items : [];
-      if (this.#prefixes.shortBehind(sequence, kept, this.#prefills, nextRunning, waiting, nextWaiting)) rows -= kept;
-      const end = sequence.computed + rows;
-      const aligned = end - (end % this.#blockTokens);
-      if (aligned > sequence.computed) rows = aligned - sequence.computed;
-      else if (!first) return;
-    }
-    rows = Math.min(rows, scorable);
-    this.#makeRoom(sequence, sequence.computed + rows);
-    this.#take(sequence, Math.min(rows, sequence.table.length * this.#blockTokens - sequence.computed));
-  }
-
-  #take(sequence: Sequence, rows: number): void {
-    sequence.planned = rows;
-    if (rows > 0) this.#budget.take(sequence);
   }
 
   /** Moves a waiting sequence to the running ones with the blocks that the cache has for it; false when there is no place. */
@@ -361,8 +208,7 @@ export class Batcher {
       const relief = this.#overflow?.relieve(sequence);
       const victim = this.#running.last;
       // Whoever is let in now would be the next victim.
-      if (relief !== undefined || victim !== sequence) this.#crowded = true;
-      if (this.#crowded) this.#admitting = false;
+      if (relief !== undefined || victim !== sequence) this.#planner.crowd();
       if (relief === 'coming' || victim === undefined || victim === sequence) return;
       this.#preempt(victim);
     }
