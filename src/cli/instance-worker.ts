@@ -49,7 +49,7 @@ function load(settings: InstanceSettings, backend: Backend): { readonly model: L
 }
 
 function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): Served {
-  const { settings, loaded, hashKey, journals, role } = data;
+  const { settings, loaded, hashKey, role } = data;
   const backend = createBackend(settings.threads);
   const { model, root } = loaded ?? load(settings, backend);
   const { contextTokens } = settings;
@@ -69,7 +69,7 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
     // Blocks never leave this process, so nobody outside has to know the key: identities cannot be forged from there.
     hashKey,
     handOff: { layerWise: true, landingTokens: 0, landingPages, rechecks: false },
-    ...(journals ? { journalLife: 1 } : {}),
+    journalLife: 1,
   });
   const handOffs = data.peers.some((peer) => peer !== undefined)
     ? new LiveHandOffs({

@@ -40,6 +40,8 @@ export interface ConductorConfig<Request> {
   readonly fates?: Fates | undefined;
   /** Which requests are batch jobs; undefined: none is. */
   readonly jobs?: BatchJobsConfig<Request> | undefined;
+  /** Tells why requests went where they went: `placed` and `found`. */
+  readonly explains?: boolean;
 }
 
 /**
@@ -166,6 +168,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
       return;
     }
     const proposal = this.#dispatch.proposals.of(nowUs, request);
+    this.#dispatch.explain(request.id, proposal);
     const refusal = this.#refuse(nowUs, proposal) ?? proposal.verdict?.refusal;
     this.#effects.push({ kind: 'emit', id: request.id, event: refusal ?? { kind: 'accepted' } });
     if (refusal !== undefined) return;

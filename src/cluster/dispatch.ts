@@ -1,4 +1,5 @@
 // Where the conductor sends requests: which instances each try of one has something at, how many each has, and what they are told.
+import { accountOf } from './account.ts';
 import type { RequestSize } from './admission.ts';
 import { BatchJobs } from './batch-jobs.ts';
 import type { ConductorConfig } from './conductor.ts';
@@ -45,6 +46,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
   /** Requests whose prompts went to groups. */
   groupPrefills = 0;
   readonly #size: (request: Request) => RequestSize;
+  readonly #explains: boolean;
   readonly #instances: readonly InstanceView[];
   readonly #placer: Placer<Request>;
   readonly #gate: Gate<Request>;
@@ -54,6 +56,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
 
   constructor(config: ConductorConfig<Request>, push: (effect: ConductorEffect<Request>) => void) {
     this.#size = config.size;
+    this.#explains = config.explains ?? false;
     this.fates = config.fates;
     this.#push = push;
     this.#instances = config.instances.map(({ capacityTokens }) => ({ capacityTokens, requests: 0, progressed: true }));
@@ -98,8 +101,16 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
     for (const { tracked, request } of this.jobs.takeFreed()) {
       const proposal = this.proposals.ofJob(nowUs, this.#size(request), false);
       if (proposal.route === undefined) return;
+      this.explain(request.id, proposal);
       this.go(nowUs, tracked, request, proposal);
     }
+  }
+
+  /** Of the request that was proposed for last: tells whoever keeps accounts. */
+  explain(id: RequestId, proposal: Proposal): void {
+    if (!this.#explains) return;
+    const considered = proposal.job ? [] : this.#placer.considered(proposal.size.promptTokens);
+    this.#push({ kind: 'placed', id, account: accountOf(proposal, considered, this.#placer.blockTokens) });
   }
 
   /** A try begins: `request`, under the name that it has there, goes where was proposed. */
@@ -213,7 +224,8 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
   started(nowUs: number, now: Try, cachedTokens: number): boolean {
     if (now.stage !== 'queued') return false;
     now.stage = 'prefill';
-    if (now.placed !== undefined) this.#placer.started(nowUs, now.placed, cachedTokens);
+    const blocks = now.placed && this.#placer.started(nowUs, now.placed, cachedTokens);
+    if (blocks !== undefined && this.#explains) this.#push({ kind: 'found', id: now.id, blocks });
     return true;
   }
 

@@ -3,6 +3,7 @@ import type { BlockJournal, BlockSnapshot } from '../policy/blocks/block-journal
 import type { BlockTable } from '../policy/blocks/block-table.ts';
 import type { StepShape } from '../policy/cost/step-shape.ts';
 import type { Step } from '../util/step.ts';
+import type { BlockFates, PlacementAccount } from './account.ts';
 import type { InstanceRole } from './dispatch.ts';
 import type { Prediction } from './gate.ts';
 import type { BorrowerEffect } from './lending/borrower.ts';
@@ -131,6 +132,9 @@ export type ConductorEffect<Request = GenerationRequest> =
       readonly decodeLife?: number | undefined;
       readonly group: PipelineGroup | undefined;
     }
+  /** For whoever keeps accounts: where a try was to go, and what its instance found of the prompt. */
+  | { readonly kind: 'placed'; readonly id: RequestId; readonly account: PlacementAccount }
+  | { readonly kind: 'found'; readonly id: RequestId; readonly blocks: BlockFates }
   /** With `interrupt`, set the abort word too: the step that runs is likely the request's own prefill. */
   | { readonly kind: 'cancel'; readonly instance: InstanceIndex; readonly id: RequestId; readonly interrupt: boolean }
   | ({ readonly kind: 'pin'; readonly instance: InstanceIndex } & PinOrder<Request>)

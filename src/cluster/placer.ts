@@ -10,6 +10,7 @@ import { PrefixIndex, PrefixMatches } from '../policy/placement/prefix-index.ts'
 import type { Replication } from '../policy/placement/replica-table.ts';
 import { type TransferConfig, TransferTimes } from '../policy/placement/transfer-times.ts';
 import { wideZero } from '../util/wide-zero.ts';
+import type { BlockFates, Considered } from './account.ts';
 import type { InstanceIndex, PrefixFetch } from './messages.ts';
 
 export type { PipelineSettings, PlacementSettings };
@@ -128,6 +129,10 @@ export class Placer<Request> {
     this.#matches = new PrefixMatches(instances);
   }
 
+  get blockTokens(): number {
+    return this.#config?.blockTokens ?? 1;
+  }
+
   /** Different blocks that instances are known to hold. */
   get heldBlocks(): number {
     return this.#index?.blocks ?? 0;
@@ -163,6 +168,19 @@ export class Placer<Request> {
   /** What an instance has of the prompt that was asked about last. */
   cachedTokens(instance: InstanceIndex): number {
     return (this.#matches?.blocks[instance] ?? 0) * (this.#config?.blockTokens ?? 1);
+  }
+
+  /** The instances among which the prompt that was asked about last could go. */
+  considered(promptTokens: number): readonly Considered[] {
+    const { up, requests, queueUs, kind } = this.#view;
+    const seen: Considered[] = [];
+    for (let instance = 0; instance < up.length; instance++) {
+      if (up[instance] === 0) continue;
+      const matchedTokens = this.cachedTokens(instance);
+      const prefillUs = this.#predictors[kind[instance]].prefillUs(promptTokens, matchedTokens);
+      seen.push({ instance, requests: requests[instance], matchedTokens, queueUs: queueUs[instance], prefillUs });
+    }
+    return seen;
   }
 
   /** (instances): predicted wait for a prefill that comes now. Valid until the next question. */
@@ -211,26 +229,32 @@ export class Placer<Request> {
   }
 
   /** It runs, with what the instance itself found of its prompt. */
-  started(nowUs: number, placed: Placed, cachedTokens: number): void {
+  started(nowUs: number, placed: Placed, cachedTokens: number): BlockFates | undefined {
     const { chain, prefillUs, promptTokens, instance, decodeAt } = placed;
     // Its keys and values leave as they are computed: they stand before what is asked for from now on.
     if (decodeAt !== undefined) this.#transfers?.add(nowUs, instance, decodeAt, promptTokens);
     if (chain === undefined || this.#index === undefined || this.#config === undefined || prefillUs === undefined)
-      return;
+      return undefined;
     const { blockTokens } = this.#config;
     if (placed.helpers.length === 0) {
       const correctedUs = this.#predictors[this.#view.kind[instance]].prefillUs(promptTokens, cachedTokens);
       this.#queues.correct(instance, prefillUs, correctedUs);
       placed.prefillUs = correctedUs;
     }
-    const cached = Math.floor(cachedTokens / blockTokens);
+    const hits = Math.floor(cachedTokens / blockTokens);
     const reusable = Math.min(chain.blocks, Math.floor((promptTokens - 1) / blockTokens));
-    this.hitBlocks += cached;
-    this.misses.partial += Math.ceil(promptTokens / blockTokens) - reusable;
-    for (let i = cached; i < reusable; i++) {
+    const partial = Math.ceil(promptTokens / blockTokens) - reusable;
+    const found = { hits, neverSeen: 0, evicted: 0, elsewhere: 0, partial };
+    for (let i = hits; i < reusable; i++) {
       const fate = this.#index.fate(chain, i);
-      this.misses[fate === 'held' ? 'elsewhere' : fate === 'evicted' ? 'evicted' : 'neverSeen']++;
+      found[fate === 'held' ? 'elsewhere' : fate === 'evicted' ? 'evicted' : 'neverSeen']++;
     }
+    this.hitBlocks += hits;
+    this.misses.neverSeen += found.neverSeen;
+    this.misses.evicted += found.evicted;
+    this.misses.elsewhere += found.elsewhere;
+    this.misses.partial += partial;
+    return found;
   }
 
   /** Its first token came. */

@@ -1,4 +1,7 @@
 // The outside world as the machines and the gateway see it: requests in, events out.
+import type { RequestAccount } from './account.ts';
+
+export type { RequestAccount };
 
 /** Unique in its process; appears in every log line and error about the request. */
 export type RequestId = string;
@@ -55,6 +58,12 @@ export interface TokenLogprobs {
   readonly width: number;
   readonly topTokens: Int32Array;
   readonly topLogprobs: Float32Array;
+}
+
+/** What else those who serve can be asked. */
+export interface ClusterPort {
+  /** What is known of a request that is under way or has ended lately. */
+  account(id: RequestId): RequestAccount | undefined;
 }
 
 export type FailureCode = 'NOT_READY' | 'KV_OVERLOADED' | 'CONTEXT_TOO_LONG' | 'SHUTTING_DOWN' | 'ENGINE_FAILED';

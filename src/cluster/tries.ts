@@ -113,3 +113,8 @@ export function speaksFor({ instance, decodeAt }: Route): InstanceIndex {
 export function tryName(id: RequestId, tries: number): RequestId {
   return tries === 1 ? id : `${id}~${tries}`;
 }
+
+/** The request that a try's name is of. */
+export function requestOf(name: RequestId): RequestId {
+  return name.replace(/~\d+$/, '');
+}

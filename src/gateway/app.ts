@@ -2,7 +2,7 @@
 import { type Context, Hono } from 'hono';
 import { cors } from 'hono/cors';
 import type { Logger } from 'pino';
-import type { InferencePort } from '../cluster/ports.ts';
+import type { ClusterPort, InferencePort } from '../cluster/ports.ts';
 import { ApiKeys } from './auth.ts';
 import { readJson } from './body.ts';
 import { chatCompletions } from './chat.ts';
@@ -11,11 +11,13 @@ import { checkModel, type EndpointCall, type EndpointContext } from './endpoint.
 import { ApiError, errorHeaders, newRequestId, toApiError } from './errors.ts';
 import { GatewayMetrics } from './metrics.ts';
 import type { Encode } from './prompt.ts';
+import { describeRequest } from './request-account.ts';
 import type { ServedModel } from './served-model.ts';
 
 export interface GatewayOptions {
   readonly model: ServedModel;
   readonly port: InferencePort;
+  readonly cluster: ClusterPort;
   readonly encode: Encode;
   readonly logger: Logger;
   readonly apiKeys: readonly string[];
@@ -47,6 +49,8 @@ export function createApp(options: GatewayOptions, metrics = new GatewayMetrics(
     });
   }
   addInfoRoutes(app, model, port, metrics);
+  app.get('/api/requests/:id', (c) => c.json(describeRequest(c.req.param('id'), options.cluster, options.choicesMax)));
+  app.all('/api/requests/:id', (c) => refuseMethod(c, 'GET'));
   const post = (path: string, endpoint: Endpoint): void => {
     app.post(path, async (c) =>
       endpoint(await readJson(c.req.raw, options.bodyBytesMax), context, {

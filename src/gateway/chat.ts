@@ -5,13 +5,12 @@ import {
   checkModel,
   type EndpointCall,
   type EndpointContext,
-  newId,
   planChoices,
   runStreaming,
   runToEnd,
   usageBody,
 } from './endpoint.ts';
-import { badField } from './errors.ts';
+import { answerId, badField } from './errors.ts';
 import { parseBody } from './fields.ts';
 import type { LogprobRequest } from './params.ts';
 import { chatPrompt, outputTokens } from './prompt.ts';
@@ -29,7 +28,7 @@ export async function chatCompletions(json: unknown, context: EndpointContext, c
   const tokens = await chatPrompt(body, context.model, context.encode);
   const planned = { tokens, answer: true, maxTokens: outputTokens(tokens.length, wanted, context.model) };
   const choices = planChoices([planned], body, logprobs, context, call);
-  const shape = new ChatShape(body, context, tokens);
+  const shape = new ChatShape(body, context, call, tokens);
   if (body.stream === true) {
     return runStreaming(
       choices,
@@ -99,12 +98,13 @@ class ChatShape {
   readonly #head: { readonly id: string; readonly created: number; readonly model: string };
   readonly #begun = new Set<number>();
 
-  constructor(body: ChatBody, context: EndpointContext, promptTokens: Int32Array) {
+  constructor(body: ChatBody, context: EndpointContext, { requestId }: EndpointCall, promptTokens: Int32Array) {
     this.#body = body;
     this.#promptTokens = promptTokens;
     this.wantsEntries = body.logprobs === true || body.return_token_ids === true;
     this.#names = new TokenNames(context.model.tokenizer, body.return_tokens_as_token_ids === true);
-    this.#head = { id: newId('chatcmpl'), created: Math.floor(Date.now() / 1000), model: context.model.id };
+    const created = Math.floor(Date.now() / 1000);
+    this.#head = { id: answerId('chatcmpl', requestId), created, model: context.model.id };
   }
 
   whole(texts: readonly ChoiceText[], usage: object): object {

@@ -1,6 +1,7 @@
 // A completion's answer in OpenAI's shapes: whole, and chunk by chunk.
 import type { Delta, TokenEntry } from './choice-output.ts';
-import { type EndpointContext, newId } from './endpoint.ts';
+import type { EndpointCall, EndpointContext } from './endpoint.ts';
+import { answerId } from './errors.ts';
 import type { Choice, FinishReason } from './run-choices.ts';
 import type { CompletionBody } from './schema.ts';
 import type { ServedModel } from './served-model.ts';
@@ -26,13 +27,13 @@ export class CompletionShape {
   readonly #head: { readonly id: string; readonly object: string; readonly created: number; readonly model: string };
   readonly #echoes = new Map<Int32Array, string>();
 
-  constructor(body: CompletionBody, { model }: EndpointContext) {
+  constructor(body: CompletionBody, { model }: EndpointContext, { requestId }: EndpointCall) {
     this.#body = body;
     this.#model = model;
     this.#names = new TokenNames(model.tokenizer, body.return_tokens_as_token_ids === true);
     this.wantsEntries = body.logprobs !== undefined || body.return_token_ids === true;
     this.#head = {
-      id: newId('cmpl'),
+      id: answerId('cmpl', requestId),
       object: 'text_completion',
       created: Math.floor(Date.now() / 1000),
       model: model.id,

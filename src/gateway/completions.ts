@@ -42,7 +42,7 @@ export async function completions(json: unknown, context: EndpointContext, call:
   }));
   const logprobs = { top: body.logprobs, prompt: body.echo === true && body.logprobs !== undefined };
   const choices = planChoices(planned, body, logprobs, context, call);
-  const shape = new CompletionShape(body, context);
+  const shape = new CompletionShape(body, context, call);
   if (body.stream === true) {
     return runStreaming(
       choices,

@@ -1,5 +1,4 @@
 // What both generating endpoints share: their surroundings, the choices of a request, streams and usage.
-import { randomUUID } from 'node:crypto';
 import type { Logger } from 'pino';
 import type { InferencePort } from '../cluster/ports.ts';
 import { StopMatcher } from '../text/stop-matcher.ts';
@@ -168,8 +167,4 @@ export function usageBody(usage: Usage): object {
     total_tokens: usage.promptTokens + usage.completionTokens,
     prompt_tokens_details: { cached_tokens: usage.cachedTokens },
   };
-}
-
-export function newId(prefix: string): string {
-  return `${prefix}-${randomUUID().replaceAll('-', '')}`;
 }

@@ -101,6 +101,16 @@ export function newRequestId(): string {
   return `req-${randomUUID().replaceAll('-', '')}`;
 }
 
+/** The id that an answer's body carries: the request's, under OpenAI's prefix. */
+export function answerId(prefix: 'chatcmpl' | 'cmpl', requestId: string): string {
+  return requestId.replace(/^req/, prefix);
+}
+
+/** The request that an answer's id, or its own, is of. */
+export function requestIdOf(id: string): string {
+  return id.replace(/^(chatcmpl|cmpl)-/, 'req-');
+}
+
 function errorType(status: number): string {
   if (status === 401) return 'authentication_error';
   if (status === 404) return 'not_found_error';

@@ -5,10 +5,12 @@ import { Conductor } from '../cluster/conductor.ts';
 import type { Departure } from '../cluster/membership.ts';
 import type { InstanceIndex } from '../cluster/messages.ts';
 import type {
+  ClusterPort,
   GenerationEvent,
   GenerationRequest,
   InferencePort,
   InstanceSnapshot,
+  RequestAccount,
   RequestId,
 } from '../cluster/ports.ts';
 import { TokenPlacement } from '../cluster/token-placement.ts';
@@ -57,7 +59,7 @@ interface Slot {
   snapshot: InstanceSnapshot;
 }
 
-export class ClusterGateway implements InferencePort {
+export class ClusterGateway implements InferencePort, ClusterPort {
   readonly #options: ClusterGatewayOptions;
   readonly #station: Station<InstanceAnnouncement>;
   readonly #conducting: Conducting;
@@ -96,6 +98,10 @@ export class ClusterGateway implements InferencePort {
 
   cancel(id: RequestId): void {
     this.#conducting.cancel(id);
+  }
+
+  account(id: RequestId): RequestAccount | undefined {
+    return this.#conducting.account(id);
   }
 
   snapshot(): InstanceSnapshot {
@@ -166,6 +172,7 @@ export class ClusterGateway implements InferencePort {
       queueMax: this.#options.queueMax,
       size: sizeOf,
       placement: this.#placement.config,
+      explains: true,
       retries: {
         triesMax,
         progressOf: (request) => new TokenProgress(request),

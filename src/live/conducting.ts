@@ -1,8 +1,11 @@
 // The conductor and its clients, on one thread: requests in, its effects to instances wherever they are, and what those say back to clients.
+
+import type { RequestAccount } from '../cluster/account.ts';
 import type { Conductor } from '../cluster/conductor.ts';
 import type { ConductorEffect } from '../cluster/effects.ts';
 import type { ConductorEvent, InstanceIndex } from '../cluster/messages.ts';
 import type { GenerationEvent, GenerationRequest, RequestId } from '../cluster/ports.ts';
+import { RequestLog } from '../cluster/request-log.ts';
 import type { TokenPlacement } from '../cluster/token-placement.ts';
 import { Alarm, nowUs } from './alarm.ts';
 import type { EventsMessage } from './protocol.ts';
@@ -15,19 +18,22 @@ export interface Reach {
   tellBlocks(instance: InstanceIndex): void;
 }
 
+/** Accounts of requests that have ended. */
+const accountsMax = 1024;
+
 type Refusal = Extract<GenerationEvent, { kind: 'failed' }>;
 type Sink = (event: GenerationEvent) => void;
 
 export interface ConductingOptions {
   readonly reach: Reach;
-  /** Undefined: nobody is placed by what instances hold. */
-  readonly placement: TokenPlacement | undefined;
+  readonly placement: TokenPlacement;
   readonly log: (message: string) => void;
 }
 
 export class Conducting {
   readonly #options: ConductingOptions;
   readonly #sinks = new Map<RequestId, Sink>();
+  readonly #accounts = new RequestLog(accountsMax);
   readonly #alarm = new Alarm(() => this.feed({ kind: 'wake' }));
   #conductor: Conductor<GenerationRequest> | undefined;
   /** Effects of so many events are being carried out, one within another. */
@@ -56,6 +62,7 @@ export class Conducting {
 
   submit(request: GenerationRequest, sink: Sink): void {
     this.#sinks.set(request.id, sink);
+    this.#accounts.submitted(nowUs(), request);
     this.feed({ kind: 'submit', request });
   }
 
@@ -65,9 +72,14 @@ export class Conducting {
 
   cancel(id: RequestId): void {
     if (!this.#sinks.delete(id)) return;
+    this.#accounts.cancelled(nowUs(), id);
     // From within a sink: what its event came with is carried out first, or an instance would hear of the cancel before the request.
     if (this.#carrying > 0) this.#cancels.push(id);
     else this.feed({ kind: 'cancel', id });
+  }
+
+  account(id: RequestId): RequestAccount | undefined {
+    return this.#accounts.find(id);
   }
 
   drain(): Promise<void> {
@@ -94,11 +106,12 @@ export class Conducting {
     for (const journal of journals) this.feed({ kind: 'journal', instance, journal });
     if (blocks !== undefined) this.feed({ kind: 'snapshot', instance, snapshot: blocks });
     for (const [id, event] of events) {
-      placement?.heard(nowUs(), id, event);
+      placement.heard(nowUs(), id, event);
       this.feed({ kind: 'heard', instance, id, event });
     }
     for (const id of prefilled) {
-      placement?.prefilled(nowUs(), id);
+      placement.prefilled(nowUs(), id);
+      this.#accounts.prefilled(nowUs(), id);
       this.feed({ kind: 'prefilled', instance, id });
     }
     for (const [id, why] of letGo) this.feed({ kind: 'letGo', instance, id, why });
@@ -117,16 +130,17 @@ export class Conducting {
 
   #carryOut(effect: ConductorEffect): void {
     const { reach, placement, log } = this.#options;
+    this.#accounts.hear(nowUs(), effect);
     switch (effect.kind) {
       case 'emit':
         this.#emit(effect.id, effect.event);
         break;
       case 'forward':
-        placement?.forwarded(effect.instance, effect.request);
+        placement.forwarded(effect.instance, effect.request);
         reach.forward(effect.instance, effect.request, effect.decodeAt);
         break;
       case 'cancel':
-        placement?.left(effect.id);
+        placement.left(effect.id);
         reach.cancel(effect.instance, effect.id, effect.interrupt);
         break;
       case 'askBlocks':

@@ -40,7 +40,6 @@ export async function joinCluster(settings: JoinSettings): Promise<JoinedInstanc
       peers: [],
       tcp: undefined,
       hashKey: Uint32Array.from(agreement.hashKey),
-      journals: true,
       loaded: undefined,
     },
     log,

@@ -5,10 +5,12 @@ import { sizeOf } from '../cluster/admission.ts';
 import { Conductor, type InstanceRole } from '../cluster/conductor.ts';
 import type { InstanceIndex } from '../cluster/messages.ts';
 import type {
+  ClusterPort,
   GenerationEvent,
   GenerationRequest,
   InferencePort,
   InstanceSnapshot,
+  RequestAccount,
   RequestId,
 } from '../cluster/ports.ts';
 import { TokenPlacement } from '../cluster/token-placement.ts';
@@ -46,7 +48,7 @@ interface Member {
 }
 
 /** The first instance loads the model; the others start when it has, over the same weights where threads can share them. */
-export class LiveCluster implements InferencePort {
+export class LiveCluster implements InferencePort, ClusterPort {
   readonly #options: LiveClusterOptions;
   readonly #hashKey = webcrypto.getRandomValues(new Uint32Array(4));
   readonly #tcp: InstanceThreadData<unknown>['tcp'];
@@ -54,7 +56,7 @@ export class LiveCluster implements InferencePort {
   readonly #gone = new Set<InstanceIndex>();
   readonly #ready: Promise<readonly InstanceDescription[]>;
   readonly #ended: Promise<void>;
-  readonly #placement: TokenPlacement | undefined;
+  readonly #placement: TokenPlacement;
   /** (instances, instances): from one to another, where prompts are handed over. */
   readonly #ports: readonly (readonly (MessagePort | undefined)[])[];
   #over: () => void = () => {};
@@ -65,7 +67,7 @@ export class LiveCluster implements InferencePort {
     this.#options = options;
     // Nobody outside this process has the token.
     this.#tcp = options.transport === 'tcp' ? { host: '127.0.0.1', token: webcrypto.randomUUID() } : undefined;
-    this.#placement = options.instances.length > 1 ? new TokenPlacement(this.#hashKey) : undefined;
+    this.#placement = new TokenPlacement(this.#hashKey);
     this.#conducting = new Conducting({ reach: this.#reach(), placement: this.#placement, log: options.log });
     this.#ports = portsBetween(options.instances.map(({ role }) => role));
     this.#ended = new Promise((resolve) => {
@@ -99,6 +101,10 @@ export class LiveCluster implements InferencePort {
     this.#conducting.cancel(id);
   }
 
+  account(id: RequestId): RequestAccount | undefined {
+    return this.#conducting.account(id);
+  }
+
   snapshot(): InstanceSnapshot {
     const sum = sumOf(this.instances());
     return { ...sum, ready: this.#serves() && this.#conducting.begun && !this.#conducting.draining };
@@ -124,7 +130,7 @@ export class LiveCluster implements InferencePort {
     const loaded = first.shared && { model: first.shared, root: first.root };
     const rest = this.#options.instances.slice(1).map((_, i) => this.#startOne(i + 1, loaded));
     const messages = [first, ...(await Promise.all(rest))];
-    this.#placement?.begin(
+    this.#placement.begin(
       first.root,
       messages.map(({ description }) => description.threads),
     );
@@ -133,7 +139,8 @@ export class LiveCluster implements InferencePort {
       queueMax: this.#options.queueMax,
       size: sizeOf,
       retries: { triesMax, progressOf: (request) => new TokenProgress(request) },
-      ...(this.#placement && { placement: this.#placement.config }),
+      placement: this.#placement.config,
+      explains: true,
     });
     this.#conducting.begin(conductor);
     for (const [i, { snapshot }] of messages.entries()) if (!this.#gone.has(i)) this.#member(i).snapshot = snapshot;
@@ -149,7 +156,6 @@ export class LiveCluster implements InferencePort {
       peers: this.#ports[index],
       tcp: this.#tcp,
       hashKey: this.#hashKey,
-      journals: this.#placement !== undefined,
       loaded,
     };
     const thread = new InstanceThread({ entry, data, log, onEvents: (message) => this.#hear(index, message) });

@@ -71,8 +71,6 @@ export interface InstanceThreadData<Settings> {
   readonly tcp: { readonly host: string; readonly token: string } | undefined;
   /** Four words that key the identities of blocks: the same for all instances of a cluster. */
   readonly hashKey: Uint32Array;
-  /** Is there a conductor that places by what instances hold? */
-  readonly journals: boolean;
   /** Weights that another thread has loaded, with what their blocks chain from. */
   readonly loaded: { readonly model: LoadedModel; readonly root: BlockRoot } | undefined;
 }

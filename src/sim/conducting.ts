@@ -101,6 +101,8 @@ export class Conducting {
       case 'pinTold':
         outcome.told(effect);
         break;
+      case 'placed':
+      case 'found':
       case 'ignored':
       case 'drained':
         break;

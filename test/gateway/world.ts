@@ -1,9 +1,13 @@
 // A gateway over a scripted port and a tokenizer of bytes, and what tests say to it.
 import { pino } from 'pino';
+import type { ClusterPort } from '../../src/cluster/ports.ts';
 import { createApp, type GatewayOptions } from '../../src/gateway/app.ts';
 import { ChatTemplate } from '../../src/text/chat-template.ts';
 import { bytesOf, byteTokenizer } from './byte-tokenizer.ts';
 import { accepted, finished, type Script, ScriptedPort, started, tokens } from './scripted-port.ts';
+
+/** Nobody keeps accounts. */
+const nothingKnown: ClusterPort = { account: () => undefined };
 
 const template = '{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}assistant:';
 
@@ -22,6 +26,7 @@ export function gatewayOptions(port: ScriptedPort, more: Partial<GatewayOptions>
       defaults: { temperature: 1, topP: 1, topK: 0, minP: 0, repetitionPenalty: 1 },
     },
     port,
+    cluster: nothingKnown,
     encode: async (text) => Int32Array.from(byteTokenizer.encode(text)),
     logger: pino({ level: 'silent' }),
     apiKeys: [],

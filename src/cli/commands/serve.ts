@@ -1,7 +1,7 @@
 // `kvasir serve`: loads a model, listens, and drains on SIGTERM or SIGINT.
 import { Command, Option } from 'commander';
 import { pino } from 'pino';
-import type { InferencePort } from '../../cluster/ports.ts';
+import type { ClusterPort, InferencePort } from '../../cluster/ports.ts';
 import type { ServedModel } from '../../gateway/served-model.ts';
 import { type Gateway, listen } from '../../gateway/server.ts';
 import type { InstanceDescription } from '../../live/protocol.ts';
@@ -92,12 +92,13 @@ async function serveCluster(nats: string, options: ServeOptions): Promise<void> 
 
 /** @throws Error when host and port cannot be listened on */
 function openGateway(
-  { model, cluster, encode }: TextSide & { readonly cluster: InferencePort },
+  { model, cluster, encode }: TextSide & { readonly cluster: InferencePort & ClusterPort },
   options: ServeOptions,
 ): Promise<Gateway> {
   const settings = {
     model,
     port: cluster,
+    cluster,
     encode,
     logger: pino({ level: options.logLevel }, pino.destination({ dest: 2, sync: false })),
     apiKeys: options.apiKey,
