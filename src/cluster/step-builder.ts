@@ -166,6 +166,7 @@ export class StepBuilder {
       positions: this.#positions.subarray(0, this.#rows),
       rowStart: this.#rowStart.subarray(0, sequences + 1),
       groups: this.#groups.map((group) => group.view(sequences)),
+      remote: [],
       logitRows: this.#logitRows.subarray(0, this.#logits),
       sampling: this.#samplingViews(),
     };

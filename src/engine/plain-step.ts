@@ -59,6 +59,7 @@ export function groupedStep(sequences: readonly PlainSequence[], pages: readonly
     positions: Int32Array.from(positions),
     rowStart: Int32Array.from(rowStart),
     groups: pages.map((group) => groupBlocks(sequences, group)),
+    remote: [],
     logitRows: Int32Array.from(logitRows),
     sampling: greedySampling(logitRows.length),
   };

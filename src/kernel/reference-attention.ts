@@ -67,20 +67,28 @@ export interface AttentionTask extends HeadShape {
   readonly stats: { readonly max: RowBuffer; readonly sum: RowBuffer } | undefined;
 }
 
-/** Causal attention of every row of the step over its sequence's keys up to its own position, from its window on. */
+/** Causal attention of every row of the step over its sequence's keys up to its own position, from its window on; 0 where there are no pages to be had. */
 export function runAttention(
   task: AttentionTask,
   step: Step,
-  pages: (sequence: number) => PageOf,
+  pages: (sequence: number) => PageOf | undefined,
   pool: ReferencePool,
 ): void {
   for (let sequence = 0; sequence + 1 < step.rowStart.length; sequence++) {
     const pageOf = pages(sequence);
     for (let row = step.rowStart[sequence]; row < step.rowStart[sequence + 1]; row++) {
-      for (let head = 0; head < task.heads; head++) attendHead(task, row, head, step.positions[row], pageOf, pool);
+      if (pageOf === undefined) clearRow(task, row);
+      else for (let head = 0; head < task.heads; head++) attendHead(task, row, head, step.positions[row], pageOf, pool);
       finishRow(task.out, row);
     }
   }
+}
+
+function clearRow(task: AttentionTask, row: number): void {
+  rowOf(task.out, row).fill(0);
+  if (task.stats === undefined) return;
+  rowOf(task.stats.max, row).fill(-Infinity);
+  rowOf(task.stats.sum, row).fill(0);
 }
 
 function attendHead(

@@ -14,44 +14,15 @@ import type {
   StepOutcome,
   VectorHandle,
 } from './backend.ts';
+import type { GuestCounts, GuestRoomHandle, GuestRooms, RemoteCounts } from './guests.ts';
+import { Handles } from './handles.ts';
 import { mergePartials, pagesOf, ReferencePool, runAttention, runQkv } from './reference-attention.ts';
 import { createBuffer, finishRow, type RowBuffer, rowOf, writeRow } from './reference-buffers.ts';
 import { checkGroups } from './reference-groups.ts';
 import { ReferenceLinear } from './reference-linear.ts';
 import { runActivate, runAdd, runGlu, runNorm, runSoftcap } from './reference-ops.ts';
+import { ReferenceRoom, referenceRooms, unansweredOf, withRemotePages } from './reference-room.ts';
 import { emptyResult, sampleRow } from './reference-sample.ts';
-
-/** Objects by handle. */
-class Handles<T> {
-  readonly #name: string;
-  readonly #values = new Map<number, T>();
-  #next = 1;
-
-  constructor(name: string) {
-    this.#name = name;
-  }
-
-  add(value: T): number {
-    this.#values.set(this.#next, value);
-    return this.#next++;
-  }
-
-  get(handle: number): T {
-    const value = this.#values.get(handle);
-    if (value === undefined) throw new Error(`Cannot use ${this.#name}: no such handle: ${handle}`);
-    return value;
-  }
-
-  free(handle: number): T {
-    const value = this.get(handle);
-    this.#values.delete(handle);
-    return value;
-  }
-
-  clear(): void {
-    this.#values.clear();
-  }
-}
 
 interface BoundProgram {
   readonly program: Program;
@@ -67,15 +38,19 @@ interface Scene {
   readonly bound: BoundProgram;
   readonly pool: ReferencePool;
   readonly step: Step;
+  /** Places of sequences whose remote keys cannot be had. */
+  readonly unanswered: ReadonlySet<number>;
 }
 
-export class ReferenceBackend implements Backend {
+export class ReferenceBackend implements Backend, GuestRooms {
   readonly isa = 'reference';
   readonly threads = 1;
   readonly #linears = new Handles<ReferenceLinear>('linear layer');
   readonly #vectors = new Handles<Float32Array>('vector');
   readonly #pools = new Handles<ReferencePool>('KV pool');
   readonly #programs = new Handles<BoundProgram>('program');
+  readonly #rooms = new Set<GuestRoomHandle>();
+  #remoteQueries = 0;
 
   createLinear(spec: LinearSpec): LinearHandle {
     return this.#linears.add(new ReferenceLinear(spec));
@@ -105,6 +80,38 @@ export class ReferenceBackend implements Backend {
     this.#pools.get(pool).write(page, values);
   }
 
+  createGuestRoom(pool: KvPoolHandle): GuestRoomHandle {
+    const room = referenceRooms.add(new ReferenceRoom(this.#pools.get(pool)));
+    this.#rooms.add(room);
+    return room;
+  }
+
+  lendBlocks(room: GuestRoomHandle, loan: number, blocks: Int32Array, pages: Int32Array): void {
+    referenceRooms.get(room).lend(loan, blocks, pages);
+  }
+
+  takeBackBlocks(room: GuestRoomHandle, loan: number, blocks: Int32Array): void {
+    referenceRooms.get(room).takeBack(loan, blocks);
+  }
+
+  /** Guests of the oracle take no time but their own. */
+  setGuestShare(room: GuestRoomHandle): void {
+    referenceRooms.get(room);
+  }
+
+  guestCounts(room: GuestRoomHandle): GuestCounts {
+    return referenceRooms.get(room).counts;
+  }
+
+  freeGuestRoom(room: GuestRoomHandle): void {
+    referenceRooms.free(room);
+    this.#rooms.delete(room);
+  }
+
+  remoteCounts(): RemoteCounts {
+    return { queries: this.#remoteQueries, bytesOut: 0, bytesIn: 0, waitSeconds: 0 };
+  }
+
   createProgram(program: Program, bindings: ProgramBindings): ProgramHandle {
     const { tokensMax, logitRowsMax } = bindings;
     const { buffers, place } = planBuffers(program);
@@ -122,7 +129,8 @@ export class ReferenceBackend implements Backend {
   }
 
   run(program: ProgramHandle, pool: KvPoolHandle, step: Step, abort: Int32Array): StepOutcome {
-    const scene = { bound: this.#programs.get(program), pool: this.#pools.get(pool), step };
+    const unanswered = unansweredOf(step);
+    const scene: Scene = { bound: this.#programs.get(program), pool: this.#pools.get(pool), step, unanswered };
     const { tokensMax, logitRowsMax } = scene.bound;
     if (step.tokens.length > tokensMax || step.logitRows.length > logitRowsMax) {
       const figures = `${step.tokens.length} tokens and ${step.logitRows.length} logit rows exceed ${tokensMax} and ${logitRowsMax}`;
@@ -133,7 +141,8 @@ export class ReferenceBackend implements Backend {
       if (Atomics.load(abort, 0) !== 0) return { kind: 'aborted' };
       runOp(op, scene);
     }
-    const result = emptyResult(step.logitRows.length);
+    this.#remoteQueries += countQueries(scene);
+    const result = { ...emptyResult(step.logitRows.length), unanswered: Int32Array.from(unanswered).sort() };
     const logits = scene.bound.program.logits;
     if (logits !== undefined) {
       const rows = bufferOf(scene.bound, logits);
@@ -170,6 +179,8 @@ export class ReferenceBackend implements Backend {
   }
 
   close(): void {
+    for (const room of this.#rooms) referenceRooms.free(room);
+    this.#rooms.clear();
     for (const handles of [this.#programs, this.#pools, this.#vectors, this.#linears]) handles.clear();
   }
 }
@@ -269,17 +280,22 @@ function addPositions(table: Float32Array, offset: number, positions: Int32Array
 }
 
 /** Ops that touch K and V pages. */
-function runPaged(op: Op & { kind: 'qkv' | 'attention' }, { bound, pool, step }: Scene): void {
+function runPaged(op: Op & { kind: 'qkv' | 'attention' }, { bound, pool, step, unanswered }: Scene): void {
   const group = step.groups[op.layer.group];
   if (group === undefined)
     throw new RangeError(`Cannot run step: layer group ${op.layer.group} of ${step.groups.length} given`);
-  const pages = (sequence: number) => pagesOf(pool, group, sequence, op.layer.index);
+  const home = (sequence: number) => pagesOf(pool, group, sequence, op.layer.index);
   const { heads, kvHeads, headDim } = op;
   const buffer = (id: BufferId) => bufferOf(bound, id);
   const vector = (id: number | undefined) => (id === undefined ? undefined : vectorOf(bound, id));
   if (op.kind === 'attention') {
     const { scale, window, softcap } = op;
     const stats = op.stats === undefined ? undefined : { max: buffer(op.stats.max), sum: buffer(op.stats.sum) };
+    const pages = (sequence: number) => {
+      if (unanswered.has(sequence)) return undefined;
+      const remote = step.remote.filter((keys) => keys.sequence === sequence && keys.group === op.layer.group);
+      return withRemotePages(home(sequence), remote, op.layer.index);
+    };
     runAttention(
       {
         ...{ heads, kvHeads, headDim, scale, window, softcap },
@@ -299,7 +315,23 @@ function runPaged(op: Op & { kind: 'qkv' | 'attention' }, { bound, pool, step }:
   runQkv(
     { heads, kvHeads, headDim, rotaryDim, eps, ...vectors, x: buffer(op.x), query: buffer(op.out) },
     step,
-    pages,
+    home,
     pool,
   );
+}
+
+/** Tells the rooms what they have answered, and returns how many queries those were: one for each sequence, room and layer. */
+function countQueries({ bound, step, unanswered }: Scene): number {
+  let queries = 0;
+  for (const op of step.remote.length === 0 ? [] : bound.program.ops) {
+    if (op.kind !== 'attention') continue;
+    const asked = new Set<string>();
+    for (const { sequence, group, room } of step.remote) {
+      if (group !== op.layer.group || unanswered.has(sequence) || asked.has(`${sequence} ${room}`)) continue;
+      asked.add(`${sequence} ${room}`);
+      referenceRooms.get(room).answered(step.rowStart[sequence + 1] - step.rowStart[sequence]);
+    }
+    queries += asked.size;
+  }
+  return queries;
 }

@@ -17,7 +17,7 @@ export interface StepGroup {
   /** (rBlocks of the pool, layers of the group): page ids. Shared, not copied. */
   readonly pageTable: Int32Array;
   readonly layers: number;
-  /** rBlock ids of all sequences of the step, one sequence after another. */
+  /** rBlock ids of all sequences of the step, one sequence after another; `away` stands for a block that `Step.remote` lists. */
   readonly blocks: Int32Array;
   /** (sequences): where a sequence's ids begin in `blocks`. */
   readonly blockStart: Int32Array;
@@ -26,6 +26,30 @@ export interface StepGroup {
    * position is listed. 0 without a window; else firstBlock * pageTokens <= max(0, first row's position - window + 1).
    */
   readonly firstBlock: Int32Array;
+}
+
+/** Stands in a block table for an rBlock that lies at a creditor. */
+export const away = -1;
+
+/** Tokens of one attention range, the least that a creditor holds of a sequence: whole ranges move. */
+export const rangeTokens = 512;
+
+/**
+ * Whole ranges of a sequence whose keys and values lie in another pool: its instance's guest room computes attention over them. The range
+ * of the step's first row, and what follows it, is always at home. Layer groups with a window have none.
+ */
+export interface RemoteKeys {
+  /** Place of the sequence in the step. */
+  readonly sequence: number;
+  readonly group: number;
+  /** Absolute index of the first block; a multiple of the blocks of a range. */
+  readonly firstBlock: number;
+  /** The creditor's guest room: an integer, valid in every thread of the process. */
+  readonly room: number;
+  /** What the creditor lent them as. */
+  readonly loan: number;
+  /** Its rBlock ids, from `firstBlock` on; whole ranges. */
+  readonly blocks: Int32Array;
 }
 
 /**
@@ -77,6 +101,8 @@ export interface Step {
   /** (sequences + 1): first row of each sequence. Rows of a sequence are consecutive positions. */
   readonly rowStart: Int32Array;
   readonly groups: readonly StepGroup[];
+  /** By (sequence, group, firstBlock), ascending; empty where all keys are at home. */
+  readonly remote: readonly RemoteKeys[];
   /** Rows that need logits, ascending. */
   readonly logitRows: Int32Array;
   readonly sampling: StepSampling;
@@ -91,4 +117,9 @@ export interface StepResult {
   readonly topLogprobs: Float32Array;
   /** 1: the row's logits held NaN or no finite maximum; its other entries are meaningless. */
   readonly failed: Uint8Array;
+  /**
+   * Sequences, by place in the step, ascending, whose remote keys were refused or not answered in time: nothing of them counts as written, and
+   * their logit rows are meaningless. All others are as ever.
+   */
+  readonly unanswered: Int32Array;
 }

@@ -84,6 +84,7 @@ export class FakeEngine {
       topTokens: new Int32Array(rows * topLogprobsMax),
       topLogprobs: new Float32Array(rows * topLogprobsMax),
       failed: new Uint8Array(rows),
+      unanswered: new Int32Array(0),
     };
     for (let i = 0; i < rows; i++) answer(step, i, hashes[step.logitRows[i] as number] as number, result);
     return result;

@@ -2,6 +2,7 @@
 import { expect } from 'vitest';
 import type { BufferId, BufferSpec, KvType, Op } from '../../src/graph/program.ts';
 import type { Backend, LinearSpec, StepOutcome } from '../../src/kernel/backend.ts';
+import type { GuestRooms } from '../../src/kernel/guests.ts';
 import { counterUniform } from '../../src/util/counter-random.ts';
 import { type LayerGroup, pageTokens, type Step, type StepResult } from '../../src/util/step.ts';
 
@@ -17,7 +18,20 @@ export interface Scene {
   /** Content of pages 0, 1, ... */
   readonly pages?: readonly Float32Array[];
   readonly inputs: ReadonlyMap<BufferId, Float32Array>;
+  /** `room` of its remote keys is a place in `rooms`. */
   readonly step: Step;
+  readonly rooms?: readonly SceneRoom[];
+}
+
+/** A creditor: a pool of its own, and what of it is lent. */
+export interface SceneRoom {
+  readonly pages: readonly Float32Array[];
+  readonly loans: readonly {
+    readonly loan: number;
+    readonly blocks: Int32Array;
+    /** (blocks, layers) */
+    readonly pages: Int32Array;
+  }[];
 }
 
 export interface Wanted {
@@ -35,7 +49,12 @@ const contextMax = 4096;
 const noAbort = new Int32Array(1);
 
 /** Runs the scene on a backend that is left as it was, and reads back what is wanted. */
-export function play(backend: Backend, scene: Scene, wanted: Wanted, abort: Int32Array = noAbort): Played {
+export function play(
+  backend: Backend & Partial<GuestRooms>,
+  scene: Scene,
+  wanted: Wanted,
+  abort: Int32Array = noAbort,
+): Played {
   const linears = (scene.linears ?? []).map(({ spec, segments }) => {
     const linear = backend.createLinear(spec);
     for (const [segment, bytes] of segments.entries()) {
@@ -47,6 +66,8 @@ export function play(backend: Backend, scene: Scene, wanted: Wanted, abort: Int3
   const type = scene.kvType ?? 'f32';
   const pool = backend.createKvPool({ type, ...(scene.kv ?? { kvHeads: 1, headDim: 1, pages: 1 }) });
   for (const [page, values] of (scene.pages ?? []).entries()) backend.writePage(pool, page, values);
+  const rooms = (scene.rooms ?? []).map((room) => openRoom(withRooms(backend), scene, room));
+  const remote = scene.step.remote.map((keys) => ({ ...keys, room: rooms[keys.room].room }));
   const rows = { token: scene.step.tokens.length, logit: scene.step.logitRows.length };
   const { buffers, ops, logits } = scene;
   const program = backend.createProgram(
@@ -57,7 +78,7 @@ export function play(backend: Backend, scene: Scene, wanted: Wanted, abort: Int3
     for (const [buffer, values] of scene.inputs) {
       backend.writeBuffer(program, buffer, rows[buffers[buffer].rows], values);
     }
-    const outcome = backend.run(program, pool, scene.step, abort);
+    const outcome = backend.run(program, pool, { ...scene.step, remote }, abort);
     return {
       buffers: (wanted.buffers ?? []).map((id) => backend.readBuffer(program, id, rows[buffers[id].rows])),
       pages: (wanted.pages ?? []).map((page) => backend.readPage(pool, page)),
@@ -65,10 +86,28 @@ export function play(backend: Backend, scene: Scene, wanted: Wanted, abort: Int3
     };
   } finally {
     backend.freeProgram(program);
+    for (const { room, pool } of rooms) {
+      backend.freeGuestRoom?.(room);
+      backend.freeKvPool(pool);
+    }
     backend.freeKvPool(pool);
     for (const vector of vectors) backend.freeVector(vector);
     for (const linear of linears) backend.freeLinear(linear);
   }
+}
+
+function withRooms(backend: Backend & Partial<GuestRooms>): Backend & GuestRooms {
+  if (backend.createGuestRoom === undefined) throw new Error('the backend has no guest rooms');
+  return backend as Backend & GuestRooms;
+}
+
+function openRoom(backend: Backend & GuestRooms, scene: Scene, { pages, loans }: SceneRoom) {
+  const { kvHeads, headDim } = scene.kv ?? { kvHeads: 1, headDim: 1 };
+  const pool = backend.createKvPool({ kvHeads, headDim, type: scene.kvType ?? 'f32', pages: pages.length });
+  for (const [page, values] of pages.entries()) backend.writePage(pool, page, values);
+  const room = backend.createGuestRoom(pool);
+  for (const { loan, blocks, pages: lent } of loans) backend.lendBlocks(room, loan, blocks, lent);
+  return { pool, room };
 }
 
 /** The layer groups that ops name. */

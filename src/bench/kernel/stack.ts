@@ -109,6 +109,7 @@ function rowsOnly(tokens: number): Step {
     positions: Int32Array.from({ length: tokens }, (_, i) => i),
     rowStart: Int32Array.of(0, tokens),
     groups: [],
+    remote: [],
     logitRows: new Int32Array(0),
     sampling: greedySampling(0),
   };

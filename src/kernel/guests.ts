@@ -1,0 +1,49 @@
+// Attention over lent blocks, from both sides: the guest room of a creditor's pool, and what its debtors count.
+import type { KvPoolHandle } from './backend.ts';
+
+/** An integer, valid in every thread of the process: of `Step.remote`. */
+export type GuestRoomHandle = number;
+
+/** What a room has done for debtors. */
+export interface GuestCounts {
+  /** Answered: of one sequence in one layer each. */
+  readonly queries: number;
+  /** Query rows of these. */
+  readonly rows: number;
+  /** For blocks that are not lent, or not as the debtor believes. */
+  readonly refused: number;
+  /** Of computing, over all threads. */
+  readonly seconds: number;
+  /** Query rows in, partials out. */
+  readonly bytesIn: number;
+  readonly bytesOut: number;
+}
+
+/** What the steps of a backend have asked of rooms. */
+export interface RemoteCounts {
+  readonly queries: number;
+  /** Query rows out, partials in. */
+  readonly bytesOut: number;
+  readonly bytesIn: number;
+  /** That steps waited for partials after their own part was done. */
+  readonly waitSeconds: number;
+}
+
+export interface GuestRooms {
+  /** A room over a pool of this backend: computes with the backend's threads while no step runs on them, else alone and within its share. */
+  createGuestRoom(pool: KvPoolHandle): GuestRoomHandle;
+  /**
+   * From now on queries of this loan find these blocks. Their pages hold whole blocks and are not written any more.
+   * @param pages (blocks, layers): page ids, in the layer group that debtors name
+   * @throws where a block is lent already, or the pool has no such page
+   */
+  lendBlocks(room: GuestRoomHandle, loan: number, blocks: Int32Array, pages: Int32Array): void;
+  /** Once it returns no guest work touches the pages of these blocks, and queries for them are refused. Blocks that are not lent as this loan stay as they are. */
+  takeBackBlocks(room: GuestRoomHandle, loan: number, blocks: Int32Array): void;
+  /** Of one core's time, in thousandths, while steps of its own run and do not wait; 0: none then. At first all of it. */
+  setGuestShare(room: GuestRoomHandle, thousandths: number): void;
+  guestCounts(room: GuestRoomHandle): GuestCounts;
+  /** Refuses what is open and all that comes. */
+  freeGuestRoom(room: GuestRoomHandle): void;
+  remoteCounts(): RemoteCounts;
+}

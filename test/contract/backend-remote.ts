@@ -1,0 +1,166 @@
+// Remote keys: ranges of a sequence dealt to rooms of other pools, against the same keys all in one pool.
+import fc from 'fast-check';
+import { expect, test } from 'vitest';
+import type { HeadShape, KvType } from '../../src/graph/program.ts';
+import type { Backend } from '../../src/kernel/backend.ts';
+import { counterUniform } from '../../src/util/counter-random.ts';
+import { away, pageTokens, type RemoteKeys, rangeTokens } from '../../src/util/step.ts';
+import { attentionScene, type ScoreRules } from './backend-attention.ts';
+import { expectSameBits, play, resultOf, type Scene, type SceneRoom } from './scene.ts';
+
+const rangeBlocks = rangeTokens / pageTokens;
+
+/** Where each whole range of each sequence lies: undefined at home, else a room. Ranges from that of the first row on are at home. */
+export type Placement = (sequence: number, range: number) => number | undefined;
+
+interface GrowingRoom {
+  readonly pages: Float32Array[];
+  readonly loans: { loan: number; blocks: number[]; pages: number[] }[];
+}
+
+/** The scene with some ranges lent out: their pages at home hold NaN, their places in the table none. */
+export function lendOut(scene: Scene, rooms: number, placement: Placement): Scene {
+  const { step } = scene;
+  const [group] = step.groups;
+  const pages = (scene.pages ?? []).slice();
+  const listed = group.blocks.slice();
+  const growing = Array.from({ length: rooms }, (): GrowingRoom => ({ pages: [], loans: [] }));
+  const remote: RemoteKeys[] = [];
+  for (let sequence = 0; sequence + 1 < step.rowStart.length; sequence++) {
+    const homeFrom = Math.floor(step.positions[step.rowStart[sequence]] / rangeTokens);
+    for (let range = 0; range < homeFrom; range++) {
+      const room = placement(sequence, range);
+      if (room === undefined) continue;
+      const at = group.blockStart[sequence] + range * rangeBlocks;
+      const moved = moveOut(scene, growing[room], pages, listed.subarray(at, at + rangeBlocks));
+      remote.push({ sequence, group: 0, firstBlock: range * rangeBlocks, room, ...moved });
+    }
+  }
+  return {
+    ...scene,
+    pages,
+    rooms: growing.map(({ pages: held, loans }): SceneRoom => {
+      const lent = loans.map(({ loan, blocks, pages: of }) => ({
+        loan,
+        blocks: Int32Array.from(blocks),
+        pages: Int32Array.from(of),
+      }));
+      return { pages: held.length === 0 ? pages.slice(0, 1) : held, loans: lent };
+    }),
+    step: { ...step, groups: [{ ...group, blocks: listed }], remote },
+  };
+}
+
+/** Moves listed blocks to a room, as a loan of their own. Its ids of blocks are not ours. */
+function moveOut({ step }: Scene, room: GrowingRoom, pages: Float32Array[], listed: Int32Array) {
+  const [{ pageTable, layers }] = step.groups;
+  const loan = { loan: room.loans.length + 1, blocks: [] as number[], pages: [] as number[] };
+  const first = 3 + 7 * room.pages.length;
+  for (const [i, block] of listed.entries()) {
+    loan.blocks.push(first + (listed.length - i));
+    for (let layer = 0; layer < layers; layer++) {
+      const page = pageTable[block * layers + layer];
+      loan.pages.push(room.pages.push(pages[page]) - 1);
+      pages[page] = new Float32Array(pages[page].length).fill(Number.NaN);
+    }
+  }
+  listed.fill(away);
+  room.loans.push(loan);
+  return { loan: loan.loan, blocks: Int32Array.from(loan.blocks) };
+}
+
+const shapes: fc.Arbitrary<HeadShape> = fc
+  .record({
+    kvHeads: fc.integer({ min: 1, max: 3 }),
+    group: fc.integer({ min: 1, max: 7 }),
+    halfDim: fc.integer({ min: 1, max: 24 }),
+  })
+  .map(({ kvHeads, group, halfDim }) => ({ heads: kvHeads * group, kvHeads, headDim: 2 * halfDim }));
+const sequenceLists = fc.array(
+  fc.record({
+    start: fc.oneof(fc.integer({ min: 0, max: 600 }), fc.integer({ min: 1500, max: 3900 })),
+    rows: fc.oneof(fc.constant(1), fc.integer({ min: 1, max: 60 })),
+  }),
+  { minLength: 1, maxLength: 3 },
+);
+const rules = fc.constantFrom<readonly ['plain' | 'softcap' | 'slopes', number]>(
+  ['plain', 1],
+  ['softcap', 5],
+  ['slopes', 0.03],
+);
+
+function rulesOf([kind, value]: readonly ['plain' | 'softcap' | 'slopes', number], heads: number): ScoreRules {
+  if (kind === 'softcap') return { softcap: value };
+  return kind === 'slopes' ? { slopes: Float32Array.from({ length: heads }, (_, head) => value / (head + 1)) } : {};
+}
+
+/** Somewhere between all at home and nothing, in stretches or scattered. */
+function placementOf(seed: number, rooms: number): Placement {
+  const scattered = seed % 2 === 0;
+  return (sequence, range) => {
+    const place = Math.floor(counterUniform(seed, sequence, scattered ? range : range >> 2) * (rooms + 1));
+    return place === rooms ? undefined : place;
+  };
+}
+
+export function testRemoteKeys(backend: Backend): void {
+  test('attention over ranges dealt to rooms has the bits of one pool, statistics too', () => {
+    fc.assert(
+      fc.property(
+        ...([shapes, fc.constantFrom<KvType>('bf16', 'f32'), sequenceLists, rules] as const),
+        ...([fc.integer({ min: 1, max: 3 }), fc.boolean(), fc.nat()] as const),
+        (shape, kvType, sequences, rule, rooms, stats, seed) => {
+          const whole = attentionScene(shape, kvType, sequences, seed, stats, rulesOf(rule, shape.heads));
+          const read = { buffers: stats ? [1, 2, 3] : [1] };
+          const wanted = play(backend, whole, read);
+          const got = play(backend, lendOut(whole, rooms, placementOf(seed, rooms)), read);
+          expect(resultOf(got).unanswered).toEqual(new Int32Array(0));
+          for (const [i, values] of wanted.buffers.entries())
+            expectSameBits(got.buffers[i], values, ['o', 'max', 'sum'][i]);
+        },
+      ),
+      { numRuns: 25 },
+    );
+  });
+
+  test('a room that is gone, or that does not lend, fails its own sequences and no other', () => {
+    const whole = attentionScene(
+      { heads: 4, kvHeads: 2, headDim: 16 },
+      'bf16',
+      [
+        { start: 1500, rows: 3 },
+        { start: 1100, rows: 1 },
+      ],
+      5,
+      false,
+    );
+    const wanted = play(backend, whole, { buffers: [1] }).buffers[0];
+    const lent = lendOut(whole, 2, (sequence, range) => (range === 0 ? sequence : undefined));
+    const [first, second] = lent.step.remote;
+    for (const change of [{ loan: 9 }, { blocks: first.blocks.map((block) => block + 1) }]) {
+      const step = { ...lent.step, remote: [{ ...first, ...change }, second] };
+      const got = play(backend, { ...lent, step }, { buffers: [1] });
+      expect(resultOf(got).unanswered).toEqual(Int32Array.of(0));
+      expectSameBits(got.buffers[0].slice(3 * 64), wanted.slice(3 * 64), 'the other sequence');
+    }
+  });
+
+  test('refuses remote keys that are not whole ranges before the first row, in order, and away from home', () => {
+    const whole = attentionScene({ heads: 2, kvHeads: 2, headDim: 8 }, 'f32', [{ start: 1100, rows: 1 }], 5, false);
+    const lent = lendOut(whole, 1, () => 0);
+    const [first, second] = lent.step.remote;
+    const refused: readonly (readonly [readonly RemoteKeys[], RegExp])[] = [
+      [[{ ...first, sequence: 1 }, second], /remote\[0\] names sequence 1/],
+      [[{ ...first, group: 1 }, second], /remote\[0\] names layer group 1/],
+      [[{ ...first, firstBlock: 8 }, second], /remote\[0\] holds no whole ranges/],
+      [[first, { ...second, blocks: second.blocks.subarray(1) }], /no whole ranges|not at home/],
+      [[first, { ...second, firstBlock: 32 }], /remote\[1\] reaches block 48/],
+      [[second, first], /remote\[1\] is not in order/],
+      [[first], /not at home/],
+    ];
+    for (const [remote, message] of refused)
+      expect(() => play(backend, { ...lent, step: { ...lent.step, remote } }, {})).toThrow(message);
+    const home = { ...lent.step, groups: whole.step.groups };
+    expect(() => play(backend, { ...lent, step: home }, {})).toThrow(/at home/);
+  });
+}
