@@ -1,7 +1,6 @@
 // The cluster that a simulation describes, from flags: instances by role, what they are made of, and the network between them.
 import { type Command, Option } from 'commander';
 import { z } from 'zod';
-import type { InstanceRole } from '../cluster/conductor.ts';
 import { backgroundLimits } from '../policy/batching/background.ts';
 import { type EvictionKind, evictionKinds } from '../policy/blocks/eviction.ts';
 import type { StepCostModel } from '../policy/cost/roofline.ts';
@@ -11,6 +10,7 @@ import { costKinds, createCostModel, spanOf } from './cost-model.ts';
 import { numeric } from './options.ts';
 import { addRoleFlags, instanceRoles, roleFields, settingsOf } from './role-options.ts';
 import { hardwareSpec, modelSpec } from './specs.ts';
+import { addStandbyFlags, standbyFields, startUs } from './standby-options.ts';
 import { addTierFlags, instanceTiers, tierFields } from './tier-options.ts';
 import { UsageError } from './usage-error.ts';
 
@@ -25,6 +25,8 @@ export const clusterFields = {
   prefill: count(0).default(0),
   decode: count(0).default(0),
   mixed: count(0).optional(),
+  standby: count(0).default(0),
+  ...standbyFields,
   tp: count(1).optional(),
   pp: count(1).default(1),
   precision: z.enum(['bf16', 'fp8']).default('bf16'),
@@ -60,8 +62,12 @@ export function addClusterFlags(command: Command): Command {
     .option('--prefill <n>', 'instances that compute prompts alone (default: 0)')
     .option('--decode <n>', 'instances that decode what those have computed (default: 0)')
     .option('--mixed <n>', 'instances that prefill and decode alike (default: 8, or 0 with --prefill)')
+    .option(
+      '--standby <n>',
+      'bigger instances, started when a request outgrows the memory of a mixed one, to go on there (default: 0)',
+    )
     .option('--price-per-hour <price>', 'of a machine (default: by its hardware)');
-  return addRoleFlags(addInstanceFlags(command));
+  return addStandbyFlags(addRoleFlags(addInstanceFlags(command)));
 }
 
 /** What every instance is like and the network between them; not what they run on, nor how many there are. */
@@ -104,22 +110,27 @@ export function addInstanceFlags(command: Command): Command {
 }
 
 /** How many instances of each role. @throws UsageError */
-function countsOf({ prefill, decode, mixed = prefill + decode > 0 ? 0 : 8 }: ClusterOptions) {
+function countsOf({ prefill, decode, mixed = prefill + decode > 0 ? 0 : 8, standby }: ClusterOptions) {
   if (prefill > 0 !== decode > 0) {
     throw new UsageError(`Cannot use --prefill ${prefill} with --decode ${decode}: either needs the other`);
   }
   if (prefill + decode + mixed === 0) throw new UsageError('Cannot simulate --mixed 0: there is no instance');
-  return { prefill, decode, mixed };
+  return { prefill, decode, mixed, standby };
 }
 
-/** Instances in the order prefill, decode, mixed. @param rechecks what has landed is refused where it would be late @throws UsageError */
+/** Instances in the order prefill, decode, mixed, standby. @param rechecks what has landed is refused where it would be late @throws UsageError */
 export function instanceSpecs(options: ClusterOptions, rechecks: boolean): readonly InstanceSpec[] {
   const counts = countsOf(options);
   const costs = new Map<string, StepCostModel>();
   return instanceRoles.flatMap((role) => {
     if (counts[role] === 0) return [];
-    const parts = instanceParts({ ...options, ...settingsOf(role, options) }, rechecks, costs);
-    return Array.from({ length: counts[role] }, () => ({ ...parts, role }));
+    const settings = { ...options, ...settingsOf(role, options) };
+    const standby = role === 'standby';
+    // What an instance holds may be set; one that is to hold more has all of its memory.
+    const parts = instanceParts(standby ? { ...settings, cacheBlocks: undefined } : settings, rechecks, costs);
+    const hardware = hardwareSpec(settings.hardware, options.machines);
+    const spec = standby ? ({ role: 'decode', startUs: startUs(settings, hardware) } as const) : { role };
+    return Array.from({ length: counts[role] }, () => ({ ...parts, ...spec }));
   });
 }
 
@@ -135,12 +146,12 @@ export function pipelineSettings(options: ClusterOptions): PipelineSettings | un
   return { members, tokensOver };
 }
 
-/** Of all machines together, those of a role filled; undefined where one has no price. */
+/** Of all machines together, those of a role filled, without those on standby; undefined where one has no price. */
 export function pricePerHourOf(options: ClusterOptions): number | undefined {
   const counts = countsOf(options);
   let sum = 0;
   for (const role of instanceRoles) {
-    if (counts[role] === 0) continue;
+    if (counts[role] === 0 || role === 'standby') continue;
     const settings = settingsOf(role, options);
     const { devices, pricePerHour } = hardwareSpec(settings.hardware, options.machines);
     const price = settings.pricePerHour ?? pricePerHour;
@@ -153,11 +164,12 @@ export function pricePerHourOf(options: ClusterOptions): number | undefined {
 
 /** 'prefill 0', 'prefill 1', 'decode 0': counted by role. */
 export function instanceNames(instances: readonly InstanceSpec[]): readonly string[] {
-  const counts = new Map<InstanceRole, number>();
-  return instances.map(({ role }) => {
-    const count = counts.get(role) ?? 0;
-    counts.set(role, count + 1);
-    return `${role} ${count}`;
+  const counts = new Map<string, number>();
+  return instances.map(({ role, startUs }) => {
+    const name = startUs === undefined ? role : 'standby';
+    const count = counts.get(name) ?? 0;
+    counts.set(name, count + 1);
+    return `${name} ${count}`;
   });
 }
 

@@ -1,10 +1,11 @@
 // What instances of one role are made of where that is not what all are: hardware, parallel sizes, precision, NICs, price.
 import { type Command, Option } from 'commander';
 import { z } from 'zod';
-import type { InstanceRole } from '../cluster/conductor.ts';
 import { numeric } from './options.ts';
 
-export const instanceRoles = ['prefill', 'decode', 'mixed'] as const satisfies readonly InstanceRole[];
+/** What instances are for; those on standby decode what outgrew others. */
+export const instanceRoles = ['prefill', 'decode', 'mixed', 'standby'] as const;
+type FlagRole = (typeof instanceRoles)[number];
 
 const count = numeric(z.number().int().min(1)).optional();
 const positive = numeric(z.number().positive()).optional();
@@ -19,11 +20,11 @@ const settings = {
   pricePerHour: positive,
 };
 
-type FieldsOf<R extends InstanceRole> = {
+type FieldsOf<R extends FlagRole> = {
   [K in keyof typeof settings as `${R}${Capitalize<K>}`]: (typeof settings)[K];
 };
 
-function fieldsOf<R extends InstanceRole>(role: R): FieldsOf<R> {
+function fieldsOf<R extends FlagRole>(role: R): FieldsOf<R> {
   const entries = Object.entries(settings).map(([name, schema]) => [
     `${role}${name.charAt(0).toUpperCase()}${name.slice(1)}`,
     schema,
@@ -32,7 +33,12 @@ function fieldsOf<R extends InstanceRole>(role: R): FieldsOf<R> {
 }
 
 /** `prefillHardware`, `decodeTp`... */
-export const roleFields = { ...fieldsOf('prefill'), ...fieldsOf('decode'), ...fieldsOf('mixed') };
+export const roleFields = {
+  ...fieldsOf('prefill'),
+  ...fieldsOf('decode'),
+  ...fieldsOf('mixed'),
+  ...fieldsOf('standby'),
+};
 
 const roleSchema = z.object(roleFields);
 
@@ -46,7 +52,7 @@ interface CommonSettings {
   readonly pricePerHour?: number | undefined;
 }
 
-export function settingsOf(role: InstanceRole, options: CommonSettings & z.infer<typeof roleSchema>): CommonSettings {
+export function settingsOf(role: FlagRole, options: CommonSettings & z.infer<typeof roleSchema>): CommonSettings {
   return {
     hardware: options[`${role}Hardware`] ?? options.hardware,
     tp: options[`${role}Tp`] ?? options.tp,

@@ -40,6 +40,7 @@ export function reportOf(outcome: Outcome, wallSeconds: number) {
     preemptions: outcome.preemptions,
     inlinePrefills: outcome.inlinePrefills,
     groupPrefills: outcome.groupPrefills,
+    migration: outcome.migration,
     roleSwitches: outcome.roleSwitches,
     pins: outcome.pins,
     batch: {
@@ -104,6 +105,7 @@ export function printReport({
   tiers,
   pins,
   batch,
+  migration,
   lending,
   faults,
   handlers,
@@ -118,7 +120,7 @@ export function printReport({
   printGroups('class', classes);
   printGroups('tenant', tenants);
   printCaches({ bytesMoved, missReasons, replication, tiers, pins });
-  printFeatures({ batch, lending, faults, handlers });
+  printFeatures({ batch, migration, lending, faults, handlers });
   printTable([
     { ms: 'TTFT', ...ttftMs },
     { ms: 'TBT', ...tbtMs },
@@ -161,14 +163,16 @@ function printCaches({
 
 function printFeatures({
   batch,
+  migration,
   lending,
   faults,
   handlers = {},
-}: Pick<Report, 'batch' | 'lending' | 'faults' | 'handlers'>): void {
+}: Pick<Report, 'batch' | 'migration' | 'lending' | 'faults' | 'handlers'>): void {
   if (batch.requests > 0) {
     const { completionMs, ...jobs } = batch;
     printTable([{ batch: '', ...jobs, completionMsMean: completionMs.mean }]);
   }
+  if (migration !== undefined) printTable([{ migration: '', ...migration }]);
   if (lending !== undefined) printTable([{ lending: '', ...lending }]);
   if (faults === undefined) return;
   printTable([{ injected: '', ...faults }]);

@@ -12,6 +12,7 @@ import { numeric } from './options.ts';
 import { replay } from './replay.ts';
 import { outputFields } from './run-outputs.ts';
 import { addSloFlags, admissionSettings, labelsOf, retrySettings, sloFields } from './slo-options.ts';
+import { withStandby } from './standby-options.ts';
 import { UsageError } from './usage-error.ts';
 import { addTransformFlags, addWorkloadFlags, transformFields, workloadFields } from './workload-options.ts';
 import { openWorkload } from './workload-source.ts';
@@ -85,7 +86,7 @@ export async function runSimulation(options: SimulationOptions): Promise<Simulat
   const pipeline = pipelineSettings(options);
   return replay(workload, instanceNames(instances), options, labelsOf(options), (watch) => {
     return new Simulation({
-      ...withBorrowing(options, instances),
+      ...withBorrowing(options, withStandby(options, instances)),
       linkBytesPerSecond: options.linkGbps === undefined ? undefined : bytesOf(options.linkGbps),
       blockTokens: options.blockTokens,
       queueMax: options.queue,

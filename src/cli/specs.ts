@@ -9,6 +9,9 @@ import { UsageError } from './usage-error.ts';
 const positive = z.number().positive();
 const whole = z.number().int().positive();
 
+/** Of entries that say nothing: a container and its process, and weights from object storage. Assumptions. */
+const start = { seconds: 60, weightBytesPerSecond: 1e9 };
+
 const hardwareSchema = z.strictObject({
   devices: whole,
   memoryBytes: positive,
@@ -22,6 +25,7 @@ const hardwareSchema = z.strictObject({
   nicBytesPerSecond: positive,
   nicUs: z.number().min(0),
   pricePerHour: positive.optional(),
+  start: z.strictObject({ seconds: z.number().min(0), weightBytesPerSecond: positive }).default(start),
 });
 
 const modelSchema = z.strictObject({

@@ -24,6 +24,8 @@ export interface ConductorConfig<Request> {
     readonly role?: InstanceRole;
     /** Not there until it joins, or reports. */
     readonly absent?: boolean;
+    /** Started when a request outgrows its instance, to go on there. */
+    readonly standby?: boolean;
   }[];
   /** Requests accepted and not ended, over all instances. */
   readonly queueMax: number;
@@ -90,6 +92,11 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     return this.#dispatch.groupPrefills;
   }
 
+  /** Bigger instances that were started for requests that outgrew their own. */
+  get instancesStarted(): number {
+    return this.#dispatch.fleet.started;
+  }
+
   /** How full the pools are; undefined where no request has said what it may wait. */
   loads(nowUs: number): PoolLoads | undefined {
     return this.#dispatch.loads(nowUs);
@@ -139,6 +146,12 @@ export class Conductor<Request extends { readonly id: RequestId }> {
       case 'letGo':
       case 'wake':
         this.#rescue.hear(nowUs, event);
+        break;
+      case 'outgrows':
+        if (!this.#dispatch.outgrows(event)) this.#ignore(`outgrows: request ${event.id} is not live`);
+        break;
+      case 'migrated':
+        this.#dispatch.migrated(nowUs, event);
         break;
       case 'switchRole':
         if (!this.#dispatch.roles.switch(event.instance, event.role))

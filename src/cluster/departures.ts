@@ -33,6 +33,8 @@ interface Departure<Request, S> {
   held: readonly GenerationEvent[] | undefined;
 }
 
+const nothingHeld: readonly GenerationEvent[] = [];
+
 /**
  * A departure asks for memory when its prefill starts, streams what is computed as soon as it has been granted, and keeps its blocks until
  * the other side has said that it has all. What is not answered is said again, at equal distances.
@@ -76,6 +78,13 @@ export class Departures<Request, S extends Served> {
     this.#departures.set(served.id, { request, served, to, toLife: life, tokens, senders: group?.senders, ...state });
   }
 
+  /** One that decodes here stops, and all of it goes. */
+  move(request: Request, served: S, leg: DecodeLeg): void {
+    this.add(request, served, leg);
+    this.ask(served.id);
+    this.compute(served.id, nothingHeld);
+  }
+
   /** Computed, and waiting for memory there. */
   *stranded(): Iterable<{ readonly id: RequestId; readonly to: InstanceIndex }> {
     for (const [id, { to, granted, held }] of this.#departures) if (!granted && held !== undefined) yield { id, to };
@@ -100,7 +109,8 @@ export class Departures<Request, S extends Served> {
 
   #reserve(departure: Departure<Request, S>): void {
     const { request, served, senders, toLife: life } = departure;
-    this.#send(departure, { kind: 'reserve', id: served.id, request, life, senders });
+    const tokens = departure.tokens > served.sequence.promptLength ? departure.tokens : undefined;
+    this.#send(departure, { kind: 'reserve', id: served.id, request, life, tokens, senders });
   }
 
   /** What a step is about to compute leaves layer by layer, as it is computed. */

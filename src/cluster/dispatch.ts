@@ -8,6 +8,7 @@ import type { FatedMessage, Fates } from './fates.ts';
 import { Gate, type PoolLoads } from './gate.ts';
 import { Hearsay } from './hearsay.ts';
 import type { InstanceIndex } from './messages.ts';
+import { Fleet } from './migration/fleet.ts';
 import { PinDirectory } from './pin-directory.ts';
 import type { PinOrder } from './pinning.ts';
 import { type BlockCounts, fetchOf, Placer } from './placer.ts';
@@ -40,6 +41,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
   readonly pins: PinDirectory<Request>;
   readonly roles: Roles;
   readonly jobs: BatchJobs<Request>;
+  readonly fleet: Fleet<Request>;
   readonly proposals: Proposals<Request>;
   /** Requests whose prompts were computed where they decode. */
   inlinePrefills = 0;
@@ -85,6 +87,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
       ...{ size: config.size, placer: this.#placer, gate: this.#gate, roles: this.roles, jobs: this.jobs },
       capacityTokens: (i) => this.#instances[i].capacityTokens,
     });
+    this.fleet = new Fleet(config.instances, { push, divert: (id, from, to) => this.#divert(id, from, to) });
     for (const [i, { absent }] of config.instances.entries()) if (absent === true) this.lose(i);
   }
 
@@ -180,6 +183,31 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
     return tracked?.now !== undefined && isLegOf(tracked.now, instance) ? tracked : undefined;
   }
 
+  /** False when it is not under way. */
+  outgrows({ instance, id, tokens }: { instance: InstanceIndex; id: RequestId; tokens: number }): boolean {
+    const known = this.find(id, instance) !== undefined;
+    if (known) this.fleet.outgrows({ id, from: instance, tokens });
+    return known;
+  }
+
+  /** It goes on at another instance, which is there, once that has all of it. */
+  #divert(id: RequestId, from: InstanceIndex, to: InstanceIndex): void {
+    const now = this.#tries.get(id)?.now;
+    if (now === undefined || now.joined) return;
+    if (now.decodeAt !== to) {
+      now.decodeAt = to;
+      this.#instances[to].requests++;
+      if (now.decoding !== undefined) this.#gate.move(now.decoding, to);
+    }
+    this.#push({ kind: 'migrate', instance: from, id, to, life: this.watch.lifeOf(to) });
+  }
+
+  migrated(nowUs: number, { instance, id }: { instance: InstanceIndex; id: RequestId }): void {
+    const now = this.find(id, instance)?.now;
+    if (now === undefined) this.fate(id, 'migrated');
+    else this.decodes(nowUs, now);
+  }
+
   /** What came about a try that is not under way. */
   fate(id: RequestId, message: FatedMessage): void {
     this.fates?.met(this.over.has(id) ? 'late' : 'orphan', message);
@@ -211,6 +239,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
     this.#inlineDone(now);
     if (now.decoding !== undefined) this.#gate.ended(now.decoding);
     this.#tries.delete(now.id);
+    this.fleet.left(now.id);
     if (this.fates !== undefined) this.over.add(now.id);
     tracked.now = undefined;
   }
@@ -266,6 +295,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
     this.hearsay.lost(instance);
     this.#gate.lost(instance);
     this.pins.lose(instance);
+    this.fleet.lost(instance);
   }
 
   /** What it has ends there. */
@@ -287,6 +317,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
     this.#instances[instance].capacityTokens = capacityTokens;
     this.#placer.joined(instance, this.watch.lifeOf(instance));
     this.#gate.back(instance);
+    this.fleet.joined(instance);
     this.jobs.joined();
   }
 
@@ -310,6 +341,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
     this.#placer.check();
     this.#gate.check(inlineTokens);
     this.jobs.check(jobTokens);
+    this.fleet.check();
     const wrong = this.#instances.findIndex(
       ({ requests }, i) => requests !== counts[i] || (!this.watch.isUp(i) && counts[i] > 0),
     );

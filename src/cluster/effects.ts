@@ -9,6 +9,7 @@ import type { Prediction } from './gate.ts';
 import type { BorrowerEffect } from './lending/borrower.ts';
 import type { RemoteWork } from './lending/remote-work.ts';
 import type { InstanceIndex, PeerMessage, PipelineGroup, PrefixFetch, StepNumber } from './messages.ts';
+import type { Outgrows } from './migration/mover.ts';
 import type { PinId, PinOrder, PinState } from './pinning.ts';
 import type { GenerationEvent, GenerationRequest, RequestId } from './ports.ts';
 import type { InstanceReport } from './watch.ts';
@@ -29,6 +30,7 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
   | Emit
   | Ignored
   | BorrowerEffect
+  | Outgrows
   /**
    * Run it, or up to `stepsMax` steps of its rows one after another, each a token further; answer with stepDone, stepAborted or stepFailed.
    * The arrays of `plan` are reused: valid until that answer.
@@ -104,6 +106,8 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
     }
   /** For the conductor: the prompt is computed. */
   | { readonly kind: 'prefilled'; readonly id: RequestId }
+  /** For the conductor: a request that outgrew another instance goes on here. Lost: a report names it. */
+  | { readonly kind: 'migrated'; readonly id: RequestId }
   /** For the conductor: it could be gone on with elsewhere; here nothing is left of it. */
   | { readonly kind: 'letGo'; readonly id: RequestId; readonly why: string }
   /** For conductors: what is here. */
@@ -139,6 +143,16 @@ export type ConductorEffect<Request = GenerationRequest> =
   | { readonly kind: 'cancel'; readonly instance: InstanceIndex; readonly id: RequestId; readonly interrupt: boolean }
   | ({ readonly kind: 'pin'; readonly instance: InstanceIndex } & PinOrder<Request>)
   | { readonly kind: 'unpin'; readonly instance: InstanceIndex; readonly id: PinId }
+  /** The request goes on at `to`, which is there: tell its instance `migrate`. */
+  | {
+      readonly kind: 'migrate';
+      readonly instance: InstanceIndex;
+      readonly id: RequestId;
+      readonly to: InstanceIndex;
+      readonly life: number | undefined;
+    }
+  /** Start an instance that is not there yet, and load the model: answer with `instanceJoined` when it serves. */
+  | { readonly kind: 'startInstance'; readonly instance: InstanceIndex }
   /** For the log. */
   | { readonly kind: 'roleSwitched'; readonly instance: InstanceIndex; readonly role: InstanceRole }
   /** For whoever pinned it. */

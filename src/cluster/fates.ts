@@ -6,7 +6,7 @@ import type { RequestId } from './ports.ts';
 /** `ended`: the last word about a request. */
 export type FatedMessage =
   | PeerMessage['kind']
-  | ('submit' | 'cancel' | 'landed' | 'started' | 'tokens' | 'ended' | 'prefilled' | 'letGo')
+  | ('submit' | 'cancel' | 'landed' | 'started' | 'tokens' | 'ended' | 'prefilled' | 'letGo' | 'migrated')
   | ('journal' | 'snapshot' | 'report');
 
 type PeerWord =

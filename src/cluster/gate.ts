@@ -225,6 +225,11 @@ export class Gate<Request> {
     if (predicted.decodeLoad > 0) this.#forecast.came(predicted.decodeLoad, false);
   }
 
+  /** It decodes there from now on. */
+  move({ decoding }: Gated, member: InstanceIndex): void {
+    this.#pool.move(decoding, member);
+  }
+
   /** It is about to end: what it was like is learned. */
   ending(nowUs: number, { kind, decoding, predicted, outputTokens }: Gated, event: GenerationEvent): void {
     if (event.kind === 'finished' && kind !== undefined)

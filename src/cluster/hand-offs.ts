@@ -55,7 +55,7 @@ export class HandOffs<Request, S extends Served> {
           this.arrivals.confirm(message.senders ?? [from], id);
           return `request ${id} is live already`;
         }
-        this.arrivals.reserve(from, message, this.#owner.promptTokens(message.request));
+        this.arrivals.reserve(from, message, message.tokens ?? this.#owner.promptTokens(message.request));
         return undefined;
       case 'reserved':
         return this.departures.grant(id, from, step) ? undefined : `request ${id} does not leave here`;

@@ -8,6 +8,7 @@ import type { LayerGroup } from '../util/step.ts';
 import type { Fates } from './fates.ts';
 import type { HandOffConfig } from './hand-offs.ts';
 import type { BorrowingConfig } from './lending/borrower.ts';
+import type { MigrationConfig } from './migration/mover.ts';
 
 export interface InstanceConfig {
   /** Pages of the KV pool, and the model's layer groups, which share them. */
@@ -28,6 +29,8 @@ export interface InstanceConfig {
   readonly pinShare?: number | undefined;
   /** Lends memory to other instances and borrows from them; only for models of one layer group without a window. */
   readonly borrowing?: BorrowingConfig | undefined;
+  /** Requests that outgrow its memory go on at bigger instances; not together with borrowing. */
+  readonly migration?: MigrationConfig | undefined;
   /** Tells conductors what the block cache stores and drops, as the life of this number. Undefined: nobody asks. */
   readonly journalLife?: number;
   /** Between two reports to conductors; undefined: none are wanted. */

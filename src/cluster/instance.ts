@@ -16,6 +16,7 @@ import { landingMemory } from './landing-memory.ts';
 import { Launcher } from './launcher.ts';
 import { Borrower, borrowableBlocks } from './lending/borrower.ts';
 import type { InstanceEvent, PrefixFetch, StepNumber } from './messages.ts';
+import { type MigrationConfig, Mover } from './migration/mover.ts';
 import { concernsPrefixes, hearPeers, type Peers } from './peers.ts';
 import { Pinning } from './pinning.ts';
 import type { GenerationEvent, InstanceSnapshot, RequestId } from './ports.ts';
@@ -51,6 +52,8 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   readonly #check: DecodeCheck<Request, S> | undefined;
   /** It has times of its own (`nextUs`), of which a `wake` tells it too. */
   readonly borrower: Borrower | undefined;
+  /** Undefined: what outgrows the memory makes way. */
+  readonly mover: Mover | undefined;
   #effects: InstanceEffect<Plan, Request>[] = [];
   #emitted = false;
   #nowUs: number = wideZero;
@@ -62,7 +65,8 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#journal = new CacheJournal(this.#cache, config.journalLife);
     this.borrower =
       config.borrowing && new Borrower(config.borrowing, this.#cache, (effect) => this.#effects.push(effect));
-    this.#batcher = new Batcher(this.#cache, config.limits, config.cost, this.borrower);
+    this.mover = config.migration && this.#createMover(config.migration);
+    this.#batcher = new Batcher(this.#cache, config.limits, config.cost, this.borrower ?? this.mover);
     this.borrower?.serve(this.#batcher);
     const hostTraffic = new HostTraffic(this.#batcher, this.#cache);
     this.roster = new Roster(this.#batcher);
@@ -115,8 +119,8 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   }
 
   #createLauncher(hostTraffic: HostTraffic): Launcher<Request, S, Plan, Result> {
-    const { capacityTokens, borrower, handOffs, roster } = this;
-    const parts = { borrower, handOffs, roster, batcher: this.#batcher, work: this.#work, emit: this.#emit };
+    const { capacityTokens, borrower, mover, handOffs, roster } = this;
+    const parts = { borrower, mover, handOffs, roster, batcher: this.#batcher, work: this.#work, emit: this.#emit };
     const landing = { ...parts, capacityTokens, check: this.#check, nextArrival: () => this.#arrivalNumber++ };
     const machines = { stages: this.#stages, loads: this.#prefixes.loads, pinning: this.#pinning };
     const { cost } = this.#config;
@@ -125,8 +129,24 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     );
   }
 
-  /** Tokens of the longest sequence that the pages hold, and what can be borrowed: infinite where every layer has a window and the windows fit. */
+  #createMover(config: MigrationConfig): Mover {
+    return new Mover(config, this.#cache, {
+      push: (effect) => this.#effects.push(effect),
+      idOf: (sequence) => this.roster.holder(sequence)?.id,
+      leave: (sequence, to) => {
+        const served = this.roster.holder(sequence);
+        if (served !== undefined) this.handOffs.departures.move(this.#work.requestOf(served), served, to);
+      },
+    });
+  }
+
+  /** Tokens of the longest sequence that the pages hold, and what can be borrowed, or a bigger instance could go on with: infinite where every layer has a window and the windows fit. */
   get capacityTokens(): number {
+    return Math.max(this.#ownCapacityTokens, this.#config.migration?.capacityTokens ?? 0);
+  }
+
+  /** Without bigger instances. */
+  get #ownCapacityTokens(): number {
     const borrowable = this.#config.borrowing === undefined ? 0 : borrowableBlocks(this.#config.borrowing);
     return this.#cache.capacityTokens + borrowable * this.#config.blockTokens;
   }
@@ -153,6 +173,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#totals.held(nowUs, this.#cache.usedPages);
     this.#nowUs = nowUs;
     this.borrower?.hear(nowUs, event);
+    this.mover?.hear(nowUs);
     switch (event.kind) {
       case 'submit':
         this.#submit(nowUs, event);
@@ -179,6 +200,9 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       case 'wake':
         this.#pinning.hear(nowUs, event);
         break;
+      case 'migrate':
+        this.mover?.grant(event.id, { to: event.to, life: event.life });
+        break;
       case 'tellBlocks':
         this.#effects.push(this.#journal.all());
         break;
@@ -188,6 +212,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#prefixes.loads.advance(nowUs, this.#batcher.waiting);
     const reports = event.kind === 'wake' && this.#presence.isDue(nowUs);
     if (reports) for (const asking of [this.handOffs.departures, this.#stages]) asking.askAgain();
+    if (reports) this.mover?.askAgain();
     if (this.#launcher.flight === undefined) {
       this.#presence.count(this.roster, this.handOffs.departures);
       this.#launcher.next(nowUs);
@@ -219,8 +244,11 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     }
     const { queueMax } = this.#config;
     const accepted = this.roster.size;
+    const size = this.#work.size(request);
+    // A bigger instance goes on with what was begun here: the prompt and a token more are to fit.
+    const beginsHere = size.promptTokens < this.#ownCapacityTokens;
     const refusal =
-      tooLong(this.#work.size(request), this.capacityTokens) ??
+      tooLong(size, beginsHere ? this.capacityTokens : this.#ownCapacityTokens) ??
       (accepted >= queueMax
         ? overloaded(accepted, queueMax, this.#throughput.retryAfterMs(nowUs, accepted))
         : undefined);
@@ -322,7 +350,9 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#stages.check();
     const keeping = this.handOffs.departures.computed + this.#stages.keeping(this.#launcher.flight);
     this.borrower?.check();
-    const moving = this.#cache.moving.size + this.#prefixes.loads.size + (this.borrower?.awaited ?? 0) > 0;
+    const moving =
+      this.#cache.moving.size + this.#prefixes.loads.size + (this.borrower?.awaited ?? 0) + (this.mover?.awaited ?? 0) >
+      0;
     this.roster.check(this.#launcher.flight, moving, keeping);
   }
 }

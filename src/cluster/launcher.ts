@@ -17,6 +17,7 @@ import type { InstanceTotals } from './instance-totals.ts';
 import { type Landing, takeLanded } from './landed.ts';
 import type { Borrower } from './lending/borrower.ts';
 import type { InstanceEvent, StepNumber } from './messages.ts';
+import type { Mover } from './migration/mover.ts';
 import type { Pinning } from './pinning.ts';
 import type { RequestId } from './ports.ts';
 import type { PrefixLoads } from './prefix-loads.ts';
@@ -34,6 +35,7 @@ interface Parts<Request extends { readonly id: RequestId }, S extends Served, Pl
   readonly loads: PrefixLoads<S>;
   readonly pinning: Pinning<Request, S>;
   readonly borrower: Borrower | undefined;
+  readonly mover: Mover | undefined;
   readonly landing: Landing<Request, S, Plan, Result>;
   readonly totals: InstanceTotals;
 }
@@ -57,12 +59,14 @@ export class Launcher<Request extends { readonly id: RequestId }, S extends Serv
 
   /** Between two steps: takes what has landed, and plans the next. */
   next(nowUs: number): void {
-    const { batcher, borrower, handOffs, stages, cost, hostTraffic, landing, roster } = this.#parts;
+    const { batcher, borrower, mover, handOffs, stages, cost, hostTraffic, landing, roster } = this.#parts;
     borrower?.between();
+    mover?.between(nowUs, batcher);
     if (handOffs.arrivals.size > 0) takeLanded(landing);
     if (stages.goFirst && this.#launchStage(nowUs)) return;
     const planned = batcher.plan(stages.await);
     for (const sequence of batcher.admitted) this.#start(nowUs, roster.admit(sequence));
+    mover?.planned(batcher.running);
     if (planned.length === 0) {
       if (!this.#launchStage(nowUs)) borrower?.planned();
       return;
@@ -110,7 +114,8 @@ export class Launcher<Request extends { readonly id: RequestId }, S extends Serv
     const held = handOffs.arrivals.heldOf(served.id);
     if (held !== undefined) {
       handOffs.arrivals.drop(served.id);
-      work.joined(served, nowUs);
+      if (held.length > 0) work.joined(served, nowUs);
+      else this.#push({ kind: 'migrated', id: served.id });
       for (const event of held) emit(served.id, event);
       return;
     }

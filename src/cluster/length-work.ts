@@ -215,6 +215,10 @@ class LengthWork implements Work<LengthRequest, ServedLengths, undefined, undefi
     return served;
   }
 
+  requestOf({ request }: ServedLengths): LengthRequest {
+    return request;
+  }
+
   joined({ request }: ServedLengths, nowUs: number): void {
     request.joinedAt(nowUs);
   }
@@ -276,6 +280,7 @@ export interface LengthInstanceConfig
     | 'reportUs'
     | 'tiers'
     | 'borrowing'
+    | 'migration'
     | 'fates'
   > {
   readonly cost: StepCostModel;

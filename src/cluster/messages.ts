@@ -73,6 +73,8 @@ export type HandOffMessage<Request = GenerationRequest> =
       readonly id: RequestId;
       readonly request: Request;
       readonly life?: number | undefined;
+      /** Of one that has decoded already: its prompt and output; undefined: the prompt. */
+      readonly tokens?: number | undefined;
       /** Who sends, each a part; undefined: the one who asks. All hear `reserved`, and each `taken` when its part is here. */
       readonly senders?: readonly InstanceIndex[] | undefined;
     }
@@ -137,6 +139,13 @@ export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =
   | { readonly kind: 'wake' }
   /** The member before this one in a group has done its layers for the prompt's first `tokens` tokens. Late, doubled or unknown: nothing to do. */
   | { readonly kind: 'activations'; readonly id: RequestId; readonly tokens: number }
+  /** A request that outgrows this instance's memory goes on at `to`, whose start `life` is meant: send all of it. Doubled: nothing more. Ended or preempted: nothing to do. Lost: `outgrows` is said again. */
+  | {
+      readonly kind: 'migrate';
+      readonly id: RequestId;
+      readonly to: InstanceIndex;
+      readonly life: number | undefined;
+    }
   /** Tell all blocks that are held: answered with a `snapshot` effect. */
   | { readonly kind: 'tellBlocks' }
   /**
@@ -183,6 +192,10 @@ export type ConductorEvent<Request = GenerationRequest> =
   | { readonly kind: 'report'; readonly instance: InstanceIndex; readonly report: InstanceReport }
   /** An instance has let go of a request that it could have gone on with, were it not for others. Lost: no report names it any more. */
   | { readonly kind: 'letGo'; readonly instance: InstanceIndex; readonly id: RequestId; readonly why: string }
+  /** A request may come to so many tokens, more than its instance holds: find it another. Doubled: answered again once that is there. Of one that is over: ignored. */
+  | { readonly kind: 'outgrows'; readonly instance: InstanceIndex; readonly id: RequestId; readonly tokens: number }
+  /** It goes on there, and nobody else has anything of it. Late or doubled: nothing changes. */
+  | { readonly kind: 'migrated'; readonly instance: InstanceIndex; readonly id: RequestId }
   /** New requests go to it in that role; what it has ends there. Ignored where a role would be left with nobody. */
   | { readonly kind: 'switchRole'; readonly instance: InstanceIndex; readonly role: InstanceRole }
   /** Keep a prefix for a time where it is best kept: answered with `pinTold`. Of a pin that is known: its time is renewed. */

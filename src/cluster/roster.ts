@@ -30,6 +30,11 @@ export class Roster<S extends Served> {
     return this.#batcher.firstPrefill;
   }
 
+  /** Whose sequence it is. */
+  holder(sequence: Sequence): S | undefined {
+    return this.#served.get(sequence);
+  }
+
   /** Those that hear events. */
   get live(): Iterable<S> {
     return this.#live.values();

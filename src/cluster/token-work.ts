@@ -56,6 +56,10 @@ class TokenWork implements Work<GenerationRequest, ServedRequest, Step, StepResu
     return served;
   }
 
+  requestOf({ request }: ServedRequest): GenerationRequest {
+    return request;
+  }
+
   joined(): void {}
 
   tbtUsMax(): number {

@@ -25,6 +25,8 @@ export interface Try extends Route {
   inlineTokens: number;
   /** Of a batch job: what it may come to hold. */
   readonly jobTokens: number;
+  /** Where it goes on, it may be that only there is room for what it has grown to. */
+  decodeAt: InstanceIndex | undefined;
   stage: Stage;
   /** The instance that decodes has it all: nobody else is needed. */
   joined: boolean;

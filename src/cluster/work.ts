@@ -40,8 +40,10 @@ export interface Work<Request, S extends Served, Plan, Result> {
   size(request: Request): RequestSize;
   /** @param arrival unique and rising */
   serve(request: Request, arrival: number): S;
-  /** A request whose prompt, and the first token that `held` tells, were computed elsewhere. @param whole here alone: nobody of those who computed it has all layers of it */
+  /** A request whose prompt, and the first token that `held` tells (none: it has decoded for a while), were computed elsewhere. @param whole here alone: nobody of those who computed it has all layers of it */
   resume(request: Request, arrival: number, held: readonly GenerationEvent[], whole: boolean): S;
+  /** What it was made of. */
+  requestOf(served: S): Request;
   /** A resumed request joins: its client hears the first token now. */
   joined(served: S, nowUs: number): void;
   /** What a resumed request may wait for each token; Infinity: as long as it takes. */

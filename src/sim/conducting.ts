@@ -20,6 +20,8 @@ interface Conducted {
   /** (instances) */
   readonly capacityTokens: () => readonly number[];
   readonly later: (delayUs: number, action: () => void) => void;
+  /** An instance that was to start is there. */
+  readonly join: (joined: Extract<ConductorEvent<LengthRequest>, { kind: 'instanceJoined' }>) => void;
   readonly toInstance: (index: InstanceIndex, event: InstanceEvent<LengthRequest, undefined>) => void;
 }
 
@@ -72,7 +74,7 @@ export class Conducting {
   }
 
   #perform(nowUs: number, effect: ConductorEffect<LengthRequest>): void {
-    const { clients, outcome, toInstance, later } = this.#cluster;
+    const { config, clients, outcome, toInstance, later } = this.#cluster;
     switch (effect.kind) {
       case 'forward': {
         const { id, instance, predicted, request, decodeAt, prefix, group, life, decodeLife } = effect;
@@ -97,6 +99,15 @@ export class Conducting {
       case 'unpin':
         toInstance(effect.instance, effect);
         break;
+      case 'migrate':
+        toInstance(effect.instance, effect);
+        break;
+      case 'startInstance': {
+        const { instance } = effect;
+        const joined = { kind: 'instanceJoined', instance, life: 0 } as const;
+        later(config.instances[instance].startUs ?? 0, () => this.#cluster.join(joined));
+        break;
+      }
       case 'roleSwitched':
       case 'pinTold':
         outcome.told(effect);

@@ -14,7 +14,10 @@ export function createConductor(
   { alone, fates }: { readonly alone: boolean; readonly fates: Fates | undefined },
 ): Conductor<LengthRequest> {
   return new Conductor({
-    instances: instances.map(({ role }, i) => ({ capacityTokens: capacityTokens[i], role, absent: alone })),
+    instances: instances.map(({ role, startUs }, i) => {
+      const standby = startUs !== undefined;
+      return { capacityTokens: capacityTokens[i], role, standby, absent: alone || standby };
+    }),
     queueMax: config.queueMax,
     size: ({ size }) => size,
     placement: lengthPlacement(config.placement, instances, linkBytesPerSecond, config.pipeline),

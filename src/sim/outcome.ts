@@ -8,6 +8,7 @@ import { wideZero } from '../util/wide-zero.ts';
 import { Audit } from './audit.ts';
 import { type Group, Groups, inTime } from './groups.ts';
 import { Histogram } from './histogram.ts';
+import type { MigrationFigures } from './migration-figures.ts';
 import type { ByteKind } from './network/network.ts';
 import type { Retries } from './retries.ts';
 import { Swing } from './swing.ts';
@@ -62,6 +63,8 @@ export class Outcome {
   servedUntilUs: number = wideZero;
   /** Undefined where blocks are kept in device memory alone. */
   tiers: TierFigures | undefined;
+  /** Bigger instances that were started, and the requests that went on there; undefined where none could be. */
+  migration: MigrationFigures | undefined;
   /** Prompts that went to groups. */
   groupPrefills = 0;
   promptTokens = 0;

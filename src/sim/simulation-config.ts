@@ -16,6 +16,8 @@ export interface InstanceSpec {
   readonly role: InstanceRole;
   readonly machine: Omit<LengthInstanceConfig, 'queueMax'>;
   readonly nic: Nic;
+  /** It is not there until a request outgrows its instance, and then takes so long to start; undefined: it is there. */
+  readonly startUs?: number | undefined;
   /** What its SSD reads and writes, where blocks are kept there. */
   readonly ssd?: SsdRates | undefined;
 }

@@ -16,6 +16,7 @@ import { SimulatedExecutor } from './executor.ts';
 import { FaultLayer, type FaultyCluster } from './faults/fault-layer.ts';
 import { InOrder } from './in-order.ts';
 import { ClusterLending, type LendingHost } from './lending/cluster-lending.ts';
+import { migrationFigures } from './migration-figures.ts';
 import { Network } from './network/network.ts';
 import { NetworkClock } from './network-clock.ts';
 import { Outcome } from './outcome.ts';
@@ -96,6 +97,7 @@ export class Simulation {
       ...{ config, sloOf, fates: this.fates, clients: this.#clients, outcome: this.outcome },
       capacityTokens: () => this.#instances.map((instance) => instance.capacityTokens),
       later: (delayUs, action) => this.#later(delayUs, action),
+      join: (joined) => this.#tellConductor(joined),
       toInstance: (index, event) => this.#toInstance(index, event),
     });
     this.lending = config.lending && new ClusterLending(config.lending, config, this.#lenders());
@@ -208,6 +210,11 @@ export class Simulation {
     while (!this.isOver) this.advance(this.nextUs);
     this.outcome.inlinePrefills = this.#conducting.conductor.inlinePrefills;
     this.outcome.tiers = this.#tiers.figures(this.snapshots(), this.#config.blockTokens);
+    this.outcome.migration = migrationFigures(
+      this.#config.instances,
+      this.#instances,
+      this.#conducting.conductor.instancesStarted,
+    );
     this.outcome.groupPrefills = this.#conducting.conductor.groupPrefills;
     this.outcome.close(
       this.lending?.finish() ?? this.#nowUs,

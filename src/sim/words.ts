@@ -17,6 +17,8 @@ export function wordsOf(
     case 'prefilled':
       return { kind: 'prefilled', instance, id: effect.id };
     case 'letGo':
+    case 'outgrows':
+    case 'migrated':
     case 'snapshot':
     case 'pinTold':
     case 'report':

@@ -51,6 +51,7 @@ export interface BorrowingTotals {
 
 /** Tables of sequences change between two steps only. */
 export class Borrower implements Overflow {
+  readonly gathers = true;
   readonly rmanager: RManager;
   readonly stalls = new Stalls();
   readonly #config: BorrowingConfig;

@@ -29,6 +29,7 @@ export interface Coming {
 /** A request that decodes, or is to. */
 export interface Decoding extends Coming {
   readonly addedUs: number;
+  member: number;
   /** When it joins: predicted, until it has. */
   joinsUs: number;
   joined: boolean;
@@ -118,11 +119,8 @@ export class DecodePool {
 
   add(nowUs: number, coming: Coming): Decoding {
     const decoding = { ...coming, addedUs: nowUs, joined: false };
-    const { member, tokens } = coming;
     this.#decoding.add(decoding);
-    this.#requests[member]++;
-    this.#tokens[member] += tokens;
-    this.#comingTokens[member] += tokens;
+    this.#tally(decoding, 1);
     return decoding;
   }
 
@@ -136,10 +134,21 @@ export class DecodePool {
   /** It ended, or never came. */
   remove(decoding: Decoding): void {
     if (!this.#decoding.delete(decoding)) return;
-    const { member, tokens, joined } = decoding;
-    this.#requests[member]--;
-    this.#tokens[member] -= tokens;
-    if (!joined) this.#comingTokens[member] -= tokens;
+    this.#tally(decoding, -1);
+  }
+
+  #tally({ member, tokens, joined }: Decoding, requests: 1 | -1): void {
+    this.#requests[member] = this.#requests[member] + requests;
+    this.#tokens[member] = this.#tokens[member] + requests * tokens;
+    if (!joined) this.#comingTokens[member] = this.#comingTokens[member] + requests * tokens;
+  }
+
+  /** It goes on at another member. */
+  move(decoding: Decoding, member: number): void {
+    if (!this.#decoding.has(decoding)) return;
+    this.#tally(decoding, -1);
+    decoding.member = member;
+    this.#tally(decoding, 1);
   }
 
   lost(member: number): void {

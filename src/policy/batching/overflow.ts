@@ -5,6 +5,8 @@ import type { Sequence } from './sequence.ts';
 export type Relief = 'coming' | 'none';
 
 export interface Overflow {
+  /** What no memory here could hold is promised all that it may come to before it starts, here or elsewhere. */
+  readonly gathers: boolean;
   /** Pages elsewhere that blocks of sequences can go to. */
   readonly pagesInHand: number;
   /** Of what a sequence needs that the memory here could not hold, pages that may be lost because only whole ranges move. */

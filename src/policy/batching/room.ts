@@ -21,7 +21,7 @@ export class Room {
   /** Is there a slot, and room for all its tokens and one more, besides what the running ones still need for theirs? */
   hasPlace(sequence: Sequence, running: readonly Sequence[], parked: number): boolean {
     // Alone it has all there is, if need be in smaller chunks than it would like.
-    if (running.length + parked === 0 && this.#overflow === undefined) return true;
+    if (running.length + parked === 0 && this.#overflow?.gathers !== true) return true;
     if (!this.hasSlot(running)) return false;
     const slack = this.isOverlong(sequence) ? (this.#overflow?.slackPages ?? 0) : 0;
     return this.#sparesFor(sequence, this.pagesNeeded(sequence) + slack, running);
@@ -52,7 +52,7 @@ export class Room {
   /** No memory here could hold it: what it may come to is promised to it before it starts, here or elsewhere. What fits is faster here, later. */
   isOverlong({ lengthMax }: Sequence): boolean {
     const { blockTokens, blockPages, pages } = this.#cache;
-    return this.#overflow !== undefined && Math.ceil(lengthMax / blockTokens) * blockPages > pages.total;
+    return this.#overflow?.gathers === true && Math.ceil(lengthMax / blockTokens) * blockPages > pages.total;
   }
 
   /** Pages that those who run still need, and `next` where it waits for memory alone. */
