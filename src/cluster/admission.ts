@@ -2,9 +2,8 @@
 import type { Loads } from '../policy/admission/admission.ts';
 import { decodeShape, type Slo } from '../policy/admission/slo.ts';
 import type { StepPredictor } from '../policy/cost/step-shape.ts';
-import type { GenerationEvent, GenerationRequest } from './ports.ts';
-
-export type Refusal = Extract<GenerationEvent, { kind: 'failed' }>;
+import { type Refusal, refusal } from './refusals.ts';
+import { kvTokens, type RequestSize } from './request-size.ts';
 
 const samples = 64;
 const retryMsMin = 1_000;
@@ -28,31 +27,6 @@ export class Throughput {
     return Math.round(Math.min(retryMsMax, Math.max(retryMsMin, (usPerRequest * backlog) / 2 / 1_000)));
   }
 }
-
-/** How long a request may become. */
-export interface RequestSize {
-  readonly promptTokens: number;
-  readonly outputTokensMax: number;
-}
-
-export function sizeOf(request: GenerationRequest): RequestSize {
-  const before = request.resumed?.tokens.length ?? 0;
-  return { promptTokens: request.prompt.length + before, outputTokensMax: request.maxTokens - before };
-}
-
-/** Tokens whose keys and values a request may need at once: the last token of the output never needs them. */
-export function kvTokens({ promptTokens, outputTokensMax }: RequestSize): number {
-  return promptTokens + Math.max(0, outputTokensMax - 1);
-}
-
-/** A prompt that could never land where it is to be decoded. */
-export const tooLargeToLand: Refusal = {
-  kind: 'failed',
-  code: 'CONTEXT_TOO_LONG',
-  message: 'Cannot admit request: its prompt is longer than the memory that takes prompts from other instances',
-  retryAfterMs: undefined,
-  cause: { at: 'decode', reason: 'length' },
-};
 
 /** Sequences that would decode together, one of them new. */
 interface DecodeBatch {
@@ -84,11 +58,11 @@ export function decodeRefusal({
   }
   const rows = lengths.length;
   if (tokens > capacityTokens)
-    return lateDecode('memory', `${rows} sequences of ${tokens} tokens, ${capacityTokens} fit`);
+    return refusal({ reason: 'memory', at: 'decode', sequences: rows, tokens, capacityTokens }, retryMsMin);
   if (tbtUsMax === Number.POSITIVE_INFINITY) return undefined;
-  const us = cost.predictUs(decodeShape(rows, keys + growthTokens));
-  if (us <= tbtUsMax) return undefined;
-  return lateDecode('tbt', `predicted TBT ${Math.round(us / 1000)} ms exceeds ${Math.round(tbtUsMax / 1000)} ms`);
+  const predictedUs = cost.predictUs(decodeShape(rows, keys + growthTokens));
+  if (predictedUs <= tbtUsMax) return undefined;
+  return refusal({ reason: 'tbt', at: 'decode', predictedUs, mostUs: tbtUsMax }, retryMsMin);
 }
 
 /** What a request would meet. */
@@ -96,6 +70,8 @@ interface Meeting {
   readonly ttftUs: number;
   readonly tbtUs: number;
   readonly outputTokens: number;
+  /** Until its last token. */
+  readonly completionUs: number;
   /** Of all that would decode, over what fits. */
   readonly memory: number;
   /** How long those who decode take. */
@@ -104,53 +80,33 @@ interface Meeting {
 
 /** A request whose first token or whose next ones would come too late, or whose keys and values would not fit, as predicted before its prefill. */
 export function refusedLate(worst: keyof Loads, predicted: Meeting, slo: Slo): Refusal {
-  const ms = (us: number) => Math.round(us / 1000);
   const ttftUsMax = Math.min(slo.ttftUs, slo.completionUs);
-  const afterUs = worst === 'ttft' ? predicted.ttftUs - ttftUsMax : predicted.decodeUs;
-  const figures = {
-    ttft: `predicted TTFT ${ms(predicted.ttftUs)} ms exceeds ${ms(ttftUsMax)} ms`,
-    tbt: `predicted TBT ${ms(predicted.tbtUs)} ms exceeds ${ms(slo.tbtUs)} ms`,
-    completion: `${Math.round(predicted.outputTokens)} tokens by a predicted TBT of ${ms(predicted.tbtUs)} ms exceed ${ms(slo.completionUs)} ms`,
-    memory: `requests that decode would need ${Math.round(predicted.memory * 100)} % of the KV memory`,
-  };
-  return {
-    kind: 'failed',
-    code: 'KV_OVERLOADED',
-    message: `Cannot admit request: ${figures[worst]}`,
-    retryAfterMs: Math.min(retryMsMax, Math.max(retryMsMin, ms(afterUs))),
-    cause: { at: 'prefill', reason: worst },
-  };
-}
-
-function lateDecode(reason: 'memory' | 'tbt', figures: string): Refusal {
-  return {
-    kind: 'failed',
-    code: 'KV_OVERLOADED',
-    message: `Cannot admit request: its decode would be late: ${figures}`,
-    retryAfterMs: retryMsMin,
-    cause: { at: 'decode', reason },
-  };
+  const { ttftUs, tbtUs, outputTokens, memory, completionUs, decodeUs } = predicted;
+  const causes = {
+    ttft: { reason: 'ttft', at: 'prefill', predictedUs: ttftUs, mostUs: ttftUsMax },
+    tbt: { reason: 'tbt', at: 'prefill', predictedUs: tbtUs, mostUs: slo.tbtUs },
+    completion: {
+      ...({ reason: 'completion', at: 'prefill', outputTokens, tbtUs } as const),
+      ...{ predictedUs: completionUs, mostUs: slo.completionUs },
+    },
+    memory: { reason: 'memory', at: 'prefill', share: memory },
+  } as const;
+  const afterMs = Math.round((worst === 'ttft' ? ttftUs - ttftUsMax : decodeUs) / 1000);
+  return refusal(causes[worst], Math.min(retryMsMax, Math.max(retryMsMin, afterMs)));
 }
 
 /** A request that the pool could not hold even alone. */
 export function tooLong(size: RequestSize, capacityTokens: number): Refusal | undefined {
   if (kvTokens(size) <= capacityTokens) return undefined;
-  const figures = `${size.promptTokens} prompt tokens and up to ${size.outputTokensMax} of output, ${capacityTokens} fit`;
-  return {
-    kind: 'failed',
-    code: 'CONTEXT_TOO_LONG',
-    message: `Cannot admit request: it is longer than the KV memory: ${figures}`,
-    retryAfterMs: undefined,
-    cause: { at: 'prefill', reason: 'length' },
-  };
+  const { promptTokens, outputTokensMax } = size;
+  return refusal({ reason: 'length', at: 'prefill', promptTokens, outputTokensMax, capacityTokens }, undefined);
+}
+
+/** A prompt that could never land where it is to be decoded. */
+export function tooLargeToLand(promptTokens: number): Refusal {
+  return refusal({ reason: 'length', at: 'decode', promptTokens }, undefined);
 }
 
 export function overloaded(accepted: number, queueMax: number, retryAfterMs: number): Refusal {
-  return {
-    kind: 'failed',
-    code: 'KV_OVERLOADED',
-    message: `Cannot admit request: the queue is full: ${accepted} of ${queueMax} requests are being served, try again in ${retryAfterMs} ms`,
-    retryAfterMs,
-    cause: { at: 'prefill', reason: 'queue' },
-  };
+  return refusal({ reason: 'queue', at: 'prefill', accepted, queueMax }, retryAfterMs);
 }

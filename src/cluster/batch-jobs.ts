@@ -1,7 +1,8 @@
 // Batch jobs in the conductor: requests that nobody waits for, sent where prompts are computed as far as memory is idle there.
-import { kvTokens, type RequestSize } from './admission.ts';
+
 import type { InstanceIndex } from './messages.ts';
 import type { RequestId } from './ports.ts';
+import { kvTokens, type RequestSize } from './request-size.ts';
 import type { Tracked } from './tries.ts';
 
 export interface BatchJobsConfig<Request> {

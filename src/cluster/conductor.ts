@@ -2,7 +2,7 @@
 
 import type { BlockChain } from '../policy/blocks/block-chain.ts';
 import type { RoleSwitchLimits } from '../policy/roles/role-switch.ts';
-import { overloaded, type Refusal, type RequestSize, Throughput, tooLong } from './admission.ts';
+import { overloaded, Throughput, tooLong } from './admission.ts';
 import type { BatchJobsConfig } from './batch-jobs.ts';
 import { Dispatch, type InstanceRole } from './dispatch.ts';
 import type { ConductorEffect } from './effects.ts';
@@ -12,6 +12,8 @@ import type { ConductorEvent, InstanceIndex } from './messages.ts';
 import type { BlockCounts, PlacerConfig } from './placer.ts';
 import type { GenerationEvent, RequestId } from './ports.ts';
 import type { Proposal } from './proposals.ts';
+import type { Refusal } from './refusals.ts';
+import type { RequestSize } from './request-size.ts';
 import { Rescue } from './rescue.ts';
 import { type RetryConfig, speaksFor, type Tracked } from './tries.ts';
 

@@ -2,8 +2,9 @@
 import { DecodeGrowth } from '../policy/admission/decode-growth.ts';
 import type { Batcher } from '../policy/batching/batcher.ts';
 import type { StepPredictor } from '../policy/cost/step-shape.ts';
-import { decodeRefusal, type Refusal } from './admission.ts';
+import { decodeRefusal } from './admission.ts';
 import type { InstanceConfig } from './instance-config.ts';
+import type { Refusal } from './refusals.ts';
 import type { Roster } from './roster.ts';
 import type { Served, Work } from './work.ts';
 

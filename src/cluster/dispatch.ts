@@ -1,6 +1,5 @@
 // Where the conductor sends requests: which instances each try of one has something at, how many each has, and what they are told.
 import { accountOf } from './account.ts';
-import type { RequestSize } from './admission.ts';
 import { BatchJobs } from './batch-jobs.ts';
 import type { ConductorConfig } from './conductor.ts';
 import type { ConductorEffect } from './effects.ts';
@@ -15,6 +14,7 @@ import { type BlockCounts, fetchOf, Placer } from './placer.ts';
 import type { GenerationEvent, RequestId } from './ports.ts';
 import { decoderOf, type Proposal, Proposals } from './proposals.ts';
 import { RecentIds } from './recent-ids.ts';
+import type { RequestSize } from './request-size.ts';
 import { Roles } from './roles.ts';
 import { isLegOf, legsOf, type Tracked, type Try } from './tries.ts';
 import { Watch } from './watch.ts';

@@ -11,10 +11,11 @@ import {
 import { ErrorBound } from '../policy/admission/error-bound.ts';
 import { type InlineChoice, type InlineLimits, InlinePrefill } from '../policy/admission/inline-prefill.ts';
 import type { Slo } from '../policy/admission/slo.ts';
-import { type Refusal, refusedLate } from './admission.ts';
+import { refusedLate } from './admission.ts';
 import type { InstanceRole } from './dispatch.ts';
 import type { InstanceIndex } from './messages.ts';
 import type { GenerationEvent } from './ports.ts';
+import type { Refusal } from './refusals.ts';
 
 export interface AdmissionConfig<Request> {
   readonly kind: AdmissionKind;
@@ -183,12 +184,12 @@ export class Gate<Request> {
     const worst = overload(config.kind, loads);
     if (worst === 'tbt') this.#forecast.refused();
     if (worst === undefined) return { predicted, slo, refusal: undefined };
-    const meets = { ...predicted, tbtUs: loads.tbt * bounds.tbtUs, memory, decodeUs: this.#forecast.meanUs };
-    return {
-      predicted,
-      slo,
-      refusal: refusedLate(worst, { ...meets, ttftUs: meets.ttftUs + this.#lateness.us }, bounds),
+    const meets = {
+      ...{ outputTokens, memory, decodeUs: this.#forecast.meanUs },
+      ...{ ttftUs: ttftUs + this.#lateness.us, tbtUs: loads.tbt * bounds.tbtUs },
+      completionUs: loads.completion * slo.completionUs,
     };
+    return { predicted, slo, refusal: refusedLate(worst, meets, bounds) };
   }
 
   /** The request was taken. */

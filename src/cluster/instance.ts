@@ -269,7 +269,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   #settled(served: S, declined: boolean): void {
     this.#stages.drop(served.id);
     this.roster.silence(served.id);
-    if (declined) this.#emit(served.id, tooLargeToLand);
+    if (declined) this.#emit(served.id, tooLargeToLand(served.sequence.promptLength));
     if (served.sequence.planned > 0) served.cancelled = true;
     else this.roster.remove(served, false);
   }

@@ -16,13 +16,13 @@ import { digestWords } from '../util/blake2s.ts';
 import type { Float64Pool } from '../util/float64-pool.ts';
 import { scramble } from '../util/scramble.ts';
 import { wideZero } from '../util/wide-zero.ts';
-import type { RequestSize } from './admission.ts';
 import type { BatchJobsConfig } from './batch-jobs.ts';
 import type { Prediction } from './gate.ts';
 import { Instance } from './instance.ts';
 import type { InstanceConfig } from './instance-config.ts';
 import type { PlacementSettings, PlacerConfig } from './placer.ts';
 import type { GenerationEvent, RequestId } from './ports.ts';
+import type { RequestSize } from './request-size.ts';
 import type { Emit, ResultRows, Served, StepRun, Work } from './work.ts';
 
 /** What a workload says of a request. */

@@ -2,11 +2,11 @@
 
 import type { GroupChoice } from '../policy/pipeline/group.ts';
 import { nothingFetched, type PlacementDecision } from '../policy/placement/placement.ts';
-import type { RequestSize } from './admission.ts';
 import type { BatchJobs } from './batch-jobs.ts';
 import type { Gate, Verdict } from './gate.ts';
 import type { InstanceIndex } from './messages.ts';
 import type { Placer } from './placer.ts';
+import type { RequestSize } from './request-size.ts';
 import type { Roles } from './roles.ts';
 import { legsOf, type Route } from './tries.ts';
 

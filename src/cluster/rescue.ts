@@ -1,9 +1,10 @@
 // What the conductor does about losses: instances that fall silent, tries that nobody has, requests that take too long.
-import { type Refusal, tooLong } from './admission.ts';
+import { tooLong } from './admission.ts';
 import type { Dispatch } from './dispatch.ts';
 import type { ConductorEffect } from './effects.ts';
 import type { ConductorEvent, InstanceIndex } from './messages.ts';
 import type { GenerationEvent, RequestId } from './ports.ts';
+import type { Refusal } from './refusals.ts';
 import { heardFrom, isLegOf, type RetryConfig, speaksFor, type Tracked, tryName } from './tries.ts';
 import type { InstanceReport } from './watch.ts';
 

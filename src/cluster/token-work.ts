@@ -2,12 +2,12 @@
 import { type BlockRoot, rootDigest } from '../policy/blocks/block-hash.ts';
 import { StepCost } from '../policy/cost/step-cost.ts';
 import { pageTokens, type Step, type StepResult } from '../util/step.ts';
-import { type RequestSize, sizeOf } from './admission.ts';
 import { Instance } from './instance.ts';
 import type { InstanceConfig } from './instance-config.ts';
 import { logprobsOf } from './logprobs.ts';
 import type { GenerationEvent, GenerationRequest } from './ports.ts';
 import { ServedRequest } from './request.ts';
+import { type RequestSize, sizeOf } from './request-size.ts';
 import { StepBuilder } from './step-builder.ts';
 import type { Emit, ResultRows, StepRun, Work } from './work.ts';
 

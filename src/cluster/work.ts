@@ -1,7 +1,7 @@
 // What an instance works on, as its machine sees it: tokens for an engine, or lengths alone for a simulator.
 import type { Sequence } from '../policy/batching/sequence.ts';
-import type { RequestSize } from './admission.ts';
 import type { GenerationEvent, RequestId } from './ports.ts';
+import type { RequestSize } from './request-size.ts';
 
 /** A request inside an instance. Its sequence is waiting or running; `cancelled` marks one that nobody hears any more but whose rows are in the step that runs. */
 export interface Served {

@@ -49,7 +49,11 @@ function describeChoice(index: number, account: RequestAccount): object {
 }
 
 function describeFailure({ code, message, cause }: Extract<RequestAccount['end'], { kind: 'failed' }>): object {
-  return { code: code.toLowerCase(), message, cause: cause ?? null };
+  return {
+    code: code.toLowerCase(),
+    message,
+    cause: cause === undefined ? null : { at: cause.at, reason: cause.reason },
+  };
 }
 
 function describeBlocks({ hits, neverSeen, ...rest }: NonNullable<RequestAccount['blocks']>): object {

@@ -1,5 +1,5 @@
 // An inference port over instances of other processes: a conductor of its own, and a link to each instance that has joined the cluster.
-import { sizeOf } from '../cluster/admission.ts';
+
 import { type Agreement, formsDiffer, identityOf } from '../cluster/agreement.ts';
 import { Conductor } from '../cluster/conductor.ts';
 import type { Departure } from '../cluster/membership.ts';
@@ -13,6 +13,7 @@ import type {
   RequestAccount,
   RequestId,
 } from '../cluster/ports.ts';
+import { sizeOf } from '../cluster/request-size.ts';
 import { TokenPlacement } from '../cluster/token-placement.ts';
 import { TokenProgress } from '../cluster/token-progress.ts';
 import type { Bus } from './bus/bus.ts';

@@ -1,7 +1,6 @@
 // An inference port over instances on worker threads: the conductor decides at once on this thread, each instance computes on its own.
 import { webcrypto } from 'node:crypto';
 import { MessageChannel, type MessagePort } from 'node:worker_threads';
-import { sizeOf } from '../cluster/admission.ts';
 import { Conductor, type InstanceRole } from '../cluster/conductor.ts';
 import type { InstanceIndex } from '../cluster/messages.ts';
 import type {
@@ -13,6 +12,7 @@ import type {
   RequestAccount,
   RequestId,
 } from '../cluster/ports.ts';
+import { sizeOf } from '../cluster/request-size.ts';
 import { TokenPlacement } from '../cluster/token-placement.ts';
 import { TokenProgress } from '../cluster/token-progress.ts';
 import { Conducting, type Reach } from './conducting.ts';

@@ -1,11 +1,12 @@
 // The conductor machine: answers at once, counts to the end, passes cancels on, drains.
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import { sizeOf, Throughput } from '../../src/cluster/admission.ts';
+import { Throughput } from '../../src/cluster/admission.ts';
 import { Conductor } from '../../src/cluster/conductor.ts';
 import type { ConductorEffect } from '../../src/cluster/effects.ts';
 import type { ConductorEvent } from '../../src/cluster/messages.ts';
 import type { GenerationEvent } from '../../src/cluster/ports.ts';
+import { sizeOf } from '../../src/cluster/request-size.ts';
 import { JournalRecorder } from '../../src/policy/blocks/block-journal.ts';
 import { promptOf, request, World } from './world.ts';
 
@@ -64,7 +65,7 @@ test('over the bound it refuses at once, and the time to wait follows the throug
         code: 'KV_OVERLOADED',
         message: 'Cannot admit request: the queue is full: 3 of 3 requests are being served, try again in 6000 ms',
         retryAfterMs: 6000,
-        cause: { at: 'prefill', reason: 'queue' },
+        cause: { at: 'prefill', reason: 'queue', accepted: 3, queueMax: 3 },
       },
     },
   ]);

@@ -133,7 +133,7 @@ describe('refusals', () => {
         code: 'KV_OVERLOADED',
         message: 'Cannot admit request: the queue is full: 3 of 3 requests are being served, try again in 1000 ms',
         retryAfterMs: 1000,
-        cause: { at: 'prefill', reason: 'queue' },
+        cause: { at: 'prefill', reason: 'queue', accepted: 3, queueMax: 3 },
       },
     ]);
     world.cancel('a');
@@ -154,7 +154,7 @@ describe('refusals', () => {
       message:
         'Cannot admit request: it is longer than the KV memory: 100 prompt tokens and up to 30 of output, 128 fit',
       retryAfterMs: undefined,
-      cause: { at: 'prefill', reason: 'length' },
+      cause: { at: 'prefill', reason: 'length', promptTokens: 100, outputTokensMax: 30, capacityTokens: 128 },
     });
     world.finishAll();
     expect(world.of('fits').tokens).toHaveLength(29);

@@ -35,7 +35,8 @@ describe('RequestLog', () => {
     const log = new RequestLog(4);
     const failed = { kind: 'failed', code: 'KV_OVERLOADED', message: 'Cannot', retryAfterMs: 1 } as const;
     for (const id of ['refused', 'failed', 'left']) log.submitted(0, request(id, [1]));
-    log.hear(1, { kind: 'emit', id: 'refused', event: { ...failed, cause: { at: 'prefill', reason: 'ttft' } } });
+    const cause = { reason: 'ttft', at: 'prefill', predictedUs: 2e6, mostUs: 1e6 } as const;
+    log.hear(1, { kind: 'emit', id: 'refused', event: { ...failed, cause } });
     log.hear(1, { kind: 'emit', id: 'failed', event: failed });
     log.cancelled(2, 'left');
     expect(['refused', 'failed', 'left'].map((id) => log.find(id)?.state)).toEqual(['refused', 'failed', 'cancelled']);

@@ -1,10 +1,10 @@
 // Requests whose instances are lost: they go on elsewhere, with the tokens that would have come, and none is told twice.
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import { sizeOf } from '../../src/cluster/admission.ts';
 import { Conductor } from '../../src/cluster/conductor.ts';
 import type { ConductorEvent } from '../../src/cluster/messages.ts';
 import type { GenerationEvent, GenerationRequest } from '../../src/cluster/ports.ts';
+import { sizeOf } from '../../src/cluster/request-size.ts';
 import { TokenProgress } from '../../src/cluster/token-progress.ts';
 import type { Patience } from '../../src/cluster/tries.ts';
 import { greedy, promptOf, request, World } from './world.ts';

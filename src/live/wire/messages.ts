@@ -8,6 +8,7 @@ import { topLogprobsMax } from '../../util/step.ts';
 import type { BlockRoot, EventsMessage } from '../protocol.ts';
 import { decode } from './codec.ts';
 import { wireVersion } from './frames.ts';
+import { refusalCause } from './refusal-cause.ts';
 
 const count = z.number().int().min(0);
 const figure = z.number().min(0);
@@ -74,12 +75,7 @@ const event = z.discriminatedUnion('kind', [
     code: z.enum(['NOT_READY', 'KV_OVERLOADED', 'CONTEXT_TOO_LONG', 'SHUTTING_DOWN', 'ENGINE_FAILED']),
     message: text,
     retryAfterMs: figure.optional(),
-    cause: z
-      .strictObject({
-        at: z.enum(['prefill', 'decode']),
-        reason: z.enum(['ttft', 'tbt', 'completion', 'memory', 'queue', 'length']),
-      })
-      .exactOptional(),
+    cause: refusalCause.exactOptional(),
   }),
 ]);
 

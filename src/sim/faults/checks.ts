@@ -3,6 +3,7 @@ import { type LengthInstance, LengthRequest } from '../../cluster/length-work.ts
 import type { ConductorEvent, InstanceIndex } from '../../cluster/messages.ts';
 import { PrefixIndex, PrefixMatches } from '../../cluster/parts.ts';
 import type { GenerationEvent, RequestId } from '../../cluster/ports.ts';
+import { loadOf } from '../../cluster/refusals.ts';
 import type { TraceRequest } from '../../trace/request.ts';
 import { Float64Pool } from '../../util/float64-pool.ts';
 import type { Simulation, SimulationConfig } from '../simulation.ts';
@@ -90,10 +91,9 @@ export class RequestChecks {
     if (event.kind === 'finished' && outputs !== outputTokens)
       throw new Error(`Requests broken: request ${id} ended with ${outputs} of ${outputTokens} tokens`);
     if (event.kind !== 'failed') return;
-    const [, what, predicted, most] = /predicted (TTFT|TBT) (\d+) ms exceeds (\d+) ms/.exec(event.message) ?? [];
-    const full = /need (\d+) % of the KV memory/.exec(event.message)?.[1] ?? '100';
-    if (Number(predicted ?? 0) < Number(most ?? 0) || Number(full) < 100)
-      throw new Error(`Requests broken: request ${id} was refused for its ${what ?? 'memory'}: ${event.message}`);
+    const load = event.cause && loadOf(event.cause);
+    if (load !== undefined && load <= 1)
+      throw new Error(`Requests broken: request ${id} was refused at a load of ${load}: ${event.message}`);
     if (event.message.includes('not ended in time'))
       throw new Error(`Requests broken: request ${id} was given up: ${event.message}`);
   }
