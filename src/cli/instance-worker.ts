@@ -9,7 +9,7 @@ import { NativeMessenger } from '../kernel/native-messenger.ts';
 import { NativeTcpMessenger } from '../kernel/native-tcp-messenger.ts';
 import { collectWhenAsked } from '../live/collection.ts';
 import { InstanceLoop } from '../live/instance-loop.ts';
-import { LiveHandOffs } from '../live/live-hand-offs.ts';
+import { LiveHandOffs, type PeerWays } from '../live/live-hand-offs.ts';
 import type { Messenger } from '../live/messenger.ts';
 import type { BlockRoot, FromInstance, InstanceThreadData, ReadyMessage } from '../live/protocol.ts';
 import { pagesFor } from '../policy/blocks/layer-groups.ts';
@@ -71,13 +71,15 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
     handOff: { layerWise: true, landingTokens: 0, landingPages, rechecks: false },
     journalLife: 1,
   });
-  const handOffs = data.peers.some((peer) => peer !== undefined)
-    ? new LiveHandOffs({
-        ports: data.peers,
-        messenger: createMessenger(data.tcp, engine, () => loop.wake()),
-        shape: { groups: model.kv.groups, layers: engine.layers },
-      })
-    : undefined;
+  const peers = waysTo(data.peers, port);
+  const handOffs =
+    peers === undefined
+      ? undefined
+      : new LiveHandOffs({
+          peers,
+          messenger: createMessenger(data.tcp, engine, () => loop.wake()),
+          shape: { groups: model.kv.groups, layers: engine.layers },
+        });
   const loop = new InstanceLoop(machine, engine, port, new Int32Array(data.abort), console.error, handOffs);
   const description = {
     weights: `${settings.weights} (${model.packedTypes.join(', ')})`,
@@ -94,6 +96,14 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
   // What the oracle holds is this thread's alone.
   const shared = backend.isa === 'reference' ? undefined : model;
   return { loop, ready: { description, root, shared } };
+}
+
+/** Undefined where there are none. */
+function waysTo(peers: InstanceThreadData<unknown>['peers'], own: MessagePort): PeerWays | undefined {
+  if (peers === 'others')
+    return { ports: [], post: (to, wire) => own.postMessage({ kind: 'toPeer', to, wire } satisfies FromInstance) };
+  if (peers.every((port) => port === undefined)) return undefined;
+  return { ports: peers, post: (to, wire) => peers[to]?.postMessage(wire) };
 }
 
 function createMessenger(tcp: InstanceThreadData<unknown>['tcp'], { pool }: Engine, wake: () => void): Messenger {

@@ -55,6 +55,8 @@ export function openClusterInstance(nats: string, options: JoinOptions): Promise
       ...{ bus, name, life },
       entry: new URL('./instance-worker.js', import.meta.url),
       settings: instanceSettings(options, oneInstance, path, contextTokens(files, options), 1),
+      role: options.role,
+      pages: { host: options.pagesHost, port: options.pagesPort, token: options.token },
       root: blockRoot(files, options),
       vocabSize: files.config.vocabSize,
       log: console.error,

@@ -51,9 +51,11 @@ const instancesMax = 64;
 /** How keys and values go from one instance of a process to another: copied, or as between hosts. */
 export const transports = ['memory', 'tcp'] as const;
 
+export const instanceRoles = ['mixed', 'prefill', 'decode'] as const;
+
 /** What sets an instance apart from the others. */
 const instanceSchema = z.strictObject({
-  role: z.enum(['mixed', 'prefill', 'decode']).default('mixed'),
+  role: z.enum(instanceRoles).default('mixed'),
   threads: count(1, 1024).optional(),
   kvMemory: bytes.optional(),
 });
@@ -98,10 +100,13 @@ export const joinOptionsSchema = modelOptionsSchema.extend({
   nats: natsUrl.optional(),
   cluster: clusterName.optional(),
   name: clusterName.optional(),
-  role: z
-    .enum(['mixed', 'prefill', 'decode'])
-    .refine((role) => role === 'mixed', 'prompts are handed over inside one process only, as yet: write mixed')
-    .default('mixed'),
+  role: z.enum(instanceRoles).default('mixed'),
+  pagesHost: z
+    .string()
+    .regex(/^[\w.:-]{1,253}$/, 'expected a name or an address')
+    .default('127.0.0.1'),
+  pagesPort: count(0, 65_535).default(0),
+  token: z.string().min(16, 'a token has 16 characters at least').optional(),
 });
 export type JoinOptions = z.infer<typeof joinOptionsSchema>;
 

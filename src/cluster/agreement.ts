@@ -1,4 +1,4 @@
-// What all processes of a cluster must have alike: the model, the form that it computes in, and the key of blocks' identities.
+// What all processes of a cluster must have alike: the model, the form that it computes in, the key of blocks' identities, and the token of pages.
 import { type BlockRoot, rootDigest } from '../policy/blocks/block-hash.ts';
 
 /** Kept where all can read it. */
@@ -8,12 +8,29 @@ export interface Agreement {
   readonly modelFingerprint: string;
   /** What instances compute in; undefined until one has joined. */
   readonly root: BlockRoot | undefined;
+  /** By which they send each other pages; undefined until one has joined. */
+  readonly pages: PagesSecret | undefined;
+}
+
+export interface PagesSecret {
+  /** Undefined: whoever joins has been given it. */
+  readonly token: string | undefined;
+  /** Equal where tokens are. */
+  readonly mark: string;
 }
 
 /** One process: gateways have no form of their own. */
 export interface Candidate {
   readonly modelFingerprint: string;
   readonly root: BlockRoot | undefined;
+  /** Of the token that it was given, if it was given one. */
+  readonly tokenMark?: string | undefined;
+}
+
+/** Drawn by whoever asks, for an agreement that is to be written. */
+export interface Fresh {
+  readonly hashKey: readonly number[];
+  readonly pages: PagesSecret;
 }
 
 export type Verdict =
@@ -26,32 +43,40 @@ export type Verdict =
 
 /**
  * Whoever comes first, and whoever comes where nobody is any more, says what holds; others have to be like it.
- * @param stored what is written; undefined: nothing @param freshKey of a new agreement @param others is anybody there? undefined: that is not known
+ * @param stored what is written; undefined: nothing @param others is anybody there? undefined: that is not known
  */
 export function agree(
   stored: Agreement | undefined,
   own: Candidate,
-  freshKey: readonly number[],
+  fresh: Fresh,
   others: boolean | undefined,
 ): Verdict {
-  if (stored === undefined) return { kind: 'write', agreement: { ...own, hashKey: freshKey } };
+  const { modelFingerprint, root, tokenMark } = own;
+  const given = tokenMark === undefined ? fresh.pages : { token: undefined, mark: tokenMark };
+  const wanted = { modelFingerprint, root, pages: root && given };
+  if (stored === undefined) return { kind: 'write', agreement: { ...wanted, hashKey: fresh.hashKey } };
   const why = differs(stored, own);
   // A gateway that is alone leaves the form to the instance that comes first.
-  const staleForm = own.root === undefined && stored.root !== undefined;
-  if (why === undefined && own.root !== undefined && stored.root === undefined)
-    return { kind: 'write', agreement: { ...stored, root: own.root } };
+  const staleForm = root === undefined && stored.root !== undefined;
+  const lacks = root !== undefined && (stored.root === undefined || stored.pages === undefined);
+  if (why === undefined && lacks) return { kind: 'write', agreement: { ...wanted, hashKey: stored.hashKey } };
   if (why === undefined && !staleForm) return { kind: 'agreed', agreement: stored };
   if (others === undefined) return { kind: 'listen' };
-  if (!others) return { kind: 'write', agreement: { ...own, hashKey: stored.hashKey } };
+  if (!others) return { kind: 'write', agreement: { ...wanted, hashKey: stored.hashKey } };
   return why === undefined ? { kind: 'agreed', agreement: stored } : { kind: 'refused', why };
 }
 
 /** What is not alike, in words. */
 function differs(stored: Agreement, own: Candidate): string | undefined {
-  const { modelFingerprint, root } = stored;
+  const { modelFingerprint, root, pages } = stored;
   if (modelFingerprint !== own.modelFingerprint)
     return `the cluster has the model with the fingerprint ${modelFingerprint}, this one has ${own.modelFingerprint}`;
-  return root && own.root && formsDiffer(root, own.root);
+  return own.root && ((root && formsDiffer(root, own.root)) ?? (pages && tokensDiffer(pages, own.tokenMark)));
+}
+
+function tokensDiffer({ token, mark }: PagesSecret, given: string | undefined): string | undefined {
+  if (given === undefined) return token === undefined ? 'it has a token, and this one was given none' : undefined;
+  return given === mark ? undefined : 'it has another token than this one was given';
 }
 
 const fields = {

@@ -181,12 +181,16 @@ export type ConductorEvent<Request = GenerationRequest> =
   | { readonly kind: 'snapshot'; readonly instance: InstanceIndex; readonly snapshot: BlockSnapshot }
   /** An instance is gone with all it had. */
   | { readonly kind: 'instanceLost'; readonly instance: InstanceIndex }
-  /** It is there, or there again, and has nothing yet. `life` counts its starts. With `capacityTokens` it is another one than was there: so many fit at once. */
+  /**
+   * It is there, or there again, and has nothing yet. `life` counts its starts. With `capacityTokens` and `role` it is another one than was
+   * there: so many fit at once, and it does that.
+   */
   | {
       readonly kind: 'instanceJoined';
       readonly instance: InstanceIndex;
       readonly life: number;
       readonly capacityTokens?: number;
+      readonly role?: InstanceRole;
     }
   /** What an instance has. Late and doubled ones change nothing; after a lost one the next says all. */
   | { readonly kind: 'report'; readonly instance: InstanceIndex; readonly report: InstanceReport }

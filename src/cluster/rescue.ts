@@ -94,13 +94,14 @@ export class Rescue<Request extends { readonly id: RequestId }> {
   /** An instance is there, with nothing that is known. */
   #join(
     nowUs: number,
-    { instance, life, capacityTokens }: Extract<MembershipEvent<Request>, { kind: 'instanceJoined' }>,
+    { instance, life, capacityTokens, role }: Extract<MembershipEvent<Request>, { kind: 'instanceJoined' }>,
   ): void {
     if (!this.#dispatch.watch.join(nowUs, instance, life)) {
       this.#ignore(`instanceJoined: instance ${instance} is unknown, or its life ${life} is over`);
       return;
     }
     this.#retryAt(nowUs, instance, none);
+    if (role !== undefined) this.#dispatch.roles.assign(instance, role);
     this.#admit(nowUs, instance, capacityTokens);
   }
 

@@ -48,6 +48,13 @@ export class Roles {
     return complete;
   }
 
+  /** Another one has come in its place, which does that. */
+  assign(instance: InstanceIndex, role: InstanceRole): void {
+    if (this.#roles[instance] === role) return;
+    this.#roles[instance] = role;
+    this.#cluster.changed(instance, role);
+  }
+
   /** An instance changes sides where the work of both pools has shifted for long enough. */
   balance(nowUs: number): void {
     const role = this.#balance?.look(nowUs, () => ({

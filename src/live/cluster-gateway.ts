@@ -19,15 +19,22 @@ import { TokenProgress } from '../cluster/token-progress.ts';
 import type { Bus } from './bus/bus.ts';
 import { Conducting, type Reach } from './conducting.ts';
 import type { BlockRoot } from './protocol.ts';
-import { nothingYet, sumOf } from './snapshots.ts';
+import { canServe, nothingYet, sumOf } from './snapshots.ts';
 import { type Peer, Station, silentUs } from './station.ts';
 import { encode } from './wire/codec.ts';
-import { type InstanceAnnouncement, type Order, readInstance, readStatus, readTurn } from './wire/messages.ts';
+import {
+  type InstanceAnnouncement,
+  type Order,
+  readInstance,
+  readStatus,
+  readTurn,
+  type SessionName,
+} from './wire/messages.ts';
 
 const nobodyJoined: GenerationEvent = {
   kind: 'failed',
   code: 'NOT_READY',
-  message: 'Cannot admit request: no instance of the cluster is there: /ready tells when one is',
+  message: 'Cannot admit request: no instance of the cluster is there that could serve it: /ready tells when one is',
   retryAfterMs: 1000,
 };
 
@@ -89,7 +96,7 @@ export class ClusterGateway implements InferencePort, ClusterPort {
   }
 
   submit(request: GenerationRequest, sink: (event: GenerationEvent) => void): void {
-    if (this.#present().length === 0) sink(nobodyJoined);
+    if (!this.#serves()) sink(nobodyJoined);
     else this.#conducting.submit(request, sink);
   }
 
@@ -107,7 +114,7 @@ export class ClusterGateway implements InferencePort, ClusterPort {
 
   snapshot(): InstanceSnapshot {
     const sum = sumOf(this.instances());
-    return { ...sum, ready: this.#present().length > 0 && !this.#conducting.draining };
+    return { ...sum, ready: this.#serves() && !this.#conducting.draining };
   }
 
   instances(): readonly InstanceSnapshot[] {
@@ -128,6 +135,10 @@ export class ClusterGateway implements InferencePort, ClusterPort {
     return this.#slots.filter(({ peer }) => peer !== undefined);
   }
 
+  #serves(): boolean {
+    return canServe(this.#slots.flatMap(({ peer }) => peer?.member.role ?? []));
+  }
+
   #refuses({ root, identity }: InstanceAnnouncement): string | undefined {
     const { hashKey, modelFingerprint } = this.#options.agreement;
     const differs = formsDiffer(this.#root ?? { ...root, modelFingerprint }, root);
@@ -136,7 +147,7 @@ export class ClusterGateway implements InferencePort, ClusterPort {
   }
 
   #join(peer: Peer<InstanceAnnouncement>): void {
-    const { name, root, capacityTokens } = peer.member;
+    const { name, root, capacityTokens, role } = peer.member;
     const instance = this.#slotFor(name);
     if (instance === undefined) {
       this.#options.log(`Cannot take instance ${name}: ${slotsMax} are there`);
@@ -149,7 +160,7 @@ export class ClusterGateway implements InferencePort, ClusterPort {
     slot.peer = peer;
     slot.life++;
     this.#options.log(`Instance ${name} has joined: ${this.#present().length} serve`);
-    this.#conducting.feed({ kind: 'instanceJoined', instance, life: slot.life, capacityTokens });
+    this.#conducting.feed({ kind: 'instanceJoined', instance, life: slot.life, capacityTokens, role });
   }
 
   /** The one that it had before, a new one, or one that nobody has now. */
@@ -220,18 +231,23 @@ export class ClusterGateway implements InferencePort, ClusterPort {
     slot.snapshot = snapshot;
     const report = {
       life: slot.life,
-      ...{ number, journal },
-      requests: requests.map((request) => ({ ...request, awaited: false })),
+      ...{ number, journal, requests },
     };
     this.#conducting.feed({ kind: 'report', instance, report });
   }
 
   #reach(): Reach {
     return {
-      forward: (instance, request) => this.#tell(instance, { kind: 'submit', request }),
+      forward: (instance, request, decodeAt) =>
+        this.#tell(instance, { kind: 'submit', request, decodeAt: this.#sessionOf(decodeAt) }),
       cancel: (instance, id, interrupt) => this.#tell(instance, { kind: 'cancel', id, interrupt }),
       tellBlocks: (instance) => this.#tell(instance, { kind: 'tellBlocks' }),
     };
+  }
+
+  #sessionOf(instance: InstanceIndex | undefined): SessionName | undefined {
+    const peer = instance === undefined ? undefined : this.#slots[instance]?.peer;
+    return peer && { name: peer.member.name, life: peer.member.life, session: peer.session };
   }
 
   #tell(instance: InstanceIndex, order: Order): void {

@@ -1,9 +1,12 @@
 // An instance that serves the gateways of a cluster: what they order goes to its thread, what the thread says goes to whoever asked.
 import { type Agreement, identityOf } from '../cluster/agreement.ts';
-import type { GenerationEvent, InstanceSnapshot, RequestId } from '../cluster/ports.ts';
+import type { InstanceRole } from '../cluster/conductor.ts';
+import type { GenerationEvent, GenerationRequest, InstanceSnapshot, RequestId } from '../cluster/ports.ts';
 import type { Bus } from './bus/bus.ts';
 import type { InstanceThread } from './instance-thread.ts';
-import type { BlockRoot, EventsMessage } from './protocol.ts';
+import { PromptsIn } from './prompts-in.ts';
+import { type Leaving, PromptsOut } from './prompts-out.ts';
+import type { BlockRoot, EventsMessage, ToPeerMessage } from './protocol.ts';
 import { nothingYet } from './snapshots.ts';
 import { type Peer, Station } from './station.ts';
 import { encode } from './wire/codec.ts';
@@ -26,6 +29,7 @@ export interface ClusterInstanceOptions {
   /** Token ids are below. */
   readonly vocabSize: number;
   readonly thread: Pick<InstanceThread, 'send' | 'interrupt'>;
+  readonly role: InstanceRole;
   /** Another process has joined under its name. */
   readonly onReplaced: () => void;
   readonly log: (message: string) => void;
@@ -33,11 +37,17 @@ export interface ClusterInstanceOptions {
 
 type Gateway = Peer<GatewayAnnouncement>;
 
+interface Standing {
+  /** Tokens of output that the gateway has been told of. */
+  outputs: number;
+  /** There is nothing of it yet but memory for its prompt. */
+  awaited: boolean;
+}
+
 /** Of a gateway, while its session lasts. */
 interface Served {
   readonly peer: Gateway;
-  /** Its requests, with the tokens of output that it has been told of. */
-  readonly requests: Map<RequestId, number>;
+  readonly requests: Map<RequestId, Standing>;
   reports: number;
 }
 
@@ -47,6 +57,13 @@ interface Owned {
   readonly id: RequestId;
 }
 
+/** What a turn has for one gateway. */
+interface OwnTurn {
+  readonly events: [RequestId, GenerationEvent][];
+  readonly prefilled: RequestId[];
+  readonly letGo: [RequestId, string][];
+}
+
 export class ClusterInstance {
   readonly #options: ClusterInstanceOptions;
   readonly #station: Station<GatewayAnnouncement>;
@@ -54,48 +71,76 @@ export class ClusterInstance {
   readonly #served = new Map<Gateway, Served>();
   /** By the names that requests have here: names of gateways' own may be the same. */
   readonly #owned = new Map<RequestId, Owned>();
+  /** Undefined: its prompts stay here. */
+  readonly #out: PromptsOut | undefined;
+  /** Undefined: nobody else's prompts land here. */
+  readonly #in: PromptsIn | undefined;
   #snapshot: InstanceSnapshot = nothingYet;
   #journal = 0;
 
   constructor(options: ClusterInstanceOptions) {
     this.#options = options;
-    const { bus, name, life, log, onReplaced, root, agreement, capacityTokens } = options;
+    const { bus, name, life, log, onReplaced, root, agreement, capacityTokens, role, thread } = options;
+    const own = { bus, name, life, log };
     this.#station = new Station<GatewayAnnouncement>({
-      ...{ bus, name, life, log, onReplaced },
+      ...own,
+      onReplaced,
       kind: 'instance',
-      about: { role: 'mixed', root, identity: identityOf(root, agreement.hashKey), capacityTokens },
+      about: { role, root, identity: identityOf(root, agreement.hashKey), capacityTokens },
       read: readGateway,
       onJoined: (peer) => this.#served.set(peer, { peer, requests: new Map(), reports: 0 }),
       onLost: (peer) => this.#lose(peer),
       onMessage: (peer, message) => this.#take(peer, readOrder(message)),
       status: (peer) => encode(this.#status(peer)),
     });
+    const left = (here: RequestId): void => this.#leave(here);
+    if (role === 'prefill') this.#out = new PromptsOut({ ...own, thread, taken: left });
+    if (role !== 'decode') return;
+    this.#in = new PromptsIn({
+      ...{ ...own, thread, left },
+      expect: (leaving) => this.#expect(leaving),
+      landed: (here) => this.#land(here),
+    });
   }
 
   /** Says that it is there. */
   start(snapshot: InstanceSnapshot): void {
     this.#snapshot = snapshot;
+    this.#out?.start();
+    this.#in?.start();
     this.#station.start();
   }
 
   /** Gateways have their requests done elsewhere. */
   close(): void {
     this.#station.close();
+    this.#out?.close();
+    this.#in?.close();
+  }
+
+  /** The thread speaks to an instance of another process. */
+  hearToPeer({ to, wire }: ToPeerMessage): void {
+    this.#out?.send(to, wire);
+    this.#in?.send(to, wire);
   }
 
   /** One turn of the thread's loop: to each gateway what is its own, and what the cache has to all. */
   hear({ events, snapshot, prefilled, letGo, journals, blocks }: EventsMessage): void {
     this.#snapshot = snapshot;
     this.#journal = journals.at(-1)?.number ?? this.#journal;
-    const turns = new Map<Served, { events: [RequestId, GenerationEvent][]; letGo: [RequestId, string][] }>();
+    const turns = new Map<Served, OwnTurn>();
     const turnOf = (served: Served) => {
       const known = turns.get(served);
       if (known !== undefined) return known;
-      const turn = { events: [], letGo: [] };
+      const turn: OwnTurn = { events: [], prefilled: [], letGo: [] };
       turns.set(served, turn);
       return turn;
     };
     if (journals.length > 0 || blocks !== undefined) for (const served of this.#served.values()) turnOf(served);
+    for (const here of prefilled) {
+      const owned = this.#owned.get(here);
+      if (owned !== undefined) turnOf(owned.served).prefilled.push(owned.id);
+    }
     for (const [here, event] of events) {
       const owned = this.#owned.get(here);
       if (owned === undefined) continue;
@@ -108,20 +153,50 @@ export class ClusterInstance {
       turnOf(owned.served).letGo.push([owned.id, why]);
       this.#forget(here, owned);
     }
-    if (prefilled.length > 0) throw new Error('Cluster broken: a prompt leaves an instance that is mixed');
-    for (const [{ peer }, turn] of turns) this.#tell(peer, { ...turn, prefilled, journals, blocks });
+    for (const [{ peer }, turn] of turns) this.#tell(peer, { ...turn, journals, blocks });
   }
 
   #count(here: RequestId, owned: Owned, event: GenerationEvent): void {
     if (event.kind === 'finished' || event.kind === 'failed') this.#forget(here, owned);
     if (event.kind !== 'tokens') return;
-    const { requests } = owned.served;
-    requests.set(owned.id, (requests.get(owned.id) ?? 0) + event.tokens.length);
+    const standing = owned.served.requests.get(owned.id);
+    if (standing !== undefined) standing.outputs += event.tokens.length;
   }
 
   #forget(here: RequestId, { served, id }: Owned): void {
     served.requests.delete(id);
     this.#owned.delete(here);
+    this.#out?.forget(here);
+    this.#in?.forget(here);
+  }
+
+  /** It is none of this instance's any more. */
+  #leave(here: RequestId): void {
+    const owned = this.#owned.get(here);
+    if (owned !== undefined) this.#forget(here, owned);
+  }
+
+  /** A prompt of one of the gateways' requests is to land here. */
+  #expect({ gateway: { name, life, session }, request }: Leaving): RequestId | undefined {
+    const wrong = this.#unknownTokenOf(request);
+    if (wrong !== undefined) throw new Error(wrong);
+    for (const [peer, served] of this.#served)
+      if (peer.member.name === name && peer.member.life === life && peer.session === session)
+        return this.#own(served, request.id, true);
+    return undefined;
+  }
+
+  #land(here: RequestId): void {
+    const owned = this.#owned.get(here);
+    const standing = owned?.served.requests.get(owned.id);
+    if (standing !== undefined) standing.awaited = false;
+  }
+
+  #own(served: Served, id: RequestId, awaited: boolean): RequestId {
+    const here = nameHere(served.peer, id);
+    served.requests.set(id, { outputs: 0, awaited });
+    this.#owned.set(here, { served, id });
+    return here;
   }
 
   #take(peer: Gateway, order: Order): void {
@@ -134,9 +209,8 @@ export class ClusterInstance {
         break;
       case 'cancel': {
         const here = nameHere(peer, order.id);
-        const owned = this.#owned.get(here);
-        if (owned === undefined) return;
-        this.#forget(here, owned);
+        if (!this.#owned.has(here)) return;
+        this.#leave(here);
         thread.send({ kind: 'cancel', id: here });
         if (order.interrupt) thread.interrupt();
         break;
@@ -146,44 +220,47 @@ export class ClusterInstance {
     }
   }
 
-  #submit(served: Served, { request }: Extract<Order, { kind: 'submit' }>): void {
-    const { id, prompt, resumed, sampling } = request;
-    const wrong = this.#notOfModel(
-      prompt,
-      resumed?.tokens ?? [],
-      sampling.logitBias.map(([token]) => token),
-    );
+  #submit(served: Served, { request, decodeAt }: Extract<Order, { kind: 'submit' }>): void {
+    const { id } = request;
+    const wrong = this.#unknownTokenOf(request);
     if (wrong !== undefined) {
-      const message = `Cannot generate: token ${wrong} is not of the model: it has ${this.#options.vocabSize}`;
-      const failed = { kind: 'failed', code: 'ENGINE_FAILED', message, retryAfterMs: undefined } as const;
+      const failed = { kind: 'failed', code: 'ENGINE_FAILED', message: wrong, retryAfterMs: undefined } as const;
       this.#tell(served.peer, { events: [[id, failed]], prefilled: [], letGo: [], journals: [], blocks: undefined });
       return;
     }
-    const here = nameHere(served.peer, id);
-    served.requests.set(id, 0);
-    this.#owned.set(here, { served, id });
-    this.#options.thread.send({ kind: 'submit', request: { ...request, id: here } });
+    const here = this.#own(served, id, false);
+    const { name, life } = served.peer.member;
+    const index =
+      decodeAt &&
+      this.#out?.add(
+        { kind: 'reserve', id: here, gateway: { name, life, session: decodeAt.session }, request },
+        decodeAt,
+      );
+    this.#options.thread.send({ kind: 'submit', request: { ...request, id: here }, decodeAt: index });
   }
 
   /** Kernels read what these ids point to. */
-  #notOfModel(...lists: readonly Iterable<number>[]): number | undefined {
-    for (const list of lists) for (const token of list) if (token >= this.#options.vocabSize) return token;
+  #unknownTokenOf({ prompt, resumed, sampling: { logitBias } }: GenerationRequest): string | undefined {
+    const { vocabSize } = this.#options;
+    for (const list of [prompt, resumed?.tokens ?? [], logitBias.map(([token]) => token)])
+      for (const token of list)
+        if (token >= vocabSize) return `Cannot generate: token ${token} is not of the model: it has ${vocabSize}`;
     return undefined;
   }
 
   #lose(peer: Gateway): void {
     const served = this.#served.get(peer);
     this.#served.delete(peer);
-    for (const id of served?.requests.keys() ?? []) {
+    for (const id of [...(served?.requests.keys() ?? [])]) {
       const here = nameHere(peer, id);
-      this.#owned.delete(here);
+      this.#leave(here);
       this.#options.thread.send({ kind: 'cancel', id: here });
     }
   }
 
   #status(peer: Gateway): Status {
     const served = this.#served.get(peer);
-    const requests = Array.from(served?.requests ?? [], ([id, outputs]) => ({ id, outputs }));
+    const requests = Array.from(served?.requests ?? [], ([id, standing]) => ({ id, ...standing }));
     if (served !== undefined) served.reports++;
     return { snapshot: this.#snapshot, number: served?.reports ?? 0, journal: this.#journal, requests };
   }

@@ -116,6 +116,10 @@ export class InstanceLoop {
   }
 
   #take(message: ToInstance): void {
+    if (message.kind === 'peerSays') {
+      this.#hear(message.from, message.wire);
+      return;
+    }
     if (message.kind !== 'close') {
       this.#feed(message);
       return;
@@ -149,7 +153,7 @@ export class InstanceLoop {
     this.#changed = true;
     for (const effect of this.#machine.step(nowUs(), event)) {
       // A request often ends by itself while its cancel, or a peer's word of it, is under way: nothing is wrong.
-      if (effect.kind === 'ignored' && (event.kind === 'cancel' || event.kind === 'peer')) continue;
+      if (effect.kind === 'ignored' && mayBeLate(event)) continue;
       this.#carryOut(effect);
     }
   }
@@ -246,6 +250,10 @@ export class InstanceLoop {
     this.#journals = [];
     this.#blocks = undefined;
   }
+}
+
+function mayBeLate({ kind }: InstanceEvent): boolean {
+  return kind === 'cancel' || kind === 'peer' || kind === 'streamBroken';
 }
 
 /** Its arrays are the machine's, used again for the next one. */

@@ -1,6 +1,13 @@
 // An instance's thread as the gateway's thread sees it: started, spoken to, interrupted, and gone.
 import { Worker } from 'node:worker_threads';
-import type { EventsMessage, FromInstance, InstanceThreadData, ReadyMessage, ToInstance } from './protocol.ts';
+import type {
+  EventsMessage,
+  FromInstance,
+  InstanceThreadData,
+  ReadyMessage,
+  ToInstance,
+  ToPeerMessage,
+} from './protocol.ts';
 
 export interface InstanceThreadOptions {
   /** Module that the thread runs: it makes an instance and starts an InstanceLoop. */
@@ -8,6 +15,8 @@ export interface InstanceThreadOptions {
   readonly data: Omit<InstanceThreadData<unknown>, 'abort'>;
   readonly log: (message: string) => void;
   readonly onEvents: (message: EventsMessage) => void;
+  /** Undefined: it has no peers in other processes. */
+  readonly onToPeer?: (message: ToPeerMessage) => void;
 }
 
 export class InstanceThread {
@@ -16,13 +25,13 @@ export class InstanceThread {
   readonly #ready: Promise<ReadyMessage>;
   readonly #ended: Promise<void>;
 
-  constructor({ entry, data, log, onEvents }: InstanceThreadOptions) {
+  constructor({ entry, data, log, onEvents, onToPeer }: InstanceThreadOptions) {
     const abort = new SharedArrayBuffer(4);
     this.#abort = new Int32Array(abort);
     const workerData: InstanceThreadData<unknown> = { ...data, abort };
-    const transferList = data.peers.filter((port) => port !== undefined);
+    const transferList = data.peers === 'others' ? [] : data.peers.filter((port) => port !== undefined);
     this.#worker = new Worker(entry, { workerData, transferList });
-    this.#ready = this.#awaitReady(log, onEvents);
+    this.#ready = this.#awaitReady(log, onEvents, onToPeer);
     // Whoever awaits it sees the failure; nobody else has to.
     this.#ready.catch(() => {});
     this.#ended = new Promise((resolve) => this.#worker.once('exit', () => resolve()));
@@ -54,10 +63,15 @@ export class InstanceThread {
     await this.#ended;
   }
 
-  #awaitReady(log: (message: string) => void, onEvents: (message: EventsMessage) => void): Promise<ReadyMessage> {
+  #awaitReady(
+    log: (message: string) => void,
+    onEvents: (message: EventsMessage) => void,
+    onToPeer: ((message: ToPeerMessage) => void) | undefined,
+  ): Promise<ReadyMessage> {
     return new Promise((resolve, reject) => {
       this.#worker.on('message', (message: FromInstance) => {
         if (message.kind === 'events') onEvents(message);
+        else if (message.kind === 'toPeer') onToPeer?.(message);
         else if (message.kind === 'ready') resolve(message);
         else reject(new Error(message.message));
       });

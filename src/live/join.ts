@@ -1,5 +1,6 @@
 // How an instance comes into a cluster: it agrees with those that are there, loads on a thread of its own, and says that it serves.
-import { agreeOn } from './agree.ts';
+import type { InstanceRole } from '../cluster/conductor.ts';
+import { agreeOn, markOf } from './agree.ts';
 import type { Bus } from './bus/bus.ts';
 import { ClusterInstance } from './cluster-instance.ts';
 import { InstanceThread } from './instance-thread.ts';
@@ -12,6 +13,9 @@ export interface JoinSettings {
   /** Module that the thread runs, and what it is told. */
   readonly entry: URL;
   readonly settings: unknown;
+  readonly role: InstanceRole;
+  /** Where others reach its pages, and the token that they need; undefined: the cluster's own. */
+  readonly pages: { readonly host: string; readonly port: number; readonly token: string | undefined };
   /** What its blocks chain from: the model and the form that it computes in. */
   readonly root: BlockRoot;
   /** Token ids are below. */
@@ -29,21 +33,25 @@ export interface JoinedInstance {
 
 /** It serves when this resolves. @throws Error in one line when it cannot, or must not */
 export async function joinCluster(settings: JoinSettings): Promise<JoinedInstance> {
-  const { bus, root, log } = settings;
-  const agreement = await agreeOn(bus, { modelFingerprint: root.modelFingerprint, root });
+  const { bus, root, log, role, pages } = settings;
+  const tokenMark = pages.token === undefined ? undefined : markOf(pages.token);
+  const agreement = await agreeOn(bus, { modelFingerprint: root.modelFingerprint, root, tokenMark });
+  const token = pages.token ?? agreement.pages?.token;
+  if (token === undefined) throw new Error('Cannot join the cluster: its record names no token for pages');
   let instance: ClusterInstance | undefined;
   const thread = new InstanceThread({
     entry: settings.entry,
     data: {
       settings: settings.settings,
-      role: 'mixed',
-      peers: [],
-      tcp: undefined,
+      role,
+      peers: role === 'mixed' ? [] : 'others',
+      tcp: role === 'mixed' ? undefined : { host: pages.host, port: pages.port, token },
       hashKey: Uint32Array.from(agreement.hashKey),
       loaded: undefined,
     },
     log,
     onEvents: (message) => instance?.hear(message),
+    onToPeer: (message) => instance?.hearToPeer(message),
   });
   const { description, snapshot } = await thread.ready;
   const capacityTokens = Math.min(description.capacityTokens, description.contextTokens);

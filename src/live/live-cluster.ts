@@ -18,7 +18,7 @@ import { TokenProgress } from '../cluster/token-progress.ts';
 import { Conducting, type Reach } from './conducting.ts';
 import { InstanceThread } from './instance-thread.ts';
 import type { EventsMessage, InstanceDescription, InstanceThreadData, ReadyMessage } from './protocol.ts';
-import { nothingYet, sumOf } from './snapshots.ts';
+import { canServe, nothingYet, sumOf } from './snapshots.ts';
 
 const stillLoading: GenerationEvent = {
   kind: 'failed',
@@ -191,10 +191,8 @@ export class LiveCluster implements InferencePort, ClusterPort {
     else if (!this.#closing) this.#options.log(`Instance ${instance} is gone: the others go on`);
   }
 
-  /** Is there one that does all, or one for each part? */
   #serves(): boolean {
-    const roles = new Set(this.#options.instances.flatMap(({ role }, i) => (this.#gone.has(i) ? [] : [role])));
-    return roles.has('mixed') || (roles.has('prefill') && roles.has('decode'));
+    return canServe(this.#options.instances.flatMap(({ role }, i) => (this.#gone.has(i) ? [] : [role])));
   }
 
   #role(instance: InstanceIndex): InstanceRole {

@@ -1,4 +1,4 @@
-// Carries out an instance's hand-offs: messages to peers over ports of threads, pages through the native messenger.
+// Carries out an instance's hand-offs: messages to peers of this process or others, pages through the native messenger.
 import type { MessagePort } from 'node:worker_threads';
 import type { InstanceEvent, InstanceIndex, PeerMessage, StepNumber } from '../cluster/messages.ts';
 import { type ParcelShape, parcelsOf, type Stream } from '../cluster/parcels.ts';
@@ -6,7 +6,7 @@ import type { GenerationEvent, RequestId } from '../cluster/ports.ts';
 import type { TokenInstance } from '../cluster/token-work.ts';
 import type { LandingHandle, Messenger, MessengerCounts } from './messenger.ts';
 
-/** What threads of instances tell each other. */
+/** What instances tell each other. */
 export type PeerWire =
   /** With `reserved` comes where the prompt is to land. */
   | { readonly kind: 'message'; readonly message: PeerMessage; readonly landing: LandingHandle | undefined }
@@ -21,9 +21,15 @@ interface Landing {
   complete: boolean;
 }
 
-export interface LiveHandOffsOptions {
-  /** (instances): undefined where nothing is handed over. */
+/** How peers are reached. */
+export interface PeerWays {
+  /** (instances): to those of this process; undefined where nothing is handed over. */
   readonly ports: readonly (MessagePort | undefined)[];
+  readonly post: (to: InstanceIndex, wire: PeerWire) => void;
+}
+
+export interface LiveHandOffsOptions {
+  readonly peers: PeerWays;
   readonly messenger: Messenger;
   readonly shape: ParcelShape;
 }
@@ -44,7 +50,7 @@ export class LiveHandOffs {
   }
 
   get ports(): readonly (MessagePort | undefined)[] {
-    return this.#options.ports;
+    return this.#options.peers.ports;
   }
 
   get counts(): MessengerCounts {
@@ -130,6 +136,6 @@ export class LiveHandOffs {
   }
 
   #post(to: InstanceIndex, wire: PeerWire): void {
-    this.#options.ports[to]?.postMessage(wire);
+    this.#options.peers.post(to, wire);
   }
 }

@@ -2,10 +2,11 @@
 import type { MessagePort } from 'node:worker_threads';
 import type { InstanceRole } from '../cluster/conductor.ts';
 import type { InstanceEffect } from '../cluster/effects.ts';
-import type { InstanceEvent } from '../cluster/messages.ts';
+import type { InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
 import type { GenerationEvent, InstanceSnapshot, RequestId } from '../cluster/ports.ts';
 import type { TokenInstanceConfig } from '../cluster/token-work.ts';
 import type { LoadedModel } from '../engine/load-model.ts';
+import type { PeerWire } from './live-hand-offs.ts';
 
 export type BlockJournal = Extract<InstanceEffect, { kind: 'journal' }>['journal'];
 export type BlockSnapshot = Extract<InstanceEffect, { kind: 'snapshot' }>['snapshot'];
@@ -13,14 +14,24 @@ export type BlockSnapshot = Extract<InstanceEffect, { kind: 'snapshot' }>['snaps
 export type BlockRoot = TokenInstanceConfig['root'];
 
 export type ToInstance =
-  | Extract<InstanceEvent, { kind: 'submit' | 'cancel' | 'tellBlocks' }>
+  | Extract<InstanceEvent, { kind: 'submit' | 'cancel' | 'tellBlocks' | 'streamBroken' }>
+  /** An instance of another process speaks. */
+  | { readonly kind: 'peerSays'; readonly from: InstanceIndex; readonly wire: PeerWire }
   | { readonly kind: 'close' };
 
 export type FromInstance =
   | ReadyMessage
   /** The instance could not start: one line that says why. */
   | { readonly kind: 'unable'; readonly message: string }
+  /** To an instance of another process. */
+  | ToPeerMessage
   | EventsMessage;
+
+export interface ToPeerMessage {
+  readonly kind: 'toPeer';
+  readonly to: InstanceIndex;
+  readonly wire: PeerWire;
+}
 
 export interface ReadyMessage {
   readonly kind: 'ready';
@@ -65,10 +76,10 @@ export interface InstanceThreadData<Settings> {
   readonly settings: Settings;
   readonly abort: SharedArrayBuffer;
   readonly role: InstanceRole;
-  /** (instances): to those that this one hands prompts to, or takes them from. */
-  readonly peers: readonly (MessagePort | undefined)[];
+  /** (instances): to those that this one hands prompts to, or takes them from; `others`: they are in other processes. */
+  readonly peers: readonly (MessagePort | undefined)[] | 'others';
   /** Where pages from them arrive, and the secret of those who may send some; undefined: they are copied inside the process. */
-  readonly tcp: { readonly host: string; readonly token: string } | undefined;
+  readonly tcp: { readonly host: string; readonly port?: number | undefined; readonly token: string } | undefined;
   /** Four words that key the identities of blocks: the same for all instances of a cluster. */
   readonly hashKey: Uint32Array;
   /** Weights that another thread has loaded, with what their blocks chain from. */

@@ -1,4 +1,5 @@
-// Counters and gauges of several instances as those of one.
+// What several instances are together: counters and gauges of one, and whether they can serve.
+import type { InstanceRole } from '../cluster/conductor.ts';
 import type { InstanceSnapshot } from '../cluster/ports.ts';
 
 /** Of an instance that is not there yet. */
@@ -17,6 +18,11 @@ export const nothingYet: InstanceSnapshot = {
   evictedBlocks: 0,
   usedPageSeconds: 0,
 };
+
+/** Is there one that does all, or one for each part? */
+export function canServe(roles: readonly InstanceRole[]): boolean {
+  return roles.includes('mixed') || (roles.includes('prefill') && roles.includes('decode'));
+}
 
 /** Counts of all, those that are gone included; ready while one is. */
 export function sumOf(snapshots: readonly InstanceSnapshot[]): InstanceSnapshot {

@@ -1,4 +1,4 @@
-// One process of a cluster on the bus: announces itself, hears who else is there, and keeps a link to each of the other kind.
+// One process of a cluster on the bus: announces itself, hears who is there of the kind that it deals with, and keeps a link to each.
 import { Link, type LinkEffect, type LinkEvent } from '../cluster/link.ts';
 import { type Announcement, type Departure, Membership, type MembershipEvent } from '../cluster/membership.ts';
 import { Alarm, nowUs } from './alarm.ts';
@@ -15,7 +15,7 @@ export const silentUs = 3_500_000;
 /** The other end of a link. */
 export interface Peer<Theirs extends Announcement> {
   readonly member: Theirs;
-  /** Numbered by the gateway: with each one both sides have nothing of one another. */
+  /** Numbered by the side that leads: with each one both sides have nothing of one another. */
   readonly session: number;
 }
 
@@ -23,7 +23,14 @@ interface Linked<Theirs extends Announcement> extends Peer<Theirs> {
   readonly link: Link;
 }
 
-export type StationKind = 'gateway' | 'instance';
+/** Who deals with whom, and who of the two begins sessions: a gateway with instances, one that prefills with those that decode. */
+const kinds = {
+  gateway: { others: 'instance', leads: true, links: 'link' },
+  instance: { others: 'gateway', leads: false, links: 'link' },
+  prefill: { others: 'decode', leads: true, links: 'peer' },
+  decode: { others: 'prefill', leads: false, links: 'peer' },
+} as const;
+export type StationKind = keyof typeof kinds;
 
 export interface StationOptions<Theirs extends Announcement> {
   readonly bus: Bus;
@@ -72,14 +79,14 @@ export class Station<Theirs extends Announcement> {
   /** Hears and is heard from now on. */
   start(): void {
     const { bus, kind, name, life } = this.#options;
-    const others = kind === 'gateway' ? 'instance' : 'gateway';
+    const { others, links } = kinds[kind];
     this.#stops.push(
       bus.subscribe(`beat.${others}`, (bytes) => this.#try('announcement', () => this.#hearBeat(bytes))),
       bus.subscribe(`beat.${kind}`, (bytes) => this.#try('announcement', () => this.#hearOwnKind(bytes))),
       bus.subscribe(`leave.${others}`, (bytes) =>
         this.#try('farewell', () => this.#feed({ kind: 'left', ...readLeave(bytes) })),
       ),
-      bus.subscribe(`link.${name}.${life}.*.*`, (payload, subject) =>
+      bus.subscribe(`${links}.${name}.${life}.*.*`, (payload, subject) =>
         this.#try('frame', () => this.#hearFrame(subject, payload)),
       ),
       bus.watch((up) => this.#connect(up)),
@@ -112,11 +119,17 @@ export class Station<Theirs extends Announcement> {
 
   #tell(): void {
     this.#announce();
-    for (const linked of this.#links.values()) {
-      const { session, link } = linked;
-      const bytes = this.#options.status?.(linked) ?? new Uint8Array();
-      this.#publish(linked, { kind: 'tally', session, ...link.tally, bytes });
-    }
+    for (const linked of this.#links.values()) this.#tally(linked);
+  }
+
+  #tally(linked: Linked<Theirs>): void {
+    const { session, link } = linked;
+    const bytes = this.#options.status?.(linked) ?? new Uint8Array();
+    this.#publish(linked, { kind: 'tally', session, ...link.tally, bytes });
+  }
+
+  get #leads(): boolean {
+    return kinds[this.#options.kind].leads;
   }
 
   #connect(up: boolean): void {
@@ -164,7 +177,10 @@ export class Station<Theirs extends Announcement> {
     this.#present.set(member.name, member);
     // Whoever is new has not heard of us.
     this.#announce();
-    if (this.#options.kind === 'gateway') this.#begin(member, this.#lastSession(member) + 1);
+    if (!this.#leads) return;
+    const linked = this.#begin(member, this.#lastSession(member) + 1);
+    // Others may speak to it of us before the next tally is due.
+    if (this.#links.get(member.name) === linked) this.#tally(linked);
   }
 
   #lose(name: string, why: Departure): void {
@@ -211,12 +227,12 @@ export class Station<Theirs extends Announcement> {
   #linkedFor(member: Theirs, { session, kind }: Frame): Linked<Theirs> | undefined {
     const linked = this.#links.get(member.name);
     if (linked?.session === session) return linked;
-    if (this.#options.kind === 'gateway') return undefined;
+    if (this.#leads) return undefined;
     if (session > this.#lastSession(member)) {
       this.#end(member.name, 'lost the thread');
       return this.#begin(member, session);
     }
-    // The gateway has not noticed that it is over.
+    // Who leads has not noticed that it is over.
     if (linked === undefined && kind === 'tally') this.#publish({ member }, { kind: 'over', session });
     return undefined;
   }
@@ -249,11 +265,11 @@ export class Station<Theirs extends Announcement> {
     }
   }
 
-  /** Both sides begin anew: the gateway with the next announcement, an instance when the gateway has. */
+  /** Both sides begin anew: who leads with the next announcement, the other one when that has. */
   #breakOff(linked: Linked<Theirs>, why: string): void {
     const { name, life } = linked.member;
     this.#options.log(`Session with ${name} is over: ${why}`);
-    if (this.#options.kind === 'gateway') this.#feed({ kind: 'broken', name, life });
+    if (this.#leads) this.#feed({ kind: 'broken', name, life });
     else {
       this.#publish(linked, { kind: 'over', session: linked.session });
       this.#end(name, 'lost the thread');
@@ -261,7 +277,7 @@ export class Station<Theirs extends Announcement> {
   }
 
   #publish({ member }: Pick<Peer<Theirs>, 'member'>, frame: Frame): void {
-    const { bus, name, life } = this.#options;
-    bus.publish(`link.${member.name}.${member.life}.${name}.${life}`, encodeFrame(frame));
+    const { bus, kind, name, life } = this.#options;
+    bus.publish(`${kinds[kind].links}.${member.name}.${member.life}.${name}.${life}`, encodeFrame(frame));
   }
 }

@@ -5,21 +5,18 @@ import { type Agreement, agree, identityOf } from '../../src/cluster/agreement.t
 const root = { modelFingerprint: 'm', weightForm: 'q8', inputForm: 'bf16', kvType: 'bf16', rope: '[]' };
 const gateway = { modelFingerprint: 'm', root: undefined };
 const instance = { modelFingerprint: 'm', root };
-const stored: Agreement = { ...instance, hashKey: [1, 2, 3, 4] };
-const fresh = [5, 6, 7, 8];
+const drawn = { token: 'drawn first', mark: '1' };
+const stored: Agreement = { ...instance, hashKey: [1, 2, 3, 4], pages: drawn };
+const fresh = { hashKey: [5, 6, 7, 8], pages: { token: 'drawn later', mark: '2' } };
+const other = { ...fresh, hashKey: [0, 0, 0, 0] };
 
 test('whoever comes first says what holds; the first instance adds its form', () => {
-  const begun = { ...gateway, hashKey: fresh };
+  const begun = { ...gateway, hashKey: fresh.hashKey, pages: undefined };
+  const joined = { ...instance, ...fresh };
   expect(agree(undefined, gateway, fresh, undefined)).toEqual({ kind: 'write', agreement: begun });
-  expect(agree(undefined, instance, fresh, undefined)).toEqual({
-    kind: 'write',
-    agreement: { ...instance, hashKey: fresh },
-  });
-  expect(agree(begun, instance, [0, 0, 0, 0], undefined)).toEqual({
-    kind: 'write',
-    agreement: { ...instance, hashKey: fresh },
-  });
-  expect(agree(begun, gateway, [0, 0, 0, 0], undefined)).toEqual({ kind: 'agreed', agreement: begun });
+  expect(agree(undefined, instance, fresh, undefined)).toEqual({ kind: 'write', agreement: joined });
+  expect(agree(begun, instance, other, undefined)).toEqual({ kind: 'write', agreement: joined });
+  expect(agree(begun, gateway, other, undefined)).toEqual({ kind: 'agreed', agreement: begun });
   expect(agree(stored, instance, fresh, undefined)).toEqual({ kind: 'agreed', agreement: stored });
 });
 
@@ -35,7 +32,10 @@ test.each([
 ])('%s is refused while somebody is there, and takes over where nobody is', (_, own, why) => {
   expect(agree(stored, own, fresh, undefined)).toEqual({ kind: 'listen' });
   expect(agree(stored, own, fresh, true)).toEqual({ kind: 'refused', why: expect.stringContaining(why) });
-  expect(agree(stored, own, fresh, false)).toEqual({ kind: 'write', agreement: { ...own, hashKey: [1, 2, 3, 4] } });
+  expect(agree(stored, own, fresh, false)).toEqual({
+    kind: 'write',
+    agreement: { ...own, hashKey: [1, 2, 3, 4], pages: own.root && fresh.pages },
+  });
 });
 
 test('a gateway that is alone leaves the form to the instances that come; else it takes what is there', () => {
@@ -43,14 +43,29 @@ test('a gateway that is alone leaves the form to the instances that come; else i
   expect(agree(stored, gateway, fresh, true)).toEqual({ kind: 'agreed', agreement: stored });
   expect(agree(stored, gateway, fresh, false)).toEqual({
     kind: 'write',
-    agreement: { ...gateway, hashKey: stored.hashKey },
+    agreement: { ...gateway, hashKey: stored.hashKey, pages: undefined },
   });
+});
+
+test('the token for pages is drawn once, or given to all', () => {
+  const given = { ...instance, tokenMark: '7' };
+  const pages = { token: undefined, mark: '7' };
+  expect(agree(undefined, given, fresh, undefined)).toMatchObject({ agreement: { pages } });
+  expect(agree({ ...stored, pages }, given, fresh, undefined)).toMatchObject({ kind: 'agreed', agreement: { pages } });
+  expect(agree({ ...stored, pages }, gateway, fresh, true)).toMatchObject({ kind: 'agreed' });
+  const refusal = (held: Agreement['pages'], own: typeof instance) =>
+    agree({ ...stored, pages: held }, own, fresh, true);
+  expect(refusal(pages, instance)).toEqual({ kind: 'refused', why: 'it has a token, and this one was given none' });
+  const unlike = 'it has another token than this one was given';
+  expect(refusal(drawn, given)).toEqual({ kind: 'refused', why: unlike });
+  expect(refusal({ ...pages, mark: '8' }, given)).toEqual({ kind: 'refused', why: unlike });
+  expect(agree(stored, given, fresh, false)).toMatchObject({ kind: 'write', agreement: { pages } });
 });
 
 test('identities of blocks are alike where form and key are', () => {
   const identity = identityOf(root, stored.hashKey);
   expect(identity).toMatch(/^[0-9a-f]{32}$/);
   expect(identityOf({ ...root }, [1, 2, 3, 4])).toBe(identity);
-  expect(identityOf(root, fresh)).not.toBe(identity);
+  expect(identityOf(root, fresh.hashKey)).not.toBe(identity);
   expect(identityOf({ ...root, weightForm: 'q4' }, stored.hashKey)).not.toBe(identity);
 });

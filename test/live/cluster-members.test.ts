@@ -1,5 +1,7 @@
 // Gateways and instances over one bus inside this process: real threads compute, the bus loses, doubles and reorders what they say.
 import { afterEach, beforeAll, describe, expect, it } from 'vitest';
+import type { InstanceRole } from '../../src/cluster/conductor.ts';
+import { loadNative } from '../../src/kernel/native.ts';
 import { agreeOn } from '../../src/live/agree.ts';
 import type { Bus } from '../../src/live/bus/bus.ts';
 import { ClusterGateway } from '../../src/live/cluster-gateway.ts';
@@ -29,8 +31,10 @@ beforeAll(async () => {
   await alone.close();
 });
 
-async function instance(bus: Bus, name: string): Promise<JoinedInstance> {
-  const own = { bus, name, life: ++lives, root, vocabSize, log: () => {} };
+const pages = { host: '127.0.0.1', port: 0, token: undefined };
+
+async function instance(bus: Bus, name: string, role: InstanceRole = 'mixed'): Promise<JoinedInstance> {
+  const own = { bus, name, life: ++lives, role, pages, root, vocabSize, log: () => {} };
   const settings = { ...liveSettings, contextTokens: 4096 };
   const joined = await joinCluster({ ...own, entry: dyingWorker, settings });
   closing.push(() => joined.close());
@@ -163,7 +167,15 @@ describe('a cluster over a bus', () => {
     await instance(hub.connect(), 'a');
     await until(() => serving(cluster) === 1);
     const other = { ...root, weightForm: 'q4' };
-    const own = { bus, name: 'c', life: 1, vocabSize, log: (line: string) => log.push(line) };
+    const own = {
+      bus,
+      name: 'c',
+      life: 1,
+      role: 'mixed',
+      pages,
+      vocabSize,
+      log: (line: string) => log.push(line),
+    } as const;
     await expect(joinCluster({ ...own, root: other, entry: dyingWorker, settings: liveSettings })).rejects.toThrow(
       'Cannot join the cluster: the cluster has weights native, this one has q4',
     );
@@ -192,5 +204,34 @@ describe('a cluster over a bus', () => {
     await until(() => serving(cluster) === 0);
     expect((await answerOf(cluster, liveRequest('late', [1], 4))).end).toMatchObject({ code: 'NOT_READY' });
     expect(await Promise.race([last, 'it waits'])).toBe('it waits');
+  });
+});
+
+describe.skipIf(loadNative() === undefined)('prompts that are computed in one process and go on in another', () => {
+  /** Where each prompt was computed, and nobody holds anything any more. */
+  const atRest = (cluster: ClusterGateway) =>
+    until(() => cluster.snapshot().pages.used === 0 && cluster.snapshot().running === 0 && freeLandings(cluster));
+  const freeLandings = (cluster: ClusterGateway) =>
+    cluster.instances().every(({ landing }) => landing === undefined || landing.free === landing.total);
+  const computed = (cluster: ClusterGateway) =>
+    cluster.instances().map(({ computedPromptTokens }) => computedPromptTokens > 0);
+
+  it.each<[string, BusFaults]>([
+    ['tells all', { loss: 0, doubled: 0, late: 0 }],
+    ['loses, doubles and reorders', { loss: 0.05, doubled: 0.1, late: 0.1 }],
+  ])('have the bits of one process over a bus that %s', async (_, faults) => {
+    const hub = new MemoryHub();
+    const bus = (seed: number) => faultyBus(hub.connect(), seed, faults);
+    const [first, second] = [await gateway(bus(1), 'g1'), await gateway(bus(2), 'g2')];
+    await instance(bus(3), 'p', 'prefill');
+    await until(() => serving(first) === 1);
+    expect((await answerOf(first, liveRequest('early', [1], 4))).end).toMatchObject({ code: 'NOT_READY' });
+    await Promise.all([instance(bus(4), 'd', 'decode'), instance(bus(5), 'e', 'decode')]);
+    await until(() => serving(first) === 3 && serving(second) === 3);
+    const [one, two] = await Promise.all([ask(first, 'r'), ask(second, 'r')]);
+    expect(one.map(heard)).toEqual(expected.map(heard));
+    expect(two.map(heard)).toEqual(expected.map(heard));
+    await atRest(first);
+    expect(computed(first)).toEqual([true, false, false]);
   });
 });

@@ -1,7 +1,7 @@
 // `kvasir join`: adds an instance to a cluster, on this machine or another one, until it is stopped.
 import { Command, Option } from 'commander';
 import { openClusterInstance } from '../open-cluster.ts';
-import { addClusterFlags, addModelFlags, joinOptionsSchema, readOptions } from '../options.ts';
+import { addClusterFlags, addModelFlags, instanceRoles, joinOptionsSchema, readOptions } from '../options.ts';
 import { stopSignal } from '../stop-signal.ts';
 import { UsageError } from '../usage-error.ts';
 import { describeInstances } from './serve.ts';
@@ -9,7 +9,14 @@ import { describeInstances } from './serve.ts';
 export function joinCommand(): Command {
   const command = new Command('join').description('add an instance to a cluster whose gateways are `serve --nats`');
   return addClusterFlags(addModelFlags(command))
-    .addOption(new Option('--role <role>', 'what it computes (default: mixed)').choices(['mixed', 'prefill', 'decode']))
+    .addOption(new Option('--role <role>', 'what it computes (default: mixed)').choices(instanceRoles))
+    .option('--pages-host <address>', 'where other instances reach the pages of this one (default: 127.0.0.1)')
+    .option('--pages-port <n>', 'port for that, 0 for any (default: 0)')
+    .addOption(
+      new Option('--token <secret>', 'of all instances of the cluster (default: one that it draws)').env(
+        'KVASIR_TOKEN',
+      ),
+    )
     .option('--name <name>', 'unlike all others of the cluster (default: host and process id)')
     .action(async (flags: Record<string, unknown>) => {
       const options = readOptions(joinOptionsSchema, flags);

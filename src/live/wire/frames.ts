@@ -1,9 +1,9 @@
 // Frames of a link on the bus: a fixed head, then the bytes of a part or of what is told with a tally.
 
 /** Of everything that processes of a cluster tell each other: those of another version do not understand us. */
-export const wireVersion = 1;
+export const wireVersion = 2;
 
-/** Sessions are numbered by the gateway: a higher one begins, and ends all before it. */
+/** Sessions are numbered by the side that leads: a higher one begins, and ends all before it. */
 export type Frame =
   | {
       readonly kind: 'part';
@@ -21,7 +21,7 @@ export type Frame =
       readonly bytes: Uint8Array;
     }
   | { readonly kind: 'again'; readonly session: number; readonly from: number }
-  /** To the gateway: this session is over here. */
+  /** To the side that leads: this session is over here. */
   | { readonly kind: 'over'; readonly session: number };
 
 const kinds = ['part', 'tally', 'again', 'over'] as const;

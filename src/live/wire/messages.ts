@@ -1,10 +1,13 @@
 // What gateways and instances in different processes tell each other, checked field by field where it arrives.
 import { z } from 'zod';
 import type { Agreement } from '../../cluster/agreement.ts';
+import type { InstanceRole } from '../../cluster/conductor.ts';
 import type { Announcement } from '../../cluster/membership.ts';
-import type { GenerationRequest, InstanceSnapshot, RequestId } from '../../cluster/ports.ts';
+import type { GenerationEvent, GenerationRequest, InstanceSnapshot, RequestId } from '../../cluster/ports.ts';
+import type { ReportedRequest } from '../../cluster/watch.ts';
 import { digestWords } from '../../util/blake2s.ts';
 import { topLogprobsMax } from '../../util/step.ts';
+import type { LandingHandle } from '../messenger.ts';
 import type { BlockRoot, EventsMessage } from '../protocol.ts';
 import { decode } from './codec.ts';
 import { wireVersion } from './frames.ts';
@@ -45,8 +48,11 @@ const request = z.strictObject({
   resumed: z.strictObject({ tokens, scored: count }).optional(),
 });
 
+const name = z.string().regex(/^[\w-]{1,64}$/);
+const decodeAt = z.strictObject({ name, life: count, session: count });
+
 const order = z.discriminatedUnion('kind', [
-  z.strictObject({ kind: z.literal('submit'), request }),
+  z.strictObject({ kind: z.literal('submit'), request, decodeAt: decodeAt.optional() }),
   z.strictObject({ kind: z.literal('cancel'), id, interrupt: z.boolean() }),
   z.strictObject({ kind: z.literal('tellBlocks') }),
 ]);
@@ -137,12 +143,25 @@ const status = z.strictObject({
   snapshot,
   number: count,
   journal: count,
-  requests: z.array(z.strictObject({ id, outputs: count })),
+  requests: z.array(z.strictObject({ id, outputs: count, awaited: z.boolean() })),
 });
 
+const handOff = z.discriminatedUnion('kind', [
+  z.strictObject({
+    kind: z.literal('reserve'),
+    id,
+    gateway: z.strictObject({ name, life: count, session: count }),
+    request,
+  }),
+  z.strictObject({ kind: z.literal('reserved'), id, landing: text }),
+  z.strictObject({ kind: z.literal('held'), id, held: z.array(event) }),
+  z.strictObject({ kind: z.enum(['taken', 'declined', 'release', 'unknown']), id }),
+]);
+
+const role = z.enum(['mixed', 'prefill', 'decode']);
 const member = {
   version: z.literal(wireVersion),
-  name: z.string().regex(/^[\w-]{1,64}$/),
+  name,
   life: count,
   number: count,
 };
@@ -155,7 +174,7 @@ const root = z.strictObject({
 });
 const instanceAnnouncement = z.strictObject({
   ...member,
-  role: z.literal('mixed'),
+  role,
   root,
   identity: text,
   capacityTokens: count,
@@ -167,11 +186,41 @@ const agreement = z.strictObject({
   hashKey: z.array(word).length(4),
   modelFingerprint: text,
   root: root.optional(),
+  pages: z.strictObject({ token: text.optional(), mark: text }).optional(),
 });
+
+/** One start of a process, and a gateway's session with it. */
+export interface SessionName {
+  readonly name: string;
+  readonly life: number;
+  readonly session: number;
+}
+
+/** Between an instance that prefills and one that decodes. `id`: as the one that prefills calls the request. */
+export type HandOffWire =
+  /** To the one that decodes. The request under the name, and of the session, that its gateway has with that one. */
+  | {
+      readonly kind: 'reserve';
+      readonly id: RequestId;
+      readonly gateway: SessionName;
+      readonly request: GenerationRequest;
+    }
+  | { readonly kind: 'held'; readonly id: RequestId; readonly held: readonly GenerationEvent[] }
+  | { readonly kind: 'release'; readonly id: RequestId }
+  /** Back. */
+  | { readonly kind: 'reserved'; readonly id: RequestId; readonly landing: LandingHandle }
+  | { readonly kind: 'taken' | 'declined'; readonly id: RequestId }
+  /** Its gateway's session is not known, or over. */
+  | { readonly kind: 'unknown'; readonly id: RequestId };
 
 /** To an instance. */
 export type Order =
-  | { readonly kind: 'submit'; readonly request: GenerationRequest }
+  | {
+      readonly kind: 'submit';
+      readonly request: GenerationRequest;
+      /** Who goes on with it: the instance, and the gateway's session with that one. */
+      readonly decodeAt: SessionName | undefined;
+    }
   | { readonly kind: 'cancel'; readonly id: RequestId; readonly interrupt: boolean }
   | { readonly kind: 'tellBlocks' };
 
@@ -186,7 +235,7 @@ export interface Status {
   /** The last journal that has left. */
   readonly journal: number;
   /** Of the gateway that is told, with how many tokens of output it has been told of each. */
-  readonly requests: readonly { readonly id: RequestId; readonly outputs: number }[];
+  readonly requests: readonly ReportedRequest[];
 }
 
 export interface GatewayAnnouncement extends Announcement {
@@ -195,12 +244,17 @@ export interface GatewayAnnouncement extends Announcement {
 
 export interface InstanceAnnouncement extends Announcement {
   readonly version: typeof wireVersion;
-  readonly role: 'mixed';
+  readonly role: InstanceRole;
   readonly root: BlockRoot;
   /** Of its blocks: as `identityOf` gives it. */
   readonly identity: string;
   /** Prompt plus output of a request at most. */
   readonly capacityTokens: number;
+}
+
+/** Of one that prefills, or one that decodes, to the others of them. */
+export interface PeerAnnouncement extends Announcement {
+  readonly version: typeof wireVersion;
 }
 
 /** Each throws an Error that names the field at fault. */
@@ -209,6 +263,8 @@ export const readTurn = reader<Turn>("an instance's turn", turn);
 export const readStatus = reader<Status>("an instance's status", status);
 export const readGateway = reader<GatewayAnnouncement>("a gateway's announcement", z.strictObject(member));
 export const readInstance = reader<InstanceAnnouncement>("an instance's announcement", instanceAnnouncement);
+export const readPeer = reader<PeerAnnouncement>("a peer's announcement", z.strictObject(member));
+export const readHandOff = reader<HandOffWire>('a hand-off', handOff);
 /** Whoever announces itself as whatever. */
 export const readNamed = reader<Pick<Announcement, 'name' | 'life'>>('an announcement', named);
 export const readLeave = reader<Pick<Announcement, 'name' | 'life'>>('a farewell', leave);

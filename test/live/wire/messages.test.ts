@@ -3,10 +3,22 @@ import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { decode, encode } from '../../../src/live/wire/codec.ts';
 import { decodeFrame, encodeFrame, type Frame } from '../../../src/live/wire/frames.ts';
-import { type Order, readInstance, readOrder, readTurn, type Turn } from '../../../src/live/wire/messages.ts';
+import {
+  type HandOffWire,
+  type Order,
+  readHandOff,
+  readInstance,
+  readOrder,
+  readTurn,
+  type Turn,
+} from '../../../src/live/wire/messages.ts';
 import { liveRequest } from '../instances.ts';
 
-const order: Order = { kind: 'submit', request: liveRequest('r1', [1, 2, 3], 7) };
+const order = {
+  kind: 'submit',
+  request: liveRequest('r1', [1, 2, 3], 7),
+  decodeAt: { name: 'b', life: 3, session: 1 },
+} as const satisfies Order;
 const logprobs = {
   logprobs: Float32Array.of(-0.5, Number.NEGATIVE_INFINITY),
   width: 1,
@@ -59,6 +71,7 @@ describe('messages', () => {
     [submitted({ id: 'x'.repeat(300) }), 'request.id'],
     [submitted({ maxTokens: -1 }), 'request.maxTokens'],
     [submitted({ surprise: 1 }), 'surprise'],
+    [{ ...order, decodeAt: { name: 'a.b', life: 3, session: 1 } }, 'decodeAt.name'],
     [submitted({ sampling: { ...order.request.sampling, seed: [1] } }), 'request.sampling.seed'],
     [submitted({ sampling: { ...order.request.sampling, topLogprobs: 99 } }), 'request.sampling.topLogprobs'],
     [{ kind: 'format' }, 'kind'],
@@ -79,11 +92,27 @@ describe('messages', () => {
     expect(() => readTurn(encode(wrong))).toThrow(field);
   });
 
+  const handOffs: readonly HandOffWire[] = [
+    { kind: 'reserve', id: 'g.1.1/r1', gateway: { name: 'g', life: 1, session: 2 }, request: order.request },
+    { kind: 'reserved', id: 'g.1.1/r1', landing: '127.0.0.1:9/1/0123456789abcdef/4' },
+    { kind: 'held', id: 'r1', held: [{ kind: 'tokens', tokens: Int32Array.of(6), logprobs }] },
+    { kind: 'taken', id: 'r1' },
+    { kind: 'declined', id: 'r1' },
+    { kind: 'release', id: 'r1' },
+    { kind: 'unknown', id: 'r1' },
+  ];
+  test('what instances tell each other comes out as it went in', () => {
+    expect(handOffs.map((told) => readHandOff(encode(told)))).toEqual(handOffs);
+    expect(() => readHandOff(encode({ ...handOffs[0], request: { ...order.request, prompt: [] } }))).toThrow('prompt');
+    expect(() => readHandOff(encode({ kind: 'reserved', id: 'r1' }))).toThrow('landing');
+    expect(() => readHandOff(encode({ kind: 'fetch', id: 'r1' }))).toThrow('kind');
+  });
+
   test('who speaks another version is refused', () => {
-    expect(() => readInstance(encode({ version: 2, name: 'a', life: 1, number: 1 }))).toThrow('version');
+    expect(() => readInstance(encode({ version: 1, name: 'a', life: 1, number: 1 }))).toThrow('version');
     const frame = encodeFrame({ kind: 'over', session: 1 });
     frame[0] = 9;
-    expect(() => decodeFrame(frame)).toThrow('its version is 9, ours is 1');
+    expect(() => decodeFrame(frame)).toThrow('its version is 9, ours is 2');
   });
 
   test('frames come out as they went in', () => {
@@ -104,7 +133,7 @@ describe('messages', () => {
     const cut = fc.nat(good.length).map((length) => good.slice(0, length));
     fc.assert(
       fc.property(fc.oneof(fc.uint8Array({ maxLength: 64 }), mutated, cut), (bytes) => {
-        for (const read of [readOrder, readTurn, decodeFrame]) {
+        for (const read of [readOrder, readTurn, readHandOff, decodeFrame]) {
           try {
             read(bytes);
           } catch (error) {

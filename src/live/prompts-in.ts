@@ -1,0 +1,156 @@
+// Prompts that were computed in another process and go on here: what the thread and those who prefill tell each other, over links on the bus.
+import type { InstanceIndex } from '../cluster/messages.ts';
+import type { RequestId } from '../cluster/ports.ts';
+import type { Bus } from './bus/bus.ts';
+import type { InstanceThread } from './instance-thread.ts';
+import type { PeerWire } from './live-hand-offs.ts';
+import type { Leaving } from './prompts-out.ts';
+import { type Peer, Station } from './station.ts';
+import { encode } from './wire/codec.ts';
+import { type HandOffWire, type PeerAnnouncement, readHandOff, readPeer } from './wire/messages.ts';
+
+export interface PromptsInOptions {
+  readonly bus: Bus;
+  readonly name: string;
+  readonly life: number;
+  readonly thread: Pick<InstanceThread, 'send'>;
+  /** A prompt is to land here: the name that its request has here; undefined where its gateway's session is not known. @throws Error where it cannot be taken */
+  readonly expect: (leaving: Leaving) => RequestId | undefined;
+  /** All of it is here. */
+  readonly landed: (here: RequestId) => void;
+  /** It will not come. */
+  readonly left: (here: RequestId) => void;
+  readonly log: (message: string) => void;
+}
+
+type Prefiller = Peer<PeerAnnouncement>;
+
+/** An instance that prefills. */
+interface Source {
+  /** As the thread knows it: another one for each session. */
+  readonly index: InstanceIndex;
+  readonly peer: Prefiller;
+  /** What is expected: the names that requests have there, by those that they have here. */
+  readonly theirs: Map<RequestId, RequestId>;
+}
+
+export class PromptsIn {
+  readonly #options: PromptsInOptions;
+  readonly #station: Station<PeerAnnouncement>;
+  readonly #sources = new Map<InstanceIndex, Source>();
+  #indices = 0;
+
+  constructor(options: PromptsInOptions) {
+    this.#options = options;
+    const { bus, name, life, log } = options;
+    this.#station = new Station<PeerAnnouncement>({
+      ...{ bus, name, life, log },
+      kind: 'decode',
+      about: {},
+      read: readPeer,
+      onJoined: (peer) => this.#join(peer),
+      onLost: (peer) => this.#lose(peer),
+      onMessage: (peer, message) => this.#hear(peer, readHandOff(message)),
+    });
+  }
+
+  start(): void {
+    this.#station.start();
+  }
+
+  close(): void {
+    this.#station.close();
+  }
+
+  /** It is cancelled. */
+  forget(here: RequestId): void {
+    for (const { theirs } of this.#sources.values()) theirs.delete(here);
+  }
+
+  /** The thread speaks. */
+  send(to: InstanceIndex, wire: PeerWire): void {
+    const source = this.#sources.get(to);
+    if (wire.kind !== 'message') throw new Error(`Cannot tell ${wire.kind} to an instance that prefills`);
+    const { message, landing } = wire;
+    const here = message.id;
+    const id = source?.theirs.get(here);
+    if (source === undefined || id === undefined) return;
+    switch (message.kind) {
+      case 'reserved':
+        if (landing !== undefined) this.#tell(source.peer, { kind: 'reserved', id, landing });
+        break;
+      case 'taken':
+      case 'declined':
+        source.theirs.delete(here);
+        this.#tell(source.peer, { kind: message.kind, id });
+        if (message.kind === 'taken') this.#options.landed(here);
+        else this.#options.left(here);
+        break;
+      default:
+        throw new Error(`Cannot tell ${message.kind} to an instance that prefills`);
+    }
+  }
+
+  #tell(peer: Prefiller, told: HandOffWire): void {
+    this.#station.send(peer, encode(told));
+  }
+
+  #hear(peer: Prefiller, told: HandOffWire): void {
+    const source = this.#of(peer);
+    if (source === undefined) return;
+    if (told.kind === 'reserve') {
+      this.#expect(source, told);
+      return;
+    }
+    const here = hereOf(source, told.id);
+    if (here === undefined) return;
+    if (told.kind === 'held') this.#say(source, { kind: 'held', id: here, held: told.held });
+    else if (told.kind === 'release') this.#release(source, here);
+    else throw new Error(`Cannot hear ${told.kind} from an instance that prefills`);
+  }
+
+  #expect(source: Source, leaving: Leaving): void {
+    const here = this.#options.expect(leaving);
+    if (here === undefined) {
+      this.#tell(source.peer, { kind: 'unknown', id: leaving.id });
+      return;
+    }
+    source.theirs.set(here, leaving.id);
+    const message = { kind: 'reserve', id: here, request: { ...leaving.request, id: here } } as const;
+    this.#say(source, { kind: 'message', message, landing: undefined });
+  }
+
+  #release(source: Source, here: RequestId): void {
+    source.theirs.delete(here);
+    // Not `release`, which comes too late for what has just landed: whoever says it has seen to it that nobody wants that either.
+    this.#options.thread.send({ kind: 'cancel', id: here });
+    this.#options.left(here);
+  }
+
+  #say({ index: from }: Source, wire: PeerWire): void {
+    this.#options.thread.send({ kind: 'peerSays', from, wire });
+  }
+
+  #join(peer: Prefiller): void {
+    const index = this.#indices++;
+    this.#sources.set(index, { index, peer, theirs: new Map() });
+  }
+
+  /** Nothing more will come of what has not landed. */
+  #lose(peer: Prefiller): void {
+    const source = this.#of(peer);
+    if (source === undefined) return;
+    this.#sources.delete(source.index);
+    for (const here of [...source.theirs.keys()]) this.#release(source, here);
+  }
+
+  #of(peer: Prefiller): Source | undefined {
+    for (const each of this.#sources.values()) if (each.peer === peer) return each;
+    return undefined;
+  }
+}
+
+function hereOf({ theirs }: Source, id: RequestId): RequestId | undefined {
+  for (const [here, there] of theirs) if (there === id) return here;
+  return undefined;
+}
