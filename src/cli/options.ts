@@ -152,19 +152,21 @@ export function addModelFlags(command: Command): Command {
  * @throws UsageError naming the option at fault
  */
 export function readOptions<S extends z.ZodObject>(schema: S, flags: Record<string, unknown>): z.infer<S> {
-  const { config, ...own } = flags;
-  const file = typeof config === 'string' ? readConfig(config) : {};
-  for (const name of Object.keys(file)) {
+  const given = givenOptions(flags);
+  for (const name of Object.keys(given)) {
     if (!Object.hasOwn(schema.shape, name))
-      throw new UsageError(`Cannot read ${String(config)}: unknown option '${name}'`);
+      throw new UsageError(`Cannot read ${String(flags.config)}: unknown option '${name}'`);
   }
-  const parsed = schema.safeParse({ ...file, ...own });
+  const parsed = schema.safeParse(given);
   if (parsed.success) return parsed.data;
   const issue = parsed.error.issues[0];
   const name = String(issue?.path[0] ?? 'options');
-  throw new UsageError(
-    `Cannot use --${toFlag(name)} ${String({ ...file, ...own }[name])}: ${issue?.message ?? 'invalid'}`,
-  );
+  throw new UsageError(`Cannot use --${toFlag(name)} ${String(given[name])}: ${issue?.message ?? 'invalid'}`);
+}
+
+/** What flags and the config file say, by name, as it was written. */
+export function givenOptions({ config, ...own }: Record<string, unknown>): Record<string, unknown> {
+  return { ...(typeof config === 'string' ? readConfig(config) : {}), ...own };
 }
 
 /** Options of a YAML file by name, as they were written. @throws UsageError */

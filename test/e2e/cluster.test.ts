@@ -60,10 +60,16 @@ if (!natsInstalled && process.env.CI === undefined) {
     it.each([
       [['--weights', 'bf16'], 'the cluster has weights native, this one has bf16'],
       [['--model', 'test/data/nothing.gguf'], 'nothing.gguf'],
-      [['--role', 'prefill'], 'Cannot use --role prefill'],
+      [['--token', 'given to this one alone'], 'it has another token than this one was given'],
+      [['--role', 'cook'], 'cook'],
       [['--cluster', 'a.b'], 'Cannot use --cluster a.b'],
     ])('refuses an instance with %s in one line', async (flags, why) => {
       await expect(instance(...flags)).rejects.toThrow(why);
+    });
+
+    it.each(['--threads', '--weights', '--kv-memory', '--instances'])('refuses a gateway with %s', async (flag) => {
+      const value = flag === '--weights' ? 'q8' : '1';
+      await expect(gateway(flag, value)).rejects.toThrow(`Cannot use ${flag} with --nats: a gateway computes nothing`);
     });
 
     it('goes on when the NATS server is killed and comes back', async () => {

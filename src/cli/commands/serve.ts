@@ -11,6 +11,7 @@ import { openServing } from '../open-serving.ts';
 import {
   addClusterFlags,
   addModelFlags,
+  givenOptions,
   readOptions,
   type ServeOptions,
   serveOptionsSchema,
@@ -21,6 +22,8 @@ import { stopSignal } from '../stop-signal.ts';
 import type { TextSide } from '../text-side.ts';
 import { UsageError } from '../usage-error.ts';
 
+/** What a gateway without instances has no use for. */
+const ofInstances = ['instances', 'transport', 'threads', 'weights', 'inputs', 'kvMemory', 'eviction'] as const;
 const streamBufferBytesMax = 2 ** 20;
 const drainGraceMs = 30_000;
 const never = new Promise<void>(() => {});
@@ -46,7 +49,7 @@ export function serveCommand(): Command {
     .action(async (flags: Record<string, unknown>) => {
       const options = readOptions(serveOptionsSchema, flags);
       if (options.nats === undefined) await serveAlone(options);
-      else await serveCluster(options.nats, options);
+      else await serveCluster(options.nats, options, givenOptions(flags));
     });
 }
 
@@ -70,11 +73,10 @@ async function serveAlone(options: ServeOptions): Promise<void> {
 }
 
 /** Instances join by themselves. */
-async function serveCluster(nats: string, options: ServeOptions): Promise<void> {
-  if (options.instances !== undefined)
-    throw new UsageError('Cannot use --instances with --nats: each instance is a `kvasir join` of its own');
-  if (options.transport !== undefined)
-    throw new UsageError('Cannot use --transport with --nats: there are no instances here');
+async function serveCluster(nats: string, options: ServeOptions, given: Record<string, unknown>): Promise<void> {
+  const wrong = ofInstances.find((name) => given[name] !== undefined);
+  if (wrong !== undefined)
+    throw new UsageError(`Cannot use --${toFlag(wrong)} with --nats: a gateway computes nothing, \`kvasir join\` takes it`);
   const member = await openClusterGateway(nats, options);
   try {
     const gateway = await openGateway(member, options);
