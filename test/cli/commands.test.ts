@@ -79,6 +79,11 @@ describe('kvasir', { timeout: 60_000 }, () => {
       ['serve', '--nats', 'nats://127.0.0.1:1', '--instances', '2'],
       /Cannot use --instances with --nats/,
     ],
+    [
+      'threads for who computes nothing',
+      ['serve', '--nats', 'nats://127.0.0.1:1', '--threads', '2'],
+      /Cannot use --threads with --nats: a gateway computes nothing/,
+    ],
     ['a missing config', ['serve', '--config', join(folder, 'none.yaml')], /Cannot read config/],
   ];
   it.each(misuses)('%s: one clear line and exit code 2', (_name, args, message) => {

@@ -67,11 +67,6 @@ if (!natsInstalled && process.env.CI === undefined) {
       await expect(instance(...flags)).rejects.toThrow(why);
     });
 
-    it.each(['--threads', '--weights', '--kv-memory', '--instances'])('refuses a gateway with %s', async (flag) => {
-      const value = flag === '--weights' ? 'q8' : '1';
-      await expect(gateway(flag, value)).rejects.toThrow(`Cannot use ${flag} with --nats: a gateway computes nothing`);
-    });
-
     it('goes on when the NATS server is killed and comes back', async () => {
       if (one === undefined) throw new Error('no gateway');
       const under = streams(one);
