@@ -76,7 +76,9 @@ async function serveAlone(options: ServeOptions): Promise<void> {
 async function serveCluster(nats: string, options: ServeOptions, given: Record<string, unknown>): Promise<void> {
   const wrong = ofInstances.find((name) => given[name] !== undefined);
   if (wrong !== undefined)
-    throw new UsageError(`Cannot use --${toFlag(wrong)} with --nats: a gateway computes nothing, \`kvasir join\` takes it`);
+    throw new UsageError(
+      `Cannot use --${toFlag(wrong)} with --nats: a gateway computes nothing, \`kvasir join\` takes it`,
+    );
   const member = await openClusterGateway(nats, options);
   try {
     const gateway = await openGateway(member, options);
