@@ -5,7 +5,7 @@ import { defaultLendingTimes, type LendingTimes } from '../cluster/lending/times
 import { queryRowBytes } from '../policy/cost/dist-attention.ts';
 import { blocksLendable, type LendingPolicy } from '../policy/lending/borrowing.ts';
 import type { InstanceSpec, SimulationConfig } from '../sim/simulation.ts';
-import { numeric } from './options.ts';
+import { numeric } from './schema-parts.ts';
 import { modelSpec } from './specs.ts';
 
 const share = numeric(z.number().min(0).max(1));

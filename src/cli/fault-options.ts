@@ -3,7 +3,7 @@ import type { Command } from 'commander';
 import { z } from 'zod';
 import { defaultFaultTimes, type Fault, type FaultPlan, faultKinds } from '../sim/faults/faults.ts';
 import { parseFault } from '../sim/faults/parse.ts';
-import { numeric } from './options.ts';
+import { numeric } from './schema-parts.ts';
 import { UsageError } from './usage-error.ts';
 
 const fault = z.string().transform((text): Fault => {

@@ -7,6 +7,7 @@ import { type LoadedModel, loadModel } from '../engine/load-model.ts';
 import type { Backend } from '../kernel/backend.ts';
 import { NativeMessenger } from '../kernel/native-messenger.ts';
 import { NativeTcpMessenger } from '../kernel/native-tcp-messenger.ts';
+import { batchLimits } from '../live/batch-limits.ts';
 import { collectWhenAsked } from '../live/collection.ts';
 import { InstanceLoop } from '../live/instance-loop.ts';
 import { LiveHandOffs, type PeerWays } from '../live/live-hand-offs.ts';
@@ -20,14 +21,6 @@ import { blockRoot } from './block-root.ts';
 import { defaultKvBytes } from './kv-memory.ts';
 import type { InstanceSettings } from './worker-settings.ts';
 
-/** Rows of a step: more gains nothing, because kernels work in tiles of far fewer. */
-const tokensMax = 1024;
-const sequencesMax = 128;
-/** Some above the running sequences, for rows that score prompts. */
-const logitRowsMax = sequencesMax + 64;
-/** Predicted time of a step: where others decode, prefill must not hold up their tokens. */
-const stepUsDecoding = 50_000;
-const stepUsPrefill = 100_000;
 const computeNiceness = 5;
 
 interface Served {
@@ -55,20 +48,21 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
   const { contextTokens } = settings;
   const kvBytes = settings.kvBytes ?? defaultKvBytes(model.kv, contextTokens, settings.instances);
   // Beside what is its own: room for the longest prompt, so that every one can land.
-  const landingPages = role === 'decode' ? pagesFor(model.kv.groups, contextTokens, pageTokens) : 0;
+  const landingPages = data.lands ? pagesFor(model.kv.groups, contextTokens, pageTokens) : 0;
   const pageBytes = landingPages * model.kv.pageBytes;
+  const { tokensMax, logitRowsMax } = batchLimits;
   const engine = new Engine({ model, backend, tokensMax, logitRowsMax, kvBytes: kvBytes + pageBytes });
   const machine = createTokenInstance({
     pages: engine.pages - landingPages,
     groups: model.kv.groups,
     eviction: settings.eviction,
-    limits: { tokensMax, logitRowsMax, sequencesMax, stepUsDecoding, stepUsPrefill },
+    limits: batchLimits,
     // The conductor on the gateway's thread is the one that refuses.
     queueMax: Number.MAX_SAFE_INTEGER,
     root,
     // Blocks never leave this process, so nobody outside has to know the key: identities cannot be forged from there.
     hashKey,
-    handOff: { layerWise: true, landingTokens: 0, landingPages, rechecks: false },
+    handOff: { layerWise: true, landingTokens: 0, landingPages, rechecks: settings.rechecks },
     journalLife: 1,
   });
   const peers = waysTo(data.peers, port);

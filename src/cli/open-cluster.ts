@@ -13,6 +13,7 @@ import { locateModel } from './locate-model.ts';
 import { instanceSettings } from './open-serving.ts';
 import { type JoinOptions, oneInstance, type ServeOptions } from './options.ts';
 import { contextTokens } from './served-model.ts';
+import { admissionSettings } from './slo-options.ts';
 import { openTextSide, type TextSide } from './text-side.ts';
 
 const clusterDefault = 'kvasir';
@@ -32,6 +33,7 @@ export function openClusterGateway(nats: string, options: ServeOptions): Promise
       ...{ bus, agreement, ...processName(undefined) },
       queueMax: options.queue,
       timeoutUs: (options.requestTimeout ?? requestTimeoutSDefault) * 1_000_000,
+      admission: admissionSettings(options),
       log: console.error,
     });
     const close = async (): Promise<void> => {

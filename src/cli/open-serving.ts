@@ -1,4 +1,5 @@
 // Opens a model for serving: its text side on this thread, its engine on a worker thread.
+import type { AdmissionSettings } from '../cluster/length-admission.ts';
 import { LiveCluster } from '../live/live-cluster.ts';
 import { openModel } from '../weights/open-model.ts';
 import { locateModel } from './locate-model.ts';
@@ -17,11 +18,15 @@ export interface ServingOptions {
   readonly servedModelName?: string | undefined;
   /** What sets instances apart from what the model's options say of all; one unless given. */
   readonly instances?: readonly InstanceOptions[] | undefined;
+  /** What requests may wait, and who is taken; as long as it takes, and all, unless given. */
+  readonly admission?: AdmissionSettings | undefined;
   readonly transport?: 'memory' | 'tcp' | undefined;
 }
 
+const everyone: AdmissionSettings = { kind: 'none', slo: undefined, decodeUs: 0 };
+
 export async function openServing(options: ModelOptions, serving: ServingOptions): Promise<Serving> {
-  const { queue, servedModelName, instances = [oneInstance], transport = 'memory' } = serving;
+  const { queue, servedModelName, instances = [oneInstance], transport = 'memory', admission = everyone } = serving;
   const { path, name } = await locateModel(options.model);
   const files = openModel(path);
   try {
@@ -31,9 +36,10 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
       entry: new URL('./instance-worker.js', import.meta.url),
       instances: instances.map((own) => ({
         role: own.role,
-        settings: instanceSettings(options, own, path, context, instances.length),
+        settings: instanceSettings(options, own, path, context, instances.length, admission.kind !== 'none'),
       })),
       transport,
+      admission,
       queueMax: queue,
       log: console.error,
     });
@@ -70,6 +76,7 @@ export function instanceSettings(
   model: string,
   context: number,
   instances: number,
+  rechecks = false,
 ): InstanceSettings {
   return {
     model,
@@ -80,5 +87,6 @@ export function instanceSettings(
     kvBytes: own.kvMemory ?? options.kvMemory,
     instances,
     eviction: options.eviction,
+    rechecks,
   };
 }

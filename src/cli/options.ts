@@ -5,6 +5,8 @@ import { type Command, Option } from 'commander';
 import { parse } from 'yaml';
 import { z } from 'zod';
 import { evictionKinds } from '../policy/blocks/eviction.ts';
+import { numeric } from './schema-parts.ts';
+import { servedSloFields } from './slo-options.ts';
 import { UsageError } from './usage-error.ts';
 
 const bytesPattern = /^(\d+(?:\.\d+)?)\s*(b|k|kb|kib|m|mb|mib|g|gb|gib)?$/i;
@@ -25,14 +27,6 @@ const bytes = z.union([z.string(), z.number()]).transform((value, context) => {
     return z.NEVER;
   }
 });
-/** From a flag's text or a YAML number; an empty text is no zero. */
-export const numeric = <T extends z.ZodType<unknown, number>>(schema: T) =>
-  z.union([z.number(), z.string().trim().min(1).transform(Number)], 'expected a number').pipe(schema);
-
-/** A mapping, or the text that a flag gives for it. */
-export const fromText = (read: (text: string) => unknown) =>
-  z.unknown().transform((value) => (typeof value === 'string' ? read(value) : value));
-
 const count = (least: number, most = Number.MAX_SAFE_INTEGER) => numeric(z.number().int().min(least).max(most));
 
 export const modelOptionsSchema = z.object({
@@ -81,6 +75,7 @@ const clusterName = z.string().regex(/^[\w-]{1,64}$/, 'letters, digits, - and _,
 const apiKey = z.string().min(1, 'a key is empty');
 
 export const serveOptionsSchema = modelOptionsSchema.extend({
+  ...servedSloFields,
   instances: instancesSchema.optional(),
   transport: z.enum(transports).optional(),
   nats: natsUrl.optional(),

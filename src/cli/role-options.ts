@@ -1,7 +1,7 @@
 // What instances of one role are made of where that is not what all are: hardware, parallel sizes, precision, NICs, price.
 import { type Command, Option } from 'commander';
 import { z } from 'zod';
-import { numeric } from './options.ts';
+import { numeric } from './schema-parts.ts';
 
 /** What instances are for; those on standby decode what outgrew others. */
 export const instanceRoles = ['prefill', 'decode', 'mixed', 'standby'] as const;

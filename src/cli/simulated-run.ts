@@ -8,9 +8,9 @@ import { addBorrowFlags, borrowFields, withBorrowing } from './borrow-options.ts
 import { bytesOf, clusterFields, instanceNames, instanceSpecs, pipelineSettings } from './cluster-options.ts';
 import { addFaultFlags, faultFields, faultPlan } from './fault-options.ts';
 import { findRate } from './find-rate.ts';
-import { numeric } from './options.ts';
 import { replay } from './replay.ts';
 import { outputFields } from './run-outputs.ts';
+import { numeric } from './schema-parts.ts';
 import { addSloFlags, admissionSettings, labelsOf, retrySettings, sloFields } from './slo-options.ts';
 import { withStandby } from './standby-options.ts';
 import { UsageError } from './usage-error.ts';

@@ -7,7 +7,7 @@ import { forecastKinds } from '../policy/admission/decode-forecast.ts';
 import { parseSloBound, type SloBound, type SloClass } from '../policy/admission/slo.ts';
 import { roleSwitchLimits } from '../policy/roles/role-switch.ts';
 import { Labels } from '../trace/labels.ts';
-import { fromText, numeric } from './options.ts';
+import { fromText, numeric } from './schema-parts.ts';
 import { UsageError } from './usage-error.ts';
 
 const bound = z.union([z.number(), z.string()]).transform((value, context): SloBound => {
@@ -31,39 +31,68 @@ function classesOf(text: string): unknown {
   return Object.fromEntries(entries);
 }
 
-const share = numeric(z.number().min(0));
-const ofEach = { share: share.default(0), priority: numeric(z.number().int()).default(0) };
-const classForms = 'write name=TTFT/TBT or name=COMPLETION, each with @SHARE or without';
-const sloClass = z.union(
-  [z.strictObject({ ttft: bound, tbt: bound, ...ofEach }), z.strictObject({ completion: bound, ...ofEach })],
-  classForms,
-);
+const priority = numeric(z.number().int().min(-1000).max(1000)).default(0);
+const ofTraces = { priority, share: numeric(z.number().min(0)).default(0) };
+const classForms = 'write name=TTFT/TBT or name=COMPLETION';
+const traceForms = `${classForms}, each with @SHARE or without`;
 
-export const sloFields = {
+/** @param each what a class has beside its times */
+function classesWith<Each extends z.ZodRawShape>(each: Each, forms: string) {
+  const ends = z.strictObject({ completion: bound, ...each });
+  const sloClass = z.union([z.strictObject({ ttft: bound, tbt: bound, ...each }), ends], forms);
+  return fromText(classesOf).pipe(z.record(z.string().regex(/^[\w-]+$/), sloClass, forms));
+}
+
+/** What simulations and servers are told alike. */
+const admissionFields = {
   ttftSlo: bound.optional(),
   tbtSlo: bound.optional(),
-  sloClasses: fromText(classesOf)
-    .pipe(z.record(z.string(), sloClass, classForms))
-    .optional(),
   admission: z.enum(admissionKinds).default('none'),
   forecast: z.enum(forecastKinds).default('td'),
   td: numeric(z.number().positive()).default(10),
   oddsMax: numeric(z.number().gt(0).lt(1)).default(0.5),
-  retries: numeric(z.number().int().min(0)).default(0),
-  retryAfter: numeric(z.number().positive()).optional(),
   roleSwitch: z.boolean().default(false),
   roleDwell: numeric(z.number().positive()).default(roleSwitchLimits.dwellUs / 1e6),
   inlineTokens: numeric(z.number().int().min(0)).default(0),
 };
 
+/** Of requests of a workload. */
+export const sloFields = {
+  ...admissionFields,
+  sloClasses: classesWith(ofTraces, traceForms).optional(),
+  retries: numeric(z.number().int().min(0)).default(0),
+  retryAfter: numeric(z.number().positive()).optional(),
+};
+
+/** Of requests that name their class. */
+export const servedSloFields = { ...admissionFields, sloClasses: classesWith({ priority }, classForms).optional() };
+
 const sloSchema = z.object(sloFields);
+const servedSchema = z.object(servedSloFields);
 type SloOptions = Readonly<z.infer<typeof sloSchema>>;
+type ServedSloOptions = Readonly<z.infer<typeof servedSchema>>;
 
 export function addSloFlags(command: Command): Command {
+  return addAdmissionFlags(command)
+    .option('--slo-classes <list>', 'name=TTFT/TBT or name=COMPLETION, with @SHARE of requests that name none, ...')
+    .option('--retries <n>', 'a refused request comes again so often at most (default: 0)')
+    .option(
+      '--retry-after <seconds>',
+      'after so long, and by chance up to as long again (default: what the refusal says)',
+    );
+}
+
+export function addServedSloFlags(command: Command): Command {
+  return addAdmissionFlags(command).option(
+    '--slo-classes <list>',
+    'what requests of a class may wait: name=TTFT/TBT or name=COMPLETION, ...; requests say x-kvasir-slo: NAME',
+  );
+}
+
+function addAdmissionFlags(command: Command): Command {
   return command
     .option('--ttft-slo <time>', 'first token: 30s, 250ms or 250, or 10x what the same request takes alone')
     .option('--tbt-slo <time>', 'mean of the longest 10 % of gaps between tokens, likewise')
-    .option('--slo-classes <list>', 'name=TTFT/TBT or name=COMPLETION, with @SHARE of requests that name none, ...')
     .addOption(new Option('--admission <policy>', 'who is taken, given both (default: none)').choices(admissionKinds))
     .addOption(
       new Option(
@@ -74,11 +103,6 @@ export function addSloFlags(command: Command): Command {
     .option(
       '--odds-max <p>',
       'odds of being refused where it decodes from which on --admission predictive refuses a request before prefill (default: 0.5)',
-    )
-    .option('--retries <n>', 'a refused request comes again so often at most (default: 0)')
-    .option(
-      '--retry-after <seconds>',
-      'after so long, and by chance up to as long again (default: what the refusal says)',
     )
     .option(
       '--role-switch',
@@ -104,7 +128,7 @@ export function admissionSettings({
   inlineTokens,
   roleSwitch,
   roleDwell,
-}: SloOptions): AdmissionSettings {
+}: ServedSloOptions): AdmissionSettings {
   if ((ttftSlo === undefined) !== (tbtSlo === undefined))
     throw new UsageError('Cannot use one of --ttft-slo and --tbt-slo: either needs the other');
   const slo: SloClass | undefined =

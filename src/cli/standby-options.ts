@@ -3,7 +3,7 @@ import type { Command } from 'commander';
 import { z } from 'zod';
 import { parameters } from '../policy/cost/memory.ts';
 import type { InstanceSpec } from '../sim/simulation.ts';
-import { numeric } from './options.ts';
+import { numeric } from './schema-parts.ts';
 import { type HardwareSpec, modelSpec } from './specs.ts';
 import { UsageError } from './usage-error.ts';
 

@@ -3,7 +3,7 @@ import type { Command } from 'commander';
 import { z } from 'zod';
 import { HostLink } from '../policy/cost/host-link.ts';
 import { statedEfficiency } from '../policy/cost/roofline.ts';
-import { numeric } from './options.ts';
+import { numeric } from './schema-parts.ts';
 import type { HardwareSpec } from './specs.ts';
 import { UsageError } from './usage-error.ts';
 

@@ -11,5 +11,7 @@ export interface InstanceSettings {
   readonly kvBytes: number | undefined;
   /** Instances that share the machine's memory. */
   readonly instances: number;
+  /** What has landed is refused where its decode would be late. */
+  readonly rechecks: boolean;
   readonly eviction: ModelOptions['eviction'];
 }

@@ -10,7 +10,7 @@ import type { Workload } from '../trace/workload/generator.ts';
 import { parseLengthFile } from '../trace/workload/length-file.ts';
 import { type Lengths, type LengthTable, parseLengths } from '../trace/workload/lengths.ts';
 import { type PresetName, presetNames, presets } from '../trace/workload/presets.ts';
-import { fromText, numeric } from './options.ts';
+import { fromText, numeric } from './schema-parts.ts';
 import { UsageError } from './usage-error.ts';
 
 const lengths = z.union([z.number(), z.string()]).transform((value, context): Lengths => {

@@ -78,6 +78,7 @@ export interface RequestAccount {
   readonly cachedTokens: number | undefined;
   readonly blocks: BlockFates | undefined;
   readonly batch: boolean;
+  readonly sloClass: string | undefined;
   readonly priority: number;
   /** In order, the first try first. */
   readonly placements: readonly PlacementAccount[];

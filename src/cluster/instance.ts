@@ -339,7 +339,9 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   }
 
   snapshot(): InstanceSnapshot {
-    return this.#totals.snapshot(this.#batcher, this.#cache);
+    const { coefficients } = this.#config.cost;
+    const snapshot = this.#totals.snapshot(this.#batcher, this.#cache);
+    return coefficients === undefined ? snapshot : { ...snapshot, stepCost: coefficients };
   }
 
   /** Throws unless every page is accounted for, every request is in exactly one state, and something runs while anyone waits. */

@@ -1,7 +1,8 @@
 // The outside world as the machines and the gateway see it: requests in, events out.
 import type { RequestAccount } from './account.ts';
+import type { InstanceRole } from './dispatch.ts';
 
-export type { RequestAccount };
+export type { InstanceRole, RequestAccount };
 
 /** Unique in its process; appears in every log line and error about the request. */
 export type RequestId = string;
@@ -38,6 +39,10 @@ export interface GenerationRequest {
   readonly priority: number;
   /** A batch job: it runs in what others leave, below every priority. */
   readonly batch?: boolean;
+  /** What it may wait, by the name of its class; undefined: what those may wait who name none. */
+  readonly sloClass?: string;
+  /** What it may wait for each token, as its conductor has worked out; undefined: as long as it takes. */
+  readonly tbtUsMax?: number;
   /** Requests of different salts share no prefix. */
   readonly salt: string;
   /** Whose it is: tenants of one priority share by tokens. */
@@ -64,6 +69,10 @@ export interface TokenLogprobs {
 export interface ClusterPort {
   /** What is known of a request that is under way or has ended lately. */
   account(id: RequestId): RequestAccount | undefined;
+  /** (instances) */
+  roles(): readonly InstanceRole[];
+  /** New requests go to it in that role, what it has ends there. Undefined: it is so; else why it cannot be. */
+  switchRole(instance: number, role: InstanceRole): string | undefined;
 }
 
 export type FailureCode = 'NOT_READY' | 'KV_OVERLOADED' | 'CONTEXT_TOO_LONG' | 'SHUTTING_DOWN' | 'ENGINE_FAILED';
@@ -142,6 +151,8 @@ export interface InstanceSnapshot {
   readonly steps: number;
   readonly stepMsTotal: number;
   readonly evictedBlocks: number;
+  /** What it has learned of the time of its steps (`StepCost`). */
+  readonly stepCost?: readonly number[];
   /** Pages that sequences held, over time. */
   readonly usedPageSeconds: number;
   /** Of the prefix cache below device memory, where there are any. */

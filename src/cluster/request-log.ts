@@ -23,9 +23,18 @@ export class RequestLog {
     return this.#live.get(id) ?? this.#ended.get(id);
   }
 
-  submitted(nowUs: number, { id, prompt, maxTokens, batch = false, priority }: GenerationRequest): void {
+  submitted(nowUs: number, { id, prompt, maxTokens, batch = false, priority, sloClass }: GenerationRequest): void {
     this.#live.set(id, {
-      ...{ id, batch, priority, maxTokens, promptTokens: prompt.length, outputTokens: 0, cachedTokens: undefined },
+      ...{
+        id,
+        batch,
+        priority,
+        sloClass,
+        maxTokens,
+        promptTokens: prompt.length,
+        outputTokens: 0,
+        cachedTokens: undefined,
+      },
       ...{ state: 'queued', blocks: undefined, placements: [], submittedUs: nowUs, startedUs: undefined },
       ...{
         prefilledUs: undefined,

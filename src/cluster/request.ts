@@ -44,7 +44,7 @@ export class ServedRequest implements Served {
   readonly biasValues: Float32Array;
   /** Undefined when no penalty asks for it. */
   readonly seen: SeenTokens | undefined;
-  readonly tbtUsMax = Number.POSITIVE_INFINITY;
+  readonly tbtUsMax: number;
   readonly #stops: ReadonlySet<number>;
   started = false;
   cancelled = false;
@@ -54,6 +54,7 @@ export class ServedRequest implements Served {
   constructor(request: GenerationRequest, root: Uint32Array, arrival: number, groups: number) {
     const { sampling } = request;
     this.request = request;
+    this.tbtUsMax = request.tbtUsMax ?? Number.POSITIVE_INFINITY;
     this.content = new TokenContent(request.prompt, root);
     this.sequence = new Sequence({
       content: this.content,

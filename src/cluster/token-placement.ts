@@ -78,6 +78,11 @@ export class TokenPlacement {
     if (times !== undefined) times.usPerToken = undefined;
   }
 
+  /** (instances) */
+  get prefills(): readonly PrefillPredictor[] {
+    return this.#times;
+  }
+
   get config(): PlacerConfig<GenerationRequest> {
     return {
       kind: 'cache-aware',

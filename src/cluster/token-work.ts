@@ -62,8 +62,8 @@ class TokenWork implements Work<GenerationRequest, ServedRequest, Step, StepResu
 
   joined(): void {}
 
-  tbtUsMax(): number {
-    return Number.POSITIVE_INFINITY;
+  tbtUsMax({ tbtUsMax = Number.POSITIVE_INFINITY }: GenerationRequest): number {
+    return tbtUsMax;
   }
 
   plan(requests: readonly ServedRequest[]): Step {

@@ -7,8 +7,9 @@ import { ApiKeys } from './auth.ts';
 import { readJson } from './body.ts';
 import { chatCompletions } from './chat.ts';
 import { completions } from './completions.ts';
-import { checkModel, type EndpointCall, type EndpointContext } from './endpoint.ts';
+import { checkModel, type EndpointCall, type EndpointContext, sloHeader } from './endpoint.ts';
 import { ApiError, errorHeaders, newRequestId, toApiError } from './errors.ts';
+import { switchRole } from './instance-roles.ts';
 import { GatewayMetrics } from './metrics.ts';
 import type { Encode } from './prompt.ts';
 import { describeRequest } from './request-account.ts';
@@ -25,6 +26,8 @@ export interface GatewayOptions {
   readonly corsOrigins: readonly string[];
   readonly bodyBytesMax: number;
   readonly streamBufferBytesMax: number;
+  /** What requests may ask for by name, and how urgent they are unless they say so themselves. */
+  readonly sloClasses: ReadonlyMap<string, { readonly priority: number }>;
   /** Choices of one request: as many as can ever be accepted at once. */
   readonly choicesMax: number;
 }
@@ -51,12 +54,18 @@ export function createApp(options: GatewayOptions, metrics = new GatewayMetrics(
   addInfoRoutes(app, model, port, metrics);
   app.get('/api/requests/:id', (c) => c.json(describeRequest(c.req.param('id'), options.cluster, options.choicesMax)));
   app.all('/api/requests/:id', (c) => refuseMethod(c, 'GET'));
+  app.post('/api/instances/:number/role', async (c) => {
+    const json = await readJson(c.req.raw, options.bodyBytesMax);
+    return c.json(switchRole(c.req.param('number'), json, options.cluster));
+  });
+  app.all('/api/instances/:number/role', (c) => refuseMethod(c, 'POST'));
   const post = (path: string, endpoint: Endpoint): void => {
     app.post(path, async (c) =>
       endpoint(await readJson(c.req.raw, options.bodyBytesMax), context, {
         requestId: c.get('requestId'),
         startMs: c.get('startMs'),
         tenant: c.get('tenant'),
+        sloClass: c.req.header(sloHeader),
         signal: c.req.raw.signal,
       }),
     );

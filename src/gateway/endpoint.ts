@@ -12,6 +12,9 @@ import type { SharedBody } from './schema.ts';
 import type { ServedModel } from './served-model.ts';
 import { SseStream } from './sse.ts';
 
+/** The header that says which SLO class a request is of. */
+export const sloHeader = 'x-kvasir-slo';
+
 export interface EndpointContext {
   readonly model: ServedModel;
   readonly port: InferencePort;
@@ -19,6 +22,7 @@ export interface EndpointContext {
   readonly encode: Encode;
   /** Bytes of a stream that may wait for a slow client before it is cancelled. */
   readonly streamBufferBytesMax: number;
+  readonly sloClasses: ReadonlyMap<string, { readonly priority: number }>;
   /** Choices of one request. */
   readonly choicesMax: number;
   readonly logger: Logger;
@@ -31,6 +35,8 @@ export interface EndpointCall {
   readonly startMs: number;
   /** By API key: tenants share by tokens. */
   readonly tenant: string;
+  /** As its header says. */
+  readonly sloClass: string | undefined;
   /** Aborted when the client closes the connection. */
   readonly signal: AbortSignal;
 }
@@ -51,6 +57,8 @@ export function planChoices(
   call: EndpointCall,
 ): Choice[] {
   const n = body.n ?? 1;
+  const sloClass = sloClassOf(body, context, call);
+  const priority = body.priority ?? context.sloClasses.get(sloClass ?? '')?.priority ?? 0;
   const sampling = samplingParams(body, context.model, logprobs);
   const stopTexts = stopStrings(body);
   const stops = stopTexts.length > 0 ? new StopMatcher(stopTexts) : undefined;
@@ -72,12 +80,34 @@ export function planChoices(
           maxTokens,
           sampling: { ...sampling, seed: choiceSeed(body.seed, i) },
           stopTokenIds: stopIds,
-          priority: body.priority ?? 0,
+          priority,
+          ...(sloClass !== undefined && { sloClass }),
           salt: body.cache_salt ?? '',
           tenant: call.tenant,
         },
       };
     }),
+  );
+}
+
+/** By the body's field or the header. @throws ApiError 400 for a class that there is not, or two different ones */
+function sloClassOf(
+  body: SharedBody,
+  { sloClasses }: EndpointContext,
+  { sloClass: header }: EndpointCall,
+): string | undefined {
+  const asked = body.slo_class ?? header;
+  const field = body.slo_class === undefined ? sloHeader : 'slo_class';
+  if (asked === undefined) return undefined;
+  if (header !== undefined && header !== asked) {
+    const figures = `'slo_class' is '${asked}' and the header ${sloHeader} is '${header.slice(0, 64)}'`;
+    throw badField(field, `Cannot accept request: ${figures}: give one of them`);
+  }
+  if (sloClasses.has(asked)) return asked;
+  const known = [...sloClasses.keys()].join(', ') || 'none';
+  throw badField(
+    field,
+    `Cannot accept request: '${field}' names no SLO class of this server: got '${asked.slice(0, 64)}', there are ${known}`,
   );
 }
 

@@ -1,6 +1,6 @@
 // Errors as clients see them: OpenAI's shape, one table from failure to status, and nothing internal.
 import { randomUUID } from 'node:crypto';
-import type { FailureCode } from '../cluster/ports.ts';
+import type { FailureCode, RefusalCause } from '../cluster/ports.ts';
 
 export interface ApiErrorBody {
   readonly error: {
@@ -8,6 +8,8 @@ export interface ApiErrorBody {
     readonly type: string;
     readonly param: string | null;
     readonly code: string | null;
+    /** The figures behind a refusal. */
+    readonly refusal?: object;
   };
 }
 
@@ -18,13 +20,20 @@ export class ApiError extends Error {
   readonly code: string | undefined;
   readonly param: string | undefined;
   readonly retryAfterMs: number | undefined;
+  readonly refusal: object | undefined;
   /** Methods that would have been right. */
   readonly allow: string | undefined;
 
   constructor(
     status: number,
     message: string,
-    details: { code?: string; param?: string | undefined; retryAfterMs?: number | undefined; allow?: string } = {},
+    details: {
+      code?: string;
+      param?: string | undefined;
+      retryAfterMs?: number | undefined;
+      refusal?: object | undefined;
+      allow?: string;
+    } = {},
   ) {
     super(message);
     this.name = 'ApiError';
@@ -33,13 +42,13 @@ export class ApiError extends Error {
     this.code = details.code;
     this.param = details.param;
     this.retryAfterMs = details.retryAfterMs;
+    this.refusal = details.refusal;
     this.allow = details.allow;
   }
 
   body(): ApiErrorBody {
-    return {
-      error: { message: this.message, type: this.type, param: this.param ?? null, code: this.code ?? null },
-    };
+    const { message, type, param = null, code = null, refusal } = this;
+    return { error: { message, type, param, code, ...(refusal && { refusal }) } };
   }
 }
 
@@ -69,11 +78,23 @@ export function fromFailure(failure: {
   readonly code: FailureCode;
   readonly message: string;
   readonly retryAfterMs: number | undefined;
+  readonly cause?: RefusalCause;
 }): ApiError {
   return new ApiError(failureStatus[failure.code], failure.message, {
     code: failureCode[failure.code],
     retryAfterMs: failure.retryAfterMs,
+    refusal: failure.cause && describeCause(failure.cause),
   });
+}
+
+/** With names and times as the rest of the protocol has them. */
+export function describeCause(cause: RefusalCause): object {
+  return Object.fromEntries(
+    Object.entries(cause).map(([name, value]) => {
+      const spelled = name.replace(/Us(Max)?$/, 'Ms$1').replace(/[A-Z]/g, (c) => `_${c.toLowerCase()}`);
+      return [spelled, typeof value === 'number' && name.includes('Us') ? Math.round(value) / 1000 : value];
+    }),
+  );
 }
 
 /** Anything thrown, as an answer; what was not meant for clients becomes a plain 500. */

@@ -28,6 +28,7 @@ function describeChoice(index: number, account: RequestAccount): object {
     state: account.state,
     priority: account.priority,
     batch: account.batch,
+    slo_class: account.sloClass ?? null,
     prompt_tokens: account.promptTokens,
     cached_tokens: account.cachedTokens ?? null,
     output_tokens: account.outputTokens,

@@ -7,6 +7,7 @@ const messagesMax = 16_384;
 const biasesMax = 16_384;
 const stopCharactersMax = 1024;
 const saltCharactersMax = 256;
+const classCharactersMax = 64;
 
 /** A list whose length is checked before its members. */
 function list<T extends z.ZodType>(member: T, least: number, most: number) {
@@ -69,6 +70,7 @@ const shared = {
   return_token_ids: z.boolean().optional(),
   return_tokens_as_token_ids: z.boolean().optional(),
   cache_salt: z.string().max(saltCharactersMax).optional(),
+  slo_class: z.string().max(classCharactersMax).optional(),
   priority: z.number().int().min(-1000).max(1000).optional(),
 };
 

@@ -1,7 +1,8 @@
 // An inference port over instances of other processes: a conductor of its own, and a link to each instance that has joined the cluster.
 
 import { type Agreement, formsDiffer, identityOf } from '../cluster/agreement.ts';
-import { Conductor } from '../cluster/conductor.ts';
+import { Conductor, type InstanceRole } from '../cluster/conductor.ts';
+import type { AdmissionSettings } from '../cluster/length-admission.ts';
 import type { Departure } from '../cluster/membership.ts';
 import type { InstanceIndex } from '../cluster/messages.ts';
 import type {
@@ -14,8 +15,10 @@ import type {
   RequestId,
 } from '../cluster/ports.ts';
 import { sizeOf } from '../cluster/request-size.ts';
+import { TokenAdmission } from '../cluster/token-admission.ts';
 import { TokenPlacement } from '../cluster/token-placement.ts';
 import { TokenProgress } from '../cluster/token-progress.ts';
+import { batchLimits } from './batch-limits.ts';
 import type { Bus } from './bus/bus.ts';
 import { Conducting, type Reach } from './conducting.ts';
 import type { BlockRoot } from './protocol.ts';
@@ -54,6 +57,8 @@ export interface ClusterGatewayOptions {
   readonly queueMax: number;
   /** Of a request, from submit to its end. */
   readonly timeoutUs: number;
+  /** What requests may wait, and who is taken. */
+  readonly admission: AdmissionSettings;
   readonly log: (message: string) => void;
 }
 
@@ -72,6 +77,7 @@ export class ClusterGateway implements InferencePort, ClusterPort {
   readonly #station: Station<InstanceAnnouncement>;
   readonly #conducting: Conducting;
   readonly #placement: TokenPlacement;
+  readonly #admission: TokenAdmission;
   readonly #slots: Slot[] = [];
   /** Form of the first instance that joined: the others have it too. */
   #root: BlockRoot | undefined;
@@ -80,7 +86,9 @@ export class ClusterGateway implements InferencePort, ClusterPort {
     this.#options = options;
     const { bus, name, life, log } = options;
     this.#placement = new TokenPlacement(Uint32Array.from(options.agreement.hashKey));
-    this.#conducting = new Conducting({ reach: this.#reach(), placement: this.#placement, log });
+    this.#admission = new TokenAdmission(options.admission, slotsMax, batchLimits);
+    const learned = { placement: this.#placement, admission: this.#admission };
+    this.#conducting = new Conducting({ reach: this.#reach(), ...learned, onRole: () => {}, log });
     this.#station = new Station<InstanceAnnouncement>({
       ...{ bus, name, life, log },
       kind: 'gateway',
@@ -110,6 +118,14 @@ export class ClusterGateway implements InferencePort, ClusterPort {
 
   account(id: RequestId): RequestAccount | undefined {
     return this.#conducting.account(id);
+  }
+
+  switchRole(instance: InstanceIndex, role: InstanceRole): string | undefined {
+    return this.roles()[instance] === role ? undefined : 'instances of other processes keep the role they joined with';
+  }
+
+  roles(): readonly InstanceRole[] {
+    return this.#slots.map(({ peer }) => peer?.member.role ?? 'mixed');
   }
 
   snapshot(): InstanceSnapshot {
@@ -159,6 +175,7 @@ export class ClusterGateway implements InferencePort, ClusterPort {
     slot.name = name;
     slot.peer = peer;
     slot.life++;
+    this.#admission.joined(instance, capacityTokens, capacityTokens);
     this.#options.log(`Instance ${name} has joined: ${this.#present().length} serve`);
     this.#conducting.feed({ kind: 'instanceJoined', instance, life: slot.life, capacityTokens, role });
   }
@@ -184,6 +201,7 @@ export class ClusterGateway implements InferencePort, ClusterPort {
       queueMax: this.#options.queueMax,
       size: sizeOf,
       placement: this.#placement.config,
+      admission: this.#admission.config(this.#placement.prefills),
       explains: true,
       retries: {
         triesMax,
@@ -229,6 +247,7 @@ export class ClusterGateway implements InferencePort, ClusterPort {
     const { snapshot, number, journal, requests } = readStatus(bytes);
     const slot = this.#slots[instance];
     slot.snapshot = snapshot;
+    this.#admission.told(instance, snapshot);
     const report = {
       life: slot.life,
       ...{ number, journal, requests },

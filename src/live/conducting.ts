@@ -1,11 +1,12 @@
 // The conductor and its clients, on one thread: requests in, its effects to instances wherever they are, and what those say back to clients.
 
 import type { RequestAccount } from '../cluster/account.ts';
-import type { Conductor } from '../cluster/conductor.ts';
+import type { Conductor, InstanceRole } from '../cluster/conductor.ts';
 import type { ConductorEffect } from '../cluster/effects.ts';
 import type { ConductorEvent, InstanceIndex } from '../cluster/messages.ts';
 import type { GenerationEvent, GenerationRequest, RequestId } from '../cluster/ports.ts';
 import { RequestLog } from '../cluster/request-log.ts';
+import type { TokenAdmission } from '../cluster/token-admission.ts';
 import type { TokenPlacement } from '../cluster/token-placement.ts';
 import { Alarm, nowUs } from './alarm.ts';
 import type { EventsMessage } from './protocol.ts';
@@ -27,6 +28,9 @@ type Sink = (event: GenerationEvent) => void;
 export interface ConductingOptions {
   readonly reach: Reach;
   readonly placement: TokenPlacement;
+  readonly admission: TokenAdmission;
+  /** An instance has another role from now on. */
+  readonly onRole: (instance: InstanceIndex, role: InstanceRole) => void;
   readonly log: (message: string) => void;
 }
 
@@ -102,11 +106,12 @@ export class Conducting {
     instance: InstanceIndex,
     { events, prefilled, letGo, journals, blocks }: Omit<EventsMessage, 'kind' | 'snapshot'>,
   ): void {
-    const { placement } = this.#options;
+    const { placement, admission } = this.#options;
     for (const journal of journals) this.feed({ kind: 'journal', instance, journal });
     if (blocks !== undefined) this.feed({ kind: 'snapshot', instance, snapshot: blocks });
     for (const [id, event] of events) {
       placement.heard(nowUs(), id, event);
+      admission.heard(id, event);
       this.feed({ kind: 'heard', instance, id, event });
     }
     for (const id of prefilled) {
@@ -129,7 +134,7 @@ export class Conducting {
   }
 
   #carryOut(effect: ConductorEffect): void {
-    const { reach, placement, log } = this.#options;
+    const { reach, placement, admission, log } = this.#options;
     this.#accounts.hear(nowUs(), effect);
     switch (effect.kind) {
       case 'emit':
@@ -137,14 +142,18 @@ export class Conducting {
         break;
       case 'forward':
         placement.forwarded(effect.instance, effect.request);
-        reach.forward(effect.instance, effect.request, effect.decodeAt);
+        reach.forward(effect.instance, admission.forwarded(effect.request), effect.decodeAt);
         break;
       case 'cancel':
         placement.left(effect.id);
+        admission.left(effect.id);
         reach.cancel(effect.instance, effect.id, effect.interrupt);
         break;
       case 'askBlocks':
         reach.tellBlocks(effect.instance);
+        break;
+      case 'roleSwitched':
+        this.#options.onRole(effect.instance, effect.role);
         break;
       case 'drained':
         this.#drained?.();

@@ -44,6 +44,7 @@ export async function joinCluster(settings: JoinSettings): Promise<JoinedInstanc
     data: {
       settings: settings.settings,
       role,
+      lands: role === 'decode',
       peers: role === 'mixed' ? [] : 'others',
       tcp: role === 'mixed' ? undefined : { host: pages.host, port: pages.port, token },
       hashKey: Uint32Array.from(agreement.hashKey),

@@ -2,6 +2,7 @@
 import { webcrypto } from 'node:crypto';
 import { MessageChannel, type MessagePort } from 'node:worker_threads';
 import { Conductor, type InstanceRole } from '../cluster/conductor.ts';
+import type { AdmissionSettings } from '../cluster/length-admission.ts';
 import type { InstanceIndex } from '../cluster/messages.ts';
 import type {
   ClusterPort,
@@ -13,8 +14,10 @@ import type {
   RequestId,
 } from '../cluster/ports.ts';
 import { sizeOf } from '../cluster/request-size.ts';
+import { TokenAdmission } from '../cluster/token-admission.ts';
 import { TokenPlacement } from '../cluster/token-placement.ts';
 import { TokenProgress } from '../cluster/token-progress.ts';
+import { batchLimits } from './batch-limits.ts';
 import { Conducting, type Reach } from './conducting.ts';
 import { InstanceThread } from './instance-thread.ts';
 import type { EventsMessage, InstanceDescription, InstanceThreadData, ReadyMessage } from './protocol.ts';
@@ -32,6 +35,8 @@ export interface LiveClusterOptions {
   readonly entry: URL;
   /** (instances), one at least: what each is for, and settings for the module. */
   readonly instances: readonly { readonly role: InstanceRole; readonly settings: unknown }[];
+  /** What requests may wait, and who is taken. */
+  readonly admission: AdmissionSettings;
   /** How keys and values go from one to another: copied, or over tcp as between hosts. */
   readonly transport?: 'memory' | 'tcp';
   /** Requests accepted at once. */
@@ -57,6 +62,11 @@ export class LiveCluster implements InferencePort, ClusterPort {
   readonly #ready: Promise<readonly InstanceDescription[]>;
   readonly #ended: Promise<void>;
   readonly #placement: TokenPlacement;
+  readonly #admission: TokenAdmission;
+  /** (instances) */
+  readonly #roles: InstanceRole[];
+  /** Do prompts go on at other instances than those that compute them, now or once roles have changed? */
+  readonly #handsOver: boolean;
   /** (instances, instances): from one to another, where prompts are handed over. */
   readonly #ports: readonly (readonly (MessagePort | undefined)[])[];
   #over: () => void = () => {};
@@ -68,8 +78,16 @@ export class LiveCluster implements InferencePort, ClusterPort {
     // Nobody outside this process has the token.
     this.#tcp = options.transport === 'tcp' ? { host: '127.0.0.1', token: webcrypto.randomUUID() } : undefined;
     this.#placement = new TokenPlacement(this.#hashKey);
-    this.#conducting = new Conducting({ reach: this.#reach(), placement: this.#placement, log: options.log });
-    this.#ports = portsBetween(options.instances.map(({ role }) => role));
+    this.#admission = new TokenAdmission(options.admission, options.instances.length, batchLimits);
+    const { log } = options;
+    const learned = { placement: this.#placement, admission: this.#admission };
+    const onRole = (instance: InstanceIndex, role: InstanceRole): void => {
+      this.#roles[instance] = role;
+    };
+    this.#conducting = new Conducting({ reach: this.#reach(), ...learned, onRole, log });
+    this.#roles = options.instances.map(({ role }) => role);
+    this.#handsOver = options.admission.roleSwitch !== undefined || this.#roles.includes('decode');
+    this.#ports = this.#handsOver ? portsBetween(options.instances.length) : [];
     this.#ended = new Promise((resolve) => {
       this.#over = resolve;
     });
@@ -105,6 +123,18 @@ export class LiveCluster implements InferencePort, ClusterPort {
     return this.#conducting.account(id);
   }
 
+  switchRole(instance: InstanceIndex, role: InstanceRole): string | undefined {
+    if (this.#roles[instance] === role) return undefined;
+    if (!this.#handsOver)
+      return 'instances of this server hand no prompts over: start it with some that prefill and some that decode, or with --role-switch';
+    this.#conducting.feed({ kind: 'switchRole', instance, role });
+    return this.#roles[instance] === role ? undefined : 'nobody would be left to prefill, or nobody to decode';
+  }
+
+  roles(): readonly InstanceRole[] {
+    return this.#roles;
+  }
+
   snapshot(): InstanceSnapshot {
     const sum = sumOf(this.instances());
     return { ...sum, ready: this.#serves() && this.#conducting.begun && !this.#conducting.draining };
@@ -134,12 +164,16 @@ export class LiveCluster implements InferencePort, ClusterPort {
       first.root,
       messages.map(({ description }) => description.threads),
     );
+    for (const [i, { description }] of messages.entries())
+      this.#admission.joined(i, description.capacityTokens, description.contextTokens);
     const conductor = new Conductor<GenerationRequest>({
-      instances: messages.map(({ description: { capacityTokens } }, i) => ({ capacityTokens, role: this.#role(i) })),
+      instances: messages.map(({ description: { capacityTokens } }, i) => ({ capacityTokens, role: this.#roles[i] })),
       queueMax: this.#options.queueMax,
+      roleSwitch: this.#options.admission.roleSwitch,
       size: sizeOf,
       retries: { triesMax, progressOf: (request) => new TokenProgress(request) },
       placement: this.#placement.config,
+      admission: this.#admission.config(this.#placement.prefills),
       explains: true,
     });
     this.#conducting.begin(conductor);
@@ -152,8 +186,9 @@ export class LiveCluster implements InferencePort, ClusterPort {
     const { entry, instances, log } = this.#options;
     const data = {
       settings: instances[index].settings,
-      role: this.#role(index),
-      peers: this.#ports[index],
+      role: this.#roles[index],
+      lands: this.#handsOver,
+      peers: this.#ports[index] ?? [],
       tcp: this.#tcp,
       hashKey: this.#hashKey,
       loaded,
@@ -166,6 +201,7 @@ export class LiveCluster implements InferencePort, ClusterPort {
 
   #hear(instance: InstanceIndex, message: EventsMessage): void {
     this.#member(instance).snapshot = message.snapshot;
+    this.#admission.told(instance, message.snapshot);
     this.#conducting.hear(instance, message);
   }
 
@@ -192,11 +228,7 @@ export class LiveCluster implements InferencePort, ClusterPort {
   }
 
   #serves(): boolean {
-    return canServe(this.#options.instances.flatMap(({ role }, i) => (this.#gone.has(i) ? [] : [role])));
-  }
-
-  #role(instance: InstanceIndex): InstanceRole {
-    return this.#options.instances[instance].role;
+    return canServe(this.#roles.filter((_, i) => !this.#gone.has(i)));
   }
 
   #member(instance: InstanceIndex): Member {
@@ -206,17 +238,15 @@ export class LiveCluster implements InferencePort, ClusterPort {
   }
 }
 
-/** A channel between each that prefills and each that decodes. */
-function portsBetween(roles: readonly InstanceRole[]): readonly (readonly (MessagePort | undefined)[])[] {
-  const ports = roles.map(() => roles.map((): MessagePort | undefined => undefined));
-  for (const [from, role] of roles.entries()) {
-    if (role !== 'prefill') continue;
-    for (const [to, other] of roles.entries()) {
-      if (other !== 'decode') continue;
+/** A channel between each two. */
+function portsBetween(instances: number): readonly (readonly (MessagePort | undefined)[])[] {
+  const ports = Array.from({ length: instances }, () => new Array<MessagePort | undefined>(instances));
+  for (let from = 0; from < instances; from++) {
+    for (let to = 0; to < from; to++) {
       const { port1, port2 } = new MessageChannel();
       ports[from][to] = port1;
       ports[to][from] = port2;
     }
   }
-  return ports;
+  return ports.map((row) => Array.from(row));
 }

@@ -76,6 +76,8 @@ export interface InstanceThreadData<Settings> {
   readonly settings: Settings;
   readonly abort: SharedArrayBuffer;
   readonly role: InstanceRole;
+  /** Prompts of others may land there, now or once it has another role. */
+  readonly lands: boolean;
   /** (instances): to those that this one hands prompts to, or takes them from; `others`: they are in other processes. */
   readonly peers: readonly (MessagePort | undefined)[] | 'others';
   /** Where pages from them arrive, and the secret of those who may send some; undefined: they are copied inside the process. */

@@ -7,7 +7,11 @@ import { bytesOf, byteTokenizer } from './byte-tokenizer.ts';
 import { accepted, finished, type Script, ScriptedPort, started, tokens } from './scripted-port.ts';
 
 /** Nobody keeps accounts. */
-const nothingKnown: ClusterPort = { account: () => undefined };
+const nothingKnown: ClusterPort = {
+  account: () => undefined,
+  roles: () => ['mixed'],
+  switchRole: () => undefined,
+};
 
 const template = '{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}assistant:';
 
@@ -34,6 +38,7 @@ export function gatewayOptions(port: ScriptedPort, more: Partial<GatewayOptions>
     bodyBytesMax: 10_000,
     streamBufferBytesMax: 1 << 20,
     choicesMax: 64,
+    sloClasses: new Map([['fast', { priority: 5 }]]),
     ...more,
   };
 }

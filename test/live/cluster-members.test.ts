@@ -44,7 +44,12 @@ async function instance(bus: Bus, name: string, role: InstanceRole = 'mixed'): P
 async function gateway(bus: Bus, name: string, timeoutS = 60): Promise<ClusterGateway> {
   const agreement = await agreeOn(bus, { modelFingerprint: 'tiny', root: undefined });
   const own = { bus, name, life: ++lives, agreement, log: () => {} };
-  const cluster = new ClusterGateway({ ...own, queueMax: 64, timeoutUs: timeoutS * 1e6 });
+  const cluster = new ClusterGateway({
+    ...own,
+    queueMax: 64,
+    admission: { kind: 'none', slo: undefined, decodeUs: 0 },
+    timeoutUs: timeoutS * 1e6,
+  });
   closing.push(() => cluster.close());
   return cluster;
 }

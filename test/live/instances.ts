@@ -2,6 +2,7 @@
 import { fileURLToPath } from 'node:url';
 import type { InstanceSettings } from '../../src/cli/worker-settings.ts';
 import type { InstanceRole } from '../../src/cluster/conductor.ts';
+import type { AdmissionSettings } from '../../src/cluster/length-admission.ts';
 import type { GenerationEvent, GenerationRequest, InferencePort } from '../../src/cluster/ports.ts';
 import { LiveCluster } from '../../src/live/live-cluster.ts';
 import { greedy } from '../cluster/world.ts';
@@ -12,12 +13,19 @@ const model = fileURLToPath(new URL('../../models/kvasir-tiny/kvasir-tiny-q8_0.g
 
 export const liveSettings: InstanceSettings = {
   ...{ model, weights: 'native', inputs: 'bf16', threads: 1, contextTokens: 512 },
-  ...{ kvBytes: 32 * 2 ** 20, instances: 1, eviction: 'lru' },
+  ...{ kvBytes: 32 * 2 ** 20, instances: 1, eviction: 'lru', rechecks: false },
 };
 
 type LiveInstances = readonly (Partial<InstanceSettings> & { role?: InstanceRole })[];
 
-export function liveCluster(instances: LiveInstances, transport: 'memory' | 'tcp' = 'memory'): LiveCluster {
+/** Whoever comes is taken. */
+export const everyone: AdmissionSettings = { kind: 'none', slo: undefined, decodeUs: 0 };
+
+export function liveCluster(
+  instances: LiveInstances,
+  transport: 'memory' | 'tcp' = 'memory',
+  admission = everyone,
+): LiveCluster {
   return new LiveCluster({
     entry: dyingWorker,
     instances: instances.map(({ role = 'mixed', ...own }) => {
@@ -25,6 +33,7 @@ export function liveCluster(instances: LiveInstances, transport: 'memory' | 'tcp
       return { role, settings: shares };
     }),
     transport,
+    admission,
     queueMax: 64,
     log: () => {},
   });

@@ -3,10 +3,12 @@ import { describe, expect, it } from 'vitest';
 import type { GenerationEvent } from '../../src/cluster/ports.ts';
 import { LiveCluster } from '../../src/live/live-cluster.ts';
 import { request } from '../cluster/world.ts';
+import { everyone } from './instances.ts';
 
 function start(failure: string): LiveCluster {
   const entry = new URL('./failing-worker.mjs', import.meta.url);
-  return new LiveCluster({ entry, instances: [{ role: 'mixed', settings: { failure } }], queueMax: 4, log: () => {} });
+  const instances = [{ role: 'mixed', settings: { failure } }] as const;
+  return new LiveCluster({ entry, instances, queueMax: 4, admission: everyone, log: () => {} });
 }
 
 describe('LiveCluster', () => {

@@ -3,7 +3,8 @@ import { Command } from 'commander';
 import { z } from 'zod';
 import { ask } from '../local-generation.ts';
 import { openServing } from '../open-serving.ts';
-import { addModelFlags, modelOptionsSchema, numeric, readOptions } from '../options.ts';
+import { addModelFlags, modelOptionsSchema, readOptions } from '../options.ts';
+import { numeric } from '../schema-parts.ts';
 import { UsageError } from '../usage-error.ts';
 
 export const generationSchema = modelOptionsSchema.extend({

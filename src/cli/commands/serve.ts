@@ -18,6 +18,7 @@ import {
   toFlag,
   transports,
 } from '../options.ts';
+import { addServedSloFlags, admissionSettings } from '../slo-options.ts';
 import { stopSignal } from '../stop-signal.ts';
 import type { TextSide } from '../text-side.ts';
 import { UsageError } from '../usage-error.ts';
@@ -30,7 +31,7 @@ const never = new Promise<void>(() => {});
 
 export function serveCommand(): Command {
   const command = new Command('serve').description('serve a model over an OpenAI-compatible endpoint');
-  return addClusterFlags(addModelFlags(command))
+  return addServedSloFlags(addClusterFlags(addModelFlags(command)))
     .option('--instances <n>', 'instances that serve, each on a thread of its own over the same weights (default: 1)')
     .addOption(
       new Option('--transport <way>', 'how keys and values go from one instance to another (default: memory)').choices(
@@ -56,7 +57,7 @@ export function serveCommand(): Command {
 async function serveAlone(options: ServeOptions): Promise<void> {
   const wrong = (['cluster', 'requestTimeout'] as const).find((name) => options[name] !== undefined);
   if (wrong !== undefined) throw new UsageError(`Cannot use --${toFlag(wrong)}: it needs --nats`);
-  const serving = await openServing(options, options);
+  const serving = await openServing(options, { ...options, admission: admissionSettings(options) });
   try {
     const gateway = await openGateway(serving, options);
     try {
@@ -110,6 +111,7 @@ function openGateway(
     bodyBytesMax: options.bodyLimit,
     streamBufferBytesMax,
     choicesMax: options.queue,
+    sloClasses: new Map(Object.entries(options.sloClasses ?? {})),
   };
   return listen(settings, options.host, options.port);
 }

@@ -45,6 +45,8 @@ const request = z.strictObject({
   batch: z.boolean().exactOptional(),
   salt: text,
   tenant: text.exactOptional(),
+  sloClass: text.exactOptional(),
+  tbtUsMax: figure.exactOptional(),
   resumed: z.strictObject({ tokens, scored: count }).optional(),
 });
 
@@ -124,6 +126,7 @@ const snapshot = z.strictObject({
   steps: count,
   stepMsTotal: figure,
   evictedBlocks: count,
+  stepCost: z.array(figure).length(5).exactOptional(),
   usedPageSeconds: figure,
   tiers: z
     .strictObject({

@@ -39,6 +39,15 @@ export class StepCost implements StepPredictor {
     return this.#observed;
   }
 
+  get coefficients(): readonly number[] {
+    return [...this.#weights];
+  }
+
+  /** Predicts like another one, whose coefficients these are. */
+  take(coefficients: readonly number[]): void {
+    this.#weights.set(coefficients);
+  }
+
   predictUs(shape: StepShape): number {
     this.#describe(shape, 1);
     return Math.max(stepUsMin, this.#dot());

@@ -13,6 +13,8 @@ export interface StepShape {
 
 /** Predictions are of the step that a batcher is about to plan. */
 export interface StepPredictor {
+  /** What has been learned, where something is. */
+  readonly coefficients?: readonly number[];
   predictUs(shape: StepShape): number;
   /** Most prefill rows of one sequence, the first at `position`, that fit into `budgetUs` beside `shape`; infinite while rows seem free. */
   rowsWithin(budgetUs: number, shape: StepShape, position: number): number;
