@@ -1,6 +1,7 @@
 // What the files of the addon share: the registries, and the functions that each file binds. Include <napi.h> first.
 #pragma once
 #include "addon_arguments.hpp"
+#include "block_store.hpp"
 #include "messenger.hpp"
 #include "program.hpp"
 #include "tcp_messenger.hpp"
@@ -26,6 +27,7 @@ struct Registries {
   Registry<BoundLandings> landing_boards{"landings"};
   Registry<Landing> landings{"landing"};
   Registry<Messenger> messengers{"messenger"};
+  Registry<BlockStore> block_stores{"block store"};
   Registry<TcpReceiver> tcp_receivers{"tcp receiver"};
   Registry<TcpMessenger> tcp_messengers{"tcp messenger"};
 
@@ -33,6 +35,7 @@ struct Registries {
     tcp_messengers.forget_thread();
     tcp_receivers.forget_thread();
     messengers.forget_thread();
+    block_stores.forget_thread();
     landings.forget_thread();
     landing_boards.forget_thread();
     programs.forget_thread();
@@ -52,6 +55,7 @@ Napi::Object counts_object(Napi::Env env, const MessengerCounts& counts);
 void bind_pools(Napi::Env env, Napi::Object exports);
 void bind_transfers(Napi::Env env, Napi::Object exports);
 void bind_tcp(Napi::Env env, Napi::Object exports);
+void bind_stores(Napi::Env env, Napi::Object exports);
 void bind_weights(Napi::Env env, Napi::Object exports);
 void bind_programs(Napi::Env env, Napi::Object exports);
 void bind_benches(Napi::Env env, Napi::Object exports);
