@@ -1,6 +1,8 @@
 // What the machines want done: every effect of an instance or a conductor, as plain data for a driver.
 import type { BlockJournal, BlockSnapshot } from '../policy/blocks/block-journal.ts';
 import type { BlockTable } from '../policy/blocks/block-table.ts';
+import type { SlotId } from '../policy/blocks/block-tier.ts';
+import type { SsdBlock } from '../policy/blocks/tier-moves.ts';
 import type { StepShape } from '../policy/cost/step-shape.ts';
 import type { Step } from '../util/step.ts';
 import type { BlockFates, PlacementAccount } from './account.ts';
@@ -93,10 +95,22 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
       readonly tokens: number;
       readonly blocks: number;
     }
-  /** Read `blocks` blocks of SSD into host memory: then all of the request's prompt before block `to` is there. Answer with `loaded`. */
-  | { readonly kind: 'readSsd'; readonly id: RequestId; readonly blocks: number; readonly to: number }
-  /** Write so many blocks that host memory had no room for, in the order in which they were told. Answer with `ssdWritten`. */
-  | { readonly kind: 'writeSsd'; readonly blocks: number }
+  /** Read `blocks` blocks of SSD into host memory: then all of the request's prompt before block `to` is there. Answer with `loaded`. `what`: which, where contents are real. */
+  | {
+      readonly kind: 'readSsd';
+      readonly id: RequestId;
+      readonly blocks: number;
+      readonly to: number;
+      readonly what?: readonly SsdBlock[];
+    }
+  /** Where contents are real: nothing is written to host memory for this read any more when this has been carried out. */
+  | { readonly kind: 'stopRead'; readonly id: RequestId }
+  /** Write so many blocks that host memory had no room for, in the order in which they were told. Answer with `ssdWritten`. `what`: which, where contents are real. */
+  | { readonly kind: 'writeSsd'; readonly blocks: number; readonly what?: readonly SsdBlock[] }
+  /** Where contents are real: a slot of SSD is to hold nothing any more. */
+  | { readonly kind: 'eraseSsd'; readonly slot: SlotId }
+  /** Where contents are real: copy pages of the pool, before anything that comes after. */
+  | { readonly kind: 'copyPages'; readonly from: Int32Array; readonly to: Int32Array }
   /** What is under way of this stream may be dropped: nobody wants it any more. */
   | {
       readonly kind: 'stopStream';

@@ -1,7 +1,7 @@
 // What an instance is made with.
 
 import type { BatchLimits } from '../policy/batching/step-budget.ts';
-import type { BlockCacheConfig } from '../policy/blocks/block-cache.ts';
+import type { TiersConfig } from '../policy/blocks/block-cache.ts';
 import type { EvictionKind } from '../policy/blocks/eviction.ts';
 import type { StepPredictor } from '../policy/cost/step-shape.ts';
 import type { LayerGroup } from '../util/step.ts';
@@ -24,7 +24,9 @@ export interface InstanceConfig {
   /** With other instances to hand prompts to, or to take them from. */
   readonly handOff?: HandOffConfig;
   /** Blocks of host memory and SSD that hold cached keys and values besides. Undefined: what leaves the pool is gone. */
-  readonly tiers?: BlockCacheConfig['tiers'];
+  readonly tiers?: Omit<TiersConfig, 'mover'> | undefined;
+  /** Blocks of the tiers have contents: effects say what is to be moved. `onSsd`: what lies there from before, (blocks, 6) slot, depth and digest, those written first first. */
+  readonly contents?: { readonly onSsd: Uint32Array } | undefined;
   /** Of the pages, what pinned prefixes may hold; what other requests may be is that much shorter. Undefined: nothing is pinned. */
   readonly pinShare?: number | undefined;
   /** Lends memory to other instances and borrows from them; only for models of one layer group without a window. */

@@ -1,6 +1,7 @@
 // What the machines hear: every event that an instance or a conductor reacts to, as plain data.
 import type { BlockChain } from '../policy/blocks/block-chain.ts';
 import type { BlockJournal, BlockSnapshot } from '../policy/blocks/block-journal.ts';
+import type { SlotId } from '../policy/blocks/block-tier.ts';
 import type { StepResult } from '../util/step.ts';
 import type { InstanceRole } from './dispatch.ts';
 import type { MoveNumber } from './lending/block-moves.ts';
@@ -112,9 +113,21 @@ export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =
       readonly held: readonly GenerationEvent[];
     }
   /** A source has done its part: the blocks of the request's prompt before `to` are here. Late, doubled or unknown: nothing to do. */
-  | { readonly kind: 'loaded'; readonly id: RequestId; readonly source: LoadSource; readonly to: number }
+  | {
+      readonly kind: 'loaded';
+      readonly id: RequestId;
+      readonly source: LoadSource;
+      readonly to: number;
+      /** A slot of SSD that did not hold what it should. */
+      readonly bad?: SlotId | undefined;
+    }
   /** The oldest `blocks` of the blocks that `writeSsd` told are on SSD. More than were told: those that were. */
-  | { readonly kind: 'ssdWritten'; readonly blocks: number }
+  | {
+      readonly kind: 'ssdWritten';
+      readonly blocks: number;
+      /** Which of them, by number, could not be written. */
+      readonly failed?: readonly number[];
+    }
   /** What `streamPrefix` was to send has left, or never will. */
   | { readonly kind: 'prefixSent'; readonly id: RequestId; readonly to: InstanceIndex }
   /** The stream of a hand-off broke before all had left. */

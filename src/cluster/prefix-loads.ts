@@ -41,7 +41,7 @@ interface Load<S> {
 /** The instance, as its loads see it. */
 interface Owner<S> {
   /** Get it: it is answered by `arrive`. */
-  readonly ask: (served: S, part: LoadPart) => void;
+  readonly ask: (served: S, part: LoadPart, landing: Landing) => void;
   /** It is not wanted any more. */
   readonly stop: (served: S, part: LoadPart) => void;
   readonly spares: Spares;
@@ -119,7 +119,7 @@ export class PrefixLoads<S extends Served> {
     this.#wishes.delete(sequence);
     this.#loads.set(served.id, { served, landing, here: own, parts, untilUs: nowUs + patienceUs });
     sequence.loading = true;
-    for (const part of parts) this.#owner.ask(served, part);
+    for (const part of parts) this.#owner.ask(served, part, landing);
   }
 
   #isUnderWay(words: Uint32Array, block: number): boolean {

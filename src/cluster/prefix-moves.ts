@@ -1,7 +1,8 @@
 // The prefixes that come to an instance and leave it: what its peers and its driver tell it about them.
 import type { BlockCache } from '../policy/blocks/block-cache.ts';
 import type { SlotId } from '../policy/blocks/block-tier.ts';
-import type { Spares } from '../policy/blocks/moving-prefix.ts';
+import type { Landing, Spares } from '../policy/blocks/moving-prefix.ts';
+import type { SsdBlock } from '../policy/blocks/tier-moves.ts';
 import { digestWords } from '../util/blake2s.ts';
 import type { Push } from './hand-offs.ts';
 import type { InstanceEvent, InstanceIndex, PrefixFetch, PrefixMessage } from './messages.ts';
@@ -25,8 +26,8 @@ export class PrefixMoves<Request, S extends Served> {
   readonly #push: Push<Request>;
   readonly #cache: BlockCache;
   readonly #stagings: PrefixStagings;
-  /** Slots of SSD that are being read, by request. */
-  readonly #ssdReads = new Map<RequestId, readonly SlotId[]>();
+  /** What is being read of SSD, by request. */
+  readonly #ssdReads = new Map<RequestId, readonly SsdBlock[]>();
 
   constructor(cache: BlockCache, { push, spares }: Owner<Request>) {
     this.#push = push;
@@ -38,7 +39,7 @@ export class PrefixMoves<Request, S extends Served> {
       send: (to, id, chain, from) => void this.sends.send(to, id, chain, from),
     });
     this.loads = new PrefixLoads(cache, {
-      ask: (served, part) => this.#ask(served, part),
+      ask: (served, part, landing) => this.#ask(served, part, landing),
       stop: (served, part) => this.#stop(served, part),
       spares,
     });
@@ -54,29 +55,30 @@ export class PrefixMoves<Request, S extends Served> {
   tell(event: MoveEvent): string | undefined {
     switch (event.kind) {
       case 'loaded':
-        if (event.source === 'ssd' && this.#stagings.read(event.id)) return undefined;
-        if (event.source === 'ssd') this.#readOfSsd(event.id);
+        if (event.source === 'ssd' && this.#stagings.read(event.id, event.to, event.bad)) return undefined;
+        if (event.source === 'ssd') this.#readOfSsd(event.id, event.bad);
         return this.loads.arrive(event.id, event.source, event.to)
           ? undefined
           : `request ${event.id} does not wait for it`;
       case 'prefixSent':
         return this.sends.sent(event.to, event.id) ? undefined : `nothing is being sent for request ${event.id}`;
       case 'ssdWritten':
-        this.#cache.lower?.written(event.blocks);
+        this.#cache.lower?.written(event.blocks, event.failed);
         return undefined;
     }
   }
 
   /** What host memory had no room for since the last call is to be written. */
   writeSsd(): void {
-    const blocks = this.#cache.lower?.takeWrites() ?? 0;
-    if (blocks > 0) this.#push({ kind: 'writeSsd', blocks });
+    const writes = this.#cache.lower?.takeWrites();
+    if (writes === undefined || writes.count === 0) return;
+    this.#push({ kind: 'writeSsd', blocks: writes.count, ...(writes.blocks && { what: writes.blocks }) });
   }
 
-  #readOfSsd(id: RequestId): void {
-    const slots = this.#ssdReads.get(id);
+  #readOfSsd(id: RequestId, bad?: SlotId): void {
+    const blocks = this.#ssdReads.get(id);
     this.#ssdReads.delete(id);
-    if (slots !== undefined) this.#cache.lower?.readOfSsd(slots);
+    if (blocks !== undefined) this.#cache.lower?.readOfSsd(blocks, bad);
   }
 
   /** Returns why the message changed nothing, where it did not. */
@@ -94,11 +96,12 @@ export class PrefixMoves<Request, S extends Served> {
     }
   }
 
-  #ask({ id, sequence }: S, { source, from, to }: LoadPart): void {
+  #ask({ id, sequence }: S, { source, from, to }: LoadPart, landing: Landing): void {
+    const { lower } = this.#cache;
     if (source === 'ssd') {
-      const slots = this.#cache.lower?.readSsd(sequence.chain, from, to) ?? [];
-      this.#ssdReads.set(id, slots);
-      this.#push({ kind: 'readSsd', id, blocks: slots.length, to });
+      const blocks = lower?.readSsd(sequence.chain, from, to, landing) ?? [];
+      this.#ssdReads.set(id, blocks);
+      this.#push({ kind: 'readSsd', id, blocks: blocks.length, to, ...(lower?.moves && { what: blocks }) });
       return;
     }
     const chain = { blocks: to, words: sequence.chain.words.slice(0, to * digestWords) };
@@ -106,7 +109,9 @@ export class PrefixMoves<Request, S extends Served> {
   }
 
   #stop({ id }: S, { source }: LoadPart): void {
-    if (source === 'ssd') this.#readOfSsd(id);
-    else this.#push({ kind: 'send', to: source, message: { kind: 'unwanted', id } });
+    if (source === 'ssd') {
+      if (this.#cache.lower?.moves !== undefined) this.#push({ kind: 'stopRead', id });
+      this.#readOfSsd(id);
+    } else this.#push({ kind: 'send', to: source, message: { kind: 'unwanted', id } });
   }
 }

@@ -3,16 +3,17 @@ import type { BlockCache } from '../policy/blocks/block-cache.ts';
 import type { BlockChain } from '../policy/blocks/block-chain.ts';
 import type { SlotId } from '../policy/blocks/block-tier.ts';
 import { type Landing, landPrefix, type Spares } from '../policy/blocks/moving-prefix.ts';
+import type { SsdBlock } from '../policy/blocks/tier-moves.ts';
 import type { InstanceEffect } from './effects.ts';
 import type { InstanceIndex } from './messages.ts';
 import type { RequestId } from './ports.ts';
 
 interface Staging {
   readonly landing: Landing;
-  /** Blocks `from..to` of the chain come, those on SSD from these slots. */
+  /** Blocks `from..to` of the chain come, these from SSD. */
   readonly from: number;
   readonly to: number;
-  readonly slots: readonly SlotId[];
+  readonly read: readonly SsdBlock[];
   readonly send: () => void;
 }
 
@@ -46,19 +47,19 @@ export class PrefixStagings {
     const chain = { blocks: end, words: wanted.words };
     const landing = landPrefix(this.#cache, chain, here, end, this.#owner.spares);
     if (landing === undefined) return false;
-    const slots = lower.readSsd(chain, here, end);
+    const read = lower.readSsd(chain, here, end, landing);
     const send = () => this.#owner.send(to, id, chain, from);
-    this.#stagings.set(name, { landing, from: here, to: end, slots, send });
-    this.#owner.push({ kind: 'readSsd', id: name, blocks: slots.length, to: end });
+    this.#stagings.set(name, { landing, from: here, to: end, read, send });
+    this.#owner.push({ kind: 'readSsd', id: name, blocks: read.length, to: end, ...(lower.moves && { what: read }) });
     return true;
   }
 
-  /** Read: it leaves. False when it is not expected. */
-  read(name: string): boolean {
+  /** Read, before block `to`: it leaves. False when it is not expected. `bad`: a slot of SSD that did not hold what it should. */
+  read(name: string, to: number, bad?: SlotId): boolean {
     const staging = this.#stagings.get(name);
     if (staging === undefined) return false;
-    staging.landing.fill(staging.from, staging.to, 'ssd');
-    this.#close(name, staging);
+    staging.landing.fill(staging.from, Math.min(to, staging.to), 'ssd');
+    this.#close(name, staging, bad);
     staging.send();
     return true;
   }
@@ -68,13 +69,14 @@ export class PrefixStagings {
     const name = nameOf(to, id);
     const staging = this.#stagings.get(name);
     if (staging === undefined) return false;
+    if (this.#cache.lower?.moves !== undefined) this.#owner.push({ kind: 'stopRead', id: name });
     this.#close(name, staging);
     return true;
   }
 
-  #close(name: string, { landing, slots }: Staging): void {
+  #close(name: string, { landing, read }: Staging, bad?: SlotId): void {
     this.#stagings.delete(name);
-    this.#cache.lower?.readOfSsd(slots);
+    this.#cache.lower?.readOfSsd(read, bad);
     landing.close();
   }
 }

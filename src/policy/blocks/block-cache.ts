@@ -11,6 +11,12 @@ import { type LandedPrompt, LandingPages } from './landing-pages.ts';
 import { blockPages, blocksFor, capacityTokens } from './layer-groups.ts';
 import { LowerTiers, type LowerTiersConfig } from './lower-tiers.ts';
 import { PagePool } from './page-pool.ts';
+import { type TierMover, TierMoves } from './tier-moves.ts';
+
+export interface TiersConfig extends Omit<LowerTiersConfig, 'eviction' | 'moves'> {
+  /** Where contents are real: what moves them. The pool's pages behind all others are host memory's, slot by slot. */
+  readonly mover?: TierMover | undefined;
+}
 
 export interface BlockCacheConfig {
   readonly pages: number;
@@ -22,7 +28,7 @@ export interface BlockCacheConfig {
   /** Pages besides, where prompts computed elsewhere land. */
   readonly landingPages?: number | undefined;
   /** Where blocks are kept besides; for models of one layer group. */
-  readonly tiers?: Omit<LowerTiersConfig, 'eviction'> | undefined;
+  readonly tiers?: TiersConfig | undefined;
   /** Of the pages, what may be kept from sequences: 0 unless given. */
   readonly pinShare?: number | undefined;
 }
@@ -74,7 +80,8 @@ export class BlockCache {
     if (tiers === undefined) return;
     if (groups.length > 1)
       throw new Error(`Cannot keep blocks in lower tiers: ${groups.length} layer groups share them`);
-    this.lower = new LowerTiers({ ...tiers, eviction }, (words, at) => this.#told.holds(words, at));
+    const moves = tiers.mover && new TierMoves(this.#told.pool, this.pages.ids, tiers.mover);
+    this.lower = new LowerTiers({ ...tiers, eviction, moves }, (words, at) => this.#told.holds(words, at));
     this.#told.journal = this.lower;
   }
 
@@ -211,8 +218,18 @@ export class BlockCache {
     while (end < inHost && this.allocate(table)) end++;
     if (end === from) return from;
     lower.read(chain, from, end, again);
+    const own = lower.moves && Int32Array.from({ length: end - from }, (_, i) => table.groups[0].blocks.at(from + i));
     this.commit(chain, from, end, table);
+    if (own !== undefined) this.#load(lower, chain, from, own, table);
     return end;
+  }
+
+  /** The contents of blocks that were taken for the chain's from `from` on, as far as the table still has them. */
+  #load(lower: LowerTiers, chain: BlockChain, from: number, own: Int32Array, table: BlockTable): void {
+    for (let i = 0; i < own.length; i++) {
+      const block = own[i];
+      if (table.groups[0].blocks.at(from + i) === block) lower.load(chain, from + i, block);
+    }
   }
 
   /** Appends an empty block of every group to the table, evicting if need be; false, and none appended, when too much is in use. */

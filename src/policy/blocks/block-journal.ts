@@ -26,8 +26,8 @@ export interface BlockSnapshot {
 
 /** Hears of every block that a cache comes to hold or loses. */
 export interface BlockListener {
-  /** The block of the digest at `words[at..at+4]` was stored or removed. `depth`: blocks before it plus one, of one that was stored. */
-  record(words: Uint32Array, at: number, stored: boolean, depth: number): void;
+  /** The block of the digest at `words[at..at+4]` was stored or removed. Of one that was stored `depth` is blocks before it plus one, and `block` which one of the pool it is, if it is there. */
+  record(words: Uint32Array, at: number, stored: boolean, depth: number, block?: number): void;
 }
 
 /** Gathers changes for the next journal, in arrays that are used again for the one after. */

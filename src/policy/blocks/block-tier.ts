@@ -139,6 +139,29 @@ export class BlockTier {
     return this.#above[slot] === 1;
   }
 
+  /** Blocks before it plus one, of a block that is here or on its way. */
+  depth(slot: SlotId): number {
+    return this.#queue.depth(slot);
+  }
+
+  /** What lay in these slots before is there: (blocks, 6) slot, depth and digest, least recently stored first. While it holds nothing; slots that it has not are left out. */
+  restore(blocks: Uint32Array): void {
+    while (this.#state.length < this.capacity) this.#grow();
+    for (let i = 0; i < blocks.length; i += 2 + digestWords) {
+      const slot = blocks[i] as SlotId;
+      if (slot >= this.capacity || this.#table.getOrSet(blocks, i + 2, slot) !== undefined) continue;
+      this.tick();
+      for (let w = 0; w < digestWords; w++) this.#digests[slot * digestWords + w] = blocks[i + 2 + w];
+      this.#state[slot] = isHeld;
+      this.#held++;
+      this.#queue.begin(slot, blocks[i + 1] as number);
+      this.#queue.add(slot);
+    }
+    this.#freeCount = 0;
+    for (let slot = this.capacity - 1; slot >= 0; slot--)
+      if (this.#state[slot] === isFree) this.#freeSlots[this.#freeCount++] = slot;
+  }
+
   /** The block is used once more. */
   touch(slot: SlotId): void {
     this.#queue.touch(slot);
@@ -216,8 +239,9 @@ export class BlockTier {
     above.set(this.#above);
     this.#above = above;
     this.#queue.grow(slots);
-    // None was free.
-    this.#freeSlots = new Int32Array(slots);
+    const freeSlots = new Int32Array(slots);
+    freeSlots.set(this.#freeSlots);
+    this.#freeSlots = freeSlots;
     for (let slot = slots - 1; slot >= before; slot--) this.#freeSlots[this.#freeCount++] = slot;
   }
 

@@ -223,7 +223,7 @@ export class GroupCache {
     if (this.#tree !== undefined && index > 0 && (parent === undefined || this.#index.depth(parent) !== index))
       throw new Error(`Cannot index a block: its parent is unknown: block ${block} at depth ${index + 1}`);
     this.#changes++;
-    this.journal?.record(chain.words, index * digestWords, true, index + 1);
+    this.journal?.record(chain.words, index * digestWords, true, index + 1, block);
     this.#index.insert(chain.words, index * digestWords, block, index + 1);
     this.#tree?.insert(block, parent);
     this.#queue.begin(this.offset + block, index + 1);

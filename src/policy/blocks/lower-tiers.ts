@@ -3,22 +3,25 @@ import { digestWords } from '../../util/blake2s.ts';
 import { Int32List } from '../../util/int32-list.ts';
 import type { BlockChain } from './block-chain.ts';
 import type { BlockListener } from './block-journal.ts';
+import type { BlockId } from './block-pool.ts';
 import { BlockTier, type SlotId } from './block-tier.ts';
 import type { EvictionKind } from './eviction.ts';
+import type { Landing } from './moving-prefix.ts';
+import { type BegunWrites, SsdWrites } from './ssd-writes.ts';
+import { digestAt, type SsdBlock, type TierMoves } from './tier-moves.ts';
 
 export interface LowerTiersConfig {
   readonly hostBlocks: number;
   /** 0: there is no SSD. */
   readonly ssdBlocks: number;
   readonly eviction: EvictionKind;
+  /** Undefined: blocks have no contents. */
+  readonly moves?: TierMoves | undefined;
 }
 
 /** Where a block was before host memory had it; `host`: it was computed here. */
 const origins = ['host', 'ssd', 'instance'] as const;
 export type BlockOrigin = (typeof origins)[number];
-
-/** Blocks on their way from host memory to SSD at once, at most: they lie in buffers of their own. What goes beyond is lost. */
-const writingMax = 64;
 
 /**
  * A block that device memory comes to hold is copied to host memory at once (Mooncake, section 5.2: stored layer by layer while it is computed),
@@ -34,10 +37,8 @@ export class LowerTiers implements BlockListener {
   listener: BlockListener | undefined;
   /** Slots of host memory that are being read. */
   readonly #reading = new Int32List();
-  /** Slots of SSD that are being written, in order; told by `takeWrites`. */
-  readonly #writes = new Int32List();
-  #writing = 0;
-  #lost = 0;
+  readonly moves: TierMoves | undefined;
+  readonly #writes: SsdWrites;
   /** Slots of host memory that somebody brings contents for. */
   #expected = 0;
   #newReads = 0;
@@ -45,27 +46,41 @@ export class LowerTiers implements BlockListener {
 
   /** @param onDevice does device memory hold the block of the digest at `words[at..at+4]`? */
   constructor(config: LowerTiersConfig, onDevice: (words: Uint32Array, at: number) => boolean) {
-    const { hostBlocks, ssdBlocks, eviction } = config;
+    const { hostBlocks, ssdBlocks, eviction, moves } = config;
     this.#onDevice = onDevice;
     this.host = new BlockTier(hostBlocks, eviction, (words, at, depth, above) =>
       this.#leftHost(words, at, depth, above),
     );
     if (ssdBlocks > 0) this.ssd = new BlockTier(ssdBlocks, eviction, (words, at) => this.#leftSsd(words, at));
+    this.moves = moves;
+    this.#writes = new SsdWrites(this.host, this.ssd, moves);
   }
 
   /** Blocks that would have gone to SSD, but too many were on their way. */
   get lost(): number {
-    return this.#lost;
+    return this.#writes.lost;
   }
 
   /** What device memory holds has changed. */
-  record(words: Uint32Array, at: number, stored: boolean, depth: number): void {
+  record(words: Uint32Array, at: number, stored: boolean, depth: number, block?: BlockId): void {
     // Most that comes and goes there is or was here: one look tells.
     const known = this.host.find(words, at);
     const slot = known === undefined && stored ? this.host.put(words, at, depth) : known;
     if (slot !== undefined) this.host.setAbove(slot, stored);
     if (known !== undefined) return;
+    if (slot !== undefined) this.#stored(slot, block);
     if (this.ssd?.expects(words, at) !== true) this.listener?.record(words, at, stored, depth);
+  }
+
+  #stored(slot: SlotId, block: BlockId | undefined): void {
+    if (block !== undefined) this.moves?.store(block, slot);
+    this.#writes.stored(slot);
+  }
+
+  /** SSD holds blocks from before: (blocks, 6) slot, depth and digest, those written first first. While nothing else is held. */
+  restore(blocks: Uint32Array): void {
+    this.ssd?.restore(blocks);
+    this.ssd?.forEach((words, at) => void this.listener?.record(words, at, true, 0));
   }
 
   /** Blocks touched between two ticks count as used at once. */
@@ -105,6 +120,12 @@ export class LowerTiers implements BlockListener {
     this.#newReads += to - from;
   }
 
+  /** The contents of the chain's block at `index`, which is being read, go to a block of the pool. */
+  load(chain: BlockChain, index: number, block: BlockId): void {
+    const slot = this.host.find(chain.words, index * digestWords);
+    if (slot !== undefined) this.moves?.load(slot, block);
+  }
+
   /** Blocks of which `read` was told since the last call. */
   takeReads(): number {
     const blocks = this.#newReads;
@@ -139,6 +160,7 @@ export class LowerTiers implements BlockListener {
     const at = slot * digestWords;
     const above = this.#onDevice(digests, at);
     this.host.setAbove(slot, above);
+    this.#writes.stored(slot);
     if (above || this.ssd?.expects(digests, at) === true) return;
     this.listener?.record(digests, at, true, 0);
   }
@@ -160,36 +182,50 @@ export class LowerTiers implements BlockListener {
     return this.host.find(words, at) !== undefined || this.ssd?.find(words, at) !== undefined;
   }
 
-  /** Slots of SSD that hold those of the chain's blocks `from..to` that host memory has not: they are being read until `readOfSsd`. */
-  readSsd(chain: BlockChain, from: number, to: number): readonly SlotId[] {
-    const slots: SlotId[] = [];
+  /**
+   * Those of the chain's blocks `from..to` that SSD has and host memory has not: they are being read until `readOfSsd`. Contents go where
+   * there is `room` for the block in host memory.
+   */
+  readSsd(chain: BlockChain, from: number, to: number, room: Pick<Landing, 'slot'>): readonly SsdBlock[] {
+    const blocks: SsdBlock[] = [];
     for (let i = from; i < to; i++) {
       const at = i * digestWords;
       const slot = this.host.find(chain.words, at) === undefined ? this.ssd?.find(chain.words, at) : undefined;
       if (slot === undefined) continue;
+      const into = room.slot(i);
+      // Somebody else brings it.
+      if (into === undefined && this.moves !== undefined) continue;
       this.ssd?.pin(slot);
-      slots.push(slot);
+      const page = into === undefined ? 0 : (this.moves?.pageOf(into) ?? 0);
+      blocks.push({ slot, page, depth: i + 1, digest: digestAt(chain.words, at) });
     }
-    return slots;
-  }
-
-  readOfSsd(slots: readonly SlotId[]): void {
-    for (const slot of slots) this.ssd?.unpin(slot);
-  }
-
-  /** How many blocks have begun to go to SSD since the last call, oldest first: each is there once `written` has been called for it. */
-  takeWrites(): number {
-    const blocks = this.#writes.length - this.#writing;
-    this.#writing = this.#writes.length;
     return blocks;
   }
 
-  /** The oldest `blocks` writes have ended: no more than are under way. */
-  written(blocks: number): void {
-    const ended = Math.min(blocks, this.#writing);
-    for (let i = 0; i < ended; i++) this.ssd?.arrived(this.#writes.at(i));
-    this.#writes.shift(ended);
-    this.#writing -= ended;
+  /** `bad`: the slot that did not hold what it should. */
+  readOfSsd(blocks: readonly SsdBlock[], bad?: SlotId): void {
+    for (const { slot } of blocks) this.ssd?.unpin(slot);
+    if (bad === undefined || this.ssd === undefined || this.ssd.isPinned(bad)) return;
+    this.ssd.drop(bad);
+    // The slot is free, and its digest stays until it is taken anew.
+    this.#tellGone(this.ssd.digests, bad * digestWords);
+  }
+
+  /** What has begun to go to SSD since the last call. */
+  takeWrites(): BegunWrites {
+    return this.#writes.take();
+  }
+
+  /** The oldest `blocks` writes have ended: no more than are under way. `failed`: those of them, by number, that could not be written. */
+  written(blocks: number, failed: readonly number[] = []): void {
+    for (const slot of this.#writes.written(blocks, failed)) this.#dropOfSsd(slot);
+  }
+
+  #dropOfSsd(slot: SlotId): void {
+    if (this.ssd === undefined) return;
+    this.ssd.drop(slot);
+    this.moves?.erase(slot);
+    this.#tellGone(this.ssd.digests, slot * digestWords);
   }
 
   /** Drops the chain's first `blocks` blocks, whose contents are suspect, as far as nobody needs them. */
@@ -201,8 +237,10 @@ export class LowerTiers implements BlockListener {
         const slot = tier?.find(chain.words, at);
         if (slot === undefined || tier === undefined || tier.isPinned(slot)) continue;
         tier.drop(slot);
+        if (tier === this.ssd) this.moves?.erase(slot);
         dropped = true;
       }
+      this.#writes.doubt(chain.words, at);
       if (dropped) this.#tellGone(chain.words, at);
     }
   }
@@ -230,13 +268,8 @@ export class LowerTiers implements BlockListener {
   }
 
   #leftHost(words: Uint32Array, at: number, depth: number, onDevice: boolean): void {
-    const { ssd } = this;
-    if (ssd !== undefined && !ssd.expects(words, at)) {
-      const slot = this.#writes.length < writingMax ? ssd.take(words, at, depth) : undefined;
-      if (slot === undefined) this.#lost++;
-      else this.#writes.push(slot);
-    }
-    if (!onDevice && ssd?.expects(words, at) !== true) this.listener?.record(words, at, false, 0);
+    this.#writes.left(words, at, depth);
+    if (!onDevice && this.ssd?.expects(words, at) !== true) this.listener?.record(words, at, false, 0);
   }
 
   #leftSsd(words: Uint32Array, at: number): void {
@@ -259,7 +292,7 @@ export class LowerTiers implements BlockListener {
     });
     if (this.host.arriving !== this.#expected)
       throw new Error(`Tiers broken: ${this.host.arriving} blocks come to host memory, ${this.#expected} are brought`);
-    if (this.#writes.length !== (this.ssd?.arriving ?? 0))
-      throw new Error(`Tiers broken: ${this.ssd?.arriving} blocks come to SSD, ${this.#writes.length} are written`);
+    if (this.#writes.underWay !== (this.ssd?.arriving ?? 0))
+      throw new Error(`Tiers broken: ${this.ssd?.arriving} blocks come to SSD, ${this.#writes.underWay} are written`);
   }
 }

@@ -13,6 +13,8 @@ export type Spares = (pages: number) => boolean;
 export interface Landing {
   /** The chain's blocks before this one are here already, or have room. */
   readonly blocks: number;
+  /** Where in host memory a block is expected; undefined: elsewhere, or by somebody else. */
+  slot(block: number): SlotId | undefined;
   /** Blocks `from..to` are here: they are cache from now on. */
   fill(from: number, to: number, origin: BlockOrigin): void;
   /** Lets go of all; room that was not filled is free again. */
@@ -75,6 +77,10 @@ class PoolTable implements Landing {
     return new PoolTable(cache, chain, own, to);
   }
 
+  slot(): undefined {
+    return undefined;
+  }
+
   fill(from: number, to: number): void {
     this.#cache.leaveBehind(this.#table, to * this.#cache.blockTokens);
     this.#cache.commit(this.#chain, from, to, this.#table);
@@ -115,6 +121,10 @@ class HostLanding implements Landing {
       slots.push(slot);
     }
     return new HostLanding(lower, own, slots);
+  }
+
+  slot(block: number): SlotId | undefined {
+    return this.#slots[block - this.#from];
   }
 
   fill(from: number, to: number, origin: BlockOrigin): void {
