@@ -19,6 +19,7 @@ BlockStore::~BlockStore() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     closing_ = true;
+    reads_.erase(reads_.begin() + (working_on_ != 0 && !reads_.empty() && reads_.front().number == working_on_ ? 1 : 0), reads_.end());
   }
   changed_.notify_all();
   thread_.join();
@@ -73,7 +74,7 @@ void BlockStore::serve() {
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
     changed_.wait(lock, [this] { return closing_ || !reads_.empty() || !writes_.empty(); });
-    if (closing_) return;
+    if (reads_.empty() && writes_.empty()) return;
     const Kind kind = reads_.empty() ? writes_.front().kind : Kind::read;
     const Job& job = queue_of(kind).front();
     const StoredBlock block = job.blocks[job.next];

@@ -41,6 +41,7 @@ class BlockStore {
   /** `wake` is called by the thread of the store when there is a result to take. Throws as `Slab` does. */
   BlockStore(std::shared_ptr<KvPool> pool, int pages_of_block, const std::string& path, int slots, const std::array<uint8_t, 32>& identity,
              std::function<void()> wake);
+  /** Ends when what was to be written is. */
   ~BlockStore();
   BlockStore(const BlockStore&) = delete;
   BlockStore& operator=(const BlockStore&) = delete;

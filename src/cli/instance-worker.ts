@@ -19,6 +19,7 @@ import { openModel } from '../weights/open-model.ts';
 import { createBackend } from './backend.ts';
 import { blockRoot } from './block-root.ts';
 import { defaultKvBytes } from './kv-memory.ts';
+import { openTiers, tierSizes } from './instance-tiers.ts';
 import type { InstanceSettings } from './worker-settings.ts';
 
 const computeNiceness = 5;
@@ -49,21 +50,27 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
   const kvBytes = settings.kvBytes ?? defaultKvBytes(model.kv, contextTokens, settings.instances);
   // Beside what is its own: room for the longest prompt, so that every one can land.
   const landingPages = data.lands ? pagesFor(model.kv.groups, contextTokens, pageTokens) : 0;
-  const pageBytes = landingPages * model.kv.pageBytes;
+  const sizes = tierSizes(settings, model.kv);
+  const otherPages = landingPages + (sizes?.pages ?? 0);
+  const otherBytes = otherPages * model.kv.pageBytes;
   const { tokensMax, logitRowsMax } = batchLimits;
-  const engine = new Engine({ model, backend, tokensMax, logitRowsMax, kvBytes: kvBytes + pageBytes });
+  const engine = new Engine({ model, backend, tokensMax, logitRowsMax, kvBytes: kvBytes + otherBytes });
+  const wake = (): void => loop.wake();
+  const place = { kv: model.kv, pool: engine.pool, isa: backend.isa, root, hashKey };
+  const tiers = sizes && openTiers(settings.tiers?.ssd, { ...place, sizes }, wake);
   const machine = createTokenInstance({
-    pages: engine.pages - landingPages,
+    pages: engine.pages - otherPages,
     groups: model.kv.groups,
     eviction: settings.eviction,
     limits: batchLimits,
     // The conductor on the gateway's thread is the one that refuses.
     queueMax: Number.MAX_SAFE_INTEGER,
     root,
-    // Blocks never leave this process, so nobody outside has to know the key: identities cannot be forged from there.
+    // Who does not know the key cannot forge identities.
     hashKey,
     handOff: { layerWise: true, landingTokens: 0, landingPages, rechecks: settings.rechecks },
     journalLife: 1,
+    ...tiers?.machine,
   });
   const peers = waysTo(data.peers, port);
   const handOffs =
@@ -71,10 +78,10 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
       ? undefined
       : new LiveHandOffs({
           peers,
-          messenger: createMessenger(data.tcp, engine, () => loop.wake()),
+          messenger: createMessenger(data.tcp, engine, wake),
           shape: { groups: model.kv.groups, layers: engine.layers },
         });
-  const loop = new InstanceLoop(machine, engine, port, new Int32Array(data.abort), console.error, handOffs);
+  const loop = new InstanceLoop(machine, engine, port, new Int32Array(data.abort), console.error, handOffs, tiers?.live);
   const description = {
     weights: `${settings.weights} (${model.packedTypes.join(', ')})`,
     // A layer whose weights are not quantised takes bf16 where int8 was asked for.
@@ -82,7 +89,8 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
     isa: backend.isa,
     threads: backend.threads,
     weightBytes: model.weightsBytes,
-    kvBytes: engine.pages * model.kv.pageBytes,
+    kvBytes: (engine.pages - (sizes?.pages ?? 0)) * model.kv.pageBytes,
+    tiers: tiers?.description,
     contextTokens,
     capacityTokens: machine.capacityTokens,
     role,

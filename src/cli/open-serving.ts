@@ -1,7 +1,9 @@
 // Opens a model for serving: its text side on this thread, its engine on a worker thread.
+import { join } from 'node:path';
 import type { AdmissionSettings } from '../cluster/length-admission.ts';
 import { LiveCluster } from '../live/live-cluster.ts';
 import { openModel } from '../weights/open-model.ts';
+import { blockKeyOf } from './block-key.ts';
 import { locateModel } from './locate-model.ts';
 import { type InstanceOptions, type ModelOptions, oneInstance } from './options.ts';
 import { contextTokens } from './served-model.ts';
@@ -21,9 +23,14 @@ export interface ServingOptions {
   /** What requests may wait, and who is taken; as long as it takes, and all, unless given. */
   readonly admission?: AdmissionSettings | undefined;
   readonly transport?: 'memory' | 'tcp' | undefined;
+  /** Host memory of each instance, and a folder for blocks on SSD with what all instances may put there. */
+  readonly hostMemory?: number | undefined;
+  readonly ssd?: string | undefined;
+  readonly ssdSize?: number | undefined;
 }
 
 const everyone: AdmissionSettings = { kind: 'none', slo: undefined, decodeUs: 0 };
+const ssdSizeDefault = 10 * 2 ** 30;
 
 export async function openServing(options: ModelOptions, serving: ServingOptions): Promise<Serving> {
   const { queue, servedModelName, instances = [oneInstance], transport = 'memory', admission = everyone } = serving;
@@ -34,10 +41,14 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
     // The workers pack weights while this thread builds the tokenizer.
     const cluster = new LiveCluster({
       entry: new URL('./instance-worker.js', import.meta.url),
-      instances: instances.map((own) => ({
+      instances: instances.map((own, i) => ({
         role: own.role,
-        settings: instanceSettings(options, own, path, context, instances.length, admission.kind !== 'none'),
+        settings: {
+          ...instanceSettings(options, own, path, context, instances.length, admission.kind !== 'none'),
+          tiers: tiersOf(serving, i, instances.length),
+        },
       })),
+      hashKey: serving.ssd === undefined ? undefined : blockKeyOf(serving.ssd),
       transport,
       admission,
       queueMax: queue,
@@ -61,6 +72,17 @@ async function textOrClosed(cluster: LiveCluster, open: () => TextSide): Promise
     await cluster.close();
     throw error;
   }
+}
+
+/** What is given of SSD is shared out. */
+function tiersOf(
+  { hostMemory, ssd, ssdSize = ssdSizeDefault }: ServingOptions,
+  index: number,
+  instances: number,
+): InstanceSettings['tiers'] {
+  if (hostMemory === undefined && ssd === undefined) return undefined;
+  const bytes = Math.floor(ssdSize / instances);
+  return { hostBytes: hostMemory, ssd: ssd === undefined ? undefined : { path: join(ssd, `instance-${index}`), bytes } };
 }
 
 /** What the smallest instance has; undefined where each takes what the context needs. */

@@ -14,4 +14,13 @@ export interface InstanceSettings {
   /** What has landed is refused where its decode would be late. */
   readonly rechecks: boolean;
   readonly eviction: ModelOptions['eviction'];
+  /** Where blocks are kept besides; undefined: what leaves the pool is gone. */
+  readonly tiers?:
+    | {
+        /** Undefined: as much as prompts that are read of SSD pass through. */
+        readonly hostBytes: number | undefined;
+        /** `path` without what its files end with. */
+        readonly ssd: { readonly path: string; readonly bytes: number } | undefined;
+      }
+    | undefined;
 }

@@ -1,6 +1,6 @@
 // The instance machine: takes requests, plans steps over its KV memory, and turns step results into events.
 import { Batcher } from '../policy/batching/batcher.ts';
-import { BlockCache } from '../policy/blocks/block-cache.ts';
+import type { BlockCache } from '../policy/blocks/block-cache.ts';
 import type { BlockPool } from '../policy/blocks/block-pool.ts';
 import { wideZero } from '../util/wide-zero.ts';
 import { overloaded, Throughput, tooLargeToLand, tooLong } from './admission.ts';
@@ -10,6 +10,7 @@ import type { DecodeLeg } from './departures.ts';
 import type { InstanceEffect } from './effects.ts';
 import { HandOffs } from './hand-offs.ts';
 import { HostTraffic } from './host-traffic.ts';
+import { createCache } from './instance-cache.ts';
 import type { InstanceConfig } from './instance-config.ts';
 import { InstanceTotals } from './instance-totals.ts';
 import { landingMemory } from './landing-memory.ts';
@@ -61,8 +62,9 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   /** @param work made over the pools of the layer groups */
   constructor(config: InstanceConfig, work: (pools: readonly BlockPool[]) => Work<Request, S, Plan, Result>) {
     this.#config = config;
-    this.#cache = new BlockCache({ ...config, landingPages: config.handOff?.landingPages });
+    this.#cache = createCache(config, (effect) => this.#effects.push(effect));
     this.#journal = new CacheJournal(this.#cache, config.journalLife);
+    if (config.contents !== undefined) this.#cache.lower?.restore(config.contents.onSsd);
     this.borrower =
       config.borrowing && new Borrower(config.borrowing, this.#cache, (effect) => this.#effects.push(effect));
     this.mover = config.migration && this.#createMover(config.migration);

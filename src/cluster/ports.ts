@@ -182,6 +182,15 @@ export interface TiersSnapshot {
   /** Blocks loaded to the device, by where they had been. */
   readonly reads: Readonly<Record<'host' | 'ssd' | 'instance', number>>;
   readonly lostBlocks: number;
+  /** Of live instances: bytes between the pool and host memory, and of SSD, and blocks of SSD that were not whole. */
+  readonly moved?:
+    | {
+        readonly copiedBytes: number;
+        readonly ssdReadBytes: number;
+        readonly ssdWrittenBytes: number;
+        readonly badBlocks: number;
+      }
+    | undefined;
 }
 
 /** What serves requests: instances behind a conductor. */

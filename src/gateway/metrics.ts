@@ -1,6 +1,7 @@
 // Prometheus metrics of the gateway and of the instances behind it.
 import { Counter, Gauge, Histogram, Registry } from 'prom-client';
 import type { InferencePort, InstanceSnapshot } from '../cluster/ports.ts';
+import { tierCounters, tierGauges } from './tier-metrics.ts';
 
 const latencySeconds = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60];
 const gapSeconds = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5];
@@ -34,6 +35,7 @@ const instanceGauges: readonly (readonly [string, string, (s: InstanceSnapshot) 
   ['kvasir_instance_kv_pages_cached', 'KV pages of the instance kept as prefix cache', (s) => s.pages.cached],
   ['kvasir_instance_kv_pages_free', 'KV pages of the instance free', (s) => s.pages.free],
   ['kvasir_instance_landing_pages_free', 'Pages where prompts of others may land', (s) => s.landing?.free ?? 0],
+  ...tierGauges,
 ];
 
 /** Counters of each instance. */
@@ -50,6 +52,7 @@ const instanceCounters: typeof instanceGauges = [
     'Connections for KV pages that broke, were refused or given up',
     (s) => s.sent?.faults ?? 0,
   ],
+  ...tierCounters,
 ];
 
 export class GatewayMetrics {

@@ -40,6 +40,26 @@ export interface NativeModule {
   sendPages(messenger: number, landing: number, step: number, parcels: Int32Array, last: number): boolean;
   stopSending(messenger: number, landing: number): void;
   messengerCounts(messenger: number): MessengerCounts;
+  /** Blocks of `pagesOfBlock` pages on SSD, at `path`. `wake` is called in this thread when there are results. */
+  createStore(
+    pool: number,
+    pagesOfBlock: number,
+    path: string,
+    slots: number,
+    identity: Uint8Array,
+    wake: () => void,
+  ): number;
+  freeStore(store: number): void;
+  storeNote(store: number): string;
+  /** (blocks, 6): slot, depth, digest. */
+  storeBlocks(store: number): Uint32Array;
+  /** `kind`: 0 read, 1 write, 2 erase. `blocks` (n, 7): slot, page, depth, digest. */
+  beginStoreJob(store: number, job: number, kind: number, blocks: Uint32Array): void;
+  stopStoreJob(store: number, job: number): void;
+  /** `out` (n, 2): job, blocks done. */
+  takeStoreResults(store: number, out: Int32Array): number;
+  storeCounts(store: number): StoreCounts;
+  copyPages(pool: number, from: Int32Array, to: Int32Array): void;
   /** `host` and `port` to listen at; 32 bytes of key. */
   createReceiver(pool: number, host: string, port: number, key: Uint8Array): number;
   receiverPort(receiver: number): number;
@@ -81,6 +101,16 @@ export interface MessengerCounts {
   /** Of them, those that left while a step ran: hidden behind it. */
   readonly earlyBytes: number;
   readonly copySeconds: number;
+}
+
+/** What a store has moved: `StoreCounts` of `live` tells what each is. */
+export interface StoreCounts {
+  readonly readBytes: number;
+  readonly writtenBytes: number;
+  readonly badBlocks: number;
+  readonly failedWrites: number;
+  readonly seconds: number;
+  readonly error: string;
 }
 
 export interface TcpMessengerCounts extends MessengerCounts {

@@ -7,6 +7,7 @@ import type { TokenInstance } from '../cluster/token-work.ts';
 import type { Engine } from '../engine/engine.ts';
 import { Alarm, nowUs } from './alarm.ts';
 import type { LiveHandOffs, PeerWire } from './live-hand-offs.ts';
+import type { LiveTiers } from './live-tiers.ts';
 import type { BlockJournal, BlockSnapshot, EventsMessage, ToInstance } from './protocol.ts';
 
 type RunStep = Extract<InstanceEffect, { kind: 'runStep' }>;
@@ -24,6 +25,8 @@ export class InstanceLoop {
   readonly #log: (message: string) => void;
   /** Undefined where no prompt is handed over. */
   readonly #handOffs: LiveHandOffs | undefined;
+  /** Undefined where what leaves the pool is gone. */
+  readonly #tiers: LiveTiers | undefined;
   #prefilled: RequestId[] = [];
   #letGo: [RequestId, string][] = [];
   #events: [RequestId, GenerationEvent][] = [];
@@ -43,6 +46,7 @@ export class InstanceLoop {
     abort: Int32Array,
     log: (message: string) => void,
     handOffs?: LiveHandOffs,
+    tiers?: LiveTiers,
   ) {
     this.#machine = machine;
     this.#engine = engine;
@@ -50,6 +54,7 @@ export class InstanceLoop {
     this.#abort = abort;
     this.#log = log;
     this.#handOffs = handOffs;
+    this.#tiers = tiers;
   }
 
   /** Serves from now on; runs until `close`. */
@@ -73,7 +78,12 @@ export class InstanceLoop {
 
   snapshot(): InstanceSnapshot {
     const snapshot = this.#machine.snapshot();
-    return this.#handOffs === undefined ? snapshot : { ...snapshot, sent: this.#handOffs.counts };
+    const { tiers } = snapshot;
+    return {
+      ...snapshot,
+      ...(this.#handOffs && { sent: this.#handOffs.counts }),
+      ...(tiers && { tiers: { ...tiers, moved: this.#tiers?.moved } }),
+    };
   }
 
   #work(): void {
@@ -98,6 +108,9 @@ export class InstanceLoop {
       this.#take(got.message as ToInstance);
     }
     if (this.#handOffs !== undefined) this.#drainPeers(this.#handOffs);
+    // What one brings may ask for more, some of which has ended at once.
+    for (let ended = this.#tiers?.events(); ended !== undefined && ended.length > 0; ended = this.#tiers?.events())
+      for (const event of ended) this.#feed(event);
   }
 
   #drainPeers(handOffs: LiveHandOffs): void {
@@ -197,6 +210,13 @@ export class InstanceLoop {
       case 'openLanding':
       case 'closeLanding':
         this.#handOver(effect);
+        break;
+      case 'copyPages':
+      case 'readSsd':
+      case 'stopRead':
+      case 'writeSsd':
+      case 'eraseSsd':
+        this.#tiers?.carryOut(effect);
         break;
       case 'pass':
       case 'pinTold':

@@ -39,6 +39,8 @@ export interface LiveClusterOptions {
   readonly admission: AdmissionSettings;
   /** How keys and values go from one to another: copied, or over tcp as between hosts. */
   readonly transport?: 'memory' | 'tcp';
+  /** Four words that key the identities of blocks; undefined: drawn, since none outlives the process. */
+  readonly hashKey?: Uint32Array | undefined;
   /** Requests accepted at once. */
   readonly queueMax: number;
   readonly log: (message: string) => void;
@@ -55,7 +57,7 @@ interface Member {
 /** The first instance loads the model; the others start when it has, over the same weights where threads can share them. */
 export class LiveCluster implements InferencePort, ClusterPort {
   readonly #options: LiveClusterOptions;
-  readonly #hashKey = webcrypto.getRandomValues(new Uint32Array(4));
+  readonly #hashKey: Uint32Array;
   readonly #tcp: InstanceThreadData<unknown>['tcp'];
   readonly #members: Member[] = [];
   readonly #gone = new Set<InstanceIndex>();
@@ -75,6 +77,7 @@ export class LiveCluster implements InferencePort, ClusterPort {
 
   constructor(options: LiveClusterOptions) {
     this.#options = options;
+    this.#hashKey = options.hashKey ?? webcrypto.getRandomValues(new Uint32Array(4));
     // Nobody outside this process has the token.
     this.#tcp = options.transport === 'tcp' ? { host: '127.0.0.1', token: webcrypto.randomUUID() } : undefined;
     this.#placement = new TokenPlacement(this.#hashKey);

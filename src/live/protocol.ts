@@ -69,6 +69,15 @@ export interface InstanceDescription {
   /** Tokens whose keys and values fit into the KV memory at once. */
   readonly capacityTokens: number;
   readonly role: InstanceRole;
+  /** Blocks below the pool, and those that SSD had at the start. */
+  readonly tiers?:
+    | {
+        readonly blockBytes: number;
+        readonly hostBlocks: number;
+        readonly ssdBlocks: number;
+        readonly found: number;
+      }
+    | undefined;
 }
 
 /** What the thread is started with, beside the settings of its own. */

@@ -1,6 +1,6 @@
 // What several instances are together: counters and gauges of one, and whether they can serve.
 import type { InstanceRole } from '../cluster/conductor.ts';
-import type { InstanceSnapshot } from '../cluster/ports.ts';
+import type { InstanceSnapshot, TierSnapshot, TiersSnapshot } from '../cluster/ports.ts';
 
 /** Of an instance that is not there yet. */
 export const nothingYet: InstanceSnapshot = {
@@ -46,7 +46,32 @@ export function sumOf(snapshots: readonly InstanceSnapshot[]): InstanceSnapshot 
       stepMsTotal: a.stepMsTotal + b.stepMsTotal,
       evictedBlocks: a.evictedBlocks + b.evictedBlocks,
       usedPageSeconds: a.usedPageSeconds + b.usedPageSeconds,
+      tiers: tiersOf(a.tiers, b.tiers),
     }),
     nothingYet,
   );
+}
+
+function tiersOf(a: TiersSnapshot | undefined, b: TiersSnapshot | undefined): TiersSnapshot | undefined {
+  if (a === undefined || b === undefined) return a ?? b;
+  const tier = (one: TierSnapshot, other: TierSnapshot): TierSnapshot => ({
+    blocks: one.blocks + other.blocks,
+    capacity: one.capacity + other.capacity,
+  });
+  return {
+    host: tier(a.host, b.host),
+    ssd: tier(a.ssd, b.ssd),
+    reads: {
+      host: a.reads.host + b.reads.host,
+      ssd: a.reads.ssd + b.reads.ssd,
+      instance: a.reads.instance + b.reads.instance,
+    },
+    lostBlocks: a.lostBlocks + b.lostBlocks,
+    moved: {
+      copiedBytes: (a.moved?.copiedBytes ?? 0) + (b.moved?.copiedBytes ?? 0),
+      ssdReadBytes: (a.moved?.ssdReadBytes ?? 0) + (b.moved?.ssdReadBytes ?? 0),
+      ssdWrittenBytes: (a.moved?.ssdWrittenBytes ?? 0) + (b.moved?.ssdWrittenBytes ?? 0),
+      badBlocks: (a.moved?.badBlocks ?? 0) + (b.moved?.badBlocks ?? 0),
+    },
+  };
 }

@@ -344,6 +344,10 @@ export class Simulation {
         break;
       case 'fault':
         throw new Error(effect.message);
+      case 'stopRead':
+      case 'eraseSsd':
+      case 'copyPages':
+        throw new Error(`Simulation broken: blocks have no contents here: ${effect.kind}`);
     }
   }
 }

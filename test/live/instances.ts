@@ -25,6 +25,7 @@ export function liveCluster(
   instances: LiveInstances,
   transport: 'memory' | 'tcp' = 'memory',
   admission = everyone,
+  hashKey?: Uint32Array,
 ): LiveCluster {
   return new LiveCluster({
     entry: dyingWorker,
@@ -34,6 +35,7 @@ export function liveCluster(
     }),
     transport,
     admission,
+    hashKey,
     queueMax: 64,
     log: () => {},
   });

@@ -257,17 +257,17 @@ describe('SSD', () => {
     serve(world, 'bbbb');
     const onSsd = () => lower?.inHostOrOnSsd(chainOf('aaaa'), 0, 4);
     expect(onSsd()).toBe(0);
-    expect(lower?.takeWrites()).toBe(4);
-    expect(lower?.takeWrites()).toBe(0);
+    expect(lower?.takeWrites().count).toBe(4);
+    expect(lower?.takeWrites().count).toBe(0);
     lower?.written(3);
     // The deepest was written first: the first block is still on its way.
     expect(onSsd()).toBe(0);
     lower?.written(1);
     expect(onSsd()).toBe(4);
-    const read = lower?.readSsd(chainOf('aaaa'), 0, 4) ?? [];
+    const read = lower?.readSsd(chainOf('aaaa'), 0, 4, { slot: () => undefined }) ?? [];
     expect(read).toHaveLength(4);
     serve(world, 'cccc');
-    expect(lower?.takeWrites()).toBe(4);
+    expect(lower?.takeWrites().count).toBe(4);
     lower?.written(4);
     // Full: what comes next takes the place of what nobody reads.
     serve(world, 'dddd');

@@ -24,7 +24,8 @@ import type { TextSide } from '../text-side.ts';
 import { UsageError } from '../usage-error.ts';
 
 /** What a gateway without instances has no use for. */
-const ofInstances = ['instances', 'transport', 'threads', 'weights', 'inputs', 'kvMemory', 'eviction'] as const;
+const tierFlags = ['hostMemory', 'ssd', 'ssdSize'] as const;
+const ofInstances = ['instances', 'transport', 'threads', 'weights', 'inputs', 'kvMemory', 'eviction', ...tierFlags] as const;
 const streamBufferBytesMax = 2 ** 20;
 const drainGraceMs = 30_000;
 const never = new Promise<void>(() => {});
@@ -38,6 +39,9 @@ export function serveCommand(): Command {
         transports,
       ),
     )
+    .option('--host-memory <size>', 'of each instance, for cached blocks besides its KV memory (default: none)')
+    .option('--ssd <folder>', 'where cached blocks are kept besides: found again after a restart (default: none)')
+    .option('--ssd-size <size>', 'of all instances together, allocated at start (default: 10g)')
     .option('--host <address>', 'address to listen on (default: 127.0.0.1)')
     .option('--port <n>', 'port to listen on, 0 for any (default: 8000)')
     .option('--api-key <key...>', 'keys that clients must send one of (default: none needed)')
@@ -57,6 +61,8 @@ export function serveCommand(): Command {
 async function serveAlone(options: ServeOptions): Promise<void> {
   const wrong = (['cluster', 'requestTimeout'] as const).find((name) => options[name] !== undefined);
   if (wrong !== undefined) throw new UsageError(`Cannot use --${toFlag(wrong)}: it needs --nats`);
+  if (options.ssdSize !== undefined && options.ssd === undefined)
+    throw new UsageError('Cannot use --ssd-size: it needs --ssd');
   const serving = await openServing(options, { ...options, admission: admissionSettings(options) });
   try {
     const gateway = await openGateway(serving, options);
@@ -144,8 +150,12 @@ export function describeInstances(id: string, instances: readonly InstanceDescri
   );
 }
 
-function describeShare({ threads, kvBytes }: InstanceDescription): string {
-  return `${threads} threads, KV ${megabytes(kvBytes)}`;
+function describeShare({ threads, kvBytes, tiers }: InstanceDescription): string {
+  const share = `${threads} threads, KV ${megabytes(kvBytes)}`;
+  if (tiers === undefined) return share;
+  const { hostBlocks, ssdBlocks, blockBytes, found } = tiers;
+  const ssd = ssdBlocks === 0 ? '' : `, SSD ${megabytes(ssdBlocks * blockBytes)} (${found} of ${ssdBlocks} blocks found)`;
+  return `${share}, host memory ${megabytes(hostBlocks * blockBytes)}${ssd}`;
 }
 
 function megabytes(bytes: number): string {

@@ -1,0 +1,101 @@
+// The tiers below an instance's pool: how many blocks each holds, and opening what is on SSD.
+import { createHash } from 'node:crypto';
+import { mkdirSync } from 'node:fs';
+import { dirname } from 'node:path';
+import type { TokenInstanceConfig } from '../cluster/token-work.ts';
+import type { KvShape } from '../engine/load-model.ts';
+import type { KvPoolHandle } from '../kernel/backend.ts';
+import { NativeBlockStore } from '../kernel/native-block-store.ts';
+import { loadNative } from '../kernel/native-module.ts';
+import { LiveTiers } from '../live/live-tiers.ts';
+import type { BlockRoot, InstanceDescription } from '../live/protocol.ts';
+import { pageTokens } from '../util/step.ts';
+import type { InstanceSettings } from './worker-settings.ts';
+
+export interface TierSizes {
+  readonly hostBlocks: number;
+  readonly ssdBlocks: number;
+  /** Of host memory, behind the pool's own. */
+  readonly pages: number;
+}
+
+/** Of SSD alone: prompts that are read of it pass through host memory. */
+const contextsInHost = 2;
+const leastHostBlocks = 64;
+
+/** Undefined where there are none. @throws Error in one line where the model or the machine cannot have them */
+export function tierSizes(settings: InstanceSettings, { groups, pageBytes }: KvShape): TierSizes | undefined {
+  const { tiers, contextTokens } = settings;
+  if (tiers === undefined) return undefined;
+  const [group, ...others] = groups;
+  if (group === undefined || others.length > 0)
+    throw new Error(`Cannot keep blocks in host memory or on SSD: the model has ${groups.length} layer groups`);
+  const blockBytes = group.layers * pageBytes;
+  const passing = Math.max(leastHostBlocks, contextsInHost * Math.ceil(contextTokens / pageTokens));
+  const hostBlocks = tiers.hostBytes === undefined ? passing : Math.floor(tiers.hostBytes / blockBytes);
+  const ssdBlocks = Math.floor((tiers.ssd?.bytes ?? 0) / blockBytes);
+  if (hostBlocks === 0) throw new Error(`Cannot use --host-memory ${tiers.hostBytes}: one block has ${blockBytes} bytes`);
+  if (tiers.ssd !== undefined && ssdBlocks === 0)
+    throw new Error(`Cannot use --ssd-size: an instance has ${tiers.ssd.bytes} bytes of it, one block ${blockBytes}`);
+  return { hostBlocks, ssdBlocks, pages: hostBlocks * group.layers };
+}
+
+export interface OpenedTiers {
+  readonly live: LiveTiers;
+  /** What the machine is to know of them. */
+  readonly machine: Pick<TokenInstanceConfig, 'tiers' | 'contents'>;
+  readonly description: InstanceDescription['tiers'];
+}
+
+const wordsOfFound = 6;
+
+interface TierPlace {
+  readonly sizes: TierSizes;
+  readonly kv: KvShape;
+  readonly pool: KvPoolHandle;
+  readonly isa: string;
+  readonly root: BlockRoot;
+  readonly hashKey: Uint32Array;
+}
+
+/** @param wake called some time after reading or writing has ended @throws Error in one line */
+export function openTiers(ssd: { readonly path: string } | undefined, place: TierPlace, wake: () => void): OpenedTiers {
+  const { sizes, kv, pool } = place;
+  const native = loadNative();
+  if (native === undefined)
+    throw new Error('Cannot keep blocks in host memory or on SSD: the native kernels are not compiled');
+  const store = ssd && openStore(ssd.path, place, wake);
+  if (store !== undefined && store.note !== '') console.error(store.note);
+  const live = new LiveTiers({
+    copy: (from, to) => native.copyPages(pool, from, to),
+    pageBytes: kv.pageBytes,
+    store,
+    log: console.error,
+  });
+  const onSsd = store?.found ?? new Uint32Array(0);
+  const { hostBlocks, ssdBlocks, pages } = sizes;
+  const description = {
+    ...{ hostBlocks, ssdBlocks },
+    blockBytes: (pages / hostBlocks) * kv.pageBytes,
+    found: onSsd.length / wordsOfFound,
+  };
+  return { live, machine: { tiers: { hostBlocks, ssdBlocks }, contents: { onSsd } }, description };
+}
+
+function openStore(path: string, { sizes, kv, pool, ...of }: TierPlace, wake: () => void): NativeBlockStore {
+  mkdirSync(dirname(path), { recursive: true });
+  const identity = identityOf(kv, of);
+  return new NativeBlockStore(
+    { pool, pagesOfBlock: kv.groups[0]?.layers ?? 0, path, slots: sizes.ssdBlocks, identity },
+    wake,
+  );
+}
+
+/** Of all that decides which bits a block has, and what it is called. Instruction sets round differently. */
+function identityOf(
+  { groups, kvHeads, headDim, type }: KvShape,
+  { isa, root, hashKey }: Pick<TierPlace, 'isa' | 'root' | 'hashKey'>,
+): Uint8Array {
+  const shape = { groups, kvHeads, headDim, type, pageTokens, isa, root, key: [...hashKey] };
+  return createHash('sha256').update(JSON.stringify(shape)).digest();
+}

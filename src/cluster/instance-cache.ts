@@ -1,0 +1,17 @@
+// An instance's block cache: where its blocks have contents, what the cache decides about them becomes effects.
+import { BlockCache } from '../policy/blocks/block-cache.ts';
+import type { InstanceEffect } from './effects.ts';
+import type { InstanceConfig } from './instance-config.ts';
+
+export function createCache(config: InstanceConfig, push: (effect: InstanceEffect<never, never>) => void): BlockCache {
+  const { tiers, contents } = config;
+  const mover = contents && {
+    copy: (from: Int32Array, to: Int32Array) => push({ kind: 'copyPages', from, to }),
+    erase: (slot: number) => push({ kind: 'eraseSsd', slot }),
+  };
+  return new BlockCache({
+    ...config,
+    landingPages: config.handOff?.landingPages,
+    tiers: tiers && { ...tiers, mover },
+  });
+}

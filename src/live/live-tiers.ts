@@ -1,0 +1,122 @@
+// Carries out what an instance's cache decides about its lower tiers: blocks copied inside the pool's memory, read from SSD and written there.
+import type { InstanceEffect } from '../cluster/effects.ts';
+import type { InstanceEvent } from '../cluster/messages.ts';
+import type { RequestId, TiersSnapshot } from '../cluster/ports.ts';
+import type { SsdBlock } from '../policy/blocks/tier-moves.ts';
+import type { StoreResult, TierStore } from './tier-store.ts';
+
+type TierEffect = Extract<InstanceEffect, { kind: 'copyPages' | 'readSsd' | 'stopRead' | 'writeSsd' | 'eraseSsd' }>;
+
+interface Read {
+  readonly id: RequestId;
+  readonly blocks: readonly SsdBlock[];
+  /** All of the prompt before this block is there when all blocks are. */
+  readonly to: number;
+}
+
+export interface LiveTiersOptions {
+  /** Pages of the pool, one by one; done when it returns. */
+  readonly copy: (from: Int32Array, to: Int32Array) => void;
+  readonly pageBytes: number;
+  /** Undefined: there is no SSD. */
+  readonly store: TierStore | undefined;
+  readonly log: (message: string) => void;
+}
+
+export class LiveTiers {
+  readonly #options: LiveTiersOptions;
+  #jobs = 0;
+  /** By job. */
+  readonly #reads = new Map<number, Read>();
+  readonly #byId = new Map<RequestId, number>();
+  /** Reads of nothing: they have ended. */
+  #ended: InstanceEvent[] = [];
+  #copiedPages = 0;
+  #faulted = false;
+
+  constructor(options: LiveTiersOptions) {
+    this.#options = options;
+  }
+
+  get moved(): TiersSnapshot['moved'] {
+    const { store, pageBytes } = this.#options;
+    const copiedBytes = this.#copiedPages * pageBytes;
+    if (store === undefined) return { copiedBytes, ssdReadBytes: 0, ssdWrittenBytes: 0, badBlocks: 0 };
+    const { readBytes, writtenBytes, badBlocks } = store.counts;
+    return { copiedBytes, ssdReadBytes: readBytes, ssdWrittenBytes: writtenBytes, badBlocks };
+  }
+
+  carryOut(effect: TierEffect): void {
+    switch (effect.kind) {
+      case 'copyPages':
+        this.#copiedPages += effect.from.length;
+        this.#options.copy(effect.from, effect.to);
+        break;
+      case 'readSsd':
+        this.#read({ id: effect.id, to: effect.to, blocks: effect.what ?? [] });
+        break;
+      case 'stopRead':
+        this.#stop(effect.id);
+        break;
+      case 'writeSsd':
+        for (const block of effect.what ?? []) this.#options.store?.write(++this.#jobs, [block]);
+        break;
+      case 'eraseSsd':
+        this.#options.store?.erase(++this.#jobs, effect.slot);
+        break;
+    }
+  }
+
+  #read(read: Read): void {
+    const { store } = this.#options;
+    if (store === undefined || read.blocks.length === 0) {
+      this.#ended.push({ kind: 'loaded', id: read.id, source: 'ssd', to: read.to });
+      return;
+    }
+    const job = ++this.#jobs;
+    this.#reads.set(job, read);
+    this.#byId.set(read.id, job);
+    store.read(job, read.blocks);
+  }
+
+  #stop(id: RequestId): void {
+    this.#ended = this.#ended.filter((event) => event.kind !== 'loaded' || event.id !== id);
+    const job = this.#byId.get(id);
+    if (job === undefined) return;
+    this.#options.store?.stop(job);
+    this.#byId.delete(id);
+    this.#reads.delete(job);
+  }
+
+  /** What has ended since the last call. */
+  events(): readonly InstanceEvent[] {
+    const events = this.#ended;
+    this.#ended = [];
+    const written: StoreResult[] = [];
+    for (const result of this.#options.store?.results() ?? []) {
+      const read = this.#reads.get(result.job);
+      if (read === undefined) written.push(result);
+      else events.push(this.#loaded(result, read));
+    }
+    if (written.length > 0) events.push(this.#written(written));
+    return events;
+  }
+
+  #loaded({ job, done }: StoreResult, { id, blocks, to }: Read): InstanceEvent {
+    this.#reads.delete(job);
+    this.#byId.delete(id);
+    const bad = blocks[done];
+    if (bad === undefined) return { kind: 'loaded', id, source: 'ssd', to };
+    return { kind: 'loaded', id, source: 'ssd', to: bad.depth - 1, bad: bad.slot };
+  }
+
+  /** In the order in which they began, as they end. */
+  #written(results: readonly StoreResult[]): InstanceEvent {
+    const failed = results.flatMap(({ done }, i) => (done === 0 ? [i] : []));
+    if (failed.length > 0 && !this.#faulted) {
+      this.#faulted = true;
+      this.#options.log(`Cannot write blocks to SSD: ${this.#options.store?.counts.error}`);
+    }
+    return { kind: 'ssdWritten', blocks: results.length, failed };
+  }
+}

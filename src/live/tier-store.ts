@@ -1,0 +1,33 @@
+// What keeps blocks of an instance's cache below its pool: pages beside it in memory, and SSD.
+import type { SsdBlock } from '../policy/blocks/tier-moves.ts';
+
+/** Results of what was asked of SSD: so many of a job's blocks, the first ones, are where they were to be. */
+export interface StoreResult {
+  readonly job: number;
+  readonly done: number;
+}
+
+export interface StoreCounts {
+  readonly readBytes: number;
+  readonly writtenBytes: number;
+  /** Blocks that were to be read and were not whole. */
+  readonly badBlocks: number;
+  readonly failedWrites: number;
+  /** Spent reading and writing. */
+  readonly seconds: number;
+  /** What the system said when a block could not be written last; empty: nothing. */
+  readonly error: string;
+}
+
+/** SSD. Jobs of reading go before those of writing; each kind in the order of asking. */
+export interface TierStore {
+  readonly counts: StoreCounts;
+  /** Reading ends with the first block that is not whole. @param job a number of its own, from 1 */
+  read(job: number, blocks: readonly SsdBlock[]): void;
+  write(job: number, blocks: readonly SsdBlock[]): void;
+  /** The slot is to hold nothing any more: has no result. */
+  erase(job: number, slot: number): void;
+  /** Once it returns none of the job's pages is touched any more, and it has no result. */
+  stop(job: number): void;
+  results(): readonly StoreResult[];
+}
