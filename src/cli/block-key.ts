@@ -36,7 +36,8 @@ function readKey(path: string): Uint32Array | undefined {
     throw error;
   }
   const hex = keyPattern.exec(text)?.[1];
-  if (hex === undefined) throw new Error(`Cannot read ${path}: it is no key of blocks: remove it, or give another folder`);
+  if (hex === undefined)
+    throw new Error(`Cannot read ${path}: it is no key of blocks: remove it, or give another folder`);
   return Uint32Array.from({ length: 4 }, (_, i) => Number.parseInt(hex.slice(8 * i, 8 * i + 8), 16));
 }
 

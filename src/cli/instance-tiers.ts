@@ -34,7 +34,8 @@ export function tierSizes(settings: InstanceSettings, { groups, pageBytes }: KvS
   const passing = Math.max(leastHostBlocks, contextsInHost * Math.ceil(contextTokens / pageTokens));
   const hostBlocks = tiers.hostBytes === undefined ? passing : Math.floor(tiers.hostBytes / blockBytes);
   const ssdBlocks = Math.floor((tiers.ssd?.bytes ?? 0) / blockBytes);
-  if (hostBlocks === 0) throw new Error(`Cannot use --host-memory ${tiers.hostBytes}: one block has ${blockBytes} bytes`);
+  if (hostBlocks === 0)
+    throw new Error(`Cannot use --host-memory ${tiers.hostBytes}: one block has ${blockBytes} bytes`);
   if (tiers.ssd !== undefined && ssdBlocks === 0)
     throw new Error(`Cannot use --ssd-size: an instance has ${tiers.ssd.bytes} bytes of it, one block ${blockBytes}`);
   return { hostBlocks, ssdBlocks, pages: hostBlocks * group.layers };

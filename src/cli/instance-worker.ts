@@ -18,8 +18,8 @@ import { pageTokens } from '../util/step.ts';
 import { openModel } from '../weights/open-model.ts';
 import { createBackend } from './backend.ts';
 import { blockRoot } from './block-root.ts';
-import { defaultKvBytes } from './kv-memory.ts';
 import { openTiers, tierSizes } from './instance-tiers.ts';
+import { defaultKvBytes } from './kv-memory.ts';
 import type { InstanceSettings } from './worker-settings.ts';
 
 const computeNiceness = 5;
@@ -81,7 +81,15 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
           messenger: createMessenger(data.tcp, engine, wake),
           shape: { groups: model.kv.groups, layers: engine.layers },
         });
-  const loop = new InstanceLoop(machine, engine, port, new Int32Array(data.abort), console.error, handOffs, tiers?.live);
+  const loop = new InstanceLoop(
+    machine,
+    engine,
+    port,
+    new Int32Array(data.abort),
+    console.error,
+    handOffs,
+    tiers?.live,
+  );
   const description = {
     weights: `${settings.weights} (${model.packedTypes.join(', ')})`,
     // A layer whose weights are not quantised takes bf16 where int8 was asked for.

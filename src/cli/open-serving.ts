@@ -82,7 +82,10 @@ function tiersOf(
 ): InstanceSettings['tiers'] {
   if (hostMemory === undefined && ssd === undefined) return undefined;
   const bytes = Math.floor(ssdSize / instances);
-  return { hostBytes: hostMemory, ssd: ssd === undefined ? undefined : { path: join(ssd, `instance-${index}`), bytes } };
+  return {
+    hostBytes: hostMemory,
+    ssd: ssd === undefined ? undefined : { path: join(ssd, `instance-${index}`), bytes },
+  };
 }
 
 /** What the smallest instance has; undefined where each takes what the context needs. */

@@ -42,7 +42,8 @@ const ssd = () => ({ path: join(folder, 'instance-0'), bytes: 2 ** 24 });
 
 async function ask(cluster: LiveCluster, round: string, tokens = 6) {
   const answers = [];
-  for (const [i, prompt] of prompts.entries()) answers.push(await answerOf(cluster, liveRequest(`${round}${i}`, prompt, tokens)));
+  for (const [i, prompt] of prompts.entries())
+    answers.push(await answerOf(cluster, liveRequest(`${round}${i}`, prompt, tokens)));
   return answers;
 }
 

@@ -25,7 +25,16 @@ import { UsageError } from '../usage-error.ts';
 
 /** What a gateway without instances has no use for. */
 const tierFlags = ['hostMemory', 'ssd', 'ssdSize'] as const;
-const ofInstances = ['instances', 'transport', 'threads', 'weights', 'inputs', 'kvMemory', 'eviction', ...tierFlags] as const;
+const ofInstances = [
+  'instances',
+  'transport',
+  'threads',
+  'weights',
+  'inputs',
+  'kvMemory',
+  'eviction',
+  ...tierFlags,
+] as const;
 const streamBufferBytesMax = 2 ** 20;
 const drainGraceMs = 30_000;
 const never = new Promise<void>(() => {});
@@ -154,7 +163,8 @@ function describeShare({ threads, kvBytes, tiers }: InstanceDescription): string
   const share = `${threads} threads, KV ${megabytes(kvBytes)}`;
   if (tiers === undefined) return share;
   const { hostBlocks, ssdBlocks, blockBytes, found } = tiers;
-  const ssd = ssdBlocks === 0 ? '' : `, SSD ${megabytes(ssdBlocks * blockBytes)} (${found} of ${ssdBlocks} blocks found)`;
+  const ssd =
+    ssdBlocks === 0 ? '' : `, SSD ${megabytes(ssdBlocks * blockBytes)} (${found} of ${ssdBlocks} blocks found)`;
   return `${share}, host memory ${megabytes(hostBlocks * blockBytes)}${ssd}`;
 }
 

@@ -57,8 +57,7 @@ export class SsdWrites {
   left(words: Uint32Array, at: number, depth: number): void {
     const ssd = this.#ssd;
     if (ssd === undefined || ssd.expects(words, at)) return;
-    const slot =
-      this.#moves === undefined && this.#writes.length < writingMax ? ssd.take(words, at, depth) : undefined;
+    const slot = this.#moves === undefined && this.#writes.length < writingMax ? ssd.take(words, at, depth) : undefined;
     if (slot === undefined) this.#lost++;
     else this.#writes.push(slot);
   }
