@@ -2,14 +2,13 @@
 import type { InstanceEffect } from '../cluster/effects.ts';
 import type { InstanceEvent } from '../cluster/messages.ts';
 import type { RequestId, TiersSnapshot } from '../cluster/ports.ts';
-import type { SsdBlock } from '../policy/blocks/tier-moves.ts';
-import type { StoreResult, TierStore } from './tier-store.ts';
+import type { StoredBlock, StoreResult, TierStore } from './tier-store.ts';
 
 type TierEffect = Extract<InstanceEffect, { kind: 'copyPages' | 'readSsd' | 'stopRead' | 'writeSsd' | 'eraseSsd' }>;
 
 interface Read {
   readonly id: RequestId;
-  readonly blocks: readonly SsdBlock[];
+  readonly blocks: readonly StoredBlock[];
   /** All of the prompt before this block is there when all blocks are. */
   readonly to: number;
 }

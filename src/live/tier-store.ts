@@ -1,5 +1,14 @@
 // What keeps blocks of an instance's cache below its pool: pages beside it in memory, and SSD.
-import type { SsdBlock } from '../policy/blocks/tier-moves.ts';
+
+/** A block on SSD, and the pages of the pool, one after another from `page` on, that it goes to or comes from. */
+export interface StoredBlock {
+  readonly slot: number;
+  readonly page: number;
+  /** Blocks before it plus one. */
+  readonly depth: number;
+  /** (4 words) */
+  readonly digest: Uint32Array;
+}
 
 /** Results of what was asked of SSD: so many of a job's blocks, the first ones, are where they were to be. */
 export interface StoreResult {
@@ -23,8 +32,8 @@ export interface StoreCounts {
 export interface TierStore {
   readonly counts: StoreCounts;
   /** Reading ends with the first block that is not whole. @param job a number of its own, from 1 */
-  read(job: number, blocks: readonly SsdBlock[]): void;
-  write(job: number, blocks: readonly SsdBlock[]): void;
+  read(job: number, blocks: readonly StoredBlock[]): void;
+  write(job: number, blocks: readonly StoredBlock[]): void;
   /** The slot is to hold nothing any more: has no result. */
   erase(job: number, slot: number): void;
   /** Once it returns none of the job's pages is touched any more, and it has no result. */
