@@ -72,24 +72,9 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
     journalLife: 1,
     ...tiers?.machine,
   });
-  const peers = waysTo(data.peers, port);
-  const handOffs =
-    peers === undefined
-      ? undefined
-      : new LiveHandOffs({
-          peers,
-          messenger: createMessenger(data.tcp, engine, wake),
-          shape: { groups: model.kv.groups, layers: engine.layers },
-        });
-  const loop = new InstanceLoop(
-    machine,
-    engine,
-    port,
-    new Int32Array(data.abort),
-    console.error,
-    handOffs,
-    tiers?.live,
-  );
+  const handOffs = createHandOffs(data, port, engine, wake);
+  const abort = new Int32Array(data.abort);
+  const loop = new InstanceLoop(machine, engine, port, abort, console.error, handOffs, tiers?.live);
   const description = {
     weights: `${settings.weights} (${model.packedTypes.join(', ')})`,
     // A layer whose weights are not quantised takes bf16 where int8 was asked for.
@@ -106,6 +91,19 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
   // What the oracle holds is this thread's alone.
   const shared = backend.isa === 'reference' ? undefined : model;
   return { loop, ready: { description, root, shared } };
+}
+
+/** Undefined where there is nobody to hand prompts to, or to take them from. */
+function createHandOffs(
+  { peers, tcp }: InstanceThreadData<InstanceSettings>,
+  own: MessagePort,
+  engine: Engine,
+  wake: () => void,
+): LiveHandOffs | undefined {
+  const ways = waysTo(peers, own);
+  if (ways === undefined) return undefined;
+  const shape = { groups: engine.model.kv.groups, layers: engine.layers };
+  return new LiveHandOffs({ peers: ways, messenger: createMessenger(tcp, engine, wake), shape });
 }
 
 /** Undefined where there are none. */
