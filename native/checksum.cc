@@ -52,21 +52,26 @@ void checksum_stripes_portable(ChecksumLanes& lanes, uint8_t* to, const uint8_t*
   }
 }
 
-uint64_t checksum(Isa isa, const void* data, size_t bytes, uint64_t seed) {
-  ChecksumLanes lanes = begin(seed);
+RunningChecksum::RunningChecksum(Isa isa, uint64_t seed) : isa_(isa), seed_(seed), lanes_(begin(seed)) {}
+
+void RunningChecksum::add(const void* data, size_t bytes, void* to) {
   const auto* from = static_cast<const uint8_t*>(data);
-  const size_t whole = bytes / kChecksumStripe;
-  add_stripes(isa, lanes, nullptr, from, whole);
+  const size_t whole = bytes / kChecksumStripe * kChecksumStripe;
+  add_stripes(isa_, lanes_, static_cast<uint8_t*>(to), from, whole / kChecksumStripe);
+  bytes_ += bytes;
+  if (whole == bytes) return;
   uint8_t rest[kChecksumStripe] = {};
-  std::memcpy(rest, from + whole * kChecksumStripe, bytes % kChecksumStripe);
-  if (bytes % kChecksumStripe != 0) add_stripes(isa, lanes, nullptr, rest, 1);
-  return end(lanes, bytes, seed);
+  std::memcpy(rest, from + whole, bytes - whole);
+  if (to != nullptr) std::memcpy(static_cast<uint8_t*>(to) + whole, rest, bytes - whole);
+  add_stripes(isa_, lanes_, nullptr, rest, 1);
 }
 
-uint64_t checksum_copy(Isa isa, void* to, const void* from, size_t bytes, uint64_t seed) {
-  ChecksumLanes lanes = begin(seed);
-  add_stripes(isa, lanes, static_cast<uint8_t*>(to), static_cast<const uint8_t*>(from), bytes / kChecksumStripe);
-  return end(lanes, bytes, seed);
+uint64_t RunningChecksum::value() const { return end(lanes_, bytes_, seed_); }
+
+uint64_t checksum(Isa isa, const void* data, size_t bytes, uint64_t seed) {
+  RunningChecksum running(isa, seed);
+  running.add(data, bytes);
+  return running.value();
 }
 
 }  // namespace kvasir

@@ -12,8 +12,6 @@ namespace kvasir {
 constexpr size_t kChecksumStripe = 64;
 
 uint64_t checksum(Isa isa, const void* data, size_t bytes, uint64_t seed);
-/** The same of `from`, which may be written meanwhile: of the bytes that are now at `to`. Whole stripes. */
-uint64_t checksum_copy(Isa isa, void* to, const void* from, size_t bytes, uint64_t seed);
 
 /** Keys and sums of the lanes. */
 struct ChecksumLanes {
@@ -21,6 +19,22 @@ struct ChecksumLanes {
   alignas(64) uint64_t sum[8];
 };
 constexpr uint64_t kChecksumStep = 0x9e3779b97f4a7c15ull;
+
+/** A checksum of bytes that come bit by bit. */
+class RunningChecksum {
+ public:
+  RunningChecksum(Isa isa, uint64_t seed);
+  /** Whole stripes, but for the last call. With `to` they are copied there: the checksum is of what is there then, though `data` be written meanwhile. */
+  void add(const void* data, size_t bytes, void* to = nullptr);
+  /** Of all that was added. */
+  uint64_t value() const;
+
+ private:
+  Isa isa_;
+  uint64_t seed_;
+  size_t bytes_ = 0;
+  ChecksumLanes lanes_;
+};
 
 /** Whole stripes of `from`, copied to `to` unless that is null. */
 void checksum_stripes_portable(ChecksumLanes& lanes, uint8_t* to, const uint8_t* from, size_t stripes);

@@ -104,6 +104,11 @@ class Outbox {
     turn.stream->ended = turn.stream->ended && !turn.last;
   }
 
+  bool is_stopped(const Turn& turn) const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return turn.stream->stopped;
+  }
+
   /** False where it was stopped: then nothing may be read. */
   bool begin_reading(const Turn& turn) {
     std::lock_guard<std::mutex> lock(mutex_);

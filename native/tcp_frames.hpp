@@ -1,4 +1,4 @@
-// What goes over a connection between messengers, version 1, little-endian: a greeting that proves the key, then frames of pages one way and
+// What goes over a connection between messengers, version 2, little-endian: a greeting that proves the key, then frames of pages one way and
 // acknowledgements the other. docs/cluster.md describes it.
 #pragma once
 #include "keyed_hash.hpp"
@@ -7,7 +7,7 @@
 
 namespace kvasir {
 
-constexpr uint32_t kWireVersion = 1;
+constexpr uint32_t kWireVersion = 2;
 constexpr uint64_t kHelloMagic = 0x31726973'6176726bull;
 constexpr uint32_t kFrameMagic = 0x6770766b;
 constexpr uint32_t kAckMagic = 0x6b61766b;
@@ -35,7 +35,7 @@ enum class FrameKind : uint32_t { pages = 1, last_pages = 2 };
 
 constexpr uint32_t kFramePagesMax = 4096;
 
-/** Then `count` places of the landing, 32 bits each, and as many pages. */
+/** Then `count` places of the landing, 32 bits each, as many pages, and 64 bits: their checksum, or `given_up`. */
 struct FrameHeader {
   uint32_t magic = kFrameMagic;
   uint32_t version = kWireVersion;
@@ -44,9 +44,8 @@ struct FrameHeader {
   uint32_t landing;
   uint32_t count;
   uint64_t landing_key;
-  uint64_t bytes;             // of all pages together
-  uint64_t payload_checksum;  // of the pages, one after the other
-  uint64_t checksum;          // of what stands before, and of the places
+  uint64_t bytes;     // of all pages together
+  uint64_t checksum;  // of what stands before, and of the places
 };
 
 /** Of the frame of that sequence; those before it have landed, unless they were acknowledged themselves. */
@@ -59,11 +58,13 @@ struct Ack {
   uint32_t unused = 0;
 };
 
-static_assert(sizeof(Hello) == 48 && sizeof(Answer) == 48 && sizeof(FrameHeader) == 56 && sizeof(Ack) == 16, "the wire has no gaps");
+static_assert(sizeof(Hello) == 48 && sizeof(Answer) == 48 && sizeof(FrameHeader) == 48 && sizeof(Ack) == 16, "the wire has no gaps");
 
 /** Seeds of checksums, so that one cannot stand for the other. */
 constexpr uint64_t kHeaderSeed = 1, kPlacesSeed = 2, kPagesSeed = 3;
 uint64_t header_checksum(Isa isa, const FrameHeader& header, const uint32_t* places);
+/** In place of the pages' checksum: what stands for them is nothing, since their stream was stopped meanwhile. */
+inline uint64_t given_up(const FrameHeader& header) { return ~header.checksum; }
 
 enum class Greeting { done, broken, refused, other_shape };
 /** Either side of the greeting, until it is done or the deadline over. The one who connects proves first. */

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "checksum.hpp"
+#include "pages_checksum.hpp"
 
 namespace kvasir {
 namespace {
@@ -18,7 +18,19 @@ constexpr size_t kConnectionsMax = 256;
 /** Written under the lock at once. */
 constexpr size_t kWriteBytes = size_t{1} << 18;
 constexpr int kWritePages = 64;
+/** Arrived before it is worth waking up. */
+constexpr size_t kWakeBytes = size_t{1} << 19;
 constexpr size_t kAckBytes = size_t{1} << 20;
+
+/** What has arrived of a frame's pages, its first `bytes` bytes, is checked at once, while it is in the cache. */
+void check_arrived(PagesChecksum& sum, const Landing& landing, const std::vector<uint32_t>& places, size_t bytes, size_t page_bytes) {
+  while (sum.bytes() < bytes) {
+    const size_t in_page = std::min(page_bytes, sum.offset() + bytes - sum.bytes());
+    const size_t ready = in_page / kChecksumStripe * kChecksumStripe;
+    if (ready <= sum.offset()) return;
+    sum.add(landing.place(static_cast<int>(places[sum.bytes() / page_bytes])) + sum.offset(), ready - sum.offset());
+  }
+}
 
 }  // namespace
 
@@ -130,13 +142,9 @@ TcpReceiver::Heard TcpReceiver::hear_frame(const Socket& socket, uint32_t sequen
   const std::shared_ptr<Landing> landing = find(header);
   const auto exists = [&](uint32_t place) { return place < static_cast<uint32_t>(landing->places()); };
   if (landing && !std::all_of(places.begin(), places.end(), exists)) return Heard::broken;
-  if (!receive_pages(socket, landing.get(), places)) return Heard::broken;
-  bool right = true;
-  const bool open = landing && landing->while_open([&] { right = holds(*landing, header, places); });
-  if (!open) return Heard::late;
-  if (!right) return Heard::broken;
-  if (header.kind == FrameKind::last_pages) landing->complete();
-  return Heard::landed;
+  const Heard heard = receive_pages(socket, landing.get(), header, places);
+  if (heard == Heard::landed && header.kind == FrameKind::last_pages) landing->complete();
+  return heard;
 }
 
 bool TcpReceiver::is_sane(const FrameHeader& header, uint32_t sequence) const {
@@ -152,21 +160,35 @@ std::shared_ptr<Landing> TcpReceiver::find(const FrameHeader& header) {
 }
 
 /** Without a landing, or once it is closed, what comes is thrown away. */
-bool TcpReceiver::receive_pages(const Socket& socket, Landing* landing, const std::vector<uint32_t>& places) {
-  const size_t total = places.size() * page_bytes_;
+TcpReceiver::Heard TcpReceiver::receive_pages(const Socket& socket, Landing* landing, const FrameHeader& header, const std::vector<uint32_t>& places) {
+  PagesChecksum sum(pool_->isa, kPagesSeed, page_bytes_);
   std::vector<uint8_t> waste;
-  for (size_t done = 0; done < total;) {
+  bool open = landing != nullptr;
+  Deadline stalled = in_milliseconds(kStallMs);
+  for (size_t done = 0; done < header.bytes;) {
     int64_t got = Socket::kNothing;
-    const bool open = landing != nullptr && landing->while_open([&] { got = receive_into(socket, *landing, places, done); });
+    open = open && landing->while_open([&] {
+      got = receive_into(socket, *landing, places, done);
+      if (got > 0) check_arrived(sum, *landing, places, done + static_cast<size_t>(got), page_bytes_);
+    });
     if (!open) {
-      waste.resize(std::min(total, size_t{1} << 16));
-      got = socket.receive_some(waste.data(), std::min(waste.size(), total - done));
+      waste.resize(std::min<size_t>(header.bytes, size_t{1} << 16));
+      got = socket.receive_some(waste.data(), std::min(waste.size(), header.bytes - done));
     }
-    if (got == 0 || got == Socket::kBroken) return false;
-    if (got == Socket::kNothing && !socket.await_readable(in_milliseconds(kStallMs), ended_)) return false;
-    done += static_cast<size_t>(std::max<int64_t>(got, 0));
+    if (got == 0 || got == Socket::kBroken || ended_) return Heard::broken;
+    if (got == Socket::kNothing) {
+      if (std::chrono::steady_clock::now() >= stalled) return Heard::broken;
+      socket.await_bytes(std::min(kWakeBytes, header.bytes - done));
+      continue;
+    }
+    done += static_cast<size_t>(got);
+    stalled = in_milliseconds(kStallMs);
   }
-  return true;
+  uint64_t end;
+  if (!socket.receive(&end, sizeof end, in_milliseconds(kStallMs), ended_)) return Heard::broken;
+  open = open && landing->while_open([] {});
+  if (!open || end == given_up(header)) return Heard::late;
+  return end == sum.value() ? Heard::landed : Heard::broken;
 }
 
 /** Into the pages from byte `done` of the frame on. */
@@ -184,12 +206,6 @@ int64_t TcpReceiver::receive_into(const Socket& socket, const Landing& landing, 
   const ssize_t got = readv(socket.descriptor(), parts, count);
   if (got >= 0) return got;
   return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? Socket::kNothing : Socket::kBroken;
-}
-
-bool TcpReceiver::holds(const Landing& landing, const FrameHeader& header, const std::vector<uint32_t>& places) const {
-  uint64_t sum = kPagesSeed;
-  for (const uint32_t place : places) sum = checksum(pool_->isa, landing.place(static_cast<int>(place)), page_bytes_, sum);
-  return sum == header.payload_checksum;
 }
 
 }  // namespace kvasir

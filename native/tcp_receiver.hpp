@@ -14,7 +14,7 @@ namespace kvasir {
 struct ReceiverCounts {
   uint64_t pages = 0;    // that have landed
   uint64_t bytes = 0;
-  uint64_t late = 0;     // frames to landings that are closed, or never were
+  uint64_t late = 0;     // frames to landings that are closed or never were, or whose stream was stopped on the way
   uint64_t refused = 0;  // connections that did not prove the key
   uint64_t broken = 0;   // connections cut because of what came over them
 };
@@ -50,9 +50,8 @@ class TcpReceiver {
   void hear(Connection& connection);
   Heard hear_frame(const Socket& socket, uint32_t sequence, std::vector<uint32_t>& places);
   bool is_sane(const FrameHeader& header, uint32_t sequence) const;
-  bool receive_pages(const Socket& socket, Landing* landing, const std::vector<uint32_t>& places);
+  Heard receive_pages(const Socket& socket, Landing* landing, const FrameHeader& header, const std::vector<uint32_t>& places);
   int64_t receive_into(const Socket& socket, const Landing& landing, const std::vector<uint32_t>& places, size_t done) const;
-  bool holds(const Landing& landing, const FrameHeader& header, const std::vector<uint32_t>& places) const;
   std::shared_ptr<Landing> find(const FrameHeader& header);
   void count(Heard heard, size_t pages);
 

@@ -5,7 +5,6 @@
 #include <cstring>
 #include <unordered_set>
 
-#include "checksum.hpp"
 
 namespace kvasir {
 namespace {
@@ -15,6 +14,8 @@ using std::chrono::steady_clock;
 
 /** Sent and not acknowledged, at most, beside one frame. */
 constexpr size_t kWindowBytes = size_t{8} << 20;
+/** Copied, and sent, at once: as much as the cache of a core keeps. */
+constexpr size_t kPieceBytes = size_t{1} << 17;
 constexpr int kConnectMs = 3000, kGreetMs = 3000;
 /** Without an acknowledgement: then the other side is taken for gone. */
 constexpr int kSilenceMs = 10000;
@@ -150,24 +151,31 @@ bool TcpSender::is_full() const {
 }
 
 bool TcpSender::send_turn(const Letters::Turn& turn) {
+  // Stopped meanwhile: nothing of it is sent.
+  if (outbox_.is_stopped(turn)) return true;
   const auto begin = steady_clock::now();
+  const std::vector<Parcel> parcels = once_each(turn.parcels);
+  const RemoteLanding& landing = turn.stream->target;
   FrameHeader header;
+  header.kind = turn.last ? FrameKind::last_pages : FrameKind::pages;
+  header.sequence = ++sequence_;
+  header.landing = landing.number;
+  header.count = static_cast<uint32_t>(parcels.size());
+  header.landing_key = landing.key;
+  header.bytes = parcels.size() * page_bytes_;
   MessengerCounts sent;
-  const bool early = pool_->progress.runs();
-  // Stopped meanwhile: nothing of it was sent.
-  if (!fill(turn, header)) return true;
   sent.pages = header.count;
   sent.bytes = header.bytes;
-  sent.early_bytes = early ? header.bytes : 0;
+  sent.early_bytes = pool_->progress.runs() ? header.bytes : 0;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (unacknowledged_.empty()) heard_ = begin;
-    unacknowledged_.push_back({turn, header.sequence, frame_.size()});
-    unacknowledged_bytes_ += frame_.size();
+    unacknowledged_.push_back({turn, header.sequence, header.bytes});
+    unacknowledged_bytes_ += header.bytes;
     // Before the other side can say that it is there.
     counts_.sent += sent;
   }
-  const bool done = socket_.send(frame_.data(), frame_.size(), kNever, broken_);
+  const bool done = send_frame(turn, header, parcels);
   MessengerCounts spent;
   spent.nanoseconds = static_cast<uint64_t>(std::chrono::nanoseconds(steady_clock::now() - begin).count());
   std::lock_guard<std::mutex> lock(mutex_);
@@ -175,34 +183,45 @@ bool TcpSender::send_turn(const Letters::Turn& turn) {
   return done;
 }
 
-/** A frame of what the pages hold now; false where the stream was stopped. */
-bool TcpSender::fill(const Letters::Turn& turn, FrameHeader& header) {
-  const std::vector<Parcel> parcels = once_each(turn.parcels);
-  const size_t count = parcels.size(), list_bytes = count * sizeof(uint32_t);
-  const RemoteLanding& landing = turn.stream->target;
-  frame_.resize(sizeof header + list_bytes + count * page_bytes_);
-  if (!outbox_.begin_reading(turn)) return false;
+/** What the pages hold now. A stream that is stopped meanwhile leaves a frame that says so. */
+bool TcpSender::send_frame(const Letters::Turn& turn, const FrameHeader& unsigned_header, const std::vector<Parcel>& parcels) {
+  FrameHeader header = unsigned_header;
   std::vector<uint32_t> places;
-  places.reserve(count);
-  uint8_t* at = frame_.data() + sizeof header + list_bytes;
-  uint64_t sum = kPagesSeed;
-  for (const Parcel& parcel : parcels) {
-    sum = checksum_copy(pool_->isa, at, pool_->page(parcel.page), page_bytes_, sum);
-    at += page_bytes_;
-    places.push_back(static_cast<uint32_t>(parcel.place));
-  }
-  outbox_.end_reading(turn);
-  header.kind = turn.last ? FrameKind::last_pages : FrameKind::pages;
-  header.sequence = ++sequence_;
-  header.landing = landing.number;
-  header.count = static_cast<uint32_t>(count);
-  header.landing_key = landing.key;
-  header.bytes = count * page_bytes_;
-  header.payload_checksum = sum;
+  for (const Parcel& parcel : parcels) places.push_back(static_cast<uint32_t>(parcel.place));
   header.checksum = header_checksum(pool_->isa, header, places.data());
-  std::memcpy(frame_.data(), &header, sizeof header);
-  std::memcpy(frame_.data() + sizeof header, places.data(), list_bytes);
-  return true;
+  const size_t list_bytes = places.size() * sizeof(uint32_t);
+  size_t filled = sizeof header + list_bytes;
+  piece_.resize(filled + kPieceBytes + sizeof(uint64_t));
+  std::memcpy(piece_.data(), &header, sizeof header);
+  std::memcpy(piece_.data() + sizeof header, places.data(), list_bytes);
+  PagesChecksum sum(pool_->isa, kPagesSeed, page_bytes_);
+  bool wanted = true;
+  for (size_t done = 0;;) {
+    wanted = wanted && outbox_.begin_reading(turn);
+    const size_t bytes = fill_piece(parcels, done, filled, wanted, sum);
+    if (wanted) outbox_.end_reading(turn);
+    done += bytes;
+    filled += bytes;
+    const bool all = done == header.bytes;
+    const uint64_t end = wanted ? sum.value() : given_up(header);
+    if (all) std::memcpy(piece_.data() + filled, &end, sizeof end);
+    if (!socket_.send(piece_.data(), filled + (all ? sizeof end : 0), kNever, broken_)) return false;
+    if (all) return true;
+    filled = 0;
+  }
+}
+
+/** Pages from byte `done` of the frame on, behind what the piece already holds; returns how many bytes. */
+size_t TcpSender::fill_piece(const std::vector<Parcel>& parcels, size_t done, size_t filled, bool wanted, PagesChecksum& sum) {
+  const size_t total = parcels.size() * page_bytes_, end = std::min(total, done + kPieceBytes);
+  uint8_t* to = piece_.data() + filled;
+  if (!wanted) std::memset(to, 0, end - done);
+  for (size_t at = done; wanted && at < end;) {
+    const size_t offset = at % page_bytes_, bytes = std::min(page_bytes_ - offset, end - at);
+    sum.add(pool_->page(parcels[at / page_bytes_].page) + offset, bytes, to + (at - done));
+    at += bytes;
+  }
+  return end - done;
 }
 
 /** Whatever is wrong with what it hears ends the connection. */

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "messenger.hpp"
+#include "pages_checksum.hpp"
 #include "tcp_frames.hpp"
 
 namespace kvasir {
@@ -30,8 +31,8 @@ struct SenderCounts {
 };
 
 /**
- * Pages are copied once, into a frame: a page that still fills may be written while it is sent, and its checksum must be that of what leaves. So
- * whoever stops a stream waits for a copy in memory, never for the network. What the other side has not acknowledged is sent again over
+ * Pages are copied once, into a piece of a frame that stays in the cache: a page that still fills may be written while it is sent, and its checksum must
+ * be that of what leaves. So whoever stops a stream waits for a copy in memory, never for the network. What the other side has not acknowledged is sent again over
  * the next connection.
  */
 class TcpSender {
@@ -61,7 +62,8 @@ class TcpSender {
   bool connect();
   void carry();
   bool send_turn(const Letters::Turn& turn);
-  bool fill(const Letters::Turn& turn, FrameHeader& header);
+  bool send_frame(const Letters::Turn& turn, const FrameHeader& header, const std::vector<Parcel>& parcels);
+  size_t fill_piece(const std::vector<Parcel>& parcels, size_t done, size_t filled, bool wanted, PagesChecksum& sum);
   void disconnect();
   void hear_acks();
   bool take_ack(const Ack& ack);
@@ -75,7 +77,7 @@ class TcpSender {
   const size_t page_bytes_;
   const size_t turn_pages_;
   Letters outbox_;
-  std::vector<uint8_t> frame_;  // header, places, pages
+  std::vector<uint8_t> piece_;  // of a frame
 
   mutable std::mutex mutex_;
   std::condition_variable over_;

@@ -106,6 +106,13 @@ bool Socket::is_readable() const {
 bool Socket::await_readable(Deadline deadline, const std::atomic<bool>& ended) const { return await_events(descriptor_, POLLIN, deadline, ended); }
 bool Socket::await_writable(Deadline deadline, const std::atomic<bool>& ended) const { return await_events(descriptor_, POLLOUT, deadline, ended); }
 
+void Socket::await_bytes(size_t count) const {
+  set(descriptor_, SOL_SOCKET, SO_RCVLOWAT, static_cast<int>(count));
+  pollfd asked = {descriptor_, POLLIN, 0};
+  poll(&asked, 1, kWaitMs);
+  set(descriptor_, SOL_SOCKET, SO_RCVLOWAT, 1);
+}
+
 bool Socket::receive(void* to, size_t bytes, Deadline deadline, const std::atomic<bool>& ended) const {
   auto* at = static_cast<uint8_t*>(to);
   while (bytes > 0) {

@@ -34,6 +34,8 @@ class Socket {
   bool is_readable() const;
   /** False when `ended` is set or the deadline is over. */
   bool await_readable(Deadline deadline, const std::atomic<bool>& ended) const;
+  /** Until so many bytes are there, the other side has ended, or a moment is over. Who waits for many is woken less often. */
+  void await_bytes(size_t count) const;
   bool await_writable(Deadline deadline, const std::atomic<bool>& ended) const;
 
   /** All of it, or false. */

@@ -124,7 +124,7 @@ export interface TcpMessengerCounts extends MessengerCounts {
 export interface ReceiverCounts {
   readonly pages: number;
   readonly bytes: number;
-  /** Frames to landings that are closed, or never were. */
+  /** Frames to landings that are closed or never were, or whose stream was stopped on the way. */
   readonly late: number;
   /** Connections that did not prove the key. */
   readonly refused: number;

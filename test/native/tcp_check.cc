@@ -105,19 +105,21 @@ struct Liar {
     header.count = count;
     header.landing_key = landing.key;
     header.bytes = count * kLayout.page_bytes();
-    header.payload_checksum = 0;
     return header;
   }
-  /** With checksums that are right, of pages of ones. */
-  void say(FrameHeader header, const std::vector<uint32_t>& places, bool right_pages = true) {
+  enum class End { right, wrong, given_up };
+  /** Pages of ones, with checksums that are right. */
+  void say(FrameHeader header, const std::vector<uint32_t>& places, End end = End::right) {
     const std::vector<uint8_t> pages(places.size() * kLayout.page_bytes(), 1);
     uint64_t sum = kPagesSeed;
     for (size_t i = 0; i < places.size(); i++) sum = checksum(Isa::portable, pages.data() + i * kLayout.page_bytes(), kLayout.page_bytes(), sum);
-    header.payload_checksum = right_pages ? sum : sum + 1;
+    if (end == End::wrong) sum++;
     header.checksum = places.size() == header.count ? header_checksum(Isa::portable, header, places.data()) : 0;
     socket.send(&header, sizeof header, in_milliseconds(3000), kNeverEnded);
     socket.send(places.data(), places.size() * sizeof(uint32_t), in_milliseconds(3000), kNeverEnded);
     socket.send(pages.data(), pages.size(), in_milliseconds(3000), kNeverEnded);
+    if (end == End::given_up) sum = given_up(header);
+    socket.send(&sum, sizeof sum, in_milliseconds(3000), kNeverEnded);
   }
   bool hears(Fate fate) const {
     Ack ack;
@@ -167,7 +169,7 @@ void check_lies(World& world) {
     const uint32_t place = 0;
     liar.socket.send(&place, sizeof place, in_milliseconds(3000), kNeverEnded);
   });
-  check_lie(world, "checksum of the pages", [](Liar& liar, const World::Opened& opened) { liar.say(liar.header(opened.remote, 2), {0, 1}, false); }, true);
+  check_lie(world, "checksum of the pages", [](Liar& liar, const World::Opened& opened) { liar.say(liar.header(opened.remote, 2), {0, 1}, Liar::End::wrong); }, true);
   check_lie(world, "cut short", [](Liar& liar, const World::Opened& opened) {
     const FrameHeader header = liar.header(opened.remote, 1);
     liar.socket.send(&header, sizeof header / 2, in_milliseconds(3000), kNeverEnded);
@@ -178,6 +180,20 @@ void check_lies(World& world) {
     expect(liar.hears(Fate::landed), "a frame did not land");
     liar.say(liar.header(opened.remote, 2), {0, 1});
   }, true);
+}
+
+/** A frame whose stream was stopped on the way completes nothing, and whoever sends on is heard. */
+void check_given_up(World& world) {
+  const World::Opened opened = world.open(1);
+  Liar liar(world);
+  FrameHeader header = liar.header(opened.remote, 2);
+  header.kind = FrameKind::last_pages;
+  liar.say(header, {0, 1}, Liar::End::given_up);
+  expect(liar.hears(Fate::closed), "a frame that was given up landed");
+  expect(opened.landing->while_open([] {}), "a frame that was given up completed its landing");
+  header.sequence = 2;
+  liar.say(header, {0, 1});
+  expect(liar.hears(Fate::landed), "nothing lands behind a frame that was given up");
 }
 
 /** Frames to landings that are closed, complete, or another's are thrown away; the connection goes on. */
@@ -263,7 +279,10 @@ void check_checksums() {
     expect(checksum(detect_isa(), bytes.data(), count, count) == checksum(Isa::portable, bytes.data(), count, count), "checksums differ by instructions");
   }
   const uint64_t right = checksum(Isa::portable, bytes.data(), 256, 9);
-  expect(checksum_copy(detect_isa(), copy.data(), bytes.data(), 256, 9) == right && std::memcmp(copy.data(), bytes.data(), 256) == 0, "a copy");
+  RunningChecksum running(detect_isa(), 9);
+  running.add(bytes.data(), 64, copy.data());
+  running.add(bytes.data() + 64, 192, copy.data() + 64);
+  expect(running.value() == right && std::memcmp(copy.data(), bytes.data(), 256) == 0, "a copy in two parts");
   for (int bit = 0; bit < 256 * 8; bit++) {
     copy[bit / 8] ^= 1 << (bit % 8);
     expect(checksum(detect_isa(), copy.data(), 256, 9) != right, "a changed bit was not noticed");
@@ -303,6 +322,7 @@ int main(int argc, char** argv) {
   World world;
   check_strangers(world);
   check_lies(world);
+  check_given_up(world);
   check_late(world);
   check_silence(world);
   check_traffic(world, rounds);
