@@ -1,5 +1,5 @@
 // How often messages about requests met which fate and were dealt with: what a run with faults has shown of the handlers.
-import type { MessageFate } from './lending/messages.ts';
+import type { LendingMessageKind, MessageFate } from './lending/messages.ts';
 import type { InstanceEvent, PeerMessage } from './messages.ts';
 import type { RequestId } from './ports.ts';
 
@@ -7,7 +7,8 @@ import type { RequestId } from './ports.ts';
 export type FatedMessage =
   | PeerMessage['kind']
   | ('submit' | 'cancel' | 'landed' | 'started' | 'tokens' | 'ended' | 'prefilled' | 'letGo' | 'migrated')
-  | ('journal' | 'snapshot' | 'report');
+  | ('journal' | 'snapshot' | 'report')
+  | LendingMessageKind;
 
 type PeerWord =
   | { readonly kind: 'peer'; readonly message: { readonly id: RequestId; readonly kind: PeerMessage['kind'] } }

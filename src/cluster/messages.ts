@@ -146,6 +146,10 @@ export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =
   | { readonly kind: 'lending'; readonly envelope: Envelope }
   /** Blocks of this part of a move have arrived. */
   | { readonly kind: 'moved'; readonly move: MoveNumber }
+  /** They never will: the connection that they came over broke. */
+  | { readonly kind: 'moveBroken'; readonly move: MoveNumber }
+  /** The connection to a creditor broke, or another life answers there: the step that waits for its partials is in vain, and what lies there is out of reach. */
+  | { readonly kind: 'creditorCut'; readonly creditor: InstanceIndex }
   /** Guests' work for us took this share of a creditor's steps. */
   | { readonly kind: 'guestLoad'; readonly creditor: InstanceIndex; readonly permille: number }
   /** It is `nextUs`. */

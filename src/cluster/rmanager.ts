@@ -78,6 +78,12 @@ export class RManager {
       case 'fetched':
         this.#settler.fetched(event.settlement);
         break;
+      case 'unfetched':
+        this.#settler.unfetched(event.settlement);
+        break;
+      case 'creditorCut':
+        this.debtor.abandon(event.creditor);
+        break;
       case 'guestLoad':
         this.debtor.bound(event.creditor, event.permille);
         break;

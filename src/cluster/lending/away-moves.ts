@@ -13,8 +13,8 @@ interface Parts {
   readonly rangeBlocks: number;
   readonly cache: BlockCache;
   readonly rmanager: RManager;
-  /** All contents of a settlement are staged. */
-  readonly fetched: (settlement: SettlementId) => void;
+  /** All contents of a settlement are staged, or never will be. */
+  readonly fetched: (settlement: SettlementId, all: boolean) => void;
 }
 
 /** What has arrived is carried out by `carryOut`: tables of sequences change between two steps only. */
@@ -44,8 +44,22 @@ export class AwayMoves {
   arrived(number: MoveNumber): void {
     const move = this.#moves.arrived(number);
     if (move === undefined) return;
-    if (move.kind === 'fetch') this.#parts.fetched(move.settlement);
+    if (move.kind === 'fetch') this.#parts.fetched(move.settlement, true);
     else this.#arrived.push(move);
+  }
+
+  /** A part will never arrive. What was to leave home is still there; who was to find another place starts again. */
+  broke(number: MoveNumber): void {
+    const move = this.#moves.of(number);
+    if (move === undefined) return;
+    if (move.kind === 'fetch') {
+      this.#moves.end(move);
+      this.#parts.fetched(move.settlement, false);
+      return;
+    }
+    const away = this.book.all.get(move.sequence);
+    if (away !== undefined && move.kind === 'over') away.broken = true;
+    this.#drop(move);
   }
 
   /** No step is in flight. */

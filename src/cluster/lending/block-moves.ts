@@ -69,6 +69,11 @@ export class BlockMoves {
     return --move.pending === 0 ? move : undefined;
   }
 
+  /** The move that a part belongs to. */
+  of(number: MoveNumber): Move | undefined {
+    return this.#parts.get(number);
+  }
+
   /** It is complete and carried out, or nobody wants it any more. */
   end(move: Move): void {
     if (move.kind === 'out') this.outBlocks -= move.rblocks.length;

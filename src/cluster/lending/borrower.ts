@@ -8,6 +8,7 @@ import type { StepShape } from '../../policy/cost/step-shape.ts';
 import type { LendingPolicy } from '../../policy/lending/borrowing.ts';
 import { LendingMemory } from '../../policy/lending/lending-memory.ts';
 import type { InstanceId } from '../../policy/lending/terms.ts';
+import type { Fates } from '../fates.ts';
 import type { InstanceEvent } from '../messages.ts';
 import { RManager } from '../rmanager.ts';
 import { AwayMoves } from './away-moves.ts';
@@ -35,7 +36,16 @@ export type BorrowerEffect =
   /** Nobody wants what is under way of this move. */
   | { readonly kind: 'stopMove'; readonly move: MoveNumber };
 
-export type BorrowerEvent = Extract<InstanceEvent<never, never>, { kind: 'lending' | 'moved' | 'guestLoad' | 'wake' }>;
+export type BorrowerEvent = Extract<
+  InstanceEvent<never, never>,
+  { kind: 'lending' | 'moved' | 'moveBroken' | 'creditorCut' | 'guestLoad' | 'wake' }
+>;
+
+/** Which start of its instance it belongs to, and who counts what messages met. */
+interface Owner {
+  readonly journalLife?: number | undefined;
+  readonly fates?: Fates | undefined;
+}
 
 export interface BorrowingTotals {
   readonly lentBlocks: number;
@@ -56,6 +66,7 @@ export class Borrower implements Overflow {
   readonly stalls = new Stalls();
   readonly #config: BorrowingConfig;
   readonly #cache: BlockCache;
+  readonly #fates: Fates | undefined;
   readonly #push: (effect: BorrowerEffect) => void;
   readonly #moves: AwayMoves;
   readonly #demand = new DemandTeller();
@@ -69,15 +80,19 @@ export class Borrower implements Overflow {
   #batcher: Batcher | undefined;
   #nowUs = 0;
 
-  constructor(config: BorrowingConfig, cache: BlockCache, push: (effect: BorrowerEffect) => void) {
+  constructor(config: BorrowingConfig, cache: BlockCache, push: (effect: BorrowerEffect) => void, owner: Owner = {}) {
     const { instance, policy, times, stagingBlocks } = config;
+    this.#fates = owner.fates;
     this.#config = config;
     this.#cache = cache;
     this.#push = push;
     const memories = { device: cache.lending, host: LendingMemory.alone(0, cache.blockPages) };
-    this.rmanager = new RManager({ instance, life: 1, memories, policy, times, stagingBlocks });
+    // gManager and creditors count lives from 1.
+    const life = (owner.journalLife ?? 0) + 1;
+    this.rmanager = new RManager({ instance, life, memories, policy, times, stagingBlocks });
     const { rmanager } = this;
-    const fetched = (settlement: SettlementId) => this.#hear({ kind: 'fetched', settlement });
+    const fetched = (settlement: SettlementId, all: boolean) =>
+      this.#hear({ kind: all ? 'fetched' : 'unfetched', settlement });
     this.#moves = new AwayMoves(
       { instance, rangeBlocks: config.rangeBlocks, cache, rmanager, fetched },
       {
@@ -123,6 +138,8 @@ export class Borrower implements Overflow {
     if (!isOurs(event)) return;
     if (event.kind === 'lending') this.#hear({ kind: 'message', envelope: event.envelope });
     else if (event.kind === 'moved') this.#moves.arrived(event.move);
+    else if (event.kind === 'moveBroken') this.#moves.broke(event.move);
+    else if (event.kind === 'creditorCut') this.#hear(event);
     else if (event.kind === 'guestLoad') this.#bound(event);
     else if (this.rmanager.nextUs <= nowUs) this.#hear({ kind: 'tick' });
   }
@@ -137,6 +154,11 @@ export class Borrower implements Overflow {
 
   #hear(event: RManagerEvent): void {
     for (const effect of this.rmanager.step(this.#nowUs, event)) this.#follow(effect);
+  }
+
+  /** Of these some lost blocks: a step of theirs is in vain. */
+  lost(planned: readonly { readonly sequence: Sequence }[]): boolean {
+    return planned.some(({ sequence }) => this.#moves.book.all.get(sequence)?.broken === true);
   }
 
   /** No step is in flight: tables change now, and sequences that lost blocks go back to the queue. */
@@ -266,6 +288,7 @@ export class Borrower implements Overflow {
         this.#moves.placed(effect.rblock);
         break;
       case 'met':
+        this.#fates?.met(effect.fate, effect.message);
         break;
     }
   }
@@ -288,7 +311,7 @@ export function borrowableBlocks({ borrowableBlocks, rangeBlocks }: BorrowingCon
 }
 
 const nothing = { rows: 0, decodeRows: 0 };
-const ours: ReadonlySet<string> = new Set(['lending', 'moved', 'guestLoad', 'wake']);
+const ours: ReadonlySet<string> = new Set(['lending', 'moved', 'moveBroken', 'creditorCut', 'guestLoad', 'wake']);
 
 function isOurs(event: BorrowerEvent | { readonly kind: string }): event is BorrowerEvent {
   return ours.has(event.kind);

@@ -63,6 +63,12 @@ export class Debt {
     return [...this.used.values(), ...[...this.frozen.values()].filter((rblock) => rblock !== undefined)];
   }
 
+  /** Nothing of it is used any more. */
+  empty(): void {
+    this.idle.length = 0;
+    for (const blocks of [this.used, this.frozen, this.vacating]) blocks.clear();
+  }
+
   /** Sends back blocks that nobody uses, `count` at most. */
   giveIdle(count: number): void {
     for (const block of this.idle.splice(Math.max(0, this.idle.length - count))) this.returning.add(block);

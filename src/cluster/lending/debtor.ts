@@ -199,6 +199,16 @@ export class Debtor {
     for (const debt of this.#debts.values()) if (debt.leaseEndUs <= this.#out.nowUs) this.#lose(debt);
   }
 
+  /** What lies there cannot be reached: it is given up, and the places go back when the creditor can hear so. */
+  abandon(creditor: InstanceId): void {
+    for (const debt of this.#debts.values()) {
+      if (debt.creditor !== creditor || debt.state !== 'held') continue;
+      this.#loseBlocks(debt);
+      debt.empty();
+      this.giveUp(debt);
+    }
+  }
+
   /** A creditor began a new life: nothing of what it had is left. */
   reborn(instance: InstanceId): void {
     for (const debt of this.#debts.values()) if (debt.creditor === instance) this.#lose(debt);
@@ -286,10 +296,13 @@ export class Debtor {
   }
 
   #lose(debt: Debt): void {
-    const { rblocks } = debt;
+    this.#loseBlocks(debt);
+    this.#debts.delete(debt.number);
+  }
+
+  #loseBlocks({ rblocks }: Debt): void {
     for (const rblock of rblocks) this.#table.remove(rblock);
     this.#out.lose(rblocks);
-    this.#debts.delete(debt.number);
   }
 
   #of(creditor: Party, loan: LoanNumber): Debt | undefined {

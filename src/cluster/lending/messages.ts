@@ -168,6 +168,10 @@ export type RManagerEvent =
   | Growth
   /** Answer to `fetch`. */
   | { readonly kind: 'fetched'; readonly settlement: SettlementId }
+  /** Answer to `fetch`: a creditor could not be reached. */
+  | { readonly kind: 'unfetched'; readonly settlement: SettlementId }
+  /** The connection to a creditor broke, or it is not the one that lent. */
+  | { readonly kind: 'creditorCut'; readonly creditor: InstanceId }
   /** The executor measured what share of the creditor's step its guests' work for us took. */
   | { readonly kind: 'guestLoad'; readonly creditor: InstanceId; readonly permille: number };
 

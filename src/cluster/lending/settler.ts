@@ -80,8 +80,7 @@ export class Settler {
     this.#current = current;
     const rblocks = this.#contents(current);
     if (frozen.length < message.blocks || rblocks.length + this.#homecoming.size > this.#stagingMax) {
-      this.#abort(current);
-      this.#out.send('gmanager', settlement.epoch, { kind: 'declined', settlement });
+      this.#decline(current);
     } else if (rblocks.length === 0) this.fetched(settlement);
     else this.#out.push({ kind: 'fetch', settlement, rblocks });
   }
@@ -93,6 +92,13 @@ export class Settler {
     current.prepared = true;
     current.askAtUs = this.#out.nowUs + this.#times.doubtUs;
     this.#vote(current);
+  }
+
+  /** Copying them failed: this member cannot settle. */
+  unfetched(settlement: SettlementId): void {
+    const current = this.#current;
+    if (current === undefined || current.prepared || !isSame(current.settlement, settlement)) return;
+    this.#decline(current);
   }
 
   commit({ settlement }: Said<'commit'>): void {
@@ -166,6 +172,12 @@ export class Settler {
     }
     this.#current = undefined;
     this.#decided = { settlement, outcome: 'committed' };
+  }
+
+  #decline(current: Current): void {
+    const { settlement } = current;
+    this.#abort(current);
+    this.#out.send('gmanager', settlement.epoch, { kind: 'declined', settlement });
   }
 
   #abort({ settlement, frozen }: Current): void {
