@@ -46,12 +46,12 @@ export function faultPlan(
   instances: number,
 ): FaultPlan | undefined {
   if (faults.length === 0) return undefined;
-  if (borrow)
-    throw new UsageError('Cannot use --faults with --borrow: lending under faults is simulated by --chaos alone');
-  for (const { kind, instances: named } of faults)
+  for (const { kind, instances: named } of faults) {
+    if (kind === 'gmanager' && !borrow) throw new UsageError('Cannot inject gmanager: there is none without --borrow');
     for (const index of named ?? [])
       if (index >= instances)
         throw new UsageError(`Cannot inject ${kind}: there is no instance ${index}: ${instances} are numbered from 0`);
+  }
   const silentUs = Math.round(silentMs * 1000);
   const times = {
     reportUs: Math.ceil(silentUs / 6),

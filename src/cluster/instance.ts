@@ -66,7 +66,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#journal = new CacheJournal(this.#cache, config.journalLife);
     if (config.contents !== undefined) this.#cache.lower?.restore(config.contents.onSsd);
     this.borrower =
-      config.borrowing && new Borrower(config.borrowing, this.#cache, (effect) => this.#effects.push(effect));
+      config.borrowing && new Borrower(config.borrowing, this.#cache, (effect) => this.#effects.push(effect), config);
     this.mover = config.migration && this.#createMover(config.migration);
     this.#batcher = new Batcher(this.#cache, config.limits, config.cost, this.borrower ?? this.mover);
     this.borrower?.serve(this.#batcher);
@@ -204,6 +204,9 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
         break;
       case 'migrate':
         this.mover?.grant(event.id, { to: event.to, life: event.life });
+        break;
+      case 'creditorCut':
+        this.#launcher.strand();
         break;
       case 'tellBlocks':
         this.#effects.push(this.#journal.all());

@@ -142,6 +142,14 @@ export class Launcher<Request extends { readonly id: RequestId }, S extends Serv
     return true;
   }
 
+  /** A creditor is out of reach: a step that waits for what it has is in vain. */
+  strand(): void {
+    const flight = this.#flight;
+    if (flight === undefined || flight.aborting || this.#parts.borrower?.lost(flight.requests) !== true) return;
+    flight.aborting = true;
+    this.#push({ kind: 'abortStep', step: flight.step });
+  }
+
   /** Something was heard that the next step may heed. */
   endRun(): void {
     if (this.#flight === undefined) return;

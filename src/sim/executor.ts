@@ -106,8 +106,14 @@ export class SimulatedExecutor {
 
   /** The run in flight is never heard of. Returns how many of its steps had ended. */
   stop(nowUs: number): number {
-    if (!this.#running) return 0;
+    const steps = this.endedBy(nowUs);
     this.#running = false;
+    return steps;
+  }
+
+  /** Of the run in flight, how many steps have ended. */
+  endedBy(nowUs: number): number {
+    if (!this.#running) return 0;
     let endsUs = this.#startedUs;
     let steps = 0;
     while (steps < this.#stepUs.length && endsUs + this.#stepUs[steps] <= nowUs) endsUs += this.#stepUs[steps++];

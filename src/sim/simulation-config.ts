@@ -40,7 +40,7 @@ export interface SimulationConfig {
   readonly retries?: RetrySettings | undefined;
   /** Groups of instances that prefill compute long prompts together; undefined: none does. */
   readonly pipeline?: PipelineSettings | undefined;
-  /** Instances lend memory to one another: those whose machine says how. Not with faults. */
+  /** Instances lend memory to one another: those whose machine says how. */
   readonly lending?: ClusterLendingConfig | undefined;
   /** Every machine checks itself after every event. */
   readonly checking: boolean;

@@ -120,12 +120,20 @@ export class Simulation {
       this.#nowUs = nowUs;
       this.#tellInstance(index, event);
     };
-    return { instances: this.#instances, executors: this.#executors, network: this.#network, tell };
+    return {
+      ...{ instances: this.#instances, executors: this.#executors, network: this.#network, tell },
+      faults: () => this.#faults,
+      nowUs: () => this.#nowUs,
+      setNowUs: (nowUs) => {
+        this.#nowUs = nowUs;
+      },
+    };
   }
 
   #faultyCluster(): FaultyCluster {
     return {
       instances: this.#instances.length,
+      lends: this.lending !== undefined,
       latencyUs: (index) => this.#config.instances[index].nic.us,
       later: (delayUs, action) => this.#later(delayUs, action),
       tellInstance: (index, event) => this.#tellInstance(index, event),
@@ -134,14 +142,23 @@ export class Simulation {
         this.outcome.lost(this.#instances[index], this.#executors[index].stop(this.#nowUs));
         this.#instances[index] = this.#create(index, life);
         this.#wakeUs[index] = Number.POSITIVE_INFINITY;
+        this.lending?.died(this.#nowUs, index);
       },
-      wake: (index) => this.#scheduleWake(index),
+      wake: (index) => {
+        this.#scheduleWake(index);
+        this.lending?.started(this.#nowUs, index);
+      },
       slow: (index, factor) => {
         this.#executors[index].endRun(this.#nowUs);
         this.#executors[index].slowness = factor;
+        this.lending?.slowed(this.#nowUs, index);
       },
-      breakFlows: (isBroken) => this.#streams.break(this.#nowUs, isBroken),
+      breakFlows: (isBroken) => {
+        this.#streams.break(this.#nowUs, isBroken);
+        this.lending?.break(this.#nowUs, isBroken);
+      },
       restartConductor: () => this.#conducting.restart(this.#nowUs),
+      restartGManager: () => this.lending?.restartGManager(this.#nowUs),
     };
   }
 
@@ -217,12 +234,25 @@ export class Simulation {
     );
     this.outcome.groupPrefills = this.#conducting.conductor.groupPrefills;
     this.outcome.close(
-      this.lending?.finish() ?? this.#nowUs,
+      this.lending?.aliveUs ?? this.#nowUs,
       this.#instances,
       this.#network.moved,
       this.#conducting.conductor.blocks,
-      this.#executors.map((executor) => executor.stop(this.#nowUs)),
+      this.#executors.map((executor) => executor.endedBy(this.#nowUs)),
     );
+    if (this.#config.checking) this.#checkLent();
+  }
+
+  /** Once nothing goes wrong any more, all that was lent comes back. */
+  #checkLent(): void {
+    const { lending } = this;
+    if (this.#faults !== undefined && lending !== undefined) {
+      this.#faults.heal();
+      const untilUs = this.#nowUs + lending.restUs;
+      while (!lending.isPaidBack && this.nextUs <= untilUs) this.advance(this.nextUs);
+      this.advance(this.#nowUs + lending.restUs);
+    }
+    lending?.checkAtRest();
   }
 
   /** Everything due up to and at `timeUs` happens: looking at the state in between changes nothing. */
@@ -231,15 +261,15 @@ export class Simulation {
     while (this.nextUs <= timeUs) {
       if (this.lending?.comesFirst(heap.nextUs) === true) {
         this.lending.advance();
-        continue;
+      } else {
+        if (heap.size === 0) return;
+        this.#nowUs = heap.nextUs;
+        const key = heap.nextKey;
+        heap.pop();
+        if (key < this.#instances.length) this.#stepEnds(key);
+        else if (key === this.#instances.length + networkNumber) this.#clock.due(this.#nowUs);
+        else this.#actions.do(key);
       }
-      if (heap.size === 0) return;
-      this.#nowUs = heap.nextUs;
-      const key = heap.nextKey;
-      heap.pop();
-      if (key < this.#instances.length) this.#stepEnds(key);
-      else if (key === this.#instances.length + networkNumber) this.#clock.due(this.#nowUs);
-      else this.#actions.do(key);
       this.#config.inspect?.after();
     }
   }

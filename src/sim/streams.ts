@@ -78,9 +78,11 @@ export class Streams {
     else this.#prefixBlocks.delete(`${to} ${id}`);
   }
 
-  /** Ends flows between such instances; who is there still hears of it. */
+  /** Ends flows between such instances, lent blocks aside; who is there still hears of it. */
   break(nowUs: number, isBroken: (from: InstanceIndex, to: InstanceIndex) => boolean): void {
-    const broken = [...this.#network.transfers].filter(({ from, to }) => isBroken(from, to));
+    const broken = [...this.#network.transfers].filter(
+      ({ kind, from, to }) => kind !== 'borrow' && kind !== 'settle' && isBroken(from, to),
+    );
     for (const { from, to, name, kind } of broken) {
       if (kind === 'activations') {
         const id = this.#passed.get(`${from} ${name}`)?.id ?? name;

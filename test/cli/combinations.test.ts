@@ -37,6 +37,20 @@ const combinations: readonly (readonly [string, Readonly<Record<string, unknown>
       faults: ['conductor:at=5s', 'duplication:ratio=0.01', 'crash:every=20s,for=5s'],
     },
   ],
+  [
+    'faults and borrowing, also for prompts that no instance could hold',
+    {
+      ...{ workload: 'plain', requests: 40, seed: 4, rate: 1, input: '1000..60000', output: '20..300', mixed: 3 },
+      ...{ context: 400000, cacheBlocks: 60, borrow: true, lendShare: 0.8, silentMs: 2000 },
+      faults: [
+        'crash:every=20s,for=3s',
+        'partition:every=30s,for=2s',
+        'loss:ratio=0.02',
+        'gmanager:at=30s',
+        'slow:every=20s,for=5s',
+      ],
+    },
+  ],
 ];
 
 it.each(combinations)('%s', { timeout: 120_000 }, async (_, flags) => {

@@ -2,6 +2,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { defaultLendingTimes } from '../../src/cluster/lending/times.ts';
+import { parseFault } from '../../src/sim/faults/parse.ts';
 import { type InstanceSpec, Simulation, type SimulationConfig } from '../../src/sim/simulation.ts';
 import type { TraceRequest } from '../../src/trace/request.ts';
 import { blockTokens, machine, nic } from './small-cluster.ts';
@@ -74,6 +75,11 @@ function run(trace: readonly TraceRequest[], changes: Partial<SimulationConfig> 
   return simulation;
 }
 
+function faults(...specs: readonly string[]): SimulationConfig['faults'] {
+  const times = { reportUs: 100_000, silentUs: 500_000, timeoutUs: 60_000_000, triesMax: 3 };
+  return { seed: 1, times, faults: specs.map(parseFault) };
+}
+
 /** From few to nearly all of them are longer than half of what an instance holds. */
 const traces = fc
   .integer({ min: 1, max: 9 })
@@ -127,6 +133,28 @@ describe('borrowing', () => {
       }),
       { numRuns: 30 },
     );
+  });
+
+  it('computes a request again from its tokens when a creditor dies', () => {
+    const trace = [requestOf(0, 0, 1000, 60)];
+    const { outcome, lending, inside } = run(trace, { faults: faults('crash:instance=1,at=250ms,for=1s') });
+    expect(inside.faults?.injected.get('crash')).toBe(1);
+    expect(lending?.totals[0].lostBlocks).toBeGreaterThan(0);
+    expect(outcome.completedRequests).toBe(1);
+    expect(outcome.preemptions).toBe(1);
+  });
+
+  it('gives back what a debtor had that died', () => {
+    const { outcome, lending } = run([requestOf(0, 0, 1000, 60)], { faults: faults('crash:instance=0,at=250ms') });
+    expect(outcome.completedRequests).toBe(1);
+    expect(lending?.isPaidBack).toBe(true);
+  });
+
+  it('computes again what lies behind a partition, at once', () => {
+    const trace = [requestOf(0, 0, 1000, 60)];
+    const { outcome, lending } = run(trace, { faults: faults('partition:instance=1,at=250ms,for=500ms') });
+    expect(lending?.totals[0].lostBlocks).toBeGreaterThan(0);
+    expect(outcome.completedRequests).toBe(1);
   });
 
   it('is the same with equal steps run one by one', () => {

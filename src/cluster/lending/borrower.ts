@@ -172,9 +172,18 @@ export class Borrower implements Overflow {
   planned(step?: { readonly shape: StepShape; readonly predictedUs: number }): void {
     const batcher = this.#batcher;
     if (batcher === undefined) return;
-    const { rows, decodeRows } = step?.shape ?? nothing;
-    const predictedUs = step?.predictedUs ?? 1;
     this.stalls.planned(this.#nowUs);
+    for (const sequence of batcher.admitted) if (batcher.room.isOverlong(sequence)) this.#gatherings++;
+    const { shape = nothing, predictedUs = 1 } = step ?? {};
+    // Until nothing is left to say or do: equal steps that follow find nothing either.
+    for (;;) {
+      const told = this.#tell(batcher, shape, predictedUs);
+      if (!this.#spill() && !told) return;
+    }
+  }
+
+  /** What is needed, if that has changed. */
+  #tell(batcher: Batcher, { rows, decodeRows }: Pick<StepShape, 'rows' | 'decodeRows'>, predictedUs: number): boolean {
     const { availablePages, blockPages, blockTokens } = this.#cache;
     const available = Math.floor(availablePages / blockPages);
     const running = batcher.running.length + batcher.parked.size;
@@ -184,12 +193,11 @@ export class Borrower implements Overflow {
     const promised = Math.ceil(pagesPromised(batcher) / blockPages) - this.#moves.outBlocks;
     const inHand = this.rmanager.debtor.inHand;
     const turn = this.#gathering(batcher);
-    for (const sequence of batcher.admitted) if (batcher.room.isOverlong(sequence)) this.#gatherings++;
     const counts = { gathered: gatheredCount(batcher), gatherings: this.#gatherings };
     const figures = { rows, decodeRows, available, ahead, promised, inHand, alone, turn, ...counts };
     const event = this.#demand.tell(figures, (decodeRows * 1e6) / (blockTokens * predictedUs));
     if (event !== undefined) this.#hear(event);
-    while (this.#spill()) {}
+    return event !== undefined;
   }
 
   #gathering(batcher: Batcher): Gathering | undefined {

@@ -6,11 +6,13 @@ import { Dice } from '../lending/dice.ts';
 import { type InstanceSpec, Simulation, type SimulationConfig } from '../simulation.ts';
 import { RequestChecks } from './checks.ts';
 import { type Fault, type FaultName, type FaultPlan, faultNames } from './faults.ts';
+import { type RequestWorld, withLending } from './lending-worlds.ts';
 
 const blockTokens = 16;
 /** Faults and arrivals last so long; then everything comes to an end. */
 const chaosUs = 3_000_000;
 const restUs = 12_000_000;
+const lendingRestUs = 35_000_000;
 const settleUs = 2_000_000;
 
 const cost = new RooflineCost({
@@ -34,6 +36,9 @@ export interface RequestCounts {
   completed: number;
   /** Prompts that went to groups. */
   groups: number;
+  /** Blocks that went to creditors, and that were lost there. */
+  movedBlocks: number;
+  lostBlocks: number;
   events: number;
 }
 
@@ -113,10 +118,7 @@ function pipelineOf({ instances }: SimulationConfig, dice: Dice): SimulationConf
   return prefills < 2 ? undefined : { members: dice.between(2, prefills), tokensOver: dice.between(0, 60) };
 }
 
-export function requestWorld(seed: number): {
-  readonly config: SimulationConfig;
-  readonly trace: readonly TraceRequest[];
-} {
+export function requestWorld(seed: number): RequestWorld {
   const dice = new Dice(seed, 5);
   const admission = dice.chance(0.3) ? admissionKinds[dice.between(1, 3)] : 'none';
   const slo = { ttft: { us: 400_000 }, tbt: { us: 30_000 } };
@@ -136,7 +138,9 @@ export function requestWorld(seed: number): {
     faults: planOf(seed, dice),
   };
   const pipeline = grouped ? pipelineOf(config, groups) : undefined;
-  return withMore({ config: { ...config, pipeline }, trace: traceOf(dice) }, new Dice(seed, 8));
+  const world = withMore({ config: { ...config, pipeline }, trace: traceOf(dice) }, new Dice(seed, 8));
+  const lends = new Dice(seed, 9);
+  return lends.chance(0.5) ? withLending(world, lends, anyTime('gmanager', { everyUs: 2_500_000 })) : world;
 }
 
 const roleSwitch: NonNullable<SimulationConfig['admission']['roleSwitch']> = {
@@ -145,10 +149,7 @@ const roleSwitch: NonNullable<SimulationConfig['admission']['roleSwitch']> = {
 };
 
 /** Some worlds have one or the other of all else that instances do. */
-function withMore(
-  { config, trace }: { readonly config: SimulationConfig; readonly trace: readonly TraceRequest[] },
-  dice: Dice,
-): { readonly config: SimulationConfig; readonly trace: readonly TraceRequest[] } {
+function withMore({ config, trace }: RequestWorld, dice: Dice): RequestWorld {
   const ssd = dice.chance(0.5) ? { readBytesPerSecond: 1e7, writeBytesPerSecond: 1e7 } : undefined;
   const ssdBlocks = ssd === undefined ? 0 : dice.between(10, 80);
   const instances = config.instances.map(({ machine, ...spec }) => {
@@ -194,9 +195,11 @@ export function runRequestChaos(seed: number): RequestCounts {
   simulation.inside.faults?.heal();
   // Then there is time for whoever was given up wrongly to be told, and for orphans to be found.
   let untilUs = chaosUs;
-  for (; simulation.live > 0 && untilUs < chaosUs + restUs; untilUs += 100_000) simulation.advance(untilUs);
+  const endUs = chaosUs + (config.lending === undefined ? restUs : lendingRestUs);
+  for (; simulation.live > 0 && untilUs < endUs; untilUs += 100_000) simulation.advance(untilUs);
   simulation.advance(untilUs + settleUs);
   checks.atRest(simulation);
+  simulation.lending?.checkAtRest();
   const { outcome, fates, inside } = simulation;
   return {
     faults: new Map(inside.faults?.injected),
@@ -204,8 +207,14 @@ export function runRequestChaos(seed: number): RequestCounts {
     requests: outcome.requests,
     completed: outcome.completedRequests,
     groups: inside.conductor.groupPrefills,
+    movedBlocks: sumOf(simulation, 'movedBlocks'),
+    lostBlocks: sumOf(simulation, 'lostBlocks'),
     events: checks.events,
   };
+}
+
+function sumOf({ lending }: Simulation, name: 'movedBlocks' | 'lostBlocks'): number {
+  return (lending?.totals ?? []).reduce((sum, totals) => sum + totals[name], 0);
 }
 
 /** Sums of several runs. */
@@ -215,6 +224,8 @@ export function addRequestCounts(sum: RequestCounts, counts: RequestCounts): voi
   sum.requests += counts.requests;
   sum.completed += counts.completed;
   sum.groups += counts.groups;
+  sum.movedBlocks += counts.movedBlocks;
+  sum.lostBlocks += counts.lostBlocks;
   sum.events += counts.events;
 }
 

@@ -1,9 +1,9 @@
-// A network that loses, doubles, delays and cuts off what a conductor and its instances say to one another.
+// A network that loses, doubles, delays and cuts off what a conductor, a gManager and instances say to one another.
 import type { InstanceIndex } from '../../cluster/messages.ts';
 import type { Dice } from '../lending/dice.ts';
 import type { Fault, FaultName } from './faults.ts';
 
-export type Party = 'conductor' | InstanceIndex;
+export type Party = 'conductor' | 'gmanager' | InstanceIndex;
 
 export class Courier {
   readonly #dice: Dice;

@@ -12,6 +12,8 @@ type ToConductor = ConductorEvent<LengthRequest>;
 /** The simulation, as faults see it. */
 export interface FaultyCluster {
   readonly instances: number;
+  /** Instances lend memory to one another, and a gManager helps. */
+  readonly lends: boolean;
   /** Of messages between the conductor and an instance. */
   readonly latencyUs: (instance: InstanceIndex) => number;
   readonly later: (delayUs: number, action: () => void) => void;
@@ -26,6 +28,7 @@ export interface FaultyCluster {
   readonly breakFlows: (isBroken: (from: InstanceIndex, to: InstanceIndex) => boolean) => void;
   /** A conductor that knows nothing takes the place of the one that there is. */
   readonly restartConductor: () => void;
+  readonly restartGManager: () => void;
 }
 
 /** Stream of the seed that nothing else draws from. */
@@ -50,7 +53,8 @@ export class FaultLayer {
   #healed = false;
 
   constructor(plan: FaultPlan, cluster: FaultyCluster) {
-    const { instances, later } = cluster;
+    const { instances, lends, later } = cluster;
+    const managers: Party[] = lends ? ['conductor', 'gmanager'] : ['conductor'];
     this.times = plan.times;
     this.#cluster = cluster;
     this.#up = Array.from({ length: instances }, () => true);
@@ -59,6 +63,7 @@ export class FaultLayer {
     this.#courier = new Courier(new Dice(plan.seed, stream), plan.faults, later, count);
     this.#injector = new Injector(plan, {
       instances,
+      parties: [...managers, ...this.#up.keys()],
       later,
       count,
       crash: (instance) => this.#crash(instance),
@@ -67,6 +72,7 @@ export class FaultLayer {
       cut: (parties) => this.#cut(parties),
       join: (parties) => this.#courier.join(parties),
       restartConductor: cluster.restartConductor,
+      restartGManager: cluster.restartGManager,
     });
   }
 
@@ -81,6 +87,16 @@ export class FaultLayer {
 
   lifeOf(instance: InstanceIndex): number {
     return this.#lives[instance];
+  }
+
+  /** Both run, and nothing stands between them. */
+  reaches(a: InstanceIndex, b: InstanceIndex): boolean {
+    return this.#up[a] && this.#up[b] && this.#courier.canHear(a, b);
+  }
+
+  /** What instances and their gManager say about memory. */
+  aboutMemory(from: Party, to: Party, latencyUs: number, deliver: () => void): void {
+    this.#courier.send(from, to, latencyUs, deliver);
   }
 
   /** Nothing goes wrong any more, and whoever is down comes back. */

@@ -1,8 +1,17 @@
 // Faults of a simulated cluster, by name: what happens to instances, to the conductor and to what they say to one another.
 import type { InstanceIndex } from '../../cluster/messages.ts';
 
-/** What happens to messages, each by chance; what happens to instances and conductor, at a time or again and again. */
-export const faultKinds = ['loss', 'duplication', 'delay', 'crash', 'partition', 'slow', 'conductor'] as const;
+/** What happens to messages, each by chance; what happens to instances, conductor and gManager, at a time or again and again. */
+export const faultKinds = [
+  'loss',
+  'duplication',
+  'delay',
+  'crash',
+  'partition',
+  'slow',
+  'conductor',
+  'gmanager',
+] as const;
 export type FaultKind = (typeof faultKinds)[number];
 
 export interface Fault {
@@ -53,5 +62,6 @@ export const faultNames = [
   'restart',
   'slow node',
   'conductor restart',
+  'gManager restart',
 ] as const;
 export type FaultName = (typeof faultNames)[number];

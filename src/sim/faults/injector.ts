@@ -7,6 +7,8 @@ import type { Fault, FaultName, FaultPlan } from './faults.ts';
 /** What faults happen to. */
 export interface Victim {
   readonly instances: number;
+  /** Those that a partition may cut off. */
+  readonly parties: readonly Party[];
   readonly later: (delayUs: number, action: () => void) => void;
   readonly count: (fault: FaultName) => void;
   /** False when it is down. */
@@ -17,6 +19,7 @@ export interface Victim {
   readonly cut: (parties: readonly Party[]) => void;
   readonly join: (parties: readonly Party[]) => void;
   readonly restartConductor: () => void;
+  readonly restartGManager: () => void;
 }
 
 /** Stream of the seed that nothing else draws from. */
@@ -72,6 +75,10 @@ export class Injector {
         victim.count('conductor restart');
         victim.restartConductor();
         break;
+      case 'gmanager':
+        victim.count('gManager restart');
+        victim.restartGManager();
+        break;
     }
   }
 
@@ -104,7 +111,6 @@ export class Injector {
 
   /** About a third of all, the conductor among them now and then. */
   #some(): readonly Party[] {
-    const all: Party[] = ['conductor', ...Array.from({ length: this.#victim.instances }, (_, i) => i)];
-    return all.filter(() => this.#dice.chance(0.3));
+    return this.#victim.parties.filter(() => this.#dice.chance(0.3));
   }
 }

@@ -12,6 +12,7 @@ const fields: Readonly<Record<FaultKind, { readonly needs: readonly string[]; re
   partition: { needs: ['for'], may: ['instance', 'at', 'every'] },
   slow: { needs: ['for'], may: ['instance', 'at', 'every', 'factor'] },
   conductor: { needs: [], may: ['at', 'every'] },
+  gmanager: { needs: [], may: ['at', 'every'] },
 };
 
 /** @throws Error that says in one line what is wrong */

@@ -1,6 +1,5 @@
 // Lending between the instances of a simulated cluster: carries messages and blocks, wakes machines, and has guests slow their creditors down.
 import { GManager } from '../../cluster/gmanager.ts';
-import type { BlocksToMove, MoveNumber } from '../../cluster/lending/block-moves.ts';
 import type { BorrowerEffect, BorrowingTotals } from '../../cluster/lending/borrower.ts';
 import type { Envelope, LendingEffect } from '../../cluster/lending/messages.ts';
 import type { RemoteWork } from '../../cluster/lending/remote-work.ts';
@@ -8,11 +7,15 @@ import type { LendingTimes } from '../../cluster/lending/times.ts';
 import type { LengthInstance, LengthRequest, StepCostModel } from '../../cluster/length-work.ts';
 import type { InstanceEvent } from '../../cluster/messages.ts';
 import { counterUniform } from '../../util/counter-random.ts';
+import { Actions } from '../actions.ts';
 import { EventHeap } from '../event-heap.ts';
 import type { SimulatedExecutor } from '../executor.ts';
+import type { FaultLayer } from '../faults/fault-layer.ts';
 import type { Departed, Network } from '../network/network.ts';
+import { BlockCopies } from './block-copies.ts';
 import { checkAtRest, checkLoans, type LendingParty } from './checks.ts';
 import { Guests } from './guests.ts';
+import { isPaidBack, Progress } from './progress.ts';
 
 export interface ClusterLendingConfig {
   readonly times: LendingTimes;
@@ -47,6 +50,10 @@ export interface LendingHost {
   readonly instances: readonly LengthInstance[];
   readonly executors: readonly SimulatedExecutor[];
   readonly network: Network;
+  /** Undefined: nothing goes wrong. */
+  faults(): Pick<FaultLayer, 'isUp' | 'lifeOf' | 'reaches' | 'aboutMemory'> | undefined;
+  nowUs(): number;
+  setNowUs(nowUs: number): void;
   /** An instance hears it at that time. */
   tell(nowUs: number, instance: number, event: Event): void;
 }
@@ -59,21 +66,9 @@ interface Lenders {
 }
 
 type Event = InstanceEvent<LengthRequest, undefined>;
-type Post =
-  | { readonly kind: 'gmanager'; readonly envelope: Envelope }
-  | {
-      readonly kind: 'instance';
-      readonly to: number;
-      readonly event: Event;
-      readonly before?: (() => void) | undefined;
-    };
 
-/** How long all must have been paid back before nothing is left to happen, in heartbeats. */
-const restHeartbeats = 2;
-/** A run in which only lending goes on for so long while requests wait is stuck. */
-const stuckUs = 120_000_000;
-/** Nobody has the turn for longer: all that ran when it began are over long before. */
-const turnUsMax = 1_800_000_000;
+/** For reports that name what nobody wants, for leases to end and for heartbeats to tell. */
+const restLeases = 15;
 
 export class ClusterLending {
   readonly counts: LendingCounts = { loans: 0, recalls: 0, refusals: 0, settlements: 0, queries: 0 };
@@ -81,44 +76,32 @@ export class ClusterLending {
   readonly #config: ClusterLendingConfig;
   readonly #host: LendingHost;
   readonly #checking: boolean;
-  /** (instances) */
-  readonly #blockBytes: readonly number[];
-  readonly #gmanager: GManager;
+  #gmanager: GManager;
+  #epoch = 0;
   /** Keys: wakes of instances, then of the gManager, then what is on its way. */
   readonly #heap = new EventHeap();
   readonly #wakeUs: Float64Array;
-  readonly #posts = new Map<number, Post>();
-  #postNumber = 0;
-  readonly #moves = new Map<
-    string,
-    {
-      readonly debtor: number;
-      readonly move: MoveNumber;
-      readonly from: number;
-      readonly to: number;
-      readonly kind: BlocksToMove['purpose'];
-    }
-  >();
+  readonly #posts: Actions;
+  readonly #copies: BlockCopies;
   readonly #busy: Uint8Array;
   #nowUs = 0;
-  #turn: { readonly holder: number | undefined; readonly number: number | undefined; readonly sinceUs: number } = {
-    holder: undefined,
-    number: undefined,
-    sinceUs: 0,
-  };
-  /** When a step ended last. */
-  #aliveUs = 0;
+  readonly #progress: Progress;
   #over = false;
-  /** Since when nothing is lent. */
-  #restUs = 0;
 
   constructor(config: ClusterLendingConfig, cluster: Lenders, host: LendingHost) {
     this.#checking = cluster.checking;
     const costs = cluster.instances.map(({ machine }) => machine.cost);
-    this.#blockBytes = costs.map(({ kvBytesPerToken }) => kvBytesPerToken * cluster.blockTokens);
+    const blockBytes = costs.map(({ kvBytesPerToken }) => kvBytesPerToken * cluster.blockTokens);
     this.#config = config;
     this.#host = host;
     const { instances, executors, network } = host;
+    this.#posts = new Actions(this.#heap, instances.length + 1);
+    this.#copies = new BlockCopies(network, blockBytes, {
+      tell: (us, debtor, event) => this.#put(us, debtor, event),
+      later: (us, action) => this.#posts.at(this.#nowUs + us, action),
+      reaches: (a, b) => this.#reaches(a, b),
+      lifeOf: (instance) => this.#lifeOf(instance),
+    });
     this.#wakeUs = new Float64Array(instances.length + 1).fill(Number.POSITIVE_INFINITY);
     this.#busy = new Uint8Array(instances.length);
     const { layers, queryRowBytes: rowBytes } = config;
@@ -132,16 +115,72 @@ export class ClusterLending {
       }),
       guestPermilleMax: config.guestPermilleMax,
       isBusy: (instance) => executors[instance].isRunning,
+      slowness: (instance) => executors[instance].slowness,
     });
-    this.#gmanager = new GManager({
-      epoch: 1,
-      times: config.settles ? config.times : { ...config.times, settleUs: Number.MAX_SAFE_INTEGER },
-      blocksMin: config.settleBlocksMin,
-      blocksMax: config.settleBlocksMax,
-      uniform: (counter) => counterUniform(config.seed, 7, counter),
+    this.#progress = new Progress(config.times);
+    this.#gmanager = this.#createGManager();
+    for (let i = 0; i <= instances.length; i++) this.#schedule(i);
+  }
+
+  /** One of a new epoch knows nothing. */
+  #createGManager(): GManager {
+    const { settles, times, settleBlocksMin, settleBlocksMax, seed } = this.#config;
+    const epoch = ++this.#epoch;
+    return new GManager({
+      epoch,
+      times: settles ? times : { ...times, settleUs: Number.MAX_SAFE_INTEGER },
+      blocksMin: settleBlocksMin,
+      blocksMax: settleBlocksMax,
+      uniform: (counter) => counterUniform(seed, 6 + epoch, counter),
       distance: () => 1,
     });
-    for (let i = 0; i <= instances.length; i++) this.#schedule(i);
+  }
+
+  restartGManager(nowUs: number): void {
+    this.#nowUs = nowUs;
+    this.#gmanager = this.#createGManager();
+    this.#schedule(this.#host.instances.length);
+  }
+
+  /** An instance is gone with all that it had borrowed and lent. Connections end besides (`break`). */
+  died(nowUs: number, instance: number): void {
+    this.#nowUs = nowUs;
+    this.#copies.died(nowUs, instance);
+    this.#tellNews(instance, []);
+    this.#host.executors[instance].guestPermille = 0;
+    this.#busy[instance] = 0;
+    this.#wakeUs[instance] = Number.POSITIVE_INFINITY;
+  }
+
+  /** It begins a new life. */
+  started(nowUs: number, instance: number): void {
+    this.#nowUs = nowUs;
+    this.#schedule(instance);
+  }
+
+  /** Its steps take more or less time from now on, and so does its guests' work. */
+  slowed(nowUs: number, instance: number): void {
+    this.#nowUs = nowUs;
+    this.#tellDebtors(instance);
+  }
+
+  /** Connections between such instances have ended: debtors that wait for partials or for copies hear so at once. */
+  break(nowUs: number, isBroken: (a: number, b: number) => boolean): void {
+    this.#nowUs = nowUs;
+    const told = [...this.#copies.break(nowUs, isBroken)];
+    for (const debtor of this.#host.instances.keys()) {
+      for (const creditor of this.guests.creditorsOf(debtor))
+        if (isBroken(debtor, creditor)) told.push([debtor, { kind: 'creditorCut', creditor }]);
+    }
+    for (const [debtor, event] of told) this.#host.tell(nowUs, debtor, event);
+  }
+
+  #reaches(a: number, b: number): boolean {
+    return this.#host.faults()?.reaches(a, b) ?? true;
+  }
+
+  #lifeOf(instance: number): number {
+    return this.#host.faults()?.lifeOf(instance) ?? 0;
   }
 
   /** When the next of its own events is due. */
@@ -151,7 +190,7 @@ export class ClusterLending {
 
   /** When the next thing happens, with what else happens at `mainUs`: nothing but heartbeats once all is paid back. */
   nextBefore(mainUs: number, live: number): number {
-    this.#over = mainUs === Number.POSITIVE_INFINITY && this.#isOver(live);
+    this.#over = mainUs === Number.POSITIVE_INFINITY && this.#progress.isOver(this.#nowUs, live, this.totals);
     return this.#over ? mainUs : Math.min(mainUs, this.nextUs);
   }
 
@@ -164,10 +203,11 @@ export class ClusterLending {
   advance(): void {
     // Later, when nothing was to happen for a while.
     this.#nowUs = Math.max(this.#nowUs, this.#heap.nextUs);
+    this.#host.setNowUs(this.#nowUs);
     const key = this.#heap.nextKey;
     this.#heap.pop();
     const { instances } = this.#host;
-    if (key > instances.length) this.#deliver(key - instances.length - 1);
+    if (key > instances.length) this.#posts.do(key);
     else {
       this.#wakeUs[key] = Number.POSITIVE_INFINITY;
       if (key === instances.length) {
@@ -178,19 +218,6 @@ export class ClusterLending {
     }
   }
 
-  /** All that was lent is back, and everybody knows; `live` requests wait for nothing then. */
-  #isOver(live: number): boolean {
-    const { instances } = this.#host;
-    const lent = instances.some(({ borrower }) => borrower !== undefined && isOpen(borrower.totals));
-    if (live > 0 && this.#nowUs - this.#aliveUs > stuckUs)
-      throw new Error(`Simulation broken: ${live} requests wait for memory: nothing has run since ${this.#aliveUs} us`);
-    if (live > 0 || lent) {
-      if (lent || live === 0) this.#restUs = this.#nowUs;
-      return false;
-    }
-    return this.#nowUs - this.#restUs > restHeartbeats * this.#config.times.heartbeatUs;
-  }
-
   /** The instance has done a step of its machine, whose effects are carried out. */
   stepped(nowUs: number, instance: number): void {
     this.#nowUs = nowUs;
@@ -199,56 +226,43 @@ export class ClusterLending {
     const busy = Number(this.#host.executors[instance].isRunning);
     if (busy === this.#busy[instance]) return;
     this.#busy[instance] = busy;
+    this.#tellDebtors(instance);
+    if (busy === 0) this.#tellNews(instance, []);
+  }
+
+  /** How its guests' work goes has changed. */
+  #tellDebtors(instance: number): void {
     for (const debtor of this.guests.debtorsOf(instance))
       this.#post(instance, debtor, { kind: 'wake' }, () => this.guests.heard(debtor, instance));
-    if (busy === 0) this.#tellNews(instance, []);
   }
 
   /** Carries out what an instance's borrower wants. */
   perform(nowUs: number, instance: number, effect: BorrowerEffect): void {
-    if (effect.kind === 'lending') this.#send(nowUs, effect.envelope);
-    else if (effect.kind === 'moveBlocks') this.#move(nowUs, instance, effect);
-    else this.#stopMove(nowUs, instance, effect.move);
+    this.#nowUs = nowUs;
+    if (effect.kind === 'lending') this.#send(effect.envelope);
+    else if (effect.kind === 'moveBlocks') this.#copies.start(nowUs, instance, effect);
+    else this.#copies.stop(nowUs, instance, effect.move);
   }
 
-  #send(nowUs: number, envelope: Envelope): void {
-    this.#nowUs = nowUs;
-    const { from, to, message } = envelope;
+  #send({ from, to, message, ...lives }: Envelope): void {
     if (message.kind === 'lend') this.counts.loans++;
     if (message.kind === 'refuse') this.counts.refusals++;
     if (message.kind === 'recall') this.counts.recalls++;
     if (message.kind === 'query') this.counts.queries++;
-    if (typeof to === 'number') {
-      const event = { kind: 'lending', envelope } as const;
-      this.#post(typeof from === 'number' ? from : to, to, event);
-    } else this.#put(this.#host.network.latencyUs(from as number, from as number), { kind: 'gmanager', envelope });
+    const envelope = { from, to, message, ...lives };
+    const { network } = this.#host;
+    const faults = this.#host.faults();
+    const [one, other] = [typeof from === 'number' ? from : to, typeof to === 'number' ? to : from] as [number, number];
+    const latencyUs = network.latencyUs(one, other);
+    const deliver = () => this.#deliver(envelope);
+    if (faults === undefined) this.#posts.at(this.#nowUs + latencyUs, deliver);
+    else faults.aboutMemory(from, to, latencyUs, deliver);
   }
 
-  #move(nowUs: number, debtor: number, { move, from, to, blocks, purpose }: BlocksToMove): void {
+  /** The last bytes of a copy have left. */
+  departed(nowUs: number, departed: Departed): void {
     this.#nowUs = nowUs;
-    const name = `lent ${debtor} ${move}`;
-    this.#moves.set(name, { debtor, move, from, to, kind: purpose });
-    const bytes = blocks * this.#blockBytes[debtor];
-    this.#host.network.stream(nowUs, { from, to, name, kind: purpose }, { bytes, untilUs: nowUs, last: true });
-  }
-
-  #stopMove(nowUs: number, debtor: number, move: MoveNumber): void {
-    const name = `lent ${debtor} ${move}`;
-    const moving = this.#moves.get(name);
-    if (moving === undefined) return;
-    this.#moves.delete(name);
-    this.#host.network.stop(nowUs, { ...moving, name });
-  }
-
-  /** The last bytes of a move have left: its debtor hears when they have arrived, from the creditor if they went there. */
-  departed(nowUs: number, { name, us }: Departed): void {
-    this.#nowUs = nowUs;
-    const moving = this.#moves.get(name);
-    if (moving === undefined) return;
-    this.#moves.delete(name);
-    const { debtor, move, to } = moving;
-    const event = { kind: 'moved', move } as const;
-    this.#put(to === debtor ? us : 2 * us, { kind: 'instance', to: debtor, event });
+    this.#copies.departed(departed);
   }
 
   /** A step begins, of rows that may see keys at creditors: it waits for those, and their steps take longer. */
@@ -258,12 +272,23 @@ export class ClusterLending {
     const executor = this.#host.executors[instance];
     executor.run(nowUs, effect, remote === undefined ? undefined : this.guests.part(instance, remote));
     this.#tellNews(instance, remote ?? [], executor.firstStepUs);
+    for (const { creditor } of remote ?? [])
+      if (!this.#answers(instance, creditor)) this.#put(0, instance, { kind: 'creditorCut', creditor });
+  }
+
+  /** Is the creditor there, and the one that lent? */
+  #answers(debtor: number, creditor: number): boolean {
+    if (this.#host.faults() === undefined) return true;
+    if (!this.#reaches(debtor, creditor)) return false;
+    for (const debt of this.#host.instances[debtor].borrower?.rmanager.debts ?? [])
+      if (debt.creditor === creditor && debt.used.size > 0 && debt.creditorLife !== this.#lifeOf(creditor) + 1)
+        return false;
+    return true;
   }
 
   /** So many equal steps have run. */
   ended(nowUs: number, instance: number, event: Event): void {
-    this.#aliveUs = nowUs;
-    this.#restUs = nowUs;
+    this.#progress.stepEnded(nowUs);
     const steps = event.kind === 'stepDone' ? (event.stepUs?.length ?? 1) : 0;
     this.guests.ended(instance, steps, this.#config.queryRowBytes);
   }
@@ -279,48 +304,40 @@ export class ClusterLending {
   }
 
   /** @param before what is done when it arrives, before it is told */
-  #post(from: number, to: number, event: Event, before?: () => void): void {
-    this.#put(this.#host.network.latencyUs(from, to), { kind: 'instance', to, event, before });
+  #post(from: number, to: number, event: Event, before: () => void = () => {}): void {
+    this.#put(this.#host.network.latencyUs(from, to), to, event, before);
   }
 
-  #put(us: number, post: Post): void {
-    const number = this.#postNumber++;
-    this.#posts.set(number, post);
-    this.#heap.push(this.#nowUs + us, this.#host.instances.length + 1 + number);
+  /** It is for the life that there is now. */
+  #put(us: number, to: number, event: Event, before: () => void = () => {}): void {
+    const life = this.#lifeOf(to);
+    this.#posts.at(this.#nowUs + us, () => {
+      if (this.#lifeOf(to) !== life) return;
+      before();
+      this.#host.tell(this.#nowUs, to, event);
+    });
   }
 
-  #deliver(number: number): void {
-    const post = this.#posts.get(number);
-    this.#posts.delete(number);
-    if (post?.kind === 'instance') {
-      post.before?.();
-      this.#host.tell(this.#nowUs, post.to, post.event);
-    } else if (post !== undefined) {
-      this.#perform(this.#gmanager.step(this.#nowUs, { kind: 'message', envelope: post.envelope }));
-      this.#checkTurn();
-      this.#schedule(this.#host.instances.length);
+  #deliver(envelope: Envelope): void {
+    this.#nowUs = this.#host.nowUs();
+    if (typeof envelope.to === 'number') {
+      this.#host.tell(this.#nowUs, envelope.to, { kind: 'lending', envelope });
+      return;
     }
-  }
-
-  /** Who asked first for memory that no instance has alone gets on. */
-  #checkTurn(): void {
-    const { holder } = this.#gmanager.turns;
-    const number = holder === undefined ? undefined : this.#gmanager.turns.numberOf(holder);
-    if (holder !== this.#turn.holder || number !== this.#turn.number)
-      this.#turn = { holder, number, sinceUs: this.#nowUs };
-    if (holder !== undefined && this.#nowUs - this.#turn.sinceUs > turnUsMax)
-      throw new Error(`Simulation broken: instance ${holder} gathers memory since ${this.#turn.sinceUs} us`);
+    this.#perform(this.#gmanager.step(this.#nowUs, { kind: 'message', envelope }));
+    this.#progress.lookAtTurn(this.#nowUs, this.#gmanager.turns);
+    this.#schedule(this.#host.instances.length);
   }
 
   /** Settlements whose commit has been said. */
-  readonly #committed = new Set<number>();
+  readonly #committed = new Set<string>();
 
   #perform(effects: readonly LendingEffect[]): void {
     for (const effect of effects) {
       if (effect.kind !== 'send') continue;
       const { message } = effect.envelope;
-      if (message.kind === 'commit') this.#committed.add(message.settlement.number);
-      this.#send(this.#nowUs, effect.envelope);
+      if (message.kind === 'commit') this.#committed.add(`${this.#epoch} ${message.settlement.number}`);
+      this.#send(effect.envelope);
     }
     this.counts.settlements = this.#committed.size;
   }
@@ -351,24 +368,39 @@ export class ClusterLending {
   }
 
   get #parties(): readonly LendingParty[] {
-    return this.#host.instances.map(({ borrower }, instance) => ({
+    const { instances } = this.#host;
+    const faults = this.#host.faults();
+    return instances.map(({ borrower }, instance) => ({
       instance,
       skewUs: 0,
-      life: borrower === undefined ? undefined : { number: 1, rmanager: borrower.rmanager },
+      life:
+        borrower === undefined || faults?.isUp(instance) === false
+          ? undefined
+          : { number: this.#lifeOf(instance) + 1, rmanager: borrower.rmanager },
     }));
   }
 
-  /** Everything said has been heard: when a step ended last. In checking mode throws unless the ledger equals the loans. */
-  finish(): number {
-    if (this.#checking) checkAtRest(this.#parties, this.#gmanager);
-    return this.#aliveUs;
+  /** When a step ended last. */
+  get aliveUs(): number {
+    return this.#progress.aliveUs;
+  }
+
+  /** Nothing is lent. */
+  get isPaidBack(): boolean {
+    return this.totals.every(isPaidBack);
+  }
+
+  /** How long it takes until all is paid back once nothing goes wrong, and everybody knows. */
+  get restUs(): number {
+    return restLeases * this.#config.times.leaseUs;
+  }
+
+  /** Everything said has been heard. Throws unless the ledger equals the loans. */
+  checkAtRest(): void {
+    checkAtRest(this.#parties, this.#gmanager);
   }
 }
 
 function nextUsOf({ borrower }: LengthInstance): number {
   return borrower?.nextUs ?? Number.POSITIVE_INFINITY;
-}
-
-function isOpen({ lentBlocks, borrowedBlocks, remoteBlocks }: BorrowingTotals): boolean {
-  return lentBlocks + borrowedBlocks + remoteBlocks > 0;
 }

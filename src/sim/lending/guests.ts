@@ -18,12 +18,22 @@ export interface GuestsConfig {
   /** Share of a step, in thousandths, that a creditor spends on all its guests while it has work of its own. */
   readonly guestPermilleMax: number;
   readonly isBusy: (instance: number) => boolean;
+  /** How many times as long as it should its work takes. */
+  readonly slowness: (instance: number) => number;
+}
+
+/** How a creditor stands, as a debtor has heard. */
+interface Standing {
+  /** It has work of its own. */
+  readonly busy: boolean;
+  readonly slowness: number;
 }
 
 /** The work of one debtor's current steps at one creditor. */
 interface GuestLoad {
   readonly work: RemoteWork;
   readonly sharePermille: number;
+  readonly slowness: number;
   readonly takenPermille: number;
 }
 
@@ -42,8 +52,8 @@ export class Guests {
   readonly #config: GuestsConfig;
   /** By debtor, then creditor. */
   readonly #loads: (readonly GuestLoad[])[];
-  /** By debtor: whether a creditor has work of its own, as the debtor has heard. */
-  readonly #busy: readonly Map<number, boolean>[];
+  /** By debtor, then creditor. */
+  readonly #heard: readonly Map<number, Standing>[];
   /** (instances): what their guests take now. */
   readonly #taken: Int32Array;
   queryBytes = 0;
@@ -51,7 +61,7 @@ export class Guests {
   constructor(config: GuestsConfig) {
     this.#config = config;
     this.#loads = config.costs.map(() => []);
-    this.#busy = config.costs.map(() => new Map<number, boolean>());
+    this.#heard = config.costs.map(() => new Map<number, Standing>());
     this.#taken = new Int32Array(config.costs.length);
   }
 
@@ -65,9 +75,19 @@ export class Guests {
     return Math.min(this.#config.guestPermilleMax, this.#taken[instance]);
   }
 
-  /** The debtor hears whether a creditor has work of its own. */
+  /** The debtor hears how a creditor stands. */
   heard(debtor: number, creditor: number): void {
-    if (this.#busy[debtor].has(creditor)) this.#busy[debtor].set(creditor, this.#config.isBusy(creditor));
+    if (this.#heard[debtor].has(creditor)) this.#hear(debtor, creditor);
+  }
+
+  #hear(debtor: number, creditor: number): void {
+    const { isBusy, slowness } = this.#config;
+    this.#heard[debtor].set(creditor, { busy: isBusy(creditor), slowness: slowness(creditor) });
+  }
+
+  /** Who computes for a debtor. */
+  creditorsOf(debtor: number): readonly number[] {
+    return this.#loads[debtor].map(({ work }) => work.creditor);
   }
 
   debtorsOf(creditor: number): readonly number[] {
@@ -83,13 +103,15 @@ export class Guests {
     let keyRows = 0;
     let decodeKeys = 0;
     let awaitedUs = 0;
-    const busy = this.#busy[debtor];
     for (const work of remote) {
-      if (!busy.has(work.creditor)) busy.set(work.creditor, this.#config.isBusy(work.creditor));
+      if (!this.#heard[debtor].has(work.creditor)) this.#hear(debtor, work.creditor);
       keyRows += work.keyRows;
       decodeKeys += work.decodeKeys;
       const link = this.#config.link(debtor, work.creditor);
-      awaitedUs = Math.max(awaitedUs, partialsUs(link, sentRows, this.#workUs(work), this.#share(debtor, work)));
+      awaitedUs = Math.max(
+        awaitedUs,
+        partialsUs(link, sentRows, this.#workUs(debtor, work), this.#share(debtor, work)),
+      );
     }
     return { keyRows, decodeKeys, awaitedUs };
   }
@@ -99,46 +121,51 @@ export class Guests {
     const before = this.#loads[debtor];
     if (before.length === remote.length && before.every((load, i) => this.#isSame(debtor, load, remote[i]))) return [];
     const news = new Map<number, GuestNews>();
-    for (const creditor of this.#busy[debtor].keys()) {
-      if (!remote.some((work) => work.creditor === creditor)) this.#busy[debtor].delete(creditor);
+    for (const creditor of this.#heard[debtor].keys()) {
+      if (!remote.some((work) => work.creditor === creditor)) this.#heard[debtor].delete(creditor);
     }
     for (const { work, takenPermille } of before) {
       this.#taken[work.creditor] = this.#taken[work.creditor] - takenPermille;
       news.set(work.creditor, { creditor: work.creditor, exceedsPermille: undefined });
     }
     this.#loads[debtor] = remote.map((work) => {
-      const workUs = this.#workUs(work);
+      const workUs = this.#workUs(debtor, work);
       const takenPermille = Math.min(1000, Math.round((workUs * 1000) / stepUs));
       this.#taken[work.creditor] = this.#taken[work.creditor] + takenPermille;
       const sharePermille = this.#share(debtor, work);
       const asked = Math.round((workUs * 1000) / Math.max(1, stepUs - (workUs * 1000) / Math.max(1, sharePermille)));
-      const exceeds = this.#busy[debtor].get(work.creditor) === true && takenPermille >= sharePermille;
+      const exceeds = this.#heard[debtor].get(work.creditor)?.busy === true && takenPermille >= sharePermille;
       news.set(work.creditor, {
         creditor: work.creditor,
         exceedsPermille: exceeds ? Math.min(1000, asked) : undefined,
       });
-      return { work, sharePermille, takenPermille };
+      return { work, sharePermille, slowness: this.#slowness(debtor, work), takenPermille };
     });
     return [...news.values()];
   }
 
-  #isSame(debtor: number, { work, sharePermille }: GuestLoad, other: RemoteWork): boolean {
+  #isSame(debtor: number, { work, sharePermille, slowness }: GuestLoad, other: RemoteWork): boolean {
     return (
       work.creditor === other.creditor &&
       work.rows === other.rows &&
       work.keyRows === other.keyRows &&
       work.decodeKeys === other.decodeKeys &&
-      sharePermille === this.#share(debtor, other)
+      sharePermille === this.#share(debtor, other) &&
+      slowness === this.#slowness(debtor, other)
     );
   }
 
-  #workUs(work: RemoteWork): number {
-    return guestUs(this.#config.costs[work.creditor], work);
+  #workUs(debtor: number, work: RemoteWork): number {
+    return guestUs(this.#config.costs[work.creditor], work) * this.#slowness(debtor, work);
+  }
+
+  #slowness(debtor: number, { creditor }: RemoteWork): number {
+    return this.#heard[debtor].get(creditor)?.slowness ?? 1;
   }
 
   #share(debtor: number, { creditor, guestPermille }: RemoteWork): number {
     const { guestPermilleMax } = this.#config;
-    return this.#busy[debtor].get(creditor) === true
+    return this.#heard[debtor].get(creditor)?.busy === true
       ? guestPermille
       : Math.floor((guestPermille * 1000) / Math.max(1, guestPermilleMax));
   }

@@ -1,0 +1,65 @@
+// Chaos worlds whose instances lend memory to one another, with requests that no instance could hold alone.
+import { defaultLendingTimes } from '../../cluster/lending/times.ts';
+import { queryRowBytes } from '../../cluster/parts.ts';
+import type { TraceRequest } from '../../trace/request.ts';
+import type { Dice } from '../lending/dice.ts';
+import type { SimulationConfig } from '../simulation-config.ts';
+import type { Fault } from './faults.ts';
+
+export interface RequestWorld {
+  readonly config: SimulationConfig;
+  readonly trace: readonly TraceRequest[];
+}
+
+/** As small as requests are short: so memory runs out. */
+const blocksMin = 12;
+const blocksMax = 20;
+const lentShareMax = 0.75;
+const guestPermilleMax = 300;
+const rangeBlocks = 2;
+/** Who needs what others have waits for them, one after the other. */
+const timeoutUs = 45_000_000;
+const times = { ...defaultLendingTimes, settleUs: 200_000 };
+
+/** @param gmanager the fault that may be injected besides */
+export function withLending({ config, trace }: RequestWorld, dice: Dice, gmanager: Fault): RequestWorld {
+  const blocks = dice.between(blocksMin, blocksMax);
+  const lendable = Math.floor(blocks * lentShareMax);
+  const { length } = config.instances;
+  const policy = {
+    ...{ lentShareMax, lowWaterBlocks: 2, highWaterBlocks: 7, recallBlocks: 1, loanBlocksMin: 2, guestPermilleMax },
+    lookAheadUs: dice.chance(0.8) ? 100_000 : 0,
+  };
+  const instances = config.instances.map((spec, instance) => {
+    const borrowableBlocks = spec.role === 'mixed' ? lendable * (length - 1) : 0;
+    const borrowing = { instance, policy, times, stagingBlocks: 8, borrowableBlocks, rangeBlocks };
+    return { ...spec, machine: { ...spec.machine, blocks, borrowing } };
+  });
+  const lending = {
+    ...{ times, settles: true, settleBlocksMin: 1, settleBlocksMax: 8, guestPermilleMax, layers: 2 },
+    seed: trace.length,
+    queryRowBytes: queryRowBytes({ layers: 2, heads: 4, headDim: 64 }),
+  };
+  const alone = blocks * config.blockTokens;
+  const coupled = config.instances.every(({ role }) => role === 'mixed');
+  const longer = trace.map((request) =>
+    coupled && dice.chance(0.1) ? withLength(request, dice.between(alone, 2 * alone), config.blockTokens) : request,
+  );
+  const restarts = dice.chance(0.7);
+  const faults = config.faults && {
+    ...config.faults,
+    times: { ...config.faults.times, timeoutUs },
+    faults: restarts ? [...config.faults.faults, gmanager] : config.faults.faults,
+  };
+  return { config: { ...config, instances, lending, faults }, trace: longer };
+}
+
+/** The same beginning, and a longer end of its own. */
+function withLength(request: TraceRequest, inputTokens: number, blockTokens: number): TraceRequest {
+  const { blocks, index } = request;
+  const shared = Math.max(0, blocks.length - 2);
+  const ids = Int32Array.from({ length: Math.ceil(inputTokens / blockTokens) }, (_, i) =>
+    i < shared ? blocks[i] : 1_000_000 + 100 * index + i,
+  );
+  return { ...request, inputTokens, blocks: ids };
+}

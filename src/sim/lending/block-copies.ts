@@ -1,0 +1,103 @@
+// Copies of lent blocks on their way between instances, and what their debtors hear of how they end.
+import type { BlocksToMove, MoveNumber } from '../../cluster/lending/block-moves.ts';
+import type { LengthRequest } from '../../cluster/length-work.ts';
+import type { InstanceEvent } from '../../cluster/messages.ts';
+import type { Departed, Network } from '../network/network.ts';
+
+type Event = InstanceEvent<LengthRequest, undefined>;
+
+interface Copy {
+  readonly debtor: number;
+  readonly move: MoveNumber;
+  readonly from: number;
+  readonly to: number;
+  readonly kind: BlocksToMove['purpose'];
+  /** Which starts of its two ends it is between. */
+  readonly lives: readonly number[];
+}
+
+interface Delivery {
+  /** The debtor hears it so much later, if it is the same life then. */
+  readonly tell: (us: number, debtor: number, event: Event) => void;
+  readonly later: (us: number, action: () => void) => void;
+  readonly reaches: (a: number, b: number) => boolean;
+  readonly lifeOf: (instance: number) => number;
+}
+
+/** A copy arrives, or its debtor hears that it has not: so connections end. */
+export class BlockCopies {
+  readonly #network: Network;
+  readonly #blockBytes: readonly number[];
+  readonly #delivery: Delivery;
+  /** By the names of their streams. */
+  readonly #copies = new Map<string, Copy>();
+
+  /** @param blockBytes (instances) */
+  constructor(network: Network, blockBytes: readonly number[], delivery: Delivery) {
+    this.#network = network;
+    this.#blockBytes = blockBytes;
+    this.#delivery = delivery;
+  }
+
+  start(nowUs: number, debtor: number, { move, from, to, blocks, purpose: kind }: BlocksToMove): void {
+    const { lifeOf, reaches } = this.#delivery;
+    const name = nameOf(debtor, move);
+    const copy = { debtor, move, from, to, kind, lives: [lifeOf(from), lifeOf(to)] };
+    const news = newsOf(copy, (a, b) => !reaches(a, b));
+    for (const event of news) this.#delivery.tell(0, debtor, event);
+    if (news.length > 0) return;
+    this.#copies.set(name, copy);
+    const bytes = blocks * this.#blockBytes[debtor];
+    this.#network.stream(nowUs, { from, to, name, kind }, { bytes, untilUs: nowUs, last: true });
+  }
+
+  stop(nowUs: number, debtor: number, move: MoveNumber): void {
+    const name = nameOf(debtor, move);
+    const copy = this.#copies.get(name);
+    if (copy === undefined) return;
+    this.#copies.delete(name);
+    this.#network.stop(nowUs, { ...copy, name });
+  }
+
+  /** The last bytes have left: the debtor hears when they have arrived, from the creditor if they went there. */
+  departed({ name, us }: Departed): void {
+    const copy = this.#copies.get(name);
+    if (copy === undefined) return;
+    this.#copies.delete(name);
+    const { debtor, move, from, to, lives } = copy;
+    const { lifeOf, reaches, tell, later } = this.#delivery;
+    const life = lifeOf(debtor);
+    later(to === debtor ? us : 2 * us, () => {
+      if (lifeOf(debtor) !== life) return;
+      const arrived = lifeOf(from) === lives[0] && lifeOf(to) === lives[1] && reaches(to, debtor);
+      tell(0, debtor, { kind: arrived ? 'moved' : 'moveBroken', move });
+    });
+  }
+
+  /** Connections between such instances have ended: who used one, and what it hears. */
+  break(nowUs: number, isBroken: (a: number, b: number) => boolean): readonly (readonly [number, Event])[] {
+    const told: [number, Event][] = [];
+    for (const copy of [...this.#copies.values()]) {
+      const news = newsOf(copy, isBroken);
+      if (news.length > 0) this.stop(nowUs, copy.debtor, copy.move);
+      for (const event of news) told.push([copy.debtor, event]);
+    }
+    return told;
+  }
+
+  /** Nobody is left who wants what it was moving. */
+  died(nowUs: number, debtor: number): void {
+    for (const copy of [...this.#copies.values()]) if (copy.debtor === debtor) this.stop(nowUs, debtor, copy.move);
+  }
+}
+
+function nameOf(debtor: number, move: MoveNumber): string {
+  return `lent ${debtor} ${move}`;
+}
+
+/** What the debtor hears of a copy, if its connections are broken. */
+function newsOf({ debtor, move, from, to }: Copy, isBroken: (a: number, b: number) => boolean): readonly Event[] {
+  const cut = [from, to].filter((creditor) => creditor !== debtor && isBroken(debtor, creditor));
+  if (cut.length > 0) return cut.map((creditor) => ({ kind: 'creditorCut', creditor }));
+  return isBroken(from, to) ? [{ kind: 'moveBroken', move }] : [];
+}
