@@ -175,6 +175,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#totals.held(nowUs, this.#cache.usedPages);
     this.#nowUs = nowUs;
     this.borrower?.hear(nowUs, event);
+    if (event.kind === 'creditorCut') this.#launcher.strand();
     this.mover?.hear(nowUs);
     switch (event.kind) {
       case 'submit':
@@ -204,9 +205,6 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
         break;
       case 'migrate':
         this.mover?.grant(event.id, { to: event.to, life: event.life });
-        break;
-      case 'creditorCut':
-        this.#launcher.strand();
         break;
       case 'tellBlocks':
         this.#effects.push(this.#journal.all());

@@ -1,7 +1,7 @@
 // How the cluster stood over time: samples at equal distances in bounded memory, however long the run.
 import type { PoolLoads } from '../cluster/gate.ts';
 import type { InstanceSnapshot } from '../cluster/ports.ts';
-import type { Debt } from './lending/cluster-lending.ts';
+import type { Debt } from './lending/lending-host.ts';
 import { type ByteKind, byteKinds, type Link, type Network } from './network/network.ts';
 import type { Outcome } from './outcome.ts';
 

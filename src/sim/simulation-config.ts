@@ -7,7 +7,7 @@ import type { GenerationEvent } from '../cluster/ports.ts';
 import type { StepWatch } from './executor.ts';
 import type { FaultLayer } from './faults/fault-layer.ts';
 import type { FaultPlan } from './faults/faults.ts';
-import type { ClusterLendingConfig } from './lending/cluster-lending.ts';
+import type { ClusterLendingConfig } from './lending/lending-host.ts';
 import type { Network, Nic } from './network/network.ts';
 import type { RetrySettings } from './retries.ts';
 import type { SsdRates } from './ssd.ts';

@@ -1,10 +1,7 @@
 // Copies of lent blocks on their way between instances, and what their debtors hear of how they end.
 import type { BlocksToMove, MoveNumber } from '../../cluster/lending/block-moves.ts';
-import type { LengthRequest } from '../../cluster/length-work.ts';
-import type { InstanceEvent } from '../../cluster/messages.ts';
 import type { Departed, Network } from '../network/network.ts';
-
-type Event = InstanceEvent<LengthRequest, undefined>;
+import type { ToldEvent as Event } from './lending-host.ts';
 
 interface Copy {
   readonly debtor: number;

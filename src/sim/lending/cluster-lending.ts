@@ -3,60 +3,17 @@ import { GManager } from '../../cluster/gmanager.ts';
 import type { BorrowerEffect, BorrowingTotals } from '../../cluster/lending/borrower.ts';
 import type { Envelope, LendingEffect } from '../../cluster/lending/messages.ts';
 import type { RemoteWork } from '../../cluster/lending/remote-work.ts';
-import type { LendingTimes } from '../../cluster/lending/times.ts';
-import type { LengthInstance, LengthRequest, StepCostModel } from '../../cluster/length-work.ts';
-import type { InstanceEvent } from '../../cluster/messages.ts';
+import type { LengthInstance, StepCostModel } from '../../cluster/length-work.ts';
 import { counterUniform } from '../../util/counter-random.ts';
 import { Actions } from '../actions.ts';
 import { EventHeap } from '../event-heap.ts';
 import type { SimulatedExecutor } from '../executor.ts';
-import type { FaultLayer } from '../faults/fault-layer.ts';
-import type { Departed, Network } from '../network/network.ts';
+import type { Departed } from '../network/network.ts';
 import { BlockCopies } from './block-copies.ts';
 import { checkAtRest, checkLoans, type LendingParty } from './checks.ts';
 import { Guests } from './guests.ts';
+import type { ClusterLendingConfig, Debt, ToldEvent as Event, LendingCounts, LendingHost } from './lending-host.ts';
 import { isPaidBack, Progress } from './progress.ts';
-
-export interface ClusterLendingConfig {
-  readonly times: LendingTimes;
-  /** Cycles of debts are settled (DGFM). */
-  readonly settles: boolean;
-  readonly settleBlocksMin: number;
-  readonly settleBlocksMax: number;
-  readonly seed: number;
-  readonly guestPermilleMax: number;
-  /** Of one row, over all layers: its query and its partial. */
-  readonly queryRowBytes: number;
-  readonly layers: number;
-}
-
-export interface Debt {
-  readonly debtor: number;
-  readonly creditor: number;
-  readonly blocks: number;
-}
-
-export interface LendingCounts {
-  loans: number;
-  recalls: number;
-  refusals: number;
-  settlements: number;
-  /** Queries that were asked of the gManager. */
-  queries: number;
-}
-
-/** The cluster that lends; what is told to an instance goes through its driver. */
-export interface LendingHost {
-  readonly instances: readonly LengthInstance[];
-  readonly executors: readonly SimulatedExecutor[];
-  readonly network: Network;
-  /** Undefined: nothing goes wrong. */
-  faults(): Pick<FaultLayer, 'isUp' | 'lifeOf' | 'reaches' | 'aboutMemory'> | undefined;
-  nowUs(): number;
-  setNowUs(nowUs: number): void;
-  /** An instance hears it at that time. */
-  tell(nowUs: number, instance: number, event: Event): void;
-}
 
 /** The cluster that lends. */
 interface Lenders {

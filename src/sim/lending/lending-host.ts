@@ -1,0 +1,50 @@
+// What lending in a simulated cluster is given and counts: its settings, and the cluster as it sees it.
+import type { LendingTimes } from '../../cluster/lending/times.ts';
+import type { LengthInstance, LengthRequest } from '../../cluster/length-work.ts';
+import type { InstanceEvent } from '../../cluster/messages.ts';
+import type { SimulatedExecutor } from '../executor.ts';
+import type { FaultLayer } from '../faults/fault-layer.ts';
+import type { Network } from '../network/network.ts';
+
+export type ToldEvent = InstanceEvent<LengthRequest, undefined>;
+
+export interface ClusterLendingConfig {
+  readonly times: LendingTimes;
+  /** Cycles of debts are settled (DGFM). */
+  readonly settles: boolean;
+  readonly settleBlocksMin: number;
+  readonly settleBlocksMax: number;
+  readonly seed: number;
+  readonly guestPermilleMax: number;
+  /** Of one row, over all layers: its query and its partial. */
+  readonly queryRowBytes: number;
+  readonly layers: number;
+}
+
+export interface Debt {
+  readonly debtor: number;
+  readonly creditor: number;
+  readonly blocks: number;
+}
+
+export interface LendingCounts {
+  loans: number;
+  recalls: number;
+  refusals: number;
+  settlements: number;
+  /** Queries that were asked of the gManager. */
+  queries: number;
+}
+
+/** The cluster that lends; what is told to an instance goes through its driver. */
+export interface LendingHost {
+  readonly instances: readonly LengthInstance[];
+  readonly executors: readonly SimulatedExecutor[];
+  readonly network: Network;
+  /** Undefined: nothing goes wrong. */
+  faults(): Pick<FaultLayer, 'isUp' | 'lifeOf' | 'reaches' | 'aboutMemory'> | undefined;
+  nowUs(): number;
+  setNowUs(nowUs: number): void;
+  /** An instance hears it at that time. */
+  tell(nowUs: number, instance: number, event: ToldEvent): void;
+}
