@@ -22,8 +22,6 @@ interface Lenders {
   readonly checking: boolean;
 }
 
-type Event = InstanceEvent<LengthRequest, undefined>;
-
 /** For reports that name what nobody wants, for leases to end and for heartbeats to tell. */
 const restLeases = 15;
 
