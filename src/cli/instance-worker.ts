@@ -71,6 +71,7 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
     handOff: { layerWise: true, landingTokens: 0, landingPages, rechecks: settings.rechecks },
     journalLife: 1,
     ...tiers?.machine,
+    pinShare: settings.pinShare,
   });
   const handOffs = createHandOffs(data, port, engine, wake);
   const abort = new Int32Array(data.abort);

@@ -22,6 +22,8 @@ export interface ServingOptions {
   readonly instances?: readonly InstanceOptions[] | undefined;
   /** What requests may wait, and who is taken; as long as it takes, and all, unless given. */
   readonly admission?: AdmissionSettings | undefined;
+  /** Of the KV memory of each, for pinned prefixes; none unless given. */
+  readonly pinMemory?: number | undefined;
   readonly transport?: 'memory' | 'tcp' | undefined;
   /** Host memory of each instance, and a folder for blocks on SSD with what all instances may put there. */
   readonly hostMemory?: number | undefined;
@@ -33,7 +35,14 @@ const everyone: AdmissionSettings = { kind: 'none', slo: undefined, decodeUs: 0 
 const ssdSizeDefault = 10 * 2 ** 30;
 
 export async function openServing(options: ModelOptions, serving: ServingOptions): Promise<Serving> {
-  const { queue, servedModelName, instances = [oneInstance], transport = 'memory', admission = everyone } = serving;
+  const {
+    queue,
+    servedModelName,
+    instances = [oneInstance],
+    transport = 'memory',
+    admission = everyone,
+    pinMemory = 0,
+  } = serving;
   const { path, name } = await locateModel(options.model);
   const files = openModel(path);
   try {
@@ -44,7 +53,10 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
       instances: instances.map((own, i) => ({
         role: own.role,
         settings: {
-          ...instanceSettings(options, own, path, context, instances.length, admission.kind !== 'none'),
+          ...instanceSettings(options, own, path, context, instances.length, {
+            rechecks: admission.kind !== 'none',
+            pinMemory,
+          }),
           tiers: tiersOf(serving, i, instances.length),
         },
       })),
@@ -101,7 +113,7 @@ export function instanceSettings(
   model: string,
   context: number,
   instances: number,
-  rechecks = false,
+  { rechecks = false, pinMemory = 0 }: { readonly rechecks?: boolean; readonly pinMemory?: number } = {},
 ): InstanceSettings {
   return {
     model,
@@ -111,6 +123,7 @@ export function instanceSettings(
     contextTokens: context,
     kvBytes: own.kvMemory ?? options.kvMemory,
     instances,
+    pinShare: pinMemory,
     eviction: options.eviction,
     rechecks,
   };

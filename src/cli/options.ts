@@ -76,6 +76,7 @@ const apiKey = z.string().min(1, 'a key is empty');
 
 export const serveOptionsSchema = modelOptionsSchema.extend({
   ...servedSloFields,
+  pinMemory: numeric(z.number().min(0).max(0.9)).default(0),
   instances: instancesSchema.optional(),
   transport: z.enum(transports).optional(),
   hostMemory: bytes.optional(),

@@ -13,6 +13,8 @@ export interface InstanceSettings {
   readonly instances: number;
   /** What has landed is refused where its decode would be late. */
   readonly rechecks: boolean;
+  /** Of the KV memory, for pinned prefixes. */
+  readonly pinShare: number;
   readonly eviction: ModelOptions['eviction'];
   /** Where blocks are kept besides; undefined: what leaves the pool is gone. */
   readonly tiers?:

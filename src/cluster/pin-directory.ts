@@ -27,7 +27,7 @@ export class PinDirectory<Request> {
     const instance = this.#pins.get(order.id)?.instance ?? this.#leastPinned(candidates);
     if (instance === undefined) {
       const message = 'Cannot pin a prefix: no instance is left to keep it';
-      this.#push({ kind: 'pinTold', id: order.id, instance, state: { kind: 'refused', message } });
+      this.#push({ kind: 'pinTold', id: order.id, instance, state: { kind: 'refused', why: 'failed', message } });
       return;
     }
     if (!this.#pins.has(order.id)) this.#pins.set(order.id, { instance, tokens, untilUs: undefined });

@@ -12,7 +12,8 @@ export type { PinId };
 export type PinState =
   /** The first `tokens` tokens of the prompt stay until then. */
   | { readonly kind: 'pinned'; readonly tokens: number; readonly untilUs: number }
-  | { readonly kind: 'refused'; readonly message: string }
+  /** It is too short or too long for that, there is no room, or it could not be computed. */
+  | { readonly kind: 'refused'; readonly why: 'length' | 'memory' | 'failed'; readonly message: string }
   /** Its time has passed, it was taken back, or it was lost. */
   | { readonly kind: 'unpinned' };
 
@@ -89,9 +90,9 @@ export class Pinning<Request extends { readonly id: RequestId }, S extends Serve
     const served = this.#owner.serve(request);
     const { chain, promptLength } = served.sequence;
     const blocks = Math.min(chain.blocks, Math.floor(promptLength / this.#cache.blockTokens));
-    const why = this.#refusal(id, blocks, promptLength);
-    if (why !== undefined) {
-      this.#tell(id, { kind: 'refused', message: `Cannot pin a prefix: ${why}` });
+    const refusal = this.#refusal(id, blocks, promptLength);
+    if (refusal !== undefined) {
+      this.#tell(id, refusal);
       return;
     }
     if (this.#cache.match(chain, blocks) === blocks) {
@@ -103,14 +104,14 @@ export class Pinning<Request extends { readonly id: RequestId }, S extends Serve
   }
 
   /** Undefined: there is room, and it is kept. */
-  #refusal(id: PinId, blocks: number, tokens: number): string | undefined {
+  #refusal(id: PinId, blocks: number, tokens: number): PinState | undefined {
     const { blockTokens } = this.#cache;
-    if (blocks === 0) return `it is shorter than a block: ${tokens} tokens, ${blockTokens} are one`;
+    if (blocks === 0) return refused('length', `it is shorter than a block: ${tokens} tokens, ${blockTokens} are one`);
     const fit = this.#owner.capacityTokens();
-    if (tokens + 1 > fit) return `it is longer than the KV memory: ${tokens} tokens, ${fit} fit`;
+    if (tokens + 1 > fit) return refused('length', `it is longer than the KV memory: ${tokens} tokens, ${fit} fit`);
     if (this.#pins.reserve(id, blocks)) return undefined;
     const { held, max } = this.#pins.blocks;
-    return `too much is pinned: ${held} blocks and ${blocks} more, ${max} may be`;
+    return refused('memory', `too much is pinned: ${held} blocks and ${blocks} more, ${max} may be`);
   }
 
   #hold(nowUs: number, { id, served, ttlUs }: Computing<S>): void {
@@ -130,7 +131,7 @@ export class Pinning<Request extends { readonly id: RequestId }, S extends Serve
     }
     this.#pins.release(computing.id);
     const message = event.kind === 'failed' ? event.message : 'Cannot pin a prefix: it was not computed';
-    this.#tell(computing.id, { kind: 'refused', message });
+    this.#tell(computing.id, { kind: 'refused', why: 'failed', message });
   }
 
   #unpin(id: PinId): boolean {
@@ -168,4 +169,8 @@ export class Pinning<Request extends { readonly id: RequestId }, S extends Serve
       if (!isLive(name) || this.#pins.untilUs(id) !== undefined)
         throw new Error(`Pinning broken: nobody computes ${name} for pin ${id}`);
   }
+}
+
+function refused(why: 'length' | 'memory', figures: string): PinState {
+  return { kind: 'refused', why, message: `Cannot pin a prefix: ${figures}` };
 }

@@ -1,8 +1,9 @@
 // The outside world as the machines and the gateway see it: requests in, events out.
 import type { RequestAccount } from './account.ts';
 import type { InstanceRole } from './dispatch.ts';
+import type { PinOrder as Order, PinId, PinState } from './pinning.ts';
 
-export type { InstanceRole, RequestAccount };
+export type { InstanceRole, PinId, PinState, RequestAccount };
 
 /** Unique in its process; appears in every log line and error about the request. */
 export type RequestId = string;
@@ -65,8 +66,17 @@ export interface TokenLogprobs {
   readonly topLogprobs: Float32Array;
 }
 
+/** Keep the full blocks of a prompt for a time. */
+export type PinOrder = Order<GenerationRequest>;
+/** Hears what becomes of a pin, and which instance keeps it. */
+export type PinListener = (state: PinState, instance: number | undefined) => void;
+
 /** What else those who serve can be asked. */
 export interface ClusterPort {
+  /** `told` hears `pinned` or `refused`, later `unpinned`; of an order that comes again the time is renewed. */
+  pin(order: PinOrder, told: PinListener): void;
+  /** Unknown: nothing to do. */
+  unpin(id: PinId): void;
   /** What is known of a request that is under way or has ended lately. */
   account(id: RequestId): RequestAccount | undefined;
   /** (instances) */

@@ -7,6 +7,7 @@ import { ApiKeys } from './auth.ts';
 import { readJson } from './body.ts';
 import { chatCompletions } from './chat.ts';
 import { completions } from './completions.ts';
+import { Contexts } from './contexts.ts';
 import { checkModel, type EndpointCall, type EndpointContext, sloHeader } from './endpoint.ts';
 import { ApiError, errorHeaders, newRequestId, toApiError } from './errors.ts';
 import { switchRole } from './instance-roles.ts';
@@ -59,16 +60,9 @@ export function createApp(options: GatewayOptions, metrics = new GatewayMetrics(
     return c.json(switchRole(c.req.param('number'), json, options.cluster));
   });
   app.all('/api/instances/:number/role', (c) => refuseMethod(c, 'POST'));
+  addContextRoutes(app, context, options);
   const post = (path: string, endpoint: Endpoint): void => {
-    app.post(path, async (c) =>
-      endpoint(await readJson(c.req.raw, options.bodyBytesMax), context, {
-        requestId: c.get('requestId'),
-        startMs: c.get('startMs'),
-        tenant: c.get('tenant'),
-        sloClass: c.req.header(sloHeader),
-        signal: c.req.raw.signal,
-      }),
-    );
+    app.post(path, async (c) => endpoint(await readJson(c.req.raw, options.bodyBytesMax), context, callOf(c)));
     app.all(path, (c) => refuseMethod(c, 'POST'));
   };
   post('/v1/chat/completions', chatCompletions);
@@ -78,6 +72,32 @@ export function createApp(options: GatewayOptions, metrics = new GatewayMetrics(
   );
   app.onError((error, c) => answerError(c, error, logger));
   return app;
+}
+
+function callOf(c: Context<Env>): EndpointCall {
+  return {
+    requestId: c.get('requestId'),
+    startMs: c.get('startMs'),
+    tenant: c.get('tenant'),
+    sloClass: c.req.header(sloHeader),
+    signal: c.req.raw.signal,
+  };
+}
+
+function addContextRoutes(app: Hono<Env>, context: EndpointContext, { cluster, bodyBytesMax }: GatewayOptions): void {
+  const contexts = new Contexts(cluster);
+  const one = '/v1/contexts/:id';
+  app.post('/v1/contexts', async (c) =>
+    c.json(await contexts.create(await readJson(c.req.raw, bodyBytesMax), context, callOf(c)), 201),
+  );
+  app.get('/v1/contexts', (c) => c.json(contexts.list(c.get('tenant'))));
+  app.get(one, (c) => c.json(contexts.get(c.req.param('id'), c.get('tenant'))));
+  app.post(one, async (c) =>
+    c.json(contexts.renew(c.req.param('id'), await readJson(c.req.raw, bodyBytesMax), c.get('tenant'))),
+  );
+  app.delete(one, (c) => c.json(contexts.remove(c.req.param('id'), c.get('tenant'))));
+  app.all('/v1/contexts', (c) => refuseMethod(c, 'GET, POST'));
+  app.all(one, (c) => refuseMethod(c, 'GET, POST, DELETE'));
 }
 
 function addInfoRoutes(app: Hono<Env>, model: ServedModel, port: InferencePort, metrics: GatewayMetrics): void {
@@ -114,7 +134,7 @@ function addInfoRoutes(app: Hono<Env>, model: ServedModel, port: InferencePort, 
 function allowOrigins(origins: readonly string[]) {
   return cors({
     origin: origins.includes('*') ? '*' : [...origins],
-    allowMethods: ['GET', 'POST'],
+    allowMethods: ['GET', 'POST', 'DELETE'],
     exposeHeaders: ['x-request-id', 'retry-after'],
   });
 }

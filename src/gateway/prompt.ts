@@ -10,7 +10,11 @@ import type { ServedModel } from './served-model.ts';
 export type Encode = (text: string, addSpecial: boolean) => Promise<Int32Array>;
 
 /** @throws ApiError 400 when the model has no tokenizer or template, or its template refuses the messages */
-export async function chatPrompt(body: ChatBody, model: ServedModel, encode: Encode): Promise<Int32Array> {
+export async function chatPrompt(
+  body: Pick<ChatBody, 'messages'>,
+  model: ServedModel,
+  encode: Encode,
+): Promise<Int32Array> {
   if (model.tokenizer === undefined) {
     throw badField(
       'messages',
@@ -47,7 +51,7 @@ async function tokenise(text: string, field: string, addSpecial: boolean, encode
 
 /** The prompts of a completion: one, or a list. */
 export async function completionPrompts(
-  body: CompletionBody,
+  body: Pick<CompletionBody, 'prompt'>,
   model: ServedModel,
   encode: Encode,
 ): Promise<Int32Array[]> {

@@ -1,6 +1,6 @@
 // GET /api/requests/ID: what became of a request, where it went, and what was predicted of it.
 import type { ClusterPort, RequestAccount } from '../cluster/ports.ts';
-import { ApiError, requestIdOf } from './errors.ts';
+import { ApiError, describeCause, requestIdOf } from './errors.ts';
 
 type Placement = RequestAccount['placements'][number];
 
@@ -53,7 +53,7 @@ function describeFailure({ code, message, cause }: Extract<RequestAccount['end']
   return {
     code: code.toLowerCase(),
     message,
-    cause: cause === undefined ? null : { at: cause.at, reason: cause.reason },
+    refusal: cause === undefined ? null : describeCause(cause),
   };
 }
 

@@ -91,6 +91,15 @@ export const completionSchema = z.object({
   echo: z.boolean().optional(),
 });
 
+/** A prefix that is kept for `ttl` seconds. */
+export const contextSchema = z.object({
+  model: z.string(),
+  prompt: promptSchema.optional(),
+  messages: list(message, 1, messagesMax).optional(),
+  ttl: z.number().int().min(1).max(86_400).optional(),
+  cache_salt: shared.cache_salt,
+});
+
 export type ChatBody = z.infer<typeof chatSchema>;
 export type CompletionBody = z.infer<typeof completionSchema>;
 export type SharedBody = Omit<ChatBody, 'messages' | 'logprobs' | 'top_logprobs' | 'max_completion_tokens'>;

@@ -11,6 +11,8 @@ import type {
   GenerationRequest,
   InferencePort,
   InstanceSnapshot,
+  PinListener,
+  PinOrder,
   RequestAccount,
   RequestId,
 } from '../cluster/ports.ts';
@@ -119,6 +121,13 @@ export class ClusterGateway implements InferencePort, ClusterPort {
   account(id: RequestId): RequestAccount | undefined {
     return this.#conducting.account(id);
   }
+
+  pin({ id }: PinOrder, told: PinListener): void {
+    const message = `Cannot pin a prefix: instances of other processes keep none: ${id}`;
+    told({ kind: 'refused', why: 'failed', message }, undefined);
+  }
+
+  unpin(): void {}
 
   switchRole(instance: InstanceIndex, role: InstanceRole): string | undefined {
     return this.roles()[instance] === role ? undefined : 'instances of other processes keep the role they joined with';
@@ -261,6 +270,8 @@ export class ClusterGateway implements InferencePort, ClusterPort {
         this.#tell(instance, { kind: 'submit', request, decodeAt: this.#sessionOf(decodeAt) }),
       cancel: (instance, id, interrupt) => this.#tell(instance, { kind: 'cancel', id, interrupt }),
       tellBlocks: (instance) => this.#tell(instance, { kind: 'tellBlocks' }),
+      pin: () => {},
+      unpin: () => {},
     };
   }
 

@@ -1,10 +1,10 @@
 // The conductor and its clients, on one thread: requests in, its effects to instances wherever they are, and what those say back to clients.
 
-import type { RequestAccount } from '../cluster/account.ts';
 import type { Conductor, InstanceRole } from '../cluster/conductor.ts';
 import type { ConductorEffect } from '../cluster/effects.ts';
 import type { ConductorEvent, InstanceIndex } from '../cluster/messages.ts';
-import type { GenerationEvent, GenerationRequest, RequestId } from '../cluster/ports.ts';
+import type { PinId, PinOrder } from '../cluster/pinning.ts';
+import type { GenerationEvent, GenerationRequest, PinListener, RequestAccount, RequestId } from '../cluster/ports.ts';
 import { RequestLog } from '../cluster/request-log.ts';
 import type { TokenAdmission } from '../cluster/token-admission.ts';
 import type { TokenPlacement } from '../cluster/token-placement.ts';
@@ -17,6 +17,8 @@ export interface Reach {
   /** With `interrupt`, the step that runs there is likely the request's own prefill. */
   cancel(instance: InstanceIndex, id: RequestId, interrupt: boolean): void;
   tellBlocks(instance: InstanceIndex): void;
+  pin(instance: InstanceIndex, order: PinOrder<GenerationRequest>): void;
+  unpin(instance: InstanceIndex, id: PinId): void;
 }
 
 /** Accounts of requests that have ended. */
@@ -37,6 +39,7 @@ export interface ConductingOptions {
 export class Conducting {
   readonly #options: ConductingOptions;
   readonly #sinks = new Map<RequestId, Sink>();
+  readonly #pins = new Map<PinId, PinListener>();
   readonly #accounts = new RequestLog(accountsMax);
   readonly #alarm = new Alarm(() => this.feed({ kind: 'wake' }));
   #conductor: Conductor<GenerationRequest> | undefined;
@@ -82,6 +85,16 @@ export class Conducting {
     else this.feed({ kind: 'cancel', id });
   }
 
+  /** `told` hears what becomes of it, until it is refused or unpinned. */
+  pin(order: PinOrder<GenerationRequest>, told: PinListener): void {
+    this.#pins.set(order.id, told);
+    this.feed({ kind: 'pin', ...order });
+  }
+
+  unpin(id: PinId): void {
+    this.feed({ kind: 'unpin', id });
+  }
+
   account(id: RequestId): RequestAccount | undefined {
     return this.#accounts.find(id);
   }
@@ -104,7 +117,7 @@ export class Conducting {
   /** What one turn of an instance's loop brought. */
   hear(
     instance: InstanceIndex,
-    { events, prefilled, letGo, journals, blocks }: Omit<EventsMessage, 'kind' | 'snapshot'>,
+    { events, prefilled, letGo, journals, blocks }: Omit<EventsMessage, 'kind' | 'snapshot' | 'pins'>,
   ): void {
     const { placement, admission } = this.#options;
     for (const journal of journals) this.feed({ kind: 'journal', instance, journal });
@@ -120,6 +133,10 @@ export class Conducting {
       this.feed({ kind: 'prefilled', instance, id });
     }
     for (const [id, why] of letGo) this.feed({ kind: 'letGo', instance, id, why });
+  }
+
+  hearPins(instance: InstanceIndex, pins: EventsMessage['pins']): void {
+    for (const [id, state] of pins) this.feed({ kind: 'pinTold', instance, id, state });
   }
 
   feed(event: ConductorEvent): void {
@@ -152,6 +169,15 @@ export class Conducting {
       case 'askBlocks':
         reach.tellBlocks(effect.instance);
         break;
+      case 'pin':
+        reach.pin(effect.instance, effect);
+        break;
+      case 'unpin':
+        reach.unpin(effect.instance, effect.id);
+        break;
+      case 'pinTold':
+        this.#tellPin(effect);
+        break;
       case 'roleSwitched':
         this.#options.onRole(effect.instance, effect.role);
         break;
@@ -161,6 +187,12 @@ export class Conducting {
       case 'ignored':
         log(effect.message);
     }
+  }
+
+  #tellPin({ id, instance, state }: Extract<ConductorEffect, { kind: 'pinTold' }>): void {
+    const told = this.#pins.get(id);
+    if (state.kind !== 'pinned') this.#pins.delete(id);
+    told?.(state, instance);
   }
 
   #emit(id: RequestId, event: GenerationEvent): void {

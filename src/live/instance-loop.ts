@@ -2,6 +2,7 @@
 import { type MessagePort, receiveMessageOnPort } from 'node:worker_threads';
 import type { InstanceEffect } from '../cluster/effects.ts';
 import type { InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
+import type { PinId, PinState } from '../cluster/pinning.ts';
 import type { GenerationEvent, InstanceSnapshot, RequestId } from '../cluster/ports.ts';
 import type { TokenInstance } from '../cluster/token-work.ts';
 import type { Engine } from '../engine/engine.ts';
@@ -29,6 +30,7 @@ export class InstanceLoop {
   readonly #tiers: LiveTiers | undefined;
   #prefilled: RequestId[] = [];
   #letGo: [RequestId, string][] = [];
+  #pins: [PinId, PinState][] = [];
   #events: [RequestId, GenerationEvent][] = [];
   #journals: BlockJournal[] = [];
   #blocks: BlockSnapshot | undefined;
@@ -218,8 +220,10 @@ export class InstanceLoop {
       case 'eraseSsd':
         this.#tiers?.carryOut(effect);
         break;
-      case 'pass':
       case 'pinTold':
+        this.#pins.push([effect.id, effect.state]);
+        break;
+      case 'pass':
       case 'streamPrefix':
         throw new Error(`Cannot carry out ${effect.kind}: nobody here asks for it`);
     }
@@ -250,7 +254,7 @@ export class InstanceLoop {
   /** One message for all that a turn brought; without events only before the thread sleeps. */
   #post(): void {
     const news =
-      this.#events.length + this.#prefilled.length + this.#letGo.length > 0 ||
+      this.#events.length + this.#prefilled.length + this.#letGo.length + this.#pins.length > 0 ||
       (this.#changed && this.#next === undefined);
     if (!news || this.#closed) return;
     this.#changed = false;
@@ -260,6 +264,7 @@ export class InstanceLoop {
       snapshot: this.snapshot(),
       prefilled: this.#prefilled,
       letGo: this.#letGo,
+      pins: this.#pins,
       journals: this.#journals,
       blocks: this.#blocks,
     };
@@ -267,6 +272,7 @@ export class InstanceLoop {
     this.#events = [];
     this.#prefilled = [];
     this.#letGo = [];
+    this.#pins = [];
     this.#journals = [];
     this.#blocks = undefined;
   }

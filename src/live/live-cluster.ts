@@ -10,6 +10,9 @@ import type {
   GenerationRequest,
   InferencePort,
   InstanceSnapshot,
+  PinId,
+  PinListener,
+  PinOrder,
   RequestAccount,
   RequestId,
 } from '../cluster/ports.ts';
@@ -126,6 +129,14 @@ export class LiveCluster implements InferencePort, ClusterPort {
     return this.#conducting.account(id);
   }
 
+  pin(order: PinOrder, told: PinListener): void {
+    this.#conducting.pin(order, told);
+  }
+
+  unpin(id: PinId): void {
+    this.#conducting.unpin(id);
+  }
+
   switchRole(instance: InstanceIndex, role: InstanceRole): string | undefined {
     if (this.#roles[instance] === role) return undefined;
     if (!this.#handsOver)
@@ -206,6 +217,7 @@ export class LiveCluster implements InferencePort, ClusterPort {
     this.#member(instance).snapshot = message.snapshot;
     this.#admission.told(instance, message.snapshot);
     this.#conducting.hear(instance, message);
+    this.#conducting.hearPins(instance, message.pins);
   }
 
   #reach(): Reach {
@@ -218,6 +230,9 @@ export class LiveCluster implements InferencePort, ClusterPort {
         if (interrupt) thread.interrupt();
       },
       tellBlocks: (instance) => this.#member(instance).thread.send({ kind: 'tellBlocks' }),
+      pin: (instance, { id, request, ttlUs }) =>
+        this.#member(instance).thread.send({ kind: 'pin', id, request, ttlUs }),
+      unpin: (instance, id) => this.#member(instance).thread.send({ kind: 'unpin', id }),
     };
   }
 

@@ -3,6 +3,7 @@ import type { MessagePort } from 'node:worker_threads';
 import type { InstanceRole } from '../cluster/conductor.ts';
 import type { InstanceEffect } from '../cluster/effects.ts';
 import type { InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
+import type { PinId, PinState } from '../cluster/pinning.ts';
 import type { GenerationEvent, InstanceSnapshot, RequestId } from '../cluster/ports.ts';
 import type { TokenInstanceConfig } from '../cluster/token-work.ts';
 import type { LoadedModel } from '../engine/load-model.ts';
@@ -14,7 +15,7 @@ export type BlockSnapshot = Extract<InstanceEffect, { kind: 'snapshot' }>['snaps
 export type BlockRoot = TokenInstanceConfig['root'];
 
 export type ToInstance =
-  | Extract<InstanceEvent, { kind: 'submit' | 'cancel' | 'tellBlocks' | 'streamBroken' }>
+  | Extract<InstanceEvent, { kind: 'submit' | 'cancel' | 'tellBlocks' | 'streamBroken' | 'pin' | 'unpin' }>
   /** An instance of another process speaks. */
   | { readonly kind: 'peerSays'; readonly from: InstanceIndex; readonly wire: PeerWire }
   | { readonly kind: 'close' };
@@ -51,6 +52,8 @@ export interface EventsMessage {
   readonly prefilled: readonly RequestId[];
   /** Requests that it could have gone on with, were it not for others, and why it does not. */
   readonly letGo: readonly (readonly [id: RequestId, why: string])[];
+  /** What became of pins. */
+  readonly pins: readonly (readonly [id: PinId, state: PinState])[];
   /** What its cache stored and dropped, where conductors are told. */
   readonly journals: readonly BlockJournal[];
   /** All that it holds, if it was asked. */

@@ -89,8 +89,22 @@ describe('a pinned prefix', () => {
     w.tell(pinOf('b', promptOf(2, 64)));
     w.tell(pinOf('c', promptOf(3, 31)));
     expect(w.pins).toEqual([
-      ['b', { kind: 'refused', message: 'Cannot pin a prefix: too much is pinned: 4 blocks and 2 more, 5 may be' }],
-      ['c', { kind: 'refused', message: 'Cannot pin a prefix: it is shorter than a block: 31 tokens, 32 are one' }],
+      [
+        'b',
+        {
+          kind: 'refused',
+          why: 'memory',
+          message: 'Cannot pin a prefix: too much is pinned: 4 blocks and 2 more, 5 may be',
+        },
+      ],
+      [
+        'c',
+        {
+          kind: 'refused',
+          why: 'length',
+          message: 'Cannot pin a prefix: it is shorter than a block: 31 tokens, 32 are one',
+        },
+      ],
     ]);
     // What requests may be is shorter by what pins may hold.
     expect(w.instance.capacityTokens).toBe(15 * 32);

@@ -24,7 +24,7 @@ interface Told {
     readonly state: string;
     readonly slo_class: string | null;
     readonly priority: number;
-    readonly failure: { readonly cause: { readonly at: string; readonly reason: string } } | null;
+    readonly failure: { readonly refusal: { readonly at: string; readonly reason: string } } | null;
     readonly tbt_ms: { readonly predicted: number | null };
     readonly placements: readonly {
       readonly instance: number;
@@ -57,9 +57,10 @@ describe('SLO classes', () => {
     const refused = await complete(server, { prompt: promptOf(2, 40), slo_class: 'never' });
     expect(refused.status).toBe(429);
     expect(Number(refused.headers.get('retry-after'))).toBeGreaterThanOrEqual(1);
-    const { error } = (await refused.json()) as { error: { message: string } };
+    const { error } = (await refused.json()) as { error: { message: string; refusal: object } };
+    expect(error.refusal).toMatchObject({ at: 'prefill', predicted_ms: expect.any(Number), most_ms: 0.001 });
     expect(error.message).toMatch(/^Cannot admit request: predicted (TTFT|TBT) \d+ ms exceeds \d+ ms/);
-    expect(await explain(server, refused)).toMatchObject({ state: 'refused', failure: { cause: { at: 'prefill' } } });
+    expect(await explain(server, refused)).toMatchObject({ state: 'refused', failure: { refusal: { at: 'prefill' } } });
     expect((await complete(server, { prompt: promptOf(3, 40), slo_class: 'report' })).status).toBe(200);
     expect((await complete(server, { prompt: promptOf(4, 40) })).status).toBe(200);
   });
@@ -124,7 +125,7 @@ describe('instances that prefill and decode', () => {
     const refused = await complete(server, { prompt: promptOf(2, 200), slo_class: 'never' });
     expect(refused.status).toBe(429);
     expect(await explain(server, refused)).toMatchObject({
-      ...{ state: 'refused', failure: { cause: { at: 'decode', reason: 'tbt' } } },
+      ...{ state: 'refused', failure: { refusal: { at: 'decode', reason: 'tbt' } } },
     });
   });
 });

@@ -11,6 +11,8 @@ const nothingKnown: ClusterPort = {
   account: () => undefined,
   roles: () => ['mixed'],
   switchRole: () => undefined,
+  pin: () => {},
+  unpin: () => {},
 };
 
 const template = '{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}assistant:';

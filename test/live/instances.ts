@@ -13,7 +13,7 @@ const model = fileURLToPath(new URL('../../models/kvasir-tiny/kvasir-tiny-q8_0.g
 
 export const liveSettings: InstanceSettings = {
   ...{ model, weights: 'native', inputs: 'bf16', threads: 1, contextTokens: 512 },
-  ...{ kvBytes: 32 * 2 ** 20, instances: 1, eviction: 'lru', rechecks: false },
+  ...{ kvBytes: 32 * 2 ** 20, instances: 1, eviction: 'lru', rechecks: false, pinShare: 0 },
 };
 
 type LiveInstances = readonly (Partial<InstanceSettings> & { role?: InstanceRole })[];

@@ -34,6 +34,7 @@ const ofInstances = [
   'kvMemory',
   'eviction',
   ...tierFlags,
+  'pinMemory',
 ] as const;
 const streamBufferBytesMax = 2 ** 20;
 const drainGraceMs = 30_000;
@@ -51,6 +52,7 @@ export function serveCommand(): Command {
     .option('--host-memory <size>', 'of each instance, for cached blocks besides its KV memory (default: none)')
     .option('--ssd <folder>', 'where cached blocks are kept besides: found again after a restart (default: none)')
     .option('--ssd-size <size>', 'of all instances together, allocated at start (default: 10g)')
+    .option('--pin-memory <share>', 'of the KV memory, what pinned prefixes may hold (default: 0)')
     .option('--host <address>', 'address to listen on (default: 127.0.0.1)')
     .option('--port <n>', 'port to listen on, 0 for any (default: 8000)')
     .option('--api-key <key...>', 'keys that clients must send one of (default: none needed)')

@@ -228,7 +228,7 @@ export type Order =
   | { readonly kind: 'tellBlocks' };
 
 /** What one turn of an instance's loop brought a gateway. */
-export type Turn = Omit<EventsMessage, 'kind' | 'snapshot'>;
+export type Turn = Omit<EventsMessage, 'kind' | 'snapshot' | 'pins'>;
 
 /** Of an instance, told with each tally. */
 export interface Status {
