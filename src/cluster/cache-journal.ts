@@ -1,6 +1,6 @@
 // What an instance tells conductors of its block cache, and when.
 import type { BlockCache } from '../policy/blocks/block-cache.ts';
-import { JournalRecorder } from '../policy/blocks/block-journal.ts';
+import { type BlockListener, JournalRecorder } from '../policy/blocks/block-journal.ts';
 import type { InstanceEffect } from './effects.ts';
 
 type Journal = Extract<InstanceEffect, { kind: 'journal' }>;
@@ -8,17 +8,17 @@ type Snapshot = Extract<InstanceEffect, { kind: 'snapshot' }>;
 type Ignored = Extract<InstanceEffect, { kind: 'ignored' }>;
 
 /** Changes of the cache that go untold at most, while no request has anything to tell. */
-const changesMax = 64;
+export const changesMax = 64;
 
 export class CacheJournal {
   readonly #cache: BlockCache;
   readonly #recorder: JournalRecorder | undefined;
 
-  /** @param life of the instance that speaks; undefined: nobody asks */
-  constructor(cache: BlockCache, life: number | undefined) {
+  /** @param life of the instance that speaks; undefined: nobody asks @param witness hears of every change at once */
+  constructor(cache: BlockCache, life: number | undefined, witness?: BlockListener) {
     this.#cache = cache;
     this.#recorder = life === undefined ? undefined : new JournalRecorder(life);
-    cache.tell(this.#recorder);
+    cache.tell(witness === undefined ? this.#recorder : besides(witness, this.#recorder));
   }
 
   /** The number of the last journal; 0: none. */
@@ -39,4 +39,13 @@ export class CacheJournal {
     if (this.#recorder === undefined) return { kind: 'ignored', message: 'Ignored tellBlocks: no journal is kept' };
     return { kind: 'snapshot', snapshot: this.#recorder.snapshot(this.#cache.indexedDigests()) };
   }
+}
+
+function besides(witness: BlockListener, recorder: BlockListener | undefined): BlockListener {
+  return {
+    record: (words, at, stored, depth) => {
+      witness.record(words, at, stored, depth);
+      recorder?.record(words, at, stored, depth);
+    },
+  };
 }

@@ -1,6 +1,5 @@
 // The conductor machine: answers at once whether a request is taken, passes it to an instance, and follows it to its end.
 
-import type { BlockChain } from '../policy/blocks/block-chain.ts';
 import type { RoleSwitchLimits } from '../policy/roles/role-switch.ts';
 import { overloaded, Throughput, tooLong } from './admission.ts';
 import type { BatchJobsConfig } from './batch-jobs.ts';
@@ -104,9 +103,9 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     return this.#dispatch.loads(nowUs);
   }
 
-  /** The longest prefix of the chain that each instance is taken to have: (instances) blocks. Valid until the next question. */
-  named(chain: BlockChain): Int32Array | undefined {
-    return this.#dispatch.hearsay.named(chain);
+  /** Is the instance taken to have the block of the digest at `words[at..at+4]`? */
+  names(instance: InstanceIndex, words: Uint32Array, at: number): boolean {
+    return this.#dispatch.hearsay.names(instance, words, at);
   }
 
   /** Requests accepted and not ended. */

@@ -1,5 +1,4 @@
 // What instances tell the conductor of their caches: news of who is there, and what is missing is asked for.
-import type { BlockChain } from '../policy/blocks/block-chain.ts';
 import type { BlockJournal, BlockSnapshot } from '../policy/blocks/block-journal.ts';
 import type { ConductorEffect } from './effects.ts';
 import type { Fates } from './fates.ts';
@@ -27,8 +26,8 @@ export class Hearsay<Request> {
     this.#push = push;
   }
 
-  named(chain: BlockChain): Int32Array | undefined {
-    return this.#placer.named(chain);
+  names(instance: InstanceIndex, words: Uint32Array, at: number): boolean {
+    return this.#placer.names(instance, words, at);
   }
 
   journal(instance: InstanceIndex, journal: BlockJournal): void {

@@ -2,6 +2,7 @@
 
 import type { BatchLimits } from '../policy/batching/step-budget.ts';
 import type { TiersConfig } from '../policy/blocks/block-cache.ts';
+import type { BlockListener } from '../policy/blocks/block-journal.ts';
 import type { EvictionKind } from '../policy/blocks/eviction.ts';
 import type { StepPredictor } from '../policy/cost/step-shape.ts';
 import type { LayerGroup } from '../util/step.ts';
@@ -35,6 +36,8 @@ export interface InstanceConfig {
   readonly migration?: MigrationConfig | undefined;
   /** Tells conductors what the block cache stores and drops, as the life of this number. Undefined: nobody asks. */
   readonly journalLife?: number;
+  /** Hears at once what the block cache stores and drops: for those who check what conductors know. */
+  readonly witness?: BlockListener | undefined;
   /** Between two reports to conductors; undefined: none are wanted. */
   readonly reportUs?: number | undefined;
   /** Counts what messages met. */

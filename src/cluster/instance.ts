@@ -63,7 +63,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   constructor(config: InstanceConfig, work: (pools: readonly BlockPool[]) => Work<Request, S, Plan, Result>) {
     this.#config = config;
     this.#cache = createCache(config, (effect) => this.#effects.push(effect));
-    this.#journal = new CacheJournal(this.#cache, config.journalLife);
+    this.#journal = new CacheJournal(this.#cache, config.journalLife, config.witness);
     if (config.contents !== undefined) this.#cache.lower?.restore(config.contents.onSsd);
     this.borrower =
       config.borrowing && new Borrower(config.borrowing, this.#cache, (effect) => this.#effects.push(effect), config);
@@ -161,6 +161,11 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   /** (layer groups): pages of the blocks of each; shared, and read at once. */
   get pools(): readonly BlockPool[] {
     return this.#cache.groups.map(({ pool }) => pool);
+  }
+
+  /** Blocks that its cache holds, in all tiers: for those who look on. */
+  get cached(): Pick<BlockCache, 'holds' | 'indexedDigests'> {
+    return this.#cache;
   }
 
   /** When a `wake` is due, if nothing comes before. */

@@ -282,6 +282,7 @@ export interface LengthInstanceConfig
     | 'borrowing'
     | 'migration'
     | 'fates'
+    | 'witness'
   > {
   readonly cost: StepCostModel;
   /** Which start of the instance it is; 0 unless given. */

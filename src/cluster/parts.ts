@@ -1,6 +1,6 @@
 // Policies that simulated worlds are put together from, and checked against: what stands below this room is reached through it.
 export { admissionKinds } from '../policy/admission/admission.ts';
+export type { BlockListener } from '../policy/blocks/block-journal.ts';
 export { queryRowBytes } from '../policy/cost/dist-attention.ts';
 export { RooflineCost } from '../policy/cost/roofline.ts';
 export { placementKinds } from '../policy/placement/placement.ts';
-export { PrefixIndex, PrefixMatches } from '../policy/placement/prefix-index.ts';

@@ -299,10 +299,9 @@ export class Placer<Request> {
     if (life !== undefined) this.#index?.join(instance, life);
   }
 
-  /** The longest prefix of the chain that each instance is known for: (instances) blocks. */
-  named(chain: BlockChain): Int32Array | undefined {
-    if (this.#matches !== undefined) this.#index?.match(chain, chain.blocks, this.#matches);
-    return this.#matches?.blocks;
+  /** Is the instance known to hold the block of the digest at `words[at..at+4]`? Never where nothing is asked. */
+  names(instance: InstanceIndex, words: Uint32Array, at: number): boolean {
+    return this.#index?.names(instance, words, at) === true;
   }
 
   /** Has it told more than is known? */

@@ -9,9 +9,11 @@ import type { SimulationConfig } from './simulation-config.ts';
 
 /** The simulation, as its clients see it. */
 interface Served {
-  readonly config: Pick<SimulationConfig, 'blockTokens' | 'faults' | 'inspect'>;
+  readonly config: Pick<SimulationConfig, 'blockTokens' | 'faults'>;
   readonly sloOf: SloRule;
   readonly outcome: Outcome;
+  /** Its client hears the last of it. */
+  readonly ended: ((request: LengthRequest, event: GenerationEvent) => void) | undefined;
   readonly submit: (request: LengthRequest) => void;
   readonly pin: (id: string, prefix: LengthRequest, ttlUs: number) => void;
   readonly at: (timeUs: number, action: () => void) => void;
@@ -37,8 +39,9 @@ export class Clients {
     return this.#comingAgain;
   }
 
-  get requests(): Iterable<LengthRequest> {
-    return this.#live.values();
+  /** By their names. */
+  get requests(): Iterable<readonly [string, LengthRequest]> {
+    return this.#live;
   }
 
   /** It is its arrival. */
@@ -64,8 +67,8 @@ export class Clients {
     const request = this.#live.get(id);
     if (request === undefined) throw new Error(`Simulation broken: request ${id} ended twice`);
     this.#live.delete(id);
-    const { outcome, config } = this.#served;
-    config.inspect?.ended(request, event);
+    const { outcome, config, ended } = this.#served;
+    ended?.(request, event);
     if (event.kind === 'finished') outcome.completed(request);
     else {
       const againUs = outcome.failed(nowUs, request, event);

@@ -3,7 +3,7 @@ import type { Conductor, InstanceRole } from '../cluster/conductor.ts';
 import type { AdmissionSettings } from '../cluster/length-admission.ts';
 import type { LengthInstance, LengthInstanceConfig, LengthRequest } from '../cluster/length-work.ts';
 import type { PipelineSettings, PlacementSettings } from '../cluster/placer.ts';
-import type { GenerationEvent } from '../cluster/ports.ts';
+import type { GenerationEvent, RequestId } from '../cluster/ports.ts';
 import type { StepWatch } from './executor.ts';
 import type { FaultLayer } from './faults/fault-layer.ts';
 import type { FaultPlan } from './faults/faults.ts';
@@ -42,7 +42,7 @@ export interface SimulationConfig {
   readonly pipeline?: PipelineSettings | undefined;
   /** Instances lend memory to one another: those whose machine says how. */
   readonly lending?: ClusterLendingConfig | undefined;
-  /** Every machine checks itself after every event. */
+  /** Every machine checks itself after every event, and so does what must hold between them. */
   readonly checking: boolean;
   /** Undefined: nothing goes wrong. */
   readonly faults?: FaultPlan | undefined;
@@ -58,5 +58,6 @@ export interface Inside {
   readonly instances: readonly LengthInstance[];
   readonly faults: FaultLayer | undefined;
   readonly network: Network;
-  readonly requests: Iterable<LengthRequest>;
+  /** Those whose clients wait, by the clients' names for them. */
+  readonly requests: Iterable<readonly [RequestId, LengthRequest]>;
 }

@@ -9,6 +9,7 @@ import type { InstanceSnapshot } from '../cluster/ports.ts';
 import type { TraceRequest } from '../trace/request.ts';
 import { wideZero } from '../util/wide-zero.ts';
 import { Actions } from './actions.ts';
+import { RequestChecks } from './checks/request-checks.ts';
 import { Clients } from './clients.ts';
 import { Conducting } from './conducting.ts';
 import { EventHeap } from './event-heap.ts';
@@ -21,8 +22,9 @@ import { migrationFigures } from './migration-figures.ts';
 import { Network } from './network/network.ts';
 import { NetworkClock } from './network-clock.ts';
 import { Outcome } from './outcome.ts';
+import { Performer } from './performer.ts';
 import { Retries } from './retries.ts';
-import type { Inside, InstanceSpec, SimulationConfig } from './simulation-config.ts';
+import type { Inside, Inspection, InstanceSpec, SimulationConfig } from './simulation-config.ts';
 import { Streams } from './streams.ts';
 import { SimulatedTiers } from './tiers.ts';
 import { wordsOf } from './words.ts';
@@ -35,6 +37,8 @@ type ToInstance = InstanceEvent<LengthRequest, undefined>;
 /** What comes after the events of instances, in their order: the network's, and then messages. */
 const networkNumber = 0;
 const firstMessage = 1;
+/** In so many silences whoever was given up wrongly is told, and orphans are found. */
+const restSilences = 4;
 
 /**
  * Pure: a run is a function of its configuration and trace. At one time steps end first, in the order of their instances, then flows change,
@@ -42,6 +46,8 @@ const firstMessage = 1;
  */
 export class Simulation {
   readonly outcome = new Outcome();
+  /** Undefined unless the configuration wants them. */
+  readonly checks: RequestChecks | undefined;
   readonly fates = new Fates();
   readonly #config: SimulationConfig;
   readonly #conducting: Conducting;
@@ -50,6 +56,7 @@ export class Simulation {
   /** (instances): when each is to be woken. */
   readonly #wakeUs: Float64Array;
   readonly #effects: InOrder<Effect>;
+  readonly #performer: Performer;
   readonly #executors: readonly SimulatedExecutor[];
   readonly #network: Network;
   readonly #streams: Streams;
@@ -67,6 +74,7 @@ export class Simulation {
     this.#config = config;
     this.outcome.retries = config.retries && new Retries(config.retries);
     const { instances, linkBytesPerSecond } = config;
+    this.checks = config.checking ? new RequestChecks(config, this) : undefined;
     this.#instances = instances.map((_, index) => this.#create(index, 0));
     this.#actions = new Actions(this.#heap, instances.length + firstMessage);
     this.#effects = new InOrder(instances.length, (index, effect) => this.#perform(index, effect));
@@ -84,12 +92,17 @@ export class Simulation {
     const networkKey = instances.length + networkNumber;
     this.#clock = new NetworkClock(this.#network, this.#streams, this.#heap, networkKey, config.checking);
     this.#tiers = new SimulatedTiers(config, (timeUs, to, event) => this.#laterAt(timeUs, to, event));
+    this.#performer = new Performer(
+      { executors: this.#executors, streams: this.#streams, tiers: this.#tiers },
+      { post: (from, to, event) => this.#post(from, to, event), lending: () => this.lending },
+    );
     const sloOf = sloRule(config.admission, instances);
     this.#watched = config.admission.slo !== undefined || config.admission.classes !== undefined;
     this.#clients = new Clients({
       config,
       sloOf,
       outcome: this.outcome,
+      ended: endings(this.checks, config.inspect),
       submit: (request) => this.#tellConductor({ kind: 'submit', request }),
       pin: (id, request, ttlUs) => this.#tellConductor({ kind: 'pin', id, request, ttlUs }),
       at: (timeUs, action) => this.#actions.at(timeUs, action),
@@ -113,7 +126,8 @@ export class Simulation {
   #create(index: InstanceIndex, life: number): LengthInstance {
     const { machine } = this.#config.instances[index];
     const reportUs = this.#config.faults?.times.reportUs;
-    return createLengthInstance({ ...machine, queueMax: 2 ** 53 - 1, life, reportUs, fates: this.fates });
+    const witness = this.checks?.witness(index);
+    return createLengthInstance({ ...machine, queueMax: 2 ** 53 - 1, life, reportUs, fates: this.fates, witness });
   }
 
   #lenders(): LendingHost {
@@ -141,6 +155,7 @@ export class Simulation {
       tellConductor: (event) => this.#tellConductor(event),
       clear: (index, life) => {
         this.outcome.lost(this.#instances[index], this.#executors[index].stop(this.#nowUs));
+        this.checks?.gone(index, this.#instances[index]);
         this.#instances[index] = this.#create(index, life);
         this.#wakeUs[index] = Number.POSITIVE_INFINITY;
         this.lending?.died(this.#nowUs, index);
@@ -166,6 +181,7 @@ export class Simulation {
   /** It is not wanted any more. */
   cancel(id: string): void {
     if (this.#clients.leave(id)) this.#tellConductor({ kind: 'cancel', id });
+    this.#looked();
   }
 
   /** All that there is, for those who check it. */
@@ -210,6 +226,7 @@ export class Simulation {
     this.advance(trace.arrivalUs);
     this.#nowUs = trace.arrivalUs;
     this.#clients.come(trace, String(trace.index));
+    this.#looked();
   }
 
   #loadsAt(nowUs: number): PoolLoads | undefined {
@@ -241,18 +258,20 @@ export class Simulation {
       this.#conducting.conductor.blocks,
       this.#executors.map((executor) => executor.endedBy(this.#nowUs)),
     );
-    if (this.#config.checking) this.#checkLent();
+    if (this.checks !== undefined) this.#checkAtRest(this.checks);
   }
 
-  /** Once nothing goes wrong any more, all that was lent comes back. */
-  #checkLent(): void {
+  /** Once nothing goes wrong any more, nobody holds anything, and all that was lent comes back. */
+  #checkAtRest(checks: RequestChecks): void {
     const { lending } = this;
-    if (this.#faults !== undefined && lending !== undefined) {
+    if (this.#faults !== undefined) {
+      checks.checkEnded();
       this.#faults.heal();
-      const untilUs = this.#nowUs + lending.restUs;
-      while (!lending.isPaidBack && this.nextUs <= untilUs) this.advance(this.nextUs);
-      this.advance(this.#nowUs + lending.restUs);
+      const untilUs = this.#nowUs + (lending?.restUs ?? 0);
+      while (lending?.isPaidBack === false && this.nextUs <= untilUs) this.advance(this.nextUs);
+      this.advance(this.#nowUs + Math.max(lending?.restUs ?? 0, restSilences * this.#faults.times.silentUs));
     }
+    checks.checkAtRest();
     lending?.checkAtRest();
   }
 
@@ -271,8 +290,14 @@ export class Simulation {
         else if (key === this.#instances.length + networkNumber) this.#clock.due(this.#nowUs);
         else this.#actions.do(key);
       }
-      this.#config.inspect?.after();
+      this.#looked();
     }
+  }
+
+  /** An event is over. */
+  #looked(): void {
+    this.checks?.look();
+    this.#config.inspect?.after();
   }
 
   #stepEnds(index: InstanceIndex): void {
@@ -322,10 +347,15 @@ export class Simulation {
   #tellInstance(index: InstanceIndex, event: ToInstance): void {
     if (this.#faults?.isUp(index) === false) return;
     const effects = this.#instances[index].step(this.#nowUs, event);
-    if (this.#config.checking) this.#instances[index].check();
+    if (this.checks !== undefined) this.#check(index, event, effects, this.checks);
     this.#effects.perform(index, effects);
     this.#scheduleWake(index);
     this.lending?.stepped(this.#nowUs, index);
+  }
+
+  #check(index: InstanceIndex, event: ToInstance, effects: readonly Effect[], checks: RequestChecks): void {
+    this.#instances[index].check();
+    checks.stepped(index, event, effects);
   }
 
   /** A wake that comes too early, or after another, finds nothing to do. */
@@ -339,46 +369,18 @@ export class Simulation {
   #perform(index: InstanceIndex, effect: Effect): void {
     const words = wordsOf(index, effect);
     if (words !== undefined) this.#toConductor(index, words);
-    switch (effect.kind) {
-      case 'runStep':
-        if (this.lending === undefined) this.#executors[index].run(this.#nowUs, effect);
-        else this.lending.run(this.#nowUs, index, effect);
-        this.#tiers.ran(index, effect, this.#executors[index].exposedUs);
-        break;
-      case 'endRun':
-        this.#executors[index].endRun(this.#nowUs);
-        break;
-      case 'send':
-        this.#post(index, effect.to, { kind: 'peer', from: index, message: effect.message });
-        break;
-      case 'stream':
-        this.#streams.handOff(this.#nowUs, index, effect, this.#executors[index].endsUs);
-        break;
-      case 'lending':
-      case 'moveBlocks':
-      case 'stopMove':
-        this.lending?.perform(this.#nowUs, index, effect);
-        break;
-      case 'pass':
-      case 'streamPrefix':
-      case 'stopStream':
-        this.#streams.carry(this.#nowUs, index, effect);
-        break;
-      case 'readSsd':
-        this.#tiers.read(this.#nowUs, index, effect);
-        break;
-      case 'writeSsd':
-        this.#tiers.write(this.#nowUs, index, effect);
-        break;
-      case 'abortStep':
-        this.#executors[index].abort(this.#nowUs);
-        break;
-      case 'fault':
-        throw new Error(effect.message);
-      case 'stopRead':
-      case 'eraseSsd':
-      case 'copyPages':
-        throw new Error(`Simulation broken: blocks have no contents here: ${effect.kind}`);
-    }
+    this.#performer.perform(this.#nowUs, index, effect);
   }
+}
+
+/** What is called when a client hears the last of its request. */
+function endings(
+  checks: RequestChecks | undefined,
+  inspect: SimulationConfig['inspect'],
+): Inspection['ended'] | undefined {
+  if (checks === undefined) return inspect?.ended;
+  return (request, event) => {
+    checks.ended(request, event);
+    inspect?.ended(request, event);
+  };
 }

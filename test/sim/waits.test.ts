@@ -1,6 +1,6 @@
 // Who waits for whom: cycles are found, and only those out of which nobody helps.
 import { expect, it } from 'vitest';
-import { cycleOfWaits, waitsOf } from '../../src/sim/faults/waits.ts';
+import { cycleOfWaits, waitsOf } from '../../src/sim/checks/waits.ts';
 import { Simulation } from '../../src/sim/simulation.ts';
 import { cluster, config, requestOf } from './small-cluster.ts';
 

@@ -101,6 +101,11 @@ export class BlockCache {
     else this.lower.listener = journal;
   }
 
+  /** Is the block of the digest at `words[at..at+4]` one that journals tell of as stored? */
+  holds(words: Uint32Array, at: number): boolean {
+    return this.#told.holds(words, at) || this.lower?.holds(words, at) === true;
+  }
+
   /** (blocks, 4 words): digests of all blocks that journals tell of. */
   indexedDigests(): Uint32Array {
     const here = this.#told.indexedDigests();

@@ -263,7 +263,8 @@ export class LowerTiers implements BlockListener {
     return all;
   }
 
-  #isBelow(words: Uint32Array, at: number): boolean {
+  /** Does one of them hold it, or will SSD? */
+  holds(words: Uint32Array, at: number): boolean {
     return this.host.find(words, at) !== undefined || this.ssd?.expects(words, at) === true;
   }
 
@@ -277,7 +278,7 @@ export class LowerTiers implements BlockListener {
   }
 
   #tellGone(words: Uint32Array, at: number): void {
-    if (this.listener === undefined || this.#isBelow(words, at) || this.#onDevice(words, at)) return;
+    if (this.listener === undefined || this.holds(words, at) || this.#onDevice(words, at)) return;
     this.listener.record(words, at, false, 0);
   }
 

@@ -139,6 +139,11 @@ export class PrefixIndex {
     }
   }
 
+  /** Is the instance known to hold the block of the digest at `words[at..at+4]`? */
+  names(instance: number, words: Uint32Array, at: number): boolean {
+    return this.#table.has(this.#table.find(words, at), instance);
+  }
+
   /** What is known of the chain's block at `index`. */
   fate(chain: BlockChain, index: number): BlockFate {
     return this.#table.fate(chain.words, index * digestWords);

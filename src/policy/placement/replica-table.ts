@@ -128,6 +128,14 @@ export class ReplicaTable {
     }
   }
 
+  /** Does the instance hold the slot's block? */
+  has(slot: number, instance: number): boolean {
+    if (this.#isSet(slot)) return this.#sets.has(this.#words[slot + holdersAt], instance);
+    const holders = this.holders(slot) ?? 0;
+    for (let i = 0; i < holders; i++) if (this.#inline(slot, i) === instance) return true;
+    return false;
+  }
+
   /** How many hold the block of a slot; undefined where none is. */
   holders(slot: number): number | undefined {
     const state = this.#words[slot + stateAt];

@@ -37,14 +37,6 @@ const stream = 40;
 export class FaultLayer {
   readonly times: FaultTimes;
   readonly injected = new Map<FaultName, number>();
-  /** For checks: hears at once what instances tell of their caches and when they lose them, and what the conductor has told them. */
-  truth:
-    | {
-        readonly tell: (event: ToConductor) => void;
-        readonly told: (instance: InstanceIndex, event: ToInstance) => void;
-        readonly lose: (instance: InstanceIndex, life: number) => void;
-      }
-    | undefined;
   readonly #cluster: FaultyCluster;
   readonly #courier: Courier;
   readonly #injector: Injector;
@@ -108,14 +100,12 @@ export class FaultLayer {
   }
 
   toInstance(instance: InstanceIndex, event: ToInstance): void {
-    this.#courier.send('conductor', instance, this.#cluster.latencyUs(instance), () => {
-      this.#cluster.tellInstance(instance, event);
-      this.truth?.told(instance, event);
-    });
+    this.#courier.send('conductor', instance, this.#cluster.latencyUs(instance), () =>
+      this.#cluster.tellInstance(instance, event),
+    );
   }
 
   toConductor(instance: InstanceIndex, event: ToConductor): void {
-    if (event.kind === 'journal' || event.kind === 'snapshot') this.truth?.tell(event);
     const kept = keep(event);
     this.#courier.send(instance, 'conductor', this.#cluster.latencyUs(instance), () =>
       this.#cluster.tellConductor(kept),
@@ -148,7 +138,6 @@ export class FaultLayer {
     this.#up[instance] = false;
     this.#lives[instance]++;
     this.#cluster.clear(instance, this.#lives[instance]);
-    this.truth?.lose(instance, this.#lives[instance]);
     this.#cluster.breakFlows((from, to) => from === instance || to === instance);
     return true;
   }

@@ -24,7 +24,7 @@ export function waitsOf(instances: readonly LengthInstance[]): Waits {
     if (all === undefined) waits.set(who, [forOneOf]);
     else all.push(forOneOf);
   };
-  for (const [i, { roster, handOffs, borrower }] of instances.entries()) {
+  for (const [i, { roster, handOffs }] of instances.entries()) {
     // For KV memory and a place: who runs, or keeps blocks.
     const holders: Waiter[] = [];
     const waiting: Waiter[] = [];
@@ -32,8 +32,8 @@ export function waitsOf(instances: readonly LengthInstance[]): Waits {
       if (sequence.state === 'running' || sequence.state === 'parked') holders.push(at(id, i));
       else if (sequence.state === 'waiting' && !sequence.loading) waiting.push(at(id, i));
     }
-    // Where nobody has any, others do, whose loans end: by recall, or by their leases.
-    if (holders.length > 0 || borrower === undefined) for (const who of waiting) add(who, holders);
+    // Where nobody has any, something is on its way, or others do, whose loans end: by recall, or by their leases.
+    if (holders.length > 0) for (const who of waiting) add(who, holders);
     // For memory to land in: who has some.
     const arrivals = [...handOffs.arrivals.all()];
     const granted = arrivals.filter((arrival) => arrival.granted).map(({ id }) => at(id, i));

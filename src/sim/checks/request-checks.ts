@@ -1,0 +1,140 @@
+// What must hold over a cluster's requests, whatever goes wrong: looked at after every event, and once all has come to rest.
+import type { LengthInstance, LengthRequest } from '../../cluster/length-work.ts';
+import type { InstanceEvent, InstanceIndex } from '../../cluster/messages.ts';
+import type { BlockListener } from '../../cluster/parts.ts';
+import type { GenerationEvent } from '../../cluster/ports.ts';
+import { loadOf } from '../../cluster/refusals.ts';
+import type { Inside, SimulationConfig } from '../simulation-config.ts';
+import { Cancelled } from './cancelled.ts';
+import { Staleness } from './staleness.ts';
+import { cycleOfWaits, waitsOf } from './waits.ts';
+
+/** The simulation, as those see it who check it. */
+export interface Checked {
+  readonly nowUs: number;
+  /** Requests whose clients wait. */
+  readonly live: number;
+  readonly inside: Inside;
+}
+
+/** Between looks at what takes longer to look at. */
+const lookUs = 50_000;
+/**
+ * What an instance has lost is named no longer than so many silences, and what a message takes: after one and a quarter, as far as the
+ * conductor looks, the instance is given up or has reported what is missing; after as many again that is known, or nothing is.
+ */
+const staleSilences = 2 * 1.25;
+
+export class RequestChecks {
+  events = 0;
+  readonly #checked: Checked;
+  readonly #timeoutUs: number;
+  readonly #silentUs: number;
+  readonly #staleness: Staleness;
+  readonly #cancelled: Cancelled;
+  /** Of a message, at most, where nothing delays it. */
+  readonly #latencyUs: number;
+  /** Every message arrives. */
+  readonly #lossless: boolean;
+  #nextUs = 0;
+
+  constructor({ instances, faults }: Pick<SimulationConfig, 'instances' | 'faults'>, checked: Checked) {
+    this.#checked = checked;
+    this.#lossless = faults?.faults.some(({ kind }) => kind === 'loss' || kind === 'partition') !== true;
+    this.#timeoutUs = faults?.times.timeoutUs ?? Number.POSITIVE_INFINITY;
+    this.#silentUs = faults?.times.silentUs ?? 0;
+    this.#latencyUs = Math.max(...instances.map(({ nic }) => nic.us));
+    this.#staleness = new Staleness(instances.length, faults !== undefined, () => checked.nowUs);
+    this.#cancelled = new Cancelled(instances.length);
+  }
+
+  /** Hears what an instance's cache stores and drops. */
+  witness(instance: InstanceIndex): BlockListener {
+    return this.#staleness.witness(instance);
+  }
+
+  /** An instance has heard this, and wants these carried out. */
+  stepped(
+    index: InstanceIndex,
+    event: InstanceEvent<LengthRequest, undefined>,
+    effects: readonly { readonly kind: string }[],
+  ): void {
+    const { nowUs, inside } = this.#checked;
+    const { conductor, instances } = inside;
+    if (event.kind === 'cancel') this.#cancelled.heard(nowUs, index, instances[index], event.id);
+    if (event.kind === 'submit')
+      this.#staleness.checkChain(event.request, (...block) => conductor.names(...block), instances);
+    if (effects.some(({ kind }) => kind === 'journal' || kind === 'snapshot')) this.#staleness.tells(index);
+  }
+
+  /** The instance is gone; another life begins. */
+  gone(index: InstanceIndex, instance: LengthInstance): void {
+    this.#cancelled.gone(index);
+    this.#staleness.gone(index, instance);
+  }
+
+  /** After every event. */
+  look(): void {
+    this.events++;
+    const { nowUs, live, inside } = this.#checked;
+    const { conductor, instances, network, faults } = inside;
+    if (conductor.accepted !== live)
+      throw new Error(`Requests broken: ${live} clients wait, ${conductor.accepted} requests are known`);
+    const longestUs = faults?.longestUs ?? this.#latencyUs;
+    this.#staleness.check((...block) => conductor.names(...block), staleSilences * this.#silentUs + longestUs);
+    if (nowUs < this.#nextUs) return;
+    this.#nextUs = nowUs + lookUs;
+    this.#checkAges();
+    const cycle = cycleOfWaits(waitsOf(instances));
+    if (cycle !== undefined) throw new Error(`Requests broken: a cycle of waiting: ${cycle}`);
+    this.#cancelled.check(nowUs, instances, network, this.#lossless ? longestUs : Number.POSITIVE_INFINITY);
+  }
+
+  /** A client hears the last of its request: all of it, or a refusal that its own figures bear out. */
+  ended({ id, outputs, outputTokens }: LengthRequest, event: GenerationEvent): void {
+    if (event.kind === 'finished' && outputs !== outputTokens)
+      throw new Error(`Requests broken: request ${id} ended with ${outputs} of ${outputTokens} tokens`);
+    if (event.kind !== 'failed') return;
+    const load = event.cause && loadOf(event.cause);
+    if (load !== undefined && load <= 1)
+      throw new Error(`Requests broken: request ${id} was refused at a load of ${load}: ${event.message}`);
+  }
+
+  /** Every request has its client's name in the conductor, and ends in time. */
+  #checkAges(): void {
+    const { nowUs, inside } = this.#checked;
+    for (const [id, { trace }] of inside.requests) {
+      if (!inside.conductor.has(id)) throw new Error(`Requests broken: request ${id} is forgotten`);
+      if (nowUs - trace.arrivalUs > this.#timeoutUs + this.#silentUs)
+        throw new Error(`Requests broken: request ${id} has not ended after ${(nowUs - trace.arrivalUs) / 1e6} s`);
+    }
+  }
+
+  /** No request comes any more, and nothing is left to happen for those that came. */
+  checkEnded(): void {
+    const { nowUs, live, inside } = this.#checked;
+    if (live > 0) {
+      const ids = [...inside.requests].map(([id]) => id).join(', ');
+      throw new Error(`Requests broken: ${live} requests have not ended at ${nowUs / 1e6} s: ${ids}`);
+    }
+    const { accepted } = inside.conductor;
+    if (accepted > 0) throw new Error(`Requests broken: ${accepted} requests are known that ended`);
+  }
+
+  /** Besides, nothing has gone wrong for a while: nobody holds anything. */
+  checkAtRest(): void {
+    this.checkEnded();
+    const { instances, network, faults } = this.#checked.inside;
+    if (network.size > 0) throw new Error(`Requests broken: ${network.size} streams have nobody`);
+    for (const [i, instance] of instances.entries()) {
+      const { handOffs, roster } = instance;
+      const { used } = instance.snapshot().pages;
+      const left = roster.size + handOffs.arrivals.size + handOffs.departures.size;
+      if (used + left > 0)
+        throw new Error(
+          `Requests broken: instance ${i} leaks: ${used} pages, ${roster.size} requests, ${handOffs.arrivals.size} arrivals, ${handOffs.departures.size} departures`,
+        );
+      if (faults?.isUp(i) === false) throw new Error(`Requests broken: instance ${i} has not come back`);
+    }
+  }
+}

@@ -1,0 +1,78 @@
+// Carries out what instances want of a simulated cluster: steps that take time, bytes that move, blocks that are read and written.
+import type { InstanceEffect } from '../cluster/effects.ts';
+import type { LengthRequest } from '../cluster/length-work.ts';
+import type { InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
+import type { SimulatedExecutor } from './executor.ts';
+import type { ClusterLending } from './lending/cluster-lending.ts';
+import type { Streams } from './streams.ts';
+import type { SimulatedTiers } from './tiers.ts';
+
+interface Parts {
+  /** (instances) */
+  readonly executors: readonly SimulatedExecutor[];
+  readonly streams: Streams;
+  readonly tiers: SimulatedTiers;
+}
+
+/** The simulation, as those see it who carry out. */
+interface Owner {
+  readonly post: (from: InstanceIndex, to: InstanceIndex, event: InstanceEvent<LengthRequest, undefined>) => void;
+  /** Undefined: nobody lends. */
+  readonly lending: () => ClusterLending | undefined;
+}
+
+export class Performer {
+  readonly #parts: Parts;
+  readonly #owner: Owner;
+
+  constructor(parts: Parts, owner: Owner) {
+    this.#parts = parts;
+    this.#owner = owner;
+  }
+
+  perform(nowUs: number, index: InstanceIndex, effect: InstanceEffect<undefined, LengthRequest>): void {
+    const { executors, streams, tiers } = this.#parts;
+    const lending = this.#owner.lending();
+    switch (effect.kind) {
+      case 'runStep':
+        if (lending === undefined) executors[index].run(nowUs, effect);
+        else lending.run(nowUs, index, effect);
+        tiers.ran(index, effect, executors[index].exposedUs);
+        break;
+      case 'endRun':
+        executors[index].endRun(nowUs);
+        break;
+      case 'send':
+        this.#owner.post(index, effect.to, { kind: 'peer', from: index, message: effect.message });
+        break;
+      case 'stream':
+        streams.handOff(nowUs, index, effect, executors[index].endsUs);
+        break;
+      case 'lending':
+      case 'moveBlocks':
+      case 'stopMove':
+        lending?.perform(nowUs, index, effect);
+        break;
+      case 'pass':
+      case 'streamPrefix':
+      case 'stopStream':
+        streams.carry(nowUs, index, effect);
+        break;
+      case 'readSsd':
+        tiers.read(nowUs, index, effect);
+        break;
+      case 'writeSsd':
+        tiers.write(nowUs, index, effect);
+        break;
+      case 'abortStep':
+        executors[index].abort(nowUs);
+        break;
+      case 'fault':
+        throw new Error(effect.message);
+      case 'stopRead':
+      case 'eraseSsd':
+      case 'copyPages':
+        throw new Error(`Simulation broken: blocks have no contents here: ${effect.kind}`);
+    }
+  }
+}
