@@ -24,7 +24,7 @@ import { batchLimits } from './batch-limits.ts';
 import type { Bus } from './bus/bus.ts';
 import { Conducting, type Reach } from './conducting.ts';
 import type { BlockRoot } from './protocol.ts';
-import { canServe, nothingYet, sumOf } from './snapshots.ts';
+import { canServe, nothingYet, sumOf, whenGone } from './snapshots.ts';
 import { type Peer, Station, silentUs } from './station.ts';
 import { encode } from './wire/codec.ts';
 import {
@@ -226,9 +226,7 @@ export class ClusterGateway implements InferencePort, ClusterPort {
     const slot = this.#slots[instance];
     if (slot === undefined) return;
     slot.peer = undefined;
-    // It has counted what it has counted; it holds nothing any more.
-    const { ready, waiting, running, pages } = nothingYet;
-    slot.snapshot = { ...slot.snapshot, ready, waiting, running, pages };
+    slot.snapshot = whenGone(slot.snapshot);
     this.#options.log(`Instance ${name} ${why}: ${this.#present().length} serve`);
     this.#conducting.feed({ kind: 'instanceLost', instance });
   }

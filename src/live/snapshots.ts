@@ -19,6 +19,12 @@ export const nothingYet: InstanceSnapshot = {
   usedPageSeconds: 0,
 };
 
+/** Of an instance that is not there any more: it has counted what it has counted, and holds nothing. */
+export function whenGone({ landing: _, ...counted }: InstanceSnapshot): InstanceSnapshot {
+  const { ready, waiting, running, pages } = nothingYet;
+  return { ...counted, ready, waiting, running, pages };
+}
+
 /** Is there one that does all, or one for each part? */
 export function canServe(roles: readonly InstanceRole[]): boolean {
   return roles.includes('mixed') || (roles.includes('prefill') && roles.includes('decode'));

@@ -20,16 +20,18 @@ export class Stream {
     this.#begun = resolve;
   });
 
-  constructor(gateway: RunningServer, kind: number, maxTokens: number) {
-    this.answer = this.#read(gateway, kind, maxTokens);
+  /** @param other fields of the request */
+  constructor(gateway: RunningServer, kind: number, maxTokens: number, other: object = {}) {
+    this.answer = this.#read(gateway, kind, maxTokens, other);
   }
 
-  async #read(gateway: RunningServer, kind: number, maxTokens: number): Promise<Answer> {
+  async #read(gateway: RunningServer, kind: number, maxTokens: number, other: object): Promise<Answer> {
     const sampled = { temperature: 0.8, seed: kind, max_tokens: maxTokens, ignore_eos: true };
     const response = await fetch(`${gateway.url}/v1/completions`, {
       method: 'POST',
       body: JSON.stringify({
         ...{ model, prompt: `Story ${kind}: once upon a time`, stream: true, ...sampled },
+        ...other,
         stream_options: { include_usage: true },
       }),
     });

@@ -60,6 +60,13 @@ export async function metric(server: RunningServer, name: string): Promise<numbe
   return Number(line.slice(name.length + 1));
 }
 
+/** Sum of a metric over its labels. */
+export async function metricSum(server: RunningServer, name: string): Promise<number> {
+  const text = await (await fetch(`${server.url}/metrics`)).text();
+  const lines = text.split('\n').filter((line) => line.startsWith(`${name}{`));
+  return lines.reduce((sum, line) => sum + Number(line.slice(line.lastIndexOf(' ') + 1)), 0);
+}
+
 /** Asks again until the condition holds; the test's own time-out bounds it. */
 export async function until(holds: () => Promise<boolean>): Promise<void> {
   while (!(await holds())) await new Promise((resolve) => setTimeout(resolve, 5));

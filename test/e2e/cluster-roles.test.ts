@@ -1,0 +1,120 @@
+// Prompts computed in processes of their own and gone on with in others, while any of them is killed, paused or cut off from NATS.
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { loadNative } from '../../src/kernel/native.ts';
+import { NatsServer, natsInstalled } from '../live/bus/nats-server.ts';
+import { type Answer, health, idle, Stream } from './cluster.ts';
+import { metricSum, type RunningProcess, type RunningServer, startInstance, startServer, until } from './server.ts';
+
+/** Each takes a good part of a second to compute: some move while others wait. */
+const kinds = [1, 2, 3, 4];
+const promptOf = (kind: number) =>
+  Array.from({ length: 900 }, (_, i) => `${kind}: ${(i * i + kind) % 97} and`).join(' ');
+const tokens = 40;
+
+if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefined)) {
+  it.skip('prefill and decode in processes of their own: needs nats-server and the native kernels', () => {});
+} else {
+  describe('prefill and decode in processes of their own', { timeout: 120_000 }, () => {
+    let nats: NatsServer;
+    let expected: readonly Answer[] = [];
+    let landingPages = 0;
+    const roles = { p: 'prefill', q: 'prefill', d: 'decode', e: 'decode' } as const;
+    const members = new Map<keyof typeof roles, RunningProcess>();
+    let gateways: RunningServer[] = [];
+    const join = async (name: keyof typeof roles) =>
+      members.set(name, await startInstance(['--nats', nats.url, '--name', name, '--role', roles[name]]));
+    const gateway = (which: number) => {
+      const server = gateways[which];
+      if (server === undefined) throw new Error(`no gateway ${which}`);
+      return server;
+    };
+    let salts = 0;
+    /** None of them finds a prefix of its own in any cache. */
+    const streams = (which: number, length = tokens) => {
+      const salt = String(++salts);
+      return kinds.map(
+        (kind) => new Stream(gateway(which), kind, length, { prompt: promptOf(kind), cache_salt: salt }),
+      );
+    };
+    const answers = (all: readonly Stream[]) => Promise.all(all.map(({ answer }) => answer));
+    const freeLandings = () => metricSum(gateway(1), 'kvasir_instance_landing_pages_free');
+    /** All are there, and nobody holds anything of a request. */
+    const whole = () =>
+      until(
+        async () =>
+          (await health(gateway(1))) === 4 && (await idle(gateway(1))) && (await freeLandings()) === landingPages,
+      );
+    /** Some pages are on their way, and some prompts are still to be computed. */
+    const halfway = async (under: readonly Stream[]) => {
+      await Promise.race(under.map(({ begun }) => begun));
+    };
+
+    beforeAll(async () => {
+      nats = await NatsServer.start('-js');
+      const alone = await startServer(['--threads', '1']);
+      expected = await answers(kinds.map((kind) => new Stream(alone, kind, tokens, { prompt: promptOf(kind) })));
+      await alone.stop();
+      for (const answer of expected) expect(answer).toMatchObject({ tokens, reason: 'length' });
+      gateways = await Promise.all([1, 2].map(() => startServer(['--nats', nats.url])));
+      await Promise.all((['p', 'q', 'd', 'e'] as const).map(join));
+      await until(async () => (await health(gateway(0))) === 4 && (await health(gateway(1))) === 4);
+      await until(async () => (await freeLandings()) > 0);
+      landingPages = await freeLandings();
+    });
+    afterAll(async () => {
+      for (const { process } of [...gateways, ...members.values()]) process.kill('SIGKILL');
+      await nats.stop();
+    });
+
+    it('gives the tokens of one instance, for every gateway', async () => {
+      expect(await answers([...streams(0), ...streams(1)])).toEqual([...expected, ...expected]);
+      await whole();
+      expect(await metricSum(gateway(1), 'kvasir_instance_sent_bytes_total')).toBeGreaterThan(0);
+    });
+
+    it.each([
+      ['prefills', 'p'],
+      ['decodes', 'd'],
+    ] as const)('survives kill -9 of one that %s while pages move', async (_, name) => {
+      const under = streams(0);
+      await halfway(under);
+      members.get(name)?.process.kill('SIGKILL');
+      expect(await answers(under)).toEqual(expected);
+      await join(name);
+      await whole();
+    });
+
+    it.each([
+      ['prefills', 'q'],
+      ['decodes', 'e'],
+    ] as const)('survives the pause of one that %s, which comes back with nothing of it', async (_, name) => {
+      const under = streams(0);
+      await halfway(under);
+      const paused = members.get(name)?.process;
+      paused?.kill('SIGSTOP');
+      expect(await answers(under)).toEqual(expected);
+      await until(async () => (await health(gateway(0))) === 3);
+      paused?.kill('SIGCONT');
+      await whole();
+    });
+
+    it('goes on when the NATS server is killed and comes back', async () => {
+      const under = streams(0);
+      await halfway(under);
+      await nats.kill();
+      await nats.start();
+      expect(await answers(under)).toEqual(expected);
+      await whole();
+    });
+
+    it('cancels on both sides what a killed gateway had, and the other one goes on', async () => {
+      const lost = streams(0, 1_500);
+      for (const { answer } of lost) answer.catch(() => {});
+      await halfway(lost);
+      const kept = streams(1);
+      gateway(0).process.kill('SIGKILL');
+      expect(await answers(kept)).toEqual(expected);
+      await whole();
+    });
+  });
+}
