@@ -45,12 +45,16 @@ Napi::Value bind_create_receiver(Arguments& in, Napi::Env env) {
 
 Napi::Value bind_receiver_port(Arguments& in, Napi::Env env) { return number(env, registries().tcp_receivers.get(in.handle("tcp receiver"))->port()); }
 
+std::string key_text(uint64_t key) {
+  char text[17];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(key));
+  return text;
+}
+
 /** (receiver, landing) => key, as text, that senders have to name */
 Napi::Value bind_admit_landing(Arguments& in, Napi::Env env) {
   const auto receiver = registries().tcp_receivers.get(in.handle("tcp receiver"));
-  char text[17];
-  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(receiver->admit(registries().landings.get(in.handle("landing")))));
-  return Napi::String::New(env, text);
+  return Napi::String::New(env, key_text(receiver->admit(registries().landings.get(in.handle("landing")))));
 }
 
 /** (receiver) => { pages, bytes, late, refused, broken } */
@@ -70,12 +74,13 @@ Napi::Value bind_free_receiver(Arguments& in, Napi::Env env) {
   return env.Undefined();
 }
 
-/** (pool, key, frameBytes) => messenger */
+/** (pool, key, frameBytes, giveUpMs) => messenger */
 Napi::Value bind_create_tcp_messenger(Arguments& in, Napi::Env env) {
   const auto pool = registries().pools.get(in.handle("KV pool"));
   const HashKey key = read_key(in);
   const auto frame_bytes = static_cast<size_t>(in.integer("frameBytes", 1, kFrameBytesMax));
-  return number(env, registries().tcp_messengers.add(std::make_shared<TcpMessenger>(pool, key, frame_bytes)));
+  const int give_up_ms = in.integer("giveUpMs", 0, INT32_MAX);
+  return number(env, registries().tcp_messengers.add(std::make_shared<TcpMessenger>(pool, key, frame_bytes, give_up_ms)));
 }
 
 /** (messenger, host, port, landing, its key, its places, step, parcels (n, 3): layer, page, place, last) */
@@ -94,6 +99,16 @@ Napi::Value bind_stop_sending_over_tcp(Arguments& in, Napi::Env env) {
   const HostPort address = read_address(in, 1);
   messenger->stop(address, read_landing(in));
   return env.Undefined();
+}
+
+/** (messenger) => addresses of landings that have been given up since the last call: HOST:PORT/NUMBER/KEY/PLACES */
+Napi::Value bind_take_given_up(Arguments& in, Napi::Env env) {
+  Napi::Array all = Napi::Array::New(env);
+  registries().tcp_messengers.get(in.handle("tcp messenger"))->take_given_up([&](const HostPort& address, const RemoteLanding& landing) {
+    const std::string numbers = std::to_string(landing.number) + "/" + key_text(landing.key) + "/" + std::to_string(landing.places);
+    all.Set(all.Length(), Napi::String::New(env, address.host + ":" + std::to_string(address.port) + "/" + numbers));
+  });
+  return all;
 }
 
 /** (messenger) => { pages, bytes, earlyBytes, copySeconds, broken, givenUp } */
@@ -129,6 +144,7 @@ void bind_tcp(Napi::Env env, Napi::Object exports) {
   bind<bind_create_tcp_messenger>(env, exports, "createTcpMessenger");
   bind<bind_send_pages_over_tcp>(env, exports, "sendPagesOverTcp");
   bind<bind_stop_sending_over_tcp>(env, exports, "stopSendingOverTcp");
+  bind<bind_take_given_up>(env, exports, "takeGivenUp");
   bind<bind_tcp_messenger_counts>(env, exports, "tcpMessengerCounts");
   bind<bind_free_tcp_messenger>(env, exports, "freeTcpMessenger");
   bind<bind_bench_sockets>(env, exports, "benchSockets");

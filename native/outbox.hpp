@@ -76,6 +76,15 @@ class Outbox {
     streams_.remove_if(is_gone);
   }
 
+  /** Of all streams that are not over. */
+  std::vector<Target> targets() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::vector<Target> all;
+    for (const auto& stream : streams_)
+      if (!stream->stopped) all.push_back(stream->target);
+    return all;
+  }
+
   /** At most `most` pages of the first stream that has some ready, or nothing left but to say so; it goes to the end of the line. */
   bool take(size_t most, Turn& turn) {
     std::lock_guard<std::mutex> lock(mutex_);

@@ -9,7 +9,8 @@ namespace kvasir {
 
 class TcpMessenger {
  public:
-  TcpMessenger(std::shared_ptr<KvPool> pool, const HashKey& key, size_t frame_bytes) : pool_(std::move(pool)), key_(key), frame_bytes_(frame_bytes) {}
+  TcpMessenger(std::shared_ptr<KvPool> pool, const HashKey& key, size_t frame_bytes, int give_up_ms)
+      : pool_(std::move(pool)), key_(key), frame_bytes_(frame_bytes), give_up_ms_(give_up_ms) {}
 
   /** As `Messenger::send`, to a landing of whoever listens there. */
   void send(const HostPort& address, const RemoteLanding& landing, const std::vector<Parcel>& parcels, bool last) {
@@ -22,6 +23,14 @@ class TcpMessenger {
     std::lock_guard<std::mutex> lock(mutex_);
     for (TcpSender& sender : senders_)
       if (sender.address() == address) sender.stop(landing);
+  }
+
+  /** Calls `tell` with address and landing of all that has been given up since the last time. */
+  template <class Tell>
+  void take_given_up(const Tell& tell) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (TcpSender& sender : senders_)
+      for (const RemoteLanding& landing : sender.take_given_up()) tell(sender.address(), landing);
   }
 
   SenderCounts counts() const {
@@ -44,12 +53,13 @@ class TcpMessenger {
       gone_ += at->counts();
       at = senders_.erase(at);
     }
-    return senders_.emplace_back(pool_, address, key_, frame_bytes_);
+    return senders_.emplace_back(pool_, address, key_, frame_bytes_, give_up_ms_);
   }
 
   std::shared_ptr<KvPool> pool_;
   const HashKey key_;
   const size_t frame_bytes_;
+  const int give_up_ms_;
   mutable std::mutex mutex_;
   std::list<TcpSender> senders_;
   SenderCounts gone_;  // of senders that are no more

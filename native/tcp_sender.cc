@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <unordered_set>
+#include <utility>
 
 
 namespace kvasir {
@@ -20,8 +21,6 @@ constexpr int kConnectMs = 3000, kGreetMs = 3000;
 /** Without an acknowledgement: then the other side is taken for gone. */
 constexpr int kSilenceMs = 10000;
 constexpr int kPauseMs = 20, kPauseMaxMs = 1000;
-/** So long after the first failure nobody waits for these pages any more. */
-constexpr int kGiveUpMs = 15000;
 
 /** A place that is sent twice in one frame would not hold what the first was checked as: the later page stands for both. */
 std::vector<Parcel> once_each(const std::vector<Parcel>& parcels) {
@@ -34,12 +33,13 @@ std::vector<Parcel> once_each(const std::vector<Parcel>& parcels) {
 
 }  // namespace
 
-TcpSender::TcpSender(std::shared_ptr<KvPool> pool, HostPort address, const HashKey& key, size_t frame_bytes)
+TcpSender::TcpSender(std::shared_ptr<KvPool> pool, HostPort address, const HashKey& key, size_t frame_bytes, int give_up_ms)
     : pool_(std::move(pool)),
       address_(std::move(address)),
       key_(key),
       page_bytes_(pool_->layout.page_bytes()),
       turn_pages_(std::clamp<size_t>(frame_bytes / page_bytes_, 1, kFramePagesMax)),
+      give_up_ms_(give_up_ms),
       outbox_(pool_->progress),
       thread_([this] { serve(); }) {}
 
@@ -55,12 +55,23 @@ TcpSender::~TcpSender() {
 
 void TcpSender::send(const RemoteLanding& landing, const std::vector<Parcel>& parcels, bool last) {
   check_parcels(*pool_, landing.places, parcels);
-  outbox_.add(landing, parcels, last);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (is_lost(landing)) return;
+    outbox_.add(landing, parcels, last);
+  }
   pool_->progress.bell.ring();
 }
 
 void TcpSender::stop(const RemoteLanding& landing) {
   outbox_.stop([&](const RemoteLanding& target) { return target == landing; });
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (auto* all : {&lost_, &untold_}) all->erase(std::remove(all->begin(), all->end(), landing), all->end());
+}
+
+/** Under the lock. */
+bool TcpSender::is_lost(const RemoteLanding& landing) const {
+  return std::find(lost_.begin(), lost_.end(), landing) != lost_.end();
 }
 
 SenderCounts TcpSender::counts() const {
@@ -68,9 +79,14 @@ SenderCounts TcpSender::counts() const {
   return counts_;
 }
 
+std::vector<RemoteLanding> TcpSender::take_given_up() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return std::exchange(untold_, {});
+}
+
 bool TcpSender::is_idle() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return !connected_ && outbox_.empty();
+  return !connected_ && lost_.empty() && outbox_.empty();
 }
 
 void TcpSender::serve() {
@@ -122,15 +138,24 @@ void TcpSender::rest() {
   std::unique_lock<std::mutex> lock(mutex_);
   if (!fails_) failing_ = steady_clock::now();
   fails_ = true;
-  if (steady_clock::now() - failing_ >= milliseconds(kGiveUpMs)) {
-    counts_.given_up++;
-    fails_ = false;
-    pause_ms_ = 0;
-    outbox_.stop([](const RemoteLanding&) { return true; });
+  if (steady_clock::now() - failing_ >= milliseconds(give_up_ms_)) {
+    give_up();
     return;
   }
   over_.wait_for(lock, milliseconds(pause_ms_), [this] { return ended_.load(); });
   pause_ms_ = std::clamp(2 * pause_ms_, kPauseMs, kPauseMaxMs);
+}
+
+/** Under the lock. */
+void TcpSender::give_up() {
+  counts_.given_up++;
+  fails_ = false;
+  pause_ms_ = 0;
+  for (const RemoteLanding& landing : outbox_.targets()) {
+    lost_.push_back(landing);
+    untold_.push_back(landing);
+  }
+  outbox_.stop([&](const RemoteLanding& target) { return is_lost(target); });
 }
 
 void TcpSender::carry() {

@@ -37,16 +37,19 @@ struct SenderCounts {
  */
 class TcpSender {
  public:
-  /** @param frame_bytes of pages in a frame, about */
-  TcpSender(std::shared_ptr<KvPool> pool, HostPort address, const HashKey& key, size_t frame_bytes);
+  /** @param frame_bytes of pages in a frame, about @param give_up_ms after the first failure nobody waits for these pages any more */
+  TcpSender(std::shared_ptr<KvPool> pool, HostPort address, const HashKey& key, size_t frame_bytes, int give_up_ms);
   ~TcpSender();
   TcpSender(const TcpSender&) = delete;
   TcpSender& operator=(const TcpSender&) = delete;
 
   const HostPort& address() const { return address_; }
+  /** Sends nothing to a landing that was given up. */
   void send(const RemoteLanding& landing, const std::vector<Parcel>& parcels, bool last);
   void stop(const RemoteLanding& landing);
   SenderCounts counts() const;
+  /** Landings that it has given up since the last call, because nobody could be reached. */
+  std::vector<RemoteLanding> take_given_up();
   /** Has it nothing to do, and no connection to do it over? */
   bool is_idle() const;
 
@@ -67,6 +70,8 @@ class TcpSender {
   void disconnect();
   void hear_acks();
   bool take_ack(const Ack& ack);
+  bool is_lost(const RemoteLanding& landing) const;
+  void give_up();
   bool is_late() const;
   bool is_full() const;
   void rest();
@@ -76,6 +81,7 @@ class TcpSender {
   const HashKey key_;
   const size_t page_bytes_;
   const size_t turn_pages_;
+  const int give_up_ms_;
   Letters outbox_;
   std::vector<uint8_t> piece_;  // of a frame
 
@@ -86,6 +92,8 @@ class TcpSender {
   size_t unacknowledged_bytes_ = 0;
   Deadline heard_;  // an acknowledgement, or the first of what waits for one was sent
   bool connected_ = false;
+  std::vector<RemoteLanding> lost_;  // given up, until somebody stops them: what comes behind pages that are missing must not leave
+  std::vector<RemoteLanding> untold_;  // of them, those that nobody has been told of
 
   Socket socket_;
   uint32_t sequence_ = 0;

@@ -36,6 +36,11 @@ export class NativeMessenger {
     return this.#landings.landed().map(String);
   }
 
+  /** None: nobody in this process is out of reach. */
+  givenUp(): readonly string[] {
+    return [];
+  }
+
   send(landing: string, step: number, parcels: Int32Array, last: boolean): void {
     this.#landings.native.sendPages(this.#messenger, Number(landing), step, parcels, Number(last));
   }

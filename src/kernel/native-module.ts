@@ -67,10 +67,12 @@ export interface NativeModule {
   admitLanding(receiver: number, landing: number): string;
   receiverCounts(receiver: number): ReceiverCounts;
   freeReceiver(receiver: number): void;
-  createTcpMessenger(pool: number, key: Uint8Array, frameBytes: number): number;
+  createTcpMessenger(pool: number, key: Uint8Array, frameBytes: number, giveUpMs: number): number;
   /** To a landing: host, port, number, key, places. Then as `sendPages`. */
   sendPagesOverTcp(messenger: number, ...landing: readonly (string | number | Int32Array)[]): void;
   stopSendingOverTcp(messenger: number, ...landing: readonly (string | number)[]): void;
+  /** Addresses of landings that have been given up since the last call, as `NativeTcpMessenger` writes them. */
+  takeGivenUp(messenger: number): readonly string[];
   tcpMessengerCounts(messenger: number): TcpMessengerCounts;
   freeTcpMessenger(messenger: number): void;
   /** Seconds that a bare socket loop takes to bring the first `pages` from one pool to another of the same shape. */

@@ -6,6 +6,8 @@ import type { MessengerCounts, NativeModule } from './native-module.ts';
 
 /** About what loopback and fast networks carry best: `kvasir bench messenger` shows others. */
 const usualFrameBytes = 2 ** 19;
+/** Long enough for an instance's network to come back, and far less than clients wait. */
+const usualGiveUpMs = 15_000;
 
 export interface TcpMessengerOptions {
   /** Where this pool's landings are reached. */
@@ -15,6 +17,8 @@ export interface TcpMessengerOptions {
   /** A secret of the cluster: whoever does not know it is refused. */
   readonly token: string;
   readonly frameBytes?: number | undefined;
+  /** After the first failure nobody waits for pages any more that were to go there. */
+  readonly giveUpMs?: number | undefined;
 }
 
 /** A landing is named by its address, which says how others reach it. What each member does is told where it is asked for: `Messenger` of `live`. */
@@ -33,7 +37,7 @@ export class NativeTcpMessenger {
    * @throws where the kernels are not compiled, or nobody can listen at that address
    */
   constructor(pool: KvPoolHandle, options: TcpMessengerOptions, wake: () => void) {
-    const { host, port = 0, token, frameBytes = usualFrameBytes } = options;
+    const { host, port = 0, token, frameBytes = usualFrameBytes, giveUpMs = usualGiveUpMs } = options;
     const key = createHash('sha256').update('kvasir pages 1\0').update(token).digest();
     this.#landings = new NativeLandings(pool, wake);
     this.#native = this.#landings.native;
@@ -41,7 +45,7 @@ export class NativeTcpMessenger {
     this.#host = host;
     this.#receiver = this.#native.createReceiver(pool, host, port, Uint8Array.from(key));
     this.#port = this.#native.receiverPort(this.#receiver);
-    this.#messenger = this.#native.createTcpMessenger(pool, Uint8Array.from(key), frameBytes);
+    this.#messenger = this.#native.createTcpMessenger(pool, Uint8Array.from(key), frameBytes, giveUpMs);
   }
 
   get counts(): MessengerCounts & { readonly faults: number } {
@@ -70,6 +74,10 @@ export class NativeTcpMessenger {
 
   landed(): readonly string[] {
     return this.#landings.landed().flatMap((landing) => this.#addresses.get(landing) ?? []);
+  }
+
+  givenUp(): readonly string[] {
+    return this.#native.takeGivenUp(this.#messenger);
   }
 
   send(address: string, step: number, parcels: Int32Array, last: boolean): void {

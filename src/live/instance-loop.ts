@@ -88,6 +88,10 @@ export class InstanceLoop {
     };
   }
 
+  get #nextUs(): number {
+    return Math.min(this.#machine.nextUs, this.#handOffs?.nextUs ?? Number.POSITIVE_INFINITY);
+  }
+
   #work(): void {
     for (;;) {
       // Cleared before the port is read: a cancel sent earlier is in there, one sent later sets the word again.
@@ -97,7 +101,7 @@ export class InstanceLoop {
       this.#post();
       const step = this.#next;
       if (step === undefined || this.#closed) {
-        this.#alarm.set(this.#closed ? Number.POSITIVE_INFINITY : this.#machine.nextUs);
+        this.#alarm.set(this.#closed ? Number.POSITIVE_INFINITY : this.#nextUs);
         return;
       }
       this.#run(step);
@@ -122,7 +126,7 @@ export class InstanceLoop {
         this.#hear(from, got.message as PeerWire);
       }
     }
-    for (const event of handOffs.landed()) this.#feed(event);
+    for (const event of handOffs.news(nowUs())) this.#feed(event);
   }
 
   #hear(from: InstanceIndex, wire: PeerWire): void {

@@ -28,6 +28,15 @@ export interface PeerWays {
   readonly post: (to: InstanceIndex, wire: PeerWire) => void;
 }
 
+/** A prompt that leaves here. */
+interface Departure {
+  readonly landing: LandingHandle;
+  readonly to: InstanceIndex;
+}
+
+/** Between two looks at what the messenger has given up. */
+const lookUs = 1_000_000;
+
 export interface LiveHandOffsOptions {
   readonly peers: PeerWays;
   readonly messenger: Messenger;
@@ -37,12 +46,13 @@ export interface LiveHandOffsOptions {
 export class LiveHandOffs {
   readonly #options: LiveHandOffsOptions;
   readonly #messenger: Messenger;
-  /** Where prompts that leave here land, by peer and request. */
-  readonly #departures = new Map<RequestId, LandingHandle>();
+  /** Where prompts that leave here land. */
+  readonly #departures = new Map<RequestId, Departure>();
   readonly #landings = new Map<RequestId, Landing>();
   readonly #byHandle = new Map<LandingHandle, RequestId>();
   /** The step that has run, if its result has not been fed yet or is the last. */
   #ran: StepNumber | undefined;
+  #lookedUs = 0;
 
   constructor(options: LiveHandOffsOptions) {
     this.#options = options;
@@ -85,7 +95,7 @@ export class LiveHandOffs {
 
   stream(effect: Stream, pools: TokenInstance['pools']): void {
     const { id, to, step, held } = effect;
-    const landing = this.#departures.get(id);
+    const landing = this.#departures.get(id)?.landing;
     if (landing === undefined) return;
     const computing = step !== undefined && step !== this.#ran;
     const parcels = parcelsOf(effect, this.#options.shape, pools);
@@ -94,7 +104,7 @@ export class LiveHandOffs {
   }
 
   stop(id: RequestId): void {
-    const landing = this.#departures.get(id);
+    const landing = this.#departures.get(id)?.landing;
     if (landing === undefined) return;
     this.#departures.delete(id);
     this.#messenger.stop(landing);
@@ -109,14 +119,25 @@ export class LiveHandOffs {
       return this.#landed(wire.id, landing);
     }
     const { message, landing } = wire;
-    if (landing !== undefined) this.#departures.set(message.id, landing);
+    if (landing !== undefined) this.#departures.set(message.id, { landing, to: from });
     if (message.kind === 'taken' || message.kind === 'declined') this.#departures.delete(message.id);
     return { kind: 'peer', from, message };
   }
 
-  /** Events of prompts that are all here. */
-  landed(): readonly InstanceEvent[] {
-    if (this.#landings.size === 0) return [];
+  /** When to ask for `news` again, if nothing comes before. */
+  get nextUs(): number {
+    return this.#departures.size === 0 ? Number.POSITIVE_INFINITY : this.#lookedUs + lookUs;
+  }
+
+  /** Events of prompts that are all here, and of those that cannot leave. */
+  news(nowUs: number): readonly InstanceEvent[] {
+    const landed = this.#landings.size === 0 ? [] : this.#takeLanded();
+    if (nowUs < this.nextUs) return landed;
+    this.#lookedUs = nowUs;
+    return [...landed, ...this.#takeGivenUp()];
+  }
+
+  #takeLanded(): readonly InstanceEvent[] {
     const events: InstanceEvent[] = [];
     for (const handle of this.#messenger.landed()) {
       const id = this.#byHandle.get(handle);
@@ -126,6 +147,15 @@ export class LiveHandOffs {
       const event = this.#landed(id, landing);
       if (event !== undefined) events.push(event);
     }
+    return events;
+  }
+
+  #takeGivenUp(): readonly InstanceEvent[] {
+    const givenUp = new Set(this.#messenger.givenUp());
+    if (givenUp.size === 0) return [];
+    const events: InstanceEvent[] = [];
+    for (const [id, { landing, to }] of this.#departures)
+      if (givenUp.has(landing)) events.push({ kind: 'streamBroken', id, to });
     return events;
   }
 

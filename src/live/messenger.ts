@@ -24,6 +24,8 @@ export interface Messenger {
   close(landing: LandingHandle): void;
   /** Landings that have become complete since the last call. */
   landed(): readonly LandingHandle[];
+  /** Landings that could not be reached for too long, since the last call: what was to go there is dropped. */
+  givenUp(): readonly LandingHandle[];
   /**
    * Sends pages to another pool's landing, in order: (parcels, 3) of layer, in the order of computation, page of this pool, place in the
    * landing. What `step` computes leaves as its layers are ready; 0: at once. With `last` the landing is complete once they are there. To

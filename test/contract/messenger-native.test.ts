@@ -1,6 +1,7 @@
 // The native messengers keep the contract, between two pools of one process: copying, and over tcp.
+import { createServer } from 'node:net';
 import { fileURLToPath } from 'node:url';
-import { describe } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import { Engine } from '../../src/engine/engine.ts';
 import { loadModel } from '../../src/engine/load-model.ts';
 import { createNativeBackend, loadNative } from '../../src/kernel/native.ts';
@@ -36,4 +37,38 @@ else {
   messengerContract('the native messenger over tcp', () =>
     open(({ pool }, wake) => new NativeTcpMessenger(pool, tcp, wake)),
   );
+
+  it('tells which landings it has given up, and sends them nothing more until they are stopped', async () => {
+    const [sender, receiver] = open(({ pool }, wake) => new NativeTcpMessenger(pool, { ...tcp, giveUpMs: 100 }, wake));
+    const landing = receiver.messenger.open(Int32Array.of(0, 1));
+    const gone = landing.replace(/:\d+/, `:${await closedPort()}`);
+    const page = Int32Array.of(0, 0, 0);
+    sender.messenger.send(gone, 0, page, false);
+    const told = async (): Promise<readonly string[]> => {
+      for (;;) {
+        const all = sender.messenger.givenUp();
+        if (all.length > 0) return all;
+        await new Promise((resolve) => setTimeout(resolve, 5));
+      }
+    };
+    expect(await told()).toEqual([gone]);
+    sender.messenger.send(gone, 0, page, true);
+    expect(sender.messenger.givenUp()).toEqual([]);
+    expect(sender.messenger.counts).toMatchObject({ faults: 1, pages: 0 });
+    sender.messenger.stop(gone);
+    sender.messenger.send(gone, 0, page, true);
+    expect(await told()).toEqual([gone]);
+    sender.messenger.send(landing, 0, page, true);
+    while (receiver.messenger.landed().length === 0) await receiver.awaken();
+  });
+}
+
+/** Nobody listens there. */
+function closedPort(): Promise<number> {
+  return new Promise((resolve) => {
+    const probe = createServer().listen(0, '127.0.0.1', () => {
+      const address = probe.address();
+      probe.close(() => resolve(typeof address === 'object' && address !== null ? address.port : 1));
+    });
+  });
 }

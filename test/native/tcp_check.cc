@@ -14,7 +14,7 @@ enum class End { complete, stopped, closed };
 
 struct Traffic {
   World& world;
-  TcpMessenger messenger{world.from, key_of(7), kFrameBytes};
+  TcpMessenger messenger{world.from, key_of(7), kFrameBytes, 15000};
 
   std::vector<Parcel> parcels(int landing) const {
     // Sent again before the first has left, as a page is that fills.
