@@ -75,6 +75,7 @@ Napi::Object initialise(Napi::Env env, Napi::Object exports) {
   bind_weights(env, exports);
   bind_pools(env, exports);
   bind_transfers(env, exports);
+  bind_guests(env, exports);
   bind_tcp(env, exports);
   bind_stores(env, exports);
   bind_programs(env, exports);

@@ -2,6 +2,7 @@
 #pragma once
 #include "addon_arguments.hpp"
 #include "block_store.hpp"
+#include "guest_room.hpp"
 #include "messenger.hpp"
 #include "program.hpp"
 #include "tcp_messenger.hpp"
@@ -28,6 +29,7 @@ struct Registries {
   Registry<Landing> landings{"landing"};
   Registry<Messenger> messengers{"messenger"};
   Registry<BlockStore> block_stores{"block store"};
+  Registry<GuestRoom> guest_rooms{"guest room"};
   Registry<TcpReceiver> tcp_receivers{"tcp receiver"};
   Registry<TcpMessenger> tcp_messengers{"tcp messenger"};
 
@@ -36,6 +38,7 @@ struct Registries {
     tcp_receivers.forget_thread();
     messengers.forget_thread();
     block_stores.forget_thread();
+    guest_rooms.forget_thread();
     landings.forget_thread();
     landing_boards.forget_thread();
     programs.forget_thread();
@@ -54,6 +57,7 @@ Napi::Object counts_object(Napi::Env env, const MessengerCounts& counts);
 
 void bind_pools(Napi::Env env, Napi::Object exports);
 void bind_transfers(Napi::Env env, Napi::Object exports);
+void bind_guests(Napi::Env env, Napi::Object exports);
 void bind_tcp(Napi::Env env, Napi::Object exports);
 void bind_stores(Napi::Env env, Napi::Object exports);
 void bind_weights(Napi::Env env, Napi::Object exports);

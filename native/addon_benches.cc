@@ -15,9 +15,10 @@ constexpr int kHeadsMax = 1 << 10;
 
 /** A team that no step uses meanwhile. */
 struct BusyTeam {
-  explicit BusyTeam(Arguments& in) : team(registries().teams.get(in.handle("backend"))), lock(team->busy) {}
+  explicit BusyTeam(Arguments& in) : team(registries().teams.get(in.handle("backend"))), lock(team->busy), turn(*team) {}
   std::shared_ptr<Team> team;
   std::lock_guard<std::mutex> lock;
+  StepTurn turn;
 };
 
 size_t read_mebibytes(Arguments& in, const char* what) { return static_cast<size_t>(in.integer(what, 1, kMebibytesMax)) << 20; }

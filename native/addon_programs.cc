@@ -6,7 +6,7 @@
 namespace kvasir {
 namespace {
 
-/** (team, ints, floats, linears, vectors) => program */
+/** (team, ints, floats, linears, vectors, remoteWaitMs) => program */
 Napi::Value bind_create_program(Arguments& in, Napi::Env env) {
   ProgramBindings bindings;
   bindings.team = registries().teams.get(in.handle("backend"));
@@ -16,7 +16,8 @@ Napi::Value bind_create_program(Arguments& in, Napi::Env env) {
   const Span<int32_t> vectors = in.array<int32_t>("vectors");
   for (size_t i = 0; i < linears.size; i++) bindings.linears.push_back(registries().linears.get(linears[i])->linear);
   for (size_t i = 0; i < vectors.size; i++) bindings.vectors.push_back(registries().vectors.get(vectors[i]));
-  auto program = std::make_shared<Program>(EncodedReader(ints.data, ints.size, floats.data, floats.size), bindings);
+  const std::chrono::milliseconds wait(in.integer("remoteWaitMs", 1, INT32_MAX));
+  auto program = std::make_shared<Program>(EncodedReader(ints.data, ints.size, floats.data, floats.size), bindings, wait);
   return Napi::Number::New(env, registries().programs.add(std::move(program)));
 }
 
@@ -62,6 +63,18 @@ StepGroupView read_group(Arguments& in) {
   return group;
 }
 
+/** A room is its owner's alone: whoever asks it does not keep its handle. */
+RemoteKeysView read_remote(Arguments& in) {
+  RemoteKeysView keys;
+  keys.sequence = in.integer("remote.sequence", 0, INT32_MAX);
+  keys.group = in.integer("remote.group", 0, INT32_MAX);
+  keys.first_block = in.integer("remote.firstBlock", 0, INT32_MAX);
+  keys.room = registries().guest_rooms.find(in.handle("remote.room"));
+  keys.loan = in.integer("remote.loan", 0, INT32_MAX);
+  keys.blocks = in.array<int32_t>("remote.blocks");
+  return keys;
+}
+
 template <class T>
 T* result_array(Arguments& in, const char* what, size_t wanted) {
   const Span<T> span = in.array<T>(what);
@@ -80,7 +93,7 @@ SamplingResult read_result(Arguments& in, size_t rows) {
 }
 
 /**
- * (program, pool, abort, tokens, positions, rowStart, logitRows, sampling.., result.., groups, group..) => done.
+ * (program, pool, abort, tokens, positions, rowStart, logitRows, sampling.., result.., groups, group.., remotes, [unanswered, remote..]) => done.
  * The fields of sampling, result and each group follow one another in the order of src/kernel/native-step.ts.
  */
 Napi::Value bind_run(Arguments& in, Napi::Env env) {
@@ -97,7 +110,12 @@ Napi::Value bind_run(Arguments& in, Napi::Env env) {
   const SamplingResult result = read_result(in, step.logit_rows.size);
   const int groups = in.integer("groups", 0, 1 << 16);
   for (int i = 0; i < groups; i++) step.groups.push_back(read_group(in));
-  return Napi::Boolean::New(env, program->run(*pool, step, abort.data, result));
+  const int remotes = in.integer("remotes", 0, INT32_MAX);
+  uint8_t* unanswered = remotes == 0 ? nullptr : result_array<uint8_t>(in, "unanswered", static_cast<size_t>(step.sequences()));
+  for (int i = 0; i < remotes; i++) step.remote.push_back(read_remote(in));
+  const bool done = program->run(*pool, step, abort.data, result);
+  std::copy(program->unanswered().begin(), program->unanswered().end(), unanswered);
+  return Napi::Boolean::New(env, done);
 }
 
 struct BufferArguments {

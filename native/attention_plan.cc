@@ -3,6 +3,8 @@
 
 #include <vector>
 
+#include "attention_stream.hpp"
+
 namespace kvasir {
 namespace {
 
@@ -79,13 +81,15 @@ const AttentionTile& AttentionPlan::tile_of_merge(int merge) const {
 
 int tile_rows_max(int group) { return group > kTileRows ? group : kTileRows; }
 
+int tile_tokens_max(int group) { return kTileRows / group > 1 ? kTileRows / group : 1; }
+
 int tasks_wanted(int threads) { return threads > 1 ? threads * kTasksPerThread : 1; }
 
 AttentionPlan plan_attention(const AttentionArgs& args, int threads, AttentionTile* tiles) {
   AttentionPlan plan{};
   plan.tiles = tiles;
   int group = args.heads / args.layout.kv_heads;
-  plan.tile_tokens = kTileRows / group > 1 ? kTileRows / group : 1;
+  plan.tile_tokens = tile_tokens_max(group);
   int tasks = tasks_wanted(threads);
   long long share = (count_ranges(args, plan.tile_tokens) + tasks - 1) / tasks;
   int wanted = 1;

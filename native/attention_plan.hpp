@@ -32,9 +32,6 @@ struct AttentionPlan {
   const AttentionTile& tile_of_merge(int merge) const;
 };
 
-/** Rows (tokens x group) of a tile at most. */
-int tile_rows_max(int group);
-
 /** Tasks that a step should have. A tile with r ranges is split only into more than one group of g >= all ranges / this: r / g + 2 of them. */
 int tasks_wanted(int threads);
 

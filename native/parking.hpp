@@ -1,11 +1,13 @@
 // Sleeping until a 32-bit word changes: a futex on Linux, a mutex and a condition variable elsewhere.
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 
 #if defined(__linux__)
 #include <linux/futex.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <climits>
@@ -24,6 +26,11 @@ class ParkingWord {
 #if defined(__linux__)
   /** Returns at once when the word no longer holds `expected`; may also return for no reason. */
   void park(uint32_t expected) { syscall(SYS_futex, word(), FUTEX_WAIT_PRIVATE, expected, nullptr, nullptr, 0); }
+  /** As `park`, for so long at most. */
+  void park_for(uint32_t expected, std::chrono::nanoseconds most) {
+    const timespec time = {static_cast<time_t>(most.count() / 1000000000), static_cast<long>(most.count() % 1000000000)};
+    syscall(SYS_futex, word(), FUTEX_WAIT_PRIVATE, expected, &time, nullptr, 0);
+  }
   /** Call after the word changed. */
   void wake_all() { syscall(SYS_futex, word(), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0); }
 
@@ -34,6 +41,10 @@ class ParkingWord {
   void park(uint32_t expected) {
     std::unique_lock<std::mutex> lock(mutex_);
     changed_.wait(lock, [&] { return value.load(std::memory_order_acquire) != expected; });
+  }
+  void park_for(uint32_t expected, std::chrono::nanoseconds most) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait_for(lock, most, [&] { return value.load(std::memory_order_acquire) != expected; });
   }
   void wake_all() {
     { std::lock_guard<std::mutex> lock(mutex_); }

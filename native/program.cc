@@ -51,7 +51,8 @@ struct RunningStep {
 
 }  // namespace
 
-Program::Program(EncodedReader in, const ProgramBindings& bindings) : plan_(decode_program(in, bindings)) {
+Program::Program(EncodedReader in, const ProgramBindings& bindings, std::chrono::milliseconds remote_deadline)
+    : plan_(decode_program(in, bindings)), remote_(remote_deadline) {
   place_buffers();
   const StepLimits& limits = plan_->limits;
   row_sequence_.resize(limits.tokens_max);
@@ -103,6 +104,7 @@ bool Program::run(KvPool& pool, const StepView& step, const int32_t* abort, cons
   limits.pages = pool.pages;
   pool.expect_use(check_step(step, limits));
   describe_sequences(step);
+  remote_.begin(step, groups_);
 
   ThreadPool& threads = plan_->bindings.team->pool;
   const RowKernels& kernels = row_kernels(isa());
@@ -114,7 +116,11 @@ bool Program::run(KvPool& pool, const StepView& step, const int32_t* abort, cons
                            row_sequence_.data(),
                            &groups_,
                            attention_scratch_,
-                           attention_out_};
+                           attention_out_,
+                           plan_->bindings.team.get(),
+                           &remote_,
+                           abort};
+  const StepTurn turn(*plan_->bindings.team);
   const RunningStep running(pool.progress);
   for (const auto& op : plan_->ops) {
     if (__atomic_load_n(abort, __ATOMIC_RELAXED) != 0) return false;

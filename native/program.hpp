@@ -1,7 +1,6 @@
 // A program: ops over planned buffers, bound to weights and threads. One call of `run` is one engine step.
 #pragma once
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "buffer.hpp"
@@ -9,20 +8,13 @@
 #include "kv_pool.hpp"
 #include "memory.hpp"
 #include "ops.hpp"
+#include "remote_attention.hpp"
 #include "step.hpp"
+#include "team.hpp"
 
 namespace kvasir {
 
 using FloatVector = std::vector<float>;
-
-/** The threads of one backend; one step or packing at a time. */
-struct Team {
-  Team(Isa of, int threads) : isa(of), pool(threads) {}
-
-  Isa isa;
-  ThreadPool pool;
-  std::mutex busy;
-};
 
 struct ProgramBindings {
   std::shared_ptr<Team> team;
@@ -41,6 +33,9 @@ struct StepState {
   const std::vector<std::vector<AttentionSequence>>* groups;  // sequences as each layer group sees them
   void* attention_scratch;
   float* attention_out;  // (tokens, columns): where a result waits to be rounded
+  Team* team;
+  RemoteAttention* remote;
+  const int32_t* abort;
 
   int rows(const Buffer& buffer) const { return buffer.logit_rows ? logit_rows : tokens; }
 };
@@ -83,10 +78,13 @@ std::unique_ptr<ProgramOp> decode_op(EncodedReader& in, ProgramPlan& plan);
 
 class Program {
  public:
-  Program(EncodedReader in, const ProgramBindings& bindings);
+  /** Remote keys whose room has answered nothing for `remote_deadline` fail their sequences. */
+  Program(EncodedReader in, const ProgramBindings& bindings, std::chrono::milliseconds remote_deadline);
 
   /** False: `abort` was set and the step can run again; nothing counts as written. Throws when the step is not one it can run. */
   bool run(KvPool& pool, const StepView& step, const int32_t* abort, const SamplingResult& result);
+  /** (sequences of the last step): 1 where remote keys were refused or late; empty where it had none. */
+  const std::vector<uint8_t>& unanswered() const { return remote_.unanswered(); }
 
   /** A buffer of `rows` rows that tests may read and write; throws where its memory serves others too. */
   const Buffer& open_buffer(int index, int rows) const;
@@ -106,6 +104,7 @@ class Program {
   std::unique_ptr<Sampler> sampler_;
   std::vector<int32_t> row_sequence_;
   std::vector<std::vector<AttentionSequence>> groups_;
+  RemoteAttention remote_;
 };
 
 }  // namespace kvasir

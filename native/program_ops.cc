@@ -299,8 +299,12 @@ struct Attention final : ProgramOp {
     args.window = window;
     args.softcap = softcap;
     args.slopes = slopes;
-    run_attention(s.op.pool, args, q->data, values, max ? max->row(0) : nullptr, sum ? sum->row(0) : nullptr,
-                  s.attention_scratch);
+    const StreamOutput to = {values, max ? max->row(0) : nullptr, sum ? sum->row(0) : nullptr};
+    if (s.remote->any(layer.group)) {
+      s.remote->run({args, q->data, to, layer.group, *s.team, s.attention_scratch, s.abort});
+    } else {
+      run_attention(s.op.pool, args, q->data, to.out, to.max, to.sum, s.attention_scratch);
+    }
     if (rounds) run_convert(s.op, plain, s.tokens, *out);
   }
 };

@@ -1,6 +1,7 @@
 // One step as the kernels see it: pointers into the caller's arrays, and the check that every index in them is safe to follow.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "attention.hpp"
@@ -14,6 +15,16 @@ struct Span {
   size_t size = 0;
 
   T operator[](size_t i) const { return data[i]; }
+};
+
+class GuestRoom;
+
+/** Mirrors RemoteKeys. */
+struct RemoteKeysView {
+  int sequence, group, first_block;
+  std::shared_ptr<GuestRoom> room;  // null: there is none of that number
+  int loan;
+  Span<int32_t> blocks;
 };
 
 struct StepGroupView {
@@ -40,6 +51,7 @@ struct StepSamplingView {
 struct StepView {
   Span<int32_t> tokens, positions, row_start, logit_rows;
   std::vector<StepGroupView> groups;
+  std::vector<RemoteKeysView> remote;  // by (sequence, group, first_block)
   StepSamplingView sampling;
 
   int sequences() const { return row_start.size == 0 ? 0 : static_cast<int>(row_start.size) - 1; }

@@ -59,10 +59,10 @@ void check_logit_rows(const StepView& step) {
 }
 
 /**
- * A sequence's listed blocks must cover its keys from its first row's window to its last position: attention reads all of them.
+ * A sequence's listed blocks, all but `remote` of them at home, must cover its keys from its first row's window to its last position: attention reads all of them.
  * Returns the highest page among them, or `highest`.
  */
-int check_sequence_blocks(const StepView& step, const StepGroupView& group, int sequence, const LayerGroup& of, int pages, int highest) {
+int check_sequence_blocks(const StepView& step, const StepGroupView& group, int sequence, const LayerGroup& of, int64_t remote, int pages, int highest) {
   const int first = step.positions[step.row_start[sequence]];
   const int last = step.positions[step.row_start[sequence + 1] - 1];
   const int first_seen = first < of.window ? 0 : first - of.window + 1;
@@ -78,8 +78,13 @@ int check_sequence_blocks(const StepView& step, const StepGroupView& group, int 
            std::to_string(group.blocks.size));
   }
   const size_t rblocks = group.page_table.size / static_cast<size_t>(group.layers);
+  int64_t gone = 0;
   for (int64_t i = start; i < start + needed; i++) {
     const int32_t block = group.blocks[i];
+    if (block == kAway && remote > 0) {
+      gone++;
+      continue;
+    }
     if (block < 0 || static_cast<size_t>(block) >= rblocks) refuse(at("blocks", i, block) + ": the page table has " + std::to_string(rblocks));
     const int32_t* row = group.page_table.data + static_cast<size_t>(block) * group.layers;
     for (int layer = 0; layer < group.layers; layer++) {
@@ -88,7 +93,52 @@ int check_sequence_blocks(const StepView& step, const StepGroupView& group, int 
       refuse(at("pageTable", static_cast<size_t>(block) * group.layers + layer, row[layer]) + ": the pool has " + std::to_string(pages) + " pages");
     }
   }
+  if (gone != remote) refuse(name + " has " + std::to_string(gone) + " blocks that are not at home: remote keys list " + std::to_string(remote));
   return highest;
+}
+
+constexpr int kRangeBlocks = kRangeTokens / kPageTokens;
+
+/** Why remote keys cannot be what they say; empty where they can. What they leave in the table is checked with the blocks. */
+std::string why_not_remote(const StepView& step, const StepLimits& limits, const RemoteKeysView& keys, const RemoteKeysView* before) {
+  if (keys.sequence < 0 || keys.sequence >= step.sequences()) return "names sequence " + std::to_string(keys.sequence);
+  const bool known = keys.group >= 0 && static_cast<size_t>(keys.group) < limits.groups.size();
+  if (!known || limits.groups[keys.group].window != kNoWindow) return "names layer group " + std::to_string(keys.group);
+  const int64_t count = static_cast<int64_t>(keys.blocks.size), end = keys.first_block + count;
+  if (keys.first_block < 0 || keys.first_block % kRangeBlocks != 0 || count == 0 || count % kRangeBlocks != 0) {
+    return "holds no whole ranges: " + std::to_string(count) + " blocks from " + std::to_string(keys.first_block);
+  }
+  const int first_row = step.positions[step.row_start[keys.sequence]];
+  if (end > int64_t{first_row / kRangeTokens} * kRangeBlocks) {
+    return "reaches block " + std::to_string(end) + ": the range of position " + std::to_string(first_row) + " is at home";
+  }
+  if (before == nullptr) return "";
+  const bool same = before->sequence == keys.sequence && before->group == keys.group;
+  const bool behind = before->sequence < keys.sequence || (before->sequence == keys.sequence && before->group < keys.group) ||
+                      (same && before->first_block + static_cast<int64_t>(before->blocks.size) <= keys.first_block);
+  return behind ? "" : "is not in order";
+}
+
+void check_remote(const StepView& step, const StepLimits& limits) {
+  for (size_t i = 0; i < step.remote.size(); i++) {
+    const std::string why = why_not_remote(step, limits, step.remote[i], i == 0 ? nullptr : &step.remote[i - 1]);
+    if (!why.empty()) refuse("remote[" + std::to_string(i) + "] " + why);
+  }
+}
+
+/** Blocks that remote keys list for a sequence, all of which must be away from home. */
+int64_t remote_blocks(const StepView& step, int sequence, int group_index, const StepGroupView& group) {
+  int64_t blocks = 0;
+  for (size_t i = 0; i < step.remote.size(); i++) {
+    const RemoteKeysView& keys = step.remote[i];
+    if (keys.sequence != sequence || keys.group != group_index) continue;
+    blocks += static_cast<int64_t>(keys.blocks.size);
+    const int64_t start = group.block_start[sequence] + int64_t{keys.first_block} - group.first_block[sequence];
+    for (int64_t b = start; b < start + static_cast<int64_t>(keys.blocks.size); b++) {
+      if (b < 0 || b >= static_cast<int64_t>(group.blocks.size) || group.blocks[b] != kAway) refuse("remote[" + std::to_string(i) + "] holds blocks that are at home");
+    }
+  }
+  return blocks;
 }
 
 int check_groups(const StepView& step, const StepLimits& limits) {
@@ -104,7 +154,10 @@ int check_groups(const StepView& step, const StepLimits& limits) {
     }
     check_length(group.block_start, step.sequences(), "blockStart");
     check_length(group.first_block, step.sequences(), "firstBlock");
-    for (int s = 0; s < step.sequences(); s++) highest = check_sequence_blocks(step, group, s, limits.groups[g], limits.pages, highest);
+    for (int s = 0; s < step.sequences(); s++) {
+      const int64_t remote = step.remote.empty() ? 0 : remote_blocks(step, s, static_cast<int>(g), group);
+      highest = check_sequence_blocks(step, group, s, limits.groups[g], remote, limits.pages, highest);
+    }
   }
   return highest;
 }
@@ -147,6 +200,7 @@ void check_sampling(const StepSamplingView& s, size_t rows, int vocabulary) {
 int check_step(const StepView& step, const StepLimits& limits) {
   check_rows(step, limits);
   check_logit_rows(step);
+  check_remote(step, limits);
   const int highest = check_groups(step, limits);
   if (limits.vocabulary > 0) check_sampling(step.sampling, step.logit_rows.size, limits.vocabulary);
   return highest + 1;

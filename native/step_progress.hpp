@@ -22,6 +22,12 @@ class Bell {
     if (rung() == seen) word_.park(seen);
     sleepers_.fetch_sub(1, std::memory_order_seq_cst);
   }
+  /** As `wait`, for so long at most. */
+  void wait_for(uint32_t seen, std::chrono::nanoseconds most) {
+    sleepers_.fetch_add(1, std::memory_order_seq_cst);
+    if (rung() == seen) word_.park_for(seen, most);
+    sleepers_.fetch_sub(1, std::memory_order_seq_cst);
+  }
 
  private:
   ParkingWord word_;

@@ -2,6 +2,7 @@
 import type { BufferId, InputForm, KvType, Program } from '../graph/program.ts';
 import type { QuantisedType } from '../util/quantised-blocks.ts';
 import type { Step, StepResult } from '../util/step.ts';
+import type { GuestRooms } from './guests.ts';
 
 export type Isa = 'portable' | 'avx2' | 'avx512' | 'amx' | 'reference';
 
@@ -37,6 +38,8 @@ export interface ProgramBindings {
   readonly logitRowsMax: number;
   /** Longest sequence, in tokens: attention scratch is planned for it. */
   readonly contextMax: number;
+  /** A creditor's room that answers nothing for so long fails the sequences that wait for it; 2000 unless given. */
+  readonly remoteWaitMs?: number;
 }
 
 export type StepOutcome =
@@ -44,7 +47,7 @@ export type StepOutcome =
   /** The abort word was set; nothing is committed and the step can run again without some rows. */
   | { readonly kind: 'aborted' };
 
-export interface Backend {
+export interface Backend extends GuestRooms {
   readonly isa: Isa;
   readonly threads: number;
   createLinear(spec: LinearSpec): LinearHandle;

@@ -3,6 +3,7 @@ import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { fileURLToPath } from 'node:url';
 import { encodingVersion } from './encode.ts';
+import type { GuestCounts, RemoteCounts } from './guests.ts';
 
 /** What native/addon*.cc bind. Handles are integers, valid in every thread of the process. */
 export interface NativeModule {
@@ -77,7 +78,19 @@ export interface NativeModule {
   freeTcpMessenger(messenger: number): void;
   /** Seconds that a bare socket loop takes to bring the first `pages` from one pool to another of the same shape. */
   benchSockets(from: number, to: number, chunkBytes: number, pages: number): number;
-  createProgram(team: number, ints: Int32Array, floats: Float64Array, linears: Int32Array, vectors: Int32Array): number;
+  createGuestRoom(team: number, pool: number): number;
+  freeGuestRoom(room: number): void;
+  lendBlocks(room: number, loan: number, blocks: Int32Array, pages: Int32Array): void;
+  takeBackBlocks(room: number, loan: number, blocks: Int32Array): void;
+  setGuestShare(room: number, thousandths: number): void;
+  guestCounts(room: number): GuestCounts;
+  remoteCounts(team: number): RemoteCounts;
+  createProgram(
+    team: number,
+    ints: Int32Array,
+    floats: Float64Array,
+    ...bound: readonly (Int32Array | number)[]
+  ): number;
   freeProgram(program: number): void;
   programBytes(program: number): number;
   run(program: number, pool: number, abort: Int32Array, ...step: readonly (number | ArrayBufferView)[]): boolean;

@@ -13,7 +13,7 @@ export function createResult(rows: number): StepResult {
 }
 
 /** Everything after (program, pool, abort); the addon checks types, lengths and every index. */
-export function stepArguments(step: Step, result: StepResult): (number | ArrayBufferView)[] {
+export function stepArguments(step: Step, result: StepResult, unanswered: Uint8Array): (number | ArrayBufferView)[] {
   const list: (number | ArrayBufferView)[] = [step.tokens, step.positions, step.rowStart, step.logitRows];
   pushSampling(list, step.sampling);
   list.push(result.tokens, result.logprobs, result.topTokens, result.topLogprobs, result.failed);
@@ -21,7 +21,23 @@ export function stepArguments(step: Step, result: StepResult): (number | ArrayBu
   for (const group of step.groups) {
     list.push(group.layers, group.pageTable, group.blocks, group.blockStart, group.firstBlock);
   }
+  list.push(step.remote.length);
+  if (step.remote.length > 0) list.push(unanswered);
+  for (const { sequence, group, firstBlock, room, loan, blocks } of step.remote)
+    list.push(sequence, group, firstBlock, room, loan, blocks);
   return list;
+}
+
+const none = new Uint8Array(0);
+
+/** Room for a flag for each sequence, where some may go unanswered. */
+export function unansweredFlags(step: Step): Uint8Array {
+  return step.remote.length === 0 ? none : new Uint8Array(step.rowStart.length - 1);
+}
+
+export function withUnanswered(result: StepResult, flags: Uint8Array): StepResult {
+  const places = Array.from(flags.keys()).filter((place) => flags[place] !== 0);
+  return places.length === 0 ? result : { ...result, unanswered: Int32Array.from(places) };
 }
 
 function pushSampling(list: (number | ArrayBufferView)[], s: StepSampling): void {

@@ -14,8 +14,9 @@ import type {
 } from './backend.ts';
 import { inputFormCodes, kvTypeCodes, type NativeIsa, nativeIsas, weightTypeCodes } from './codes.ts';
 import { encodeProgram } from './encode.ts';
+import type { GuestCounts, GuestRoomHandle, RemoteCounts } from './guests.ts';
 import { loadNative, type NativeModule } from './native-module.ts';
-import { createResult, stepArguments } from './native-step.ts';
+import { createResult, stepArguments, unansweredFlags, withUnanswered } from './native-step.ts';
 
 export type { NativeIsa } from './codes.ts';
 export { findNative, loadNative, type NativeModule } from './native-module.ts';
@@ -26,6 +27,9 @@ export interface NativeOptions {
   /** Undefined: what `KVASIR_ISA` names, else the best of this machine. */
   readonly isa?: NativeIsa;
 }
+
+/** How long a step waits for a room that answers nothing. */
+const remoteWaitMs = 2000;
 
 /** Instruction sets that this machine has within `KVASIR_ISA`, ascending. */
 export function availableIsas(native: NativeModule): readonly NativeIsa[] {
@@ -100,19 +104,49 @@ class NativeBackend implements Backend {
     this.#native.writePage(pool, page, values);
   }
 
+  createGuestRoom(pool: KvPoolHandle): GuestRoomHandle {
+    return this.#native.createGuestRoom(this.#team, pool);
+  }
+
+  lendBlocks(room: GuestRoomHandle, loan: number, blocks: Int32Array, pages: Int32Array): void {
+    this.#native.lendBlocks(room, loan, blocks, pages);
+  }
+
+  takeBackBlocks(room: GuestRoomHandle, loan: number, blocks: Int32Array): void {
+    this.#native.takeBackBlocks(room, loan, blocks);
+  }
+
+  setGuestShare(room: GuestRoomHandle, thousandths: number): void {
+    this.#native.setGuestShare(room, thousandths);
+  }
+
+  guestCounts(room: GuestRoomHandle): GuestCounts {
+    return this.#native.guestCounts(room);
+  }
+
+  freeGuestRoom(room: GuestRoomHandle): void {
+    this.#native.freeGuestRoom(room);
+  }
+
+  remoteCounts(): RemoteCounts {
+    return this.#native.remoteCounts(this.#team);
+  }
+
   createProgram(program: Program, bindings: ProgramBindings): ProgramHandle {
     const { ints, floats } = encodeProgram(program, bindings);
     const linears = Int32Array.from(bindings.linears);
     const vectors = Int32Array.from(bindings.vectors);
-    const handle = this.#native.createProgram(this.#team, ints, floats, linears, vectors);
+    const waitMs = bindings.remoteWaitMs ?? remoteWaitMs;
+    const handle = this.#native.createProgram(this.#team, ints, floats, linears, vectors, waitMs);
     this.#programs.add(handle);
     return handle;
   }
 
   run(program: ProgramHandle, pool: KvPoolHandle, step: Step, abort: Int32Array): StepOutcome {
     const result = createResult(step.logitRows.length);
-    const done = this.#native.run(program, pool, abort, ...stepArguments(step, result));
-    return done ? { kind: 'done', result } : { kind: 'aborted' };
+    const flags = unansweredFlags(step);
+    const done = this.#native.run(program, pool, abort, ...stepArguments(step, result, flags));
+    return done ? { kind: 'done', result: withUnanswered(result, flags) } : { kind: 'aborted' };
   }
 
   readBuffer(program: ProgramHandle, buffer: BufferId, rows: number): Float32Array {

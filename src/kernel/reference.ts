@@ -14,7 +14,7 @@ import type {
   StepOutcome,
   VectorHandle,
 } from './backend.ts';
-import type { GuestCounts, GuestRoomHandle, GuestRooms, RemoteCounts } from './guests.ts';
+import type { GuestCounts, GuestRoomHandle, RemoteCounts } from './guests.ts';
 import { Handles } from './handles.ts';
 import { mergePartials, pagesOf, ReferencePool, runAttention, runQkv } from './reference-attention.ts';
 import { createBuffer, finishRow, type RowBuffer, rowOf, writeRow } from './reference-buffers.ts';
@@ -42,7 +42,7 @@ interface Scene {
   readonly unanswered: ReadonlySet<number>;
 }
 
-export class ReferenceBackend implements Backend, GuestRooms {
+export class ReferenceBackend implements Backend {
   readonly isa = 'reference';
   readonly threads = 1;
   readonly #linears = new Handles<ReferenceLinear>('linear layer');

@@ -4,6 +4,7 @@ import type { Backend } from '../../src/kernel/backend.ts';
 import { createNativeBackend } from '../../src/kernel/native.ts';
 import { testAttention } from './backend-attention.ts';
 import { testOps } from './backend-ops.ts';
+import { testRemoteKeys } from './backend-remote.ts';
 import { testSteps } from './backend-steps.ts';
 import { testWindows } from './backend-windows.ts';
 
@@ -32,6 +33,7 @@ if (backend === undefined) {
     testOps(backend);
     testAttention(backend);
     testWindows(backend);
+    testRemoteKeys(backend);
     testSteps(backend, emulated);
   });
 }

@@ -3,6 +3,7 @@ import { afterAll, describe, test } from 'vitest';
 import { availableIsas, createNativeBackend, findNative } from '../../src/kernel/native.ts';
 import { testAttention } from './backend-attention.ts';
 import { testOps } from './backend-ops.ts';
+import { testRemoteKeys } from './backend-remote.ts';
 import { testSampling } from './backend-sampling.ts';
 import { testRefusals, testSteps } from './backend-steps.ts';
 import { testWindows } from './backend-windows.ts';
@@ -17,6 +18,7 @@ for (const isa of found.kind === 'loaded' ? availableIsas(found.native) : []) {
     testOps(backend);
     testAttention(backend);
     testWindows(backend);
+    testRemoteKeys(backend);
     testSampling(backend);
     testSteps(backend, (threads) => createNativeBackend({ isa, threads }));
     testRefusals(backend);

@@ -71,17 +71,17 @@ function moveOut({ step }: Scene, room: GrowingRoom, pages: Float32Array[], list
 
 const shapes: fc.Arbitrary<HeadShape> = fc
   .record({
-    kvHeads: fc.integer({ min: 1, max: 3 }),
+    kvHeads: fc.integer({ min: 1, max: 2 }),
     group: fc.integer({ min: 1, max: 7 }),
     halfDim: fc.integer({ min: 1, max: 24 }),
   })
   .map(({ kvHeads, group, halfDim }) => ({ heads: kvHeads * group, kvHeads, headDim: 2 * halfDim }));
 const sequenceLists = fc.array(
   fc.record({
-    start: fc.oneof(fc.integer({ min: 0, max: 600 }), fc.integer({ min: 1500, max: 3900 })),
-    rows: fc.oneof(fc.constant(1), fc.integer({ min: 1, max: 60 })),
+    start: fc.oneof(fc.integer({ min: 0, max: 600 }), fc.integer({ min: 1500, max: 3400 })),
+    rows: fc.oneof(fc.constant(1), fc.integer({ min: 1, max: 40 })),
   }),
-  { minLength: 1, maxLength: 3 },
+  { minLength: 1, maxLength: 2 },
 );
 const rules = fc.constantFrom<readonly ['plain' | 'softcap' | 'slopes', number]>(
   ['plain', 1],
@@ -103,7 +103,7 @@ function placementOf(seed: number, rooms: number): Placement {
   };
 }
 
-export function testRemoteKeys(backend: Backend): void {
+export function testRemoteKeys(backend: Backend, numRuns = 8): void {
   test('attention over ranges dealt to rooms has the bits of one pool, statistics too', () => {
     fc.assert(
       fc.property(
@@ -119,7 +119,7 @@ export function testRemoteKeys(backend: Backend): void {
             expectSameBits(got.buffers[i], values, ['o', 'max', 'sum'][i]);
         },
       ),
-      { numRuns: 25 },
+      { numRuns },
     );
   });
 

@@ -2,7 +2,6 @@
 import { expect } from 'vitest';
 import type { BufferId, BufferSpec, KvType, Op } from '../../src/graph/program.ts';
 import type { Backend, LinearSpec, StepOutcome } from '../../src/kernel/backend.ts';
-import type { GuestRooms } from '../../src/kernel/guests.ts';
 import { counterUniform } from '../../src/util/counter-random.ts';
 import { type LayerGroup, pageTokens, type Step, type StepResult } from '../../src/util/step.ts';
 
@@ -49,12 +48,7 @@ const contextMax = 4096;
 const noAbort = new Int32Array(1);
 
 /** Runs the scene on a backend that is left as it was, and reads back what is wanted. */
-export function play(
-  backend: Backend & Partial<GuestRooms>,
-  scene: Scene,
-  wanted: Wanted,
-  abort: Int32Array = noAbort,
-): Played {
+export function play(backend: Backend, scene: Scene, wanted: Wanted, abort: Int32Array = noAbort): Played {
   const linears = (scene.linears ?? []).map(({ spec, segments }) => {
     const linear = backend.createLinear(spec);
     for (const [segment, bytes] of segments.entries()) {
@@ -66,7 +60,7 @@ export function play(
   const type = scene.kvType ?? 'f32';
   const pool = backend.createKvPool({ type, ...(scene.kv ?? { kvHeads: 1, headDim: 1, pages: 1 }) });
   for (const [page, values] of (scene.pages ?? []).entries()) backend.writePage(pool, page, values);
-  const rooms = (scene.rooms ?? []).map((room) => openRoom(withRooms(backend), scene, room));
+  const rooms = (scene.rooms ?? []).map((room) => openRoom(backend, scene, room));
   const remote = scene.step.remote.map((keys) => ({ ...keys, room: rooms[keys.room].room }));
   const rows = { token: scene.step.tokens.length, logit: scene.step.logitRows.length };
   const { buffers, ops, logits } = scene;
@@ -87,7 +81,7 @@ export function play(
   } finally {
     backend.freeProgram(program);
     for (const { room, pool } of rooms) {
-      backend.freeGuestRoom?.(room);
+      backend.freeGuestRoom(room);
       backend.freeKvPool(pool);
     }
     backend.freeKvPool(pool);
@@ -96,12 +90,7 @@ export function play(
   }
 }
 
-function withRooms(backend: Backend & Partial<GuestRooms>): Backend & GuestRooms {
-  if (backend.createGuestRoom === undefined) throw new Error('the backend has no guest rooms');
-  return backend as Backend & GuestRooms;
-}
-
-function openRoom(backend: Backend & GuestRooms, scene: Scene, { pages, loans }: SceneRoom) {
+function openRoom(backend: Backend, scene: Scene, { pages, loans }: SceneRoom) {
   const { kvHeads, headDim } = scene.kv ?? { kvHeads: 1, headDim: 1 };
   const pool = backend.createKvPool({ kvHeads, headDim, type: scene.kvType ?? 'f32', pages: pages.length });
   for (const [page, values] of pages.entries()) backend.writePage(pool, page, values);

@@ -2,4 +2,4 @@
 import { ReferenceBackend } from '../../src/kernel/reference.ts';
 import { testRemoteKeys } from '../contract/backend-remote.ts';
 
-testRemoteKeys(new ReferenceBackend());
+testRemoteKeys(new ReferenceBackend(), 2);

@@ -1,0 +1,89 @@
+// Bindings of guest rooms, and of what steps ask of them.
+#include <napi.h>
+
+#include "addon.hpp"
+
+namespace kvasir {
+namespace {
+
+Napi::Value number(Napi::Env env, double value) { return Napi::Number::New(env, value); }
+
+std::vector<int32_t> list(const Span<int32_t>& span) { return std::vector<int32_t>(span.data, span.data + span.size); }
+
+/** (team, pool) => room */
+Napi::Value bind_create_guest_room(Arguments& in, Napi::Env env) {
+  auto team = registries().teams.get(in.handle("backend"));
+  auto pool = registries().pools.get(in.handle("KV pool"));
+  return number(env, registries().guest_rooms.add(std::make_shared<GuestRoom>(std::move(team), std::move(pool))));
+}
+
+/** (room): whoever still holds it is refused */
+Napi::Value bind_free_guest_room(Arguments& in, Napi::Env env) {
+  const int handle = in.handle("guest room");
+  const auto room = registries().guest_rooms.get(handle);
+  registries().guest_rooms.remove(handle);
+  room->close();
+  return env.Undefined();
+}
+
+/** (room, loan, blocks, pages (blocks, layers)) */
+Napi::Value bind_lend_blocks(Arguments& in, Napi::Env env) {
+  const auto room = registries().guest_rooms.get(in.handle("guest room"));
+  const int loan = in.integer("loan", 0, INT32_MAX);
+  const std::vector<int32_t> blocks = list(in.array<int32_t>("blocks"));
+  room->lend(loan, blocks, list(in.array<int32_t>("pages")));
+  return env.Undefined();
+}
+
+/** (room, loan, blocks): once it returns no guest work touches their pages */
+Napi::Value bind_take_back_blocks(Arguments& in, Napi::Env env) {
+  const auto room = registries().guest_rooms.get(in.handle("guest room"));
+  const int loan = in.integer("loan", 0, INT32_MAX);
+  room->take_back(loan, list(in.array<int32_t>("blocks")));
+  return env.Undefined();
+}
+
+/** (room, thousandths) */
+Napi::Value bind_set_guest_share(Arguments& in, Napi::Env env) {
+  const auto room = registries().guest_rooms.get(in.handle("guest room"));
+  room->set_share(in.integer("thousandths", 0, 1000));
+  return env.Undefined();
+}
+
+/** (room) => { queries, rows, refused, seconds, bytesIn, bytesOut } */
+Napi::Value bind_guest_counts(Arguments& in, Napi::Env env) {
+  const GuestRoomCounts counts = registries().guest_rooms.get(in.handle("guest room"))->counts();
+  Napi::Object result = Napi::Object::New(env);
+  result.Set("queries", static_cast<double>(counts.queries));
+  result.Set("rows", static_cast<double>(counts.rows));
+  result.Set("refused", static_cast<double>(counts.refused));
+  result.Set("seconds", static_cast<double>(counts.nanoseconds) / 1e9);
+  result.Set("bytesIn", static_cast<double>(counts.bytes_in));
+  result.Set("bytesOut", static_cast<double>(counts.bytes_out));
+  return result;
+}
+
+/** (team) => { queries, bytesOut, bytesIn, waitSeconds } */
+Napi::Value bind_remote_counts(Arguments& in, Napi::Env env) {
+  const RemoteTally& tally = registries().teams.get(in.handle("backend"))->remote;
+  Napi::Object result = Napi::Object::New(env);
+  result.Set("queries", static_cast<double>(tally.queries.load()));
+  result.Set("bytesOut", static_cast<double>(tally.bytes_out.load()));
+  result.Set("bytesIn", static_cast<double>(tally.bytes_in.load()));
+  result.Set("waitSeconds", static_cast<double>(tally.wait_nanoseconds.load()) / 1e9);
+  return result;
+}
+
+}  // namespace
+
+void bind_guests(Napi::Env env, Napi::Object exports) {
+  bind<bind_create_guest_room>(env, exports, "createGuestRoom");
+  bind<bind_free_guest_room>(env, exports, "freeGuestRoom");
+  bind<bind_lend_blocks>(env, exports, "lendBlocks");
+  bind<bind_take_back_blocks>(env, exports, "takeBackBlocks");
+  bind<bind_set_guest_share>(env, exports, "setGuestShare");
+  bind<bind_guest_counts>(env, exports, "guestCounts");
+  bind<bind_remote_counts>(env, exports, "remoteCounts");
+}
+
+}  // namespace kvasir

@@ -1,0 +1,101 @@
+// Attention of a step of which some keys lie at creditors: queries leave, the part at home is computed meanwhile, partials are merged in the tree.
+#pragma once
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include "attention_pieces.hpp"
+#include "guest_room.hpp"
+#include "step.hpp"
+#include "team.hpp"
+
+namespace kvasir {
+
+/** One attention op of a step. */
+struct RemoteCall {
+  const AttentionArgs& args;  // of all sequences of the step
+  const void* query;
+  StreamOutput output;
+  int group;
+  Team& team;  // whose turn is the step's
+  void* scratch;  // of run_attention
+  const int32_t* abort;
+};
+
+/** What a program keeps for its remote keys: the plan of a step, and its queries from layer to layer. */
+class RemoteAttention {
+ public:
+  /** Queries are given up when a room has answered nothing for so long. */
+  explicit RemoteAttention(std::chrono::milliseconds deadline) : deadline_(deadline) {}
+
+  /** A step begins; `sequences` are those of each layer group, and both stay until it ends. Without remote keys it costs nothing. */
+  void begin(const StepView& step, const std::vector<std::vector<AttentionSequence>>& sequences);
+  bool any(int group) const { return static_cast<size_t>(group) < groups_.size() && groups_[group].remote; }
+  /** Returns early where `abort` is set: then nothing of the output counts. */
+  void run(const RemoteCall& call);
+  /** (sequences): 1 where remote keys were refused or late; empty without remote keys. */
+  const std::vector<uint8_t>& unanswered() const { return unanswered_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  /** Neighbouring keys of a sequence in one room: ranges [first, end), of remote keys [keys, keys_end) of the step. */
+  struct Stretch {
+    std::shared_ptr<GuestRoom> room;
+    int first, end;
+    size_t keys, keys_end;
+  };
+  /** Rows [token, token + tokens) of a sequence: small enough that a room is soon done with them. */
+  struct Root {
+    int sequence;
+    int token, tokens;
+    std::vector<AttentionPiece> pieces;
+  };
+  /** What one room is asked for the rows of a root. */
+  struct Ask {
+    int root;
+    std::shared_ptr<GuestRoom> room;
+    std::vector<GuestKeys> keys;
+    std::vector<int32_t> blocks;
+    std::vector<GuestNode> nodes;
+    std::vector<int> pieces;  // of the root, those that are the nodes
+    std::shared_ptr<GuestQuery> query;
+    std::vector<Partial> partials;  // of nodes
+  };
+  /** Roots whose partials are kept at once, and what is asked for them. */
+  struct Wave {
+    size_t root, root_end, ask, ask_end;
+  };
+  struct Group {
+    bool remote = false;
+    int heads = 0;  // that it is planned for; 0: not yet
+    std::vector<Root> roots;
+    std::vector<Ask> asks;
+    std::vector<Wave> waves;
+    std::vector<AttentionSequence> plain;  // sequences that are all at home
+  };
+
+  void plan(Group& group, const RemoteCall& call);
+  std::vector<Stretch> stretches_of(int sequence, int group) const;
+  void plan_sequence(Group& group, const RemoteCall& call, int sequence, const std::vector<Stretch>& stretches, int most);
+  void ask(Group& group, const Stretch& stretch, int first_piece);
+  void plan_waves(Group& group, const RemoteCall& call);
+
+  void post(Group& group, const Wave& wave, const RemoteCall& call);
+  void run_wave(Group& group, const Wave& wave, const RemoteCall& call, bool first);
+  bool await(Group& group, const Wave& wave, const RemoteCall& call);
+  bool all_over(Group& group, const Wave& wave);
+  void fail(Group& group, const Wave& wave, int sequence);
+  std::vector<AttentionRoot> roots_of(const Group& group, const Wave& wave, const RemoteCall& call) const;
+  bool failed(const Root& root) const { return unanswered_[root.sequence] != 0; }
+
+  std::chrono::milliseconds deadline_;
+  std::shared_ptr<Bell> bell_ = std::make_shared<Bell>();
+  const StepView* step_ = nullptr;
+  const std::vector<std::vector<AttentionSequence>>* sequences_ = nullptr;
+  std::vector<Group> groups_;
+  std::vector<uint8_t> unanswered_;
+  GrowingMemory memory_;
+};
+
+}  // namespace kvasir

@@ -1,0 +1,31 @@
+// Waiting for a moment without sleeping.
+#pragma once
+#include <chrono>
+
+namespace kvasir {
+
+constexpr auto kSpin = std::chrono::microseconds(20);
+constexpr int kPausesPerClockRead = 16;
+
+inline void pause() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+/** Spins until `ready()` or until the spin time is over; returns the last answer. */
+template <class Ready>
+bool spin(Ready ready) {
+  const auto end = std::chrono::steady_clock::now() + kSpin;
+  do {
+    for (int i = 0; i < kPausesPerClockRead; i++) {
+      if (ready()) return true;
+      pause();
+    }
+  } while (std::chrono::steady_clock::now() < end);
+  return ready();
+}
+
+}  // namespace kvasir
