@@ -12,6 +12,7 @@ export function createCache(config: InstanceConfig, push: (effect: InstanceEffec
   return new BlockCache({
     ...config,
     landingPages: config.handOff?.landingPages,
+    stagingBlocks: config.borrowing?.stagingBlocks,
     tiers: tiers && { ...tiers, mover },
   });
 }

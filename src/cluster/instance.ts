@@ -15,7 +15,7 @@ import type { InstanceConfig } from './instance-config.ts';
 import { InstanceTotals } from './instance-totals.ts';
 import { landingMemory } from './landing-memory.ts';
 import { Launcher } from './launcher.ts';
-import { Borrower, borrowableBlocks } from './lending/borrower.ts';
+import { Borrower } from './lending/borrower.ts';
 import type { InstanceEvent, PrefixFetch, StepNumber } from './messages.ts';
 import { type MigrationConfig, Mover } from './migration/mover.ts';
 import { concernsPrefixes, hearPeers, type Peers } from './peers.ts';
@@ -60,7 +60,10 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   #nowUs: number = wideZero;
 
   /** @param work made over the pools of the layer groups */
-  constructor(config: InstanceConfig, work: (pools: readonly BlockPool[]) => Work<Request, S, Plan, Result>) {
+  constructor(
+    config: InstanceConfig,
+    work: (pools: readonly BlockPool[], borrower: Borrower | undefined) => Work<Request, S, Plan, Result>,
+  ) {
     this.#config = config;
     this.#cache = createCache(config, (effect) => this.#effects.push(effect));
     this.#journal = new CacheJournal(this.#cache, config.journalLife, config.witness);
@@ -95,7 +98,10 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       stop: (id) => this.#cancel(this.#nowUs, id),
       capacityTokens: () => this.capacityTokens,
     });
-    this.#work = work(this.#cache.groups.map(({ pool }) => pool));
+    this.#work = work(
+      this.#cache.groups.map(({ pool }) => pool),
+      this.borrower,
+    );
     const { departures } = this.handOffs;
     this.#stages = new Stages(
       { ...config, work: this.#work, roster: this.roster, totals: this.#totals, departures },
@@ -114,6 +120,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
         emit: this.#emit,
         end: (nowUs, served, event, forget) => this.#end(nowUs, served, event, forget),
         remove: (served, forget) => this.roster.remove(served, forget),
+        unanswered: ({ sequence }) => this.borrower?.unanswered(sequence),
         prefilled: (id) => this.#effects.push({ kind: 'prefilled', id }),
       },
     );
@@ -149,8 +156,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
 
   /** Without bigger instances. */
   get #ownCapacityTokens(): number {
-    const borrowable = this.#config.borrowing === undefined ? 0 : borrowableBlocks(this.#config.borrowing);
-    return this.#cache.capacityTokens + borrowable * this.#config.blockTokens;
+    return this.#cache.capacityTokens + (this.borrower?.borrowableBlocks ?? 0) * this.#config.blockTokens;
   }
 
   /** Tokens of prompts that were found in pinned blocks. */
@@ -221,6 +227,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     const reports = event.kind === 'wake' && this.#presence.isDue(nowUs);
     if (reports) for (const asking of [this.handOffs.departures, this.#stages]) asking.askAgain();
     if (reports) this.mover?.askAgain();
+    if (this.borrower?.hasShrunk === true) this.#failOverlong(nowUs);
     if (this.#launcher.flight === undefined) {
       this.#presence.count(this.roster, this.handOffs.departures);
       this.#launcher.next(nowUs);
@@ -333,6 +340,17 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#emit(served.id, event);
     this.roster.remove(served, forget);
     this.#pinning.ended(nowUs, served.id, event);
+  }
+
+  /** Instances are gone without whose memory some who wait, or begin anew, fit no more. */
+  #failOverlong(nowUs: number): void {
+    const { capacityTokens } = this;
+    for (const served of this.roster.waitingBeyond(capacityTokens)) {
+      const { promptLength, lengthMax } = served.sequence;
+      const size = { promptTokens: promptLength, outputTokensMax: lengthMax - promptLength + 1 };
+      const refusal = tooLong(size, capacityTokens);
+      if (refusal !== undefined) this.#end(nowUs, served, refusal, false);
+    }
   }
 
   readonly #emit: Emit = (id, event) => {

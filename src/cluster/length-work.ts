@@ -231,6 +231,10 @@ class LengthWork implements Work<LengthRequest, ServedLengths, undefined, undefi
     return undefined;
   }
 
+  isUnanswered(): boolean {
+    return false;
+  }
+
   failed(): boolean {
     return false;
   }

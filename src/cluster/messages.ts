@@ -152,6 +152,8 @@ export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =
   | { readonly kind: 'creditorCut'; readonly creditor: InstanceIndex }
   /** Guests' work for us took this share of a creditor's steps. */
   | { readonly kind: 'guestLoad'; readonly creditor: InstanceIndex; readonly permille: number }
+  /** Another instance is gone with all it had. Doubled: nothing to do. Lost: what it lent and borrowed ends with its leases. */
+  | { readonly kind: 'instanceLost'; readonly instance: InstanceIndex }
   /** It is `nextUs`. */
   | { readonly kind: 'wake' }
   /** The member before this one in a group has done its layers for the prompt's first `tokens` tokens. Late, doubled or unknown: nothing to do. */

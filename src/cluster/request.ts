@@ -59,6 +59,8 @@ export class ServedRequest implements Served {
     this.sequence = new Sequence({
       content: this.content,
       promptLength: request.prompt.length,
+      // The last token of its output never needs keys and values.
+      lengthMax: request.prompt.length + Math.max(1, request.maxTokens) - 1,
       groups,
       priority: request.priority,
       background: request.batch ?? false,

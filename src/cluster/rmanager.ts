@@ -50,7 +50,7 @@ export class RManager {
       isShort: () => this.#wanted() > 0 || this.#asking.hasTurn,
       promisedBlocks: () => this.#growth.promisedBlocks,
     });
-    this.debtor = new Debtor(times, this.#out, this.table);
+    this.debtor = new Debtor(times, this.#out, this.table, policy);
     this.#asking = new Asking(times, this.#out, this.debtor);
     const parts = { memories, table: this.table, creditor: this.creditor, debtor: this.debtor };
     this.#settler = new Settler(times, this.#out, config.stagingBlocks, parts);
@@ -87,6 +87,9 @@ export class RManager {
       case 'guestLoad':
         this.debtor.bound(event.creditor, event.permille);
         break;
+      case 'instanceLost':
+        this.#reborn(event.instance);
+        break;
       case 'tick':
         break;
     }
@@ -100,7 +103,12 @@ export class RManager {
 
   /** An rBlock outside device memory, for a local caller whose own runs short: in spare host memory, else abroad. Undefined when none is in hand. */
   take(): RBlockId | undefined {
-    return this.#spareHost() > 0 ? this.takeHome('host') : this.debtor.take();
+    return this.#spareHost() > 0 ? this.takeHome('host') : this.debtor.take(1)?.[0];
+  }
+
+  /** `count` rBlocks that lie at one creditor. Undefined when none has so many in hand. */
+  takeAbroad(count: number): readonly RBlockId[] | undefined {
+    return this.debtor.take(count);
   }
 
   /** An rBlock at home, evicting what nobody uses. Undefined when too much is in use. */

@@ -40,6 +40,13 @@ export class Roster<S extends Served> {
     return this.#live.values();
   }
 
+  /** Those that wait to start, or to start again, and may become longer than so many tokens. */
+  waitingBeyond(tokens: number): readonly S[] {
+    return [...this.#live.values()].filter(
+      ({ sequence }) => sequence.state === 'waiting' && sequence.lengthMax > tokens,
+    );
+  }
+
   /** Every request that has a sequence here, and how that stands: for those who look on. */
   *sequences(): Iterable<{ readonly id: RequestId; readonly sequence: Sequence }> {
     for (const { id, sequence } of this.#served.values()) yield { id, sequence };

@@ -1,10 +1,13 @@
 // Lays planned sequences out as one engine step, in arrays that every step reuses.
+import type { Sequence } from '../policy/batching/sequence.ts';
 import type { BatchLimits } from '../policy/batching/step-budget.ts';
 import type { BlockPool } from '../policy/blocks/block-pool.ts';
 import type { HeldBlocks } from '../policy/blocks/block-table.ts';
 import { blocksFor } from '../policy/blocks/layer-groups.ts';
+import type { InstanceId } from '../policy/lending/terms.ts';
 import { Int32List } from '../util/int32-list.ts';
-import { pageTokens, type Step, type StepGroup, type StepSampling } from '../util/step.ts';
+import { pageTokens, type RemoteKeys, type Step, type StepGroup, type StepSampling } from '../util/step.ts';
+import type { AwayLayout } from './lending/away-layout.ts';
 import type { ServedRequest } from './request.ts';
 
 /** Per-row parameters of `StepSampling`, one entry for each logit row. */
@@ -25,6 +28,14 @@ function samplingArrays(rows: number) {
     hasTarget: new Uint8Array(rows),
     target: new Int32Array(rows),
   };
+}
+
+/** What instances borrow, as steps are told of it. */
+export interface BorrowedKeys {
+  /** Where a sequence's blocks lie that are not in its table; undefined: all are there. */
+  layoutOf(sequence: Sequence): AwayLayout | undefined;
+  /** The guest room of a creditor, and as which loan it lends to us. */
+  roomOf(creditor: InstanceId): Pick<RemoteKeys, 'room' | 'loan'>;
 }
 
 /** The block lists of one layer group. */
@@ -51,6 +62,15 @@ class GroupLists {
     this.#blocks.append(held.blocks.raw, 0, end - held.first);
   }
 
+  /** Lists all blocks before block `end`, some of which lie outside the table. */
+  addSpread(index: number, held: HeldBlocks, end: number, { firstBlock, rows }: AwayLayout): void {
+    this.#blockStart[index] = this.#blocks.length;
+    this.#firstBlock[index] = 0;
+    this.#blocks.append(held.blocks.raw, 0, firstBlock);
+    this.#blocks.append(rows, 0, rows.length);
+    this.#blocks.append(held.blocks.raw, firstBlock, end - rows.length);
+  }
+
   view(sequences: number): StepGroup {
     return {
       pageTable: this.#pool.pageTable,
@@ -65,6 +85,8 @@ class GroupLists {
 /** A built step is valid until the next `build`. A decode row costs no allocation. */
 export class StepBuilder {
   readonly #groups: readonly GroupLists[];
+  readonly #borrowed: BorrowedKeys | undefined;
+  #remote: RemoteKeys[] = [];
   readonly #tokens: Int32Array;
   readonly #positions: Int32Array;
   readonly #rowStart: Int32Array;
@@ -78,7 +100,8 @@ export class StepBuilder {
   #logits = 0;
 
   /** @param pools of the model's layer groups, in order */
-  constructor(limits: BatchLimits, pools: readonly BlockPool[]) {
+  constructor(limits: BatchLimits, pools: readonly BlockPool[], borrowed?: BorrowedKeys) {
+    this.#borrowed = borrowed;
     this.#groups = pools.map((pool) => new GroupLists(pool, limits.sequencesMax));
     this.#tokens = new Int32Array(limits.tokensMax);
     this.#positions = new Int32Array(limits.tokensMax);
@@ -91,6 +114,7 @@ export class StepBuilder {
   build(requests: readonly ServedRequest[]): Step {
     this.#rows = 0;
     this.#logits = 0;
+    this.#remote = [];
     for (const list of [...this.#groups, this.#seenTokens, this.#seenCounts, this.#biasTokens]) list.clear();
     for (let i = 0; i < requests.length; i++) this.#addSequence(requests[i], i);
     this.#rowStart[requests.length] = this.#rows;
@@ -103,7 +127,10 @@ export class StepBuilder {
     const known = served.content.tokens.raw;
     this.#rowStart[index] = this.#rows;
     const end = blocksFor(computed + planned, pageTokens);
-    for (let g = 0; g < this.#groups.length; g++) this.#groups[g].add(index, sequence.table.groups[g], end);
+    const layout = sequence.awayBlocks > 0 ? this.#borrowed?.layoutOf(sequence) : undefined;
+    if (layout === undefined)
+      for (let g = 0; g < this.#groups.length; g++) this.#groups[g].add(index, sequence.table.groups[g], end);
+    else this.#addSpread(index, sequence, end, layout);
     for (let position = computed; position < computed + planned; position++) {
       this.#tokens[this.#rows + position - computed] = known[position];
       this.#positions[this.#rows + position - computed] = position;
@@ -115,6 +142,16 @@ export class StepBuilder {
     }
     if (sequence.samplesNow) this.#addLogitRow(served, this.#rows + planned - 1, undefined);
     this.#rows += planned;
+  }
+
+  /** Models that borrow have one layer group. */
+  #addSpread(index: number, { table }: Sequence, end: number, layout: AwayLayout): void {
+    this.#groups[0].addSpread(index, table.groups[0], end, layout);
+    for (const { creditor, firstBlock, blocks } of layout.remote) {
+      const room = this.#borrowed?.roomOf(creditor);
+      if (room === undefined) throw new Error(`Cannot build a step: instance ${creditor} has no guest room`);
+      this.#remote.push({ sequence: index, group: 0, firstBlock, ...room, blocks: Int32Array.from(blocks) });
+    }
   }
 
   /** A row that samples, or, with a target, one that is scored. */
@@ -166,7 +203,7 @@ export class StepBuilder {
       positions: this.#positions.subarray(0, this.#rows),
       rowStart: this.#rowStart.subarray(0, sequences + 1),
       groups: this.#groups.map((group) => group.view(sequences)),
-      remote: [],
+      remote: this.#remote,
       logitRows: this.#logitRows.subarray(0, this.#logits),
       sampling: this.#samplingViews(),
     };

@@ -12,6 +12,8 @@ interface Owner<S> {
   readonly emit: Emit;
   /** The request is over; with `forget` its blocks leave the cache. */
   readonly end: (nowUs: number, served: S, event: GenerationEvent, forget: boolean) => void;
+  /** A creditor did not answer: its rows are to be computed again. */
+  readonly unanswered: (served: S) => void;
   /** Frees all that it holds. */
   readonly remove: (served: S, forget: boolean) => void;
   /** Its prompt is computed, and goes on elsewhere unless it ends with its first token. */
@@ -42,10 +44,12 @@ export class StepResults<Request, S extends Served, Plan, Result> {
     const rows = this.#rows;
     rows.row = 0;
     const departing = departures.size > 0;
-    for (const served of flight.requests) {
+    for (let place = 0; place < flight.requests.length; place++) {
+      const served = flight.requests[place];
       rows.scored = served.sequence.scoredRows;
       rows.samples = served.sequence.samplesNow;
-      if (work.failed(result, rows)) this.#failRow(nowUs, served);
+      if (work.isUnanswered(result, place)) this.#owner.unanswered(served);
+      else if (work.failed(result, rows)) this.#failRow(nowUs, served);
       else if (rows.samples && departing && departures.has(served.id))
         this.#commitPrompt(nowUs, served, result, rows, run);
       else this.#commitRows(nowUs, served, result, rows, run);

@@ -1,4 +1,5 @@
 // The work of an instance with an engine: token ids in, engine steps out, tokens and log-probabilities back.
+import type { Sequence } from '../policy/batching/sequence.ts';
 import { type BlockRoot, rootDigest } from '../policy/blocks/block-hash.ts';
 import { StepCost } from '../policy/cost/step-cost.ts';
 import { pageTokens, type Step, type StepResult } from '../util/step.ts';
@@ -8,21 +9,25 @@ import { logprobsOf } from './logprobs.ts';
 import type { GenerationEvent, GenerationRequest } from './ports.ts';
 import { ServedRequest } from './request.ts';
 import { type RequestSize, sizeOf } from './request-size.ts';
-import { StepBuilder } from './step-builder.ts';
+import { type BorrowedKeys, StepBuilder } from './step-builder.ts';
 import type { Emit, ResultRows, StepRun, Work } from './work.ts';
 
 export interface TokenInstanceConfig extends Omit<InstanceConfig, 'blockTokens' | 'cost'> {
   readonly root: BlockRoot;
   /** Four words, the same wherever blocks are exchanged. */
   readonly hashKey: Uint32Array;
+  /** Where instances that lend have their guest rooms: wanted for `borrowing`. */
+  readonly roomOf?: BorrowedKeys['roomOf'] | undefined;
 }
 
 /** An instance that an engine stands behind. */
 export type TokenInstance = Instance<GenerationRequest, ServedRequest, Step, StepResult>;
 
 export function createTokenInstance(config: TokenInstanceConfig): TokenInstance {
-  return new Instance({ ...config, blockTokens: pageTokens, cost: new StepCost() }, (pools) => {
-    return new TokenWork(config, new StepBuilder(config.limits, pools));
+  return new Instance({ ...config, blockTokens: pageTokens, cost: new StepCost() }, (pools, borrower) => {
+    const { limits, roomOf } = config;
+    const layoutOf = (sequence: Sequence) => borrower?.layoutOf(sequence);
+    return new TokenWork(config, new StepBuilder(limits, pools, roomOf && { layoutOf, roomOf }));
   });
 }
 
@@ -68,6 +73,10 @@ class TokenWork implements Work<GenerationRequest, ServedRequest, Step, StepResu
 
   plan(requests: readonly ServedRequest[]): Step {
     return this.#builder.build(requests);
+  }
+
+  isUnanswered({ unanswered }: StepResult, place: number): boolean {
+    return unanswered.includes(place);
   }
 
   failed(result: StepResult, { row, scored, samples }: ResultRows): boolean {

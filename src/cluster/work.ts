@@ -50,6 +50,8 @@ export interface Work<Request, S extends Served, Plan, Result> {
   tbtUsMax(request: Request): number;
   /** Lays out sequences with planned rows, in the order that their results are to come back. */
   plan(requests: readonly S[]): Plan;
+  /** Did a creditor not answer for the request at this place of the plan? Then nothing of it was computed. */
+  isUnanswered(result: Result, place: number): boolean;
   /** Did any of these rows break? */
   failed(result: Result, rows: ResultRows): boolean;
   /** Takes what a run computed for a request, whose sequence is committed; says whether that was its last token. */

@@ -50,6 +50,19 @@ function logprobAfter(prefixHash: number, token: number): number {
   return -tokenAfter(prefixHash, 99, token, 0) / 64;
 }
 
+/** Blocks that another engine lent: its pages, (layers). Undefined where it did not, or not any more. */
+export type LentPages = (
+  room: number,
+  loan: number,
+  block: number,
+) => { readonly engine: FakeEngine; readonly pages: ArrayLike<number> } | undefined;
+
+/** One slot of an engine. */
+interface Slot {
+  readonly engine: FakeEngine;
+  readonly at: number;
+}
+
 /**
  * Each slot of a page holds a token and the hash of the prefix that ends with it, salted by the layer. A row's hash comes from the slot before
  * it, as keys and values come from those that a row sees; and every slot that a row may see must continue the one before.
@@ -58,12 +71,14 @@ export class FakeEngine {
   readonly #groups: readonly LayerGroup[];
   readonly #tokens: Int32Array;
   readonly #hashes: Int32Array;
+  readonly #lent: LentPages;
   rows = 0;
   steps = 0;
 
   /** @param groups one of them sees two tokens at least */
-  constructor(pages: number, groups: readonly LayerGroup[]) {
+  constructor(pages: number, groups: readonly LayerGroup[], lent: LentPages = () => undefined) {
     this.#groups = groups;
+    this.#lent = lent;
     this.#tokens = new Int32Array(pages * pageTokens).fill(-1);
     this.#hashes = new Int32Array(pages * pageTokens).fill(-1);
   }
@@ -71,8 +86,10 @@ export class FakeEngine {
   /** Writes all rows, reads all that they may see, and answers each logit row. */
   run(step: Step): StepResult {
     checkGroups(this.#groups, step);
-    const hashes = this.#write(step, step.tokens.length, false);
+    const unanswered = this.#unanswered(step);
+    const hashes = this.#write(step, step.tokens.length, false, unanswered);
     for (let sequence = 0; sequence + 1 < step.rowStart.length; sequence++) {
+      if (unanswered.has(sequence)) continue;
       for (let g = 0; g < step.groups.length; g++) this.#read(step, g, sequence, hashes);
     }
     this.rows += step.tokens.length;
@@ -84,7 +101,7 @@ export class FakeEngine {
       topTokens: new Int32Array(rows * topLogprobsMax),
       topLogprobs: new Float32Array(rows * topLogprobsMax),
       failed: new Uint8Array(rows),
-      unanswered: new Int32Array(0),
+      unanswered: Int32Array.from(unanswered),
     };
     for (let i = 0; i < rows; i++) answer(step, i, hashes[step.logitRows[i] as number] as number, result);
     return result;
@@ -95,6 +112,14 @@ export class FakeEngine {
     this.#write(step, Math.min(rows, step.tokens.length), true);
   }
 
+  /** Sequences with keys that their creditor does not have any more. */
+  #unanswered({ remote }: Step): ReadonlySet<number> {
+    const refused = remote.filter(({ room, loan, blocks }) =>
+      blocks.some((block) => this.#lent(room, loan, block) === undefined),
+    );
+    return new Set(refused.map(({ sequence }) => sequence));
+  }
+
   /** A page of another engine comes here, as it is. */
   copy(page: number, other: FakeEngine, otherPage: number): void {
     const from = otherPage * pageTokens;
@@ -103,9 +128,13 @@ export class FakeEngine {
   }
 
   /** Returns the hash of each row. */
-  #write(step: Step, rows: number, broken: boolean): Int32Array {
+  #write(step: Step, rows: number, broken: boolean, unanswered: ReadonlySet<number> = new Set()): Int32Array {
     const hashes = new Int32Array(rows);
     for (let sequence = 0, row = 0; sequence + 1 < step.rowStart.length; sequence++) {
+      if (unanswered.has(sequence)) {
+        row = step.rowStart[sequence + 1] as number;
+        continue;
+      }
       let hash = this.#hashBefore(step, sequence);
       for (; row < Math.min(rows, step.rowStart[sequence + 1] as number); row++) {
         const token = step.tokens[row] as number;
@@ -128,33 +157,51 @@ export class FakeEngine {
     const position = (step.positions[step.rowStart[sequence] as number] as number) - 1;
     if (position < 0) return seedHash;
     const g = this.#groups.findIndex(({ window }) => window === undefined || window > 1);
-    return this.#hashes[slotOf(step.groups[g] as StepGroup, sequence, position, 0)] as number;
+    const { engine, at } = this.#slot(step, g, sequence, position, 0);
+    return engine.#hashes[at] as number;
   }
 
   /** Every slot that the sequence's rows may see, in every layer, holds what follows from the slot before it. */
   #read(step: Step, g: number, sequence: number, hashes: Int32Array): void {
     const group = step.groups[g] as StepGroup;
+    const slot = (position: number, layer: number) => this.#slot(step, g, sequence, position, layer);
     const rows = [step.rowStart[sequence] as number, (step.rowStart[sequence + 1] as number) - 1] as const;
     const last = step.positions[rows[1]] as number;
     const window = this.#groups[g]?.window ?? Number.POSITIVE_INFINITY;
     const from = Math.max(0, (step.positions[rows[0]] as number) - window + 1);
     let before = from === 0 ? seedHash : undefined;
     for (let position = from; position <= last; position++) {
-      const slot = slotOf(group, sequence, position, 0);
-      const hash = this.#hashes[slot] as number;
-      const token = this.#tokens[slot] as number;
+      const { engine, at } = slot(position, 0);
+      const hash = engine.#hashes[at] as number;
+      const token = engine.#tokens[at] as number;
       if (before !== undefined && mix(before, token) !== hash)
         throw new Error(
           `Group ${g} holds another sequence's token at position ${position} of rows at ${from} to ${last}`,
         );
       for (let layer = 1; layer < group.layers; layer++) {
-        const other = slotOf(group, sequence, position, layer);
-        if (this.#tokens[other] !== token + layer * 1000 || this.#hashes[other] !== (hash ^ layer))
+        const other = slot(position, layer);
+        if (engine.#tokens[other.at] !== token + layer * 1000 || engine.#hashes[other.at] !== (hash ^ layer))
           throw new Error(`Layers of group ${g} disagree at position ${position}`);
       }
       before = hash;
     }
     if (before !== hashes[rows[1]]) throw new Error(`Group ${g} holds another sequence's tokens up to ${last}`);
+  }
+
+  /** Where a key lies: here, or with a creditor. */
+  #slot(step: Step, g: number, sequence: number, position: number, layer: number): Slot {
+    const block = Math.floor(position / pageTokens);
+    const keys = step.remote.find(
+      (each) =>
+        each.sequence === sequence &&
+        each.group === g &&
+        block >= each.firstBlock &&
+        block < each.firstBlock + each.blocks.length,
+    );
+    if (keys === undefined) return { engine: this, at: slotOf(step.groups[g] as StepGroup, sequence, position, layer) };
+    const lent = this.#lent(keys.room, keys.loan, keys.blocks[block - keys.firstBlock] as number);
+    if (lent === undefined) throw new Error(`Nobody lends block ${block} of sequence ${sequence}`);
+    return { engine: lent.engine, at: (lent.pages[layer] as number) * pageTokens + (position % pageTokens) };
   }
 }
 

@@ -4,21 +4,24 @@ import type { RBlockId, RBlockTable } from '../../policy/lending/rblock-table.ts
 import type { InstanceId } from '../../policy/lending/terms.ts';
 import type { Move } from './block-moves.ts';
 
-/** Of one sequence. */
+/** Of one sequence: they follow one another. */
 export class AwayBlocks {
-  readonly rblocks = new Set<RBlockId>();
+  /** With each its place in their order, from 0. Whole ranges lie at one creditor. */
+  readonly rblocks = new Map<RBlockId, number>();
   /** Table blocks on their way out. */
   out: Extract<Move, { kind: 'out' }> | undefined;
   readonly over = new Set<Extract<Move, { kind: 'over' }>>();
   /** Some of it was lost, or must go and finds no place: the sequence is computed again. */
   broken = false;
+  /** How often a creditor did not answer since something moved. */
+  unanswered = 0;
   #atCreditors: ReadonlyMap<InstanceId, number> | undefined;
 
   /** (creditors): blocks there, by number. Valid until `changed`. */
   atCreditors(table: RBlockTable): ReadonlyMap<InstanceId, number> {
     if (this.#atCreditors !== undefined) return this.#atCreditors;
     const blocks = new Map<InstanceId, number>();
-    for (const rblock of this.rblocks) {
+    for (const rblock of this.rblocks.keys()) {
       const place = table.find(rblock);
       if (place?.kind === 'remote') blocks.set(place.instance, (blocks.get(place.instance) ?? 0) + 1);
     }
@@ -26,9 +29,15 @@ export class AwayBlocks {
     return blocks;
   }
 
+  /** In their order; those that were lost are missing. */
+  get inOrder(): readonly RBlockId[] {
+    return [...this.rblocks].sort(([, a], [, b]) => a - b).map(([rblock]) => rblock);
+  }
+
   /** Blocks came, went, or moved. */
   changed(): void {
     this.#atCreditors = undefined;
+    this.unanswered = 0;
   }
 }
 

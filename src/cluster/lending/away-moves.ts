@@ -1,12 +1,15 @@
 // Blocks of an instance's sequences on their way: out to borrowed places, from a recalled place to another, and to the staging buffer.
 import type { Sequence } from '../../policy/batching/sequence.ts';
 import type { BlockCache } from '../../policy/blocks/block-cache.ts';
+import type { OutsideRows } from '../../policy/blocks/outside-rows.ts';
 import type { RBlockId } from '../../policy/lending/rblock-table.ts';
 import type { InstanceId } from '../../policy/lending/terms.ts';
 import type { RManager } from '../rmanager.ts';
 import { AwayBook } from './away-blocks.ts';
-import { BlockMoves, type Move, type MoveDriver, type MoveNumber } from './block-moves.ts';
+import { type AwayLayout, awayLayout } from './away-layout.ts';
+import { BlockMoves, type BlockSite, type Move, type MoveDriver, type MoveNumber } from './block-moves.ts';
 import type { SettlementId } from './messages.ts';
+import { StagedBlocks } from './staged-blocks.ts';
 
 interface Parts {
   readonly instance: InstanceId;
@@ -23,10 +26,18 @@ export class AwayMoves {
   readonly counts = { movedBlocks: 0, vacatedBlocks: 0, homeBlocks: 0, lostBlocks: 0 };
   readonly #parts: Parts;
   readonly #moves: BlockMoves;
+  readonly #outside: OutsideRows;
   #arrived: Exclude<Move, { kind: 'fetch' }>[] = [];
+  readonly #staged: StagedBlocks;
+  #fetching: Extract<Move, { kind: 'fetch' }> | undefined;
 
   constructor(parts: Parts, driver: MoveDriver) {
+    const { outside } = parts.cache;
+    if (outside === undefined)
+      throw new Error('Cannot borrow: the block cache has no rows for what lies outside tables');
     this.#parts = parts;
+    this.#outside = outside;
+    this.#staged = new StagedBlocks(outside);
     this.#moves = new BlockMoves(driver);
   }
 
@@ -64,6 +75,7 @@ export class AwayMoves {
 
   /** No step is in flight. */
   carryOut(): void {
+    this.#staged.takeIn((rblock) => this.#parts.rmanager.find(rblock));
     if (this.#arrived.length === 0) return;
     const arrived = this.#arrived;
     this.#arrived = [];
@@ -77,7 +89,7 @@ export class AwayMoves {
     this.book.all.delete(sequence);
     if (away.out !== undefined) this.#drop(away.out);
     for (const move of away.over) this.#drop(move);
-    for (const rblock of away.rblocks) this.#free(rblock);
+    for (const rblock of away.rblocks.keys()) this.#free(rblock);
   }
 
   /** What lies away begins at a whole range. */
@@ -85,17 +97,21 @@ export class AwayMoves {
     return Math.ceil(sharedBlocks / this.#parts.rangeBlocks) * this.#parts.rangeBlocks;
   }
 
-  /** Starts to move `count` blocks of a sequence to places in hand, or as many as there are; false: none. */
+  /** Starts to move `count` blocks of a sequence, whole ranges, to places in hand, or as many as there are; false: none. */
   moveOut(sequence: Sequence, count: number): boolean {
+    const { instance, rmanager, rangeBlocks } = this.#parts;
+    const { blocks } = sequence.table.groups[0];
+    const first = this.firstToMove(sequence);
     const rblocks: RBlockId[] = [];
-    const ways: [InstanceId, InstanceId][] = [];
+    const ways: [BlockSite, BlockSite][] = [];
     while (rblocks.length < count) {
-      const rblock = this.#parts.rmanager.take();
-      const place = rblock === undefined ? undefined : this.#parts.rmanager.find(rblock);
-      if (rblock === undefined || place?.kind !== 'remote') break;
-      rblocks.push(rblock);
-      ways.push([this.#parts.instance, place.instance]);
-      this.book.holders.set(rblock, sequence);
+      const range = rmanager.takeAbroad(rangeBlocks);
+      if (range === undefined) break;
+      for (const rblock of range) {
+        ways.push([{ instance, at: blocks.at(first + rblocks.length) }, this.#siteOf(rblock)]);
+        rblocks.push(rblock);
+        this.book.holders.set(rblock, sequence);
+      }
     }
     if (rblocks.length === 0) return false;
     const away = this.book.open(sequence);
@@ -103,6 +119,23 @@ export class AwayMoves {
     away.out = out;
     this.#moves.start(out, ways);
     return true;
+  }
+
+  /** Where the next step finds what the sequence has outside its table; undefined: it has nothing there. */
+  layoutOf(sequence: Sequence): AwayLayout | undefined {
+    const away = this.book.all.get(sequence);
+    if (away === undefined || away.rblocks.size === 0) return undefined;
+    const sites = away.inOrder.map((rblock) => this.#siteOf(rblock));
+    return awayLayout(this.#parts.instance, this.firstToMove(sequence), sites);
+  }
+
+  #siteOf(rblock: RBlockId): BlockSite {
+    const { instance } = this.#parts;
+    const place = this.#parts.rmanager.find(rblock);
+    if (place?.kind === 'remote') return { instance: place.instance, at: place.block };
+    const row = place?.kind === 'home' ? this.#outside.home(place.block) : this.#staged.rowOf(rblock);
+    if (row === undefined) throw new Error(`Borrower broken: rBlock ${rblock} is nowhere`);
+    return { instance, at: row };
   }
 
   /** Their contents are gone. */
@@ -114,12 +147,14 @@ export class AwayMoves {
   /** A settled block has a place at home. */
   placed(rblock: RBlockId): void {
     this.counts.homeBlocks++;
+    this.#staged.placed(rblock);
     this.book.of(rblock)?.changed();
   }
 
   #lose(rblock: RBlockId): void {
     const away = this.book.of(rblock);
     this.book.holders.delete(rblock);
+    this.#staged.drop(rblock);
     if (away === undefined) return;
     away.changed();
     if (away.rblocks.delete(rblock)) away.broken = true;
@@ -132,31 +167,52 @@ export class AwayMoves {
     }
   }
 
-  /** Each goes home, or to another creditor that has been found already; the holder of one that finds no place starts again. */
+  /** Each range that has some of them goes home, or to another creditor that has been found already; the holder of one that finds no place starts again. */
   vacate(rblocks: readonly RBlockId[]): void {
-    const moves = new Map<Sequence, { readonly places: Map<RBlockId, RBlockId>; readonly ways: [number, number][] }>();
-    for (const rblock of new Set(rblocks.flatMap((asked) => this.#stopFilling(asked)))) {
+    const ranges = new Map<Sequence, Set<number>>();
+    for (const rblock of rblocks.flatMap((asked) => this.#stopFilling(asked))) {
       const sequence = this.book.holders.get(rblock);
-      const place = this.#parts.rmanager.find(rblock);
-      const away = this.book.of(rblock);
-      if (sequence === undefined || away === undefined || place?.kind !== 'remote') continue;
-      const to = away.broken ? undefined : (this.#parts.rmanager.takeHome('device') ?? this.#parts.rmanager.take());
-      if (to === undefined) {
-        away.broken = true;
-        continue;
+      const index = this.book.of(rblock)?.rblocks.get(rblock);
+      if (sequence === undefined || index === undefined) continue;
+      const of = ranges.get(sequence) ?? new Set();
+      ranges.set(sequence, of.add(Math.floor(index / this.#parts.rangeBlocks)));
+    }
+    for (const [sequence, of] of ranges) this.#vacateRanges(sequence, [...of]);
+  }
+
+  #vacateRanges(sequence: Sequence, ranges: readonly number[]): void {
+    const away = this.book.open(sequence);
+    if (away.broken) return;
+    const { rangeBlocks, rmanager } = this.#parts;
+    const { inOrder } = away;
+    const places = new Map<RBlockId, RBlockId>();
+    const ways: [BlockSite, BlockSite][] = [];
+    for (const range of ranges) {
+      const leaving = inOrder.slice(range * rangeBlocks, (range + 1) * rangeBlocks);
+      // Of a settlement that is committed: it comes home by itself.
+      if (leaving.some((rblock) => rmanager.find(rblock)?.kind !== 'remote')) continue;
+      const to = this.#placesFor(leaving.length);
+      if (to === undefined) away.broken = true;
+      for (const [i, after] of (to ?? []).entries()) {
+        places.set(leaving[i], after);
+        ways.push([this.#siteOf(leaving[i]), this.#siteOf(after)]);
+        this.book.holders.set(after, sequence);
       }
-      this.book.holders.set(to, sequence);
-      const target = this.#parts.rmanager.find(to);
-      const { places, ways } = moves.get(sequence) ?? { places: new Map<RBlockId, RBlockId>(), ways: [] };
-      places.set(rblock, to);
-      ways.push([place.instance, target?.kind === 'remote' ? target.instance : this.#parts.instance]);
-      moves.set(sequence, { places, ways });
     }
-    for (const [sequence, { places, ways }] of moves) {
-      const move = { kind: 'over', sequence, places, pending: 0 } as const;
-      this.book.all.get(sequence)?.over.add(move);
-      this.#moves.start(move, ways);
-    }
+    if (places.size === 0) return;
+    const move = { kind: 'over', sequence, places, pending: 0 } as const;
+    away.over.add(move);
+    this.#moves.start(move, ways);
+  }
+
+  #placesFor(count: number): readonly RBlockId[] | undefined {
+    const { rmanager, cache } = this.#parts;
+    if (cache.availablePages < count * cache.blockPages) return rmanager.takeAbroad(count);
+    return Array.from({ length: count }, () => {
+      const home = rmanager.takeHome('device');
+      if (home === undefined) throw new Error('Borrower broken: pages that were there cannot be had');
+      return home;
+    });
   }
 
   /** Nothing goes to that place any more. Returns what has to leave its own: what was on its way there, else the block itself. */
@@ -176,12 +232,21 @@ export class AwayMoves {
 
   /** Copies contents to the staging buffer. */
   fetch(settlement: SettlementId, rblocks: readonly RBlockId[]): void {
-    const ways: [InstanceId, InstanceId][] = [];
+    const ways: [BlockSite, BlockSite][] = [];
     for (const rblock of rblocks) {
-      const place = this.#parts.rmanager.find(rblock);
-      if (place?.kind === 'remote') ways.push([place.instance, this.#parts.instance]);
+      ways.push([this.#siteOf(rblock), { instance: this.#parts.instance, at: this.#staged.add(rblock) }]);
     }
-    if (ways.length > 0) this.#moves.start({ kind: 'fetch', settlement, pending: 0 }, ways);
+    this.#fetching = { kind: 'fetch', settlement, pending: 0 };
+    this.#moves.start(this.#fetching, ways);
+  }
+
+  /** The settlement came to nothing. */
+  unfetch({ epoch, number }: SettlementId, rblocks: readonly RBlockId[]): void {
+    const move = this.#fetching;
+    if (move?.settlement.epoch !== epoch || move.settlement.number !== number) return;
+    this.#fetching = undefined;
+    this.#moves.end(move);
+    for (const rblock of rblocks) this.#staged.drop(rblock);
   }
 
   #carryOut(move: Exclude<Move, { kind: 'fetch' }>): void {
@@ -193,16 +258,21 @@ export class AwayMoves {
     if (move.kind === 'out') {
       away.out = undefined;
       this.#parts.cache.takeOut(sequence.table, this.firstToMove(sequence), move.rblocks.length);
-      sequence.awayBlocks += move.rblocks.length;
-      for (const rblock of move.rblocks) away.rblocks.add(rblock);
+      for (const rblock of move.rblocks) away.rblocks.set(rblock, sequence.awayBlocks++);
       this.counts.movedBlocks += move.rblocks.length;
       return;
     }
     away.over.delete(move);
     for (const [before, after] of move.places) {
-      if (away.rblocks.delete(before)) this.#free(before);
-      away.rblocks.add(after);
-      this.counts.vacatedBlocks++;
+      const index = away.rblocks.get(before);
+      // Where it was lost meanwhile, its sequence is computed again.
+      if (index === undefined) this.#free(after);
+      else {
+        away.rblocks.delete(before);
+        this.#free(before);
+        away.rblocks.set(after, index);
+        this.counts.vacatedBlocks++;
+      }
     }
   }
 
@@ -216,8 +286,15 @@ export class AwayMoves {
     else away.over.delete(move);
   }
 
+  /** Throws unless every rBlock is held once, and every sequence has all of its blocks somewhere. */
+  check(): void {
+    this.book.check(this.#parts.rmanager.table);
+    this.#staged.check();
+  }
+
   /** One that was lost is known no more. */
   #free(rblock: RBlockId): void {
+    this.#staged.drop(rblock);
     if (this.book.holders.delete(rblock) && this.#parts.rmanager.find(rblock) !== undefined)
       this.#parts.rmanager.free(rblock);
   }

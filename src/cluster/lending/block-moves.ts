@@ -1,5 +1,7 @@
 // Copies of blocks under way over the network, between an instance and its creditors or between two of these.
 import type { Sequence } from '../../policy/batching/sequence.ts';
+import type { BlockId } from '../../policy/blocks/block-pool.ts';
+import type { PageRow } from '../../policy/blocks/outside-rows.ts';
 import type { RBlockId } from '../../policy/lending/rblock-table.ts';
 import type { InstanceId } from '../../policy/lending/terms.ts';
 import type { SettlementId } from './messages.ts';
@@ -11,7 +13,9 @@ export interface BlocksToMove {
   readonly move: MoveNumber;
   readonly from: InstanceId;
   readonly to: InstanceId;
-  readonly blocks: number;
+  /** (blocks): at a creditor the block that it lent, at the instance whose they are a row of its page table; and where each goes, likewise. */
+  readonly sources: readonly (BlockId | PageRow)[];
+  readonly targets: readonly (BlockId | PageRow)[];
   readonly purpose: 'borrow' | 'settle';
 }
 
@@ -23,9 +27,22 @@ export type Move =
   /** Of a settlement, to the staging buffer. */
   | { readonly kind: 'fetch'; readonly settlement: SettlementId; pending: number };
 
+/** Where a block lies or is to lie. */
+export interface BlockSite {
+  readonly instance: InstanceId;
+  readonly at: BlockId | PageRow;
+}
+
 export interface MoveDriver {
   start(part: BlocksToMove): void;
   stop(move: MoveNumber): void;
+}
+
+interface Way {
+  readonly from: InstanceId;
+  readonly to: InstanceId;
+  readonly sources: (BlockId | PageRow)[];
+  readonly targets: (BlockId | PageRow)[];
 }
 
 /** A move is over when all its parts have arrived; what is stopped never is. */
@@ -44,20 +61,22 @@ export class BlockMoves {
     return this.#parts.size;
   }
 
-  /** @param ways from, to, and how many blocks go there: one entry for each block will do */
-  start(move: Move, ways: Iterable<readonly [InstanceId, InstanceId]>): void {
-    const blocks = new Map<string, [InstanceId, InstanceId, number]>();
-    for (const [from, to] of ways) {
-      const way = blocks.get(`${from} ${to}`);
-      if (way === undefined) blocks.set(`${from} ${to}`, [from, to, 1]);
-      else way[2]++;
+  /** @param blocks where each comes from, and where it goes */
+  start(move: Move, blocks: Iterable<readonly [BlockSite, BlockSite]>): void {
+    const ways = new Map<string, Way>();
+    for (const [from, to] of blocks) {
+      const key = `${from.instance} ${to.instance}`;
+      const way = ways.get(key) ?? { from: from.instance, to: to.instance, sources: [], targets: [] };
+      ways.set(key, way);
+      way.sources.push(from.at);
+      way.targets.push(to.at);
     }
-    move.pending = blocks.size;
+    move.pending = ways.size;
     if (move.kind === 'out') this.outBlocks += move.rblocks.length;
     const purpose = move.kind === 'fetch' ? 'settle' : 'borrow';
-    for (const [from, to, count] of blocks.values()) {
+    for (const way of ways.values()) {
       this.#parts.set(this.#next, move);
-      this.#driver.start({ move: this.#next++, from, to, blocks: count, purpose });
+      this.#driver.start({ move: this.#next++, ...way, purpose });
     }
   }
 

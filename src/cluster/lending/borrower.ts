@@ -4,6 +4,7 @@ import { firstGathering, gatheredCount, pagesPromised } from '../../policy/batch
 import type { Overflow, Relief } from '../../policy/batching/overflow.ts';
 import type { Sequence } from '../../policy/batching/sequence.ts';
 import type { BlockCache } from '../../policy/blocks/block-cache.ts';
+import type { BlockId } from '../../policy/blocks/block-pool.ts';
 import type { StepShape } from '../../policy/cost/step-shape.ts';
 import type { LendingPolicy } from '../../policy/lending/borrowing.ts';
 import { LendingMemory } from '../../policy/lending/lending-memory.ts';
@@ -11,6 +12,7 @@ import type { InstanceId } from '../../policy/lending/terms.ts';
 import type { Fates } from '../fates.ts';
 import type { InstanceEvent } from '../messages.ts';
 import { RManager } from '../rmanager.ts';
+import type { AwayLayout } from './away-layout.ts';
 import { AwayMoves } from './away-moves.ts';
 import type { BlocksToMove, MoveNumber } from './block-moves.ts';
 import { DemandTeller } from './demand.ts';
@@ -26,6 +28,8 @@ export interface BorrowingConfig {
   readonly stagingBlocks: number;
   /** Blocks that all others together may lend. */
   readonly borrowableBlocks: number;
+  /** (instances): blocks of that, of each; where it is known what is lost with one. */
+  readonly lendableBlocks?: readonly number[];
   /** Blocks that move together: those of whole attention ranges. */
   readonly rangeBlocks: number;
 }
@@ -34,11 +38,20 @@ export type BorrowerEffect =
   | { readonly kind: 'lending'; readonly envelope: Envelope }
   | ({ readonly kind: 'moveBlocks' } & BlocksToMove)
   /** Nobody wants what is under way of this move. */
-  | { readonly kind: 'stopMove'; readonly move: MoveNumber };
+  | { readonly kind: 'stopMove'; readonly move: MoveNumber }
+  /** Another instance may write to these blocks, and have attention computed over them. (blocks, layers) their pages. */
+  | {
+      readonly kind: 'lendBlocks';
+      readonly to: InstanceId;
+      readonly blocks: readonly BlockId[];
+      readonly pages: Int32Array;
+    }
+  /** Nothing reads or writes these blocks for it any more once this is carried out. */
+  | { readonly kind: 'takeBackBlocks'; readonly from: InstanceId; readonly blocks: readonly BlockId[] };
 
 export type BorrowerEvent = Extract<
   InstanceEvent<never, never>,
-  { kind: 'lending' | 'moved' | 'moveBroken' | 'creditorCut' | 'guestLoad' | 'wake' }
+  { kind: 'lending' | 'moved' | 'moveBroken' | 'creditorCut' | 'guestLoad' | 'instanceLost' | 'wake' }
 >;
 
 /** Which start of its instance it belongs to, and who counts what messages met. */
@@ -75,13 +88,16 @@ export class Borrower implements Overflow {
   /** The hold that was met last, and who came before the one before it ended: they are let in during this one. */
   #hold: number | undefined;
   #passUpTo = -1;
+  /** With them went so much of what could be borrowed. */
+  readonly #gone = new Set<InstanceId>();
   /** How often one was let in that no memory here could hold. */
   #gatherings = 0;
   #batcher: Batcher | undefined;
   #nowUs = 0;
 
   constructor(config: BorrowingConfig, cache: BlockCache, push: (effect: BorrowerEffect) => void, owner: Owner = {}) {
-    const { instance, policy, times, stagingBlocks } = config;
+    const { instance, times, stagingBlocks } = config;
+    const policy = { ...config.policy, unitBlocks: config.rangeBlocks };
     this.#fates = owner.fates;
     this.#config = config;
     this.#cache = cache;
@@ -141,7 +157,26 @@ export class Borrower implements Overflow {
     else if (event.kind === 'moveBroken') this.#moves.broke(event.move);
     else if (event.kind === 'creditorCut') this.#hear(event);
     else if (event.kind === 'guestLoad') this.#bound(event);
+    else if (event.kind === 'instanceLost') this.#lost(event);
     else if (this.rmanager.nextUs <= nowUs) this.#hear({ kind: 'tick' });
+  }
+
+  #lost(event: Extract<BorrowerEvent, { kind: 'instanceLost' }>): void {
+    this.#gone.add(event.instance);
+    this.#hear(event);
+  }
+
+  /** Less may be borrowed than once. */
+  get hasShrunk(): boolean {
+    return this.#gone.size > 0;
+  }
+
+  /** What a request may need beyond the instance's own memory. */
+  get borrowableBlocks(): number {
+    const { borrowableBlocks, rangeBlocks, lendableBlocks = [] } = this.#config;
+    let blocks = borrowableBlocks - slackBlocks(rangeBlocks);
+    for (const instance of this.#gone) blocks -= lendableBlocks[instance] ?? 0;
+    return Math.max(0, blocks);
   }
 
   /** What exceeds the bound goes back as far as there is room at home; what stays is slowed down to the bound. */
@@ -232,6 +267,17 @@ export class Borrower implements Overflow {
     return remoteWork(planned, this.#moves.book.all, table, debts, this.#cache.blockTokens);
   }
 
+  /** Where the next step finds what a sequence has outside its table; undefined: it has nothing there. */
+  layoutOf(sequence: Sequence): AwayLayout | undefined {
+    return this.#moves.layoutOf(sequence);
+  }
+
+  /** A creditor did not answer for keys of a sequence: it tries again, and at last is computed again. */
+  unanswered(sequence: Sequence): void {
+    const away = this.#moves.book.all.get(sequence);
+    if (away !== undefined && ++away.unanswered > unansweredMax) away.broken = true;
+  }
+
   get pagesInHand(): number {
     return (this.rmanager.debtor.inHand + this.#moves.outBlocks) * this.#cache.blockPages;
   }
@@ -292,8 +338,18 @@ export class Borrower implements Overflow {
       case 'fetch':
         this.#moves.fetch(effect.settlement, effect.rblocks);
         break;
+      case 'unfetch':
+        this.#moves.unfetch(effect.settlement, effect.rblocks);
+        break;
       case 'placed':
         this.#moves.placed(effect.rblock);
+        break;
+      case 'granted':
+        this.#lend(effect);
+        break;
+      case 'reclaimed':
+        if (effect.memory === 'device')
+          this.#push({ kind: 'takeBackBlocks', from: effect.debtor, blocks: effect.blocks });
         break;
       case 'met':
         this.#fates?.met(effect.fate, effect.message);
@@ -301,25 +357,40 @@ export class Borrower implements Overflow {
     }
   }
 
+  #lend({ debtor, memory, blocks }: Extract<LendingEffect, { kind: 'granted' }>): void {
+    if (memory !== 'device') return;
+    const { lending, blockPages } = this.#cache;
+    const pages = new Int32Array(blocks.length * blockPages);
+    for (const [i, block] of blocks.entries())
+      pages.set(lending.pageTable.subarray(block * blockPages, (block + 1) * blockPages), i * blockPages);
+    this.#push({ kind: 'lendBlocks', to: debtor, blocks, pages });
+  }
+
   /** Throws unless every rBlock is held once, and every sequence has all of its blocks somewhere. */
   check(): void {
     this.rmanager.check();
-    this.#moves.book.check(this.rmanager.table);
+    this.#moves.check();
   }
 }
+
+/** A creditor may be slow; more often than this in a row its blocks are given up. */
+const unansweredMax = 2;
 
 /** Blocks that the ends of what moves may leave unused, of which whole ranges go. */
 function slackBlocks(rangeBlocks: number): number {
   return 2 * (rangeBlocks - 1);
 }
 
-/** What a request may need beyond the instance's own memory. */
-export function borrowableBlocks({ borrowableBlocks, rangeBlocks }: BorrowingConfig): number {
-  return Math.max(0, borrowableBlocks - slackBlocks(rangeBlocks));
-}
-
 const nothing = { rows: 0, decodeRows: 0 };
-const ours: ReadonlySet<string> = new Set(['lending', 'moved', 'moveBroken', 'creditorCut', 'guestLoad', 'wake']);
+const ours: ReadonlySet<string> = new Set([
+  'lending',
+  'moved',
+  'moveBroken',
+  'creditorCut',
+  'guestLoad',
+  'instanceLost',
+  'wake',
+]);
 
 function isOurs(event: BorrowerEvent | { readonly kind: string }): event is BorrowerEvent {
   return ours.has(event.kind);

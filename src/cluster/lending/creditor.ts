@@ -1,6 +1,12 @@
 // The lending side of an instance: grants from its own memory alone, refuses when short, recalls, and reclaims what is not renewed.
 import type { BlockId } from '../../policy/blocks/block-pool.ts';
-import { blocksLendable, guestPermille, type LendingPolicy } from '../../policy/lending/borrowing.ts';
+import {
+  blocksLendable,
+  guestPermille,
+  type LendingPolicy,
+  upToUnits,
+  wholeUnits,
+} from '../../policy/lending/borrowing.ts';
 import type { LendingMemory } from '../../policy/lending/lending-memory.ts';
 import type { InstanceId, LoanTotal, Memory } from '../../policy/lending/terms.ts';
 import type { Envelope, LendingMessage, LoanNumber } from './messages.ts';
@@ -22,6 +28,7 @@ interface Loan {
 }
 
 interface Debtor {
+  readonly instance: InstanceId;
   life: number;
   readonly loans: Map<LoanNumber, Loan>;
   /** Loans that are over, as far as the debtor might still speak of them. */
@@ -80,13 +87,9 @@ export class Creditor {
   /** To one who gathers: all but what those who run here were promised. */
   #lendableInTurn(memory: Memory): number {
     const promised = memory === 'device' ? this.#needs.promisedBlocks() : 0;
-    return Math.max(
-      0,
-      Math.min(
-        blocksLendable(this.#memories[memory].figures, this.#policy),
-        this.#memories[memory].figures.available - this.#policy.lowWaterBlocks - promised,
-      ),
-    );
+    const { figures } = this.#memories[memory];
+    const most = figures.available - this.#policy.lowWaterBlocks - promised;
+    return wholeUnits(Math.max(0, Math.min(blocksLendable(figures, this.#policy), most)), this.#policy);
   }
 
   /** Which hold it is: while there is one, nobody who came since the last one ended starts here. */
@@ -178,6 +181,7 @@ export class Creditor {
       recallEndUs: Number.POSITIVE_INFINITY,
     };
     debtor.loans.set(message.loan, loan);
+    this.#out.push({ kind: 'granted', debtor: debtor.instance, memory, blocks: granted });
     this.#lend(from as InstanceId, fromLife, loan);
   }
 
@@ -228,10 +232,7 @@ export class Creditor {
     const blocks = (message.blocks ?? [...(loan?.blocks ?? [])]).filter((block) => loan?.blocks.has(block));
     if (loan === undefined) this.#out.met(debtor.closed.has(message.loan) ? 'doubled' : 'late', 'return');
     else if (blocks.length === 0) this.#out.met('doubled', 'return');
-    for (const block of blocks) {
-      loan?.blocks.delete(block);
-      if (loan !== undefined) this.#memories[loan.memory].free('remote', block);
-    }
+    if (loan !== undefined) this.#free(debtor, loan, blocks);
     if (loan?.blocks.size === 0) this.#close(debtor, loan);
     // Given up before it was heard of: it must not be granted when it comes after all.
     if (message.blocks === undefined && message.loan >= debtor.closedBelow) debtor.closed.add(message.loan);
@@ -252,7 +253,7 @@ export class Creditor {
     for (const { instance, life, loan } of loans) {
       if (missing <= 0) return;
       const kept = Math.min(loan.keep, loan.blocks.size);
-      const count = Math.min(missing, kept);
+      const count = Math.min(upToUnits(missing, this.#policy), kept);
       if (count === 0) continue;
       missing -= count;
       loan.keep = kept - count;
@@ -264,7 +265,7 @@ export class Creditor {
   #debtor(instance: InstanceId, life: number, closedBelow: LoanNumber): Debtor {
     let debtor = this.#debtors.get(instance);
     if (debtor === undefined) {
-      debtor = { life, loans: new Map(), closed: new Set(), closedBelow: 0, stamp: 0 };
+      debtor = { instance, life, loans: new Map(), closed: new Set(), closedBelow: 0, stamp: 0 };
       this.#debtors.set(instance, debtor);
     }
     if (closedBelow > debtor.closedBelow) {
@@ -289,10 +290,18 @@ export class Creditor {
   }
 
   #close(debtor: Debtor, loan: Loan): void {
-    for (const block of loan.blocks) this.#memories[loan.memory].free('remote', block);
-    loan.blocks.clear();
+    this.#free(debtor, loan, [...loan.blocks]);
     debtor.loans.delete(loan.number);
     if (loan.number >= debtor.closedBelow) debtor.closed.add(loan.number);
+  }
+
+  #free({ instance: debtor }: Debtor, { blocks: lent, memory }: Loan, blocks: readonly BlockId[]): void {
+    if (blocks.length === 0) return;
+    for (const block of blocks) {
+      lent.delete(block);
+      this.#memories[memory].free('remote', block);
+    }
+    this.#out.push({ kind: 'reclaimed', debtor, memory, blocks });
   }
 
   /** Throws unless the blocks of all loans are those that are lent. */

@@ -1,5 +1,5 @@
 // The borrowing side of an instance: loans that it holds, their leases, and giving them back until that is acknowledged.
-import { blocksWithinBound } from '../../policy/lending/borrowing.ts';
+import { blocksWithinBound, type LendingPolicy, wholeUnits } from '../../policy/lending/borrowing.ts';
 import type { RBlockId, RBlockTable } from '../../policy/lending/rblock-table.ts';
 import type { DebtTotal, InstanceId, Memory } from '../../policy/lending/terms.ts';
 import { Debt, type Right } from './debt.ts';
@@ -21,12 +21,14 @@ export class Debtor {
   readonly #times: LendingTimes;
   readonly #out: Outbox;
   readonly #table: RBlockTable;
+  readonly #policy: LendingPolicy;
   readonly #debts = new Map<LoanNumber, Debt>();
   readonly #renewals = new Map<InstanceId, Renewal>();
   #nextLoan: LoanNumber = 1;
   #renewAtUs = Number.POSITIVE_INFINITY;
 
-  constructor(times: LendingTimes, out: Outbox, table: RBlockTable) {
+  constructor(times: LendingTimes, out: Outbox, table: RBlockTable, policy: LendingPolicy) {
+    this.#policy = policy;
     this.#times = times;
     this.#out = out;
     this.#table = table;
@@ -175,7 +177,8 @@ export class Debtor {
     const debts = [...this.#debts.values()].filter((debt) => debt.creditor === creditor && debt.state === 'held');
     const bound = debts.reduce((sum, { guestPermille }) => sum + guestPermille, 0);
     for (const debt of debts) {
-      this.#keep(debt, Math.min(debt.keep, blocksWithinBound(debt.held, bound, takenPermille)));
+      const within = wholeUnits(blocksWithinBound(debt.held, bound, takenPermille), this.#policy);
+      this.#keep(debt, Math.min(debt.keep, within));
     }
   }
 
@@ -215,19 +218,23 @@ export class Debtor {
     this.#renewals.delete(instance);
   }
 
-  /** A block for a local caller, of a firm loan if there is one, else of the one that ends last; undefined when none is in hand. */
-  take(): RBlockId | undefined {
+  /** `count` blocks of one loan for a local caller, of a firm loan if there is one, else of the one that ends last; undefined when they are not in hand. */
+  take(count: number): readonly RBlockId[] | undefined {
     let best: Debt | undefined;
     for (const debt of this.#debts.values()) {
-      if (debt.idle.length === 0 || debt.leaseEndUs <= this.#out.nowUs) continue;
+      if (debt.idle.length < count || debt.leaseEndUs <= this.#out.nowUs) continue;
       if (best === undefined || isBefore(debt, best)) best = debt;
     }
-    const block = best?.idle.pop();
-    if (best === undefined || block === undefined) return undefined;
-    const { creditor, memory, number } = best;
-    const rblock = this.#table.add({ kind: 'remote', instance: creditor, memory, block, loan: number });
-    best.used.set(block, rblock);
-    return rblock;
+    if (best === undefined) return undefined;
+    const { creditor, memory, number, idle, used } = best;
+    return idle
+      .splice(idle.length - count)
+      .reverse()
+      .map((block) => {
+        const rblock = this.#table.add({ kind: 'remote', instance: creditor, memory, block, loan: number });
+        used.set(block, rblock);
+        return rblock;
+      });
   }
 
   /** Sends back up to `count` blocks that nobody uses. */

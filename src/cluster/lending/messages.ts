@@ -135,8 +135,24 @@ export type LendingEffect =
   | { readonly kind: 'vacate'; readonly rblocks: readonly number[] }
   /** Copy the contents of these to the staging buffer, and say `fetched`. They change no more until they have moved or the settlement was aborted. */
   | { readonly kind: 'fetch'; readonly settlement: SettlementId; readonly rblocks: readonly number[] }
+  /** The settlement came to nothing: no contents of it are wanted in the staging buffer. */
+  | { readonly kind: 'unfetch'; readonly settlement: SettlementId; readonly rblocks: readonly number[] }
   /** An rBlock has a place at home: write its staged contents there. */
-  | { readonly kind: 'placed'; readonly rblock: number };
+  | { readonly kind: 'placed'; readonly rblock: number }
+  /** An instance may use these blocks of ours from now on. */
+  | {
+      readonly kind: 'granted';
+      readonly debtor: InstanceId;
+      readonly memory: Memory;
+      readonly blocks: readonly BlockId[];
+    }
+  /** It may no more: whatever it still does there must end before they are used again. */
+  | {
+      readonly kind: 'reclaimed';
+      readonly debtor: InstanceId;
+      readonly memory: Memory;
+      readonly blocks: readonly BlockId[];
+    };
 
 /** A prompt that no instance could hold alone, and blocks that it needs in all. */
 export interface Gathering {
@@ -173,6 +189,8 @@ export type RManagerEvent =
   /** The connection to a creditor broke, or it is not the one that lent. */
   | { readonly kind: 'creditorCut'; readonly creditor: InstanceId }
   /** The executor measured what share of the creditor's step its guests' work for us took. */
-  | { readonly kind: 'guestLoad'; readonly creditor: InstanceId; readonly permille: number };
+  | { readonly kind: 'guestLoad'; readonly creditor: InstanceId; readonly permille: number }
+  /** An instance is gone with all it had, and with all that was lent to it. */
+  | { readonly kind: 'instanceLost'; readonly instance: InstanceId };
 
 export type GManagerEvent = { readonly kind: 'message'; readonly envelope: Envelope } | { readonly kind: 'tick' };

@@ -180,7 +180,9 @@ export class Settler {
     this.#out.send('gmanager', settlement.epoch, { kind: 'declined', settlement });
   }
 
-  #abort({ settlement, frozen }: Current): void {
+  #abort(current: Current): void {
+    const { settlement, frozen } = current;
+    this.#out.push({ kind: 'unfetch', settlement, rblocks: this.#contents(current) });
     for (const { loan, block } of frozen) {
       const debt = this.#parts.debtor.find(loan);
       debt?.unfreeze(block);

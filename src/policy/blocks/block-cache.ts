@@ -10,6 +10,7 @@ import { GroupCache, type Growth } from './group-cache.ts';
 import { type LandedPrompt, LandingPages } from './landing-pages.ts';
 import { blockPages, blocksFor, capacityTokens } from './layer-groups.ts';
 import { LowerTiers, type LowerTiersConfig } from './lower-tiers.ts';
+import { OutsideRows } from './outside-rows.ts';
 import { PagePool } from './page-pool.ts';
 import { type TierMover, TierMoves } from './tier-moves.ts';
 
@@ -31,6 +32,8 @@ export interface BlockCacheConfig {
   readonly tiers?: TiersConfig | undefined;
   /** Of the pages, what may be kept from sequences: 0 unless given. */
   readonly pinShare?: number | undefined;
+  /** Blocks besides that a buffer holds, for contents that come home from other instances; undefined: none lie elsewhere. For models of one layer group. */
+  readonly stagingBlocks?: number | undefined;
 }
 
 /**
@@ -50,6 +53,8 @@ export class BlockCache {
   readonly capacityTokens: number;
   /** Host memory and SSD below; undefined where what is evicted is gone. */
   readonly lower: LowerTiers | undefined;
+  /** Where blocks lie that are at home, but in no table. Undefined where all are. */
+  readonly outside: OutsideRows | undefined;
   readonly #whole: readonly GroupCache[];
   readonly #windowed: readonly GroupCache[];
   /** The group whose blocks stand for the prefixes that are held. */
@@ -63,17 +68,19 @@ export class BlockCache {
   #evicted = 0;
 
   constructor(config: BlockCacheConfig) {
-    const { pages, blockTokens, groups, eviction, landingPages = 0, tiers, pinShare = 0 } = config;
+    const { pages, blockTokens, groups, eviction, landingPages = 0, tiers, pinShare = 0, stagingBlocks } = config;
     this.blockTokens = blockTokens;
-    this.pages = new PagePool(pages, landingPages);
-    this.landing = new LandingPages(landingPages);
     this.blockPages = blockPages(groups);
+    this.pages = new PagePool(pages, landingPages + (stagingBlocks ?? 0) * this.blockPages);
+    this.landing = new LandingPages(landingPages);
     this.capacityTokens = capacityTokens(groups, pages - Math.floor(pages * pinShare), blockTokens);
     const ends = [0];
     for (const { layers } of groups) ends.push(ends[ends.length - 1] + Math.floor(pages / layers));
     const queue = new EvictionQueue(ends[groups.length], eviction);
     this.#queue = queue;
-    this.groups = groups.map((group, i) => new GroupCache(group, blockTokens, this.pages, queue, ends[i]));
+    const spareRows = stagingBlocks === undefined ? 0 : OutsideRows.rows(ends[groups.length], stagingBlocks);
+    this.groups = groups.map((group, i) => new GroupCache(group, blockTokens, this.pages, queue, ends[i], spareRows));
+    if (stagingBlocks !== undefined) this.outside = this.#outsideRows(stagingBlocks, landingPages);
     this.#told = this.groups.find(({ window }) => window === undefined) ?? this.groups[0];
     this.#whole = this.groups.filter(({ window }) => window === undefined);
     this.#windowed = this.groups.filter(({ window }) => window !== undefined);
@@ -83,6 +90,13 @@ export class BlockCache {
     const moves = tiers.mover && new TierMoves(this.#told.pool, this.pages.ids, tiers.mover);
     this.lower = new LowerTiers({ ...tiers, eviction, moves }, (words, at) => this.#told.holds(words, at));
     this.#told.journal = this.lower;
+  }
+
+  #outsideRows(stagingBlocks: number, firstPage: number): OutsideRows {
+    const [group, other] = this.groups;
+    if (other !== undefined || group.window !== undefined)
+      throw new Error('Cannot lend blocks: only models of one layer group without a window do');
+    return new OutsideRows(group.pool, this.lending, stagingBlocks, firstPage);
   }
 
   /** Blocks still missing at the end of the table before `tokens` tokens have room. */
@@ -365,6 +379,7 @@ export class BlockCache {
     this.landing.check(owners);
     for (const group of this.#windowed) for (const whole of this.#whole) group.checkBeside(whole);
     this.#lending?.check(owners);
+    this.outside?.check(owners);
     this.lower?.check();
     const { cachedPages, lentPages, pages } = this;
     const usedPages = this.usedPages + (this.#lending?.localPages ?? 0);

@@ -16,7 +16,7 @@ const stateNames: readonly BlockState[] = ['free', 'cached', 'used'];
 export class BlockPool {
   readonly layers: number;
   readonly total: number;
-  /** (rBlocks, layers): page ids; rows of free blocks are meaningless. Shared with every step, never moved. */
+  /** (rBlocks and spare rows, layers): page ids; rows of free blocks are meaningless. Shared with every step, never moved. */
   readonly pageTable: Int32Array;
   readonly #pages: PagePool;
   readonly #state: Uint8Array;
@@ -26,12 +26,12 @@ export class BlockPool {
   #used = 0;
   #cached = 0;
 
-  /** Rows for as many blocks as the pages could ever hold. */
-  constructor(pages: PagePool, layers: number) {
+  /** Rows for as many blocks as the pages could ever hold. @param spareRows behind those of the page table, for blocks that are not the pool's */
+  constructor(pages: PagePool, layers: number, spareRows = 0) {
     const blocks = Math.floor(pages.total / layers);
     this.layers = layers;
     this.total = blocks;
-    this.pageTable = new Int32Array(blocks * layers);
+    this.pageTable = new Int32Array((blocks + spareRows) * layers);
     this.#pages = pages;
     this.#state = new Uint8Array(blocks);
     this.#refs = new Int32Array(blocks);

@@ -45,11 +45,12 @@ export class GroupCache {
     pages: PagePool,
     queue: EvictionQueue,
     offset: number,
+    spareRows = 0,
   ) {
     this.#blockTokens = blockTokens;
     this.layers = layers;
     this.window = window;
-    this.pool = new BlockPool(pages, layers);
+    this.pool = new BlockPool(pages, layers, spareRows);
     this.offset = offset;
     this.end = offset + this.pool.total;
     this.#queue = queue;

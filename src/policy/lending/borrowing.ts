@@ -15,6 +15,18 @@ export interface LendingPolicy {
   readonly loanBlocksMin: number;
   /** Share of a step, in thousandths, that a creditor spends on all its guests. */
   readonly guestPermilleMax: number;
+  /** Blocks are lent, moved and given back in multiples of this, so that a range of attention lies at one creditor; 1 unless given. */
+  readonly unitBlocks?: number;
+}
+
+/** The whole units in so many blocks. */
+export function wholeUnits(blocks: number, { unitBlocks = 1 }: Pick<LendingPolicy, 'unitBlocks'>): number {
+  return blocks - (blocks % unitBlocks);
+}
+
+/** So many blocks and what is missing to whole units. */
+export function upToUnits(blocks: number, { unitBlocks = 1 }: Pick<LendingPolicy, 'unitBlocks'>): number {
+  return Math.ceil(blocks / unitBlocks) * unitBlocks;
 }
 
 export interface MemoryFigures {
@@ -27,7 +39,7 @@ export interface MemoryFigures {
 /** Blocks that can be lent now. */
 export function blocksLendable({ total, available, lent }: MemoryFigures, policy: LendingPolicy): number {
   const byShare = Math.floor(total * policy.lentShareMax) - lent;
-  return Math.max(0, Math.min(byShare, available - policy.lowWaterBlocks));
+  return wholeUnits(Math.max(0, Math.min(byShare, available - policy.lowWaterBlocks)), policy);
 }
 
 /** What running sequences grow by in the time that borrowing takes. */
@@ -54,13 +66,13 @@ function demandAhead({ blocksPerSecond, aheadBlocks }: Demand, policy: LendingPo
  */
 export function blocksWanted(available: number, demand: Demand, inHand: number, policy: LendingPolicy): number {
   const missing = policy.lowWaterBlocks + demandAhead(demand, policy) - available - inHand;
-  return missing > 0 ? Math.max(missing, policy.loanBlocksMin) : 0;
+  return missing > 0 ? upToUnits(Math.max(missing, policy.loanBlocksMin), policy) : 0;
 }
 
 /** Blocks in hand to give back: what is beyond the high-water mark and the same growth, so that it is not borrowed again at once. */
 export function blocksToGiveBack(available: number, demand: Demand, inHand: number, policy: LendingPolicy): number {
   const surplus = available + inHand - policy.highWaterBlocks - demandAhead(demand, policy);
-  return Math.max(0, Math.min(inHand, surplus));
+  return wholeUnits(Math.max(0, Math.min(inHand, surplus)), policy);
 }
 
 /** Of what guests may take of a step, the part of one that holds `blocks` of `lent`: thousandths of the step. */

@@ -75,6 +75,11 @@ export class LendingMemory {
     return block;
   }
 
+  /** The block's page of a layer for `other`, which is nobody's; returns the page that it had. */
+  exchange(block: BlockId, layer: number, other: number): number {
+    return this.#pool.exchange(block, layer, other);
+  }
+
   /** Throws when the block is not the caller's. */
   free(caller: BlockCaller, block: BlockId): void {
     const remote = caller === 'remote';

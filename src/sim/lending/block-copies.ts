@@ -36,7 +36,7 @@ export class BlockCopies {
     this.#delivery = delivery;
   }
 
-  start(nowUs: number, debtor: number, { move, from, to, blocks, purpose: kind }: BlocksToMove): void {
+  start(nowUs: number, debtor: number, { move, from, to, sources, purpose: kind }: BlocksToMove): void {
     const { lifeOf, reaches } = this.#delivery;
     const name = nameOf(debtor, move);
     const copy = { debtor, move, from, to, kind, lives: [lifeOf(from), lifeOf(to)] };
@@ -44,7 +44,7 @@ export class BlockCopies {
     for (const event of news) this.#delivery.tell(0, debtor, event);
     if (news.length > 0) return;
     this.#copies.set(name, copy);
-    const bytes = blocks * this.#blockBytes[debtor];
+    const bytes = sources.length * this.#blockBytes[debtor];
     this.#network.stream(nowUs, { from, to, name, kind }, { bytes, untilUs: nowUs, last: true });
   }
 

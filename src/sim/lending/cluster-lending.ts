@@ -196,7 +196,7 @@ export class ClusterLending {
     this.#nowUs = nowUs;
     if (effect.kind === 'lending') this.#send(effect.envelope);
     else if (effect.kind === 'moveBlocks') this.#copies.start(nowUs, instance, effect);
-    else this.#copies.stop(nowUs, instance, effect.move);
+    else if (effect.kind === 'stopMove') this.#copies.stop(nowUs, instance, effect.move);
   }
 
   #send({ from, to, message, ...lives }: Envelope): void {

@@ -1,0 +1,56 @@
+// Contents on their way home: in the staging buffer until a step may find them in the place that they were given.
+import type { OutsideRows, PageRow } from '../../policy/blocks/outside-rows.ts';
+import type { RBlockId, RBlockPlace } from '../../policy/lending/rblock-table.ts';
+
+export class StagedBlocks {
+  readonly #outside: OutsideRows;
+  readonly #rows = new Map<RBlockId, PageRow>();
+  /** They have a place at home, which has not taken their contents in. */
+  #placed: RBlockId[] = [];
+
+  constructor(outside: OutsideRows) {
+    this.#outside = outside;
+  }
+
+  rowOf(rblock: RBlockId): PageRow | undefined {
+    return this.#rows.get(rblock);
+  }
+
+  /** A row of the buffer for contents that come. */
+  add(rblock: RBlockId): PageRow {
+    const row = this.#outside.stage();
+    this.#rows.set(rblock, row);
+    return row;
+  }
+
+  /** What is there of it is of no use any more. */
+  drop(rblock: RBlockId): void {
+    const row = this.#rows.get(rblock);
+    if (row === undefined) return;
+    this.#outside.unstage(row);
+    this.#rows.delete(rblock);
+  }
+
+  placed(rblock: RBlockId): void {
+    this.#placed.push(rblock);
+  }
+
+  /** No step is in flight: what was staged lies at its place from now on. */
+  takeIn(find: (rblock: RBlockId) => RBlockPlace | undefined): void {
+    if (this.#placed.length === 0) return;
+    for (const rblock of this.#placed) {
+      const row = this.#rows.get(rblock);
+      const place = find(rblock);
+      if (row === undefined || place?.kind !== 'home') continue;
+      this.#outside.settle(row, place.block);
+      this.#rows.delete(rblock);
+    }
+    this.#placed = [];
+  }
+
+  /** Throws unless the buffer holds these and nothing else. */
+  check(): void {
+    if (this.#rows.size !== this.#outside.staged)
+      throw new Error(`Borrower broken: ${this.#outside.staged} blocks are staged, ${this.#rows.size} are known`);
+  }
+}

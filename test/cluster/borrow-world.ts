@@ -1,0 +1,299 @@
+// Instances with fake engines that lend one another memory: what they say and copy comes in any order that a network may have it in.
+import { expect } from 'vitest';
+import type { InstanceEffect } from '../../src/cluster/effects.ts';
+import { GManager } from '../../src/cluster/gmanager.ts';
+import type { BlocksToMove } from '../../src/cluster/lending/block-moves.ts';
+import type { Envelope, LendingEffect } from '../../src/cluster/lending/messages.ts';
+import { defaultLendingTimes } from '../../src/cluster/lending/times.ts';
+import type { InstanceEvent } from '../../src/cluster/messages.ts';
+import type { GenerationEvent, GenerationRequest } from '../../src/cluster/ports.ts';
+import { createTokenInstance, type TokenInstance } from '../../src/cluster/token-work.ts';
+import { blocksLendable, type LendingPolicy } from '../../src/policy/lending/borrowing.ts';
+import { checkLoans } from '../../src/sim/lending/checks.ts';
+import { counterUniform } from '../../src/util/counter-random.ts';
+import { pageTokens, rangeTokens } from '../../src/util/step.ts';
+import { FakeEngine } from './fake-engine.ts';
+import { baseConfig, limits } from './world.ts';
+
+const groups = [{ layers: 2, window: undefined }] as const;
+const rangeBlocks = rangeTokens / pageTokens;
+const stagingBlocks = 2 * rangeBlocks;
+const times = { ...defaultLendingTimes, settleUs: 20_000, heartbeatUs: 20_000, askAgainUs: 30_000, holdUs: 200_000 };
+
+export const policy: LendingPolicy = {
+  lentShareMax: 0.9,
+  lowWaterBlocks: 2,
+  highWaterBlocks: 2 + 2 * rangeBlocks,
+  recallBlocks: 1,
+  lookAheadUs: 50_000,
+  loanBlocksMin: rangeBlocks,
+  guestPermilleMax: 300,
+  unitBlocks: rangeBlocks,
+};
+
+type Running = Extract<InstanceEffect, { kind: 'runStep' }>;
+
+interface Copying extends BlocksToMove {
+  readonly debtor: number;
+  /** (blocks): pages that were theirs when it began; undefined: its creditor does not lend that block. */
+  readonly pages: readonly (readonly [ArrayLike<number> | undefined, ArrayLike<number> | undefined])[];
+  done: number;
+}
+
+interface Wire {
+  readonly to: number | 'gmanager';
+  readonly queue: (InstanceEvent | { readonly kind: 'toManager'; readonly envelope: Envelope })[];
+}
+
+export interface BorrowWorldOptions {
+  /** (instances): blocks of each pool. */
+  readonly blocks: readonly number[];
+  /** Cycles of debts are settled. */
+  readonly settles: boolean;
+  readonly seed: number;
+}
+
+export class BorrowWorld {
+  readonly instances: readonly TokenInstance[];
+  readonly engines: readonly FakeEngine[];
+  readonly gmanager: GManager;
+  readonly heard = new Map<string, GenerationEvent[]>();
+  readonly running = new Map<number, Running>();
+  readonly dead = new Set<number>();
+  readonly faults: string[] = [];
+  nowUs = 0;
+  /** Steps with keys at creditors, and those of them that were refused. */
+  remoteSteps = 0;
+  unanswered = 0;
+  settlements = 0;
+  /** (instances): pages of the blocks that each lends, by debtor and block. */
+  readonly #lent: readonly Map<string, ArrayLike<number>>[];
+  readonly #wires = new Map<string, Wire>();
+  readonly #copies = new Map<string, Copying>();
+  readonly #whereabouts = new Map<string, number>();
+
+  constructor({ blocks, settles, seed }: BorrowWorldOptions) {
+    const lendable = blocks.map((total) => blocksLendable({ total, available: total, lent: 0 }, policy));
+    const all = lendable.reduce((sum, each) => sum + each, 0);
+    this.instances = blocks.map((total, instance) =>
+      createTokenInstance({
+        ...baseConfig,
+        ...{ groups, pages: total * 2, limits: { ...limits, sequencesMax: 6 } },
+        borrowing: {
+          ...{ instance, policy, times, stagingBlocks, rangeBlocks },
+          borrowableBlocks: all - (lendable[instance] ?? 0),
+          lendableBlocks: lendable,
+        },
+        roomOf: (creditor) => ({ room: creditor, loan: instance }),
+      }),
+    );
+    this.engines = blocks.map((total) => new FakeEngine((total + stagingBlocks) * 2, groups, this.#pagesLent));
+    this.#lent = blocks.map(() => new Map());
+    this.gmanager = new GManager({
+      epoch: 1,
+      times: settles ? times : { ...times, settleUs: Number.MAX_SAFE_INTEGER },
+      blocksMin: rangeBlocks,
+      blocksMax: stagingBlocks,
+      uniform: (counter) => counterUniform(seed, 1, counter),
+      distance: () => 1,
+    });
+  }
+
+  readonly #pagesLent = (room: number, loan: number, block: number) => {
+    const pages = this.#lent[room]?.get(`${loan} ${block}`);
+    const engine = this.engines[room];
+    return pages === undefined || engine === undefined ? undefined : { engine, pages };
+  };
+
+  submit(request: GenerationRequest, at: number): void {
+    this.heard.set(request.id, []);
+    this.#whereabouts.set(request.id, at);
+    this.tell(at, { kind: 'submit', request });
+  }
+
+  cancel(id: string): void {
+    const at = this.#whereabouts.get(id);
+    this.heard.delete(id);
+    if (at !== undefined) this.tell(at, { kind: 'cancel', id });
+  }
+
+  /** All that it had is gone; the others hear of it. */
+  kill(instance: number): void {
+    this.dead.add(instance);
+    this.running.delete(instance);
+    for (const [id, at] of this.#whereabouts) if (at === instance) this.heard.delete(id);
+    for (const [key, { to }] of this.#wires) if (to === instance) this.#wires.delete(key);
+    for (const [name, { from, to, debtor }] of this.#copies)
+      if ([from, to, debtor].includes(instance)) this.#copies.delete(name);
+    this.#lent[instance]?.clear();
+    for (const to of this.instances.keys()) this.tell(to, { kind: 'instanceLost', instance });
+  }
+
+  tell(to: number, event: InstanceEvent): void {
+    const machine = this.instances[to];
+    if (machine === undefined || this.dead.has(to)) return;
+    for (const effect of machine.step(this.nowUs, event)) this.#apply(to, effect);
+    machine.check();
+    this.#checkLoans();
+  }
+
+  #checkLoans(): void {
+    const parties = this.instances.map(({ borrower }, instance) => {
+      if (borrower === undefined) throw new Error('Nobody borrows');
+      const life = this.dead.has(instance) ? undefined : { number: 1, rmanager: borrower.rmanager };
+      return { instance, skewUs: 0, life };
+    });
+    checkLoans(this.nowUs, parties);
+  }
+
+  #apply(from: number, effect: InstanceEffect): void {
+    switch (effect.kind) {
+      case 'runStep':
+        expect(this.running.has(from)).toBe(false);
+        this.running.set(from, effect);
+        break;
+      case 'emit':
+        this.heard.get(effect.id)?.push(effect.event);
+        break;
+      case 'fault':
+        this.faults.push(effect.message);
+        break;
+      case 'lending':
+        this.#post(from, effect.envelope);
+        break;
+      case 'moveBlocks':
+        this.#move(from, effect);
+        break;
+      case 'stopMove':
+        this.#copies.delete(`${from} ${effect.move}`);
+        break;
+      case 'lendBlocks':
+        for (const [i, block] of effect.blocks.entries())
+          this.#lent[from]?.set(`${effect.to} ${block}`, effect.pages.slice(i * 2, i * 2 + 2));
+        break;
+      case 'takeBackBlocks':
+        for (const block of effect.blocks) this.#lent[from]?.delete(`${effect.from} ${block}`);
+        break;
+    }
+  }
+
+  #post(from: number | 'gmanager', envelope: Envelope): void {
+    const { to, message } = envelope;
+    if (message.kind === 'commit') this.settlements++;
+    if (typeof to === 'number' && this.dead.has(to)) return;
+    const event = to === 'gmanager' ? { kind: 'toManager' as const, envelope } : { kind: 'lending' as const, envelope };
+    this.#wire(from, to).queue.push(event);
+  }
+
+  #wire(from: number | 'gmanager', to: number | 'gmanager'): Wire {
+    const key = `${from} ${to}`;
+    const wire = this.#wires.get(key) ?? { to, queue: [] };
+    this.#wires.set(key, wire);
+    return wire;
+  }
+
+  #move(debtor: number, move: BlocksToMove): void {
+    const pagesOf = (instance: number, at: number) => {
+      if (instance !== debtor) return this.#lent[instance]?.get(`${debtor} ${at}`);
+      return this.instances[debtor]?.pools[0]?.pageTable.slice(at * 2, at * 2 + 2);
+    };
+    const pages = move.sources.map(
+      (source, i) => [pagesOf(move.from, source), pagesOf(move.to, move.targets[i] ?? -1)] as const,
+    );
+    this.#copies.set(`${debtor} ${move.move}`, { ...move, debtor, pages, done: 0 });
+  }
+
+  /** One more block of it, unless a creditor has taken it back: then it never ends. */
+  #copy(name: string, copying: Copying): void {
+    const { debtor, from, to, sources, targets, pages, move } = copying;
+    const at = copying.done;
+    const isLent = (instance: number, block = -1) =>
+      instance === debtor || this.#lent[instance]?.has(`${debtor} ${block}`) === true;
+    const [source, target] = pages[at] ?? [];
+    if (source === undefined || target === undefined || !isLent(from, sources[at]) || !isLent(to, targets[at])) {
+      this.#copies.delete(name);
+      return;
+    }
+    for (let layer = 0; layer < 2; layer++) {
+      const engine = this.engines[from];
+      if (engine !== undefined) this.engines[to]?.copy(target[layer] ?? -1, engine, source[layer] ?? -1);
+    }
+    copying.done++;
+    if (copying.done < sources.length) return;
+    this.#copies.delete(name);
+    // From a creditor it comes on the way that its messages take.
+    this.#wire(to, debtor).queue.push({ kind: 'moved', move });
+  }
+
+  /** One of the things that could happen next, after so long; false: nothing happens but time. */
+  advance(choice: number, passesUs: number, aborts = false): boolean {
+    this.nowUs += passesUs;
+    this.#wake();
+    const options = [
+      ...[...this.#wires.values()].filter(({ queue }) => queue.length > 0).map((wire) => () => this.#deliver(wire)),
+      ...[...this.running.keys()].map((at) => () => this.#endStep(at, aborts)),
+      ...[...this.#copies].map(
+        ([name, copying]) =>
+          () =>
+            this.#copy(name, copying),
+      ),
+    ];
+    options[choice % Math.max(1, options.length)]?.();
+    return options.length > 0;
+  }
+
+  #wake(): void {
+    for (const [at, machine] of this.instances.entries())
+      if ((machine.borrower?.nextUs ?? Number.POSITIVE_INFINITY) <= this.nowUs) this.tell(at, { kind: 'wake' });
+    if (this.gmanager.nextUs <= this.nowUs) this.#perform(this.gmanager.step(this.nowUs, { kind: 'tick' }));
+  }
+
+  #perform(effects: readonly LendingEffect[]): void {
+    for (const effect of effects) if (effect.kind === 'send') this.#post('gmanager', effect.envelope);
+  }
+
+  #deliver({ to, queue }: Wire): void {
+    const event = queue.shift();
+    if (event === undefined) return;
+    if (event.kind === 'toManager') {
+      const { envelope } = event;
+      this.#perform(this.gmanager.step(this.nowUs, { kind: 'message', envelope }));
+    } else if (to !== 'gmanager') this.tell(to, event);
+  }
+
+  #endStep(at: number, aborts: boolean): void {
+    const running = this.running.get(at);
+    const engine = this.engines[at];
+    if (running === undefined || engine === undefined) return;
+    this.running.delete(at);
+    const { step, plan } = running;
+    if (aborts) this.tell(at, { kind: 'stepAborted', step });
+    else {
+      const result = engine.run(plan);
+      this.remoteSteps += Number(plan.remote.length > 0);
+      this.unanswered += result.unanswered.length;
+      this.tell(at, { kind: 'stepDone', step, result });
+    }
+  }
+
+  /** Everything takes its turn until all requests have ended and nothing is lent; fails after `turns` of it. */
+  finish(turns = 200_000): void {
+    for (let i = 0; i < turns; i++) {
+      if (!this.advance(i, 200)) this.nowUs += 2_000;
+      if (i % 50 === 0 && this.#isOver) return;
+    }
+    throw new Error(`Something is left after ${turns} turns: ${JSON.stringify(this.#left)}`);
+  }
+
+  get #isOver(): boolean {
+    return this.#left.every(({ pages, lent, owed, requests }) => pages + lent + owed + requests === 0);
+  }
+
+  get #left() {
+    return this.instances.flatMap(({ borrower, roster, snapshot }, at) => {
+      if (borrower === undefined || this.dead.has(at)) return [];
+      const { lentBlocks: lent, borrowedBlocks: owed } = borrower.totals;
+      return [{ pages: snapshot.call(this.instances[at]).pages.used, lent, owed, requests: roster.size }];
+    });
+  }
+}
