@@ -114,7 +114,13 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     );
     this.#check = createDecodeCheck(config, { batcher: this.#batcher, roster: this.roster, work: this.#work });
     this.#peers = { handOffs: this.handOffs, prefixes: this.#prefixes, stages: this.#stages };
-    this.#results = new StepResults(
+    this.#results = this.#createResults();
+    this.#launcher = this.#createLauncher(hostTraffic);
+  }
+
+  #createResults(): StepResults<Request, S, Plan, Result> {
+    const { departures } = this.handOffs;
+    return new StepResults(
       { work: this.#work, batcher: this.#batcher, totals: this.#totals, departures },
       {
         emit: this.#emit,
@@ -124,7 +130,6 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
         prefilled: (id) => this.#effects.push({ kind: 'prefilled', id }),
       },
     );
-    this.#launcher = this.#createLauncher(hostTraffic);
   }
 
   #createLauncher(hostTraffic: HostTraffic): Launcher<Request, S, Plan, Result> {
@@ -185,8 +190,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#emitted = false;
     this.#totals.held(nowUs, this.#cache.usedPages);
     this.#nowUs = nowUs;
-    this.borrower?.hear(nowUs, event);
-    if (event.kind === 'creditorCut') this.#launcher.strand();
+    this.#hearOfMemory(nowUs, event);
     this.mover?.hear(nowUs);
     switch (event.kind) {
       case 'submit':
@@ -227,7 +231,6 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     const reports = event.kind === 'wake' && this.#presence.isDue(nowUs);
     if (reports) for (const asking of [this.handOffs.departures, this.#stages]) asking.askAgain();
     if (reports) this.mover?.askAgain();
-    if (this.borrower?.hasShrunk === true) this.#failOverlong(nowUs);
     if (this.#launcher.flight === undefined) {
       this.#presence.count(this.roster, this.handOffs.departures);
       this.#launcher.next(nowUs);
@@ -340,6 +343,12 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#emit(served.id, event);
     this.roster.remove(served, forget);
     this.#pinning.ended(nowUs, served.id, event);
+  }
+
+  #hearOfMemory(nowUs: number, event: InstanceEvent<Request, Result>): void {
+    this.borrower?.hear(nowUs, event);
+    if (event.kind === 'creditorCut') this.#launcher.strand();
+    if (this.borrower?.hasShrunk === true) this.#failOverlong(nowUs);
   }
 
   /** Instances are gone without whose memory some who wait, or begin anew, fit no more. */

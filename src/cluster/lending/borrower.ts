@@ -18,6 +18,7 @@ import type { BlocksToMove, MoveNumber } from './block-moves.ts';
 import { DemandTeller } from './demand.ts';
 import type { Envelope, Gathering, LendingEffect, RManagerEvent, SettlementId } from './messages.ts';
 import { type RemoteWork, remoteWork } from './remote-work.ts';
+import { spill } from './spill.ts';
 import { Stalls } from './stalls.ts';
 import type { LendingTimes } from './times.ts';
 
@@ -293,35 +294,12 @@ export class Borrower implements Overflow {
     this.#moves.release(sequence);
   }
 
-  /** Starts to move out what one sequence can spare, if home runs short and there is a place: true when it did. */
   #spill(): boolean {
+    if (this.#batcher === undefined) return false;
     const { policy, rangeBlocks } = this.#config;
-    const inHand = this.rmanager.debtor.inHand;
-    if (inHand === 0 || this.#batcher === undefined) return false;
-    const { availablePages, blockPages } = this.#cache;
-    const ahead = Math.ceil(this.#batcher.pagesAhead / blockPages);
-    const short = policy.lowWaterBlocks + ahead - Math.floor(availablePages / blockPages) - this.#moves.outBlocks;
-    if (short <= 0) return false;
-    const sequences = [...this.#batcher.running]
-      .map((sequence) => ({ sequence, blocks: this.#movable(sequence) }))
-      .filter(({ blocks }) => blocks >= rangeBlocks)
-      .sort((a, b) => b.blocks - a.blocks || a.sequence.arrival - b.sequence.arrival);
-    for (const { sequence } of sequences) {
-      this.#batcher.disown(sequence);
-      const most = Math.min(this.#movable(sequence), inHand);
-      const count = Math.min(Math.ceil(short / rangeBlocks), Math.floor(most / rangeBlocks)) * rangeBlocks;
-      if (count > 0 && this.#moves.moveOut(sequence, count)) return true;
-    }
-    return false;
-  }
-
-  /** Blocks that could go: computed, its own, beginning at a whole range; the last range stays, since it grows. */
-  #movable(sequence: Sequence): number {
-    const away = this.#moves.book.all.get(sequence);
-    if (away?.out !== undefined || away?.broken === true) return 0;
-    const { rangeBlocks } = this.#config;
-    const computed = Math.floor(sequence.computed / this.#cache.blockTokens);
-    return computed - rangeBlocks - this.#moves.firstToMove(sequence) - sequence.awayBlocks;
+    const { inHand } = this.rmanager.debtor;
+    const home = { batcher: this.#batcher, cache: this.#cache, moves: this.#moves };
+    return spill({ ...home, rangeBlocks, lowWaterBlocks: policy.lowWaterBlocks, inHand });
   }
 
   #follow(effect: LendingEffect): void {
