@@ -99,9 +99,10 @@ export class PrefixMoves<Request, S extends Served> {
   #ask({ id, sequence }: S, { source, from, to }: LoadPart, landing: Landing): void {
     const { lower } = this.#cache;
     if (source === 'ssd') {
-      const blocks = lower?.readSsd(sequence.chain, from, to, landing) ?? [];
+      const read = lower?.readSsd(sequence.chain, from, to, landing) ?? { blocks: [], to };
+      const { blocks } = read;
       this.#ssdReads.set(id, blocks);
-      this.#push({ kind: 'readSsd', id, blocks: blocks.length, to, ...(lower?.moves && { what: blocks }) });
+      this.#push({ kind: 'readSsd', id, blocks: blocks.length, to: read.to, ...(lower?.moves && { what: blocks }) });
       return;
     }
     const chain = { blocks: to, words: sequence.chain.words.slice(0, to * digestWords) };

@@ -13,7 +13,7 @@ interface Staging {
   /** Blocks `from..to` of the chain come, these from SSD. */
   readonly from: number;
   readonly to: number;
-  readonly read: readonly SsdBlock[];
+  readonly blocks: readonly SsdBlock[];
   readonly send: () => void;
 }
 
@@ -47,10 +47,16 @@ export class PrefixStagings {
     const chain = { blocks: end, words: wanted.words };
     const landing = landPrefix(this.#cache, chain, here, end, this.#owner.spares);
     if (landing === undefined) return false;
-    const read = lower.readSsd(chain, here, end, landing);
+    const { blocks, to: readTo } = lower.readSsd(chain, here, end, landing);
     const send = () => this.#owner.send(to, id, chain, from);
-    this.#stagings.set(name, { landing, from: here, to: end, read, send });
-    this.#owner.push({ kind: 'readSsd', id: name, blocks: read.length, to: end, ...(lower.moves && { what: read }) });
+    this.#stagings.set(name, { landing, from: here, to: end, blocks, send });
+    this.#owner.push({
+      kind: 'readSsd',
+      id: name,
+      blocks: blocks.length,
+      to: readTo,
+      ...(lower.moves && { what: blocks }),
+    });
     return true;
   }
 
@@ -74,9 +80,9 @@ export class PrefixStagings {
     return true;
   }
 
-  #close(name: string, { landing, read }: Staging, bad?: SlotId): void {
+  #close(name: string, { landing, blocks }: Staging, bad?: SlotId): void {
     this.#stagings.delete(name);
-    this.#cache.lower?.readOfSsd(read, bad);
+    this.#cache.lower?.readOfSsd(blocks, bad);
     landing.close();
   }
 }

@@ -19,6 +19,12 @@ export interface LowerTiersConfig {
   readonly moves?: TierMoves | undefined;
 }
 
+/** What is read of SSD: with these all of the chain before block `to` is there. */
+export interface SsdRead {
+  readonly blocks: readonly SsdBlock[];
+  readonly to: number;
+}
+
 /** Where a block was before host memory had it; `host`: it was computed here. */
 const origins = ['host', 'ssd', 'instance'] as const;
 export type BlockOrigin = (typeof origins)[number];
@@ -184,22 +190,22 @@ export class LowerTiers implements BlockListener {
 
   /**
    * Those of the chain's blocks `from..to` that SSD has and host memory has not: they are being read until `readOfSsd`. Contents go where
-   * there is `room` for the block in host memory.
+   * there is `room` for the block in host memory; they end where a block was lost to make that room.
    */
-  readSsd(chain: BlockChain, from: number, to: number, room: Pick<Landing, 'slot'>): readonly SsdBlock[] {
+  readSsd(chain: BlockChain, from: number, to: number, room: Pick<Landing, 'slot'>): SsdRead {
     const blocks: SsdBlock[] = [];
     for (let i = from; i < to; i++) {
       const at = i * digestWords;
       const slot = this.host.find(chain.words, at) === undefined ? this.ssd?.find(chain.words, at) : undefined;
-      if (slot === undefined) continue;
-      const into = room.slot(i);
-      // Somebody else brings it.
-      if (into === undefined && this.moves !== undefined) continue;
+      const into = this.moves === undefined ? undefined : room.slot(i);
+      if (slot === undefined && into !== undefined) return { blocks, to: i };
+      // Somebody else brings it, where there is nowhere to bring it to.
+      if (slot === undefined || (into === undefined && this.moves !== undefined)) continue;
       this.ssd?.pin(slot);
       const page = into === undefined ? 0 : (this.moves?.pageOf(into) ?? 0);
       blocks.push({ slot, page, depth: i + 1, digest: digestAt(chain.words, at) });
     }
-    return blocks;
+    return { blocks, to };
   }
 
   /** `bad`: the slot that did not hold what it should. */

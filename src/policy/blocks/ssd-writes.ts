@@ -7,6 +7,9 @@ import { digestAt, type SsdBlock, type TierMoves } from './tier-moves.ts';
 /** Blocks on their way from host memory to SSD at once, at most. What goes beyond waits, or is lost where it lies in buffers of their own. */
 const writingMax = 64;
 
+/** Of host memory, what may be pinned because it is being written. */
+const writingShare = 1 / 4;
+
 /** What has begun to go to SSD. */
 export interface BegunWrites {
   readonly count: number;
@@ -31,12 +34,15 @@ export class SsdWrites {
   readonly #waiting: SlotId[] = [];
   /** Of those that are being written: nobody is to have them. */
   readonly #doubtful = new Set<SlotId>();
+  readonly #writingMax: number;
   #lost = 0;
 
   constructor(host: BlockTier, ssd: BlockTier | undefined, moves: TierMoves | undefined) {
     this.#host = host;
     this.#ssd = ssd;
     this.#moves = moves;
+    const pinnedMax = moves === undefined ? writingMax : Math.ceil(host.capacity * writingShare);
+    this.#writingMax = Math.min(writingMax, pinnedMax);
   }
 
   /** Blocks that would have gone to SSD, but too many were on their way. */
@@ -57,7 +63,8 @@ export class SsdWrites {
   left(words: Uint32Array, at: number, depth: number): void {
     const ssd = this.#ssd;
     if (ssd === undefined || ssd.expects(words, at)) return;
-    const slot = this.#moves === undefined && this.#writes.length < writingMax ? ssd.take(words, at, depth) : undefined;
+    const slot =
+      this.#moves === undefined && this.#writes.length < this.#writingMax ? ssd.take(words, at, depth) : undefined;
     if (slot === undefined) this.#lost++;
     else this.#writes.push(slot);
   }
@@ -73,7 +80,7 @@ export class SsdWrites {
   #begin(moves: TierMoves): readonly SsdBlock[] {
     const blocks: SsdBlock[] = [];
     let next = 0;
-    for (; next < this.#waiting.length && this.#writes.length < writingMax; next++) {
+    for (; next < this.#waiting.length && this.#writes.length < this.#writingMax; next++) {
       const source = this.#waiting[next] as SlotId;
       const block = this.#beginOne(source, moves);
       if (block !== undefined) blocks.push(block);
