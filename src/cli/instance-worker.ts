@@ -1,13 +1,13 @@
 // Entry of an instance's thread: kernels, weights, engine, machine, loop.
 import { platform, setPriority } from 'node:os';
 import { type MessagePort, parentPort, workerData } from 'node:worker_threads';
+import { batchLimits } from '../cluster/token-limits.ts';
 import { createTokenInstance } from '../cluster/token-work.ts';
 import { Engine } from '../engine/engine.ts';
 import { type LoadedModel, loadModel } from '../engine/load-model.ts';
 import type { Backend } from '../kernel/backend.ts';
 import { NativeMessenger } from '../kernel/native-messenger.ts';
 import { NativeTcpMessenger } from '../kernel/native-tcp-messenger.ts';
-import { batchLimits } from '../live/batch-limits.ts';
 import { collectWhenAsked } from '../live/collection.ts';
 import { InstanceLoop } from '../live/instance-loop.ts';
 import { LiveHandOffs, type PeerWays } from '../live/live-hand-offs.ts';

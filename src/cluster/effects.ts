@@ -44,6 +44,8 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
       readonly predictedUs: number;
       readonly shape: StepShape;
       readonly stepsMax: number;
+      /** All its rows are those of batch jobs: it stops for whoever waits for an answer. */
+      readonly background: boolean;
       /** Tokens whose keys and values come from host memory for it, and those of its own that go there: none of a step that only decodes. */
       readonly loadTokens: number;
       readonly storeTokens: number;

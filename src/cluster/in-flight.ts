@@ -61,12 +61,25 @@ type RunStep<Plan> = Extract<InstanceEffect<Plan>, { kind: 'runStep' }>;
 
 /** For the driver. */
 export function runStep<Plan>(
-  { step, predictedUs, shape, stepsMax, stages }: InFlight<unknown>,
+  { step, predictedUs, shape, stepsMax, stages, background }: InFlight<unknown>,
   plan: Plan,
-  { loadTokens, storeTokens }: Pick<RunStep<Plan>, 'loadTokens' | 'storeTokens'>,
+  traffic: Pick<RunStep<Plan>, 'loadTokens' | 'storeTokens'>,
   remote: RunStep<Plan>['remote'],
 ): RunStep<Plan> {
-  return { kind: 'runStep', step, plan, predictedUs, shape, stepsMax, loadTokens, storeTokens, stages, remote };
+  const { loadTokens, storeTokens } = traffic;
+  return {
+    kind: 'runStep',
+    step,
+    plan,
+    predictedUs,
+    shape,
+    stepsMax,
+    background,
+    loadTokens,
+    storeTokens,
+    stages,
+    remote,
+  };
 }
 
 interface StepEnding {

@@ -4,16 +4,18 @@ import { cors } from 'hono/cors';
 import type { Logger } from 'pino';
 import type { ClusterPort, InferencePort } from '../cluster/ports.ts';
 import { ApiKeys } from './auth.ts';
+import { addBatchRoutes } from './batch-routes.ts';
 import { readJson } from './body.ts';
 import { chatCompletions } from './chat.ts';
 import { completions } from './completions.ts';
 import { Contexts } from './contexts.ts';
-import { checkModel, type EndpointCall, type EndpointContext, sloHeader } from './endpoint.ts';
+import { checkModel, type EndpointCall, type EndpointContext } from './endpoint.ts';
 import { ApiError, errorHeaders, newRequestId, toApiError } from './errors.ts';
 import { switchRole } from './instance-roles.ts';
 import { GatewayMetrics } from './metrics.ts';
 import type { Encode } from './prompt.ts';
 import { describeRequest } from './request-account.ts';
+import { callOf, type Env, refuseMethod } from './routing.ts';
 import type { ServedModel } from './served-model.ts';
 
 export interface GatewayOptions {
@@ -33,13 +35,14 @@ export interface GatewayOptions {
   readonly choicesMax: number;
 }
 
-interface Env {
-  Variables: { requestId: string; startMs: number; tenant: string };
-}
-
 type Endpoint = (json: unknown, context: EndpointContext, call: EndpointCall) => Promise<Response>;
 
-export function createApp(options: GatewayOptions, metrics = new GatewayMetrics(options.port)): Hono<Env> {
+/** @param stopping the server ends: batches are given up */
+export function createApp(
+  options: GatewayOptions,
+  metrics = new GatewayMetrics(options.port),
+  stopping: AbortSignal = new AbortController().signal,
+): Hono<Env> {
   const { model, port, logger } = options;
   const context: EndpointContext = { ...options, metrics };
   const app = new Hono<Env>();
@@ -61,6 +64,7 @@ export function createApp(options: GatewayOptions, metrics = new GatewayMetrics(
   });
   app.all('/api/instances/:number/role', (c) => refuseMethod(c, 'POST'));
   addContextRoutes(app, context, options);
+  addBatchRoutes(app, context, options.bodyBytesMax, stopping);
   const post = (path: string, endpoint: Endpoint): void => {
     app.post(path, async (c) => endpoint(await readJson(c.req.raw, options.bodyBytesMax), context, callOf(c)));
     app.all(path, (c) => refuseMethod(c, 'POST'));
@@ -72,16 +76,6 @@ export function createApp(options: GatewayOptions, metrics = new GatewayMetrics(
   );
   app.onError((error, c) => answerError(c, error, logger));
   return app;
-}
-
-function callOf(c: Context<Env>): EndpointCall {
-  return {
-    requestId: c.get('requestId'),
-    startMs: c.get('startMs'),
-    tenant: c.get('tenant'),
-    sloClass: c.req.header(sloHeader),
-    signal: c.req.raw.signal,
-  };
 }
 
 function addContextRoutes(app: Hono<Env>, context: EndpointContext, { cluster, bodyBytesMax }: GatewayOptions): void {
@@ -136,13 +130,6 @@ function allowOrigins(origins: readonly string[]) {
     origin: origins.includes('*') ? '*' : [...origins],
     allowMethods: ['GET', 'POST', 'DELETE'],
     exposeHeaders: ['x-request-id', 'retry-after'],
-  });
-}
-
-function refuseMethod(c: Context<Env>, allowed: string): never {
-  throw new ApiError(405, `Cannot ${c.req.method} ${c.req.path}: use ${allowed}`, {
-    code: 'method_not_allowed',
-    allow: allowed,
   });
 }
 

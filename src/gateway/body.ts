@@ -17,7 +17,8 @@ export async function readJson(request: Request, bytesMax: number): Promise<unkn
   }
 }
 
-async function readBytes(request: Request, bytesMax: number): Promise<Uint8Array> {
+/** @throws ApiError 413 over `bytesMax`, 499 when the client leaves meanwhile */
+export async function readBytes(request: Request, bytesMax: number): Promise<Uint8Array> {
   const pieces: Uint8Array[] = [];
   let bytes = 0;
   for await (const piece of piecesOf(request)) {

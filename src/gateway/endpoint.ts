@@ -4,7 +4,7 @@ import type { InferencePort } from '../cluster/ports.ts';
 import { StopMatcher } from '../text/stop-matcher.ts';
 import { ChoiceOutput } from './choice-output.ts';
 import { ApiError, badField, toApiError } from './errors.ts';
-import type { GatewayMetrics } from './metrics.ts';
+import { type GatewayMetrics, unobserved } from './metrics.ts';
 import { choiceSeed, type LogprobRequest, samplingParams, stopStrings, stopTokenIds } from './params.ts';
 import type { Encode } from './prompt.ts';
 import { type Choice, type ChoiceHandler, clientGone, RunningChoices, type Usage } from './run-choices.ts';
@@ -37,6 +37,8 @@ export interface EndpointCall {
   readonly tenant: string;
   /** As its header says. */
   readonly sloClass: string | undefined;
+  /** Nobody waits for it. */
+  readonly batch: boolean;
   /** Aborted when the client closes the connection. */
   readonly signal: AbortSignal;
 }
@@ -56,6 +58,12 @@ export function planChoices(
   context: EndpointContext,
   call: EndpointCall,
 ): Choice[] {
+  if (call.batch && body.stream === true)
+    throw badField(
+      'stream',
+      "Cannot accept request: 'stream' is true: nobody waits for a batch",
+      'unsupported_parameter',
+    );
   const n = body.n ?? 1;
   const sloClass = sloClassOf(body, context, call);
   const priority = body.priority ?? context.sloClasses.get(sloClass ?? '')?.priority ?? 0;
@@ -84,6 +92,7 @@ export function planChoices(
           ...(sloClass !== undefined && { sloClass }),
           salt: body.cache_salt ?? '',
           tenant: call.tenant,
+          ...(call.batch && { batch: true }),
         },
       };
     }),
@@ -138,7 +147,8 @@ export async function runToEnd(
   call: EndpointCall,
 ): Promise<Usage> {
   throwIfGone(call.signal);
-  const running = new RunningChoices(context.port, choices, handler, context.metrics.startRequest(call.startMs));
+  const times = call.batch ? unobserved : context.metrics.startRequest(call.startMs);
+  const running = new RunningChoices(context.port, choices, handler, times);
   const leave = (): void => running.cancel();
   call.signal.addEventListener('abort', leave, { once: true });
   try {

@@ -159,8 +159,18 @@ export class GatewayMetrics {
   }
 }
 
+/** What comes of a request is told here. */
+export interface RequestClock {
+  tokens(choice: number, count: number): void;
+  finished(): void;
+  cancelled(): void;
+}
+
+/** Of requests that nobody waits for. */
+export const unobserved: RequestClock = { tokens: () => {}, finished: () => {}, cancelled: () => {} };
+
 /** Clock of one HTTP request: TTFT of its first token, ITL of each choice's gaps. */
-export class RequestTimes {
+export class RequestTimes implements RequestClock {
   readonly #ttft: Histogram;
   readonly #itl: Histogram;
   readonly #duration: Histogram;

@@ -2,7 +2,7 @@
 import type { GenerationEvent, GenerationRequest, InferencePort, TokenLogprobs } from '../cluster/ports.ts';
 import type { ChoiceOutput, Delta } from './choice-output.ts';
 import { ApiError, fromFailure } from './errors.ts';
-import type { RequestTimes } from './metrics.ts';
+import type { RequestClock } from './metrics.ts';
 
 export type FinishReason = 'stop' | 'length';
 
@@ -32,7 +32,7 @@ export class RunningChoices {
   readonly usage: Usage = { promptTokens: 0, cachedTokens: 0, completionTokens: 0 };
   readonly #port: InferencePort;
   readonly #handler: ChoiceHandler;
-  readonly #times: RequestTimes;
+  readonly #times: RequestClock;
   readonly #open = new Map<string, Choice>();
   readonly #cachedOfPrompt = new Map<Int32Array, number>();
   #left: number;
@@ -41,7 +41,7 @@ export class RunningChoices {
   #reject: (error: unknown) => void = () => {};
 
   /** @throws ApiError when a choice is refused: then none runs. */
-  constructor(port: InferencePort, choices: readonly Choice[], handler: ChoiceHandler, times: RequestTimes) {
+  constructor(port: InferencePort, choices: readonly Choice[], handler: ChoiceHandler, times: RequestClock) {
     this.#port = port;
     this.#handler = handler;
     this.#times = times;

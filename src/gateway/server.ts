@@ -30,7 +30,8 @@ export async function listen(options: GatewayOptions, host: string, port: number
       options.logger.info({ requestId, method: 'POST', path, status: 429 }, 'request');
     },
   });
-  const app = createApp({ ...options, port: door.watch() }, metrics);
+  const stopping = new AbortController();
+  const app = createApp({ ...options, port: door.watch() }, metrics, stopping.signal);
   const listener = getRequestListener(app.fetch, {
     overrideGlobalObjects: false,
     // HTTP/1.0 clients name no host.
@@ -57,7 +58,14 @@ export async function listen(options: GatewayOptions, host: string, port: number
   });
   const address = server.address();
   const bound = typeof address === 'object' && address !== null ? address.port : port;
-  return { host, port: bound, drain: (graceMs) => drain(server, answers, options, graceMs) };
+  return {
+    host,
+    port: bound,
+    drain: (graceMs) => {
+      stopping.abort();
+      return drain(server, answers, options, graceMs);
+    },
+  };
 }
 
 /** Counts requests whose answer has not left yet. */

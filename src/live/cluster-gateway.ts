@@ -18,9 +18,9 @@ import type {
 } from '../cluster/ports.ts';
 import { sizeOf } from '../cluster/request-size.ts';
 import { TokenAdmission } from '../cluster/token-admission.ts';
+import { batchLimits } from '../cluster/token-limits.ts';
 import { TokenPlacement } from '../cluster/token-placement.ts';
 import { TokenProgress } from '../cluster/token-progress.ts';
-import { batchLimits } from './batch-limits.ts';
 import type { Bus } from './bus/bus.ts';
 import { Conducting, type Reach } from './conducting.ts';
 import type { BlockRoot } from './protocol.ts';
@@ -211,6 +211,7 @@ export class ClusterGateway implements InferencePort, ClusterPort {
       size: sizeOf,
       placement: this.#placement.config,
       admission: this.#admission.config(this.#placement.prefills),
+      jobs: { isJob: ({ batch }) => batch === true, memoryShare: batchLimits.background.memoryShare },
       explains: true,
       retries: {
         triesMax,

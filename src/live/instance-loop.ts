@@ -9,7 +9,7 @@ import type { Engine } from '../engine/engine.ts';
 import { Alarm, nowUs } from './alarm.ts';
 import type { LiveHandOffs, PeerWire } from './live-hand-offs.ts';
 import type { LiveTiers } from './live-tiers.ts';
-import type { BlockJournal, BlockSnapshot, EventsMessage, ToInstance } from './protocol.ts';
+import { type BlockJournal, type BlockSnapshot, type EventsMessage, jobsWord, type ToInstance } from './protocol.ts';
 
 type RunStep = Extract<InstanceEffect, { kind: 'runStep' }>;
 type HandOffEffect = Extract<
@@ -21,7 +21,7 @@ export class InstanceLoop {
   readonly #machine: TokenInstance;
   readonly #engine: Pick<Engine, 'run'>;
   readonly #port: MessagePort;
-  /** One word; another value than 0 stops the step in flight. The gateway's thread sets it too. */
+  /** The first word: another value than 0 stops the step in flight; the gateway's thread sets it too. */
   readonly #abort: Int32Array;
   readonly #log: (message: string) => void;
   /** Undefined where no prompt is handed over. */
@@ -150,7 +150,9 @@ export class InstanceLoop {
 
   #run(step: RunStep): void {
     this.#next = undefined;
+    Atomics.store(this.#abort, jobsWord, Number(step.background));
     const ended = this.#execute(step);
+    Atomics.store(this.#abort, jobsWord, 0);
     this.#handOffs?.ran(step.step);
     // Cancels first, or an aborted step would be planned again with those who left.
     this.#drain();

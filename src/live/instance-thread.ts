@@ -1,12 +1,13 @@
 // An instance's thread as the gateway's thread sees it: started, spoken to, interrupted, and gone.
 import { Worker } from 'node:worker_threads';
-import type {
-  EventsMessage,
-  FromInstance,
-  InstanceThreadData,
-  ReadyMessage,
-  ToInstance,
-  ToPeerMessage,
+import {
+  type EventsMessage,
+  type FromInstance,
+  type InstanceThreadData,
+  jobsWord,
+  type ReadyMessage,
+  type ToInstance,
+  type ToPeerMessage,
 } from './protocol.ts';
 
 export interface InstanceThreadOptions {
@@ -26,7 +27,7 @@ export class InstanceThread {
   readonly #ended: Promise<void>;
 
   constructor({ entry, data, log, onEvents, onToPeer }: InstanceThreadOptions) {
-    const abort = new SharedArrayBuffer(4);
+    const abort = new SharedArrayBuffer(8);
     this.#abort = new Int32Array(abort);
     const workerData: InstanceThreadData<unknown> = { ...data, abort };
     const transferList = data.peers === 'others' ? [] : data.peers.filter((port) => port !== undefined);
@@ -49,6 +50,9 @@ export class InstanceThread {
 
   send(message: ToInstance): void {
     this.#worker.postMessage(message);
+    // Batch jobs yield within their step: what was sent is there when it stops.
+    const waitedFor = message.kind === 'submit' && message.request.batch !== true;
+    if (waitedFor && Atomics.load(this.#abort, jobsWord) === 1) this.interrupt();
   }
 
   /** Sets the word that the step in flight polls. */

@@ -18,9 +18,9 @@ import type {
 } from '../cluster/ports.ts';
 import { sizeOf } from '../cluster/request-size.ts';
 import { TokenAdmission } from '../cluster/token-admission.ts';
+import { batchLimits } from '../cluster/token-limits.ts';
 import { TokenPlacement } from '../cluster/token-placement.ts';
 import { TokenProgress } from '../cluster/token-progress.ts';
-import { batchLimits } from './batch-limits.ts';
 import { Conducting, type Reach } from './conducting.ts';
 import { InstanceThread } from './instance-thread.ts';
 import type { EventsMessage, InstanceDescription, InstanceThreadData, ReadyMessage } from './protocol.ts';
@@ -188,6 +188,7 @@ export class LiveCluster implements InferencePort, ClusterPort {
       retries: { triesMax, progressOf: (request) => new TokenProgress(request) },
       placement: this.#placement.config,
       admission: this.#admission.config(this.#placement.prefills),
+      jobs: { isJob: ({ batch }) => batch === true, memoryShare: batchLimits.background.memoryShare },
       explains: true,
     });
     this.#conducting.begin(conductor);

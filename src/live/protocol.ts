@@ -9,6 +9,9 @@ import type { TokenInstanceConfig } from '../cluster/token-work.ts';
 import type { LoadedModel } from '../engine/load-model.ts';
 import type { PeerWire } from './live-hand-offs.ts';
 
+/** Of the words that a thread shares with the gateway's: the step in flight is one of batch jobs alone. */
+export const jobsWord = 1;
+
 export type BlockJournal = Extract<InstanceEffect, { kind: 'journal' }>['journal'];
 export type BlockSnapshot = Extract<InstanceEffect, { kind: 'snapshot' }>['snapshot'];
 /** What the identities of blocks chain from. */

@@ -1,16 +1,20 @@
 // The instance's loop: a cancel takes effect at the next abort, whenever its message and the abort word arrive.
 import { once } from 'node:events';
 import { MessageChannel } from 'node:worker_threads';
-import { afterEach, expect, test } from 'vitest';
+import { afterEach, beforeEach, expect, test } from 'vitest';
 import { createTokenInstance } from '../../src/cluster/token-work.ts';
 import type { StepOutcome } from '../../src/kernel/backend.ts';
 import { InstanceLoop } from '../../src/live/instance-loop.ts';
-import type { FromInstance, ToInstance } from '../../src/live/protocol.ts';
+import { type FromInstance, jobsWord, type ToInstance } from '../../src/live/protocol.ts';
+import { backgroundLimits } from '../../src/policy/batching/background.ts';
 import type { Step } from '../../src/util/step.ts';
 import { FakeEngine } from '../cluster/fake-engine.ts';
-import { baseConfig, expectedOutput, promptOf, request } from '../cluster/world.ts';
+import { baseConfig, expectedOutput, limits, promptOf, request } from '../cluster/world.ts';
 
-const { port1: inner, port2: outer } = new MessageChannel();
+let { port1: inner, port2: outer } = new MessageChannel();
+beforeEach(() => {
+  ({ port1: inner, port2: outer } = new MessageChannel());
+});
 afterEach(() => outer.close());
 
 /** Runs every step at once, aborts where the word is set; `during` happens in the middle of a step. */
@@ -52,10 +56,41 @@ test('a step aborted for a cancel is not planned again with the cancelled rows',
       }
     });
   });
-  new InstanceLoop(machine, engine, inner, new Int32Array(new SharedArrayBuffer(4)), () => {}).start();
+  new InstanceLoop(machine, engine, inner, new Int32Array(new SharedArrayBuffer(8)), () => {}).start();
   await ended;
   expect(tokens).toEqual(expectedOutput(kept).tokens);
   expect(engine.rows).toEqual([90, 20, 1, 1, 1]);
+  machine.check();
+  send({ kind: 'close' });
+  await once(outer, 'close');
+});
+
+test('a step of batch jobs alone says so, and stops for whoever comes: that one is next', async () => {
+  const send = (message: ToInstance): void => outer.postMessage(message);
+  const jobsOnly: number[] = [];
+  const engine = new ScriptedEngine((step, abort) => {
+    jobsOnly.push(Atomics.load(abort, jobsWord));
+    if (step !== 2) return;
+    // As the gateway's thread does it where the word says jobs.
+    send({ kind: 'submit', request: request('now', promptOf(2, 20), { maxTokens: 1 }) });
+    Atomics.store(abort, 0, 1);
+  });
+  const machine = createTokenInstance({ ...baseConfig, limits: { ...limits, background: backgroundLimits } });
+  send({ kind: 'submit', request: request('job', promptOf(1, 90), { batch: true }) });
+  const ends: string[] = [];
+  const ended = new Promise<void>((resolve) => {
+    outer.on('message', (message: FromInstance) => {
+      if (message.kind !== 'events') return;
+      for (const [id, event] of message.events) if (event.kind === 'finished') ends.push(id);
+      if (ends.length === 2) resolve();
+    });
+  });
+  new InstanceLoop(machine, engine, inner, new Int32Array(new SharedArrayBuffer(8)), () => {}).start();
+  await ended;
+  expect(ends).toEqual(['now', 'job']);
+  // The job's second step was given up; the next one is of the one that came, with what 1 % leaves to the job at most.
+  expect(jobsOnly.slice(0, 3)).toEqual([1, 1, 0]);
+  expect(engine.rows[2]).toBeGreaterThanOrEqual(20);
   machine.check();
   send({ kind: 'close' });
   await once(outer, 'close');

@@ -1,4 +1,5 @@
 // What an instance with an engine puts into one step.
+import { backgroundLimits } from '../policy/batching/background.ts';
 
 /** Rows of a step: more gains nothing, because kernels work in tiles of far fewer. */
 const tokensMax = 1024;
@@ -12,4 +13,5 @@ export const batchLimits = {
   /** Predicted time of a step: where others decode, prefill must not hold up their tokens. */
   stepUsDecoding: 50_000,
   stepUsPrefill: 100_000,
+  background: backgroundLimits,
 };

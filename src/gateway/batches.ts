@@ -1,0 +1,241 @@
+// /v1/batches: many requests that nobody waits for, done in what others leave.
+import { randomUUID } from 'node:crypto';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { z } from 'zod';
+import {
+  answerLine,
+  type BatchLine,
+  type BatchUrl,
+  batchUrls,
+  isErrors,
+  type LineError,
+  readLines,
+} from './batch-lines.ts';
+import { chatCompletions } from './chat.ts';
+import { completions } from './completions.ts';
+import type { EndpointCall, EndpointContext } from './endpoint.ts';
+import { ApiError, badField, newRequestId, toApiError } from './errors.ts';
+import { parseBody } from './fields.ts';
+import type { FileStore } from './file-store.ts';
+
+const windowMs = 24 * 3_600_000;
+const batchesMax = 256;
+/** Requests of a batch that are under way at once: all others wait here, not in the queue. */
+const together = 16;
+
+export const batchSchema = z.object({
+  input_file_id: z.string(),
+  endpoint: z.enum(batchUrls),
+  completion_window: z.literal('24h'),
+  metadata: z.record(z.string().max(64), z.string().max(512)).optional(),
+});
+
+type Status = 'in_progress' | 'failed' | 'completed' | 'expired' | 'cancelling' | 'cancelled';
+
+interface Batch {
+  readonly id: string;
+  readonly tenant: string;
+  readonly asked: z.infer<typeof batchSchema>;
+  readonly createdS: number;
+  readonly errors: readonly LineError[];
+  readonly lines: readonly BatchLine[];
+  readonly stop: AbortController;
+  status: Status;
+  /** When it came to its states. */
+  readonly at: Partial<Record<Status, number>>;
+  /** Lines that have been begun. */
+  next: number;
+  completed: number;
+  failed: number;
+  readonly outputs: Record<'answers' | 'errors', string[]>;
+  outputFile: string | undefined;
+  errorFile: string | undefined;
+}
+
+const nowS = () => Math.floor(Date.now() / 1000);
+
+/** Kept until the process ends, the latest ones. */
+export class Batches {
+  readonly #context: EndpointContext;
+  readonly #files: FileStore;
+  readonly #batches = new Map<string, Batch>();
+
+  /** @param stopping no more is begun, and what runs is given up */
+  constructor(context: EndpointContext, files: FileStore, stopping: AbortSignal) {
+    this.#context = context;
+    this.#files = files;
+    stopping.addEventListener('abort', () => {
+      for (const batch of this.#batches.values()) batch.stop.abort();
+    });
+  }
+
+  /** @throws ApiError 400 naming the field, 404 for a file that there is not, 429 for one batch too many */
+  create(json: unknown, tenant: string): object {
+    const asked = parseBody(batchSchema, json);
+    const { bytes, purpose } = this.#files.get(asked.input_file_id, tenant);
+    if (purpose !== 'batch')
+      throw badField('input_file_id', `Cannot run batch: its input is a file of purpose '${purpose}', not 'batch'`);
+    this.#makeRoom();
+    const read = readLines(bytes, asked.endpoint);
+    const id = `batch_${randomUUID().replaceAll('-', '')}`;
+    const [errors, lines] = isErrors(read) ? [read, []] : [[], read];
+    const batch: Batch = {
+      ...{ id, tenant, asked, createdS: nowS(), errors, lines, stop: new AbortController() },
+      ...{ status: 'in_progress', at: {}, next: 0, completed: 0, failed: 0 },
+      ...{ outputs: { answers: [], errors: [] }, outputFile: undefined, errorFile: undefined },
+    };
+    this.#batches.set(id, batch);
+    become(batch, errors.length > 0 ? 'failed' : 'in_progress');
+    if (errors.length === 0) void this.#run(batch);
+    return describe(batch);
+  }
+
+  list(tenant: string, after: string | undefined, limit: number): object {
+    const own = [...this.#batches.values()].filter((batch) => batch.tenant === tenant).reverse();
+    const from = after === undefined ? 0 : own.findIndex(({ id }) => id === after) + 1;
+    const data = own.slice(from, from + limit).map(describe);
+    const ids = own.slice(from, from + limit).map(({ id }) => id);
+    return {
+      ...{ object: 'list', data, first_id: ids.at(0) ?? null, last_id: ids.at(-1) ?? null },
+      has_more: own.length > from + limit,
+    };
+  }
+
+  get(id: string, tenant: string): object {
+    return describe(this.#find(id, tenant));
+  }
+
+  /** What runs of it is given up; what has been answered is in its files. */
+  cancel(id: string, tenant: string): object {
+    const batch = this.#find(id, tenant);
+    if (batch.status === 'in_progress') {
+      become(batch, 'cancelling');
+      batch.stop.abort();
+    }
+    return describe(batch);
+  }
+
+  #find(id: string, tenant: string): Batch {
+    const batch = this.#batches.get(id);
+    if (batch?.tenant === tenant) return batch;
+    throw new ApiError(404, `Cannot find batch '${id.slice(0, 128)}'`, { code: 'batch_not_found' });
+  }
+
+  /** The oldest one that is over goes. */
+  #makeRoom(): void {
+    if (this.#batches.size < batchesMax) return;
+    for (const [id, { status }] of this.#batches) {
+      if (status === 'in_progress' || status === 'cancelling') continue;
+      this.#batches.delete(id);
+      return;
+    }
+    throw new ApiError(429, `Cannot run batch: ${batchesMax} are under way`, { code: 'too_many_batches' });
+  }
+
+  async #run(batch: Batch): Promise<void> {
+    const expiry = setTimeout(() => {
+      become(batch, 'expired');
+      batch.stop.abort();
+    }, windowMs);
+    expiry.unref();
+    await Promise.all(Array.from({ length: together }, () => this.#runLines(batch)));
+    clearTimeout(expiry);
+    this.#finish(batch);
+  }
+
+  async #runLines(batch: Batch): Promise<void> {
+    while (!batch.stop.signal.aborted) {
+      const line = batch.lines[batch.next++];
+      if (line === undefined) return;
+      await this.#runLine(batch, line);
+    }
+  }
+
+  /** Where the queue is full it comes again, as often as it takes. */
+  async #runLine(batch: Batch, { customId, body }: BatchLine): Promise<void> {
+    const { signal } = batch.stop;
+    for (;;) {
+      const requestId = newRequestId();
+      const { status, answer, retryAfterMs } = await this.#ask(batch, requestId, body);
+      if (signal.aborted) return;
+      if (status === 429 && retryAfterMs !== undefined) {
+        await sleep(retryAfterMs, undefined, { signal, ref: false }).catch(() => {});
+        if (signal.aborted) return;
+        continue;
+      }
+      const id = `batch_req_${randomUUID().replaceAll('-', '')}`;
+      const kind = status === 200 ? 'answers' : 'errors';
+      batch.outputs[kind].push(answerLine(id, customId, status, requestId, answer));
+      if (status === 200) batch.completed++;
+      else batch.failed++;
+      return;
+    }
+  }
+
+  async #ask({ tenant, asked, stop }: Batch, requestId: string, body: unknown) {
+    const startMs = performance.now();
+    const call: EndpointCall = { requestId, startMs, tenant, sloClass: undefined, batch: true, signal: stop.signal };
+    try {
+      const response = await endpointOf(asked.endpoint)(body, this.#context, call);
+      return { status: response.status, answer: await response.json(), retryAfterMs: undefined };
+    } catch (error) {
+      const { status, retryAfterMs } = toApiError(error);
+      return { status, answer: toApiError(error).body(), retryAfterMs };
+    }
+  }
+
+  #finish(batch: Batch): void {
+    const { tenant, outputs, id } = batch;
+    const keep = (lines: readonly string[], name: string): string | undefined => {
+      if (lines.length === 0) return undefined;
+      const bytes = Buffer.from(lines.join(''));
+      return this.#files.add({ tenant, filename: `${id}_${name}.jsonl`, purpose: 'batch_output', bytes }).id;
+    };
+    const left = batch.lines.length - batch.completed - batch.failed;
+    try {
+      batch.outputFile = keep(outputs.answers, 'output');
+      batch.errorFile = keep(outputs.errors, 'error');
+      if (batch.status !== 'expired') become(batch, left > 0 ? 'cancelled' : 'completed');
+    } catch {
+      // There is no room for what it has written.
+      become(batch, 'failed');
+    }
+    outputs.answers = [];
+    outputs.errors = [];
+  }
+}
+
+function become(batch: Batch, status: Status): void {
+  batch.status = status;
+  batch.at[status] = nowS();
+}
+
+function endpointOf(url: BatchUrl) {
+  return url === '/v1/completions' ? completions : chatCompletions;
+}
+
+function describe(batch: Batch): object {
+  const { id, asked, createdS, errors, status, at, lines, completed, failed } = batch;
+  return {
+    id,
+    object: 'batch',
+    endpoint: asked.endpoint,
+    errors: errors.length === 0 ? null : { object: 'list', data: errors },
+    input_file_id: asked.input_file_id,
+    completion_window: asked.completion_window,
+    status,
+    output_file_id: batch.outputFile ?? null,
+    error_file_id: batch.errorFile ?? null,
+    created_at: createdS,
+    in_progress_at: at.in_progress ?? null,
+    expires_at: createdS + windowMs / 1000,
+    finalizing_at: at.completed ?? null,
+    completed_at: at.completed ?? null,
+    failed_at: at.failed ?? null,
+    expired_at: at.expired ?? null,
+    cancelling_at: at.cancelling ?? null,
+    cancelled_at: at.cancelled ?? null,
+    request_counts: { total: lines.length, completed, failed },
+    metadata: asked.metadata ?? null,
+  };
+}

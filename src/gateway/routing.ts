@@ -1,0 +1,26 @@
+// What all routes share: what is known of a call, and how a wrong method is answered.
+import type { Context } from 'hono';
+import { type EndpointCall, sloHeader } from './endpoint.ts';
+import { ApiError } from './errors.ts';
+
+export interface Env {
+  Variables: { requestId: string; startMs: number; tenant: string };
+}
+
+export function callOf(c: Context<Env>): EndpointCall {
+  return {
+    requestId: c.get('requestId'),
+    startMs: c.get('startMs'),
+    tenant: c.get('tenant'),
+    sloClass: c.req.header(sloHeader),
+    batch: false,
+    signal: c.req.raw.signal,
+  };
+}
+
+export function refuseMethod(c: Context<Env>, allowed: string): never {
+  throw new ApiError(405, `Cannot ${c.req.method} ${c.req.path}: use ${allowed}`, {
+    code: 'method_not_allowed',
+    allow: allowed,
+  });
+}

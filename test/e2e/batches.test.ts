@@ -1,0 +1,123 @@
+// Batches through the official client: a file of requests in, a file of answers out, while others are served first.
+import OpenAI, { toFile } from 'openai';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { type RunningServer, startServer, until } from './server.ts';
+
+let server: RunningServer;
+let client: OpenAI;
+beforeAll(async () => {
+  server = await startServer(['--threads', '1', '--api-key', 'one', 'other', '--context', '512', '--kv-memory', '32m']);
+  client = new OpenAI({ baseURL: `${server.url}/v1`, apiKey: 'one', maxRetries: 0 });
+});
+afterAll(() => server.stop());
+
+const model = 'kvasir-tiny-q8_0';
+const line = (i: number, body: object, url = '/v1/completions') =>
+  JSON.stringify({ custom_id: `job-${i}`, method: 'POST', url, body: { model, ...body } });
+
+async function upload(lines: readonly string[]): Promise<string> {
+  const file = await toFile(Buffer.from(lines.join('\n')), 'jobs.jsonl');
+  return (await client.files.create({ file, purpose: 'batch' })).id;
+}
+
+const create = (input_file_id: string, endpoint: '/v1/completions' | '/v1/chat/completions' = '/v1/completions') =>
+  client.batches.create({ input_file_id, endpoint, completion_window: '24h', metadata: { of: 'test' } });
+
+async function ended(id: string) {
+  await until(async () => (await client.batches.retrieve(id)).status !== 'in_progress');
+  return client.batches.retrieve(id);
+}
+
+async function linesOf(fileId: string | null | undefined): Promise<Record<string, unknown>[]> {
+  const text = await (await client.files.content(fileId ?? '')).text();
+  return text
+    .trimEnd()
+    .split('\n')
+    .map((each) => JSON.parse(each) as Record<string, unknown>);
+}
+
+const promptOf = (kind: number, length: number) => Array.from({ length }, (_, i) => 5 + ((kind * 37 + i * 11) % 400));
+
+describe('/v1/batches', () => {
+  it('answers every line as the endpoint would, and says which ones it could not', async () => {
+    const greedy = { max_tokens: 6, temperature: 0 };
+    const prompts = Array.from({ length: 20 }, (_, i) => promptOf(i, 30 + 5 * i));
+    const expected = await Promise.all(
+      prompts.map((prompt) => client.completions.create({ model, prompt, ...greedy })),
+    );
+    const wrong = [line(100, { prompt: [5], max_tokens: -1 }), line(101, { prompt: [5], stream: true })];
+    const id = await upload([...prompts.map((prompt, i) => line(i, { prompt, ...greedy })), ...wrong]);
+    const batch = await ended((await create(id)).id);
+    expect(batch).toMatchObject({
+      ...{ status: 'completed', request_counts: { total: 22, completed: 20, failed: 2 }, metadata: { of: 'test' } },
+    });
+    const answers = await linesOf(batch.output_file_id);
+    const byId = new Map(answers.map((answer) => [answer.custom_id, answer.response as { body: OpenAI.Completion }]));
+    expect(prompts.map((_, i) => byId.get(`job-${i}`)?.body.choices[0]?.text)).toEqual(
+      expected.map(({ choices }) => choices[0]?.text),
+    );
+    const errors = await linesOf(batch.error_file_id);
+    expect(errors.map(({ custom_id }) => custom_id).sort()).toEqual(['job-100', 'job-101']);
+    expect(errors[0]).toMatchObject({
+      response: { status_code: 400, body: { error: { type: 'invalid_request_error' } } },
+    });
+    expect((await client.batches.list()).data.map((each) => each.id)).toContain(batch.id);
+  });
+
+  it('yields to whoever waits, and its jobs are told as what they are', async () => {
+    const file = await upload(
+      Array.from({ length: 40 }, (_, i) => line(i, { prompt: promptOf(i, 90), max_tokens: 400, ignore_eos: true })),
+    );
+    const batch = await create(file);
+    const response = await client.completions
+      .create({ model, prompt: promptOf(50, 60), max_tokens: 8, temperature: 0 })
+      .withResponse();
+    // Forty jobs of 400 tokens each were before it.
+    expect((await client.batches.retrieve(batch.id)).status).toBe('in_progress');
+    const requestId = response.response.headers.get('x-request-id') ?? '';
+    const told = await fetch(`${server.url}/api/requests/${requestId}`, { headers: { authorization: 'Bearer one' } });
+    expect(await told.json()).toMatchObject({ choices: [{ state: 'finished', batch: false }] });
+    await client.batches.cancel(batch.id);
+    await until(async () => (await client.batches.retrieve(batch.id)).status === 'cancelled');
+    const { request_counts: counts } = await client.batches.retrieve(batch.id);
+    expect(counts?.total).toBe(40);
+    expect(counts?.completed).toBeLessThan(40);
+    const free = async () => {
+      const text = await (await fetch(`${server.url}/metrics`, { headers: { authorization: 'Bearer one' } })).text();
+      return text.includes('\nkvasir_kv_pages_used 0\n') && text.includes('\nkvasir_requests_running 0\n');
+    };
+    await until(free);
+  });
+
+  it('refuses what it cannot read, line by line or by name', async () => {
+    const chat = { messages: [{ role: 'user', content: 'hi' }] };
+    const bad = await upload([
+      line(0, chat, '/v1/chat/completions'),
+      '{',
+      line(0, chat, '/v1/chat/completions'),
+      line(1, chat),
+    ]);
+    const failed = await create(bad, '/v1/chat/completions');
+    expect([failed.status, failed.errors?.data?.map(({ code, line: at }) => [code, at])]).toEqual([
+      'failed',
+      [
+        ['invalid_json_line', 2],
+        ['duplicate_custom_id', 3],
+        ['invalid_url', 4],
+      ],
+    ]);
+    await expect(create('file-0')).rejects.toMatchObject({ status: 404 });
+    await expect(create(bad, '/v1/embeddings' as '/v1/completions')).rejects.toMatchObject({
+      status: 400,
+      param: 'endpoint',
+    });
+    const other = new OpenAI({ baseURL: `${server.url}/v1`, apiKey: 'other', maxRetries: 0 });
+    await expect(other.files.retrieve(bad)).rejects.toMatchObject({ status: 404 });
+    await expect(other.batches.retrieve(failed.id)).rejects.toMatchObject({ status: 404 });
+    await expect(
+      client.files.create({ file: await toFile(Buffer.from('x'), 'x'), purpose: 'fine-tune' }),
+    ).rejects.toMatchObject({ status: 400, param: 'purpose' });
+    expect((await client.files.delete(bad)).deleted).toBe(true);
+    await expect(client.files.retrieve(bad)).rejects.toMatchObject({ status: 404 });
+  });
+});
