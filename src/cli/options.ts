@@ -119,7 +119,12 @@ export function modelFlag(): Option {
 
 export function addClusterFlags(command: Command): Command {
   return command
-    .option('--nats <url>', 'NATS server where the processes of a cluster meet, with JetStream: nats://HOST:PORT')
+    .addOption(
+      new Option(
+        '--nats <url>',
+        'NATS server where the processes of a cluster meet, with JetStream: nats://HOST:PORT',
+      ).env('KVASIR_NATS'),
+    )
     .option('--cluster <name>', 'which cluster of that server (default: kvasir)');
 }
 

@@ -75,9 +75,9 @@ describe('kvasir', { timeout: 60_000 }, () => {
     ['a server of no kind', ['join', '--nats', 'http://x'], /Cannot use --nats http:\/\/x: write nats:\/\/HOST:PORT/],
     ['a cluster of one process', ['serve', '--cluster', 'c'], /Cannot use --cluster: it needs --nats/],
     [
-      'instances of a gateway',
-      ['serve', '--nats', 'nats://127.0.0.1:1', '--instances', '2'],
-      /Cannot use --instances with --nats/,
+      'what only instances of one process know',
+      ['serve', '--nats', 'nats://127.0.0.1:1', '--instances', '2', '--transport', 'tcp'],
+      /Cannot use --transport with --nats: it is for instances of this process/,
     ],
     [
       'threads for who computes nothing',

@@ -1,5 +1,6 @@
 // `kvasir join`: adds an instance to a cluster, on this machine or another one, until it is stopped.
 import { Command, Option } from 'commander';
+import type { JoinedMessage } from '../child-instances.ts';
 import { openClusterInstance } from '../open-cluster.ts';
 import { addClusterFlags, addModelFlags, instanceRoles, joinOptionsSchema, readOptions } from '../options.ts';
 import { stopSignal } from '../stop-signal.ts';
@@ -25,6 +26,7 @@ export function joinCommand(): Command {
       try {
         console.log(describeInstances(member.modelId, [member.description]));
         console.log(`Joined as ${member.name}`);
+        process.send?.({ joined: member.description } satisfies JoinedMessage);
         const end = await Promise.race([stopSignal(), member.ended]);
         if (end !== 'stop') throw new Error(`Cannot go on serving: ${end}`);
         console.log('Leaving: what runs here goes on elsewhere');

@@ -5,6 +5,7 @@ import type { ClusterPort, InferencePort } from '../../cluster/ports.ts';
 import type { ServedModel } from '../../gateway/served-model.ts';
 import { type Gateway, listen } from '../../gateway/server.ts';
 import type { InstanceDescription } from '../../live/protocol.ts';
+import { ChildInstances } from '../child-instances.ts';
 import { answerMemoryQuestions } from '../memory-questions.ts';
 import { openClusterGateway } from '../open-cluster.ts';
 import { openServing } from '../open-serving.ts';
@@ -24,18 +25,9 @@ import type { TextSide } from '../text-side.ts';
 import { UsageError } from '../usage-error.ts';
 
 /** What a gateway without instances has no use for. */
-const tierFlags = ['hostMemory', 'ssd', 'ssdSize'] as const;
-const ofInstances = [
-  'instances',
-  'transport',
-  'threads',
-  'weights',
-  'inputs',
-  'kvMemory',
-  'eviction',
-  ...tierFlags,
-  'pinMemory',
-] as const;
+const ofInstances = ['threads', 'weights', 'inputs', 'kvMemory', 'eviction'] as const;
+/** What only those on threads of this process know. */
+const ofProcess = ['transport', 'hostMemory', 'ssd', 'ssdSize', 'pinMemory'] as const;
 const streamBufferBytesMax = 2 ** 20;
 const drainGraceMs = 30_000;
 const never = new Promise<void>(() => {});
@@ -90,26 +82,39 @@ async function serveAlone(options: ServeOptions): Promise<void> {
   }
 }
 
-/** Instances join by themselves. */
+/** Instances join by themselves, or are processes that this one starts. */
 async function serveCluster(nats: string, options: ServeOptions, given: Record<string, unknown>): Promise<void> {
-  const wrong = ofInstances.find((name) => given[name] !== undefined);
-  if (wrong !== undefined)
-    throw new UsageError(
-      `Cannot use --${toFlag(wrong)} with --nats: a gateway computes nothing, \`kvasir join\` takes it`,
-    );
+  refuseUnused(options, given);
   const member = await openClusterGateway(nats, options);
   try {
     const gateway = await openGateway(member, options);
+    const children = options.instances && new ChildInstances(nats, options, options.instances, console.error);
     try {
-      console.log(`Model ${member.model.id}: context ${member.model.contextTokens} tokens, served by those who join`);
+      console.log(
+        children === undefined
+          ? `Model ${member.model.id}: context ${member.model.contextTokens} tokens, served by those who join`
+          : describeInstances(member.model.id, await children.joined()),
+      );
       announce(member.model, gateway, options);
       await served(never);
     } finally {
       await gateway.drain(drainGraceMs);
+      await children?.close();
     }
   } finally {
     await member.close();
   }
+}
+
+function refuseUnused(options: ServeOptions, given: Record<string, unknown>): void {
+  const alone = ofProcess.find((name) => given[name] !== undefined);
+  if (alone !== undefined)
+    throw new UsageError(`Cannot use --${toFlag(alone)} with --nats: it is for instances of this process`);
+  const wrong = options.instances === undefined && ofInstances.find((name) => given[name] !== undefined);
+  if (wrong)
+    throw new UsageError(
+      `Cannot use --${toFlag(wrong)} with --nats: a gateway computes nothing, \`kvasir join\` takes it`,
+    );
 }
 
 /** @throws Error when host and port cannot be listened on */

@@ -1,0 +1,125 @@
+// Instances as processes of this one: `kvasir join` each, started anew when they die, ended when this process ends.
+import { type ChildProcess, spawn } from 'node:child_process';
+import { hostname } from 'node:os';
+import { fileURLToPath } from 'node:url';
+import type { InstanceDescription } from '../live/protocol.ts';
+import type { InstanceOptions, ServeOptions } from './options.ts';
+import { toFlag } from './options.ts';
+
+const command = fileURLToPath(new URL('./main.js', import.meta.url));
+const delayMsMin = 500;
+const delayMsMax = 30_000;
+/** Whoever has served for so long has not died of how it was started. */
+const soundMs = 60_000;
+/** To leave the cluster when it is asked to. */
+const leaveMs = 5_000;
+
+/** What a child tells its parent once it has joined. */
+export interface JoinedMessage {
+  readonly joined: InstanceDescription;
+}
+
+export class ChildInstances {
+  readonly #children: Child[];
+
+  constructor(nats: string, options: ServeOptions, instances: readonly InstanceOptions[], log: (line: string) => void) {
+    this.#children = instances.map((own, i) => {
+      const name = `${hostname()
+        .replace(/[^\w-]/g, '-')
+        .slice(0, 40)}-${process.pid}-${i}`;
+      return new Child(name, flagsOf(options, own, instances.length), { KVASIR_NATS: nats }, log);
+    });
+  }
+
+  /** Resolves once all have joined. @throws Error when one ends before: its own line says why */
+  joined(): Promise<readonly InstanceDescription[]> {
+    return Promise.all(this.#children.map((child) => child.joined));
+  }
+
+  /** Each says that it goes, and ends. */
+  async close(): Promise<void> {
+    await Promise.all(this.#children.map((child) => child.close()));
+  }
+}
+
+function flagsOf(options: ServeOptions, own: InstanceOptions, instances: number): readonly string[] {
+  const { model, weights, inputs, context, eviction, cluster } = options;
+  const threads = own.threads ?? Math.max(1, Math.floor(options.threads / instances));
+  const kvMemory = own.kvMemory ?? options.kvMemory;
+  const given = { model, weights, inputs, threads, context, kvMemory, eviction, cluster, role: own.role };
+  return Object.entries(given).flatMap(([name, value]) =>
+    value === undefined ? [] : [`--${toFlag(name)}`, String(value)],
+  );
+}
+
+class Child {
+  readonly joined: Promise<InstanceDescription>;
+  readonly #name: string;
+  readonly #flags: readonly string[];
+  readonly #env: Readonly<Record<string, string>>;
+  readonly #log: (line: string) => void;
+  #process: ChildProcess | undefined;
+  #delayMs = delayMsMin;
+  #timer: NodeJS.Timeout | undefined;
+  #closing = false;
+
+  constructor(
+    name: string,
+    flags: readonly string[],
+    env: Readonly<Record<string, string>>,
+    log: (line: string) => void,
+  ) {
+    this.#name = name;
+    this.#flags = flags;
+    this.#env = env;
+    this.#log = log;
+    this.joined = new Promise((resolve, reject) => this.#start(resolve, reject));
+    // Whoever awaits it sees the failure; nobody else has to.
+    this.joined.catch(() => {});
+  }
+
+  async close(): Promise<void> {
+    this.#closing = true;
+    clearTimeout(this.#timer);
+    const child = this.#process;
+    if (child === undefined) return;
+    const ended = new Promise((resolve) => child.once('exit', resolve));
+    child.kill('SIGTERM');
+    const impatience = setTimeout(() => child.kill('SIGKILL'), leaveMs);
+    await ended;
+    clearTimeout(impatience);
+  }
+
+  /** @param failed it has ended before it joined, and nobody has heard of it yet */
+  #start(joined: (description: InstanceDescription) => void, failed?: (error: Error) => void): void {
+    const startedMs = Date.now();
+    let joins = false;
+    const child = spawn(process.execPath, [command, 'join', '--name', this.#name, ...this.#flags], {
+      env: { ...process.env, ...this.#env },
+      // Over the channel it hears when this process is no more.
+      stdio: ['ignore', 'ignore', 'inherit', 'ipc'],
+      // What a terminal sends to all of a group would end it while this process still drains.
+      detached: true,
+    });
+    this.#process = child;
+    child.once('message', (message: JoinedMessage) => {
+      joins = true;
+      this.#log(`Instance ${this.#name} has joined as process ${child.pid}`);
+      joined(message.joined);
+    });
+    child.once('exit', (code, signal) => {
+      this.#process = undefined;
+      if (this.#closing) return;
+      const end = `Instance ${this.#name} has ended with ${signal ?? `code ${code}`}`;
+      if (!joins && failed !== undefined) failed(new Error(`Cannot serve: ${end}: the line above says why`));
+      else this.#startLater(end, Date.now() - startedMs);
+    });
+  }
+
+  #startLater(end: string, livedMs: number): void {
+    if (livedMs >= soundMs) this.#delayMs = delayMsMin;
+    this.#log(`${end}: it is started anew in ${this.#delayMs / 1000} s`);
+    this.#timer = setTimeout(() => this.#start(() => {}), this.#delayMs);
+    this.#delayMs = Math.min(delayMsMax, 2 * this.#delayMs);
+  }
+}

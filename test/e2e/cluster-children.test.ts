@@ -1,0 +1,75 @@
+// A whole cluster of one command: a gateway with instances as processes of its own, started anew when they die and gone when it is.
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { loadNative } from '../../src/kernel/native.ts';
+import { NatsServer, natsInstalled } from '../live/bus/nats-server.ts';
+import { type Answer, health, Stream } from './cluster.ts';
+import { type RunningServer, startServer, until } from './server.ts';
+
+/** Processes of instances, in the order in which they have joined. */
+const pidsOf = (server: RunningServer) =>
+  Array.from(server.output().matchAll(/has joined as process (\d+)/g), ([, pid]) => Number(pid));
+
+function isAlive(pid: number): boolean {
+  try {
+    return process.kill(pid, 0);
+  } catch {
+    return false;
+  }
+}
+
+if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefined)) {
+  it.skip('instances as processes of a gateway: needs nats-server and the native kernels', () => {});
+} else {
+  describe('instances as processes of a gateway', { timeout: 60_000 }, () => {
+    const folder = mkdtempSync(join(tmpdir(), 'kvasir-children-'));
+    const config = join(folder, 'cluster.yaml');
+    let nats: NatsServer;
+    let server: RunningServer;
+    let expected: Answer;
+    const answer = (at: RunningServer) => new Stream(at, 1, 40).answer;
+
+    beforeAll(async () => {
+      nats = await NatsServer.start('-js');
+      writeFileSync(
+        config,
+        `nats: ${nats.url}\nthreads: 2\nkv-memory: 64m\ncontext: 2048\ninstances:\n- {role: prefill}\n- {role: decode}\n`,
+      );
+      const alone = await startServer(['--threads', '1']);
+      expected = await answer(alone);
+      await alone.stop();
+      server = await startServer(['--config', config]);
+    });
+    afterAll(async () => {
+      server.process.kill('SIGKILL');
+      await nats.stop();
+      rmSync(folder, { recursive: true });
+    });
+
+    it('serve when the command says so, and are started anew when they are killed', async () => {
+      await until(async () => (await health(server)) === 2);
+      expect(await answer(server)).toEqual(expected);
+      const killed = pidsOf(server)[0] ?? 0;
+      process.kill(killed, 'SIGKILL');
+      await until(async () => pidsOf(server).length === 3 && (await health(server)) === 2);
+      expect(await answer(server)).toEqual(expected);
+      expect(server.output()).toMatch(/has ended with SIGKILL: it is started anew in 0.5 s/);
+    });
+
+    it.each(['SIGTERM', 'SIGKILL'] as const)('are gone when the gateway ends by %s', async (signal) => {
+      const other = await startServer(['--config', config]);
+      const pids = pidsOf(other);
+      expect(pids.map(isAlive)).toEqual([true, true]);
+      other.process.kill(signal);
+      await until(async () => !pids.some(isAlive));
+    });
+
+    it('end the command when they cannot start', async () => {
+      await expect(startServer(['--config', config, '--weights', 'q8'])).rejects.toThrow(
+        /the cluster has weights native, this one has q8[^]*Cannot serve: Instance \S+ has ended with code 1/,
+      );
+    });
+  });
+}
