@@ -35,7 +35,10 @@ const never = new Promise<void>(() => {});
 export function serveCommand(): Command {
   const command = new Command('serve').description('serve a model over an OpenAI-compatible endpoint');
   return addServedSloFlags(addClusterFlags(addModelFlags(command)))
-    .option('--instances <n>', 'instances that serve, each on a thread of its own, or with --nats a process (default: 1)')
+    .option(
+      '--instances <n>',
+      'instances that serve, each on a thread of its own, or with --nats a process (default: 1)',
+    )
     .addOption(
       new Option('--transport <way>', 'how keys and values go from one instance to another (default: memory)').choices(
         transports,
