@@ -36,7 +36,7 @@ interface DecodeBatch {
   readonly growthTokens: number;
   readonly capacityTokens: number;
   readonly blockTokens: number;
-  readonly cost: StepPredictor;
+  readonly cost: Pick<StepPredictor, 'predictUs'>;
   /** What those in it may wait for each token, the least of them. */
   readonly tbtUsMax: number;
 }

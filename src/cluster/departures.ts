@@ -1,5 +1,6 @@
 // Prompts computed here that go on elsewhere.
 
+import type { LayerRange } from '../policy/cost/step-shape.ts';
 import type { Push } from './hand-offs.ts';
 import type { InstanceIndex, PeerMessage, StepNumber } from './messages.ts';
 import type { GenerationEvent, RequestId } from './ports.ts';
@@ -20,8 +21,9 @@ interface Departure<Request, S> {
   readonly toLife: number | undefined;
   /** Whose keys and values go. */
   readonly tokens: number;
-  /** Instances that send a part each; undefined: this one sends all. */
+  /** Instances that send a range of the layers each, and which this one sends; undefined: all. */
   readonly senders: readonly InstanceIndex[] | undefined;
+  readonly range: LayerRange | undefined;
   /** Of the senders this one asks. */
   readonly asks: boolean;
   /** The other side has been asked for memory, and has given it. */
@@ -65,17 +67,18 @@ export class Departures<Request, S extends Served> {
     return count;
   }
 
-  /** @param group of instances that send a part each; one of them asks for memory */
+  /** @param group of instances that send a range of the layers each; the first of them asks for memory */
   add(
     request: Request,
     served: S,
     { to, life }: DecodeLeg,
-    group?: { readonly senders: readonly InstanceIndex[]; readonly asks: boolean },
+    group?: { readonly senders: readonly InstanceIndex[]; readonly range: LayerRange },
   ): void {
     const { length: tokens } = served.sequence;
-    const asks = group?.asks !== false;
+    const asks = group === undefined || group.range.index === 0;
+    const parts = { senders: group?.senders, range: group?.range };
     const state = { asks, asked: !asks, granted: false, streamed: 0, held: undefined };
-    this.#departures.set(served.id, { request, served, to, toLife: life, tokens, senders: group?.senders, ...state });
+    this.#departures.set(served.id, { request, served, to, toLife: life, tokens, ...parts, ...state });
   }
 
   /** One that decodes here stops, and all of it goes. */
@@ -183,7 +186,7 @@ export class Departures<Request, S extends Served> {
   }
 
   #stream(
-    { served, to, senders, tokens: promptTokens }: Departure<Request, S>,
+    { served, to, range, tokens: promptTokens }: Departure<Request, S>,
     from: number,
     end: number,
     step: StepNumber | undefined,
@@ -191,8 +194,7 @@ export class Departures<Request, S extends Served> {
   ): void {
     const { id } = served;
     const { table } = served.sequence;
-    const stages = senders?.length ?? 1;
-    this.#push({ kind: 'stream', id, to, from, tokens: end - from, promptTokens, table, step, held, stages });
+    this.#push({ kind: 'stream', id, to, from, tokens: end - from, promptTokens, table, step, held, range });
   }
 
   #send({ to }: Departure<Request, S>, message: PeerMessage<Request>): void {

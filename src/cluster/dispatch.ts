@@ -125,7 +125,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
     const predicted = verdict?.predicted;
     const { promptTokens } = size;
     for (const leg of legsOf(route)) this.#instances[leg].requests++;
-    const share = workUs === undefined ? undefined : { members: group?.members ?? [], workUs };
+    const share = workUs === undefined ? undefined : { members: group?.members ?? [], workUs, prefix: group?.prefix };
     const placed = decision && this.#placer.place(nowUs, request, promptTokens, decision, { decodeAt, share });
     if (decision !== undefined && inlineTokens === 0) this.roles.sent(decision.prefillUs);
     const jobTokens = job ? this.jobs.add(instance, size) : 0;

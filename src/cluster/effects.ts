@@ -3,14 +3,14 @@ import type { BlockJournal, BlockSnapshot } from '../policy/blocks/block-journal
 import type { BlockTable } from '../policy/blocks/block-table.ts';
 import type { SlotId } from '../policy/blocks/block-tier.ts';
 import type { SsdBlock } from '../policy/blocks/tier-moves.ts';
-import type { StepShape } from '../policy/cost/step-shape.ts';
+import type { LayerRange, StepShape } from '../policy/cost/step-shape.ts';
 import type { Step } from '../util/step.ts';
 import type { BlockFates, PlacementAccount } from './account.ts';
 import type { InstanceRole } from './dispatch.ts';
 import type { Prediction } from './gate.ts';
 import type { BorrowerEffect } from './lending/borrower.ts';
 import type { RemoteWork } from './lending/remote-work.ts';
-import type { InstanceIndex, PeerMessage, PipelineGroup, PrefixFetch, StepNumber } from './messages.ts';
+import type { Activations, InstanceIndex, PeerMessage, PipelineGroup, PrefixFetch, StepNumber } from './messages.ts';
 import type { Outgrows } from './migration/mover.ts';
 import type { PinId, PinOrder, PinState } from './pinning.ts';
 import type { GenerationEvent, GenerationRequest, RequestId } from './ports.ts';
@@ -49,8 +49,8 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
       /** Tokens whose keys and values come from host memory for it, and those of its own that go there: none of a step that only decodes. */
       readonly loadTokens: number;
       readonly storeTokens: number;
-      /** The step runs one of so many equal ranges of the layers. */
-      readonly stages: number;
+      /** Of the layers it runs these alone; undefined: all. */
+      readonly range: LayerRange | undefined;
       /** Attention over keys that lie with other instances; undefined: there are none. */
       readonly remote: readonly RemoteWork[] | undefined;
     }
@@ -61,7 +61,7 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
   | { readonly kind: 'send'; readonly to: InstanceIndex; readonly message: PeerMessage<Request> }
   /**
    * Keys and values of `tokens` more prompt tokens go to another instance: at once, or layer by layer as `step` computes them. With `held` they
-   * are the last ones: when all have arrived, tell the other instance `landed`, with `held`. Those of one of `stages` equal ranges of the layers.
+   * are the last ones: when all have arrived, tell the other instance `landed`, with `held`. Those of a `range` of the layers, or of all.
    */
   | {
       readonly kind: 'stream';
@@ -75,16 +75,10 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
       readonly table: BlockTable;
       readonly step: StepNumber | undefined;
       readonly held: readonly GenerationEvent[] | undefined;
-      readonly stages: number;
+      readonly range: LayerRange | undefined;
     }
-  /** What a range of the layers made of `tokens` prompt tokens goes to the member of a group that runs the next: tell it `activations` up to `upTo`. */
-  | {
-      readonly kind: 'pass';
-      readonly id: RequestId;
-      readonly to: InstanceIndex;
-      readonly tokens: number;
-      readonly upTo: number;
-    }
+  /** What a range of the layers made of a chunk goes to the member of a group that runs the next: tell it `activations`. */
+  | { readonly kind: 'pass'; readonly id: RequestId; readonly to: InstanceIndex; readonly chunk: Activations }
   /** The other instance of a hand-off may write to these pages, in the order of `LandingLayout`: before the `reserved` that tells it so is sent. */
   | { readonly kind: 'openLanding'; readonly id: RequestId; readonly pages: Int32Array }
   /** It may write no more, and is not writing any more when this has been carried out. */
@@ -96,6 +90,8 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
       readonly to: InstanceIndex;
       readonly tokens: number;
       readonly blocks: number;
+      /** Of these layers alone; undefined: of all. */
+      readonly range: LayerRange | undefined;
     }
   /** Read `blocks` blocks of SSD into host memory: then all of the request's prompt before block `to` is there. Answer with `loaded`. `what`: which, where contents are real. */
   | {

@@ -1,6 +1,6 @@
 // The step that an instance has in flight, and when it is worth an abort.
 import type { Sequence } from '../policy/batching/sequence.ts';
-import type { StepShape } from '../policy/cost/step-shape.ts';
+import type { LayerRange, StepShape } from '../policy/cost/step-shape.ts';
 import type { InstanceEffect } from './effects.ts';
 import type { StepNumber } from './messages.ts';
 import type { Served } from './work.ts';
@@ -13,8 +13,8 @@ export interface PlannedStep<S> {
   readonly stepsMax: number;
   /** All its rows are those of batch jobs. */
   readonly background: boolean;
-  /** More than 1: a chunk of a prompt of which so many instances run a range of the layers each. */
-  readonly stages: number;
+  /** A chunk of a prompt of which each of several instances runs a range of the layers; undefined: the step runs all. */
+  readonly range: LayerRange | undefined;
 }
 
 export interface InFlight<S> extends PlannedStep<S> {
@@ -36,14 +36,14 @@ const runStepUsMax = 0.9 * abortDecodeUsMin;
 
 /** Field by field: a spread takes as long as the rest of planning a step. */
 export function begun<S>(planned: PlannedStep<S>, step: StepNumber, nowUs: number): InFlight<S> {
-  const { predictedUs, shape, requests, stepsMax, background, stages } = planned;
+  const { predictedUs, shape, requests, stepsMax, background, range } = planned;
   return {
     predictedUs,
     shape,
     requests,
     stepsMax: predictedUs > runStepUsMax ? 1 : stepsMax,
     background,
-    stages,
+    range,
     step,
     startedUs: nowUs,
     ending: false,
@@ -61,7 +61,7 @@ type RunStep<Plan> = Extract<InstanceEffect<Plan>, { kind: 'runStep' }>;
 
 /** For the driver. */
 export function runStep<Plan>(
-  { step, predictedUs, shape, stepsMax, stages, background }: InFlight<unknown>,
+  { step, predictedUs, shape, stepsMax, range, background }: InFlight<unknown>,
   plan: Plan,
   traffic: Pick<RunStep<Plan>, 'loadTokens' | 'storeTokens'>,
   remote: RunStep<Plan>['remote'],
@@ -77,7 +77,7 @@ export function runStep<Plan>(
     background,
     loadTokens,
     storeTokens,
-    stages,
+    range,
     remote,
   };
 }

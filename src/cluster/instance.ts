@@ -104,7 +104,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     );
     const { departures } = this.handOffs;
     this.#stages = new Stages(
-      { ...config, work: this.#work, roster: this.roster, totals: this.#totals, departures },
+      { ...config, work: this.#work, cache: this.#cache, roster: this.roster, totals: this.#totals, departures },
       {
         push: (effect) => this.#effects.push(effect),
         serve: (request) => this.#work.serve(request, this.#arrivalNumber++),
@@ -231,11 +231,11 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     const reports = event.kind === 'wake' && this.#presence.isDue(nowUs);
     if (reports) for (const asking of [this.handOffs.departures, this.#stages]) asking.askAgain();
     if (reports) this.mover?.askAgain();
+    const waits = this.#batcher.waiting.length > 0 || !this.#stages.isEmpty;
     if (this.#launcher.flight === undefined) {
       this.#presence.count(this.roster, this.handOffs.departures);
       this.#launcher.next(nowUs);
-    } else if (!('step' in event) && (this.#batcher.waiting.length > 0 || !concernsPrefixes(event)))
-      this.#launcher.endRun();
+    } else if (!('step' in event) && (waits || !concernsPrefixes(event))) this.#launcher.endRun();
     // Who was let in made way for the next: not only when a step ends, of which a run of equal ones has one.
     this.#prefixes.loads.advance(nowUs, this.#batcher.waiting);
     this.#prefixes.writeSsd();
@@ -326,9 +326,9 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#cache.lower?.readEnded();
     if (event.kind === 'stepDone') {
       const stepUs = event.stepUs ?? [nowUs - flight.startedUs];
-      if (flight.stages === 1) this.#config.cost.observe(flight.shape, stepUs);
-      if (flight.stages === 1) this.#stages.otherRan(stepUs);
-      (flight.stages === 1 ? this.#results : this.#stages).commit(nowUs, flight, event.result, stepUs);
+      if (flight.range === undefined) this.#config.cost.observe(flight.shape, stepUs);
+      if (flight.range === undefined) this.#stages.otherRan(stepUs);
+      (flight.range === undefined ? this.#results : this.#stages).commit(nowUs, flight, event.result, stepUs);
     }
     if (event.kind === 'stepFailed') this.#effects.push(this.#results.failAll(nowUs, flight, event.message));
     this.roster.stepEnded(flight.requests);

@@ -77,7 +77,7 @@ export class Launcher<Request extends { readonly id: RequestId }, S extends Serv
     const traffic = hostTraffic.planned(planned);
     const { background } = planned[0];
     const stepsMax = this.#stepsMax(requests);
-    this.#run(nowUs, { predictedUs, shape, requests, stepsMax, stages: 1, background }, traffic);
+    this.#run(nowUs, { predictedUs, shape, requests, stepsMax, range: undefined, background }, traffic);
   }
 
   /** The next chunk of a prompt that a group computes, if one is ready. */
@@ -89,9 +89,9 @@ export class Launcher<Request extends { readonly id: RequestId }, S extends Serv
 
   #run(nowUs: number, planned: PlannedStep<S>, traffic = nothingMoved): void {
     const { work, borrower, handOffs } = this.#parts;
-    const { requests, stages } = planned;
+    const { requests, range } = planned;
     this.#flight = begun(planned, ++this.#steps, nowUs);
-    const plan = work.plan(stages > 1 ? [] : requests);
+    const plan = work.plan(range === undefined ? requests : []);
     this.#push(runStep(this.#flight, plan, traffic, borrower?.remoteWork(requests)));
     borrower?.planned(planned);
     if (handOffs.departures.size > 0) handOffs.departures.launched(this.#steps);

@@ -9,6 +9,7 @@ import { type HostLink, HostPrefill } from '../policy/cost/host-link.ts';
 import { ModelPredictor } from '../policy/cost/model-predictor.ts';
 import { ChunkedPrefill, type PrefillPredictor } from '../policy/cost/prefill.ts';
 import type { StepCostModel } from '../policy/cost/roofline.ts';
+import { type LayerRange, layersOf } from '../policy/cost/step-shape.ts';
 import type { PipelineSettings } from '../policy/pipeline/group.ts';
 import { PipelinedPrefill } from '../policy/pipeline/pipelined-prefill.ts';
 import type { TransferEnd } from '../policy/placement/transfer-times.ts';
@@ -268,6 +269,7 @@ const noBlocks: BlockChain = { blocks: 0, words: new Uint32Array(0) };
 const anyToken = new Int32Array(1);
 
 export type { HostLink, StepCostModel };
+export { type LayerRange, layersOf };
 
 /** An instance whose steps are only timed. */
 export type LengthInstance = Instance<LengthRequest, ServedLengths, undefined, undefined>;

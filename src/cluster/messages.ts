@@ -2,6 +2,7 @@
 import type { BlockChain } from '../policy/blocks/block-chain.ts';
 import type { BlockJournal, BlockSnapshot } from '../policy/blocks/block-journal.ts';
 import type { SlotId } from '../policy/blocks/block-tier.ts';
+import type { LayerRange } from '../policy/cost/step-shape.ts';
 import type { StepResult } from '../util/step.ts';
 import type { InstanceRole } from './dispatch.ts';
 import type { MoveNumber } from './lending/block-moves.ts';
@@ -26,7 +27,14 @@ export type PeerMessage<Request = GenerationRequest> =
 /** Of a request that starts behind a prefix which another instance has. */
 export type PrefixMessage =
   /** To that one: send the chain's blocks from `from` on. Doubled: one is sent. After `unwanted`: sent for nobody, and dropped there. Lost: the one that asked loses patience. */
-  | { readonly kind: 'fetch'; readonly id: RequestId; readonly chain: BlockChain; readonly from: number }
+  | {
+      readonly kind: 'fetch';
+      readonly id: RequestId;
+      readonly chain: BlockChain;
+      readonly from: number;
+      /** Of these layers alone; undefined: of all. */
+      readonly range?: LayerRange | undefined;
+    }
   /** To the one that asked: they are not here, or not any more. Doubled or unknown: nothing to do. Lost: as for `fetch`. */
   | { readonly kind: 'missing'; readonly id: RequestId }
   /** To the one that sends: stop. Unknown: it has left. Lost: it is sent for nobody. */
@@ -40,11 +48,26 @@ export interface PrefixFetch {
   readonly patienceUs: number;
 }
 
+/** A prefix, `blocks` long, that an instance has, of which each member of a group gets its layers. */
+export interface GroupPrefix {
+  readonly from: InstanceIndex;
+  readonly blocks: number;
+}
+
+/** What a range of the layers made of a chunk. */
+export interface Activations {
+  readonly from: number;
+  readonly tokens: number;
+  readonly cachedTokens: number;
+}
+
 /** Who computes a prompt together, each a range of the layers, in the order of these; what comes then happens at `decodeAt`. */
 export interface PipelineGroup {
   readonly members: readonly InstanceIndex[];
   readonly chunkTokens: number;
   readonly decodeAt: InstanceIndex;
+  /** Undefined: the whole prompt is computed. */
+  readonly prefix?: GroupPrefix | undefined;
   /** Which start of that one is meant, where it is known. */
   readonly decodeLife?: number | undefined;
 }
@@ -59,8 +82,8 @@ export type PipelineMessage<Request = GenerationRequest> =
       readonly group: PipelineGroup;
       readonly index: number;
     }
-  /** To the first member: memory is kept. When all have said so, it begins. Doubled or late: nothing to do. Lost: as for `enlist`. */
-  | { readonly kind: 'enlisted'; readonly id: RequestId }
+  /** To the first member: memory is kept, and so many leading tokens need not be computed. When all have said so, it begins behind the least of these. Doubled or late: nothing to do. Lost: as for `enlist`. */
+  | { readonly kind: 'enlisted'; readonly id: RequestId; readonly cachedTokens: number }
   /** To the first member: there is no memory. It computes the prompt alone. Doubled or late: nothing to do. Lost: as for `enlist`. */
   | { readonly kind: 'unable'; readonly id: RequestId }
   /** To the other members: let go. Unknown: an `enlist` that comes later is refused. Lost: memory is kept until the prompt is where it decodes, or over. */
@@ -156,8 +179,8 @@ export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =
   | { readonly kind: 'instanceLost'; readonly instance: InstanceIndex }
   /** It is `nextUs`. */
   | { readonly kind: 'wake' }
-  /** The member before this one in a group has done its layers for the prompt's first `tokens` tokens. Late, doubled or unknown: nothing to do. */
-  | { readonly kind: 'activations'; readonly id: RequestId; readonly tokens: number }
+  /** The member before this one in a group has done its layers for the prompt's tokens `from..tokens`; the first `cachedTokens` of all it does not compute. Late, doubled or unknown: nothing to do. */
+  | ({ readonly kind: 'activations'; readonly id: RequestId } & Activations)
   /** A request that outgrows this instance's memory goes on at `to`, whose start `life` is meant: send all of it. Doubled: nothing more. Ended or preempted: nothing to do. Lost: `outgrows` is said again. */
   | {
       readonly kind: 'migrate';

@@ -33,7 +33,8 @@ export function hearPeers<Request extends { readonly id: RequestId }, S extends 
     return handOffs.arrivals.land(from, id, held) ? undefined : `landed: request ${id} is not expected`;
   }
   if (event.kind === 'activations')
-    return stages.feed(event.id, event.tokens) ? undefined : `activations: request ${event.id} waits for none`;
+    return stages.feed(event) ? undefined : `activations: request ${event.id} waits for none`;
+  if (event.kind === 'loaded' && stages.prefixes.came(event.id, event.source, event.to)) return undefined;
   const why = prefixes.tell(event);
   return why === undefined ? undefined : `${event.kind}: ${why}`;
 }
@@ -51,8 +52,10 @@ function hearMessage<Request extends { readonly id: RequestId }, S extends Serve
   step: StepNumber | undefined,
 ): string | undefined {
   switch (message.kind) {
-    case 'fetch':
     case 'missing':
+      if (stages.prefixes.came(message.id, from, 0)) return undefined;
+      return prefixes.hear(from, message);
+    case 'fetch':
     case 'unwanted':
       return prefixes.hear(from, message);
     case 'enlist':

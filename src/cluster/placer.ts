@@ -2,16 +2,21 @@
 import type { BlockChain } from '../policy/blocks/block-chain.ts';
 import type { BlockJournal, BlockSnapshot } from '../policy/blocks/block-journal.ts';
 import type { PrefillPredictor } from '../policy/cost/prefill.ts';
-import { chooseGroup, type GroupChoice, type PipelineSettings } from '../policy/pipeline/group.ts';
+import { chooseGroup, type GroupChoice, type KnownPrefix, type PipelineSettings } from '../policy/pipeline/group.ts';
 import type { PipelinedPrefill } from '../policy/pipeline/pipelined-prefill.ts';
-import { Placement, type PlacementDecision, type PlacementSettings } from '../policy/placement/placement.ts';
+import {
+  longestMatch,
+  Placement,
+  type PlacementDecision,
+  type PlacementSettings,
+} from '../policy/placement/placement.ts';
 import { PrefillQueues } from '../policy/placement/prefill-queues.ts';
 import { PrefixIndex, PrefixMatches } from '../policy/placement/prefix-index.ts';
 import type { Replication } from '../policy/placement/replica-table.ts';
 import { type TransferConfig, TransferTimes } from '../policy/placement/transfer-times.ts';
 import { wideZero } from '../util/wide-zero.ts';
 import type { BlockFates, Considered } from './account.ts';
-import type { InstanceIndex, PrefixFetch } from './messages.ts';
+import type { GroupPrefix, InstanceIndex, PrefixFetch } from './messages.ts';
 
 export type { PipelineSettings, PlacementSettings };
 
@@ -71,6 +76,7 @@ export interface Placed {
 interface GroupShare {
   readonly members: readonly InstanceIndex[];
   readonly workUs: number;
+  readonly prefix: GroupPrefix | undefined;
 }
 
 export class Placer<Request> {
@@ -157,12 +163,48 @@ export class Placer<Request> {
   }
 
   /** Who would compute the prompt that was asked about last sooner, together, than whoever it would go to; undefined: nobody. */
-  group(promptTokens: number, decision: PlacementDecision): GroupChoice | undefined {
+  group(
+    promptTokens: number,
+    decision: PlacementDecision,
+  ): { readonly choice: GroupChoice; readonly prefix: GroupPrefix | undefined } | undefined {
     const { pipeline, blockTokens = 1 } = this.#config ?? plain;
     if (pipeline === undefined) return undefined;
     const cachedTokens = (decision.ownBlocks + decision.fetchedBlocks) * blockTokens;
     const alone = { ...decision, cachedTokens };
-    return chooseGroup(promptTokens, alone, this.#view, this.#queues.pending, pipeline, this.#groupPrefills);
+    const known = this.#longestPrefix(blockTokens);
+    const { pending } = this.#queues;
+    const choice = chooseGroup(promptTokens, alone, this.#view, pending, pipeline, this.#groupPrefills, known);
+    if (choice === undefined) return undefined;
+    const uses = known !== undefined && choice.cachedTokens > 0;
+    return { choice, prefix: uses ? { from: known.from, blocks: known.blocks } : undefined };
+  }
+
+  /** Of the prompt that was asked about last, from whoever has most; where prefixes move. */
+  #longestPrefix(blockTokens: number): (KnownPrefix & GroupPrefix) | undefined {
+    const matches = this.#matches;
+    const transfers = this.#transfers;
+    if (matches === undefined || transfers === undefined || this.#placement.kind !== 'cache-aware') return undefined;
+    const from = longestMatch(matches, { backlogUs: (each) => transfers.backlogUs(this.#nowUs, each) });
+    if (from === undefined) return undefined;
+    const blocks = matches.blocks[from];
+    const transferUs = (members: readonly InstanceIndex[]) => {
+      const tokens = (this.#lackedBlocks(members, blocks) * blockTokens) / members.length;
+      return tokens === 0 ? 0 : transfers.predictUs(this.#nowUs, from, members[0], tokens);
+    };
+    return { from, blocks, tokens: blocks * blockTokens, transferUs };
+  }
+
+  /** Each of the members gets its layers. */
+  #sends(nowUs: number, members: readonly InstanceIndex[], { from, blocks }: GroupPrefix): void {
+    for (const member of members) {
+      const tokens = (this.#lackedBlocks([member], blocks) * (this.#config?.blockTokens ?? 1)) / members.length;
+      if (tokens > 0) this.#transfers?.add(nowUs, from, member, tokens);
+    }
+  }
+
+  /** Of the first `blocks` of the prompt that was asked about last, what the members have not, each. */
+  #lackedBlocks(members: readonly InstanceIndex[], blocks: number): number {
+    return members.reduce((sum, i) => sum + Math.max(0, blocks - (this.#matches?.blocks[i] ?? 0)), 0);
   }
 
   /** What an instance has of the prompt that was asked about last. */
@@ -218,6 +260,7 @@ export class Placer<Request> {
     const helpers = share?.members.slice(1) ?? nobody;
     if (from !== undefined)
       this.#transfers?.add(nowUs, from, instance, fetchedBlocks * (this.#config?.blockTokens ?? 1));
+    if (share?.prefix !== undefined) this.#sends(nowUs, share.members, share.prefix);
     this.#placed++;
     const computing = new Set(share?.members ?? [instance]);
     for (const member of computing) {

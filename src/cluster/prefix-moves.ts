@@ -36,7 +36,7 @@ export class PrefixMoves<Request, S extends Served> {
     this.#stagings = new PrefixStagings(cache, {
       push,
       spares,
-      send: (to, id, chain, from) => void this.sends.send(to, id, chain, from),
+      send: (to, id, order) => void this.sends.send(to, id, order),
     });
     this.loads = new PrefixLoads(cache, {
       ask: (served, part, landing) => this.#ask(served, part, landing),
@@ -86,8 +86,8 @@ export class PrefixMoves<Request, S extends Served> {
     const { id } = message;
     switch (message.kind) {
       case 'fetch':
-        if (this.#stagings.begin(from, id, message.chain, message.from)) return undefined;
-        return this.sends.send(from, id, message.chain, message.from) ? undefined : `request ${id} is being served`;
+        if (this.#stagings.begin(from, id, message)) return undefined;
+        return this.sends.send(from, id, message) ? undefined : `request ${id} is being served`;
       case 'missing':
         return this.loads.arrive(id, from, 0) ? undefined : `request ${id} does not wait for it`;
       case 'unwanted':

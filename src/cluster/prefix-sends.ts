@@ -2,9 +2,17 @@
 import type { BlockCache } from '../policy/blocks/block-cache.ts';
 import type { BlockChain } from '../policy/blocks/block-chain.ts';
 import { type HeldPrefix, holdPrefix, type Spares } from '../policy/blocks/moving-prefix.ts';
+import type { LayerRange } from '../policy/cost/step-shape.ts';
 import type { InstanceEffect } from './effects.ts';
 import type { InstanceIndex } from './messages.ts';
 import type { RequestId } from './ports.ts';
+
+/** Blocks `from..` of the chain, of some layers or all. */
+export interface PrefixOrder {
+  readonly chain: BlockChain;
+  readonly from: number;
+  readonly range?: LayerRange | undefined;
+}
 
 /** The instance, as its sends see it. */
 interface Owner {
@@ -29,7 +37,7 @@ export class PrefixSends {
   }
 
   /** Blocks `from..` of the chain are wanted. False when they are being sent already. */
-  send(to: InstanceIndex, id: RequestId, chain: BlockChain, from: number): boolean {
+  send(to: InstanceIndex, id: RequestId, { chain, from, range }: PrefixOrder): boolean {
     const key = keyOf(to, id);
     if (this.#sending.has(key)) return false;
     const held = holdPrefix(this.#cache, chain, from, this.#owner.spares);
@@ -39,7 +47,8 @@ export class PrefixSends {
     }
     this.#sending.set(key, held);
     const { blocks } = held;
-    this.#owner.push({ kind: 'streamPrefix', id, to, tokens: (blocks - from) * this.#cache.blockTokens, blocks });
+    const tokens = (blocks - from) * this.#cache.blockTokens;
+    this.#owner.push({ kind: 'streamPrefix', id, to, tokens, blocks, range });
     return true;
   }
 

@@ -1,12 +1,12 @@
 // Prefixes that other instances ask for and SSD holds: read into host memory first.
 import type { BlockCache } from '../policy/blocks/block-cache.ts';
-import type { BlockChain } from '../policy/blocks/block-chain.ts';
 import type { SlotId } from '../policy/blocks/block-tier.ts';
 import { type Landing, landPrefix, type Spares } from '../policy/blocks/moving-prefix.ts';
 import type { SsdBlock } from '../policy/blocks/tier-moves.ts';
 import type { InstanceEffect } from './effects.ts';
 import type { InstanceIndex } from './messages.ts';
 import type { RequestId } from './ports.ts';
+import type { PrefixOrder } from './prefix-sends.ts';
 
 interface Staging {
   readonly landing: Landing;
@@ -21,7 +21,7 @@ interface Owner {
   readonly push: (effect: InstanceEffect<never, never>) => void;
   readonly spares: Spares;
   /** All of it that is here is in host memory. */
-  readonly send: (to: InstanceIndex, id: RequestId, chain: BlockChain, from: number) => void;
+  readonly send: (to: InstanceIndex, id: RequestId, order: PrefixOrder) => void;
 }
 
 export class PrefixStagings {
@@ -36,7 +36,7 @@ export class PrefixStagings {
   }
 
   /** Blocks `from..` of the chain are wanted. False when SSD holds no more of them than memory, or there is no room. */
-  begin(to: InstanceIndex, id: RequestId, wanted: BlockChain, from: number): boolean {
+  begin(to: InstanceIndex, id: RequestId, { chain: wanted, from, range }: PrefixOrder): boolean {
     const { lower } = this.#cache;
     if (lower?.ssd === undefined) return false;
     const name = nameOf(to, id);
@@ -48,7 +48,7 @@ export class PrefixStagings {
     const landing = landPrefix(this.#cache, chain, here, end, this.#owner.spares);
     if (landing === undefined) return false;
     const { blocks, to: readTo } = lower.readSsd(chain, here, end, landing);
-    const send = () => this.#owner.send(to, id, chain, from);
+    const send = () => this.#owner.send(to, id, { chain, from, range });
     this.#stagings.set(name, { landing, from: here, to: end, blocks, send });
     this.#owner.push({
       kind: 'readSsd',

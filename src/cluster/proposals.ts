@@ -1,6 +1,5 @@
 // Where a request would go, and what it would meet there: looking changes nothing.
 
-import type { GroupChoice } from '../policy/pipeline/group.ts';
 import { nothingFetched, type PlacementDecision } from '../policy/placement/placement.ts';
 import type { BatchJobs } from './batch-jobs.ts';
 import type { Gate, Verdict } from './gate.ts';
@@ -29,12 +28,15 @@ interface Inline extends PlacementDecision {
   readonly tokens: number;
 }
 
+type Grouped = NonNullable<ReturnType<Placer<unknown>['group']>>;
+
 /** The way of a prompt that a group computes. */
-function together({ members, chunkTokens, queueUs, prefillUs }: GroupChoice, alone: Route) {
+function together({ choice, prefix }: Grouped, alone: Route) {
+  const { members, chunkTokens, queueUs, waitUs, prefillUs } = choice;
   const [instance] = members;
   const { decodeAt = instance } = alone;
-  const decision: PlacementDecision = { ...nothingFetched, instance, queueUs, waitUs: queueUs, prefillUs };
-  return { decision, route: { instance, decodeAt, group: { members, chunkTokens, decodeAt } } };
+  const decision: PlacementDecision = { ...nothingFetched, instance, queueUs, waitUs, prefillUs };
+  return { decision, route: { instance, decodeAt, group: { members, chunkTokens, prefix, decodeAt } } };
 }
 
 interface Parts<Request> {
@@ -61,8 +63,8 @@ export class Proposals<Request> {
     const inline = elsewhere && this.#inline(nowUs, request, size);
     const alone =
       inline === undefined ? this.#route(nowUs, elsewhere, size) : { instance: inline.instance, decodeAt: undefined };
-    const choice = elsewhere && alone?.decodeAt !== undefined && placer.group(size.promptTokens, elsewhere);
-    const { decision, route } = choice ? together(choice, alone) : { decision: inline ?? elsewhere, route: alone };
+    const grouped = elsewhere && alone?.decodeAt !== undefined && placer.group(size.promptTokens, elsewhere);
+    const { decision, route } = grouped ? together(grouped, alone) : { decision: inline ?? elsewhere, route: alone };
     const verdict =
       decision &&
       gate.look(nowUs, request, {
@@ -72,7 +74,7 @@ export class Proposals<Request> {
         inline: inline !== undefined,
         member: route && decoderOf(route, roles),
       });
-    const workUs = choice ? choice.workUs : undefined;
+    const workUs = grouped ? grouped.choice.workUs : undefined;
     return { size, decision, route, verdict, workUs, inlineTokens: inline?.tokens ?? 0, job: false };
   }
 

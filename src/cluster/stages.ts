@@ -1,14 +1,16 @@
 // The stages of chunked pipeline prefill at one instance: prompts of which it runs a range of the layers, chunk by chunk, as one of a group.
 import { outranks } from '../policy/batching/sequence.ts';
 import { awaitedUs, type BatchLimits } from '../policy/batching/step-budget.ts';
-import type { StepPredictor, StepShape } from '../policy/cost/step-shape.ts';
+import type { BlockCache } from '../policy/blocks/block-cache.ts';
+import type { LayerRange, StepPredictor, StepShape } from '../policy/cost/step-shape.ts';
 import type { DecodeLeg, Departures } from './departures.ts';
 import type { Push } from './hand-offs.ts';
 import type { InFlight, PlannedStep } from './in-flight.ts';
 import type { InstanceTotals } from './instance-totals.ts';
-import type { InstanceIndex, PipelineGroup, PipelineMessage } from './messages.ts';
+import type { Activations, InstanceIndex, PipelineGroup, PipelineMessage } from './messages.ts';
 import type { GenerationEvent, RequestId } from './ports.ts';
 import type { Roster } from './roster.ts';
+import { StagePrefixes } from './stage-prefixes.ts';
 import type { Served, StepRun, Work } from './work.ts';
 
 interface Stage<Request, S> {
@@ -19,14 +21,20 @@ interface Stage<Request, S> {
   readonly index: number;
   /** Leading tokens whose inputs are here. */
   ready: number;
+  /** Chunks that have come before those before them: from, to. */
+  readonly came: Map<number, number>;
   /** It keeps blocks. */
   began: boolean;
-  /** Of the first one: members that have not said yet that they keep memory. */
+  /** Leading tokens whose keys and values are here, of its layers; undefined: they are on their way. */
+  cachedTokens: number | undefined;
+  /** Of the first one: members (itself among them) that have not said yet what they have, and what all others have at least. */
   readonly awaited: Set<InstanceIndex>;
+  allHave: number;
 }
 
 interface Parts<Request, S extends Served, Plan, Result> {
   readonly work: Work<Request, S, Plan, Result>;
+  readonly cache: BlockCache;
   readonly roster: Roster<S>;
   readonly totals: InstanceTotals;
   readonly cost: StepPredictor;
@@ -60,11 +68,17 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
   /** What later prompts are owed of the time, up to a step of theirs. */
   #laterUs = 0;
   readonly #turnUs: number;
+  readonly prefixes: StagePrefixes<Request>;
 
   constructor(parts: Parts<Request, S, Plan, Result>, owner: Owner<Request, S>) {
     this.#parts = parts;
+    this.prefixes = new StagePrefixes(parts.cache, owner.push);
     this.#owner = owner;
     this.#turnUs = awaitedUs(parts.limits);
+  }
+
+  get isEmpty(): boolean {
+    return this.#stages.size === 0;
   }
 
   /** Is there a chunk that comes before the instance's own prompts? Those that came later have had their share. */
@@ -106,18 +120,28 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
     const served = this.#owner.serve(request);
     served.sequence.cachedTokens = 0;
     this.#parts.roster.hold(served);
-    const stage = { request, served, group, index, ready: 0, began: false, awaited: new Set<InstanceIndex>() };
+    const awaited = new Set<InstanceIndex>();
+    const parts = { request, served, group, index, came: new Map<number, number>() };
+    const stage = {
+      ...parts,
+      ready: 0,
+      began: false,
+      cachedTokens: undefined,
+      awaited,
+      allHave: Number.MAX_SAFE_INTEGER,
+    };
     this.#stages.set(request.id, stage);
     return stage;
   }
 
   /** Keeps blocks for a share of the layers; false when there is no room. */
   #begin(stage: Stage<Request, S>): boolean {
-    const { request, served, group, index } = stage;
-    const tokens = Math.ceil(served.sequence.promptLength / group.members.length);
+    const { request, served, group } = stage;
+    const range = rangeOf(stage);
+    const tokens = Math.ceil(served.sequence.promptLength * this.#parts.cost.layerShare(range));
     if (!this.#parts.roster.keep(served, tokens)) return false;
     stage.began = true;
-    this.#parts.departures.add(request, served, legOf(group), { senders: group.members, asks: index === 0 });
+    this.#parts.departures.add(request, served, legOf(group), { senders: group.members, range });
     return true;
   }
 
@@ -140,19 +164,43 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
   }
 
   #enlistAll(stage: Stage<Request, S>): void {
-    const { served, group, awaited } = stage;
-    stage.ready = served.sequence.promptLength;
-    for (const member of group.members.slice(1)) awaited.add(member);
+    const { group, awaited } = stage;
+    for (const member of group.members) awaited.add(member);
     this.#enlist(stage);
+    this.#look(stage, (tokens) => this.#have(stage, group.members[0], tokens));
   }
 
   #enlist({ request, group, awaited }: Stage<Request, S>): void {
-    for (const member of awaited)
-      this.#send(member, { kind: 'enlist', id: request.id, request, group, index: group.members.indexOf(member) });
+    for (const [index, member] of group.members.entries())
+      if (index > 0 && awaited.has(member))
+        this.#send(member, { kind: 'enlist', id: request.id, request, group, index });
   }
 
-  /** Members that have not answered are asked again. */
+  /** @param here what it has of the prefix is here, or will not come */
+  #look(stage: Stage<Request, S>, here: (tokens: number) => void): void {
+    const { served, group } = stage;
+    const has = (tokens: number) => {
+      stage.cachedTokens = tokens;
+      here(tokens);
+    };
+    if (group.prefix === undefined) has(0);
+    else this.prefixes.want(served.id, served.sequence.chain, group.prefix, rangeOf(stage), has);
+  }
+
+  /** A member keeps memory. All do: the prompt is computed behind what they all have of it. False when that was known. */
+  #have(stage: Stage<Request, S>, member: InstanceIndex, tokens: number): boolean {
+    const { awaited, served } = stage;
+    if (!awaited.delete(member)) return false;
+    stage.allHave = Math.min(stage.allHave, tokens);
+    if (awaited.size > 0) return true;
+    beginAt(stage, stage.allHave);
+    stage.ready = served.sequence.promptLength;
+    return true;
+  }
+
+  /** Members that have not answered are asked again; prefixes that have not come may be lost. */
   askAgain(): void {
+    this.prefixes.giveUp();
     for (const stage of this.#stages.values()) this.#enlist(stage);
   }
 
@@ -164,7 +212,9 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
       case 'enlist':
         return this.#enlisted(from, message);
       case 'enlisted':
-        return stage?.awaited.delete(from) === true ? undefined : `request ${id} does not wait for that`;
+        return stage !== undefined && this.#have(stage, from, message.cachedTokens)
+          ? undefined
+          : `request ${id} does not wait for that`;
       case 'unable':
         if (stage?.awaited.has(from) !== true) return `request ${id} does not wait for that`;
         for (const member of stage.group.members.slice(1))
@@ -186,34 +236,45 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
     { id, request, group, index }: Extract<PipelineMessage<Request>, { kind: 'enlist' }>,
   ): string | undefined {
     const { roster } = this.#parts;
-    const known = roster.has(id);
-    const keeps = known || (!roster.hasLeft(id) && this.#help(this.#add(request, group, index)));
-    // One that comes again is answered alike.
-    if (!keeps) roster.bar(id);
-    this.#send(from, keeps ? { kind: 'enlisted', id } : { kind: 'unable', id });
-    return known ? `request ${id} is here already` : undefined;
-  }
-
-  /** False, and it has left, when there is no room. */
-  #help(stage: Stage<Request, S>): boolean {
-    const begins = this.#begin(stage);
-    if (!begins) this.#leave(stage.request.id, stage);
-    return begins;
+    const answer = (cachedTokens: number) => this.#send(from, { kind: 'enlisted', id, cachedTokens });
+    if (roster.has(id)) {
+      // One that comes again is answered alike, once its prefix is here.
+      const stage = this.#stages.get(id);
+      if (stage === undefined || stage.cachedTokens !== undefined) answer(stage?.cachedTokens ?? 0);
+      return `request ${id} is here already`;
+    }
+    const stage = roster.hasLeft(id) ? undefined : this.#add(request, group, index);
+    if (stage !== undefined && this.#begin(stage)) {
+      this.#look(stage, answer);
+      return undefined;
+    }
+    if (stage !== undefined) this.#leave(id, stage);
+    roster.bar(id);
+    this.#send(from, { kind: 'unable', id });
+    return undefined;
   }
 
   /** Before anything was computed. */
   #leave(id: RequestId, { served }: Stage<Request, S>): void {
     this.#stages.delete(id);
+    this.prefixes.drop(id);
     this.#parts.departures.drop(id);
     this.#parts.roster.silence(id);
     this.#parts.roster.remove(served, false);
   }
 
-  /** Inputs of the first `tokens` tokens are here. False when nobody waits for them. */
-  feed(id: RequestId, tokens: number): boolean {
+  /** Inputs of the tokens `from..tokens` are here. False when nobody waits for them. */
+  feed({ id, from, tokens, cachedTokens }: { readonly id: RequestId } & Activations): boolean {
     const stage = this.#stages.get(id);
-    if (stage === undefined || stage.ready >= tokens) return false;
-    stage.ready = tokens;
+    if (stage === undefined || stage.ready >= tokens || stage.index === 0) return false;
+    const { came } = stage;
+    if (stage.ready === 0 && came.size === 0) beginAt(stage, cachedTokens);
+    came.set(from, tokens);
+    // A small chunk may overtake the one before it.
+    for (let next = came.get(stage.ready); next !== undefined; next = came.get(stage.ready)) {
+      came.delete(stage.ready);
+      stage.ready = next;
+    }
     return true;
   }
 
@@ -226,13 +287,13 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
     if (index === 0 && !served.started) this.#start(served);
     const rows = Math.min(group.chunkTokens, ready - computed);
     served.sequence.planned = rows;
-    const stages = group.members.length;
-    const logitRows = Number(index === stages - 1 && computed + rows === promptLength);
+    const range = rangeOf(stage);
+    const logitRows = Number(index === range.stages - 1 && computed + rows === promptLength);
     const keyRows = rows * computed + (rows * (rows + 1)) / 2;
     const shape: StepShape = { rows, keyRows, decodeRows: 0, decodeKeys: 0, logitRows };
-    const predictedUs = Math.round(this.#parts.cost.predictUs(shape) / stages);
+    const predictedUs = Math.round(this.#parts.cost.predictStageUs(shape, range));
     this.#laterUs = Math.min(this.#turnUs, this.#laterUs + (predictedUs * laterShare) / (1 - laterShare));
-    return { predictedUs, shape, requests: [served], stepsMax: 1, stages, background: false };
+    return { predictedUs, shape, requests: [served], stepsMax: 1, range, background: false };
   }
 
   #start(served: S): void {
@@ -253,9 +314,9 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
     if (index === 0) totals.computedPrompt += sequence.planned;
     sequence.computed += sequence.planned;
     if (!last) {
-      const tokens = sequence.planned;
-      const to = group.members[index + 1];
-      this.#owner.push({ kind: 'pass', id, to, tokens, upTo: sequence.computed });
+      const { computed: tokens, planned, cachedTokens = 0 } = sequence;
+      const chunk = { from: tokens - planned, tokens, cachedTokens };
+      this.#owner.push({ kind: 'pass', id, to: group.members[index + 1], chunk });
     }
     sequence.planned = 0;
     if (sequence.computed < sequence.promptLength) return;
@@ -280,12 +341,13 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
 
   /** Nothing more is computed of it here. */
   drop(id: RequestId): void {
+    this.prefixes.drop(id);
     if (this.#stages.delete(id)) this.#beginNext();
   }
 
   /** Prompts that keep blocks here and are not computed to the end. */
   keeping(flight: InFlight<S> | undefined): number {
-    const cancelled = flight !== undefined && flight.stages > 1 && !this.#stages.has(flight.requests[0].id);
+    const cancelled = flight !== undefined && flight.range !== undefined && !this.#stages.has(flight.requests[0].id);
     return this.#stages.size + Number(cancelled);
   }
 
@@ -301,6 +363,18 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
         throw new Error(`Stages broken: request ${id} has computed ${computed} of ${ready} tokens that came`);
     }
   }
+}
+
+/** What is before that is not computed. */
+function beginAt(stage: Stage<unknown, Served>, tokens: number): void {
+  const { sequence } = stage.served;
+  sequence.computed = tokens;
+  sequence.cachedTokens = tokens;
+  stage.ready = tokens;
+}
+
+function rangeOf({ group, index }: Pick<Stage<unknown, unknown>, 'group' | 'index'>): LayerRange {
+  return { index, stages: group.members.length };
 }
 
 const firstRow = { row: 0, scored: 0, samples: true };

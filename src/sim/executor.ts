@@ -70,8 +70,8 @@ export class SimulatedExecutor {
   }
 
   /** @param remote what its rows see at other instances: the same for all steps of a run */
-  run(nowUs: number, { step, shape, stepsMax, stages, loadTokens, storeTokens }: RunStep, remote?: RemotePart): void {
-    const computeUs = stages === 1 ? this.#time(shape, stepsMax, remote) : this.#timeStage(shape, stages);
+  run(nowUs: number, { step, shape, stepsMax, range, loadTokens, storeTokens }: RunStep, remote?: RemotePart): void {
+    const computeUs = range === undefined ? this.#time(shape, stepsMax, remote) : this.#timeStage(shape, range);
     const total = computeUs + this.#addHostTraffic(loadTokens, storeTokens);
     this.#step = step;
     this.#first = shape;
@@ -138,9 +138,8 @@ export class SimulatedExecutor {
     return this.#exposedUs;
   }
 
-  /** One of so many equal ranges of the layers takes its share of the time of all. */
-  #timeStage(shape: StepShape, stages: number): number {
-    const us = Math.ceil(this.#cost.stepUs(shape) / stages);
+  #timeStage(shape: StepShape, range: NonNullable<RunStep['range']>): number {
+    const us = Math.round(this.#cost.stageUs(shape, range) * this.slowness);
     while (this.#stepUs.length > 1) this.#stepUs.pop();
     this.#stepUs[0] = us;
     return us;

@@ -1,14 +1,14 @@
 // What instances stream to each other, over the network: whom its ends are told, and of what.
 import type { InstanceEffect } from '../cluster/effects.ts';
-import type { LengthRequest, StepCostModel } from '../cluster/length-work.ts';
-import type { InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
+import { type LayerRange, type LengthRequest, layersOf, type StepCostModel } from '../cluster/length-work.ts';
+import type { Activations, InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
 import type { GenerationEvent } from '../cluster/ports.ts';
 import type { Departed, Network } from './network/network.ts';
 
 type Effect = InstanceEffect<undefined, LengthRequest>;
 type Event = InstanceEvent<LengthRequest, undefined>;
 
-type BytesPerToken = Pick<StepCostModel, 'kvBytesPerToken' | 'activationBytesPerToken'>;
+type BytesPerToken = Pick<StepCostModel, 'kvBytesPerToken' | 'activationBytesPerToken' | 'layers'>;
 
 interface Delivery {
   /** It arrives as a message does; what `loadBytes` lie in host memory for it is loaded before it is told. */
@@ -25,8 +25,8 @@ export class Streams {
   readonly #delivery: Delivery;
   /** What has left for the other instance of a hand-off with its last keys and values, by sender and request. */
   readonly #held = new Map<string, readonly GenerationEvent[]>();
-  /** Tokens of a prompt whose activations are there when these have arrived, by the names of their streams. */
-  readonly #passed = new Map<string, { readonly id: string; readonly tokens: number }>();
+  /** Chunks whose activations are on their way, by the names of their streams. */
+  readonly #passed = new Map<string, { readonly id: string } & Activations>();
   /** Blocks that are there when a prefix has arrived, by receiver and request. */
   readonly #prefixBlocks = new Map<string, number>();
 
@@ -39,9 +39,9 @@ export class Streams {
 
   /** @param stepEndsUs when the step that computes them ends */
   handOff(nowUs: number, from: InstanceIndex, effect: Extract<Effect, { kind: 'stream' }>, stepEndsUs: number): void {
-    const { id, to, tokens, step, held, stages } = effect;
+    const { id, to, tokens, step, held, range } = effect;
     if (held !== undefined) this.#held.set(`${from} ${id}`, held);
-    const bytes = Math.ceil((tokens * this.#bytesPerToken[from].kvBytesPerToken) / stages);
+    const bytes = this.#bytesOf(from, tokens, range);
     const untilUs = step === undefined ? nowUs : stepEndsUs;
     const last = held !== undefined;
     this.#network.stream(nowUs, { from, to, name: id, kind: 'handoff' }, { bytes, untilUs, last });
@@ -58,18 +58,25 @@ export class Streams {
   }
 
   /** What a range of the layers made of a chunk. */
-  #pass(nowUs: number, from: InstanceIndex, { id, to, tokens, upTo }: Extract<Effect, { kind: 'pass' }>): void {
-    const name = `${upTo} ${id}`;
-    this.#passed.set(`${from} ${name}`, { id, tokens: upTo });
-    const bytes = tokens * this.#bytesPerToken[from].activationBytesPerToken;
+  #pass(nowUs: number, from: InstanceIndex, { id, to, chunk }: Extract<Effect, { kind: 'pass' }>): void {
+    const name = `${chunk.tokens} ${id}`;
+    this.#passed.set(`${from} ${name}`, { id, ...chunk });
+    const bytes = (chunk.tokens - chunk.from) * this.#bytesPerToken[from].activationBytesPerToken;
     this.#network.stream(nowUs, { from, to, name, kind: 'activations' }, { bytes, untilUs: nowUs, last: true });
   }
 
   #prefix(nowUs: number, from: InstanceIndex, effect: Extract<Effect, { kind: 'streamPrefix' }>): void {
-    const { id, to, tokens, blocks } = effect;
+    const { id, to, tokens, blocks, range } = effect;
     this.#prefixBlocks.set(`${to} ${id}`, blocks);
-    const bytes = tokens * this.#bytesPerToken[from].kvBytesPerToken;
+    const bytes = this.#bytesOf(from, tokens, range);
     this.#network.stream(nowUs, { from, to, name: id, kind: 'prefix' }, { bytes, untilUs: nowUs, last: true });
+  }
+
+  /** Keys and values of so many tokens, of some layers or all. */
+  #bytesOf(from: InstanceIndex, tokens: number, range: LayerRange | undefined): number {
+    const { kvBytesPerToken, layers } = this.#bytesPerToken[from];
+    const share = range === undefined ? 1 : layersOf(layers, range) / layers;
+    return Math.ceil(tokens * kvBytesPerToken * share);
   }
 
   #stop(nowUs: number, from: InstanceIndex, { id, to, of }: Extract<Effect, { kind: 'stopStream' }>): void {

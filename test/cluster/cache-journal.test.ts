@@ -13,6 +13,8 @@ const blockTokens = 8;
 const limits = { tokensMax: 64, logitRowsMax: 9, sequencesMax: 8, stepUsDecoding: 5_000, stepUsPrefill: 5_000 };
 const cost = {
   stepUs: () => 100,
+  stageUs: () => 100,
+  layers: 1,
   rowsWithin: () => 64,
   kvBytesPerToken: 1,
   kvCapacityTokens: 1,

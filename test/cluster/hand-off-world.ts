@@ -98,8 +98,8 @@ export class HandOffWorld {
         break;
       }
       case 'pass': {
-        const { id, to, upTo } = effect;
-        this.messages.push({ to, event: { kind: 'activations', id, tokens: upTo } });
+        const { id, to, chunk } = effect;
+        this.messages.push({ to, event: { kind: 'activations', id, ...chunk } });
         break;
       }
       case 'fault':

@@ -1,6 +1,7 @@
 // Long prompts that groups of instances compute in a pipeline of their chunks, in simulated clusters.
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import type { LayerRange, StepShape } from '../../src/policy/cost/step-shape.ts';
 import { PipelinedPrefill } from '../../src/policy/pipeline/pipelined-prefill.ts';
 import { parseFault } from '../../src/sim/faults/parse.ts';
 import type { Simulation } from '../../src/sim/simulation.ts';
@@ -13,16 +14,18 @@ const pipeline = { members: 2, tokensOver: 140 };
 const limits = { ...machine.limits, tokensMax: 32, stepUsDecoding: 5_000 };
 const instances = cluster({ prefill: 2, decode: 1 });
 
-const chunkUs = (from: number, rows: number, logitRows = 0) =>
-  cost.stepUs({ rows, keyRows: rows * from + (rows * (rows + 1)) / 2, decodeRows: 0, decodeKeys: 0, logitRows });
+/** Of the first or the second of two members. */
+const chunkUs = (index: number, from: number, rows: number, logitRows = 0) => {
+  const keyRows = rows * from + (rows * (rows + 1)) / 2;
+  return cost.stageUs({ rows, keyRows, decodeRows: 0, decodeKeys: 0, logitRows }, { index, stages: 2 });
+};
 
 describe('chunked pipeline prefill', () => {
   it('takes all chunks at the first member, then the last ones at the others', () => {
     const { outcome } = run([requestOf(0, 5_000, 150, 11)], { instances, pipeline });
     const hopUs = 10 + (128 * cost.activationBytesPerToken) / 1000;
-    const first = chunkUs(0, 128) / 2;
     // Asking the other member takes two messages; the last keys and values leave with the last layers.
-    const expectedUs = 20 + first + hopUs + first + chunkUs(128, 22, 1) / 2;
+    const expectedUs = 20 + chunkUs(0, 0, 128) + hopUs + chunkUs(1, 0, 128) + chunkUs(1, 128, 22, 1);
     expect(Math.abs(outcome.ttftUs.max - expectedUs)).toBeLessThan(20);
     expect(outcome.groupPrefills).toBe(1);
     expect(outcome.bytesMoved.handoff).toBe(150 * cost.kvBytesPerToken);
@@ -86,7 +89,8 @@ describe('the prediction of a group', () => {
     const steps = {
       predictUs: ({ rows, keyRows }: { rows: number; keyRows: number }) => 1_000 + rows * 10 + keyRows / 1_000,
     };
-    const prefill = new PipelinedPrefill(steps, 8192, () => 100, 0);
+    const stage = (shape: StepShape, { stages }: LayerRange) => steps.predictUs(shape) / stages;
+    const prefill = new PipelinedPrefill({ predictStageUs: stage }, 8192, () => 100, 0);
     const flowShop = (chunk: number, members: number, tokens: number) => {
       const ends = Array.from({ length: members }, () => 0);
       for (let from = 0; from < tokens; from += chunk) {
@@ -100,7 +104,7 @@ describe('the prediction of a group', () => {
       for (const tokens of [4_096, 16_384, 131_072]) {
         const sizes = [8192, 4096, 2048, 1024, 512];
         const best = Math.min(...sizes.map((chunk) => flowShop(chunk, members, tokens)));
-        const plan = prefill.plan(tokens, members);
+        const plan = prefill.plan({ tokens, cachedTokens: 0, members, others: 0 });
         expect(plan.prefillUs).toBeCloseTo(best, 3);
         expect(flowShop(plan.chunkTokens, members, tokens)).toBeCloseTo(best, 3);
       }
@@ -124,17 +128,39 @@ describe('groups beside prompts of their members', () => {
 
   it.each([
     { load: 'too many to serve', gapUs: 3_000, mean: 1.05, p99: 1.1 },
-    { load: 'a crowd', gapUs: 4_000, mean: 1.15, p99: 1.15 },
+    { load: 'a crowd', gapUs: 4_000, mean: 1.15, p99: 1.2 },
     { load: 'half as many', gapUs: 7_000, mean: 0.9, p99: 1 },
   ])('do no harm with $load', ({ gapUs, mean, p99 }) => {
     for (const seed of [1, 2]) {
       const [together, alone] = [group, undefined].map(
         (pipeline) => run(crowd(seed, gapUs), { instances, pipeline, checking: false }).outcome,
       );
-      expect(together?.groupPrefills).toBeGreaterThan(30);
+      expect(together?.groupPrefills).toBeGreaterThan(20);
       expect(together?.ttftUs.mean).toBeLessThan(mean * (alone?.ttftUs.mean ?? 0));
       expect(together?.ttftUs.percentile(0.99)).toBeLessThan(p99 * (alone?.ttftUs.percentile(0.99) ?? 0));
     }
+  });
+
+  it('compute behind the longest prefix that anybody has, of which each member gets its layers', () => {
+    const far = cluster({ prefill: 2, decode: 1 }, { blocks: 200, limits });
+    const pipeline = { members: 2, tokensOver: 60 };
+    // The first leaves its blocks where it decodes; of the second 8 of 15 are the same.
+    const second = {
+      ...requestOf(1, 1_000_000, 240, 4, 0),
+      blocks: Int32Array.from({ length: 15 }, (_, i) => (i < 8 ? i : 900 + i)),
+    };
+    const trace = [requestOf(0, 0, 150, 4, 0), second];
+    const { outcome } = run(trace, { instances: far, pipeline });
+    expect([outcome.groupPrefills, outcome.cachedTokens]).toEqual([2, 8 * blockTokens]);
+    expect(outcome.bytesMoved.prefix).toBe(8 * blockTokens * cost.kvBytesPerToken);
+    expect(outcome.bytesMoved.activations).toBe((150 + 240 - 8 * blockTokens) * cost.activationBytesPerToken);
+    const cold = run(trace, {
+      instances: far,
+      pipeline,
+      placement: { ...config.placement, kind: 'least-loaded' },
+    }).outcome;
+    expect([cold.groupPrefills, cold.cachedTokens]).toEqual([2, 0]);
+    expect(outcome.ttftUs.percentile(0)).toBeLessThan(cold.ttftUs.max);
   });
 
   it('leave the whole prompt as cache where it decodes', () => {
@@ -194,6 +220,6 @@ describe('groups under faults', () => {
       expect(endUs).toBeLessThan(times.timeoutUs / 2);
       groups += groupPrefills;
     }
-    expect(groups).toBeGreaterThan(40);
+    expect(groups).toBeGreaterThan(30);
   });
 });

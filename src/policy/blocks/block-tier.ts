@@ -93,7 +93,7 @@ export class BlockTier {
    * or one is for this block already.
    */
   take(words: Uint32Array, at: number, depth: number): SlotId | undefined {
-    if (this.#held + this.#arriving >= this.capacity - this.#reserved && !this.#evictOne()) return undefined;
+    while (this.#held + this.#arriving >= this.capacity - this.#reserved) if (!this.#evictOne()) return undefined;
     if (this.#freeCount === 0) this.#grow();
     const slot = this.#freeSlots[this.#freeCount - 1];
     if (this.#table.getOrSet(words, at, slot) !== undefined) return undefined;
@@ -184,6 +184,7 @@ export class BlockTier {
     if (this.#pins[slot] > 0) return;
     this.#queue.letGo(slot, false);
     this.#queue.add(slot);
+    this.fit();
   }
 
   /** Forgets a block that nobody reads: what was to come did not, or is of no use. */
@@ -201,6 +202,11 @@ export class BlockTier {
   /** So many slots' worth of its memory is used for something else from now on: blocks go to make room, as far as nobody reads them. */
   reserve(slots: number): void {
     this.#reserved = Math.min(slots, this.capacity);
+    this.fit();
+  }
+
+  /** What could not go when memory was taken, since somebody read it or it was on its way, goes now. */
+  fit(): void {
     while (this.#held + this.#arriving > this.capacity - this.#reserved) if (!this.#evictOne()) return;
   }
 

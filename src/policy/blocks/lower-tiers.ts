@@ -167,8 +167,8 @@ export class LowerTiers implements BlockListener {
     const above = this.#onDevice(digests, at);
     this.host.setAbove(slot, above);
     this.#writes.stored(slot);
-    if (above || this.ssd?.expects(digests, at) === true) return;
-    this.listener?.record(digests, at, true, 0);
+    if (!above && this.ssd?.expects(digests, at) !== true) this.listener?.record(digests, at, true, 0);
+    this.host.fit();
   }
 
   givenUp(slot: SlotId): void {

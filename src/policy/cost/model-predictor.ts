@@ -1,6 +1,6 @@
 // A predictor that knows the cost model of its instance: simulations, and fleets whose hardware has been measured.
 import type { StepCostModel } from './roofline.ts';
-import type { StepPredictor, StepShape } from './step-shape.ts';
+import { type LayerRange, layersOf, type StepPredictor, type StepShape } from './step-shape.ts';
 
 export class ModelPredictor implements StepPredictor {
   readonly #model: StepCostModel;
@@ -11,6 +11,14 @@ export class ModelPredictor implements StepPredictor {
 
   predictUs(shape: StepShape): number {
     return this.#model.stepUs(shape);
+  }
+
+  predictStageUs(shape: StepShape, range: LayerRange): number {
+    return this.#model.stageUs(shape, range);
+  }
+
+  layerShare(range: LayerRange): number {
+    return layersOf(this.#model.layers, range) / this.#model.layers;
   }
 
   rowsWithin(budgetUs: number, shape: StepShape, position: number): number {

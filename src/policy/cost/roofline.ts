@@ -1,6 +1,6 @@
 // How long a step takes on paper: operations over peak, bytes over bandwidth, whichever is longer, at stated efficiencies.
 import { activationBytesPerToken, kvCapacity, layerParameters } from './memory.ts';
-import type { StepShape } from './step-shape.ts';
+import { type LayerRange, layersOf, type StepShape } from './step-shape.ts';
 
 /** A dense decoder-only transformer. Sizes are elements. */
 export interface ModelShape {
@@ -65,6 +65,9 @@ export interface InstanceShape {
 /** Predicts steps of one instance in integer microseconds. */
 export interface StepCostModel {
   stepUs(shape: StepShape): number;
+  /** The same of one range of the layers: each step of it has a step's overhead, and the last range the head. */
+  stageUs(shape: StepShape, range: LayerRange): number;
+  readonly layers: number;
   /** Most prefill rows of one sequence, the first at `position`, whose step beside `shape` takes at most `budgetUs`, give or take a microsecond. */
   rowsWithin(budgetUs: number, shape: StepShape, position: number): number;
   readonly kvBytesPerToken: number;
@@ -83,6 +86,8 @@ export class RooflineCost implements StepCostModel {
   readonly kvBytesPerToken: number;
   readonly kvCapacityTokens: number;
   readonly activationBytesPerToken: number;
+  readonly layers: number;
+  readonly #overheadUs: number;
   readonly #fixedUs: number;
   readonly #weightsUs: number;
   readonly #headUs: number;
@@ -110,13 +115,22 @@ export class RooflineCost implements StepCostModel {
     this.activationBytesPerToken = capacity.activationBytesPerToken;
     this.#decodeKeyUs = this.kvBytesPerToken / bytesPerUs;
     const links = linkTimes({ model, device, machine, efficiency, ...parts });
+    this.layers = model.layers;
+    this.#overheadUs = efficiency.stepUs;
     this.#reduceUs = links.rowUs;
     this.#fixedUs = efficiency.stepUs + model.layers * efficiency.layerUs + links.messagesUs;
   }
 
   stepUs(shape: StepShape): number {
-    const linearUs = Math.max(this.#weightsUs, shape.rows * this.#rowUs);
-    return Math.max(1, Math.round(linearUs + this.#besidesUs(shape, shape.logitRows)));
+    return Math.max(1, Math.round(this.#us(shape, shape.logitRows)));
+  }
+
+  stageUs(shape: StepShape, range: LayerRange): number {
+    return stageOf(shape, range, this.layers, this.#overheadUs, (logitRows) => this.#us(shape, logitRows));
+  }
+
+  #us(shape: StepShape, logitRows: number): number {
+    return Math.max(this.#weightsUs, shape.rows * this.#rowUs) + this.#besidesUs(shape, logitRows);
   }
 
   /** While the rows are few reading the weights bounds the linear layers, then the arithmetic of the rows does. */
@@ -137,6 +151,19 @@ export class RooflineCost implements StepCostModel {
     const prefillUs = (keyRows - decodeKeys) * this.#keyRowUs;
     return this.#fixedUs + headUs + decodeUs + prefillUs + rows * this.#reduceUs;
   }
+}
+
+/** A range's share of what the layers take, beside what any step does; with the head where it is the last. @param us of all layers, with so many logits */
+export function stageOf(
+  { logitRows }: StepShape,
+  range: LayerRange,
+  layers: number,
+  overheadUs: number,
+  us: (logitRows: number) => number,
+): number {
+  const layersUs = us(0) - overheadUs;
+  const headUs = range.index === range.stages - 1 ? us(logitRows) - us(0) : 0;
+  return Math.max(1, Math.round(overheadUs + (layersUs * layersOf(layers, range)) / layers + headUs));
 }
 
 /**

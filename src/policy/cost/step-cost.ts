@@ -1,6 +1,6 @@
 // How long a step will take: a linear model of its shape, fitted on line to the steps that ran.
 
-import type { StepPredictor, StepShape } from './step-shape.ts';
+import type { LayerRange, StepPredictor, StepShape } from './step-shape.ts';
 
 const features = 5;
 
@@ -51,6 +51,15 @@ export class StepCost implements StepPredictor {
   predictUs(shape: StepShape): number {
     this.#describe(shape, 1);
     return Math.max(stepUsMin, this.#dot());
+  }
+
+  /** Nothing is known of layers: all ranges are alike. */
+  predictStageUs(shape: StepShape, range: LayerRange): number {
+    return this.predictUs(shape) * this.layerShare(range);
+  }
+
+  layerShare({ stages }: LayerRange): number {
+    return 1 / stages;
   }
 
   observe(shape: StepShape, stepUs: ArrayLike<number>): void {

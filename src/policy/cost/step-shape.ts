@@ -11,11 +11,26 @@ export interface StepShape {
   readonly logitRows: number;
 }
 
+/** One of so many ranges that the layers are cut into, one after the other. */
+export interface LayerRange {
+  readonly index: number;
+  readonly stages: number;
+}
+
+/** Whole layers: where they do not come out even the first ranges have one more, since the last computes the head besides. */
+export function layersOf(layers: number, { index, stages }: LayerRange): number {
+  return Math.floor(layers / stages) + Number(index < layers % stages);
+}
+
 /** Predictions are of the step that a batcher is about to plan. */
 export interface StepPredictor {
   /** What has been learned, where something is. */
   readonly coefficients?: readonly number[];
   predictUs(shape: StepShape): number;
+  /** The same of one range of the layers; the head is the last one's. */
+  predictStageUs(shape: StepShape, range: LayerRange): number;
+  /** Of all layers, those of the range. */
+  layerShare(range: LayerRange): number;
   /** Most prefill rows of one sequence, the first at `position`, that fit into `budgetUs` beside `shape`; infinite while rows seem free. */
   rowsWithin(budgetUs: number, shape: StepShape, position: number): number;
   /** Steps took so long: the first of this shape, each next one with the same rows a token further. */

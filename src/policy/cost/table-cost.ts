@@ -2,8 +2,8 @@
 import { AttentionTimes, GemmTimes, reduceLine } from './kernel-times.ts';
 import type { MeasuredTables } from './measured-tables.ts';
 import { kvCapacity } from './memory.ts';
-import type { ModelShape, StepCostModel } from './roofline.ts';
-import type { StepShape } from './step-shape.ts';
+import { type ModelShape, type StepCostModel, stageOf } from './roofline.ts';
+import type { LayerRange, StepShape } from './step-shape.ts';
 
 /** What no kernel table holds. */
 export interface StepOverheads {
@@ -102,6 +102,7 @@ export class TableCost implements StepCostModel {
   readonly kvBytesPerToken: number;
   readonly kvCapacityTokens: number;
   readonly activationBytesPerToken: number;
+  readonly layers: number;
   readonly #kernels: StepKernels;
   readonly #overheads: StepOverheads;
   readonly #fixedUs: number;
@@ -110,6 +111,7 @@ export class TableCost implements StepCostModel {
     this.kvBytesPerToken = kernels.kvBytesPerToken;
     this.kvCapacityTokens = kernels.kvCapacityTokens;
     this.activationBytesPerToken = kernels.activationBytesPerToken;
+    this.layers = kernels.layers;
     this.#kernels = kernels;
     this.#overheads = overheads;
     this.#fixedUs = overheads.stepUs + kernels.layers * overheads.layerUs;
@@ -117,6 +119,10 @@ export class TableCost implements StepCostModel {
 
   stepUs(shape: StepShape): number {
     return Math.max(1, Math.round(this.#us(shape)));
+  }
+
+  stageUs(shape: StepShape, range: LayerRange): number {
+    return stageOf(shape, range, this.layers, this.#overheads.stepUs, (logitRows) => this.#us({ ...shape, logitRows }));
   }
 
   /** By halving: time never falls as rows are added. */

@@ -12,8 +12,18 @@ export interface PipelineSettings {
 export interface GroupChoice extends PipelinePlan {
   /** In the order of their layers; the first is free first. */
   readonly members: readonly number[];
-  /** Until the last of them is free. */
+  /** Until the last of them is free, and what they use of the prefix is there. */
   readonly queueUs: number;
+  readonly waitUs: number;
+  /** Leading tokens that they do not compute. */
+  readonly cachedTokens: number;
+}
+
+/** What some instance has of the prompt. */
+export interface KnownPrefix {
+  readonly tokens: number;
+  /** Until each of the members has its layers of it. */
+  readonly transferUs: (members: readonly number[]) => number;
 }
 
 /** What the best single instance would do. */
@@ -26,7 +36,7 @@ interface Alone {
 
 /**
  * The members that are free first, of one kind, if the first token comes sooner from them than from one instance alone. What they work longer
- * together than that one would (chunks are smaller, and a prefix that is cached is of no use to them) counts as often as there are others to wait for it.
+ * together than that one would (chunks are smaller) counts as often as there are others to wait for it.
  * @param pending (instances): prefills that were sent and have not ended
  */
 export function chooseGroup(
@@ -36,6 +46,7 @@ export function chooseGroup(
   pending: ArrayLike<number>,
   { members, tokensOver }: PipelineSettings,
   prefills: readonly PipelinedPrefill[],
+  prefix: KnownPrefix | undefined,
 ): GroupChoice | undefined {
   if (tokens - cachedTokens <= tokensOver) return undefined;
   let best: GroupChoice | undefined;
@@ -46,13 +57,18 @@ export function chooseGroup(
     if (alike.length < members) continue;
     alike.sort((a, b) => queueUs[a] - queueUs[b] || a - b);
     alike.length = members;
-    const groupWaitUs = queueUs[alike[members - 1]];
+    const groupQueueUs = queueUs[alike[members - 1]];
     const others = alike.reduce((sum, i) => sum + pending[i], 0);
-    const plan = prefills[k].plan(tokens, members, others);
-    const us = groupWaitUs + plan.prefillUs + others * Math.max(0, plan.workUs - prefillUs / members);
-    if (us >= bestUs) continue;
-    best = { ...plan, members: alike, queueUs: groupWaitUs };
-    bestUs = us;
+    for (const known of prefix === undefined ? [nothingKnown] : [prefix, nothingKnown]) {
+      const plan = prefills[k].plan({ tokens, cachedTokens: known.tokens, members, others });
+      const groupWaitUs = Math.max(groupQueueUs, known.transferUs(alike));
+      const us = groupWaitUs + plan.prefillUs + others * Math.max(0, plan.workUs - prefillUs / members);
+      if (us >= bestUs) continue;
+      best = { ...plan, members: alike, queueUs: groupQueueUs, waitUs: groupWaitUs, cachedTokens: known.tokens };
+      bestUs = us;
+    }
   }
   return best;
 }
+
+const nothingKnown: KnownPrefix = { tokens: 0, transferUs: () => 0 };

@@ -8,13 +8,23 @@ export interface PipelinePlan {
   readonly chunkTokens: number;
   /** Until the last stage has done the last chunk. */
   readonly prefillUs: number;
-  /** Of every member. */
+  /** Of the member that works longest. */
   readonly workUs: number;
 }
 
-/** Members that are alike, each with as many layers as any other. */
+/** Of a prompt that a group is to compute. */
+export interface GroupPrompt {
+  readonly tokens: number;
+  /** Leading ones whose keys and values all members will have. */
+  readonly cachedTokens: number;
+  readonly members: number;
+  /** Prefills at all members together that wait besides. */
+  readonly others: number;
+}
+
+/** Members that are alike, with whole layers. */
 export class PipelinedPrefill {
-  readonly #steps: Pick<StepPredictor, 'predictUs'>;
+  readonly #steps: Pick<StepPredictor, 'predictStageUs'>;
   readonly #chunkTokensMax: number;
   readonly #hopUs: (tokens: number) => number;
   readonly #othersUs: number;
@@ -22,7 +32,7 @@ export class PipelinedPrefill {
 
   /** @param hopUs until the outputs of a chunk's rows are at the next member @param othersUs for how long a member runs a step of others that the first chunk finds there */
   constructor(
-    steps: Pick<StepPredictor, 'predictUs'>,
+    steps: Pick<StepPredictor, 'predictStageUs'>,
     chunkTokensMax: number,
     hopUs: (tokens: number) => number,
     othersUs: number,
@@ -33,39 +43,39 @@ export class PipelinedPrefill {
     this.#othersUs = othersUs;
   }
 
-  /**
-   * With the chunks, halves of one another in size, that are done first; smaller chunks are more work, and others wait for that.
-   * @param others prefills at all members together that wait besides
-   */
-  plan(tokens: number, members: number, others = 0): PipelinePlan {
+  /** With the chunks, halves of one another in size, that are done first; smaller chunks are more work, and others wait for that. */
+  plan(prompt: GroupPrompt): PipelinePlan {
     let best: PipelinePlan | undefined;
-    const costUs = ({ prefillUs, workUs }: PipelinePlan) => prefillUs + others * workUs;
+    const costUs = ({ prefillUs, workUs }: PipelinePlan) => prefillUs + prompt.others * workUs;
     for (
       let chunk = this.#chunkTokensMax;
       best === undefined || chunk >= chunkTokensMin;
       chunk = Math.floor(chunk / 2)
     ) {
-      const plan = this.#with(chunk, tokens, members, others > 0 ? this.#othersUs : 0);
+      const plan = this.#with(chunk, prompt);
       if (best === undefined || costUs(plan) < costUs(best)) best = plan;
     }
     return best;
   }
 
-  /** Later chunks take longer: all of them at the first stage, then the longest at the others. */
-  #with(chunkTokens: number, tokens: number, members: number, othersUs: number): PipelinePlan {
+  /** Chunk by chunk: a member begins one when it has done the one before, and the member before it this one. */
+  #with(chunkTokens: number, { tokens, cachedTokens, members, others }: GroupPrompt): PipelinePlan {
     const shape = this.#shape;
-    let workUs = 0;
-    let longestUs = 0;
-    for (let from = 0; from < tokens; from += chunkTokens) {
+    const endsUs = new Float64Array(members);
+    const workUs = new Float64Array(members);
+    for (let from = cachedTokens; from < tokens; from += chunkTokens) {
       const rows = Math.min(chunkTokens, tokens - from);
       shape.rows = rows;
       shape.keyRows = rows * from + (rows * (rows + 1)) / 2;
       shape.logitRows = Number(from + rows === tokens);
-      const us = this.#steps.predictUs(shape) / members;
-      workUs += us;
-      longestUs = Math.max(longestUs, us);
+      const hopUs = this.#hopUs(rows) + (from === cachedTokens && others > 0 ? this.#othersUs : 0);
+      for (let index = 0; index < members; index++) {
+        const us = this.#steps.predictStageUs(shape, { index, stages: members });
+        const comesUs = index === 0 ? 0 : endsUs[index - 1] + hopUs;
+        endsUs[index] = Math.max(endsUs[index], comesUs) + us;
+        workUs[index] = workUs[index] + us;
+      }
     }
-    const hopUs = othersUs + this.#hopUs(Math.min(chunkTokens, tokens));
-    return { chunkTokens, prefillUs: workUs + (members - 1) * (longestUs + hopUs), workUs };
+    return { chunkTokens, prefillUs: endsUs[members - 1], workUs: Math.max(...workUs) };
   }
 }

@@ -205,7 +205,10 @@ function nthUp({ up }: ClusterView, n: number): number | undefined {
 }
 
 /** Whoever holds most of the prompt; among equals who has least to send, then the lowest index. */
-function longestMatch(matches: PrefixMatches | undefined, { backlogUs }: TransferCosts): number | undefined {
+export function longestMatch(
+  matches: PrefixMatches | undefined,
+  { backlogUs }: Pick<TransferCosts, 'backlogUs'>,
+): number | undefined {
   let best: number | undefined;
   if (matches === undefined) return undefined;
   for (let i = 0; i < matches.count; i++) {

@@ -25,7 +25,7 @@ const cost = new RooflineCost({
     ...{ memoryBytes: 8e6, memoryBytesPerSecond: 1e9, operationsPerSecond: 1e10 },
     ...{ linkBytesPerSecond: 1e9, linkUs: 1 },
   },
-  efficiency: { compute: 1, memory: 1, link: 1, stepUs: 4_000, layerUs: 10 },
+  efficiency: { compute: 1, memory: 1, link: 1, stepUs: 500, layerUs: 1_760 },
   ...{ tensorParallel: 1, pipelineParallel: 1, weightBytes: 2, kvBytes: 2, kvMemoryShare: 1 },
 });
 
