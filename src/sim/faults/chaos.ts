@@ -203,6 +203,7 @@ export function runRequestChaos(seed: number): RequestCounts {
   const { checks, outcome, fates, inside } = simulation;
   checks?.checkAtRest();
   simulation.lending?.checkAtRest();
+  if (simulation.lending?.isPaidBack === false) throw new Error('Lending broken: nothing runs, and some is lent');
   return {
     faults: new Map(inside.faults?.injected),
     met: new Map(fates.counts),

@@ -33,6 +33,15 @@ export function checkLoans(nowUs: number, nodes: readonly LendingParty[]): void 
   }
 }
 
+/** What those who run were promised is theirs: it is not to be vacated. */
+export function checkPromises({ instance, life }: LendingParty, rblocks: readonly number[]): void {
+  for (const rblock of rblocks) {
+    const place = life?.rmanager.find(rblock);
+    if (place?.kind === 'remote' && life?.rmanager.debtor.find(place.loan)?.firm === true)
+      throw new Error(`Lending broken: instance ${instance} is to vacate rBlock ${rblock}, which was promised`);
+  }
+}
+
 /** rBlocks at creditors that no settlement has frozen: a commit leaves them where they are, so that each debt falls by what was prepared, once. */
 export function unfrozen(node: LendingNode): readonly number[] {
   const rblocks: number[] = [];

@@ -39,6 +39,8 @@ export class ClusterLending {
   readonly #posts: Actions;
   readonly #copies: BlockCopies;
   readonly #busy: Uint8Array;
+  /** (instances): since when the step that runs waits in vain. */
+  readonly #strandedUs: Float64Array;
   #nowUs = 0;
   readonly #progress: Progress;
   #over = false;
@@ -59,6 +61,7 @@ export class ClusterLending {
     });
     this.#wakeUs = new Float64Array(instances.length + 1).fill(Number.POSITIVE_INFINITY);
     this.#busy = new Uint8Array(instances.length);
+    this.#strandedUs = new Float64Array(instances.length).fill(Number.POSITIVE_INFINITY);
     const { layers, queryRowBytes: rowBytes } = config;
     this.guests = new Guests({
       costs,
@@ -124,8 +127,11 @@ export class ClusterLending {
     this.#nowUs = nowUs;
     const told = [...this.#copies.break(nowUs, isBroken)];
     for (const debtor of this.#host.instances.keys()) {
-      for (const creditor of this.guests.creditorsOf(debtor))
-        if (isBroken(debtor, creditor)) told.push([debtor, { kind: 'creditorCut', creditor }]);
+      for (const creditor of this.guests.creditorsOf(debtor)) {
+        if (!isBroken(debtor, creditor)) continue;
+        if (this.#host.executors[debtor].isRunning) this.#strandedUs[debtor] = nowUs;
+        told.push([debtor, { kind: 'creditorCut', creditor }]);
+      }
     }
     for (const [debtor, event] of told) this.#host.tell(nowUs, debtor, event);
   }
@@ -227,8 +233,12 @@ export class ClusterLending {
     const executor = this.#host.executors[instance];
     executor.run(nowUs, effect, remote === undefined ? undefined : this.guests.part(instance, remote));
     this.#tellNews(instance, remote ?? [], executor.firstStepUs);
-    for (const { creditor } of remote ?? [])
-      if (!this.#answers(instance, creditor)) this.#put(0, instance, { kind: 'creditorCut', creditor });
+    this.#strandedUs[instance] = Number.POSITIVE_INFINITY;
+    for (const { creditor } of remote ?? []) {
+      if (this.#answers(instance, creditor)) continue;
+      this.#strandedUs[instance] = nowUs;
+      this.#put(0, instance, { kind: 'creditorCut', creditor });
+    }
   }
 
   /** Is the creditor there, and the one that lent? */
@@ -244,6 +254,8 @@ export class ClusterLending {
   /** So many equal steps have run. */
   ended(nowUs: number, instance: number, event: Event): void {
     this.#progress.stepEnded(nowUs);
+    if (nowUs > this.#strandedUs[instance])
+      throw new Error(`Lending broken: a step of instance ${instance} counts, though a creditor did not answer it`);
     const steps = event.kind === 'stepDone' ? (event.stepUs?.length ?? 1) : 0;
     this.guests.ended(instance, steps, this.#config.queryRowBytes);
   }

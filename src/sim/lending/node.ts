@@ -11,6 +11,8 @@ export interface NodeConfig {
   readonly hostBlocks: number;
   readonly stagingBlocks: number;
   readonly policy: LendingPolicy;
+  /** Of a step: that a sequence comes that no instance could hold alone. */
+  readonly longChance: number;
   readonly times: LendingTimes;
 }
 
@@ -43,7 +45,7 @@ export class LendingNode {
   }
 
   start(): Life {
-    const { deviceBlocks, hostBlocks, stagingBlocks, policy, times } = this.#config;
+    const { deviceBlocks, hostBlocks, stagingBlocks, policy, times, longChance } = this.#config;
     const groups = [{ layers: 2, window: undefined }];
     const device = { pages: deviceBlocks * 2, blockTokens: 32, groups, eviction: 'lru' } as const;
     const memory = new InstanceMemory(device, hostBlocks);
@@ -51,7 +53,10 @@ export class LendingNode {
     const { instance } = this;
     const memories = memory.lending;
     const rmanager = new RManager({ instance, life: number, memories, policy, times, stagingBlocks });
-    const workload = new Workload(memory, rmanager, this.#dice, policy.lowWaterBlocks);
+    const workload = new Workload(memory, rmanager, this.#dice, {
+      lowWaterBlocks: policy.lowWaterBlocks,
+      longChance,
+    });
     this.life = { number, rmanager, memory, workload, fetched: new Set() };
     return this.life;
   }

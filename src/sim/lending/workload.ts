@@ -1,5 +1,6 @@
 // Sequences that grow in an instance's memory and beyond it: the local callers of an rManager, in a world without an engine.
 import { BlockTable, type InstanceMemory, type RBlockId } from '../../cluster/lending/instance-memory.ts';
+import type { Gathering, Growth } from '../../cluster/lending/messages.ts';
 import type { RManager } from '../../cluster/rmanager.ts';
 import type { Dice } from './dice.ts';
 
@@ -11,12 +12,18 @@ interface Growing {
   stalls: number;
   /** Steps that it stays once it is as long as it gets. */
   stays: number;
+  /** No instance could hold it alone: what it comes to was promised to it. */
+  readonly gathered: boolean;
 }
 
 /** Steps that a sequence waits for a block before it gives up what it has. */
 const stallsMax = 12;
 /** Steps that a sequence stays on average: so long that debts outlive the load that they came from, and cycles of them arise. */
 const staysMean = 80;
+/** Of one that no instance could hold: blocks of a step, and steps that it waits for one and stays. */
+const gatheredBlocks = 4;
+const gatheredStallsMax = 100;
+const gatheredStays = 5;
 
 export class Workload {
   readonly #memory: InstanceMemory;
@@ -24,33 +31,115 @@ export class Workload {
   readonly #dice: Dice;
   /** Below so many available blocks at home, sequences grow abroad. */
   readonly #reserveBlocks: number;
+  readonly #longChance: number;
   readonly #sequences = new Set<Growing>();
+  /** It waits for its turn, and then for memory. */
+  #long: Gathering | undefined;
+  #longNumber = 0;
+  /** How many such were let in, and how many holds kept others out meanwhile. */
+  gatherings = 0;
+  holds = 0;
+  #hold: number | undefined;
 
-  constructor(memory: InstanceMemory, rmanager: RManager, dice: Dice, reserveBlocks: number) {
+  /** @param longChance of a step, where none waits or runs: that one comes that no instance could hold */
+  constructor(
+    memory: InstanceMemory,
+    rmanager: RManager,
+    dice: Dice,
+    { lowWaterBlocks, longChance }: { readonly lowWaterBlocks: number; readonly longChance: number },
+  ) {
+    this.#longChance = longChance;
     this.#memory = memory;
     this.#rmanager = rmanager;
     this.#dice = dice;
-    this.#reserveBlocks = reserveBlocks;
+    this.#reserveBlocks = lowWaterBlocks;
   }
 
   get size(): number {
     return this.#sequences.size;
   }
 
+  /** What is going to be needed. */
+  get demand(): Omit<Growth, 'kind' | 'blocksPerSecond'> {
+    const promised = this.#promised;
+    const [turn, gatherings] = [this.#long, this.gatherings];
+    return {
+      aheadBlocks: promised,
+      starvedBlocks: 0,
+      promisedBlocks: promised,
+      turn,
+      gathered: this.#gathered,
+      gatherings,
+    };
+  }
+
+  /** The one that waits, which no instance could hold. */
+  get waits(): Gathering | undefined {
+    return this.#long;
+  }
+
+  /** Nobody waits any more. */
+  dismiss(): void {
+    this.#long = undefined;
+  }
+
   /** A block for every sequence; with `load` in [0, 1] new ones come. Returns how many blocks a step now takes. */
   grow(load: number): number {
-    if (this.#dice.chance(load) && this.#sequences.size < 24) {
+    this.#lookAtHold();
+    const isKeptOut = this.#hold !== undefined || (this.#long !== undefined && this.#rmanager.hasTurn);
+    if (this.#dice.chance(load) && this.#sequences.size < 24 && !isKeptOut) {
       const target = this.#dice.between(2, 10);
-      const stays = this.#dice.around(staysMean);
-      this.#sequences.add({ target, table: new BlockTable(1), rblocks: new Set(), stalls: 0, stays });
+      this.#add(target, this.#dice.around(staysMean), false);
     }
+    this.#gather();
     for (const sequence of this.#sequences) {
-      if (sequence.table.length + sequence.rblocks.size >= sequence.target) {
+      const { gathered, target } = sequence;
+      if (lengthOf(sequence) >= target) {
         if (--sequence.stays < 0) this.#end(sequence, true);
-      } else if (this.#extend(sequence)) sequence.stalls = 0;
-      else if (++sequence.stalls > stallsMax) this.#end(sequence, false);
+      } else if (this.#extend(sequence)) {
+        sequence.stalls = 0;
+        for (let i = 1; i < gatheredBlocks && gathered && lengthOf(sequence) < target; i++) this.#extend(sequence);
+      } else if (++sequence.stalls > (gathered ? gatheredStallsMax : stallsMax)) this.#end(sequence, false);
     }
     return this.#sequences.size;
+  }
+
+  #lookAtHold(): void {
+    const { hold } = this.#rmanager.creditor;
+    if (hold !== undefined && hold !== this.#hold) this.holds++;
+    this.#hold = hold;
+  }
+
+  /** Now and then one comes that no instance could hold; it is let in when it has the turn, and there is room for all of it. */
+  #gather(): void {
+    const { available, total } = this.#memory.lending.device.figures;
+    if (this.#long === undefined) {
+      if (this.#gathered === 0 && this.#longChance > 0 && this.#dice.chance(this.#longChance))
+        this.#long = { number: ++this.#longNumber, blocks: total + this.#dice.between(1, Math.floor(total / 3)) };
+      return;
+    }
+    const room = available + this.#rmanager.debtor.inHand - this.#promised;
+    if (!this.#rmanager.hasTurn || room < this.#long.blocks) return;
+    this.#add(this.#long.blocks, gatheredStays, true);
+    this.gatherings++;
+    this.#long = undefined;
+  }
+
+  #add(target: number, stays: number, gathered: boolean): void {
+    this.#sequences.add({ target, table: new BlockTable(1), rblocks: new Set(), stalls: 0, stays, gathered });
+  }
+
+  get #gathered(): number {
+    let count = 0;
+    for (const { gathered } of this.#sequences) if (gathered) count++;
+    return count;
+  }
+
+  /** Blocks to come of those that were gathered for. */
+  get #promised(): number {
+    let blocks = 0;
+    for (const sequence of this.#sequences) if (sequence.gathered) blocks += sequence.target - lengthOf(sequence);
+    return blocks;
   }
 
   /** Moves these home, or ends who holds them: it never waits for anything. */
@@ -93,6 +182,7 @@ export class Workload {
 
   #extend(sequence: Growing): boolean {
     const { available } = this.#memory.lending.device.figures;
+    if (!sequence.gathered && available + this.#rmanager.debtor.inHand <= this.#promised) return false;
     const rblock = available <= this.#reserveBlocks ? this.#rmanager.take() : undefined;
     if (rblock === undefined) return this.#memory.cache.allocate(sequence.table);
     sequence.rblocks.add(rblock);
@@ -131,4 +221,8 @@ export class Workload {
     if (pages !== this.#memory.cache.usedPages)
       throw new Error(`Workload broken: ${pages} pages in tables, ${this.#memory.cache.usedPages} used`);
   }
+}
+
+function lengthOf({ table, rblocks }: Growing): number {
+  return table.length + rblocks.size;
 }

@@ -9,14 +9,11 @@ import type {
 } from '../../cluster/lending/messages.ts';
 import { counterUniform } from '../../util/counter-random.ts';
 import { Agenda } from './agenda.ts';
-import { checkAtRest, checkCommit, checkEmpty, checkLoans, unfrozen, Waits } from './checks.ts';
+import { checkAtRest, checkCommit, checkEmpty, checkLoans, checkPromises, unfrozen, Waits } from './checks.ts';
 import { Dice } from './dice.ts';
 import type { FaultName, LendingFaults } from './faults.ts';
 import { LendingNetwork } from './network.ts';
 import { LendingNode, type Life, type NodeConfig } from './node.ts';
-
-/** Of sequences that each fit where they are. */
-const noTurn = { starvedBlocks: 0, promisedBlocks: 0, turn: undefined, gathered: 0, gatherings: 0 };
 
 export interface LendingWorldConfig extends NodeConfig {
   readonly seed: number;
@@ -38,6 +35,11 @@ export interface LendingCounts {
   lostBlocks: number;
   vacatedBlocks: number;
   loans: number;
+  /** Sequences let in that no instance could hold alone, and holds of creditors for such. */
+  gatherings: number;
+  holds: number;
+  /** Loans that such were promised, as debtors say with their renewals. */
+  firmLoans: number;
   events: number;
 }
 
@@ -52,6 +54,9 @@ export class LendingWorld {
     lostBlocks: 0,
     vacatedBlocks: 0,
     loans: 0,
+    gatherings: 0,
+    holds: 0,
+    firmLoans: 0,
     events: 0,
   };
   readonly agenda = new Agenda();
@@ -105,9 +110,21 @@ export class LendingWorld {
     this.#loading = false;
     for (const node of this.nodes) {
       const { life } = node;
-      const still = { kind: 'growth', blocksPerSecond: 0, aheadBlocks: 0, ...noTurn } as const;
-      this.#whenAwake(node, life, () => this.#follow(node, node.step(this.agenda.nowUs, still)));
+      this.#whenAwake(node, life, () => {
+        life?.workload.dismiss();
+        const { gathered = 0, gatherings = 0 } = life?.workload.demand ?? {};
+        const nothing = { blocksPerSecond: 0, aheadBlocks: 0, starvedBlocks: 0, promisedBlocks: 0, turn: undefined };
+        this.#follow(node, node.step(this.agenda.nowUs, { kind: 'growth', ...nothing, gathered, gatherings }));
+      });
     }
+  }
+
+  /** Who waits for memory that no instance has alone, each with its number. */
+  get waiting(): ReadonlyMap<Life, number> {
+    const waiting = new Map<Life, number>();
+    for (const { life } of this.nodes)
+      if (life?.workload.waits !== undefined) waiting.set(life, life.workload.waits.number);
+    return waiting;
   }
 
   checkAtRest(): void {
@@ -215,6 +232,7 @@ export class LendingWorld {
         this.counts.lostBlocks += effect.rblocks.length;
         life.workload.lose(effect.rblocks);
       } else if (effect.kind === 'vacate') {
+        checkPromises(node, effect.rblocks);
         this.counts.vacatedBlocks += effect.rblocks.length;
         this.agenda.after(vacateUs, () =>
           this.#whenAwake(node, life, () => {
@@ -246,7 +264,9 @@ export class LendingWorld {
   }
 
   #send(envelope: Envelope): void {
-    if (envelope.message.kind === 'lend') this.counts.loans++;
+    const { message } = envelope;
+    if (message.kind === 'lend') this.counts.loans++;
+    if (message.kind === 'renew') this.counts.firmLoans += message.firm.length;
     this.network.send(envelope);
   }
 
@@ -263,20 +283,27 @@ export class LendingWorld {
       this.#whenAwake(node, life, () => {
         if (!this.#loading) return;
         const phase = this.agenda.nowUs / loadPeriodUs + node.instance / instances;
+        const { gatherings, holds } = life.workload;
         const blocks = life.workload.grow(phase % 1 < 0.35 ? 0.5 : 0.03);
+        this.counts.gatherings += life.workload.gatherings - gatherings;
+        this.counts.holds += life.workload.holds - holds;
         if (this.#dice.chance(0.02)) life.workload.cancelOne();
         const blocksPerSecond = Math.round((blocks * 1e6) / growUs);
-        const growth = { kind: 'growth', blocksPerSecond, aheadBlocks: 0, ...noTurn } as const;
+        const growth = { kind: 'growth', blocksPerSecond, ...life.workload.demand } as const;
         this.#follow(node, node.step(this.agenda.nowUs, growth));
         this.#loadGuests(node);
       });
     });
   }
 
-  /** Now and then a creditor's step takes longer for a guest than it should. */
+  /** Now and then a creditor's step takes longer for a guest than it should, and there is room at home for what it has there. */
   #loadGuests(node: LendingNode): void {
-    const debt = node.life?.rmanager.debts.next().value;
-    if (debt === undefined || !this.#dice.chance(0.01)) return;
+    const debts = [...(node.life?.rmanager.debts ?? [])];
+    const [debt] = debts;
+    const there = debts.filter(({ creditor }) => creditor === debt?.creditor);
+    const held = there.reduce((sum, each) => sum + each.held, 0);
+    const room = node.life?.memory.lending.device.figures.available ?? 0;
+    if (debt === undefined || held > room || there.some(({ firm }) => firm) || !this.#dice.chance(0.03)) return;
     const load = { kind: 'guestLoad', creditor: debt.creditor, permille: this.#dice.between(50, 400) } as const;
     this.#follow(node, node.step(this.agenda.nowUs, load));
   }
