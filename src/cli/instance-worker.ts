@@ -13,6 +13,7 @@ import { InstanceLoop } from '../live/instance-loop.ts';
 import { LiveHandOffs, type PeerWays } from '../live/live-hand-offs.ts';
 import type { Messenger } from '../live/messenger.ts';
 import type { BlockRoot, FromInstance, InstanceThreadData, ReadyMessage } from '../live/protocol.ts';
+import { recorded } from '../live/step-record.ts';
 import { pagesFor } from '../policy/blocks/layer-groups.ts';
 import { pageTokens } from '../util/step.ts';
 import { openModel } from '../weights/open-model.ts';
@@ -75,7 +76,8 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
   });
   const handOffs = createHandOffs(data, port, engine, wake);
   const abort = new Int32Array(data.abort);
-  const loop = new InstanceLoop(machine, engine, port, abort, console.error, handOffs, tiers?.live);
+  const steps = settings.record === undefined ? engine : recorded(engine, settings.record);
+  const loop = new InstanceLoop(machine, steps, port, abort, console.error, handOffs, tiers?.live);
   const description = {
     weights: `${settings.weights} (${model.packedTypes.join(', ')})`,
     // A layer whose weights are not quantised takes bf16 where int8 was asked for.

@@ -29,6 +29,8 @@ export interface ServingOptions {
   readonly hostMemory?: number | undefined;
   readonly ssd?: string | undefined;
   readonly ssdSize?: number | undefined;
+  /** (instances): where their steps are written down. */
+  readonly records?: readonly SharedArrayBuffer[] | undefined;
 }
 
 const everyone: AdmissionSettings = { kind: 'none', slo: undefined, decodeUs: 0 };
@@ -58,6 +60,7 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
             pinMemory,
           }),
           tiers: tiersOf(serving, i, instances.length),
+          record: serving.records?.[i],
         },
       })),
       hashKey: serving.ssd === undefined ? undefined : blockKeyOf(serving.ssd),

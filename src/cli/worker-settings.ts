@@ -16,6 +16,8 @@ export interface InstanceSettings {
   /** Of the KV memory, for pinned prefixes. */
   readonly pinShare: number;
   readonly eviction: ModelOptions['eviction'];
+  /** Where its steps are written down, if somebody wants to know. */
+  readonly record?: SharedArrayBuffer | undefined;
   /** Where blocks are kept besides; undefined: what leaves the pool is gone. */
   readonly tiers?:
     | {

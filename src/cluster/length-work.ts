@@ -9,6 +9,7 @@ import { type HostLink, HostPrefill } from '../policy/cost/host-link.ts';
 import { ModelPredictor } from '../policy/cost/model-predictor.ts';
 import { ChunkedPrefill, type PrefillPredictor } from '../policy/cost/prefill.ts';
 import type { StepCostModel } from '../policy/cost/roofline.ts';
+import { StepCost } from '../policy/cost/step-cost.ts';
 import { type LayerRange, layersOf } from '../policy/cost/step-shape.ts';
 import type { PipelineSettings } from '../policy/pipeline/group.ts';
 import { PipelinedPrefill } from '../policy/pipeline/pipelined-prefill.ts';
@@ -299,15 +300,23 @@ export interface LengthInstanceConfig
   readonly hostLink?: HostLink | undefined;
   /** Equal steps run in one go. */
   readonly coalesce: boolean;
+  /** It knows nothing of its cost model, and predicts steps as one with an engine does: by those that ran. */
+  readonly learns?: boolean;
 }
 
-export function createLengthInstance({ cost, blocks, coalesce, ...config }: LengthInstanceConfig): LengthInstance {
+export function createLengthInstance({
+  cost,
+  blocks,
+  coalesce,
+  learns = false,
+  ...config
+}: LengthInstanceConfig): LengthInstance {
   const machine: InstanceConfig = {
     ...config,
     pages: blocks ?? Math.floor(cost.kvCapacityTokens / config.blockTokens),
     // Only tokens count here: one layer stands for all.
     groups: [{ layers: 1, window: undefined }],
-    cost: new ModelPredictor(cost),
+    cost: learns ? new StepCost() : new ModelPredictor(cost),
     journalLife: config.life ?? 0,
   };
   return new Instance(machine, () => new LengthWork(coalesce));

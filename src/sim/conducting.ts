@@ -5,6 +5,7 @@ import type { Fates } from '../cluster/fates.ts';
 import type { SloRule } from '../cluster/length-admission.ts';
 import type { LengthRequest } from '../cluster/length-work.ts';
 import type { ConductorEvent, InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
+import type { PrefillWatch } from '../cluster/prefill-watch.ts';
 import type { Clients } from './clients.ts';
 import { createConductor } from './create-conductor.ts';
 import type { Outcome } from './outcome.ts';
@@ -29,6 +30,7 @@ export class Conducting {
   readonly #cluster: Conducted;
   readonly #checking: boolean;
   readonly #faulty: boolean;
+  readonly #learned: PrefillWatch | undefined;
   #conductor: Conductor<LengthRequest>;
   #wakeUs = Number.POSITIVE_INFINITY;
 
@@ -36,6 +38,7 @@ export class Conducting {
     this.#cluster = cluster;
     this.#checking = cluster.config.checking;
     this.#faulty = cluster.config.faults !== undefined;
+    this.#learned = cluster.config.learned;
     this.#conductor = this.#create(false);
   }
 
@@ -44,6 +47,7 @@ export class Conducting {
   }
 
   tell(nowUs: number, event: ConductorEvent<LengthRequest>): void {
+    if (this.#learned !== undefined) learn(this.#learned, nowUs, event);
     const effects = this.#conductor.step(nowUs, event);
     if (this.#checking) this.#conductor.check();
     for (const effect of effects) this.#perform(nowUs, effect);
@@ -80,6 +84,8 @@ export class Conducting {
         const { id, instance, predicted, request, decodeAt, prefix, group, life, decodeLife } = effect;
         request.predicted = predicted;
         clients.tried(id, request);
+        this.#learned?.forwarded(instance, id, request.inputTokens);
+        config.forwarded?.(id, instance);
         const event = { kind: 'submit', request, decodeAt, prefix, group, life, decodeLife } as const;
         // A job may be sent because another instance's step ended: whatever else ends now comes first.
         if (request.trace.batch === true) later(0, () => toInstance(instance, event));
@@ -90,6 +96,7 @@ export class Conducting {
         clients.hear(nowUs, effect.id, effect.event);
         break;
       case 'cancel':
+        this.#learned?.left(effect.id);
         toInstance(effect.instance, { kind: 'cancel', id: effect.id });
         break;
       case 'askBlocks':
@@ -119,4 +126,9 @@ export class Conducting {
         break;
     }
   }
+}
+
+function learn(learned: PrefillWatch, nowUs: number, event: ConductorEvent<LengthRequest>): void {
+  if (event.kind === 'heard') learned.heard(nowUs, event.id, event.event);
+  else if (event.kind === 'prefilled') learned.prefilled(nowUs, event.id);
 }

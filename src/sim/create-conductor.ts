@@ -13,6 +13,8 @@ export function createConductor(
   capacityTokens: readonly number[],
   { alone, fates }: { readonly alone: boolean; readonly fates: Fates | undefined },
 ): Conductor<LengthRequest> {
+  const placement = lengthPlacement(config.placement, instances, linkBytesPerSecond, config.pipeline);
+  const learned = config.learned && { predictors: config.learned.times, transfers: undefined };
   return new Conductor({
     instances: instances.map(({ role, startUs }, i) => {
       const standby = startUs !== undefined;
@@ -20,7 +22,7 @@ export function createConductor(
     }),
     queueMax: config.queueMax,
     size: ({ size }) => size,
-    placement: lengthPlacement(config.placement, instances, linkBytesPerSecond, config.pipeline),
+    placement: { ...placement, ...learned },
     admission: admissionConfig(config.admission, sloOf, instances, capacityTokens, linkBytesPerSecond),
     jobs: lengthJobs(instances),
     roleSwitch: config.admission.roleSwitch,

@@ -3,6 +3,7 @@ import type { ConductorEffect } from '../cluster/effects.ts';
 import type { LengthRequest } from '../cluster/length-work.ts';
 import type { BlockCounts, MissReasons } from '../cluster/placer.ts';
 import type { GenerationEvent, RefusalCause } from '../cluster/ports.ts';
+import { meanOfLongest } from '../util/longest-gaps.ts';
 import { scramble } from '../util/scramble.ts';
 import { wideZero } from '../util/wide-zero.ts';
 import { Audit } from './audit.ts';
@@ -25,9 +26,6 @@ interface InstanceFigures {
   readonly pinHitTokens: number;
   snapshot(): { readonly steps: number; readonly evictedBlocks: number; readonly preemptions: number };
 }
-
-/** Share of a request's gaps, the longest ones, whose mean is its TBT (Mooncake, FAST'25). */
-const longestGaps = 0.1;
 
 export class Outcome {
   readonly ttftUs = new Histogram();
@@ -208,38 +206,6 @@ export class Outcome {
 }
 
 const nobody: readonly Group[] = [];
-
-/** Of the first `gaps`; reorders them. */
-function meanOfLongest(gapUs: Float64Array, gaps: number): number {
-  const count = Math.ceil(gaps * longestGaps);
-  const first = gaps - count;
-  putInPlace(gapUs, first, gaps - 1);
-  let sum = 0;
-  for (let i = first; i < gaps; i++) sum += gapUs[i];
-  return sum / count;
-}
-
-/** Hoare's selection: no value before `place` is larger than one from there on to `last`. */
-function putInPlace(values: Float64Array, place: number, last: number): void {
-  let left = 0;
-  let right = last;
-  while (left < right) {
-    const pivot = values[(left + right) >> 1];
-    let i = left;
-    let j = right;
-    while (i <= j) {
-      while (values[i] < pivot) i++;
-      while (values[j] > pivot) j--;
-      if (i > j) break;
-      const swapped = values[i];
-      values[i++] = values[j];
-      values[j--] = swapped;
-    }
-    if (place <= j) right = j;
-    else if (place >= i) left = i;
-    else return;
-  }
-}
 
 export function latencyMs(histogram: Histogram): Latency {
   const ms = (us: number) => us / 1000;

@@ -4,6 +4,7 @@ import type { AdmissionSettings } from '../cluster/length-admission.ts';
 import type { LengthInstance, LengthInstanceConfig, LengthRequest } from '../cluster/length-work.ts';
 import type { PipelineSettings, PlacementSettings } from '../cluster/placer.ts';
 import type { GenerationEvent, RequestId } from '../cluster/ports.ts';
+import type { PrefillWatch } from '../cluster/prefill-watch.ts';
 import type { StepWatch } from './executor.ts';
 import type { FaultLayer } from './faults/fault-layer.ts';
 import type { FaultPlan } from './faults/faults.ts';
@@ -42,6 +43,10 @@ export interface SimulationConfig {
   readonly pipeline?: PipelineSettings | undefined;
   /** Instances lend memory to one another: those whose machine says how. */
   readonly lending?: ClusterLendingConfig | undefined;
+  /** The conductor learns prefill times as one over engines does, and fetches nothing; undefined: cost models tell it. */
+  readonly learned?: PrefillWatch | undefined;
+  /** Hears where requests go. */
+  readonly forwarded?: ((id: RequestId, instance: number) => void) | undefined;
   /** Every machine checks itself after every event, and so does what must hold between them. */
   readonly checking: boolean;
   /** Undefined: nothing goes wrong. */

@@ -16,6 +16,7 @@ import { modelFlag, modelOptionsSchema, readOptions } from '../options.ts';
 import { printTable } from '../table.ts';
 import { UsageError } from '../usage-error.ts';
 import { costCommand } from './bench-cost.ts';
+import { fidelityCommand } from './bench-fidelity.ts';
 import { handOffCommand } from './bench-hand-off.ts';
 import { kernelCommand } from './bench-kernel.ts';
 import { messengerCommand } from './bench-messenger.ts';
@@ -25,7 +26,7 @@ import { soakCommand } from './bench-soak.ts';
 
 export function benchCommand(): Command {
   return new Command('bench')
-    .description('measure: engine, kernel, http, accuracy, cost, placement, hand-off, messenger, soak')
+    .description('measure: engine, kernel, http, accuracy, cost, placement, hand-off, messenger, fidelity, soak')
     .addCommand(engineCommand())
     .addCommand(kernelCommand())
     .addCommand(httpCommand())
@@ -33,6 +34,7 @@ export function benchCommand(): Command {
     .addCommand(costCommand())
     .addCommand(placementCommand())
     .addCommand(handOffCommand())
+    .addCommand(fidelityCommand())
     .addCommand(messengerCommand())
     .addCommand(soakCommand());
 }

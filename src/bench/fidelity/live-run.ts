@@ -1,0 +1,77 @@
+// A trace served live: its requests come when the trace says, and what their clients see is written down.
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { ClusterPort, GenerationRequest, InferencePort } from '../../cluster/ports.ts';
+import type { TraceRequest } from '../../trace/request.ts';
+import { scramble } from '../../util/scramble.ts';
+import { pageTokens } from '../../util/step.ts';
+
+export interface Served {
+  readonly index: number;
+  /** From the start of the run. */
+  readonly arrivalUs: number;
+  readonly inputTokens: number;
+  readonly cachedTokens: number;
+  /** Where its prompt went. */
+  readonly instance: number | undefined;
+  readonly startedUs: number;
+  readonly ttftUs: number;
+  readonly gapUs: Float64Array;
+}
+
+/** Requests in the order of their ends. @throws Error where one fails */
+export async function serveTrace(
+  port: InferencePort & ClusterPort,
+  requests: readonly TraceRequest[],
+  { vocabSize, salt }: { readonly vocabSize: number; readonly salt: string },
+): Promise<readonly Served[]> {
+  const start = performance.now();
+  const served: Promise<Served>[] = [];
+  for (const trace of requests) {
+    const leftMs = start + trace.arrivalUs / 1000 - performance.now();
+    if (leftMs > 0) await sleep(leftMs);
+    served.push(serve(port, requestOf(trace, vocabSize, salt), trace, start));
+  }
+  return Promise.all(served);
+}
+
+function serve(
+  port: InferencePort & ClusterPort,
+  request: GenerationRequest,
+  { index }: TraceRequest,
+  start: number,
+): Promise<Served> {
+  const arrival = performance.now();
+  const sinceUs = (): number => Math.round((performance.now() - arrival) * 1000);
+  let [cachedTokens, startedUs] = [0, 0];
+  const tokenUs: number[] = [];
+  return new Promise((resolve, reject) => {
+    port.submit(request, (event) => {
+      if (event.kind === 'started') [cachedTokens, startedUs] = [event.cachedTokens, sinceUs()];
+      else if (event.kind === 'tokens') tokenUs.push(sinceUs());
+      else if (event.kind === 'failed') reject(new Error(event.message));
+      else if (event.kind === 'finished')
+        resolve({
+          ...{ index, arrivalUs: Math.round((arrival - start) * 1000), inputTokens: request.prompt.length },
+          ...{ cachedTokens, startedUs, ttftUs: tokenUs[0] },
+          instance: port.account(request.id)?.placements[0]?.instance,
+          gapUs: Float64Array.from(tokenUs.slice(1), (us, i) => us - tokenUs[i]),
+        });
+    });
+  });
+}
+
+function requestOf(
+  { index, inputTokens, outputTokens, blocks }: TraceRequest,
+  vocabSize: number,
+  salt: string,
+): GenerationRequest {
+  const sampling = {
+    ...{ temperature: 0, topP: 1, topK: 0, minP: 0, repetitionPenalty: 1, frequencyPenalty: 0, presencePenalty: 0 },
+    ...{ logitBias: [], seed: [0, 0] as const, topLogprobs: undefined, promptLogprobs: false },
+  };
+  const prompt = Int32Array.from({ length: inputTokens }, (_, i) => {
+    const block = blocks.length === 0 ? index : blocks[Math.floor(i / pageTokens)];
+    return (scramble(scramble(block) + (i % pageTokens)) >>> 0) % vocabSize;
+  });
+  return { id: `${salt} ${index}`, prompt, maxTokens: outputTokens, sampling, stopTokenIds: [], priority: 0, salt };
+}

@@ -1,0 +1,81 @@
+// The same trace simulated: by fitted times, or by the times that steps took live.
+import { PrefillWatch } from '../../cluster/prefill-watch.ts';
+import { batchLimits } from '../../cluster/token-limits.ts';
+import type { RecordedStep } from '../../live/step-record.ts';
+import { LinearCost, type TimedStep } from '../../policy/cost/linear-cost.ts';
+import type { StepCostModel } from '../../policy/cost/roofline.ts';
+import { RecordedSteps } from '../../sim/recorded-steps.ts';
+import { Simulation } from '../../sim/simulation.ts';
+import type { TraceRequest } from '../../trace/request.ts';
+import { pageTokens } from '../../util/step.ts';
+import { type Calibration, gapUsMax } from './calibrate.ts';
+import type { Served } from './live-run.ts';
+
+export interface SimulatedCluster {
+  /** (instances): tokens whose keys and values each has room for. */
+  readonly capacityTokens: readonly number[];
+  readonly kvBytesPerToken: number;
+  readonly calibration: Calibration;
+}
+
+export interface SimulatedRun {
+  readonly served: readonly Served[];
+  /** Of the recorded steps, those that had the same rows here. */
+  readonly matchedSteps: number;
+}
+
+/** @param recorded (instances): steps of a live run, which take as long here */
+export function simulateTrace(
+  { capacityTokens, kvBytesPerToken, calibration }: SimulatedCluster,
+  requests: readonly TraceRequest[],
+  recorded?: readonly (readonly RecordedStep[])[],
+): SimulatedRun {
+  const sizes = { kvBytesPerToken, activationBytesPerToken: 1 };
+  const model = (i: number) => new LinearCost(calibration.times, { ...sizes, kvCapacityTokens: capacityTokens[i] });
+  const fitted = model(0);
+  const replays = recorded?.map((steps) => new RecordedSteps(withGaps(steps), fitted));
+  const costOf = (i: number): StepCostModel => replays?.[i] ?? fitted;
+  const served: Served[] = [];
+  const placed = new Map<string, number>();
+  const simulation = new Simulation({
+    instances: capacityTokens.map((tokens, i) => ({
+      role: 'mixed',
+      nic: { bytesPerSecond: 1e10, us: 1 },
+      machine: {
+        ...{ blockTokens: pageTokens, eviction: 'lru', limits: batchLimits, queueMax: 2 ** 53 - 1 },
+        ...{ cost: costOf(i), blocks: Math.floor(tokens / pageTokens), coalesce: false, learns: true },
+      },
+    })),
+    ...{ linkBytesPerSecond: undefined, blockTokens: pageTokens, queueMax: 2 ** 31, checking: false },
+    placement: { kind: 'cache-aware', seed: [0, 0], balancingThreshold: 1 },
+    admission: { kind: 'none', slo: undefined, decodeUs: 0 },
+    learned: learnedFrom(calibration, capacityTokens.length),
+    forwarded: (id, instance) => placed.set(id, instance),
+    inspect: {
+      after: () => {},
+      ended: ({ id, trace, firstTokenUs = 0, cachedTokens, gapUs }) => {
+        const { index, arrivalUs, inputTokens } = trace;
+        const figures = { index, arrivalUs, inputTokens, cachedTokens, instance: placed.get(id), startedUs: 0 };
+        served.push({ ...figures, ttftUs: firstTokenUs - arrivalUs, gapUs: gapUs.slice(0, trace.outputTokens - 1) });
+      },
+    },
+  });
+  for (const request of requests) simulation.arrive(request);
+  simulation.finish();
+  return { served, matchedSteps: (replays ?? []).reduce((sum, { matched }) => sum + matched, 0) };
+}
+
+/** What the live conductor had learned when the trace began. */
+function learnedFrom({ prefills }: Calibration, instances: number): PrefillWatch {
+  const watch = new PrefillWatch(new Array<number>(instances).fill(0));
+  for (const { computedTokens, us } of prefills) watch.times[0].observe(computedTokens, us);
+  return watch;
+}
+
+/** What an instance does between two steps counts with the second one. */
+function withGaps(steps: readonly RecordedStep[]): readonly TimedStep[] {
+  return steps.map(({ startedUs, us, shape }, i) => {
+    const gap = i === 0 ? 0 : startedUs - steps[i - 1].startedUs - steps[i - 1].us;
+    return { shape, us: us + (gap >= 0 && gap <= gapUsMax ? gap : 0) };
+  });
+}

@@ -1,0 +1,102 @@
+// `kvasir bench fidelity`: a load served live and simulated, side by side.
+import { Command, Option } from 'commander';
+import { z } from 'zod';
+import { calibrationContext } from '../../bench/fidelity/calibrate.ts';
+import { benchFidelity } from '../../bench/fidelity/fidelity.ts';
+import { inputForms, weightsForms } from '../../engine/forms.ts';
+import { createStepRecord } from '../../live/step-record.ts';
+import type { TraceRequest } from '../../trace/request.ts';
+import { WorkloadGenerator } from '../../trace/workload/generator.ts';
+import { pageTokens } from '../../util/step.ts';
+import { openServing } from '../open-serving.ts';
+import { modelFlag, modelOptionsSchema, readOptions } from '../options.ts';
+import { printTable } from '../table.ts';
+import { progress } from './bench-options.ts';
+
+const schema = modelOptionsSchema.pick({ model: true, weights: true, inputs: true }).extend({
+  instances: z.coerce.number().int().min(1).max(64).default(2),
+  threads: z.coerce.number().int().min(1).default(1),
+  requests: z.coerce.number().int().min(10).default(200),
+  rate: z.coerce.number().positive().default(4),
+  input: z.coerce.number().int().min(16).default(300),
+  output: z.coerce.number().int().min(2).default(24),
+  seed: z.coerce.number().int().min(0).default(1),
+});
+
+/** Steps that a record has room for. */
+const stepsMax = 1_000_000;
+
+export function fidelityCommand(): Command {
+  return new Command('fidelity')
+    .description('a load served live on this machine, and simulated with times fitted to its steps')
+    .addOption(modelFlag())
+    .addOption(new Option('--weights <form>', 'weights in memory (default: native)').choices(weightsForms))
+    .addOption(new Option('--inputs <form>', 'rounding of linear inputs (default: bf16)').choices(inputForms))
+    .option('--instances <n>', 'instances of the process (default: 2)')
+    .option('--threads <n>', 'compute threads of each (default: 1)')
+    .option('--requests <n>', 'requests of the load (default: 200)')
+    .option('--rate <n>', 'requests a second (default: 4)')
+    .option('--input <tokens>', 'mean length of prompts, half of which are shared (default: 300)')
+    .option('--output <tokens>', 'mean length of outputs (default: 24)')
+    .option('--seed <n>', 'of the load (default: 1)')
+    .option('--json', 'print one JSON object')
+    .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
+      const { instances, threads, ...options } = readOptions(schema, flags);
+      const records = Array.from({ length: instances }, () => createStepRecord(stepsMax));
+      const requests = makeLoad(options);
+      const longest = Math.max(...requests.map(({ inputTokens, outputTokens }) => inputTokens + outputTokens));
+      const context = Math.max(longest, calibrationContext);
+      const serving = await openServing(
+        { ...options, threads, context, eviction: 'lru' },
+        { queue: 2 ** 20, records, instances: records.map(() => ({ role: 'mixed', threads })) },
+      );
+      try {
+        const described = await serving.cluster.ready();
+        const report = await benchFidelity({
+          ...{ cluster: serving.cluster, records, requests, onProgress: progress },
+          ...{ vocabSize: serving.model.vocabSize, contextTokens: context },
+          capacityTokens: described.map(({ capacityTokens }) => capacityTokens),
+          kvBytesPerToken: described[0].kvBytes / described[0].capacityTokens,
+        });
+        if (json === true) console.log(JSON.stringify({ model: serving.model.id, instances, threads, ...report }));
+        else show(report);
+      } finally {
+        await serving.close();
+      }
+    });
+}
+
+function makeLoad({
+  requests,
+  rate,
+  input,
+  output,
+  seed,
+}: Omit<z.infer<typeof schema>, 'model' | 'instances' | 'threads'>): readonly TraceRequest[] {
+  const generator = new WorkloadGenerator(
+    {
+      arrivals: { kind: 'poisson', requestsPerSecond: rate },
+      lengths: {
+        kind: 'drawn',
+        input: { kind: 'log-normal', mean: input, variation: 0.5 },
+        output: { kind: 'log-normal', mean: output, variation: 0.5 },
+      },
+      ...{ long: undefined, prefixes: { families: 8, zipf: 1, share: 0.5 }, sessions: undefined },
+      contextTokens: 4 * (input + output),
+    },
+    { seed, blockTokens: pageTokens },
+  );
+  return Array.from({ length: requests }, () => generator.next());
+}
+
+function show({ live, simulated, replayed, ...report }: Awaited<ReturnType<typeof benchFidelity>>): void {
+  printTable([
+    { run: 'live', ...live },
+    { run: 'simulated', ...simulated },
+    { run: 'replayed', ...replayed },
+  ]);
+  console.log(`TTFT ${report.ttftRatio}, TBT ${report.tbtRatio} of live; with its arrivals and step times`);
+  console.log(
+    `${(100 * report.samePlacement).toFixed(1)} % at the same instance, hit ratio ${report.hitRatioDifference.toFixed(4)} away`,
+  );
+}

@@ -1,0 +1,38 @@
+// One load served live and simulated: what does not depend on the machine's mood agrees, and every step is in the record.
+import { expect, it } from 'vitest';
+import { benchFidelity } from '../../src/bench/fidelity/fidelity.ts';
+import { loadNative } from '../../src/kernel/native.ts';
+import { createStepRecord } from '../../src/live/step-record.ts';
+import type { TraceRequest } from '../../src/trace/request.ts';
+import { liveCluster } from '../live/instances.ts';
+
+/** Two families of prompts of 128 tokens, 96 of them shared; one after another. */
+const requests: readonly TraceRequest[] = Array.from({ length: 24 }, (_, index) => ({
+  ...{ index, arrivalUs: index * 20_000, inputTokens: 128, outputTokens: 6 },
+  blocks: Int32Array.of(10 + (index % 2), 20 + (index % 2), 30 + (index % 2), 100 + index),
+}));
+
+it.skipIf(loadNative() === undefined)('serves one load live and simulated', async () => {
+  const records = [createStepRecord(100_000), createStepRecord(100_000)];
+  const cluster = liveCluster(records.map((record) => ({ record })));
+  try {
+    const described = await cluster.ready();
+    const report = await benchFidelity({
+      ...{ cluster, records, requests, vocabSize: 500, contextTokens: 512, onProgress: () => {} },
+      ...{ capacityTokens: described.map(({ capacityTokens }) => capacityTokens), kvBytesPerToken: 1024 },
+    });
+    expect(report.requests).toBe(requests.length);
+    expect(report.calibration.steps).toBeGreaterThan(200);
+    // All but the first of each family on each instance find its three blocks, wherever they go.
+    for (const { hitRatioTokens, ttftMs, tbtMs } of [report.live, report.simulated, report.replayed]) {
+      expect(hitRatioTokens).toBeGreaterThanOrEqual((20 * 96) / (24 * 128));
+      expect(hitRatioTokens).toBeLessThanOrEqual((22 * 96) / (24 * 128));
+      expect(Math.min(ttftMs, tbtMs)).toBeGreaterThan(0);
+    }
+    expect(report.steps).toBeGreaterThanOrEqual(requests.length * 2);
+    expect(report.matchedSteps).toBeLessThanOrEqual(report.steps);
+    expect(report.matchedSteps).toBeGreaterThan(0);
+  } finally {
+    await cluster.close();
+  }
+});
