@@ -2,10 +2,11 @@
 
 import type { TimedStep } from '../policy/cost/linear-cost.ts';
 import type { StepCostModel } from '../policy/cost/roofline.ts';
-import type { StepShape } from '../policy/cost/step-shape.ts';
+import type { LayerRange, StepShape } from '../policy/cost/step-shape.ts';
 
 /** Step after step takes the recorded time while it has the recorded rows; others what the model says. */
 export class RecordedSteps implements StepCostModel {
+  readonly layers: number;
   readonly kvBytesPerToken: number;
   readonly kvCapacityTokens: number;
   readonly activationBytesPerToken: number;
@@ -18,6 +19,7 @@ export class RecordedSteps implements StepCostModel {
   constructor(steps: readonly TimedStep[], model: StepCostModel) {
     this.#steps = steps;
     this.#model = model;
+    this.layers = model.layers;
     this.kvBytesPerToken = model.kvBytesPerToken;
     this.kvCapacityTokens = model.kvCapacityTokens;
     this.activationBytesPerToken = model.activationBytesPerToken;
@@ -30,6 +32,10 @@ export class RecordedSteps implements StepCostModel {
     if (!isLike(recorded.shape, shape)) return this.#scaled(recorded, shape);
     this.matched++;
     return Math.max(1, Math.round(recorded.us));
+  }
+
+  stageUs(shape: StepShape, range: LayerRange): number {
+    return this.#model.stageUs(shape, range);
   }
 
   rowsWithin(budgetUs: number, shape: StepShape, position: number): number {

@@ -5,7 +5,7 @@ import { RecordedSteps } from '../../src/sim/recorded-steps.ts';
 
 const model = new LinearCost(
   { stepUs: 100, rowUs: 1, keyUs: 0, decodeRowUs: 0, logitRowUs: 0 },
-  { kvBytesPerToken: 1, kvCapacityTokens: 1, activationBytesPerToken: 1 },
+  { layers: 1, kvBytesPerToken: 1, kvCapacityTokens: 1, activationBytesPerToken: 1 },
 );
 const shape = (rows: number) => ({ rows, keyRows: rows, decodeRows: 0, decodeKeys: 0, logitRows: 0 });
 

@@ -30,7 +30,7 @@ export function simulateTrace(
   requests: readonly TraceRequest[],
   recorded?: readonly (readonly RecordedStep[])[],
 ): SimulatedRun {
-  const sizes = { kvBytesPerToken, activationBytesPerToken: 1 };
+  const sizes = { layers: 1, kvBytesPerToken, activationBytesPerToken: 1 };
   const model = (i: number) => new LinearCost(calibration.times, { ...sizes, kvCapacityTokens: capacityTokens[i] });
   const fitted = model(0);
   const replays = recorded?.map((steps) => new RecordedSteps(withGaps(steps), fitted));

@@ -1,6 +1,6 @@
 // A cost model fitted to steps that ran: linear in what a step's time depends on, like the predictor that instances learn on line.
 import type { StepCostModel } from './roofline.ts';
-import type { StepShape } from './step-shape.ts';
+import { type LayerRange, layersOf, type StepShape } from './step-shape.ts';
 
 /** Microseconds: of any step, of each row, of each key that a row sees, of each sequence that decodes, of each row of logits. */
 export interface LinearTimes {
@@ -17,12 +17,14 @@ export interface TimedStep {
 }
 
 export interface KvSizes {
+  readonly layers: number;
   readonly kvBytesPerToken: number;
   readonly kvCapacityTokens: number;
   readonly activationBytesPerToken: number;
 }
 
 export class LinearCost implements StepCostModel {
+  readonly layers: number;
   readonly kvBytesPerToken: number;
   readonly kvCapacityTokens: number;
   readonly activationBytesPerToken: number;
@@ -30,6 +32,7 @@ export class LinearCost implements StepCostModel {
 
   constructor(times: LinearTimes, sizes: KvSizes) {
     this.#times = times;
+    this.layers = sizes.layers;
     this.kvBytesPerToken = sizes.kvBytesPerToken;
     this.kvCapacityTokens = sizes.kvCapacityTokens;
     this.activationBytesPerToken = sizes.activationBytesPerToken;
@@ -40,6 +43,11 @@ export class LinearCost implements StepCostModel {
     const { rows, keyRows, decodeRows, logitRows } = shape;
     const us = stepUs + rows * rowUs + keyRows * keyUs + decodeRows * decodeRowUs + logitRows * logitRowUs;
     return Math.max(1, Math.round(us));
+  }
+
+  /** As if the time went by layers. */
+  stageUs(shape: StepShape, range: LayerRange): number {
+    return Math.max(1, Math.round((this.stepUs(shape) * layersOf(this.layers, range)) / this.layers));
   }
 
   /** n rows add n row + key (n position + n (n + 1) / 2). */

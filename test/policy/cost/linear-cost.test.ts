@@ -4,7 +4,7 @@ import { describe, expect, it } from 'vitest';
 import { fitLinearCost, LinearCost, type LinearTimes } from '../../../src/policy/cost/linear-cost.ts';
 import type { StepShape } from '../../../src/policy/cost/step-shape.ts';
 
-const sizes = { kvBytesPerToken: 1, kvCapacityTokens: 1000, activationBytesPerToken: 1 };
+const sizes = { layers: 1, kvBytesPerToken: 1, kvCapacityTokens: 1000, activationBytesPerToken: 1 };
 const times = fc.record({
   stepUs: fc.double({ min: 10, max: 5000, noNaN: true }),
   rowUs: fc.double({ min: 1, max: 500, noNaN: true }),
