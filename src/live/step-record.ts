@@ -1,7 +1,9 @@
 // What an instance's steps were and how long they took, written to shared memory as they end: nothing else changes.
 
+import type { InstanceEffect } from '../cluster/effects.ts';
 import type { Engine } from '../engine/engine.ts';
-import type { StepShape } from '../policy/cost/step-shape.ts';
+
+type StepShape = Extract<InstanceEffect, { kind: 'runStep' }>['shape'];
 
 export interface RecordedStep {
   /** By the monotonic clock of the machine. */

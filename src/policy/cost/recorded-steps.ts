@@ -1,8 +1,8 @@
 // Steps that take as long as they took elsewhere: a run is replayed with the times of another one.
 
-import type { TimedStep } from '../policy/cost/linear-cost.ts';
-import type { StepCostModel } from '../policy/cost/roofline.ts';
-import type { LayerRange, StepShape } from '../policy/cost/step-shape.ts';
+import type { TimedStep } from './linear-cost.ts';
+import type { StepCostModel } from './roofline.ts';
+import type { LayerRange, StepShape } from './step-shape.ts';
 
 /** Step after step takes the recorded time while it has the recorded rows; others what the model says. */
 export class RecordedSteps implements StepCostModel {

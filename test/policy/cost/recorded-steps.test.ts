@@ -1,7 +1,7 @@
 // Steps that take as long as they took elsewhere.
 import { expect, it } from 'vitest';
-import { LinearCost } from '../../src/policy/cost/linear-cost.ts';
-import { RecordedSteps } from '../../src/sim/recorded-steps.ts';
+import { LinearCost } from '../../../src/policy/cost/linear-cost.ts';
+import { RecordedSteps } from '../../../src/policy/cost/recorded-steps.ts';
 
 const model = new LinearCost(
   { stepUs: 100, rowUs: 1, keyUs: 0, decodeRowUs: 0, logitRowUs: 0 },
