@@ -175,7 +175,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   }
 
   /** Blocks that its cache holds, in all tiers: for those who look on. */
-  get cached(): Pick<BlockCache, 'holds' | 'indexedDigests'> {
+  get cached(): Pick<BlockCache, 'holds' | 'indexedDigests' | 'kept'> {
     return this.#cache;
   }
 

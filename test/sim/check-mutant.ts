@@ -24,12 +24,27 @@ const compilerOptions = {
   outDir: 'out',
 };
 
+/** Worlds of requests as traces are replayed over them: nothing goes wrong, and nobody cancels. */
+const calmly = `const run = (seed) => {
+  const { config, trace } = requestWorld(seed);
+  const simulation = new Simulation({ ...config, faults: undefined, lending: undefined });
+  for (const request of trace) simulation.arrive(request);
+  simulation.finish();
+};`;
+
+function importOf(names: string, module: string): string {
+  return `import { ${names} } from ${JSON.stringify(pathToFileURL(`${module}.js`))};`;
+}
+
 /** Runs seeds until one fails, and prints what it said. */
-function seedsScript(module: string, run: string, seeds: number): string {
-  return `import { ${run} } from ${JSON.stringify(pathToFileURL(module))};
+function seedsScript(folder: string, { entry, run }: typeof lending, calm: boolean, seeds: number): string {
+  const chaos = importOf(calm ? 'requestWorld' : `${run} as run`, join(folder, entry));
+  const simulation = importOf('Simulation', join(folder, 'sim', 'simulation'));
+  return `${chaos}
+${calm ? `${simulation}\n${calmly}` : ''}
 for (let seed = 1; seed <= ${seeds}; seed++) {
   try {
-    ${run}(seed);
+    run(seed);
   } catch (error) {
     console.log(error.message);
     break;
@@ -37,17 +52,17 @@ for (let seed = 1; seed <= ${seeds}; seed++) {
 }`;
 }
 
-/** What the first of `seeds` chaos runs that fails says; undefined when none does. Without a patch, of the sources as they are. */
-export function failureWith(patch: string | undefined, seeds: number): string | undefined {
-  const { entry, run: chaos } = patch !== undefined && basename(patch).startsWith('request-') ? requests : lending;
+/** What the first of `seeds` chaos runs that fails says; undefined when none does. Without a patch, of the sources as they are. @param calm nothing goes wrong with requests */
+export function failureWith(patch: string | undefined, seeds: number, calm = false): string | undefined {
+  const world = patch !== undefined && basename(patch).startsWith('request-') ? requests : lending;
   const folder = mkdtempSync(join(tmpdir(), 'kvasir-mutant-'));
   try {
     for (const room of rooms) cpSync(join(root, 'src', room), join(folder, 'src', room), { recursive: true });
     if (patch !== undefined) run('git', ['apply', '--verbose', patch], folder);
     writeFileSync(join(folder, 'package.json'), '{"type":"module"}');
-    writeFileSync(join(folder, 'tsconfig.json'), JSON.stringify({ compilerOptions, files: [`src/${entry}.ts`] }));
+    writeFileSync(join(folder, 'tsconfig.json'), JSON.stringify({ compilerOptions, files: [`src/${world.entry}.ts`] }));
     run(process.execPath, [join(root, 'node_modules', 'typescript', 'bin', 'tsc'), '-p', '.'], folder);
-    writeFileSync(join(folder, 'seeds.mjs'), seedsScript(join(folder, 'out', `${entry}.js`), chaos, seeds));
+    writeFileSync(join(folder, 'seeds.mjs'), seedsScript(join(folder, 'out'), world, calm, seeds));
     const said = run(process.execPath, ['seeds.mjs'], folder).trim();
     return said === '' ? undefined : said;
   } finally {

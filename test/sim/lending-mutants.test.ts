@@ -18,3 +18,7 @@ it('finds nothing in the sources as they are', () => {
 it.each(patches.map((patch) => ({ patch, ...headOf(patch) })))('finds: $title', ({ patch, says }) => {
   expect(failureWith(patch, seeds)).toMatch(says);
 });
+
+it('finds without faults: memory to land in is granted to nobody', () => {
+  expect(failureWith(join(folder, 'request-lost-grant.patch'), seeds, true)).toMatch('a cycle of waiting');
+});

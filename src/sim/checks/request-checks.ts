@@ -1,8 +1,10 @@
 // What must hold over a cluster's requests, whatever goes wrong: looked at after every event, and once all has come to rest.
+
+import type { Slo } from '../../cluster/length-admission.ts';
 import type { LengthInstance, LengthRequest } from '../../cluster/length-work.ts';
 import type { InstanceEvent, InstanceIndex } from '../../cluster/messages.ts';
 import type { BlockListener } from '../../cluster/parts.ts';
-import type { GenerationEvent } from '../../cluster/ports.ts';
+import type { GenerationEvent, RefusalCause, RequestId } from '../../cluster/ports.ts';
 import { loadOf } from '../../cluster/refusals.ts';
 import type { Inside, SimulationConfig } from '../simulation-config.ts';
 import { Cancelled } from './cancelled.ts';
@@ -36,6 +38,8 @@ export class RequestChecks {
   readonly #latencyUs: number;
   /** Every message arrives. */
   readonly #lossless: boolean;
+  /** What any request may wait for each token that was sent somewhere. */
+  #tbtUsMin = Number.POSITIVE_INFINITY;
   #nextUs = 0;
 
   constructor({ instances, faults }: Pick<SimulationConfig, 'instances' | 'faults'>, checked: Checked) {
@@ -62,9 +66,10 @@ export class RequestChecks {
     const { nowUs, inside } = this.#checked;
     const { conductor, instances } = inside;
     if (event.kind === 'cancel') this.#cancelled.heard(nowUs, index, instances[index], event.id);
-    if (event.kind === 'submit')
-      this.#staleness.checkChain(event.request, (...block) => conductor.names(...block), instances);
     if (effects.some(({ kind }) => kind === 'journal' || kind === 'snapshot')) this.#staleness.tells(index);
+    if (event.kind !== 'submit') return;
+    this.#tbtUsMin = Math.min(this.#tbtUsMin, event.request.slo?.tbtUs ?? Number.POSITIVE_INFINITY);
+    this.#staleness.checkChain(event.request, (...block) => conductor.names(...block), instances);
   }
 
   /** The instance is gone; another life begins. */
@@ -85,19 +90,29 @@ export class RequestChecks {
     if (nowUs < this.#nextUs) return;
     this.#nextUs = nowUs + lookUs;
     this.#checkAges();
-    const cycle = cycleOfWaits(waitsOf(instances));
-    if (cycle !== undefined) throw new Error(`Requests broken: a cycle of waiting: ${cycle}`);
+    checkWaits(instances);
     this.#cancelled.check(nowUs, instances, network, this.#lossless ? longestUs : Number.POSITIVE_INFINITY);
   }
 
   /** A client hears the last of its request: all of it, or a refusal that its own figures bear out. */
-  ended({ id, outputs, outputTokens }: LengthRequest, event: GenerationEvent): void {
+  ended({ id, outputs, outputTokens, slo }: LengthRequest, event: GenerationEvent): void {
     if (event.kind === 'finished' && outputs !== outputTokens)
       throw new Error(`Requests broken: request ${id} ended with ${outputs} of ${outputTokens} tokens`);
-    if (event.kind !== 'failed') return;
-    const load = event.cause && loadOf(event.cause);
+    if (event.kind === 'failed' && event.cause !== undefined) this.#checkRefusal(id, slo, event.cause);
+  }
+
+  /** What was too much is over the most that it may be, and that is what somebody said who comes or is there. */
+  #checkRefusal(id: RequestId, slo: Slo | undefined, cause: RefusalCause): void {
+    const load = loadOf(cause);
     if (load !== undefined && load <= 1)
-      throw new Error(`Requests broken: request ${id} was refused at a load of ${load}: ${event.message}`);
+      throw new Error(`Requests broken: request ${id} was refused for its ${cause.reason} at a load of ${load}`);
+    // An end depends on how long the output will be, of which the gate only has a guess.
+    const ttftUs = slo?.completionUs === Number.POSITIVE_INFINITY ? slo.ttftUs : 0;
+    const leastUs = { ttft: ttftUs, tbt: Math.min(this.#tbtUsMin, slo?.tbtUs ?? 0), completion: 0 };
+    if ('mostUs' in cause && cause.mostUs < leastUs[cause.reason])
+      throw new Error(
+        `Requests broken: request ${id} was refused for its ${cause.reason} over ${cause.mostUs} us: it may be ${leastUs[cause.reason]} us`,
+      );
   }
 
   /** Every request has its client's name in the conductor, and ends in time. */
@@ -114,6 +129,7 @@ export class RequestChecks {
   checkEnded(): void {
     const { nowUs, live, inside } = this.#checked;
     if (live > 0) {
+      checkWaits(inside.instances);
       const ids = [...inside.requests].map(([id]) => id).join(', ');
       throw new Error(`Requests broken: ${live} requests have not ended at ${nowUs / 1e6} s: ${ids}`);
     }
@@ -127,8 +143,9 @@ export class RequestChecks {
     const { instances, network, faults } = this.#checked.inside;
     if (network.size > 0) throw new Error(`Requests broken: ${network.size} streams have nobody`);
     for (const [i, instance] of instances.entries()) {
-      const { handOffs, roster } = instance;
-      const { used } = instance.snapshot().pages;
+      const { handOffs, roster, cached } = instance;
+      // Pins last longer; whose pages those are the instance checks itself.
+      const used = cached.kept.size > 0 ? 0 : instance.snapshot().pages.used;
       const left = roster.size + handOffs.arrivals.size + handOffs.departures.size;
       if (used + left > 0)
         throw new Error(
@@ -137,4 +154,9 @@ export class RequestChecks {
       if (faults?.isUp(i) === false) throw new Error(`Requests broken: instance ${i} has not come back`);
     }
   }
+}
+
+function checkWaits(instances: readonly LengthInstance[]): void {
+  const cycle = cycleOfWaits(waitsOf(instances));
+  if (cycle !== undefined) throw new Error(`Requests broken: a cycle of waiting: ${cycle}`);
 }
