@@ -27,7 +27,7 @@ const compilerOptions = {
 /** Worlds of requests as traces are replayed over them: nothing goes wrong, and nobody cancels. */
 const calmly = `const run = (seed) => {
   const { config, trace } = requestWorld(seed);
-  const simulation = new Simulation({ ...config, faults: undefined, lending: undefined });
+  const simulation = new Simulation({ ...config, faults: undefined });
   for (const request of trace) simulation.arrive(request);
   simulation.finish();
 };`;
@@ -54,7 +54,8 @@ for (let seed = 1; seed <= ${seeds}; seed++) {
 
 /** What the first of `seeds` chaos runs that fails says; undefined when none does. Without a patch, of the sources as they are. @param calm nothing goes wrong with requests */
 export function failureWith(patch: string | undefined, seeds: number, calm = false): string | undefined {
-  const world = patch !== undefined && basename(patch).startsWith('request-') ? requests : lending;
+  const ofRequests = calm || (patch !== undefined && basename(patch).startsWith('request-'));
+  const world = ofRequests ? requests : lending;
   const folder = mkdtempSync(join(tmpdir(), 'kvasir-mutant-'));
   try {
     for (const room of rooms) cpSync(join(root, 'src', room), join(folder, 'src', room), { recursive: true });

@@ -19,6 +19,7 @@ it.each(patches.map((patch) => ({ patch, ...headOf(patch) })))('finds: $title', 
   expect(failureWith(patch, seeds)).toMatch(says);
 });
 
-it('finds without faults: memory to land in is granted to nobody', () => {
+it('finds the same without faults: memory to land in is granted to nobody', () => {
+  expect(failureWith(undefined, 5, true)).toBeUndefined();
   expect(failureWith(join(folder, 'request-lost-grant.patch'), seeds, true)).toMatch('a cycle of waiting');
 });
