@@ -125,6 +125,7 @@ bool Program::run(KvPool& pool, const StepView& step, const int32_t* abort, cons
   for (const auto& op : plan_->ops) {
     if (__atomic_load_n(abort, __ATOMIC_RELAXED) != 0) return false;
     op->run(state);
+    if (remote_.aborted()) return false;
   }
   if (sampler_) sampler_->run(threads, kernels, plan_->logits->row(0), state.logit_rows, step.sampling.args(), result);
   return true;

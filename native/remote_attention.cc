@@ -23,7 +23,7 @@ void RemoteAttention::run(const RemoteCall& call) {
   Group& group = groups_[call.group];
   if (group.heads != call.args.heads) plan(group, call);
   for (size_t wave = 0; wave < group.waves.size(); wave++) {
-    if (__atomic_load_n(call.abort, __ATOMIC_RELAXED) != 0) return;
+    if (aborted_) return;
     run_wave(group, group.waves[wave], call, wave == 0);
   }
 }
@@ -46,7 +46,8 @@ void RemoteAttention::run_wave(Group& group, const Wave& wave, const RemoteCall&
     const Root& root = group.roots[wave.root + pieces.root_of_task(task)];
     pieces.run_task(task, memory + workspace_bytes * thread, [&] { return !failed(root); });
   });
-  if (!await(group, wave, call)) return;
+  await(group, wave, call);
+  if (aborted_) return;
   threads.run(pieces.merges(), [&](int merge, int thread) {
     if (!failed(group.roots[wave.root + pieces.root_of_merge(merge)])) pieces.run_merge(merge, memory + workspace_bytes * thread);
   });
@@ -126,8 +127,8 @@ bool RemoteAttention::all_over(Group& group, const Wave& wave) {
   return true;
 }
 
-/** Until all that is asked is over; false where the step was aborted. Meanwhile the threads are the guests'. */
-bool RemoteAttention::await(Group& group, const Wave& wave, const RemoteCall& call) {
+/** Until all that is asked is over, or the step is aborted. Meanwhile the threads are the guests'. */
+void RemoteAttention::await(Group& group, const Wave& wave, const RemoteCall& call) {
   const auto begin = Clock::now();
   std::vector<bool> heard(wave.ask_end - wave.ask, false);
   std::vector<std::pair<GuestRoom*, Clock::time_point>> answers;  // the last of each room
@@ -137,9 +138,8 @@ bool RemoteAttention::await(Group& group, const Wave& wave, const RemoteCall& ca
     return answers.emplace_back(room, begin).second;
   };
   const bool waits = !all_over(group, wave);
-  bool aborted = false;
   if (waits) call.team.turn.give();
-  while (!aborted) {
+  while (!aborted_) {
     const uint32_t seen = bell_->rung();
     const auto now = Clock::now();
     bool open = false;
@@ -161,14 +161,13 @@ bool RemoteAttention::await(Group& group, const Wave& wave, const RemoteCall& ca
       if (ask.query != nullptr && ask.query->is_open() && now - last_answer(ask.room.get()) > deadline_) fail(group, wave, group.roots[ask.root].sequence);
     }
     if (all_over(group, wave) && !open) break;
-    aborted = __atomic_load_n(call.abort, __ATOMIC_RELAXED) != 0;
-    if (!aborted && !spin([&] { return bell_->rung() != seen; })) bell_->wait_for(seen, kLook);
+    aborted_ = __atomic_load_n(call.abort, __ATOMIC_RELAXED) != 0;
+    if (!aborted_ && !spin([&] { return bell_->rung() != seen; })) bell_->wait_for(seen, kLook);
   }
-  for (size_t i = wave.ask; aborted && i < wave.ask_end; i++) fail(group, wave, group.roots[group.asks[i].root].sequence);
+  for (size_t i = wave.ask; aborted_ && i < wave.ask_end; i++) fail(group, wave, group.roots[group.asks[i].root].sequence);
   if (waits) call.team.turn.take();
   const std::chrono::nanoseconds waited = Clock::now() - begin;
   call.team.remote.wait_nanoseconds += static_cast<uint64_t>(waited.count());
-  return !aborted;
 }
 
 }  // namespace kvasir

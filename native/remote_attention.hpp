@@ -31,8 +31,9 @@ class RemoteAttention {
   /** A step begins; `sequences` are those of each layer group, and both stay until it ends. Without remote keys it costs nothing. */
   void begin(const StepView& step, const std::vector<std::vector<AttentionSequence>>& sequences);
   bool any(int group) const { return static_cast<size_t>(group) < groups_.size() && groups_[group].remote; }
-  /** Returns early where `abort` is set: then nothing of the output counts. */
+  /** Returns early where `abort` is set: then nothing of the output counts, and the step is aborted. */
   void run(const RemoteCall& call);
+  bool aborted() const { return aborted_; }
   /** (sequences): 1 where remote keys were refused or late; empty without remote keys. */
   const std::vector<uint8_t>& unanswered() const { return unanswered_; }
 
@@ -83,7 +84,7 @@ class RemoteAttention {
 
   void post(Group& group, const Wave& wave, const RemoteCall& call);
   void run_wave(Group& group, const Wave& wave, const RemoteCall& call, bool first);
-  bool await(Group& group, const Wave& wave, const RemoteCall& call);
+  void await(Group& group, const Wave& wave, const RemoteCall& call);
   bool all_over(Group& group, const Wave& wave);
   void fail(Group& group, const Wave& wave, int sequence);
   std::vector<AttentionRoot> roots_of(const Group& group, const Wave& wave, const RemoteCall& call) const;
@@ -95,6 +96,7 @@ class RemoteAttention {
   const std::vector<std::vector<AttentionSequence>>* sequences_ = nullptr;
   std::vector<Group> groups_;
   std::vector<uint8_t> unanswered_;
+  bool aborted_ = false;
   GrowingMemory memory_;
 };
 

@@ -14,6 +14,7 @@ constexpr int kSliceWork = 256;                  // row x range of a query: some
 void RemoteAttention::begin(const StepView& step, const std::vector<std::vector<AttentionSequence>>& sequences) {
   groups_.clear();
   unanswered_.clear();
+  aborted_ = false;
   if (step.remote.empty()) return;
   step_ = &step;
   sequences_ = &sequences;

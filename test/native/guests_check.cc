@@ -1,0 +1,215 @@
+// Guest rooms under fire, for a thread sanitizer: steps with remote keys while creditors take blocks back, write to them, lend them again, run steps of
+// their own and change their share. Arguments: rounds. Ends with 1 where an answered row has other bits than those of one pool.
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+
+#include "remote_attention.hpp"
+
+using namespace kvasir;
+
+namespace {
+
+constexpr int kRanges = 4, kTokens = kRanges * kRangeTokens, kBlocks = kTokens / kPageTokens + 1, kRooms = 2, kLoan = 3;
+constexpr int kHeads = 4, kRows = 14;
+
+void fill(KvPool& pool, int page, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0.0f, 1.0f);
+  std::vector<float> values(2 * static_cast<size_t>(pool.layout.kv_heads) * kPageTokens * pool.layout.head_dim);
+  for (float& value : values) value = normal(random);
+  write_page(pool.isa, pool.layout, pool.page(page), values.data());
+}
+
+/** A creditor: block i of its pool is a copy of home's block i, while it is lent. */
+struct Creditor {
+  std::shared_ptr<Team> team = std::make_shared<Team>(Isa::portable, 2);
+  std::shared_ptr<KvPool> pool;
+  GuestRoom room;
+
+  explicit Creditor(const KvLayout& layout) : pool(std::make_shared<KvPool>(Isa::portable, layout, kBlocks)), room(team, pool) {
+    for (int block = 0; block < kBlocks; block++) fill(*pool, block, block);
+    lend(0, kRanges);
+  }
+  static std::vector<int32_t> blocks(int first_range, int ranges) {
+    std::vector<int32_t> all;
+    for (int i = first_range * kRangePages; i < (first_range + ranges) * kRangePages; i++) all.push_back(i);
+    return all;
+  }
+  void lend(int first_range, int ranges) { room.lend(kLoan, blocks(first_range, ranges), blocks(first_range, ranges)); }
+
+  /** Takes a range back, uses its pages, and lends it again as it was. */
+  void recall(int range) {
+    room.take_back(kLoan, blocks(range, 1));
+    for (const int32_t block : blocks(range, 1)) std::memset(pool->page(block), 0xff, pool->layout.page_bytes());
+    for (const int32_t block : blocks(range, 1)) fill(*pool, block, block);
+    lend(range, 1);
+  }
+  /** A step of its own: its threads are busy for a while. */
+  void step(int tasks) {
+    const std::lock_guard<std::mutex> lock(team->busy);
+    const StepTurn turn(*team);
+    std::atomic<int> sum{0};
+    team->pool.run(tasks, [&](int task, int) {
+      for (int i = 0; i < 2000; i++) sum += task ^ i;
+    });
+  }
+};
+
+/** Two sequences: the first is of `kTokens` keys with some ranges away, the second is all at home. */
+struct Debtor {
+  KvLayout layout{KvType::bf16, 2, 16};
+  Team team{Isa::portable, 2};
+  KvPool pool{Isa::portable, layout, kBlocks};
+  std::vector<int32_t> pages, away_blocks;
+  std::vector<uint8_t> query;
+  std::vector<float> whole, out;
+  std::vector<uint8_t> scratch;
+  RemoteAttention remote;
+  int32_t abort = 0;
+  const int32_t row_start[3] = {0, kRows, kRows + 1};
+  static constexpr int kAll = kRows + 1;
+
+  explicit Debtor(std::chrono::milliseconds deadline) : remote(deadline) {
+    for (int block = 0; block < kBlocks; block++) {
+      fill(pool, block, block);
+      pages.push_back(block);
+    }
+    std::mt19937 random(77);
+    std::normal_distribution<float> normal(0.0f, 1.0f);
+    query.resize(query_bytes(Isa::portable, layout.type, kHeads, layout.head_dim, kAll));
+    std::vector<float> row(static_cast<size_t>(kHeads) * layout.head_dim);
+    for (int token = 0; token < kAll; token++) {
+      for (float& value : row) value = normal(random);
+      write_query_row(Isa::portable, layout.type, kHeads, layout.head_dim, query.data(), token, row.data());
+    }
+    out.resize(static_cast<size_t>(kAll) * row.size());
+    scratch.resize(attention_scratch_bytes(Isa::portable, layout, kHeads, team.pool.size(), kAll, kTokens + 64));
+    const auto sequences = listed(pages.data());
+    run_attention(team.pool, args(sequences), query.data(), out.data(), nullptr, nullptr, scratch.data());
+    whole = out;
+  }
+
+  std::vector<AttentionSequence> listed(const int32_t* first) const { return {{0, kRows, kTokens, first, 0}, {kRows, 1, kTokens - 100, pages.data(), 0}}; }
+  AttentionArgs args(const std::vector<AttentionSequence>& sequences) {
+    return {Isa::portable, layout, pool.data(), pages.data(), 1, 0, kHeads, 0.25f, sequences.data(), 2, kAll};
+  }
+  bool same(int row, int rows) const {
+    const size_t columns = static_cast<size_t>(kHeads) * layout.head_dim;
+    return std::memcmp(&out[row * columns], &whole[row * columns], sizeof(float) * rows * columns) == 0;
+  }
+
+  /** Runs a step of a few layers; `rooms` has one for each range, or none for those at home. Returns false where answered rows differ. */
+  bool step(const std::vector<std::shared_ptr<GuestRoom>>& rooms, bool& unanswered) {
+    away_blocks = pages;
+    StepView view;
+    view.row_start = {row_start, 3};
+    std::vector<std::vector<int32_t>> lists;
+    for (int range = 0; range < kRanges; range++) lists.push_back(Creditor::blocks(range, 1));
+    for (int range = 0; range < kRanges; range++) {
+      if (rooms[range] == nullptr) continue;
+      std::fill_n(away_blocks.begin() + range * kRangePages, kRangePages, kAway);
+      view.remote.push_back({0, 0, range * kRangePages, rooms[range], kLoan, {lists[range].data(), lists[range].size()}});
+    }
+    const std::vector<std::vector<AttentionSequence>> groups = {listed(away_blocks.data())};
+    const StepTurn turn(team);
+    remote.begin(view, groups);
+    bool good = true;
+    for (int layer = 0; layer < 3; layer++) {
+      std::fill(out.begin(), out.end(), NAN);
+      const AttentionArgs call = args(groups[0]);
+      if (!remote.any(0)) return true;
+      remote.run({call, query.data(), {out.data(), nullptr, nullptr}, 0, team, scratch.data(), &abort});
+      if (remote.aborted()) return true;
+      unanswered = remote.unanswered()[0] != 0;
+      good = good && same(kRows, 1) && (unanswered || same(0, kRows));
+    }
+    return good;
+  }
+};
+
+/** Its owner keeps it. */
+std::shared_ptr<GuestRoom> room_of(Creditor& creditor) { return {std::shared_ptr<void>(), &creditor.room}; }
+
+int run(int rounds) {
+  Debtor debtor(std::chrono::seconds(20)), hasty(std::chrono::milliseconds(30));
+  std::vector<std::unique_ptr<Creditor>> creditors;
+  for (int i = 0; i < kRooms; i++) creditors.push_back(std::make_unique<Creditor>(debtor.layout));
+  int bad = 0, answered = 0, late = 0, aborted = 0;
+  bool unanswered = false;
+  const auto expect = [&](bool holds, const char* what) {
+    bad += !holds;
+    if (!holds) std::fprintf(stderr, "not so: %s\n", what);
+  };
+
+  const auto deal = [&](std::mt19937& chance) {
+    std::vector<std::shared_ptr<GuestRoom>> rooms;
+    for (int range = 0; range < kRanges; range++) {
+      const unsigned place = chance() % (kRooms + 1);
+      rooms.push_back(place == kRooms ? nullptr : room_of(*creditors[place]));
+    }
+    return rooms;
+  };
+
+  std::mt19937 chance(1);
+  for (int round = 0; round < 10; round++) expect(debtor.step(deal(chance), unanswered) && !unanswered, "undisturbed, everything is answered");
+
+  // A creditor whose own step never ends, and that gives guests no share then, answers nothing.
+  creditors[0]->room.set_share(0);
+  creditors[0]->team->turn.take();
+  const std::vector<std::shared_ptr<GuestRoom>> first = {room_of(*creditors[0]), room_of(*creditors[1]), nullptr, nullptr};
+  expect(hasty.step(first, unanswered) && unanswered, "a room that answers nothing fails its sequence alone");
+  creditors[0]->team->turn.give();
+  creditors[0]->room.set_share(300);
+
+  std::atomic<bool> over{false};
+  std::vector<std::thread> owners;
+  for (int i = 0; i < kRooms; i++) {
+    owners.emplace_back([&, i] {
+      std::mt19937 own(i + 10);
+      while (!over) {
+        if (own() % 2 == 0) creditors[i]->recall(static_cast<int>(own() % kRanges));
+        creditors[i]->step(static_cast<int>(own() % 6));
+        creditors[i]->room.set_share(static_cast<int>(own() % 11) * 100);
+        std::this_thread::yield();
+      }
+    });
+  }
+  std::thread impatient([&] {
+    for (std::mt19937 own(5); !over; std::this_thread::sleep_for(std::chrono::milliseconds(own() % 50))) {
+      __atomic_store_n(&debtor.abort, 1, __ATOMIC_RELAXED);
+      std::this_thread::yield();
+      __atomic_store_n(&debtor.abort, 0, __ATOMIC_RELAXED);
+    }
+  });
+  for (int round = 0; round < rounds; round++) {
+    unanswered = false;
+    expect(debtor.step(deal(chance), unanswered), "what is answered has the bits of one pool");
+    (debtor.remote.aborted() ? aborted : unanswered ? late : answered)++;
+  }
+  over = true;
+  for (std::thread& owner : owners) owner.join();
+  impatient.join();
+  debtor.abort = 0;
+
+  // A room that is closed while it is asked refuses; a number without a room likewise.
+  for (int round = 0; round < 5; round++) {
+    auto dying = std::make_unique<Creditor>(debtor.layout);
+    const std::vector<std::shared_ptr<GuestRoom>> rooms = {room_of(*dying), room_of(*dying), nullptr, room_of(*creditors[1])};
+    std::thread closes([&] { dying->room.close(); });
+    expect(debtor.step(rooms, unanswered), "a room that is closed while it is asked");
+    closes.join();
+    expect(debtor.step(rooms, unanswered) && unanswered, "a room that is closed refuses");
+  }
+  creditors[1]->room.set_share(1000);
+  expect(debtor.step({nullptr, nullptr, nullptr, room_of(*creditors[1])}, unanswered) && !unanswered, "what is over leaves nothing behind");
+  std::printf("%d rounds, %d bad\n", rounds, bad);
+  if (std::getenv("KVASIR_VERBOSE") != nullptr) std::printf("%d answered, %d not, %d aborted\n", answered, late, aborted);
+  return bad == 0 ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int, char** arguments) { return run(std::atoi(arguments[1])); }
