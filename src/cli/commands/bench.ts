@@ -16,6 +16,7 @@ import { modelFlag, modelOptionsSchema, readOptions } from '../options.ts';
 import { printTable } from '../table.ts';
 import { UsageError } from '../usage-error.ts';
 import { costCommand } from './bench-cost.ts';
+import { distAttentionCommand } from './bench-dist-attention.ts';
 import { fidelityCommand } from './bench-fidelity.ts';
 import { handOffCommand } from './bench-hand-off.ts';
 import { kernelCommand } from './bench-kernel.ts';
@@ -26,7 +27,9 @@ import { soakCommand } from './bench-soak.ts';
 
 export function benchCommand(): Command {
   return new Command('bench')
-    .description('measure: engine, kernel, http, accuracy, cost, placement, hand-off, messenger, fidelity, soak')
+    .description(
+      'measure: engine, kernel, http, accuracy, cost, placement, hand-off, messenger, dist-attention, fidelity, soak',
+    )
     .addCommand(engineCommand())
     .addCommand(kernelCommand())
     .addCommand(httpCommand())
@@ -36,6 +39,7 @@ export function benchCommand(): Command {
     .addCommand(handOffCommand())
     .addCommand(fidelityCommand())
     .addCommand(messengerCommand())
+    .addCommand(distAttentionCommand())
     .addCommand(soakCommand());
 }
 

@@ -1,0 +1,283 @@
+// DistAttention's price: the attention phase of a decode row split over two instances against two threads of one, and queries against fetched pages.
+import { plainPageTable, plainStep } from '../engine/plain-step.ts';
+import type { HeadShape, Program } from '../graph/program.ts';
+import type { Backend, KvPoolHandle, ProgramHandle } from '../kernel/backend.ts';
+import { NativeMessenger } from '../kernel/native-messenger.ts';
+import { loadNative } from '../kernel/native-module.ts';
+import { away, pageTokens, type RemoteKeys, rangeTokens, type Step } from '../util/step.ts';
+import { median, round } from './statistics.ts';
+
+export interface DistAttentionBench {
+  /** One with two threads, and two with one. */
+  readonly two: Backend;
+  readonly debtor: Backend;
+  readonly creditor: Backend;
+  readonly layers: number;
+  /** Tokens, half of which lie at the creditor: for the split. */
+  readonly contexts: readonly number[];
+  /** Tokens at the creditor: queried against fetched. */
+  readonly remote: readonly number[];
+  readonly repeats: number;
+  readonly onProgress: (line: string) => void;
+}
+
+export interface SplitRow {
+  readonly context: number;
+  /** Attention of all layers for one row: medians of runs that take turns. */
+  readonly twoThreadsMs: number;
+  readonly twoInstancesMs: number;
+  /** Median over turns of the second over the first, less 1, in percent. */
+  readonly morePercent: number;
+  /** Of the step: until the partials came, after the part at home was done. */
+  readonly waitMs: number;
+  readonly sameBits: boolean;
+}
+
+export interface ShippingRow {
+  readonly remote: number;
+  /** Of one step: queries out and partials in, against the pages. */
+  readonly shippedBytes: number;
+  readonly fetchedBytes: number;
+  readonly timesFewerBytes: number;
+  /** Attention of all layers with remote keys; copying the pages in one process; attention over them at home. */
+  readonly shippedMs: number;
+  readonly fetchMs: number;
+  readonly homeMs: number;
+  /** (fetch + home) over shipped: median over turns. */
+  readonly timesFaster: number;
+}
+
+export interface DistAttentionReport {
+  readonly split: readonly SplitRow[];
+  readonly shipping: readonly ShippingRow[];
+}
+
+/** Heads of a model of a billion parameters. */
+const shape: HeadShape = { heads: 32, kvHeads: 8, headDim: 64 };
+const loan = 1;
+
+/** @throws Error where the kernels are not compiled */
+export async function benchDistAttention(options: DistAttentionBench): Promise<DistAttentionReport> {
+  if (loadNative() === undefined || options.two.isa === 'reference')
+    throw new Error('Cannot measure attention over instances: the native kernels are not compiled');
+  const split: SplitRow[] = [];
+  for (const context of options.contexts) {
+    split.push(measureSplit(options, context));
+    options.onProgress(`split of ${context} tokens`);
+  }
+  const shipping: ShippingRow[] = [];
+  for (const remote of options.remote) {
+    shipping.push(await measureShipping(options, remote));
+    options.onProgress(`${remote} tokens away`);
+  }
+  return { split, shipping };
+}
+
+/** One row of one sequence over a pool of a backend: a program of attention ops alone, block i on pages of its own. */
+class Phase {
+  readonly backend: Backend;
+  readonly pool: KvPoolHandle;
+  readonly pages: number;
+  readonly #layers: number;
+  readonly #program: ProgramHandle;
+  readonly #abort = new Int32Array(1);
+
+  /** @param firstBlock of the sequence, that lies first in the pool: what a page holds depends on its place in the sequence */
+  constructor(backend: Backend, layers: number, tokens: number, firstBlock = 0) {
+    this.backend = backend;
+    this.#layers = layers;
+    this.pages = Math.ceil(tokens / pageTokens) * layers;
+    const { kvHeads, headDim } = shape;
+    this.pool = backend.createKvPool({ pages: this.pages, kvHeads, headDim, type: 'bf16' });
+    const kinds = Array.from({ length: pageKinds }, (_, kind) => pageValues(kind));
+    for (let page = 0; page < this.pages; page++) {
+      const values = kinds[(firstBlock + Math.floor(page / layers)) % pageKinds];
+      if (values !== undefined) backend.writePage(this.pool, page, values);
+    }
+    this.#program = backend.createProgram(attentionOf(layers), {
+      ...{ linears: [], vectors: [], tokensMax: 1, logitRowsMax: 1, contextMax: 2 ** 20 },
+    });
+    const columns = shape.heads * headDim;
+    backend.writeBuffer(
+      this.#program,
+      0,
+      1,
+      Float32Array.from({ length: columns }, (_, i) => Math.sin(i)),
+    );
+  }
+
+  /** The last row of `context` tokens, the first of which lie in a room where one is named. */
+  step(context: number, remote: readonly RemoteKeys[]): Step {
+    const count = Math.ceil(context / pageTokens);
+    const gone = remote.reduce((sum, { blocks }) => sum + blocks.length, 0);
+    const blocks = Array.from({ length: count }, (_, i) => (i < gone ? away : i - gone));
+    const table = plainPageTable(this.pages / this.#layers, this.#layers);
+    const step = plainStep([{ tokens: [0], start: context - 1, blocks, logits: 'none' }], table, this.#layers);
+    return { ...step, remote };
+  }
+
+  /** @returns milliseconds */
+  run(step: Step): number {
+    const start = performance.now();
+    const outcome = this.backend.run(this.#program, this.pool, step, this.#abort);
+    const ms = performance.now() - start;
+    if (outcome.kind !== 'done' || outcome.result.unanswered.length > 0)
+      throw new Error('Cannot measure attention over instances: a query was not answered');
+    return ms;
+  }
+
+  /** Bits of the last layer's output. */
+  bits(): string {
+    return Buffer.from(this.backend.readBuffer(this.#program, 1, 1).buffer).toString('base64');
+  }
+
+  free(): void {
+    this.backend.freeProgram(this.#program);
+    this.backend.freeKvPool(this.pool);
+  }
+}
+
+function attentionOf(layers: number): Program {
+  const columns = shape.heads * shape.headDim;
+  return {
+    buffers: [
+      { rows: 'token', columns, kind: 'query' },
+      { rows: 'token', columns, kind: 'f32' },
+    ],
+    ops: Array.from({ length: layers }, (_, index) => ({
+      ...({ kind: 'attention', layer: { group: 0, index }, ...shape, scale: 1 / Math.sqrt(shape.headDim) } as const),
+      ...{ window: undefined, softcap: undefined, slopes: undefined, stats: undefined, q: 0, out: 1 },
+    })),
+    logits: undefined,
+    kvType: 'bf16',
+    groups: [{ layers, window: undefined }],
+  };
+}
+
+const pageKinds = 7;
+
+/** What is read must not be subnormal, nor overflow. */
+function pageValues(kind: number): Float32Array {
+  const count = 2 * shape.kvHeads * pageTokens * shape.headDim;
+  return Float32Array.from({ length: count }, (_, i) => Math.sin((1.3 + kind / 10) * i));
+}
+
+/** A room of the creditor with `tokens` lent, and the keys that name it. */
+function lend(phase: Phase, layers: number, tokens: number): { readonly room: number; readonly keys: RemoteKeys } {
+  const room = phase.backend.createGuestRoom(phase.pool);
+  const blocks = Int32Array.from({ length: tokens / pageTokens }, (_, i) => i);
+  phase.backend.lendBlocks(room, loan, blocks, plainPageTable(blocks.length, layers));
+  return { room, keys: { sequence: 0, group: 0, firstBlock: 0, room, loan, blocks } };
+}
+
+function measureSplit({ two, debtor, creditor, layers, repeats }: DistAttentionBench, context: number): SplitRow {
+  const half = Math.floor(context / 2 / rangeTokens) * rangeTokens;
+  const [whole, home, guest] = [
+    new Phase(two, layers, context),
+    new Phase(debtor, layers, context - half, half / pageTokens),
+    new Phase(creditor, layers, half),
+  ];
+  const { room, keys } = lend(guest, layers, half);
+  try {
+    const alone = whole.step(context, []);
+    const apart = home.step(context, [keys]);
+    for (let i = 0; i < 2; i++) {
+      whole.run(alone);
+      home.run(apart);
+    }
+    const waitedBefore = debtor.remoteCounts().waitSeconds;
+    const twoThreads: number[] = [];
+    const twoInstances: number[] = [];
+    for (let i = 0; i < repeats; i++) {
+      twoThreads.push(whole.run(alone));
+      twoInstances.push(home.run(apart));
+    }
+    const waited = debtor.remoteCounts().waitSeconds - waitedBefore;
+    const ratios = twoInstances.map((ms, i) => ms / (twoThreads[i] ?? ms));
+    return {
+      ...{ context, twoThreadsMs: round(median(twoThreads) ?? 0), twoInstancesMs: round(median(twoInstances) ?? 0) },
+      morePercent: round(100 * ((median(ratios) ?? 1) - 1)),
+      waitMs: round((waited * 1000) / repeats),
+      sameBits: whole.bits() === home.bits(),
+    };
+  } finally {
+    creditor.freeGuestRoom(room);
+    for (const phase of [whole, home, guest]) phase.free();
+  }
+}
+
+async function measureShipping(options: DistAttentionBench, remote: number): Promise<ShippingRow> {
+  const { debtor, creditor, layers, repeats } = options;
+  const [home, guest] = [new Phase(debtor, layers, remote + pageTokens), new Phase(creditor, layers, remote)];
+  const { room, keys } = lend(guest, layers, remote);
+  const fetcher = new Fetcher(guest, home);
+  try {
+    const apart = home.step(remote + 1, [keys]);
+    const near = home.step(remote + 1, []);
+    await fetcher.fetch();
+    for (const step of [apart, near]) home.run(step);
+    const before = debtor.remoteCounts();
+    const [shipped, fetched, local]: [number[], number[], number[]] = [[], [], []];
+    for (let i = 0; i < repeats; i++) {
+      shipped.push(home.run(apart));
+      fetched.push(await fetcher.fetch());
+      local.push(home.run(near));
+    }
+    const after = debtor.remoteCounts();
+    const shippedBytes = (after.bytesOut - before.bytesOut + after.bytesIn - before.bytesIn) / repeats;
+    const ratios = shipped.map((ms, i) => ((fetched[i] ?? 0) + (local[i] ?? 0)) / ms);
+    return {
+      ...{ remote, shippedBytes, fetchedBytes: fetcher.bytes, timesFewerBytes: round(fetcher.bytes / shippedBytes) },
+      ...{
+        shippedMs: round(median(shipped) ?? 0),
+        fetchMs: round(median(fetched) ?? 0),
+        homeMs: round(median(local) ?? 0),
+      },
+      timesFaster: round(median(ratios) ?? 0),
+    };
+  } finally {
+    fetcher.free();
+    creditor.freeGuestRoom(room);
+    for (const phase of [home, guest]) phase.free();
+  }
+}
+
+/** Copies all pages of one pool to the first ones of another, by the messenger that instances of one process use. */
+class Fetcher {
+  readonly bytes: number;
+  readonly #sender: NativeMessenger;
+  readonly #receiver: NativeMessenger;
+  readonly #pages: number;
+  // What wakes this thread does not keep it alive.
+  readonly #alive = setInterval(() => {}, 60_000);
+  #landed = (): void => {};
+
+  constructor(from: Phase, to: Phase) {
+    this.#pages = from.pages;
+    this.bytes = from.pages * 2 * shape.kvHeads * pageTokens * shape.headDim * Uint16Array.BYTES_PER_ELEMENT;
+    this.#sender = new NativeMessenger(from.pool, () => {});
+    this.#receiver = new NativeMessenger(to.pool, () => this.#landed());
+  }
+
+  /** @returns milliseconds */
+  async fetch(): Promise<number> {
+    const landing = this.#receiver.open(Int32Array.from({ length: this.#pages }, (_, page) => page));
+    const parcels = Int32Array.from({ length: 3 * this.#pages }, (_, i) => (i % 3 === 0 ? 0 : Math.floor(i / 3)));
+    const landed = new Promise<void>((resolve) => {
+      this.#landed = resolve;
+    });
+    const start = performance.now();
+    this.#sender.send(landing, 0, parcels, true);
+    await landed;
+    const ms = performance.now() - start;
+    this.#receiver.close(landing);
+    this.#receiver.landed();
+    return ms;
+  }
+
+  free(): void {
+    clearInterval(this.#alive);
+    this.#sender.free();
+    this.#receiver.free();
+  }
+}
