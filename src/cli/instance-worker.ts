@@ -14,6 +14,7 @@ import { LiveHandOffs, type PeerWays } from '../live/live-hand-offs.ts';
 import type { Messenger } from '../live/messenger.ts';
 import type { BlockRoot, FromInstance, InstanceThreadData, ReadyMessage } from '../live/protocol.ts';
 import { recorded } from '../live/step-record.ts';
+import { StepTracer } from '../live/step-tracer.ts';
 import { pagesFor } from '../policy/blocks/layer-groups.ts';
 import { pageTokens } from '../util/step.ts';
 import { openModel } from '../weights/open-model.ts';
@@ -75,9 +76,10 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
     pinShare: settings.pinShare,
   });
   const handOffs = createHandOffs(data, port, engine, wake);
+  const tracer = data.traces ? new StepTracer() : undefined;
   const abort = new Int32Array(data.abort);
   const steps = settings.record === undefined ? engine : recorded(engine, settings.record);
-  const loop = new InstanceLoop(machine, steps, port, abort, console.error, handOffs, tiers?.live);
+  const loop = new InstanceLoop(machine, engine, port, abort, console.error, handOffs, tiers?.live, tracer);
   const description = {
     weights: `${settings.weights} (${model.packedTypes.join(', ')})`,
     // A layer whose weights are not quantised takes bf16 where int8 was asked for.

@@ -22,6 +22,8 @@ export interface ServingOptions {
   readonly instances?: readonly InstanceOptions[] | undefined;
   /** What requests may wait, and who is taken; as long as it takes, and all, unless given. */
   readonly admission?: AdmissionSettings | undefined;
+  /** Steps are recorded. */
+  readonly traces?: boolean;
   /** Of the KV memory of each, for pinned prefixes; none unless given. */
   readonly pinMemory?: number | undefined;
   readonly transport?: 'memory' | 'tcp' | undefined;
@@ -44,6 +46,7 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
     transport = 'memory',
     admission = everyone,
     pinMemory = 0,
+    traces = false,
   } = serving;
   const { path, name } = await locateModel(options.model);
   const files = openModel(path);
@@ -65,6 +68,7 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
       })),
       hashKey: serving.ssd === undefined ? undefined : blockKeyOf(serving.ssd),
       transport,
+      traces,
       admission,
       queueMax: queue,
       log: console.error,

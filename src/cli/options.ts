@@ -90,6 +90,10 @@ export const serveOptionsSchema = modelOptionsSchema.extend({
   apiKey: z.union([apiKey.transform((key) => [key]), z.array(apiKey)]).default([]),
   servedModelName: z.string().min(1).optional(),
   queue: count(1).default(256),
+  otlpEndpoint: z
+    .string()
+    .regex(/^https?:\/\/[^\s]+$/, 'write http://HOST:4318')
+    .optional(),
   corsOrigin: z.union([z.string().transform((origin) => [origin]), z.array(z.string())]).default([]),
   bodyLimit: bytes.default(16 * 2 ** 20),
   logLevel: z.enum(['debug', 'info', 'warn', 'error', 'silent']).default('info'),

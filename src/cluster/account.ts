@@ -16,8 +16,19 @@ export interface Considered {
   readonly prefillUs: number;
 }
 
+/** Tokens `from` to `from + rows` were computed in a step; times since 1970. */
+export interface StepAccount {
+  readonly instance: InstanceIndex;
+  readonly startedUs: number;
+  readonly endedUs: number;
+  readonly from: number;
+  readonly rows: number;
+  readonly aborted: boolean;
+}
+
 /** One decision: where a try of the request goes. */
 export interface PlacementAccount {
+  readonly atUs: number;
   /** Those that took prompts. */
   readonly considered: readonly Considered[];
   /** Undefined: none was left, or a batch job has to wait for room. */
@@ -39,11 +50,13 @@ export interface PlacementAccount {
 }
 
 export function accountOf(
+  atUs: number,
   { decision, route, verdict, inlineTokens }: Proposal,
   considered: readonly Considered[],
   blockTokens: number,
 ): PlacementAccount {
   return {
+    atUs,
     considered,
     instance: route?.instance,
     decodeAt: route?.decodeAt,
@@ -79,7 +92,11 @@ export interface RequestAccount {
   readonly blocks: BlockFates | undefined;
   readonly batch: boolean;
   readonly sloClass: string | undefined;
+  readonly trace: string | undefined;
   readonly priority: number;
+  /** Where steps are recorded, the first ones; of the others it is said how many they were. */
+  readonly steps: readonly StepAccount[];
+  readonly stepsUntold: number;
   /** In order, the first try first. */
   readonly placements: readonly PlacementAccount[];
   readonly submittedUs: number;

@@ -182,7 +182,7 @@ export class Conductor<Request extends { readonly id: RequestId }> {
       return;
     }
     const proposal = this.#dispatch.proposals.of(nowUs, request);
-    this.#dispatch.explain(request.id, proposal);
+    this.#dispatch.explain(nowUs, request.id, proposal);
     const refusal = this.#refuse(nowUs, proposal) ?? proposal.verdict?.refusal;
     this.#effects.push({ kind: 'emit', id: request.id, event: refusal ?? { kind: 'accepted' } });
     if (refusal !== undefined) return;

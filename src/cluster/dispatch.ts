@@ -104,16 +104,16 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
     for (const { tracked, request } of this.jobs.takeFreed()) {
       const proposal = this.proposals.ofJob(nowUs, this.#size(request), false);
       if (proposal.route === undefined) return;
-      this.explain(request.id, proposal);
+      this.explain(nowUs, request.id, proposal);
       this.go(nowUs, tracked, request, proposal);
     }
   }
 
   /** Of the request that was proposed for last: tells whoever keeps accounts. */
-  explain(id: RequestId, proposal: Proposal): void {
+  explain(nowUs: number, id: RequestId, proposal: Proposal): void {
     if (!this.#explains) return;
     const considered = proposal.job ? [] : this.#placer.considered(proposal.size.promptTokens);
-    this.#push({ kind: 'placed', id, account: accountOf(proposal, considered, this.#placer.blockTokens) });
+    this.#push({ kind: 'placed', id, account: accountOf(nowUs, proposal, considered, this.#placer.blockTokens) });
   }
 
   /** A try begins: `request`, under the name that it has there, goes where was proposed. */

@@ -164,6 +164,11 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     return this.#cache.capacityTokens + (this.borrower?.borrowableBlocks ?? 0) * this.#config.blockTokens;
   }
 
+  /** Whose rows are in the step that runs. */
+  get inFlight(): readonly S[] {
+    return this.#launcher.flight?.requests ?? [];
+  }
+
   /** Tokens of prompts that were found in pinned blocks. */
   get pinHitTokens(): number {
     return this.#pinning.hitTokens;

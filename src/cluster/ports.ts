@@ -40,6 +40,8 @@ export interface GenerationRequest {
   readonly priority: number;
   /** A batch job: it runs in what others leave, below every priority. */
   readonly batch?: boolean;
+  /** For whoever collects traces: as its gateway has it. */
+  readonly trace?: string;
   /** What it may wait, by the name of its class; undefined: what those may wait who name none. */
   readonly sloClass?: string;
   /** What it may wait for each token, as its conductor has worked out; undefined: as long as it takes. */
@@ -77,6 +79,8 @@ export interface ClusterPort {
   pin(order: PinOrder, told: PinListener): void;
   /** Unknown: nothing to do. */
   unpin(id: PinId): void;
+  /** Hears what came of each request when it has ended, however it did. */
+  onEnded(listener: (account: RequestAccount) => void): void;
   /** What is known of a request that is under way or has ended lately. */
   account(id: RequestId): RequestAccount | undefined;
   /** (instances) */

@@ -1,21 +1,30 @@
 // Keeps accounts of requests: of those under way, and of the latest that have ended.
-import type { BlockFates, PlacementAccount, RequestAccount, RequestState } from './account.ts';
+import type { BlockFates, PlacementAccount, RequestAccount, RequestState, StepAccount } from './account.ts';
 import type { ConductorEffect } from './effects.ts';
 import type { GenerationEvent, GenerationRequest, RequestId } from './ports.ts';
 import { requestOf } from './tries.ts';
 
 /** An account as it is written. */
-type Entry = { -readonly [K in keyof RequestAccount]: RequestAccount[K] } & { placements: PlacementAccount[] };
+type Entry = { -readonly [K in keyof RequestAccount]: RequestAccount[K] } & {
+  placements: PlacementAccount[];
+  steps: StepAccount[];
+};
+
+/** Of a request. */
+const stepsMax = 256;
 
 /** Memory is bounded: by those under way, and by `endedMax` that have ended, the latest. */
 export class RequestLog {
   readonly #endedMax: number;
+  readonly #onEnded: (account: RequestAccount) => void;
   readonly #live = new Map<RequestId, Entry>();
   /** In the order of their ends. */
   readonly #ended = new Map<RequestId, Entry>();
 
-  constructor(endedMax: number) {
+  /** @param onEnded hears each once, when it is whole */
+  constructor(endedMax: number, onEnded: (account: RequestAccount) => void = () => {}) {
     this.#endedMax = endedMax;
+    this.#onEnded = onEnded;
   }
 
   /** Undefined: it was never here, or too long ago. */
@@ -23,19 +32,31 @@ export class RequestLog {
     return this.#live.get(id) ?? this.#ended.get(id);
   }
 
-  submitted(nowUs: number, { id, prompt, maxTokens, batch = false, priority, sloClass }: GenerationRequest): void {
+  submitted(
+    nowUs: number,
+    { id, prompt, maxTokens, batch = false, priority, sloClass, trace }: GenerationRequest,
+  ): void {
     this.#live.set(id, {
       ...{
         id,
         batch,
         priority,
         sloClass,
+        trace,
         maxTokens,
         promptTokens: prompt.length,
         outputTokens: 0,
         cachedTokens: undefined,
       },
-      ...{ state: 'queued', blocks: undefined, placements: [], submittedUs: nowUs, startedUs: undefined },
+      ...{
+        state: 'queued',
+        blocks: undefined,
+        placements: [],
+        steps: [],
+        stepsUntold: 0,
+        submittedUs: nowUs,
+        startedUs: undefined,
+      },
       ...{
         prefilledUs: undefined,
         firstTokenUs: undefined,
@@ -63,6 +84,14 @@ export class RequestLog {
   prefilled(nowUs: number, id: RequestId): void {
     const entry = this.#live.get(requestOf(id));
     if (entry !== undefined) entry.prefilledUs ??= nowUs;
+  }
+
+  /** It was in a step. */
+  ran(id: RequestId, step: StepAccount): void {
+    const entry = this.#live.get(requestOf(id));
+    if (entry === undefined) return;
+    if (entry.steps.length < stepsMax) entry.steps.push(step);
+    else entry.stepsUntold++;
   }
 
   cancelled(nowUs: number, id: RequestId): void {
@@ -108,6 +137,7 @@ export class RequestLog {
     entry.state = state;
     entry.endedUs = nowUs;
     this.#ended.set(id, entry);
+    this.#onEnded(entry);
     for (const oldest of this.#ended.keys()) {
       if (this.#ended.size <= this.#endedMax) break;
       this.#ended.delete(oldest);

@@ -183,7 +183,7 @@ export class Rescue<Request extends { readonly id: RequestId }> {
     const request = tracked.progress?.resume(tryName(tracked.id, tracked.tries));
     if (request === undefined) return;
     const proposal = this.#dispatch.proposals.of(nowUs, request);
-    this.#dispatch.explain(request.id, proposal);
+    this.#dispatch.explain(nowUs, request.id, proposal);
     const { size, route, job } = proposal;
     const capacityTokens = this.#dispatch.proposals.capacityOf(proposal);
     if (route === undefined || capacityTokens === undefined) {

@@ -13,15 +13,20 @@ import { checkModel, type EndpointCall, type EndpointContext } from './endpoint.
 import { ApiError, errorHeaders, newRequestId, toApiError } from './errors.ts';
 import { switchRole } from './instance-roles.ts';
 import { GatewayMetrics } from './metrics.ts';
+import type { OtlpExporter } from './otlp-exporter.ts';
 import type { Encode } from './prompt.ts';
 import { describeRequest } from './request-account.ts';
 import { callOf, type Env, refuseMethod } from './routing.ts';
 import type { ServedModel } from './served-model.ts';
+import { exportTraces } from './spans.ts';
+import { traceOf } from './trace-context.ts';
 
 export interface GatewayOptions {
   readonly model: ServedModel;
   readonly port: InferencePort;
   readonly cluster: ClusterPort;
+  /** Undefined: nobody collects traces. */
+  readonly exporter: OtlpExporter | undefined;
   readonly encode: Encode;
   readonly logger: Logger;
   readonly apiKeys: readonly string[];
@@ -47,6 +52,13 @@ export function createApp(
   const context: EndpointContext = { ...options, metrics };
   const app = new Hono<Env>();
   app.use(observe(logger, metrics));
+  if (options.exporter !== undefined) {
+    exportTraces(options.cluster, options.exporter);
+    app.use('/v1/*', async (c, next) => {
+      c.set('trace', traceOf(c.req.header('traceparent')));
+      await next();
+    });
+  }
   if (options.corsOrigins.length > 0) app.use(allowOrigins(options.corsOrigins));
   const keys = new ApiKeys(options.apiKeys);
   for (const path of ['/v1/*', '/api/*', '/metrics']) {

@@ -174,7 +174,15 @@ export class Batches {
 
   async #ask({ tenant, asked, stop }: Batch, requestId: string, body: unknown) {
     const startMs = performance.now();
-    const call: EndpointCall = { requestId, startMs, tenant, sloClass: undefined, batch: true, signal: stop.signal };
+    const call: EndpointCall = {
+      requestId,
+      startMs,
+      tenant,
+      sloClass: undefined,
+      trace: undefined,
+      batch: true,
+      signal: stop.signal,
+    };
     try {
       const response = await endpointOf(asked.endpoint)(body, this.#context, call);
       return { status: response.status, answer: await response.json(), retryAfterMs: undefined };

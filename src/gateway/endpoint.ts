@@ -37,6 +37,8 @@ export interface EndpointCall {
   readonly tenant: string;
   /** As its header says. */
   readonly sloClass: string | undefined;
+  /** Of which trace it is, where somebody collects them (`traceOf`). */
+  readonly trace: string | undefined;
   /** Nobody waits for it. */
   readonly batch: boolean;
   /** Aborted when the client closes the connection. */
@@ -93,6 +95,7 @@ export function planChoices(
           salt: body.cache_salt ?? '',
           tenant: call.tenant,
           ...(call.batch && { batch: true }),
+          ...(call.trace !== undefined && { trace: call.trace }),
         },
       };
     }),

@@ -4,7 +4,7 @@ import { type EndpointCall, sloHeader } from './endpoint.ts';
 import { ApiError } from './errors.ts';
 
 export interface Env {
-  Variables: { requestId: string; startMs: number; tenant: string };
+  Variables: { requestId: string; startMs: number; tenant: string; trace: string | undefined };
 }
 
 export function callOf(c: Context<Env>): EndpointCall {
@@ -14,6 +14,7 @@ export function callOf(c: Context<Env>): EndpointCall {
     tenant: c.get('tenant'),
     sloClass: c.req.header(sloHeader),
     batch: false,
+    trace: c.get('trace'),
     signal: c.req.raw.signal,
   };
 }

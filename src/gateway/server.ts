@@ -63,7 +63,7 @@ export async function listen(options: GatewayOptions, host: string, port: number
     port: bound,
     drain: (graceMs) => {
       stopping.abort();
-      return drain(server, answers, options, graceMs);
+      return drain(server, answers, options, graceMs).then(() => options.exporter?.flush());
     },
   };
 }

@@ -118,6 +118,10 @@ export class ClusterGateway implements InferencePort, ClusterPort {
     this.#conducting.cancel(id);
   }
 
+  onEnded(listener: (account: RequestAccount) => void): void {
+    this.#conducting.onEnded(listener);
+  }
+
   account(id: RequestId): RequestAccount | undefined {
     return this.#conducting.account(id);
   }

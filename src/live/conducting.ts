@@ -40,7 +40,10 @@ export class Conducting {
   readonly #options: ConductingOptions;
   readonly #sinks = new Map<RequestId, Sink>();
   readonly #pins = new Map<PinId, PinListener>();
-  readonly #accounts = new RequestLog(accountsMax);
+  readonly #listeners: ((account: RequestAccount) => void)[] = [];
+  readonly #accounts = new RequestLog(accountsMax, (account) => {
+    for (const listener of this.#listeners) listener(account);
+  });
   readonly #alarm = new Alarm(() => this.feed({ kind: 'wake' }));
   #conductor: Conductor<GenerationRequest> | undefined;
   /** Effects of so many events are being carried out, one within another. */
@@ -95,6 +98,10 @@ export class Conducting {
     this.feed({ kind: 'unpin', id });
   }
 
+  onEnded(listener: (account: RequestAccount) => void): void {
+    this.#listeners.push(listener);
+  }
+
   account(id: RequestId): RequestAccount | undefined {
     return this.#accounts.find(id);
   }
@@ -117,7 +124,7 @@ export class Conducting {
   /** What one turn of an instance's loop brought. */
   hear(
     instance: InstanceIndex,
-    { events, prefilled, letGo, journals, blocks }: Omit<EventsMessage, 'kind' | 'snapshot' | 'pins'>,
+    { events, prefilled, letGo, journals, blocks }: Omit<EventsMessage, 'kind' | 'snapshot' | 'pins' | 'steps'>,
   ): void {
     const { placement, admission } = this.#options;
     for (const journal of journals) this.feed({ kind: 'journal', instance, journal });
@@ -133,6 +140,12 @@ export class Conducting {
       this.feed({ kind: 'prefilled', instance, id });
     }
     for (const [id, why] of letGo) this.feed({ kind: 'letGo', instance, id, why });
+  }
+
+  /** Before what came of them. */
+  hearSteps(instance: InstanceIndex, steps: EventsMessage['steps']): void {
+    for (const { rows, ...step } of steps)
+      for (const [id, from, count] of rows) this.#accounts.ran(id, { ...step, instance, from, rows: count });
   }
 
   hearPins(instance: InstanceIndex, pins: EventsMessage['pins']): void {

@@ -10,6 +10,7 @@ import { Alarm, nowUs } from './alarm.ts';
 import type { LiveHandOffs, PeerWire } from './live-hand-offs.ts';
 import type { LiveTiers } from './live-tiers.ts';
 import { type BlockJournal, type BlockSnapshot, type EventsMessage, jobsWord, type ToInstance } from './protocol.ts';
+import type { StepTracer } from './step-tracer.ts';
 
 type RunStep = Extract<InstanceEffect, { kind: 'runStep' }>;
 type HandOffEffect = Extract<
@@ -28,6 +29,8 @@ export class InstanceLoop {
   readonly #handOffs: LiveHandOffs | undefined;
   /** Undefined where what leaves the pool is gone. */
   readonly #tiers: LiveTiers | undefined;
+  /** Undefined where steps are not recorded. */
+  readonly #tracer: StepTracer | undefined;
   #prefilled: RequestId[] = [];
   #letGo: [RequestId, string][] = [];
   #pins: [PinId, PinState][] = [];
@@ -49,6 +52,7 @@ export class InstanceLoop {
     log: (message: string) => void,
     handOffs?: LiveHandOffs,
     tiers?: LiveTiers,
+    tracer?: StepTracer,
   ) {
     this.#machine = machine;
     this.#engine = engine;
@@ -57,6 +61,7 @@ export class InstanceLoop {
     this.#log = log;
     this.#handOffs = handOffs;
     this.#tiers = tiers;
+    this.#tracer = tracer;
   }
 
   /** Serves from now on; runs until `close`. */
@@ -151,7 +156,9 @@ export class InstanceLoop {
   #run(step: RunStep): void {
     this.#next = undefined;
     Atomics.store(this.#abort, jobsWord, Number(step.background));
+    this.#tracer?.begin(this.#machine);
     const ended = this.#execute(step);
+    this.#tracer?.end(ended.kind !== 'stepDone');
     Atomics.store(this.#abort, jobsWord, 0);
     this.#handOffs?.ran(step.step);
     // Cancels first, or an aborted step would be planned again with those who left.
@@ -271,6 +278,7 @@ export class InstanceLoop {
       prefilled: this.#prefilled,
       letGo: this.#letGo,
       pins: this.#pins,
+      steps: this.#tracer?.take() ?? [],
       journals: this.#journals,
       blocks: this.#blocks,
     };

@@ -47,6 +47,7 @@ export async function joinCluster(settings: JoinSettings): Promise<JoinedInstanc
       lands: role === 'decode',
       peers: role === 'mixed' ? [] : 'others',
       tcp: role === 'mixed' ? undefined : { host: pages.host, port: pages.port, token },
+      traces: false,
       hashKey: Uint32Array.from(agreement.hashKey),
       loaded: undefined,
     },

@@ -44,6 +44,8 @@ export interface LiveClusterOptions {
   readonly transport?: 'memory' | 'tcp';
   /** Four words that key the identities of blocks; undefined: drawn, since none outlives the process. */
   readonly hashKey?: Uint32Array | undefined;
+  /** Steps are recorded in accounts of requests; they are not unless asked for. */
+  readonly traces?: boolean;
   /** Requests accepted at once. */
   readonly queueMax: number;
   readonly log: (message: string) => void;
@@ -123,6 +125,10 @@ export class LiveCluster implements InferencePort, ClusterPort {
 
   cancel(id: RequestId): void {
     this.#conducting.cancel(id);
+  }
+
+  onEnded(listener: (account: RequestAccount) => void): void {
+    this.#conducting.onEnded(listener);
   }
 
   account(id: RequestId): RequestAccount | undefined {
@@ -205,6 +211,7 @@ export class LiveCluster implements InferencePort, ClusterPort {
       lands: this.#handsOver,
       peers: this.#ports[index] ?? [],
       tcp: this.#tcp,
+      traces: this.#options.traces ?? false,
       hashKey: this.#hashKey,
       loaded,
     };
@@ -217,6 +224,7 @@ export class LiveCluster implements InferencePort, ClusterPort {
   #hear(instance: InstanceIndex, message: EventsMessage): void {
     this.#member(instance).snapshot = message.snapshot;
     this.#admission.told(instance, message.snapshot);
+    this.#conducting.hearSteps(instance, message.steps);
     this.#conducting.hear(instance, message);
     this.#conducting.hearPins(instance, message.pins);
   }

@@ -46,6 +46,14 @@ export interface ReadyMessage {
   readonly shared: LoadedModel | undefined;
 }
 
+/** A step that ran; times since 1970. */
+export interface StepTrace {
+  readonly startedUs: number;
+  readonly endedUs: number;
+  readonly aborted: boolean;
+  readonly rows: readonly (readonly [id: RequestId, from: number, rows: number])[];
+}
+
 /** What one turn of the instance's loop brought, in order. */
 export interface EventsMessage {
   readonly kind: 'events';
@@ -55,6 +63,8 @@ export interface EventsMessage {
   readonly prefilled: readonly RequestId[];
   /** Requests that it could have gone on with, were it not for others, and why it does not. */
   readonly letGo: readonly (readonly [id: RequestId, why: string])[];
+  /** Its steps, where they are recorded. */
+  readonly steps: readonly StepTrace[];
   /** What became of pins. */
   readonly pins: readonly (readonly [id: PinId, state: PinState])[];
   /** What its cache stored and dropped, where conductors are told. */
@@ -97,6 +107,8 @@ export interface InstanceThreadData<Settings> {
   readonly peers: readonly (MessagePort | undefined)[] | 'others';
   /** Where pages from them arrive, and the secret of those who may send some; undefined: they are copied inside the process. */
   readonly tcp: { readonly host: string; readonly port?: number | undefined; readonly token: string } | undefined;
+  /** Steps are recorded. */
+  readonly traces: boolean;
   /** Four words that key the identities of blocks: the same for all instances of a cluster. */
   readonly hashKey: Uint32Array;
   /** Weights that another thread has loaded, with what their blocks chain from. */

@@ -5,6 +5,7 @@ import { RequestLog } from '../../src/cluster/request-log.ts';
 import { request } from './world.ts';
 
 const placed: PlacementAccount = {
+  atUs: 10,
   considered: [{ instance: 1, requests: 2, matchedTokens: 32, queueUs: 5, prefillUs: 7 }],
   ...{ instance: 1, decodeAt: undefined, group: undefined, fetchedFrom: undefined, fetchedTokens: 0, inline: false },
   ...{ waitUs: 5, prefillUs: 7, predicted: undefined },

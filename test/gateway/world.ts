@@ -9,6 +9,7 @@ import { accepted, finished, type Script, ScriptedPort, started, tokens } from '
 /** Nobody keeps accounts. */
 const nothingKnown: ClusterPort = {
   account: () => undefined,
+  onEnded: () => {},
   roles: () => ['mixed'],
   switchRole: () => undefined,
   pin: () => {},
@@ -33,6 +34,7 @@ export function gatewayOptions(port: ScriptedPort, more: Partial<GatewayOptions>
     },
     port,
     cluster: nothingKnown,
+    exporter: undefined,
     encode: async (text) => Int32Array.from(byteTokenizer.encode(text)),
     logger: pino({ level: 'silent' }),
     apiKeys: [],

@@ -1,7 +1,8 @@
 // `kvasir serve`: loads a model, listens, and drains on SIGTERM or SIGINT.
 import { Command, Option } from 'commander';
-import { pino } from 'pino';
+import { type Logger, pino } from 'pino';
 import type { ClusterPort, InferencePort } from '../../cluster/ports.ts';
+import { OtlpExporter } from '../../gateway/otlp-exporter.ts';
 import type { ServedModel } from '../../gateway/served-model.ts';
 import { type Gateway, listen } from '../../gateway/server.ts';
 import type { InstanceDescription } from '../../live/protocol.ts';
@@ -55,6 +56,10 @@ export function serveCommand(): Command {
     .option('--queue <n>', 'requests accepted at once; past it clients get 429 (default: 256)')
     .option('--cors-origin <origin...>', 'browser origins that may call (default: none)')
     .option('--body-limit <size>', 'largest request body (default: 16m)')
+    .option(
+      '--otlp-endpoint <url>',
+      'OpenTelemetry collector for traces, as OTEL_EXPORTER_OTLP_ENDPOINT (default: none)',
+    )
     .option('--log-level <level>', 'debug, info, warn, error or silent (default: info)')
     .option('--request-timeout <seconds>', 'of a cluster: a request that has not ended by then fails (default: 600)')
     .action(async (flags: Record<string, unknown>) => {
@@ -69,7 +74,11 @@ async function serveAlone(options: ServeOptions): Promise<void> {
   if (wrong !== undefined) throw new UsageError(`Cannot use --${toFlag(wrong)}: it needs --nats`);
   if (options.ssdSize !== undefined && options.ssd === undefined)
     throw new UsageError('Cannot use --ssd-size: it needs --ssd');
-  const serving = await openServing(options, { ...options, admission: admissionSettings(options) });
+  const serving = await openServing(options, {
+    ...options,
+    admission: admissionSettings(options),
+    traces: otlpEndpoint(options) !== undefined,
+  });
   try {
     const gateway = await openGateway(serving, options);
     try {
@@ -125,12 +134,14 @@ function openGateway(
   { model, cluster, encode }: TextSide & { readonly cluster: InferencePort & ClusterPort },
   options: ServeOptions,
 ): Promise<Gateway> {
+  const logger = pino({ level: options.logLevel }, pino.destination({ dest: 2, sync: false }));
   const settings = {
     model,
     port: cluster,
     cluster,
     encode,
-    logger: pino({ level: options.logLevel }, pino.destination({ dest: 2, sync: false })),
+    logger,
+    exporter: createExporter(options, logger),
     apiKeys: options.apiKey,
     corsOrigins: options.corsOrigin,
     bodyBytesMax: options.bodyLimit,
@@ -139,6 +150,25 @@ function openGateway(
     sloClasses: new Map(Object.entries(options.sloClasses ?? {})),
   };
   return listen(settings, options.host, options.port);
+}
+
+function otlpEndpoint(options: ServeOptions): string | undefined {
+  return options.otlpEndpoint ?? (process.env.OTEL_EXPORTER_OTLP_ENDPOINT || undefined);
+}
+
+/** @throws UsageError for headers that cannot be read */
+function createExporter(options: ServeOptions, logger: Logger): OtlpExporter | undefined {
+  const endpoint = otlpEndpoint(options);
+  if (endpoint === undefined) return undefined;
+  const pairs = (process.env.OTEL_EXPORTER_OTLP_HEADERS ?? '').split(',').filter((pair) => pair.trim() !== '');
+  const headers = Object.fromEntries(
+    pairs.map((pair) => {
+      const at = pair.indexOf('=');
+      if (at < 1) throw new UsageError('Cannot use OTEL_EXPORTER_OTLP_HEADERS: write name=value,name=value');
+      return [pair.slice(0, at).trim(), decodeURIComponent(pair.slice(at + 1).trim())];
+    }),
+  );
+  return new OtlpExporter({ endpoint, headers, logger });
 }
 
 function announce(model: ServedModel, gateway: Gateway, options: ServeOptions): void {

@@ -45,6 +45,7 @@ const request = z.strictObject({
   batch: z.boolean().exactOptional(),
   salt: text,
   tenant: text.exactOptional(),
+  trace: text.exactOptional(),
   sloClass: text.exactOptional(),
   tbtUsMax: figure.exactOptional(),
   resumed: z.strictObject({ tokens, scored: count }).optional(),
@@ -228,7 +229,7 @@ export type Order =
   | { readonly kind: 'tellBlocks' };
 
 /** What one turn of an instance's loop brought a gateway. */
-export type Turn = Omit<EventsMessage, 'kind' | 'snapshot' | 'pins'>;
+export type Turn = Omit<EventsMessage, 'kind' | 'snapshot' | 'pins' | 'steps'>;
 
 /** Of an instance, told with each tally. */
 export interface Status {
