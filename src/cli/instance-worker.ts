@@ -79,7 +79,7 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
   const tracer = data.traces ? new StepTracer() : undefined;
   const abort = new Int32Array(data.abort);
   const steps = settings.record === undefined ? engine : recorded(engine, settings.record);
-  const loop = new InstanceLoop(machine, engine, port, abort, console.error, handOffs, tiers?.live, tracer);
+  const loop = new InstanceLoop(machine, steps, port, abort, console.error, handOffs, tiers?.live, tracer);
   const description = {
     weights: `${settings.weights} (${model.packedTypes.join(', ')})`,
     // A layer whose weights are not quantised takes bf16 where int8 was asked for.
