@@ -3,10 +3,12 @@ import type { Command } from 'commander';
 import { z } from 'zod';
 import { defaultLendingTimes, type LendingTimes } from '../cluster/lending/times.ts';
 import { queryRowBytes } from '../policy/cost/dist-attention.ts';
-import { blocksLendable, type LendingPolicy } from '../policy/lending/borrowing.ts';
+import { blocksLendable, type LendingPolicy, wholeUnits } from '../policy/lending/borrowing.ts';
 import type { InstanceSpec, SimulationConfig } from '../sim/simulation.ts';
+import { rangeTokens } from '../util/step.ts';
 import { numeric } from './schema-parts.ts';
 import { modelSpec } from './specs.ts';
+import { UsageError } from './usage-error.ts';
 
 const share = numeric(z.number().min(0).max(1));
 const positive = numeric(z.number().positive());
@@ -23,10 +25,42 @@ export const borrowFields = {
   settleMs: positive.default(500),
 };
 
+const liveLeaseMs = 10_000;
+/** Inside a process a death is told at once, and a step may take long: leases are. */
+export const liveBorrowFields = { ...borrowFields, leaseMs: positive.default(liveLeaseMs) };
+
 const borrowSchema = z.object(borrowFields);
 export type BorrowOptions = Readonly<z.infer<typeof borrowSchema>>;
 
-export function addBorrowFlags(command: Command): Command {
+export function addLiveBorrowFlags(command: Command): Command {
+  return addBorrowFlags(command, liveLeaseMs);
+}
+
+/** Those that were given: a flag that says no is `true` where it was not. */
+export function withoutDefaults({ settle, borrowAhead, ...flags }: Record<string, unknown>): Record<string, unknown> {
+  return { ...flags, ...(settle === false && { settle }), ...(borrowAhead === false && { borrowAhead }) };
+}
+
+interface Served extends BorrowOptions {
+  readonly instances?: readonly { readonly role: string }[] | undefined;
+  readonly roleSwitch: boolean;
+  readonly hostMemory?: number | undefined;
+  readonly ssd?: string | undefined;
+}
+
+/** Of instances that serve. @throws UsageError where they cannot borrow from one another */
+export function servedLending(options: Served): BorrowOptions | undefined {
+  if (!options.borrow) return undefined;
+  const { instances = [], roleSwitch, hostMemory, ssd } = options;
+  if (instances.length < 2) throw new UsageError('Cannot use --borrow: it needs two --instances at least');
+  if (roleSwitch || instances.some(({ role }) => role !== 'mixed'))
+    throw new UsageError('Cannot use --borrow: prompts that are handed over must fit where they land: write mixed');
+  if (hostMemory !== undefined || ssd !== undefined)
+    throw new UsageError('Cannot use --borrow with --host-memory or --ssd');
+  return options;
+}
+
+export function addBorrowFlags(command: Command, leaseMs = 2000): Command {
   return command
     .option('--borrow', 'instances lend KV memory to one another')
     .option('--lend-share <share>', 'of its KV memory that an instance lends at most (default: 0.5)')
@@ -36,14 +70,12 @@ export function addBorrowFlags(command: Command): Command {
     )
     .option('--guest-share <share>', 'of a step that a busy creditor spends on its guests at most (default: 0.3)')
     .option('--look-ahead-ms <ms>', 'how far growth is looked ahead (default: 1000)')
-    .option('--lease-ms <ms>', 'after which a loan that is not renewed is reclaimed (default: 2000)')
+    .option('--lease-ms <ms>', `after which a loan that is not renewed is reclaimed (default: ${leaseMs})`)
     .option('--no-borrow-ahead', 'borrow only when memory is full')
     .option('--no-settle', 'leave cycles of debts as they are (no DGFM)')
     .option('--settle-ms <ms>', 'between two attempts to find a cycle of debts (default: 500)');
 }
 
-/** Tokens of an attention range: whole ranges move (design 4). */
-const rangeTokens = 512;
 /** Of an instance's memory: what is given back beyond the low-water mark, what is recalled below, and a loan at least. */
 const highWaterBeyond = 0.03;
 const recallShare = 0.01;
@@ -61,7 +93,8 @@ export function withBorrowing(
   const pools = instances.map(
     ({ machine }) => machine.blocks ?? Math.floor(machine.cost.kvCapacityTokens / machine.blockTokens),
   );
-  const policies = pools.map((blocks) => policyOf(blocks, options));
+  const units = instances.map(({ machine }) => Math.max(1, Math.ceil(rangeTokens / machine.blockTokens)));
+  const policies = pools.map((blocks, i) => ({ ...policyOf(blocks, options), unitBlocks: units[i] }));
   const lendable = pools.map((total, i) => blocksLendable({ total, available: total, lent: 0 }, policies[i]));
   const all = lendable.reduce((sum, blocks) => sum + blocks, 0);
   const specs = instances.map((spec, instance) => ({
@@ -72,9 +105,9 @@ export function withBorrowing(
         instance,
         policy: policies[instance],
         times,
-        stagingBlocks: Math.ceil(pools[instance] * stagingShare),
+        stagingBlocks: Math.max(units[instance], Math.ceil(pools[instance] * stagingShare)),
         borrowableBlocks: spec.role === 'mixed' ? all - lendable[instance] : 0,
-        rangeBlocks: Math.max(1, Math.ceil(rangeTokens / spec.machine.blockTokens)),
+        rangeBlocks: units[instance],
       },
     },
   }));
@@ -83,7 +116,7 @@ export function withBorrowing(
     times,
     settles: options.settle,
     settleBlocksMin: 1,
-    settleBlocksMax: Math.ceil(Math.min(...pools) * stagingShare),
+    settleBlocksMax: Math.max(units[0], wholeUnits(Math.ceil(Math.min(...pools) * stagingShare), policies[0])),
     seed: options.seed,
     guestPermilleMax: Math.round(options.guestShare * 1000),
     queryRowBytes: queryRowBytes({ layers, heads, headDim }),
@@ -92,7 +125,7 @@ export function withBorrowing(
   return { instances: specs, lending };
 }
 
-function policyOf(
+export function policyOf(
   blocks: number,
   { lendShare, lowWater, lookAheadMs, guestShare, borrowAhead }: BorrowOptions,
 ): LendingPolicy {
@@ -111,7 +144,7 @@ function policyOf(
 }
 
 /** A lease is renewed five times before it ends. */
-function timesOf({ leaseMs, settleMs }: BorrowOptions): LendingTimes {
+export function timesOf({ leaseMs, settleMs }: BorrowOptions): LendingTimes {
   const leaseUs = Math.round(leaseMs * 1000);
   return {
     ...defaultLendingTimes,

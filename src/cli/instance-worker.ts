@@ -22,6 +22,7 @@ import { createBackend } from './backend.ts';
 import { blockRoot } from './block-root.ts';
 import { openTiers, tierSizes } from './instance-tiers.ts';
 import { defaultKvBytes } from './kv-memory.ts';
+import { openBorrowing, stagingPages } from './live-borrowing.ts';
 import type { InstanceSettings } from './worker-settings.ts';
 
 const computeNiceness = 5;
@@ -53,13 +54,18 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
   // Beside what is its own: room for the longest prompt, so that every one can land.
   const landingPages = data.lands ? pagesFor(model.kv.groups, contextTokens, pageTokens) : 0;
   const sizes = tierSizes(settings, model.kv);
-  const otherPages = landingPages + (sizes?.pages ?? 0);
+  const otherPages = landingPages + stagingPages(settings, model.kv) + (sizes?.pages ?? 0);
   const otherBytes = otherPages * model.kv.pageBytes;
   const { tokensMax, logitRowsMax } = batchLimits;
   const engine = new Engine({ model, backend, tokensMax, logitRowsMax, kvBytes: kvBytes + otherBytes });
   const wake = (): void => loop.wake();
   const place = { kv: model.kv, pool: engine.pool, isa: backend.isa, root, hashKey };
   const tiers = sizes && openTiers(settings.tiers?.ssd, { ...place, sizes }, wake);
+  const borrowing = openBorrowing(settings, {
+    ...{ ways: data.lenders, engine, backend },
+    messenger: () => createMessenger(data.tcp, engine, wake),
+    pageTable: () => machine.pools[0]?.pageTable ?? new Int32Array(0),
+  });
   const machine = createTokenInstance({
     pages: engine.pages - otherPages,
     groups: model.kv.groups,
@@ -73,13 +79,24 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
     handOff: { layerWise: true, landingTokens: 0, landingPages, rechecks: settings.rechecks },
     journalLife: 1,
     ...tiers?.machine,
+    ...borrowing?.machine,
     pinShare: settings.pinShare,
   });
   const handOffs = createHandOffs(data, port, engine, wake);
   const tracer = data.traces ? new StepTracer() : undefined;
   const abort = new Int32Array(data.abort);
   const steps = settings.record === undefined ? engine : recorded(engine, settings.record);
-  const loop = new InstanceLoop(machine, steps, port, abort, console.error, handOffs, tiers?.live, tracer);
+  const loop = new InstanceLoop(
+    machine,
+    steps,
+    port,
+    abort,
+    console.error,
+    handOffs,
+    tiers?.live,
+    tracer,
+    borrowing?.live,
+  );
   const description = {
     weights: `${settings.weights} (${model.packedTypes.join(', ')})`,
     // A layer whose weights are not quantised takes bf16 where int8 was asked for.
@@ -89,6 +106,7 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
     weightBytes: model.weightsBytes,
     kvBytes: (engine.pages - (sizes?.pages ?? 0)) * model.kv.pageBytes,
     tiers: tiers?.description,
+    stagingBlocks: borrowing?.stagingBlocks,
     contextTokens,
     capacityTokens: machine.capacityTokens,
     role,

@@ -4,6 +4,8 @@ import type { AdmissionSettings } from '../cluster/length-admission.ts';
 import { LiveCluster } from '../live/live-cluster.ts';
 import { openModel } from '../weights/open-model.ts';
 import { blockKeyOf } from './block-key.ts';
+import type { BorrowOptions } from './borrow-options.ts';
+import { bureauSettings } from './live-borrowing.ts';
 import { locateModel } from './locate-model.ts';
 import { type InstanceOptions, type ModelOptions, oneInstance } from './options.ts';
 import { contextTokens } from './served-model.ts';
@@ -33,6 +35,8 @@ export interface ServingOptions {
   readonly ssdSize?: number | undefined;
   /** (instances): where their steps are written down. */
   readonly records?: readonly SharedArrayBuffer[] | undefined;
+  /** Instances lend one another memory. */
+  readonly lending?: BorrowOptions | undefined;
 }
 
 const everyone: AdmissionSettings = { kind: 'none', slo: undefined, decodeUs: 0 };
@@ -51,7 +55,11 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
   const { path, name } = await locateModel(options.model);
   const files = openModel(path);
   try {
-    const context = contextTokens(files, { ...options, kvMemory: leastKvMemory(options, instances) });
+    const { lending } = serving;
+    const least = leastKvMemory(options, instances);
+    const context = contextTokens(files, { ...options, kvMemory: withLoans(least, instances.length, lending) });
+    const home = lending && contextTokens(files, { ...options, context: undefined, kvMemory: least });
+    const kvBytes = instances.map((own) => own.kvMemory ?? options.kvMemory);
     // The workers pack weights while this thread builds the tokenizer.
     const cluster = new LiveCluster({
       entry: new URL('./instance-worker.js', import.meta.url),
@@ -64,6 +72,7 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
           }),
           tiers: tiersOf(serving, i, instances.length),
           record: serving.records?.[i],
+          lending: lending && { instance: i, kvBytes, rules: lending },
         },
       })),
       hashKey: serving.ssd === undefined ? undefined : blockKeyOf(serving.ssd),
@@ -71,13 +80,15 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
       traces,
       admission,
       queueMax: queue,
+      lending: lending && bureauSettings(lending),
       log: console.error,
     });
     const text = await textOrClosed(cluster, () => openTextSide(files, path, context, servedModelName ?? name));
+    const model = { ...text.model, homeTokens: home };
     const close = async (): Promise<void> => {
       await Promise.all([cluster.close(), text.close()]);
     };
-    return { ...text, cluster, close };
+    return { ...text, model, cluster, close };
   } finally {
     files.close();
   }
@@ -111,6 +122,16 @@ function tiersOf(
 function leastKvMemory({ kvMemory }: ModelOptions, instances: readonly InstanceOptions[]): number | undefined {
   const given = instances.flatMap((own) => own.kvMemory ?? kvMemory ?? []);
   return given.length === 0 ? undefined : Math.min(...given);
+}
+
+/** What one that has `least` and all others together could give to one request. */
+function withLoans(
+  least: number | undefined,
+  instances: number,
+  lending: BorrowOptions | undefined,
+): number | undefined {
+  if (least === undefined || lending === undefined) return least;
+  return Math.floor(least * (1 + (instances - 1) * lending.lendShare));
 }
 
 /** Threads that are given for all are shared out. */

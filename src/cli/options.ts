@@ -5,6 +5,7 @@ import { type Command, Option } from 'commander';
 import { parse } from 'yaml';
 import { z } from 'zod';
 import { evictionKinds } from '../policy/blocks/eviction.ts';
+import { liveBorrowFields } from './borrow-options.ts';
 import { numeric } from './schema-parts.ts';
 import { servedSloFields } from './slo-options.ts';
 import { UsageError } from './usage-error.ts';
@@ -97,6 +98,7 @@ export const serveOptionsSchema = modelOptionsSchema.extend({
   corsOrigin: z.union([z.string().transform((origin) => [origin]), z.array(z.string())]).default([]),
   bodyLimit: bytes.default(16 * 2 ** 20),
   logLevel: z.enum(['debug', 'info', 'warn', 'error', 'silent']).default('info'),
+  ...liveBorrowFields,
 });
 
 export const joinOptionsSchema = modelOptionsSchema.extend({

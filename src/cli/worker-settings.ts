@@ -1,4 +1,5 @@
 // What the instance's thread is told at start.
+import type { LendingSettings } from './live-borrowing.ts';
 import type { ModelOptions } from './options.ts';
 
 export interface InstanceSettings {
@@ -27,4 +28,6 @@ export interface InstanceSettings {
         readonly ssd: { readonly path: string; readonly bytes: number } | undefined;
       }
     | undefined;
+  /** Memory is lent to other instances and borrowed from them; undefined: each has its own. */
+  readonly lending?: LendingSettings | undefined;
 }

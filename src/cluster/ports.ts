@@ -173,6 +173,8 @@ export interface InstanceSnapshot {
   readonly tiers?: TiersSnapshot | undefined;
   /** Pages set aside for prompts of other instances, and those of them that wait for one. */
   readonly landing?: { readonly total: number; readonly free: number };
+  /** Of memory that instances lend to one another, where they do. */
+  readonly lending?: LendingSnapshot | undefined;
   /** What has been copied to other instances, where prompts are handed over: pages, their bytes, those of them that left while a step ran. */
   readonly sent?: {
     readonly pages: number;
@@ -181,6 +183,39 @@ export interface InstanceSnapshot {
     readonly copySeconds: number;
     /** Connections to other instances that broke, were refused or given up. */
     readonly faults: number;
+  };
+}
+
+export interface LendingSnapshot {
+  /** Blocks lent to others, held from others, and those of these with contents of sequences. */
+  readonly lentBlocks: number;
+  readonly borrowedBlocks: number;
+  readonly remoteBlocks: number;
+  /** Blocks that went out, that were called back, that came home by settlements, and that were lost with whoever had them. */
+  readonly movedBlocks: number;
+  readonly vacatedBlocks: number;
+  readonly homeBlocks: number;
+  readonly lostBlocks: number;
+  /** How often sequences waited for memory on its way, and how long. */
+  readonly stalls: number;
+  readonly stallUs: number;
+  /** (instances): blocks borrowed there, and bytes of blocks that were moved there or came from there, for this one. */
+  readonly links: readonly { readonly borrowedBlocks: number; readonly movedBytes: number }[];
+  /** Attention computed for others over blocks of this instance: query rows in, partials out. */
+  readonly guests: {
+    readonly queries: number;
+    readonly rows: number;
+    readonly refused: number;
+    readonly seconds: number;
+    readonly bytesIn: number;
+    readonly bytesOut: number;
+  };
+  /** Asked of others: query rows out, partials in, and how long steps waited after their own part. */
+  readonly remote: {
+    readonly queries: number;
+    readonly bytesOut: number;
+    readonly bytesIn: number;
+    readonly waitSeconds: number;
   };
 }
 

@@ -88,7 +88,7 @@ async function encodeText(text: string, model: ServedModel, encode: Encode): Pro
 
 /**
  * Output tokens that a request may take.
- * @param wanted undefined: the rest of the context
+ * @param wanted undefined: the rest of the context, or of what one instance holds alone if the prompt fits there
  * @throws ApiError 400 with all figures
  */
 export function outputTokens(promptTokens: number, wanted: number | undefined, model: ServedModel): number {
@@ -101,5 +101,7 @@ export function outputTokens(promptTokens: number, wanted: number | undefined, m
       { code: 'context_length_exceeded', param: wanted === undefined ? 'messages' : 'max_tokens' },
     );
   }
-  return wanted ?? rest;
+  if (wanted !== undefined) return wanted;
+  const { homeTokens = 0 } = model;
+  return promptTokens < homeTokens ? Math.min(rest, homeTokens - promptTokens) : rest;
 }

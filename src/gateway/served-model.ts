@@ -15,6 +15,8 @@ export interface ServedModel {
   readonly createdS: number;
   /** Prompt plus output, tokens. */
   readonly contextTokens: number;
+  /** What one instance holds alone, where instances borrow from one another: output that nobody bounds ends there. */
+  readonly homeTokens?: number | undefined;
   readonly vocabSize: number;
   /** Absent: the model is served for token ids only. */
   readonly tokenizer: Tokenizer | undefined;

@@ -1,13 +1,17 @@
 // The loop of an instance's thread: messages in, machine, step, events out; JavaScript sleeps only when there is nothing to run.
 import { type MessagePort, receiveMessageOnPort } from 'node:worker_threads';
 import type { InstanceEffect } from '../cluster/effects.ts';
+import type { BorrowerEffect } from '../cluster/lending/borrower.ts';
 import type { InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
 import type { PinId, PinState } from '../cluster/pinning.ts';
 import type { GenerationEvent, InstanceSnapshot, RequestId } from '../cluster/ports.ts';
 import type { TokenInstance } from '../cluster/token-work.ts';
 import type { Engine } from '../engine/engine.ts';
 import { Alarm, nowUs } from './alarm.ts';
+import type { LenderWire } from './lender-wire.ts';
+import type { BureauWire } from './lending-bureau.ts';
 import type { LiveHandOffs, PeerWire } from './live-hand-offs.ts';
+import type { LiveLending } from './live-lending.ts';
 import type { LiveTiers } from './live-tiers.ts';
 import { type BlockJournal, type BlockSnapshot, type EventsMessage, jobsWord, type ToInstance } from './protocol.ts';
 import type { StepTracer } from './step-tracer.ts';
@@ -31,6 +35,8 @@ export class InstanceLoop {
   readonly #tiers: LiveTiers | undefined;
   /** Undefined where steps are not recorded. */
   readonly #tracer: StepTracer | undefined;
+  /** Undefined where nothing is lent. */
+  readonly #lending: LiveLending | undefined;
   #prefilled: RequestId[] = [];
   #letGo: [RequestId, string][] = [];
   #pins: [PinId, PinState][] = [];
@@ -53,6 +59,7 @@ export class InstanceLoop {
     handOffs?: LiveHandOffs,
     tiers?: LiveTiers,
     tracer?: StepTracer,
+    lending?: LiveLending,
   ) {
     this.#machine = machine;
     this.#engine = engine;
@@ -62,6 +69,7 @@ export class InstanceLoop {
     this.#handOffs = handOffs;
     this.#tiers = tiers;
     this.#tracer = tracer;
+    this.#lending = lending;
   }
 
   /** Serves from now on; runs until `close`. */
@@ -76,6 +84,38 @@ export class InstanceLoop {
         this.#work();
       });
     }
+    if (this.#lending !== undefined) this.#listenToLenders(this.#lending);
+  }
+
+  #listenToLenders(lending: LiveLending): void {
+    const { ports, manager } = lending.ways;
+    for (const [from, port] of ports.entries()) {
+      port?.on('message', (wire: LenderWire) => {
+        this.#hearLender(lending, from, wire);
+        this.#work();
+      });
+    }
+    manager.on('message', (wire: BureauWire) => {
+      if (!this.#closed) this.#feed(wire);
+      this.#work();
+    });
+  }
+
+  #hearLender(lending: LiveLending, from: InstanceIndex, wire: LenderWire): void {
+    const event = this.#closed ? undefined : lending.hear(from, wire);
+    if (event !== undefined) this.#feed(event);
+  }
+
+  #drainLenders(lending: LiveLending): void {
+    const { ports, manager } = lending.ways;
+    for (const [from, port] of ports.entries()) {
+      if (port === undefined) continue;
+      for (let got = receiveMessageOnPort(port); got !== undefined; got = receiveMessageOnPort(port))
+        this.#hearLender(lending, from, got.message as LenderWire);
+    }
+    for (let got = receiveMessageOnPort(manager); got !== undefined; got = receiveMessageOnPort(manager))
+      this.#feed(got.message as BureauWire);
+    for (const event of lending.landed()) this.#feed(event);
   }
 
   /** Pages have landed, or it is time: looks for it, if the loop sleeps. */
@@ -86,15 +126,18 @@ export class InstanceLoop {
   snapshot(): InstanceSnapshot {
     const snapshot = this.#machine.snapshot();
     const { tiers } = snapshot;
+    const { borrower } = this.#machine;
     return {
       ...snapshot,
+      ...(borrower && { lending: this.#lending?.snapshot(borrower) }),
       ...(this.#handOffs && { sent: this.#handOffs.counts }),
       ...(tiers && { tiers: { ...tiers, moved: this.#tiers?.moved } }),
     };
   }
 
   get #nextUs(): number {
-    return Math.min(this.#machine.nextUs, this.#handOffs?.nextUs ?? Number.POSITIVE_INFINITY);
+    const never = Number.POSITIVE_INFINITY;
+    return Math.min(this.#machine.nextUs, this.#handOffs?.nextUs ?? never, this.#machine.borrower?.nextUs ?? never);
   }
 
   #work(): void {
@@ -102,7 +145,7 @@ export class InstanceLoop {
       // Cleared before the port is read: a cancel sent earlier is in there, one sent later sets the word again.
       Atomics.store(this.#abort, 0, 0);
       this.#drain();
-      if (nowUs() >= this.#machine.nextUs) this.#feed({ kind: 'wake' });
+      if (nowUs() >= this.#nextUs) this.#feed({ kind: 'wake' });
       this.#post();
       const step = this.#next;
       if (step === undefined || this.#closed) {
@@ -119,6 +162,7 @@ export class InstanceLoop {
       this.#take(got.message as ToInstance);
     }
     if (this.#handOffs !== undefined) this.#drainPeers(this.#handOffs);
+    if (this.#lending !== undefined && !this.#closed) this.#drainLenders(this.#lending);
     // What one brings may ask for more, some of which has ended at once.
     for (let ended = this.#tiers?.events(); ended !== undefined && ended.length > 0; ended = this.#tiers?.events())
       for (const event of ended) this.#feed(event);
@@ -150,7 +194,8 @@ export class InstanceLoop {
     }
     this.#closed = true;
     this.#port.close();
-    for (const port of this.#handOffs?.ports ?? []) port?.close();
+    const { ports = [], manager } = this.#lending?.ways ?? {};
+    for (const port of [...(this.#handOffs?.ports ?? []), ...ports, manager]) port?.close();
   }
 
   #run(step: RunStep): void {
@@ -182,11 +227,12 @@ export class InstanceLoop {
     for (const effect of this.#machine.step(nowUs(), event)) {
       // A request often ends by itself while its cancel, or a peer's word of it, is under way: nothing is wrong.
       if (effect.kind === 'ignored' && mayBeLate(event)) continue;
-      this.#carryOut(effect);
+      if (isLending(effect)) this.#lending?.carryOut(effect);
+      else this.#carryOut(effect);
     }
   }
 
-  #carryOut(effect: InstanceEffect): void {
+  #carryOut(effect: Exclude<InstanceEffect, BorrowerEffect>): void {
     switch (effect.kind) {
       case 'emit':
         this.#events.push([effect.id, effect.event]);
@@ -290,6 +336,12 @@ export class InstanceLoop {
     this.#journals = [];
     this.#blocks = undefined;
   }
+}
+
+const lendings: ReadonlySet<string> = new Set(['lending', 'moveBlocks', 'stopMove', 'lendBlocks', 'takeBackBlocks']);
+
+function isLending(effect: InstanceEffect): effect is BorrowerEffect {
+  return lendings.has(effect.kind);
 }
 
 function mayBeLate({ kind }: InstanceEvent): boolean {

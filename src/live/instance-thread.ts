@@ -30,7 +30,9 @@ export class InstanceThread {
     const abort = new SharedArrayBuffer(8);
     this.#abort = new Int32Array(abort);
     const workerData: InstanceThreadData<unknown> = { ...data, abort };
-    const transferList = data.peers === 'others' ? [] : data.peers.filter((port) => port !== undefined);
+    const { peers, lenders } = data;
+    const ports = [...(peers === 'others' ? [] : peers), ...(lenders?.ports ?? []), lenders?.manager];
+    const transferList = ports.filter((port) => port !== undefined);
     this.#worker = new Worker(entry, { workerData, transferList });
     this.#ready = this.#awaitReady(log, onEvents, onToPeer);
     // Whoever awaits it sees the failure; nobody else has to.

@@ -1,6 +1,6 @@
 // An inference port over instances on worker threads: the conductor decides at once on this thread, each instance computes on its own.
 import { webcrypto } from 'node:crypto';
-import { MessageChannel, type MessagePort } from 'node:worker_threads';
+import type { MessagePort } from 'node:worker_threads';
 import { Conductor, type InstanceRole } from '../cluster/conductor.ts';
 import type { AdmissionSettings } from '../cluster/length-admission.ts';
 import type { InstanceIndex } from '../cluster/messages.ts';
@@ -23,6 +23,8 @@ import { TokenPlacement } from '../cluster/token-placement.ts';
 import { TokenProgress } from '../cluster/token-progress.ts';
 import { Conducting, type Reach } from './conducting.ts';
 import { InstanceThread } from './instance-thread.ts';
+import { type BureauSettings, LendingBureau } from './lending-bureau.ts';
+import { portsBetween } from './ports-between.ts';
 import type { EventsMessage, InstanceDescription, InstanceThreadData, ReadyMessage } from './protocol.ts';
 import { canServe, nothingYet, sumOf } from './snapshots.ts';
 
@@ -48,6 +50,8 @@ export interface LiveClusterOptions {
   readonly traces?: boolean;
   /** Requests accepted at once. */
   readonly queueMax: number;
+  /** Instances lend one another memory; undefined: each has its own alone. */
+  readonly lending?: Omit<BureauSettings, 'instances'> | undefined;
   readonly log: (message: string) => void;
 }
 
@@ -76,6 +80,7 @@ export class LiveCluster implements InferencePort, ClusterPort {
   readonly #handsOver: boolean;
   /** (instances, instances): from one to another, where prompts are handed over. */
   readonly #ports: readonly (readonly (MessagePort | undefined)[])[];
+  readonly #bureau: LendingBureau | undefined;
   #over: () => void = () => {};
   readonly #conducting: Conducting;
   #closing = false;
@@ -96,6 +101,8 @@ export class LiveCluster implements InferencePort, ClusterPort {
     this.#roles = options.instances.map(({ role }) => role);
     this.#handsOver = options.admission.roleSwitch !== undefined || this.#roles.includes('decode');
     this.#ports = this.#handsOver ? portsBetween(options.instances.length) : [];
+    const { lending, instances } = options;
+    this.#bureau = lending && new LendingBureau({ ...lending, instances: instances.length });
     this.#ended = new Promise((resolve) => {
       this.#over = resolve;
     });
@@ -173,6 +180,7 @@ export class LiveCluster implements InferencePort, ClusterPort {
     this.#closing = true;
     this.#conducting.close();
     await Promise.all(this.#members.map(({ thread }) => thread.close()));
+    this.#bureau?.close();
   }
 
   async #start(): Promise<readonly InstanceDescription[]> {
@@ -198,6 +206,7 @@ export class LiveCluster implements InferencePort, ClusterPort {
       explains: true,
     });
     this.#conducting.begin(conductor);
+    this.#bureau?.begin(Math.min(...messages.map(({ description }) => description.stagingBlocks ?? 0)));
     for (const [i, { snapshot }] of messages.entries()) if (!this.#gone.has(i)) this.#member(i).snapshot = snapshot;
     return messages.map(({ description }) => description);
   }
@@ -210,6 +219,7 @@ export class LiveCluster implements InferencePort, ClusterPort {
       role: this.#roles[index],
       lands: this.#handsOver,
       peers: this.#ports[index] ?? [],
+      lenders: this.#bureau?.waysOf(index),
       tcp: this.#tcp,
       traces: this.#options.traces ?? false,
       hashKey: this.#hashKey,
@@ -249,6 +259,7 @@ export class LiveCluster implements InferencePort, ClusterPort {
     this.#gone.add(instance);
     const member = this.#member(instance);
     member.snapshot = { ...member.snapshot, ready: false };
+    this.#bureau?.lost(instance);
     this.#conducting.feed({ kind: 'instanceLost', instance });
     if (!this.#serves() || !this.#conducting.begun) this.#over();
     else if (!this.#closing) this.#options.log(`Instance ${instance} is gone: the others go on`);
@@ -263,17 +274,4 @@ export class LiveCluster implements InferencePort, ClusterPort {
     if (member === undefined) throw new Error(`Cluster broken: instance ${instance} has not been started`);
     return member;
   }
-}
-
-/** A channel between each two. */
-function portsBetween(instances: number): readonly (readonly (MessagePort | undefined)[])[] {
-  const ports = Array.from({ length: instances }, () => new Array<MessagePort | undefined>(instances));
-  for (let from = 0; from < instances; from++) {
-    for (let to = 0; to < from; to++) {
-      const { port1, port2 } = new MessageChannel();
-      ports[from][to] = port1;
-      ports[to][from] = port2;
-    }
-  }
-  return ports.map((row) => Array.from(row));
 }

@@ -8,6 +8,7 @@ import type { GenerationEvent, InstanceSnapshot, RequestId } from '../cluster/po
 import type { TokenInstanceConfig } from '../cluster/token-work.ts';
 import type { LoadedModel } from '../engine/load-model.ts';
 import type { PeerWire } from './live-hand-offs.ts';
+import type { LenderWays } from './live-lending.ts';
 
 /** Of the words that a thread shares with the gateway's: the step in flight is one of batch jobs alone. */
 export const jobsWord = 1;
@@ -85,6 +86,8 @@ export interface InstanceDescription {
   /** Tokens whose keys and values fit into the KV memory at once. */
   readonly capacityTokens: number;
   readonly role: InstanceRole;
+  /** Of a settlement, what it can take in at once; undefined where nothing is lent. */
+  readonly stagingBlocks?: number | undefined;
   /** Blocks below the pool, and those that SSD had at the start. */
   readonly tiers?:
     | {
@@ -105,6 +108,8 @@ export interface InstanceThreadData<Settings> {
   readonly lands: boolean;
   /** (instances): to those that this one hands prompts to, or takes them from; `others`: they are in other processes. */
   readonly peers: readonly (MessagePort | undefined)[] | 'others';
+  /** To those that it lends to and borrows from; undefined: nobody does. */
+  readonly lenders?: LenderWays | undefined;
   /** Where pages from them arrive, and the secret of those who may send some; undefined: they are copied inside the process. */
   readonly tcp: { readonly host: string; readonly port?: number | undefined; readonly token: string } | undefined;
   /** Steps are recorded. */

@@ -1,5 +1,7 @@
 // Clusters of real instances for tests: the embedded model on worker threads, and what each request is answered.
 import { fileURLToPath } from 'node:url';
+import type { BorrowOptions } from '../../src/cli/borrow-options.ts';
+import { bureauSettings } from '../../src/cli/live-borrowing.ts';
 import type { InstanceSettings } from '../../src/cli/worker-settings.ts';
 import type { InstanceRole } from '../../src/cluster/conductor.ts';
 import type { AdmissionSettings } from '../../src/cluster/length-admission.ts';
@@ -40,6 +42,34 @@ export function liveCluster(
     log: () => {},
   });
 }
+
+/** All lend, and borrow: each has so many blocks of the embedded model. */
+export function borrowingCluster(
+  blocks: readonly number[],
+  changes: Partial<BorrowOptions> = {},
+  own: Partial<InstanceSettings> = {},
+): LiveCluster {
+  const valueBytes = own.inputs === 'f32' ? 4 : 2;
+  const kvBytes = blocks.map((count) => count * 32 * 6 * 2 * 2 * 64 * valueBytes);
+  const rules = { ...borrowing, ...changes };
+  return new LiveCluster({
+    entry: dyingWorker,
+    instances: blocks.map((_, instance) => {
+      const lending = { instance, kvBytes, rules };
+      const settings: InstanceSettings = { ...liveSettings, contextTokens: 8192, instances: blocks.length, ...own };
+      return { role: 'mixed', settings: { ...settings, kvBytes: kvBytes[instance], lending } };
+    }),
+    admission: everyone,
+    lending: bureauSettings(rules),
+    queueMax: 64,
+    log: () => {},
+  });
+}
+
+const borrowing: BorrowOptions = {
+  ...{ borrow: true, lendShare: 0.9, lowWater: 0.02, guestShare: 0.3, lookAheadMs: 200 },
+  ...{ leaseMs: 10_000, borrowAhead: true, settle: true, settleMs: 100 },
+};
 
 export function liveRequest(id: string, prompt: readonly number[], maxTokens: number): GenerationRequest {
   const sampling = { ...greedy, temperature: 0.8, seed: [prompt[0] ?? 0, 7], topLogprobs: 2 } as const;

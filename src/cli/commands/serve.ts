@@ -6,6 +6,7 @@ import { OtlpExporter } from '../../gateway/otlp-exporter.ts';
 import type { ServedModel } from '../../gateway/served-model.ts';
 import { type Gateway, listen } from '../../gateway/server.ts';
 import type { InstanceDescription } from '../../live/protocol.ts';
+import { addLiveBorrowFlags, servedLending, withoutDefaults } from '../borrow-options.ts';
 import { ChildInstances } from '../child-instances.ts';
 import { answerMemoryQuestions } from '../memory-questions.ts';
 import { openClusterGateway } from '../open-cluster.ts';
@@ -28,14 +29,14 @@ import { UsageError } from '../usage-error.ts';
 /** What a gateway without instances has no use for. */
 const ofInstances = ['threads', 'weights', 'inputs', 'kvMemory', 'eviction'] as const;
 /** What only those on threads of this process know. */
-const ofProcess = ['transport', 'hostMemory', 'ssd', 'ssdSize', 'pinMemory'] as const;
+const ofProcess = ['transport', 'hostMemory', 'ssd', 'ssdSize', 'pinMemory', 'borrow'] as const;
 const streamBufferBytesMax = 2 ** 20;
 const drainGraceMs = 30_000;
 const never = new Promise<void>(() => {});
 
 export function serveCommand(): Command {
   const command = new Command('serve').description('serve a model over an OpenAI-compatible endpoint');
-  return addServedSloFlags(addClusterFlags(addModelFlags(command)))
+  return addLiveBorrowFlags(addServedSloFlags(addClusterFlags(addModelFlags(command))))
     .option(
       '--instances <n>',
       'instances that serve, each on a thread of its own, or with --nats a process (default: 1)',
@@ -62,7 +63,8 @@ export function serveCommand(): Command {
     )
     .option('--log-level <level>', 'debug, info, warn, error or silent (default: info)')
     .option('--request-timeout <seconds>', 'of a cluster: a request that has not ended by then fails (default: 600)')
-    .action(async (flags: Record<string, unknown>) => {
+    .action(async (given: Record<string, unknown>) => {
+      const flags = withoutDefaults(given);
       const options = readOptions(serveOptionsSchema, flags);
       if (options.nats === undefined) await serveAlone(options);
       else await serveCluster(options.nats, options, givenOptions(flags));
@@ -78,6 +80,7 @@ async function serveAlone(options: ServeOptions): Promise<void> {
     ...options,
     admission: admissionSettings(options),
     traces: otlpEndpoint(options) !== undefined,
+    lending: servedLending(options),
   });
   try {
     const gateway = await openGateway(serving, options);

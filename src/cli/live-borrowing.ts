@@ -1,0 +1,106 @@
+// Memory that instances of this process lend to one another: what flags say of it, as instances and the gManager are told.
+import { webcrypto } from 'node:crypto';
+import type { TokenInstanceConfig } from '../cluster/token-work.ts';
+import type { Engine } from '../engine/engine.ts';
+import type { KvShape } from '../engine/load-model.ts';
+import type { Backend } from '../kernel/backend.ts';
+import type { BureauSettings } from '../live/lending-bureau.ts';
+import { type LenderWays, LiveLending } from '../live/live-lending.ts';
+import type { Messenger } from '../live/messenger.ts';
+import { blocksLendable } from '../policy/lending/borrowing.ts';
+import { counterUniform } from '../util/counter-random.ts';
+import { pageTokens, rangeTokens } from '../util/step.ts';
+import { type BorrowOptions, policyOf, timesOf } from './borrow-options.ts';
+import { defaultKvBytes } from './kv-memory.ts';
+import type { InstanceSettings } from './worker-settings.ts';
+
+const rangeBlocks = rangeTokens / pageTokens;
+/** Steps take up to some hundred milliseconds, and an instance hears nothing meanwhile. */
+const answerUs = 1_000_000;
+const patience = { answerUs, prepareUs: 3 * answerUs, doubtUs: answerUs, homeUs: 20 * answerUs, holdUs: 4 * answerUs };
+const silentUs = 5_000_000;
+
+/** What every instance is told of all. */
+export interface LendingSettings {
+  readonly instance: number;
+  /** (instances): KV memory that each was given; undefined: by the context. */
+  readonly kvBytes: readonly (number | undefined)[];
+  readonly rules: BorrowOptions;
+}
+
+function liveTimes(rules: BorrowOptions): BureauSettings['times'] {
+  return { ...timesOf(rules), ...patience, silentUs };
+}
+
+/** For the gManager. */
+export function bureauSettings(rules: BorrowOptions): Omit<BureauSettings, 'instances'> {
+  const times = liveTimes(rules);
+  const [seed = 1] = webcrypto.getRandomValues(new Uint32Array(1));
+  return {
+    times: rules.settle ? times : { ...times, settleUs: Number.MAX_SAFE_INTEGER },
+    blocksMin: rangeBlocks,
+    uniform: (counter) => counterUniform(seed, 7, counter),
+  };
+}
+
+/** Pages of the staging buffer, beside the pool's own. */
+export function stagingPages(settings: InstanceSettings, { groups }: KvShape): number {
+  return settings.lending === undefined ? 0 : stagingBlocks * (groups[0]?.layers ?? 0);
+}
+
+/** One range is settled at a time. */
+const stagingBlocks = rangeBlocks;
+
+export interface Borrowing {
+  readonly live: LiveLending;
+  readonly machine: Pick<TokenInstanceConfig, 'borrowing' | 'roomOf'>;
+  readonly stagingBlocks: number;
+}
+
+interface BorrowingParts {
+  readonly ways: LenderWays | undefined;
+  readonly engine: Engine;
+  readonly backend: Backend;
+  readonly messenger: () => Messenger;
+  readonly pageTable: () => Int32Array;
+}
+
+/** Undefined where nothing is lent. @throws Error in one line where the model or the machine cannot */
+export function openBorrowing(settings: InstanceSettings, parts: BorrowingParts): Borrowing | undefined {
+  const { lending, contextTokens, instances } = settings;
+  const { ways, engine, backend, messenger, pageTable } = parts;
+  if (lending === undefined || ways === undefined) return undefined;
+  const { kv } = engine.model;
+  const [group, ...others] = kv.groups;
+  if (group === undefined || others.length > 0 || group.window !== undefined)
+    throw new Error('Cannot use --borrow: the model has layers with windows, whose blocks stay at home');
+  if (backend.isa === 'reference') throw new Error('Cannot use --borrow: the kernels are not compiled');
+  const { rules, instance } = lending;
+  const pools = lending.kvBytes.map((bytes = defaultKvBytes(kv, contextTokens, instances)) =>
+    Math.floor(bytes / kv.pageBytes / group.layers),
+  );
+  const lendable = pools.map((total) => blocksLendable({ total, available: total, lent: 0 }, livePolicy(total, rules)));
+  const live = new LiveLending({
+    ...{ ways, messenger: messenger(), rooms: backend, room: backend.createGuestRoom(engine.pool), pageTable },
+    layers: engine.layers.map(({ index }) => index),
+    blockBytes: group.layers * kv.pageBytes,
+    guestPermilleMax: Math.round(rules.guestShare * 1000),
+  });
+  const borrowing = {
+    instance,
+    policy: livePolicy(pools[instance] ?? 0, rules),
+    times: liveTimes(rules),
+    ...{ stagingBlocks, rangeBlocks },
+    borrowableBlocks: lendable.reduce((sum, blocks, i) => sum + (i === instance ? 0 : blocks), 0),
+    lendableBlocks: lendable,
+  };
+  return { live, stagingBlocks, machine: { borrowing, roomOf: (creditor) => live.roomOf(creditor) } };
+}
+
+/** A loan has a range at least. */
+function livePolicy(blocks: number, rules: BorrowOptions): ReturnType<typeof policyOf> {
+  const policy = policyOf(blocks, rules);
+  const loanBlocksMin = Math.max(policy.loanBlocksMin, rangeBlocks);
+  const highWaterBlocks = policy.highWaterBlocks - policy.loanBlocksMin + loanBlocksMin;
+  return { ...policy, loanBlocksMin, highWaterBlocks, unitBlocks: rangeBlocks };
+}

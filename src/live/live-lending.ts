@@ -1,0 +1,263 @@
+// Carries out what an instance's borrower wants: messages to others over ports of threads, blocks through the native messenger, queries to guest rooms.
+import type { MessagePort } from 'node:worker_threads';
+import type { BlocksToMove } from '../cluster/lending/block-moves.ts';
+import type { Borrower, BorrowerEffect } from '../cluster/lending/borrower.ts';
+import type { Envelope } from '../cluster/lending/messages.ts';
+import type { InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
+import type { LendingSnapshot } from '../cluster/ports.ts';
+import type { GuestRooms } from './guest-rooms.ts';
+import type { LenderWire } from './lender-wire.ts';
+import { LentBlocks } from './lent-blocks.ts';
+import type { LandingHandle, Messenger } from './messenger.ts';
+
+/** How an instance's thread reaches the others that lend, and the gManager. */
+export interface LenderWays {
+  readonly instance: InstanceIndex;
+  /** (instances) */
+  readonly ports: readonly (MessagePort | undefined)[];
+  readonly manager: MessagePort;
+}
+
+export interface LiveLendingOptions {
+  readonly ways: LenderWays;
+  readonly messenger: Messenger;
+  readonly rooms: GuestRooms;
+  readonly room: number;
+  /** (layers of the model, in the order of computation): place of each in its group. */
+  readonly layers: readonly number[];
+  /** (rows, layers): pages of blocks at home. */
+  readonly pageTable: () => Int32Array;
+  readonly blockBytes: number;
+  /** Of a core, in thousandths, that guests take at most while steps run here. */
+  readonly guestPermilleMax: number;
+}
+
+/** A move of ours. */
+interface Moving extends BlocksToMove {
+  /** Ours, where it comes home; or the creditor's, where we send. */
+  landing: LandingHandle | undefined;
+}
+
+/** Between two looks at what guests take. */
+const lookUs = 1_000_000;
+
+export class LiveLending {
+  readonly #options: LiveLendingOptions;
+  readonly #lent: LentBlocks;
+  readonly #moves = new Map<number, Moving>();
+  /** (instances): bytes of blocks that went there, or came from there, for us. */
+  readonly #movedBytes: Float64Array;
+  readonly #rooms = new Map<InstanceIndex, number>();
+  #looked = { us: 0, guestSeconds: 0, stepUs: 0 };
+  #stepUs = 0;
+
+  constructor(options: LiveLendingOptions) {
+    this.#options = options;
+    const { ways, rooms, room, messenger, layers, guestPermilleMax } = options;
+    this.#lent = new LentBlocks(messenger, layers.length);
+    this.#movedBytes = new Float64Array(ways.ports.length);
+    rooms.setGuestShare(room, guestPermilleMax);
+    for (const port of ways.ports) port?.postMessage({ kind: 'room', room } satisfies LenderWire);
+  }
+
+  get ways(): LenderWays {
+    return this.#options.ways;
+  }
+
+  /** The guest room of a creditor; what is lent to us is there under our number. */
+  roomOf(creditor: InstanceIndex): { readonly room: number; readonly loan: number } {
+    return { room: this.#rooms.get(creditor) ?? 0, loan: this.ways.instance };
+  }
+
+  /** @param borrower whose effects it carries out */
+  snapshot({ totals, rmanager }: Pick<Borrower, 'totals' | 'rmanager'>): LendingSnapshot {
+    const { rooms, room, ways } = this.#options;
+    const links = ways.ports.map((_, creditor) => {
+      const debts = rmanager.debtor.totals.filter((debt) => debt.creditor === creditor);
+      return {
+        borrowedBlocks: debts.reduce((sum, { blocks }) => sum + blocks, 0),
+        movedBytes: this.#movedBytes[creditor],
+      };
+    });
+    return { ...totals, links, guests: rooms.guestCounts(room), remote: rooms.remoteCounts() };
+  }
+
+  carryOut(effect: BorrowerEffect): void {
+    const { rooms, room } = this.#options;
+    switch (effect.kind) {
+      case 'lending':
+        this.#send(effect.envelope);
+        break;
+      case 'moveBlocks':
+        this.#move(effect);
+        break;
+      case 'stopMove':
+        this.#stop(effect.move);
+        break;
+      case 'lendBlocks':
+        this.#lent.lend(effect.to, effect.blocks, effect.pages);
+        rooms.lendBlocks(room, effect.to, Int32Array.from(effect.blocks), effect.pages);
+        break;
+      case 'takeBackBlocks':
+        this.#lent.takeBack(effect.from, effect.blocks);
+        rooms.takeBackBlocks(room, effect.from, Int32Array.from(effect.blocks));
+        break;
+    }
+  }
+
+  #send(envelope: Envelope): void {
+    const { to } = envelope;
+    if (to === 'gmanager') this.ways.manager.postMessage(envelope);
+    else this.#post(to, { kind: 'lending', envelope });
+  }
+
+  #post(to: InstanceIndex, wire: LenderWire): void {
+    this.ways.ports[to]?.postMessage(wire);
+  }
+
+  #move(move: BlocksToMove): void {
+    const moving: Moving = { ...move, landing: undefined };
+    this.#moves.set(move.move, moving);
+    const { instance } = this.ways;
+    if (move.to === instance) {
+      moving.landing = this.#options.messenger.open(this.#homePages(move.targets));
+      this.#post(move.from, { kind: 'copy', move: move.move, blocks: move.sources, landing: moving.landing });
+    } else this.#post(move.to, { kind: 'expect', move: move.move, blocks: move.targets });
+  }
+
+  /** The creditor it goes to is ready. */
+  #expected(move: number, landing: LandingHandle): void {
+    const moving = this.#moves.get(move);
+    if (moving === undefined) return;
+    const { from, sources } = moving;
+    if (from === this.ways.instance) {
+      moving.landing = landing;
+      this.#copy(this.#homePages(sources), landing);
+    } else this.#post(from, { kind: 'copy', move, blocks: sources, landing });
+  }
+
+  #stop(move: number): void {
+    const moving = this.#moves.get(move);
+    if (moving === undefined) return;
+    this.#moves.delete(move);
+    const { from, to, landing } = moving;
+    const { instance, ports } = this.ways;
+    const { messenger } = this.#options;
+    if (landing !== undefined && to === instance) messenger.close(landing);
+    if (landing !== undefined && from === instance) messenger.stop(landing);
+    for (const other of new Set([from, to]))
+      if (other !== instance) ports[other]?.postMessage({ kind: 'drop', move } satisfies LenderWire);
+  }
+
+  #arrived(move: number): InstanceEvent | undefined {
+    const moving = this.#moves.get(move);
+    if (moving === undefined) return undefined;
+    this.#moves.delete(move);
+    const bytes = moving.sources.length * this.#options.blockBytes;
+    for (const other of new Set([moving.from, moving.to]))
+      if (other !== this.ways.instance) this.#movedBytes[other] += bytes;
+    // It is done with them.
+    if (moving.from !== this.ways.instance) this.#post(moving.from, { kind: 'drop', move });
+    return { kind: 'moved', move };
+  }
+
+  #homePages(rows: readonly number[]): Int32Array {
+    const { pageTable, layers } = this.#options;
+    const width = layers.length;
+    const table = pageTable();
+    const pages = new Int32Array(rows.length * width);
+    for (const [i, row] of rows.entries()) pages.set(table.subarray(row * width, (row + 1) * width), i * width);
+    return pages;
+  }
+
+  /** @param pages (blocks, layers): those of place i go to place i of the landing */
+  #copy(pages: Int32Array, landing: LandingHandle): void {
+    const { layers, messenger } = this.#options;
+    const width = layers.length;
+    const parcels = new Int32Array(pages.length * 3);
+    for (const [place, page] of pages.entries()) {
+      parcels[3 * place] = layers.indexOf(place % width);
+      parcels[3 * place + 1] = page;
+      parcels[3 * place + 2] = place;
+    }
+    messenger.send(landing, 0, parcels, true);
+  }
+
+  /** What another instance's word is for the machine, if anything. */
+  hear(from: InstanceIndex, wire: LenderWire): InstanceEvent | undefined {
+    switch (wire.kind) {
+      case 'room':
+        this.#rooms.set(from, wire.room);
+        return undefined;
+      case 'lending':
+        return wire;
+      case 'expect':
+      case 'copy':
+        this.#serve(from, wire);
+        return undefined;
+      case 'expected':
+        this.#expected(wire.move, wire.landing);
+        return undefined;
+      case 'arrived':
+        return this.#arrived(wire.move);
+      case 'broken':
+        if (!this.#moves.has(wire.move)) return undefined;
+        this.#stop(wire.move);
+        return { kind: 'moveBroken', move: wire.move };
+      case 'drop':
+        this.#lent.drop(from, wire.move);
+        return undefined;
+      case 'guestLoad':
+        return { kind: 'guestLoad', creditor: from, permille: wire.permille };
+    }
+  }
+
+  /** A debtor's copy begins or ends here. */
+  #serve(debtor: InstanceIndex, wire: Extract<LenderWire, { kind: 'expect' | 'copy' }>): void {
+    const { move, blocks } = wire;
+    const pages = this.#lent.pagesOf(debtor, blocks);
+    if (pages === undefined) this.#post(debtor, { kind: 'broken', move });
+    else if (wire.kind === 'copy') {
+      this.#lent.uses({ debtor, move, blocks, landing: wire.landing, way: 'out' });
+      this.#copy(pages, wire.landing);
+    } else {
+      const landing = this.#options.messenger.open(pages);
+      this.#lent.uses({ debtor, move, blocks, landing, way: 'in' });
+      this.#post(debtor, { kind: 'expected', move, landing });
+    }
+  }
+
+  /** Events of what has landed since. */
+  landed(): readonly InstanceEvent[] {
+    const events: InstanceEvent[] = [];
+    for (const landing of this.#options.messenger.landed()) {
+      const use = this.#lent.landed(landing);
+      if (use !== undefined) {
+        this.#post(use.debtor, { kind: 'arrived', move: use.move });
+        continue;
+      }
+      const own = [...this.#moves].find(([, moving]) => moving.landing === landing)?.[0];
+      const event = own === undefined ? undefined : this.#arrived(own);
+      if (event === undefined) continue;
+      this.#options.messenger.close(landing);
+      events.push(event);
+    }
+    return events;
+  }
+
+  /** A step has run for so long; now and then debtors hear that their guests' work is more than they may have here. */
+  ran(nowUs: number, stepUs: number, debts: readonly { readonly debtor: InstanceIndex }[]): void {
+    this.#stepUs += stepUs;
+    const elapsedUs = nowUs - this.#looked.us;
+    if (elapsedUs < lookUs) return;
+    const { rooms, room, guestPermilleMax } = this.#options;
+    const guestSeconds = rooms.guestCounts(room).seconds;
+    const ownUs = this.#stepUs - this.#looked.stepUs;
+    const permille = Math.round(((guestSeconds - this.#looked.guestSeconds) * 1e9) / elapsedUs);
+    this.#looked = { us: nowUs, guestSeconds, stepUs: this.#stepUs };
+    // Bounded work shows as work at its bound while steps of ours run most of the time: half of it should go.
+    if (ownUs * 2 < elapsedUs || permille < 0.95 * guestPermilleMax) return;
+    for (const debtor of new Set(debts.map((each) => each.debtor)))
+      this.#post(debtor, { kind: 'guestLoad', permille: Math.min(1000, 2 * permille) });
+  }
+}
