@@ -86,34 +86,29 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
   const tracer = data.traces ? new StepTracer() : undefined;
   const abort = new Int32Array(data.abort);
   const steps = settings.record === undefined ? engine : recorded(engine, settings.record);
-  const loop = new InstanceLoop(
-    machine,
-    steps,
-    port,
-    abort,
-    console.error,
-    handOffs,
-    tiers?.live,
-    tracer,
-    borrowing?.live,
-  );
+  const parts = { handOffs, tiers: tiers?.live, tracer, lending: borrowing?.live };
+  const loop = new InstanceLoop(machine, steps, port, abort, console.error, parts);
   const description = {
-    weights: `${settings.weights} (${model.packedTypes.join(', ')})`,
-    // A layer whose weights are not quantised takes bf16 where int8 was asked for.
-    inputs: [...new Set(model.compiled.linears.map((linear) => linear.inputs))].join(', '),
-    isa: backend.isa,
-    threads: backend.threads,
-    weightBytes: model.weightsBytes,
+    ...describe(settings, backend, model),
     kvBytes: (engine.pages - (sizes?.pages ?? 0)) * model.kv.pageBytes,
     tiers: tiers?.description,
     stagingBlocks: borrowing?.stagingBlocks,
-    contextTokens,
     capacityTokens: machine.capacityTokens,
     role,
   };
   // What the oracle holds is this thread's alone.
   const shared = backend.isa === 'reference' ? undefined : model;
   return { loop, ready: { description, root, shared } };
+}
+
+function describe({ weights, contextTokens }: InstanceSettings, { isa, threads }: Backend, model: LoadedModel) {
+  return {
+    weights: `${weights} (${model.packedTypes.join(', ')})`,
+    // A layer whose weights are not quantised takes bf16 where int8 was asked for.
+    inputs: [...new Set(model.compiled.linears.map((linear) => linear.inputs))].join(', '),
+    ...{ isa, threads, contextTokens },
+    weightBytes: model.weightsBytes,
+  };
 }
 
 /** Undefined where there is nobody to hand prompts to, or to take them from. */

@@ -22,6 +22,18 @@ type HandOffEffect = Extract<
   { kind: 'send' | 'stream' | 'stopStream' | 'openLanding' | 'closeLanding' }
 >;
 
+/** What some instances have. */
+export interface LoopParts {
+  /** Undefined where no prompt is handed over. */
+  readonly handOffs?: LiveHandOffs | undefined;
+  /** Undefined where what leaves the pool is gone. */
+  readonly tiers?: LiveTiers | undefined;
+  /** Undefined where steps are not recorded. */
+  readonly tracer?: StepTracer | undefined;
+  /** Undefined where nothing is lent. */
+  readonly lending?: LiveLending | undefined;
+}
+
 export class InstanceLoop {
   readonly #machine: TokenInstance;
   readonly #engine: Pick<Engine, 'run'>;
@@ -29,13 +41,9 @@ export class InstanceLoop {
   /** The first word: another value than 0 stops the step in flight; the gateway's thread sets it too. */
   readonly #abort: Int32Array;
   readonly #log: (message: string) => void;
-  /** Undefined where no prompt is handed over. */
   readonly #handOffs: LiveHandOffs | undefined;
-  /** Undefined where what leaves the pool is gone. */
   readonly #tiers: LiveTiers | undefined;
-  /** Undefined where steps are not recorded. */
   readonly #tracer: StepTracer | undefined;
-  /** Undefined where nothing is lent. */
   readonly #lending: LiveLending | undefined;
   #prefilled: RequestId[] = [];
   #letGo: [RequestId, string][] = [];
@@ -56,10 +64,7 @@ export class InstanceLoop {
     port: MessagePort,
     abort: Int32Array,
     log: (message: string) => void,
-    handOffs?: LiveHandOffs,
-    tiers?: LiveTiers,
-    tracer?: StepTracer,
-    lending?: LiveLending,
+    { handOffs, tiers, tracer, lending }: LoopParts = {},
   ) {
     this.#machine = machine;
     this.#engine = engine;
