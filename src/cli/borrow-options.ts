@@ -85,9 +85,16 @@ const stagingShare = 0.05;
 
 /** Only mixed instances borrow for prompts that none could hold: what is handed over must fit where it lands. */
 export function withBorrowing(
-  options: BorrowOptions & { readonly model: string; readonly models?: string | undefined; readonly seed: number },
+  options: BorrowOptions & {
+    readonly lendHost: number;
+    readonly model: string;
+    readonly models?: string | undefined;
+    readonly seed: number;
+  },
   instances: readonly InstanceSpec[],
 ): Pick<SimulationConfig, 'instances' | 'lending'> {
+  if (!options.borrow && options.lendHost > 0)
+    throw new UsageError(`Cannot use --lend-host ${options.lendHost}: nothing is lent without --borrow`);
   if (!options.borrow) return { instances, lending: undefined };
   const times = timesOf(options);
   const pools = instances.map(
@@ -97,6 +104,9 @@ export function withBorrowing(
   const policies = pools.map((blocks, i) => ({ ...policyOf(blocks, options), unitBlocks: units[i] }));
   const lendable = pools.map((total, i) => blocksLendable({ total, available: total, lent: 0 }, policies[i]));
   const all = lendable.reduce((sum, blocks) => sum + blocks, 0);
+  const hosts = instances.map(({ hostMemory }) => hostMemory?.blocks ?? 0);
+  const lendableHosts = hosts.map((total, i) => blocksLendable({ total, available: total, lent: 0 }, policies[i]));
+  const allHosts = lendableHosts.reduce((sum, blocks) => sum + blocks, 0);
   const specs = instances.map((spec, instance) => ({
     ...spec,
     machine: {
@@ -106,7 +116,9 @@ export function withBorrowing(
         policy: policies[instance],
         times,
         stagingBlocks: Math.max(units[instance], Math.ceil(pools[instance] * stagingShare)),
-        borrowableBlocks: spec.role === 'mixed' ? all - lendable[instance] : 0,
+        hostBlocks: hosts[instance],
+        borrowableBlocks:
+          spec.role === 'mixed' ? all - lendable[instance] + allHosts - lendableHosts[instance] + hosts[instance] : 0,
         rangeBlocks: units[instance],
       },
     },
@@ -121,6 +133,7 @@ export function withBorrowing(
     guestPermilleMax: Math.round(options.guestShare * 1000),
     queryRowBytes: queryRowBytes({ layers, heads, headDim }),
     layers,
+    hostTokenUs: instances.map(({ hostMemory }) => hostMemory?.tokenUs ?? 0),
   };
   return { instances: specs, lending };
 }

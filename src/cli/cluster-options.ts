@@ -189,7 +189,7 @@ function instanceParts(
   const { machines: part } = spanOf(costOptions, devices);
   const { layers } = modelSpec(options.model, options.models);
   const { kvBytesPerToken } = cost;
-  const { landingTokens, ssd, ...tiers } = instanceTiers({
+  const { landingTokens, hostMemory, ssd, ...tiers } = instanceTiers({
     options,
     hardware,
     machines: part,
@@ -202,6 +202,7 @@ function instanceParts(
       us: nicUs,
     },
     ssd,
+    hostMemory,
     machine: {
       cost,
       blockTokens: options.blockTokens,

@@ -9,7 +9,11 @@ import { UsageError } from './usage-error.ts';
 
 const blocks = numeric(z.number().int().min(0)).optional();
 
-export const tierFields = { hostCacheBlocks: blocks, ssdCacheBlocks: blocks };
+export const tierFields = {
+  hostCacheBlocks: blocks,
+  ssdCacheBlocks: blocks,
+  lendHost: numeric(z.number().min(0).max(1)).default(0),
+};
 
 /** Of an instance's host memory, what holds keys and values: cached ones, and prompts that come from other instances, which go first. */
 const hostKvShare = 0.5;
@@ -17,13 +21,18 @@ const hostKvShare = 0.5;
 export function addTierFlags(command: Command): Command {
   return command
     .option('--host-cache-blocks <n>', 'blocks of KV kept in host memory; 0: none (default: half of host memory)')
-    .option('--ssd-cache-blocks <n>', 'blocks of KV kept on SSD when host memory has no room for them (default: 0)');
+    .option('--ssd-cache-blocks <n>', 'blocks of KV kept on SSD when host memory has no room for them (default: 0)')
+    .option(
+      '--lend-host <share>',
+      'of host memory that holds KV, what blocks of sequences go to, its own and others, with --borrow (default: 0)',
+    );
 }
 
 interface InstanceTiersOptions {
   readonly options: {
     readonly hostCacheBlocks?: number | undefined;
     readonly ssdCacheBlocks?: number | undefined;
+    readonly lendHost: number;
     readonly hardware: string;
     readonly blockTokens: number;
     readonly stream: boolean;
@@ -39,24 +48,35 @@ interface InstanceTiersOptions {
 export function instanceTiers({ options, hardware, machines, kvBytesPerToken, layers }: InstanceTiersOptions) {
   const { devices, hostMemoryBytes, hostLinkBytesPerSecond, ssd } = hardware;
   const blockBytes = options.blockTokens * kvBytesPerToken;
-  const landingTokens = Math.floor((hostMemoryBytes * machines * hostKvShare) / kvBytesPerToken);
-  const room = Math.floor(landingTokens / options.blockTokens);
+  const { lendHost, blockTokens } = options;
+  const hostTokens = Math.floor((hostMemoryBytes * machines * hostKvShare) / kvBytesPerToken);
+  const lentBlocks = Math.floor((hostTokens / blockTokens) * lendHost);
+  const landingTokens = hostTokens - lentBlocks * blockTokens;
+  const room = Math.floor(landingTokens / blockTokens);
   const hostBlocks = options.hostCacheBlocks ?? (hostLinkBytesPerSecond === undefined ? 0 : room);
   const ssdBlocks = options.ssdCacheBlocks ?? 0;
   const cannot = (flag: string, n: number, why: string) => new UsageError(`Cannot use ${flag} ${n}: ${why}`);
   if (hostBlocks > 0 && hostLinkBytesPerSecond === undefined)
     throw cannot('--host-cache-blocks', hostBlocks, `${options.hardware} has no host memory beside its own`);
+  if (lendHost > 0 && hostLinkBytesPerSecond === undefined)
+    throw cannot('--lend-host', lendHost, `${options.hardware} has no host memory beside its own`);
   if (hostBlocks > room)
-    throw cannot('--host-cache-blocks', hostBlocks, `half of the host memory of ${options.hardware} holds ${room}`);
+    throw cannot(
+      '--host-cache-blocks',
+      hostBlocks,
+      `half of the host memory of ${options.hardware} holds ${room}${lendHost > 0 ? ' besides what is lent' : ''}`,
+    );
   if (ssdBlocks > 0 && hostBlocks === 0)
     throw cannot('--ssd-cache-blocks', ssdBlocks, 'SSD takes what host memory has no room for, which there is none of');
   const ssdRoom = Math.floor(((ssd?.bytes ?? 0) * machines) / blockBytes);
   if (ssdBlocks > ssdRoom)
     throw cannot('--ssd-cache-blocks', ssdBlocks, `the SSDs of ${options.hardware} hold ${ssdRoom}`);
-  if (hostBlocks === 0 || hostLinkBytesPerSecond === undefined) return { landingTokens, ssd: undefined };
-  const bytesPerSecond = hostLinkBytesPerSecond * devices * machines * statedEfficiency.link;
+  const bytesPerSecond = (hostLinkBytesPerSecond ?? 0) * devices * machines * statedEfficiency.link;
+  const lent = { blocks: lentBlocks, tokenUs: (kvBytesPerToken * 1e6) / bytesPerSecond };
+  const hostMemory = lentBlocks === 0 ? undefined : lent;
+  if (hostBlocks === 0) return { landingTokens, hostMemory, ssd: undefined };
   return {
-    landingTokens,
+    ...{ landingTokens, hostMemory },
     tiers: { hostBlocks, ssdBlocks },
     ssd: ssd && {
       readBytesPerSecond: ssd.readBytesPerSecond * machines,

@@ -1,5 +1,5 @@
 // The rManager machine: owns an instance's rBlocks at home and abroad, lends to others, borrows ahead of need, and tells the gManager.
-import { blocksLendable, blocksToGiveBack, blocksWanted, type LendingPolicy } from '../policy/lending/borrowing.ts';
+import { blocksToGiveBack, blocksWanted, type LendingPolicy, wholeUnits } from '../policy/lending/borrowing.ts';
 import type { LendingMemory } from '../policy/lending/lending-memory.ts';
 import { type RBlockId, type RBlockPlace, RBlockTable } from '../policy/lending/rblock-table.ts';
 import type { InstanceId, Memory } from '../policy/lending/terms.ts';
@@ -51,7 +51,7 @@ export class RManager {
       promisedBlocks: () => this.#growth.promisedBlocks,
     });
     this.debtor = new Debtor(times, this.#out, this.table, policy);
-    this.#asking = new Asking(times, this.#out, this.debtor);
+    this.#asking = new Asking(times, this.#out, this.debtor, () => this.#hostBlocks());
     const parts = { memories, table: this.table, creditor: this.creditor, debtor: this.debtor };
     this.#settler = new Settler(times, this.#out, config.stagingBlocks, parts);
   }
@@ -101,14 +101,25 @@ export class RManager {
     return this.#out.effects;
   }
 
-  /** An rBlock outside device memory, for a local caller whose own runs short: in spare host memory, else abroad. Undefined when none is in hand. */
+  /** An rBlock outside device memory, for a local caller whose own runs short: abroad, else in spare host memory. Undefined when none is in hand. */
   take(): RBlockId | undefined {
-    return this.#spareHost() > 0 ? this.takeHome('host') : this.debtor.take(1)?.[0];
+    return this.takeOutside(1)?.[0];
   }
 
-  /** `count` rBlocks that lie at one creditor. Undefined when none has so many in hand. */
-  takeAbroad(count: number): readonly RBlockId[] | undefined {
-    return this.debtor.take(count);
+  /** `count` rBlocks that lie at one creditor, else in spare host memory. Undefined when none has so many in hand. */
+  takeOutside(count: number): readonly RBlockId[] | undefined {
+    const abroad = this.debtor.take(count);
+    if (abroad !== undefined || this.#spareHost() < count) return abroad;
+    return Array.from({ length: count }, () => {
+      const block = this.takeHome('host');
+      if (block === undefined) throw new Error('rManager broken: host memory that was spare cannot be had');
+      return block;
+    });
+  }
+
+  /** Blocks outside device memory that nobody uses. */
+  get inHand(): number {
+    return this.debtor.inHand + this.#spareHost();
   }
 
   /** An rBlock at home, evicting what nobody uses. Undefined when too much is in use. */
@@ -255,7 +266,7 @@ export class RManager {
   /** Blocks to borrow now, with so many needed besides. */
   #wanted(besides = 0): number {
     const { policy, memories } = this.#config;
-    const inHand = this.debtor.inHand + this.#spareHost();
+    const { inHand } = this;
     const demand = { ...this.#growth, aheadBlocks: this.#growth.aheadBlocks + besides };
     return blocksWanted(memories.device.figures.available, demand, inHand, policy);
   }
@@ -266,8 +277,13 @@ export class RManager {
     return turn && { number: turn.number, blocks: this.#wanted(turn.blocks) };
   }
 
+  /** Of its own, once no more device memory is to be had: steps reach what lies there more slowly than what others have in theirs. */
   #spareHost(): number {
-    return blocksLendable(this.#config.memories.host.figures, this.#config.policy);
+    return this.#asking.isDeviceSpent ? this.#hostBlocks() : 0;
+  }
+
+  #hostBlocks(): number {
+    return wholeUnits(this.#config.memories.host.figures.available, this.#config.policy);
   }
 
   #beat(): void {

@@ -19,6 +19,8 @@ export interface InstanceSpec {
   readonly nic: Nic;
   /** It is not there until a request outgrows its instance, and then takes so long to start; undefined: it is there. */
   readonly startUs?: number | undefined;
+  /** Of host memory, blocks for sequences, its own and others', and what a token takes from there to its devices; undefined: none. */
+  readonly hostMemory?: { readonly blocks: number; readonly tokenUs: number } | undefined;
   /** What its SSD reads and writes, where blocks are kept there. */
   readonly ssd?: SsdRates | undefined;
 }

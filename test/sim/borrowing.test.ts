@@ -75,6 +75,18 @@ function run(trace: readonly TraceRequest[], changes: Partial<SimulationConfig> 
   return simulation;
 }
 
+function withHost(specs: readonly InstanceSpec[], hostBlocks: number): readonly InstanceSpec[] {
+  return specs.map((spec) => {
+    const { borrowing } = spec.machine;
+    const borrowableBlocks =
+      (borrowing?.borrowableBlocks ?? 0) + hostBlocks + (specs.length - 1) * lentShareMax * hostBlocks;
+    return {
+      ...spec,
+      machine: { ...spec.machine, borrowing: borrowing && { ...borrowing, hostBlocks, borrowableBlocks } },
+    };
+  });
+}
+
 function faults(...specs: readonly string[]): SimulationConfig['faults'] {
   const times = { reportUs: 100_000, silentUs: 500_000, timeoutUs: 60_000_000, triesMax: 3 };
   return { seed: 1, times, faults: specs.map(parseFault) };
@@ -133,6 +145,25 @@ describe('borrowing', () => {
       }),
       { numRuns: 30 },
     );
+  });
+
+  it('uses device memory of others first, then its own host memory, then theirs', () => {
+    const [hostBlocks, hostTokenUs] = [40, [50, 50]];
+    const run2 = (inputTokens: number) =>
+      run([requestOf(0, 0, inputTokens, 4)], {
+        instances: withHost(instances(2), hostBlocks),
+        lending: config.lending && { ...config.lending, hostTokenUs },
+      });
+    const [device, own, lent] = [900, 1300, 1900].map(run2);
+    for (const { outcome } of [device, own, lent]) expect(outcome.completedRequests).toBe(1);
+    expect(device.lending?.totals[0].hostBlocks).toBe(0);
+    const hosts = [own, lent].map(({ lending }) => lending?.totals[0].hostBlocks ?? 0);
+    expect(hosts[0]).toBeGreaterThan(0);
+    expect(hosts[0]).toBeLessThanOrEqual(hostBlocks);
+    expect(hosts[1]).toBeGreaterThan(hostBlocks);
+    // A step reads all that lies in host memory.
+    expect(own.outcome.tbtUs.mean).toBeGreaterThan(hosts[0] * blockTokens * 50);
+    expect(device.outcome.tbtUs.mean).toBeLessThan(hosts[0] * blockTokens * 50);
   });
 
   it('computes a request again from its tokens when a creditor dies', () => {

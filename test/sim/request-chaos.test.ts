@@ -11,7 +11,7 @@ it('holds every rule over many seeds, each fault injected and handlers run', () 
   expect(neverInRequests(sum).filter((name) => !rare.includes(name))).toEqual([]);
   expect(sum.completed).toBeGreaterThan(sum.requests / 2);
   expect(sum.groups).toBeGreaterThan(20);
-  expect(Math.min(sum.movedBlocks, sum.lostBlocks)).toBeGreaterThan(0);
+  expect(Math.min(sum.movedBlocks, sum.lostBlocks, sum.hostBlocks)).toBeGreaterThan(0);
 });
 
 it('is a function of its seed', () => {

@@ -22,7 +22,10 @@ type Stage =
       readonly others: readonly Candidate[];
     };
 
-/** One loan is asked for at a time: device memory first, then host memory. */
+/** Of asking again, after which device memory is asked for anew while host memory is used. */
+const spentRounds = 10;
+
+/** One loan is asked for at a time: device memory first, then, if its own is not enough, host memory. */
 export class Asking {
   readonly #times: LendingTimes;
   readonly #out: Outbox;
@@ -40,8 +43,13 @@ export class Asking {
   #notBeforeUs = 0;
   #refusals: Refusal[] = [];
   #refusedLoan: number | undefined;
+  /** Until then nobody is thought to lend device memory: it was asked for in vain. */
+  #deviceSpentUntilUs = 0;
+  /** Blocks of its own host memory. */
+  readonly #hostBlocks: () => number;
 
-  constructor(times: LendingTimes, out: Outbox, debtor: Debtor) {
+  constructor(times: LendingTimes, out: Outbox, debtor: Debtor, hostBlocks: () => number) {
+    this.#hostBlocks = hostBlocks;
     this.#times = times;
     this.#out = out;
     this.#debtor = debtor;
@@ -62,7 +70,12 @@ export class Asking {
   }
 
   get #isWanting(): boolean {
-    return this.#ordinary > 0 || (this.#turn?.blocks ?? 0) > 0;
+    return this.#ordinary > 0 || (this.#turn !== undefined && (this.#turn.blocks > 0 || !this.hasTurn));
+  }
+
+  /** Device memory was asked for in vain a short while ago. */
+  get isDeviceSpent(): boolean {
+    return this.#out.nowUs < this.#deviceSpentUntilUs;
   }
 
   get nextUs(): number {
@@ -110,6 +123,7 @@ export class Asking {
 
   /** The creditor's answer was taken in. */
   lent(loan: number): void {
+    if (this.#debtor.find(loan)?.memory === 'device') this.#deviceSpentUntilUs = 0;
     if (this.#stage.kind === 'borrowing' && this.#stage.debt.number === loan) this.#stage = { kind: 'idle' };
   }
 
@@ -180,11 +194,9 @@ export class Asking {
 
   #nextMemory(): void {
     const next = memories[memories.indexOf(this.#memory) + 1];
-    if (next !== undefined) {
-      this.#ask(next);
-      return;
-    }
-    this.#rest();
+    if (this.#memory === 'device') this.#deviceSpentUntilUs = this.#out.nowUs + spentRounds * this.#times.askAgainUs;
+    if (next === undefined || this.#hostBlocks() >= this.#wanted) this.#rest();
+    else this.#ask(next);
   }
 
   #rest(): void {

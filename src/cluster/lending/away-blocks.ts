@@ -4,6 +4,12 @@ import type { RBlockId, RBlockTable } from '../../policy/lending/rblock-table.ts
 import type { InstanceId } from '../../policy/lending/terms.ts';
 import type { Move } from './block-moves.ts';
 
+/** Blocks at an instance, and which of them in its host memory. */
+export interface Outside {
+  readonly blocks: number;
+  readonly hostBlocks: number;
+}
+
 /** Of one sequence: they follow one another. */
 export class AwayBlocks {
   /** With each its place in their order, from 0. Whole ranges lie at one creditor. */
@@ -15,18 +21,24 @@ export class AwayBlocks {
   broken = false;
   /** How often a creditor did not answer since something moved. */
   unanswered = 0;
-  #atCreditors: ReadonlyMap<InstanceId, number> | undefined;
+  #outside: ReadonlyMap<InstanceId, Outside> | undefined;
 
-  /** (creditors): blocks there, by number. Valid until `changed`. */
-  atCreditors(table: RBlockTable): ReadonlyMap<InstanceId, number> {
-    if (this.#atCreditors !== undefined) return this.#atCreditors;
-    const blocks = new Map<InstanceId, number>();
+  /** What lies with creditors, and in host memory of its `own` instance. Valid until `changed`. */
+  outside(own: InstanceId, table: RBlockTable): ReadonlyMap<InstanceId, Outside> {
+    if (this.#outside !== undefined) return this.#outside;
+    const outside = new Map<InstanceId, { blocks: number; hostBlocks: number }>();
     for (const rblock of this.rblocks.keys()) {
       const place = table.find(rblock);
-      if (place?.kind === 'remote') blocks.set(place.instance, (blocks.get(place.instance) ?? 0) + 1);
+      if (place === undefined || place.kind === 'staged' || (place.kind === 'home' && place.memory === 'device'))
+        continue;
+      const at = place.kind === 'remote' ? place.instance : own;
+      const counts = outside.get(at) ?? { blocks: 0, hostBlocks: 0 };
+      outside.set(at, counts);
+      counts.blocks++;
+      if (place.memory === 'host') counts.hostBlocks++;
     }
-    this.#atCreditors = blocks;
-    return blocks;
+    this.#outside = outside;
+    return outside;
   }
 
   /** In their order; those that were lost are missing. */
@@ -36,7 +48,7 @@ export class AwayBlocks {
 
   /** Blocks came, went, or moved. */
   changed(): void {
-    this.#atCreditors = undefined;
+    this.#outside = undefined;
     this.unanswered = 0;
   }
 }

@@ -23,7 +23,7 @@ interface Parts {
 /** What has arrived is carried out by `carryOut`: tables of sequences change between two steps only. */
 export class AwayMoves {
   readonly book = new AwayBook();
-  readonly counts = { movedBlocks: 0, vacatedBlocks: 0, homeBlocks: 0, lostBlocks: 0 };
+  readonly counts = { movedBlocks: 0, hostBlocks: 0, vacatedBlocks: 0, homeBlocks: 0, lostBlocks: 0 };
   readonly #parts: Parts;
   readonly #moves: BlockMoves;
   readonly #outside: OutsideRows;
@@ -105,7 +105,7 @@ export class AwayMoves {
     const rblocks: RBlockId[] = [];
     const ways: [BlockSite, BlockSite][] = [];
     while (rblocks.length < count) {
-      const range = rmanager.takeAbroad(rangeBlocks);
+      const range = rmanager.takeOutside(rangeBlocks);
       if (range === undefined) break;
       for (const rblock of range) {
         ways.push([{ instance, at: blocks.at(first + rblocks.length) }, this.#siteOf(rblock)]);
@@ -133,6 +133,7 @@ export class AwayMoves {
     const { instance } = this.#parts;
     const place = this.#parts.rmanager.find(rblock);
     if (place?.kind === 'remote') return { instance: place.instance, at: place.block };
+    if (place?.kind === 'home' && place.memory === 'host') return { instance, at: place.block };
     const row = place?.kind === 'home' ? this.#outside.home(place.block) : this.#staged.rowOf(rblock);
     if (row === undefined) throw new Error(`Borrower broken: rBlock ${rblock} is nowhere`);
     return { instance, at: row };
@@ -207,7 +208,7 @@ export class AwayMoves {
 
   #placesFor(count: number): readonly RBlockId[] | undefined {
     const { rmanager, cache } = this.#parts;
-    if (cache.availablePages < count * cache.blockPages) return rmanager.takeAbroad(count);
+    if (cache.availablePages < count * cache.blockPages) return rmanager.takeOutside(count);
     return Array.from({ length: count }, () => {
       const home = rmanager.takeHome('device');
       if (home === undefined) throw new Error('Borrower broken: pages that were there cannot be had');
@@ -258,7 +259,11 @@ export class AwayMoves {
     if (move.kind === 'out') {
       away.out = undefined;
       this.#parts.cache.takeOut(sequence.table, this.firstToMove(sequence), move.rblocks.length);
-      for (const rblock of move.rblocks) away.rblocks.set(rblock, sequence.awayBlocks++);
+      for (const rblock of move.rblocks) {
+        away.rblocks.set(rblock, sequence.awayBlocks++);
+        const place = this.#parts.rmanager.find(rblock);
+        if (place !== undefined && place.kind !== 'staged' && place.memory === 'host') this.counts.hostBlocks++;
+      }
       this.counts.movedBlocks += move.rblocks.length;
       return;
     }

@@ -27,7 +27,9 @@ export interface BorrowingConfig {
   readonly policy: LendingPolicy;
   readonly times: LendingTimes;
   readonly stagingBlocks: number;
-  /** Blocks that all others together may lend. */
+  /** Of host memory that holds KV beyond the instance's own: sequences' and others'. None unless given. */
+  readonly hostBlocks?: number | undefined;
+  /** Blocks that all others together may lend, and those of its own host memory. */
   readonly borrowableBlocks: number;
   /** (instances): blocks of that, of each; where it is known what is lost with one. */
   readonly lendableBlocks?: readonly number[];
@@ -65,7 +67,11 @@ export interface BorrowingTotals {
   readonly lentBlocks: number;
   readonly borrowedBlocks: number;
   readonly remoteBlocks: number;
+  /** Of its sequences, in its own host memory. */
+  readonly ownHostBlocks: number;
   readonly movedBlocks: number;
+  /** Of those, to host memory: its own or a creditor's. */
+  readonly hostBlocks: number;
   readonly vacatedBlocks: number;
   readonly homeBlocks: number;
   readonly lostBlocks: number;
@@ -81,6 +87,7 @@ export class Borrower implements Overflow {
   readonly #config: BorrowingConfig;
   readonly #cache: BlockCache;
   readonly #fates: Fates | undefined;
+  readonly #host: LendingMemory;
   readonly #push: (effect: BorrowerEffect) => void;
   readonly #moves: AwayMoves;
   readonly #demand = new DemandTeller();
@@ -103,7 +110,8 @@ export class Borrower implements Overflow {
     this.#config = config;
     this.#cache = cache;
     this.#push = push;
-    const memories = { device: cache.lending, host: LendingMemory.alone(0, cache.blockPages) };
+    const memories = { device: cache.lending, host: LendingMemory.alone(config.hostBlocks ?? 0, cache.blockPages) };
+    this.#host = memories.host;
     // gManager and creditors count lives from 1.
     const life = (owner.journalLife ?? 0) + 1;
     this.rmanager = new RManager({ instance, life, memories, policy, times, stagingBlocks });
@@ -137,13 +145,15 @@ export class Borrower implements Overflow {
     const { rmanager } = this;
     let remoteBlocks = 0;
     for (const away of this.#moves.book.all.values()) {
-      for (const blocks of away.atCreditors(rmanager.table).values()) remoteBlocks += blocks;
+      for (const [at, { blocks }] of away.outside(this.#config.instance, rmanager.table))
+        if (at !== this.#config.instance) remoteBlocks += blocks;
     }
     return {
       ...this.#moves.counts,
       lentBlocks: sum(rmanager.creditor.totals),
       borrowedBlocks: sum(rmanager.debtor.totals),
       remoteBlocks,
+      ownHostBlocks: this.#host.local,
       stalls: this.stalls.count,
       stallUs: this.stalls.us,
     };
@@ -227,7 +237,7 @@ export class Borrower implements Overflow {
     const ahead = Math.ceil(batcher.pagesAhead / blockPages) - this.#moves.outBlocks;
     this.#starves = alone;
     const promised = Math.ceil(pagesPromised(batcher) / blockPages) - this.#moves.outBlocks;
-    const inHand = this.rmanager.debtor.inHand;
+    const { inHand } = this.rmanager;
     const turn = this.#gathering(batcher);
     const counts = { gathered: gatheredCount(batcher), gatherings: this.#gatherings };
     const figures = { rows, decodeRows, available, ahead, promised, inHand, alone, turn, ...counts };
@@ -265,7 +275,8 @@ export class Borrower implements Overflow {
   remoteWork(planned: readonly { readonly sequence: Sequence }[]): readonly RemoteWork[] | undefined {
     if (this.#moves.book.all.size === 0) return undefined;
     const { table, debts } = this.rmanager;
-    return remoteWork(planned, this.#moves.book.all, table, debts, this.#cache.blockTokens);
+    const { instance } = this.#config;
+    return remoteWork(planned, this.#moves.book.all, { instance, table, debts, blockTokens: this.#cache.blockTokens });
   }
 
   /** Where the next step finds what a sequence has outside its table; undefined: it has nothing there. */
@@ -280,7 +291,7 @@ export class Borrower implements Overflow {
   }
 
   get pagesInHand(): number {
-    return (this.rmanager.debtor.inHand + this.#moves.outBlocks) * this.#cache.blockPages;
+    return (this.rmanager.inHand + this.#moves.outBlocks) * this.#cache.blockPages;
   }
 
   relieve(sequence: Sequence): Relief {
@@ -297,7 +308,7 @@ export class Borrower implements Overflow {
   #spill(): boolean {
     if (this.#batcher === undefined) return false;
     const { policy, rangeBlocks } = this.#config;
-    const { inHand } = this.rmanager.debtor;
+    const { inHand } = this.rmanager;
     const home = { batcher: this.#batcher, cache: this.#cache, moves: this.#moves };
     return spill({ ...home, rangeBlocks, lowWaterBlocks: policy.lowWaterBlocks, inHand });
   }
@@ -348,6 +359,7 @@ export class Borrower implements Overflow {
   check(): void {
     this.rmanager.check();
     this.#moves.check();
+    this.#host.checkAlone();
   }
 }
 

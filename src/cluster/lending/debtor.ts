@@ -218,7 +218,7 @@ export class Debtor {
     this.#renewals.delete(instance);
   }
 
-  /** `count` blocks of one loan for a local caller, of a firm loan if there is one, else of the one that ends last; undefined when they are not in hand. */
+  /** `count` blocks of one loan for a local caller, of device memory if they are, of a firm loan if there is one, else of the one that ends last; undefined when they are not in hand. */
   take(count: number): readonly RBlockId[] | undefined {
     let best: Debt | undefined;
     for (const debt of this.#debts.values()) {
@@ -349,5 +349,6 @@ export class Debtor {
 }
 
 function isBefore(a: Debt, b: Debt): boolean {
+  if (a.memory !== b.memory) return a.memory === 'device';
   return a.firm === b.firm ? a.leaseEndUs > b.leaseEndUs : a.firm;
 }

@@ -23,32 +23,42 @@ export interface RemoteWork {
   readonly keyRows: number;
   readonly decodeRows: number;
   readonly decodeKeys: number;
+  /** Of the keys, those in host memory: they are read once for each sequence. Of its own host memory that is all there is to say. */
+  readonly hostTokens: number;
   /** Of the creditor's step, in thousandths, that this debtor's work may take. */
   readonly guestPermille: number;
 }
 
 type Counts = { -readonly [K in keyof RemoteWork]: RemoteWork[K] };
 
-/** By creditor; undefined when no planned row sees a key elsewhere. */
+interface Lending {
+  readonly instance: InstanceId;
+  readonly table: RBlockTable;
+  readonly debts: Iterable<Debt>;
+  readonly blockTokens: number;
+}
+
+/** By creditor, the instance itself for its own host memory; undefined when no planned row sees a key elsewhere. */
 export function remoteWork(
   planned: readonly { readonly sequence: Sequence }[],
   away: ReadonlyMap<Sequence, AwayBlocks>,
-  table: RBlockTable,
-  debts: Iterable<Debt>,
-  blockTokens: number,
+  { instance, table, debts, blockTokens }: Lending,
 ): readonly RemoteWork[] | undefined {
   const work = new Map<InstanceId, Counts>();
   for (const { sequence } of planned) {
-    for (const [creditor, blocks] of away.get(sequence)?.atCreditors(table) ?? []) {
+    for (const [creditor, { blocks, hostBlocks }] of away.get(sequence)?.outside(instance, table) ?? []) {
       const of = work.get(creditor) ?? {
         creditor,
         rows: 0,
         keyRows: 0,
         decodeRows: 0,
         decodeKeys: 0,
+        hostTokens: 0,
         guestPermille: 0,
       };
       work.set(creditor, of);
+      of.hostTokens += hostBlocks * blockTokens;
+      if (creditor === instance) continue;
       const rows = sequence.planned;
       of.rows += rows;
       of.keyRows += rows * blocks * blockTokens;

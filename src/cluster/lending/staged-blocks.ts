@@ -42,7 +42,8 @@ export class StagedBlocks {
       const row = this.#rows.get(rblock);
       const place = find(rblock);
       if (row === undefined || place?.kind !== 'home') continue;
-      this.#outside.settle(row, place.block);
+      if (place.memory === 'host') this.#outside.unstage(row);
+      else this.#outside.settle(row, place.block);
       this.#rows.delete(rblock);
     }
     this.#placed = [];

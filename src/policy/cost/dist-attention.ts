@@ -40,11 +40,17 @@ export function guestUs(cost: StepCostModel, { rows, keyRows, decodeRows, decode
 
 /**
  * Until the partials of a creditor are here: a round trip for each layer, queries and partials of all rows that the step sends anywhere (they
- * share its NIC), and the guest's work at the share that it gets.
+ * share its NIC), and the guest's work at the share that it gets, or until the keys that lie in host memory have been read, whichever is longer.
  */
-export function partialsUs(link: QueryLink, sentRows: number, guestWorkUs: number, sharePermille: number): number {
+export function partialsUs(
+  link: QueryLink,
+  sentRows: number,
+  guestWorkUs: number,
+  sharePermille: number,
+  hostReadUs = 0,
+): number {
   const wayUs = link.layers * 2 * link.oneWayUs + (sentRows * link.rowBytes) / link.bytesPerUs;
-  return wayUs + (guestWorkUs * 1000) / Math.max(1, sharePermille);
+  return wayUs + Math.max(hostReadUs, (guestWorkUs * 1000) / Math.max(1, sharePermille));
 }
 
 /** All creditors work beside the local part of the attention: what is longer counts (design 5). */

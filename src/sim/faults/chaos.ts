@@ -40,6 +40,8 @@ export interface RequestCounts {
   /** Blocks that went to creditors, and that were lost there. */
   movedBlocks: number;
   lostBlocks: number;
+  /** To host memory. */
+  hostBlocks: number;
   events: number;
 }
 
@@ -212,11 +214,12 @@ export function runRequestChaos(seed: number): RequestCounts {
     groups: inside.conductor.groupPrefills,
     movedBlocks: sumOf(simulation, 'movedBlocks'),
     lostBlocks: sumOf(simulation, 'lostBlocks'),
+    hostBlocks: sumOf(simulation, 'hostBlocks'),
     events: checks?.events ?? 0,
   };
 }
 
-function sumOf({ lending }: Simulation, name: 'movedBlocks' | 'lostBlocks'): number {
+function sumOf({ lending }: Simulation, name: 'movedBlocks' | 'lostBlocks' | 'hostBlocks'): number {
   return (lending?.totals ?? []).reduce((sum, totals) => sum + totals[name], 0);
 }
 
@@ -229,6 +232,7 @@ export function addRequestCounts(sum: RequestCounts, counts: RequestCounts): voi
   sum.groups += counts.groups;
   sum.movedBlocks += counts.movedBlocks;
   sum.lostBlocks += counts.lostBlocks;
+  sum.hostBlocks += counts.hostBlocks;
   sum.events += counts.events;
 }
 

@@ -17,6 +17,7 @@ const blocksMax = 20;
 const lentShareMax = 0.75;
 const guestPermilleMax = 300;
 const rangeBlocks = 2;
+const hostTokenUs = 5;
 /** Who needs what others have waits for them, one after the other. */
 const timeoutUs = 45_000_000;
 const times = { ...defaultLendingTimes, settleUs: 200_000 };
@@ -30,14 +31,18 @@ export function withLending({ config, trace }: RequestWorld, dice: Dice, gmanage
     ...{ lentShareMax, lowWaterBlocks: 2, highWaterBlocks: 7, recallBlocks: 1, loanBlocksMin: 2, guestPermilleMax },
     lookAheadUs: dice.chance(0.8) ? 100_000 : 0,
   };
+  const hostBlocks = dice.chance(0.4) ? dice.between(4, 12) : 0;
+  const lendableHost = Math.floor((hostBlocks * lentShareMax) / rangeBlocks) * rangeBlocks;
   const instances = config.instances.map((spec, instance) => {
-    const borrowableBlocks = spec.role === 'mixed' ? lendable * (length - 1) : 0;
-    const borrowing = { instance, policy, times, stagingBlocks: 8, borrowableBlocks, rangeBlocks };
+    const others = (lendable + lendableHost) * (length - 1);
+    const borrowableBlocks = spec.role === 'mixed' ? others + hostBlocks : 0;
+    const borrowing = { instance, policy, times, stagingBlocks: 8, hostBlocks, borrowableBlocks, rangeBlocks };
     return { ...spec, machine: { ...spec.machine, blocks, borrowing } };
   });
   const lending = {
     ...{ times, settles: true, settleBlocksMin: 1, settleBlocksMax: 8, guestPermilleMax, layers: 2 },
     seed: trace.length,
+    hostTokenUs: config.instances.map(() => hostTokenUs),
     queryRowBytes: queryRowBytes({ layers: 2, heads: 4, headDim: 64 }),
   };
   const alone = blocks * config.blockTokens;

@@ -29,8 +29,14 @@ export class BlockCopies {
   /** By the names of their streams. */
   readonly #copies = new Map<string, Copy>();
 
-  /** @param blockBytes (instances) */
-  constructor(network: Network, blockBytes: readonly number[], delivery: Delivery) {
+  /** (instances): until when the link to its own host memory is busy. */
+  readonly #hostUntilUs: Float64Array;
+  readonly #hostBlockUs: readonly number[];
+
+  /** @param blockBytes (instances) @param hostBlockUs (instances): of a block, to its own host memory */
+  constructor(network: Network, blockBytes: readonly number[], hostBlockUs: readonly number[], delivery: Delivery) {
+    this.#hostBlockUs = hostBlockUs;
+    this.#hostUntilUs = new Float64Array(blockBytes.length);
     this.#network = network;
     this.#blockBytes = blockBytes;
     this.#delivery = delivery;
@@ -44,8 +50,24 @@ export class BlockCopies {
     for (const event of news) this.#delivery.tell(0, debtor, event);
     if (news.length > 0) return;
     this.#copies.set(name, copy);
+    if (from === to) {
+      this.#toHost(nowUs, name, copy, sources.length);
+      return;
+    }
     const bytes = sources.length * this.#blockBytes[debtor];
     this.#network.stream(nowUs, { from, to, name, kind }, { bytes, untilUs: nowUs, last: true });
+  }
+
+  /** One after the other. */
+  #toHost(nowUs: number, name: string, copy: Copy, blocks: number): void {
+    const { debtor, move } = copy;
+    const endUs = Math.max(nowUs, this.#hostUntilUs[debtor]) + Math.ceil(blocks * this.#hostBlockUs[debtor]);
+    this.#hostUntilUs[debtor] = endUs;
+    this.#delivery.later(endUs - nowUs, () => {
+      if (this.#copies.get(name) !== copy) return;
+      this.#copies.delete(name);
+      this.#delivery.tell(0, debtor, { kind: 'moved', move });
+    });
   }
 
   stop(nowUs: number, debtor: number, move: MoveNumber): void {

@@ -53,7 +53,9 @@ export class ClusterLending {
     this.#host = host;
     const { instances, executors, network } = host;
     this.#posts = new Actions(this.#heap, instances.length + 1);
-    this.#copies = new BlockCopies(network, blockBytes, {
+    const { hostTokenUs = costs.map(() => 0) } = config;
+    const hostBlockUs = hostTokenUs.map((us) => us * cluster.blockTokens);
+    this.#copies = new BlockCopies(network, blockBytes, hostBlockUs, {
       tell: (us, debtor, event) => this.#put(us, debtor, event),
       later: (us, action) => this.#posts.at(this.#nowUs + us, action),
       reaches: (a, b) => this.#reaches(a, b),
@@ -65,6 +67,7 @@ export class ClusterLending {
     const { layers, queryRowBytes: rowBytes } = config;
     this.guests = new Guests({
       costs,
+      hostTokenUs,
       link: (from, to) => ({
         layers,
         rowBytes,

@@ -13,6 +13,8 @@ export interface RemotePart {
 export interface GuestsConfig {
   /** (instances) */
   readonly costs: readonly StepCostModel[];
+  /** (instances): to read a token's keys and values from host memory. */
+  readonly hostTokenUs: readonly number[];
   /** From one instance to another. */
   readonly link: (from: number, to: number) => QueryLink;
   /** Share of a step, in thousandths, that a creditor spends on all its guests while it has work of its own. */
@@ -99,25 +101,29 @@ export class Guests {
   }
 
   part(debtor: number, remote: readonly RemoteWork[]): RemotePart {
+    const { hostTokenUs } = this.#config;
     const sentRows = remote.reduce((sum, { rows }) => sum + rows, 0);
     let keyRows = 0;
     let decodeKeys = 0;
     let awaitedUs = 0;
     for (const work of remote) {
+      const readUs = work.hostTokens * hostTokenUs[work.creditor];
+      // Its own host memory is read beside its own attention, which computes those keys as any.
+      if (work.creditor === debtor) awaitedUs = Math.max(awaitedUs, readUs);
+      if (work.creditor === debtor) continue;
       if (!this.#heard[debtor].has(work.creditor)) this.#hear(debtor, work.creditor);
       keyRows += work.keyRows;
       decodeKeys += work.decodeKeys;
       const link = this.#config.link(debtor, work.creditor);
-      awaitedUs = Math.max(
-        awaitedUs,
-        partialsUs(link, sentRows, this.#workUs(debtor, work), this.#share(debtor, work)),
-      );
+      const share = this.#share(debtor, work);
+      awaitedUs = Math.max(awaitedUs, partialsUs(link, sentRows, this.#workUs(debtor, work), share, readUs));
     }
     return { keyRows, decodeKeys, awaitedUs };
   }
 
   /** The debtor's step has begun, or (nothing remote) none of its steps has guests' work any more. Returns whom that concerns. */
-  began(debtor: number, remote: readonly RemoteWork[], stepUs: number): readonly GuestNews[] {
+  began(debtor: number, all: readonly RemoteWork[], stepUs: number): readonly GuestNews[] {
+    const remote = all.filter(({ creditor }) => creditor !== debtor);
     const before = this.#loads[debtor];
     if (before.length === remote.length && before.every((load, i) => this.#isSame(debtor, load, remote[i]))) return [];
     const news = new Map<number, GuestNews>();
@@ -150,6 +156,7 @@ export class Guests {
       work.rows === other.rows &&
       work.keyRows === other.keyRows &&
       work.decodeKeys === other.decodeKeys &&
+      work.hostTokens === other.hostTokens &&
       sharePermille === this.#share(debtor, other) &&
       slowness === this.#slowness(debtor, other)
     );

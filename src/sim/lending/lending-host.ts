@@ -19,6 +19,8 @@ export interface ClusterLendingConfig {
   /** Of one row, over all layers: its query and its partial. */
   readonly queryRowBytes: number;
   readonly layers: number;
+  /** (instances): to move a token's keys and values between devices and host memory; undefined where none is lent. */
+  readonly hostTokenUs?: readonly number[] | undefined;
 }
 
 export interface Debt {

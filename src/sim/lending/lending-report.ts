@@ -13,6 +13,8 @@ export interface LendingReport {
   /** Blocks that went to creditors, that moved because they were wanted back, and that were lost with their loans. */
   readonly movedBlocks: number;
   readonly vacatedBlocks: number;
+  /** Of those that went out, to host memory: their own instance's or a creditor's. */
+  readonly hostBlocks: number;
   readonly lostBlocks: number;
   /** Times that a sequence had no room to grow, and how long that was in all. */
   readonly stalls: number;
@@ -31,6 +33,7 @@ export function lendingReport({ counts, guests, totals }: ClusterLending, outcom
     ...counts,
     settledBlocks: sum(({ homeBlocks }) => homeBlocks),
     movedBlocks: sum(({ movedBlocks }) => movedBlocks),
+    hostBlocks: sum(({ hostBlocks }) => hostBlocks),
     vacatedBlocks: sum(({ vacatedBlocks }) => vacatedBlocks),
     lostBlocks: sum(({ lostBlocks }) => lostBlocks),
     stalls: sum(({ stalls }) => stalls),

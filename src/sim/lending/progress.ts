@@ -59,6 +59,6 @@ export class Progress {
 }
 
 /** It has lent nothing and borrowed nothing. */
-export function isPaidBack({ lentBlocks, borrowedBlocks, remoteBlocks }: BorrowingTotals): boolean {
-  return lentBlocks + borrowedBlocks + remoteBlocks === 0;
+export function isPaidBack({ lentBlocks, borrowedBlocks, remoteBlocks, ownHostBlocks }: BorrowingTotals): boolean {
+  return lentBlocks + borrowedBlocks + remoteBlocks + ownHostBlocks === 0;
 }

@@ -118,7 +118,7 @@ export class Workload {
         this.#long = { number: ++this.#longNumber, blocks: total + this.#dice.between(1, Math.floor(total / 3)) };
       return;
     }
-    const room = available + this.#rmanager.debtor.inHand - this.#promised;
+    const room = available + this.#rmanager.inHand - this.#promised;
     if (!this.#rmanager.hasTurn || room < this.#long.blocks) return;
     this.#add(this.#long.blocks, gatheredStays, true);
     this.gatherings++;
@@ -182,7 +182,7 @@ export class Workload {
 
   #extend(sequence: Growing): boolean {
     const { available } = this.#memory.lending.device.figures;
-    if (!sequence.gathered && available + this.#rmanager.debtor.inHand <= this.#promised) return false;
+    if (!sequence.gathered && available + this.#rmanager.inHand <= this.#promised) return false;
     const rblock = available <= this.#reserveBlocks ? this.#rmanager.take() : undefined;
     if (rblock === undefined) return this.#memory.cache.allocate(sequence.table);
     sequence.rblocks.add(rblock);
