@@ -20,6 +20,7 @@ import { distAttentionCommand } from './bench-dist-attention.ts';
 import { fidelityCommand } from './bench-fidelity.ts';
 import { handOffCommand } from './bench-hand-off.ts';
 import { kernelCommand } from './bench-kernel.ts';
+import { killsCommand } from './bench-kills.ts';
 import { messengerCommand } from './bench-messenger.ts';
 import { counts, list, progress, threadsFlag } from './bench-options.ts';
 import { placementCommand } from './bench-placement.ts';
@@ -28,7 +29,7 @@ import { soakCommand } from './bench-soak.ts';
 export function benchCommand(): Command {
   return new Command('bench')
     .description(
-      'measure: engine, kernel, http, accuracy, cost, placement, hand-off, messenger, dist-attention, fidelity, soak',
+      'measure: engine, kernel, http, accuracy, cost, placement, hand-off, messenger, dist-attention, fidelity, kills, soak',
     )
     .addCommand(engineCommand())
     .addCommand(kernelCommand())
@@ -38,6 +39,7 @@ export function benchCommand(): Command {
     .addCommand(placementCommand())
     .addCommand(handOffCommand())
     .addCommand(fidelityCommand())
+    .addCommand(killsCommand())
     .addCommand(messengerCommand())
     .addCommand(distAttentionCommand())
     .addCommand(soakCommand());

@@ -1,0 +1,85 @@
+// Streamed completions over HTTP whose text is known beforehand, and what became of each.
+
+export type Fate =
+  /** All of the text that it should be. */
+  | 'right'
+  /** Another text, or too little of it, without a word. */
+  | 'wrong'
+  /** 429 */
+  | 'refused'
+  /** It says that it failed. */
+  | 'failed';
+
+export interface Outcome {
+  readonly fate: Fate;
+  /** Tokens of a right answer. */
+  readonly tokens: number;
+  /** What a failure, or an unexpected status, said. */
+  readonly why?: string | undefined;
+}
+
+export interface Question {
+  readonly kind: number;
+  readonly maxTokens: number;
+}
+
+interface Chunk {
+  readonly choices?: readonly { readonly text?: string; readonly finish_reason?: string | null }[];
+  readonly error?: { readonly message: string };
+}
+
+interface Answer {
+  readonly status: number;
+  readonly text: string;
+  readonly finished: boolean;
+  readonly error: string | undefined;
+}
+
+/** A server, and what it calls its model. */
+export interface Asked {
+  readonly url: string;
+  readonly model: string;
+}
+
+/** The same question has the same answer wherever it is computed: its draws are counted by its seed. */
+export async function ask({ url, model }: Asked, { kind, maxTokens }: Question): Promise<Answer> {
+  const prompt =
+    `Story ${kind}: once upon a time, in a house by the sea, there lived somebody who counted to ${kind * kind}. `.repeat(
+      3,
+    );
+  const sampling = { temperature: 0.8, seed: kind, max_tokens: maxTokens, ignore_eos: true, stream: true };
+  let [text, finished, error, rest]: [string, boolean, string | undefined, string] = ['', false, undefined, ''];
+  try {
+    const response = await fetch(`${url}/v1/completions`, {
+      method: 'POST',
+      body: JSON.stringify({ model, prompt, ...sampling }),
+    });
+    if (response.status !== 200) return { status: response.status, text, finished, error: await response.text() };
+    const decoder = new TextDecoder();
+    for await (const bytes of response.body ?? []) {
+      rest += decoder.decode(bytes, { stream: true });
+      const lines = rest.split('\n');
+      rest = lines.pop() ?? '';
+      for (const line of lines) {
+        if (!line.startsWith('data: {')) continue;
+        const chunk = JSON.parse(line.slice('data: '.length)) as Chunk;
+        text += chunk.choices?.[0]?.text ?? '';
+        finished ||= typeof chunk.choices?.[0]?.finish_reason === 'string';
+        error = chunk.error?.message ?? error;
+      }
+    }
+    return { status: 200, text, finished, error };
+  } catch (thrown) {
+    return { status: 0, text, finished: false, error: thrown instanceof Error ? thrown.message : String(thrown) };
+  }
+}
+
+export function judge({ status, text, finished, error }: Answer, expected: string, { maxTokens }: Question): Outcome {
+  if (status === 429) return { fate: 'refused', tokens: 0 };
+  // What came before a failure must be right too.
+  if (!expected.startsWith(text)) return { fate: 'wrong', tokens: 0, why: `'${text.slice(0, 60)}'` };
+  if (status !== 200 || error !== undefined) return { fate: 'failed', tokens: 0, why: `${status}: ${error}` };
+  return finished && text === expected
+    ? { fate: 'right', tokens: maxTokens }
+    : { fate: 'wrong', tokens: 0, why: 'cut short' };
+}

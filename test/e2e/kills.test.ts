@@ -1,0 +1,30 @@
+// Instances that are killed under overload: every answer is right or says that it failed, and nothing is left behind.
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { benchKills } from '../../src/bench/kills/kills.ts';
+import { ProcessCluster } from '../../src/cli/process-cluster.ts';
+import { natsInstalled } from '../live/bus/nats-server.ts';
+
+describe.skipIf(!natsInstalled && process.env.CI === undefined)(
+  'instances killed under overload (needs nats-server)',
+  () => {
+    let cluster: ProcessCluster | undefined;
+
+    beforeAll(async () => {
+      cluster = await ProcessCluster.start({ instances: 2, threads: 1, queue: 32 });
+    }, 60_000);
+    afterAll(() => cluster?.close());
+
+    it('gives right answers, refusals and clear failures only', async () => {
+      if (cluster === undefined) throw new Error('there is no cluster');
+      const windows = { seconds: 5, windowSeconds: 5, everySeconds: 3, overload: 2 };
+      const report = await benchKills({ cluster, ...windows, onProgress: () => {} });
+      expect(report.kills).toBeGreaterThan(0);
+      expect(report.failures).toEqual([]);
+      for (const { right, wrong, failed } of [report.calm, report.killed]) {
+        expect(right).toBeGreaterThan(0);
+        expect([wrong, failed]).toEqual([0, 0]);
+      }
+      expect(report.pagesUsedEnd).toBe(0);
+    }, 120_000);
+  },
+);
