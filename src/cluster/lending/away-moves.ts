@@ -231,8 +231,12 @@ export class AwayMoves {
     return [rblock];
   }
 
-  /** Copies contents to the staging buffer. */
+  /** Copies contents to the staging buffer; not where earlier ones are still in it, which have a place and wait for the step in flight to end. */
   fetch(settlement: SettlementId, rblocks: readonly RBlockId[]): void {
+    if (rblocks.length > this.#outside.free) {
+      this.#parts.fetched(settlement, false);
+      return;
+    }
     const ways: [BlockSite, BlockSite][] = [];
     for (const rblock of rblocks) {
       ways.push([this.#siteOf(rblock), { instance: this.#parts.instance, at: this.#staged.add(rblock) }]);

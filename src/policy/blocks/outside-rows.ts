@@ -62,6 +62,11 @@ export class OutsideRows {
     this.unstage(row);
   }
 
+  /** Rows of the staging buffer that nothing is in. */
+  get free(): number {
+    return this.#freeStaged.length;
+  }
+
   /** Blocks that are staged. */
   get staged(): number {
     return this.#staged.length - this.#freeStaged.length;
