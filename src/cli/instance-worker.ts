@@ -121,7 +121,8 @@ function createHandOffs(
   const ways = waysTo(peers, own);
   if (ways === undefined) return undefined;
   const shape = { groups: engine.model.kv.groups, layers: engine.layers };
-  return new LiveHandOffs({ peers: ways, messenger: createMessenger(tcp, engine, wake), shape });
+  const { pageBytes } = engine.model.kv;
+  return new LiveHandOffs({ peers: ways, messenger: createMessenger(tcp, engine, wake), shape, pageBytes });
 }
 
 /** Undefined where there are none. */

@@ -8,6 +8,7 @@ import { UsageError } from './usage-error.ts';
 /** In the order of the help. Each is loaded when it is asked for: none waits for what others need. */
 const commands: Readonly<Record<string, () => Promise<Command>>> = {
   serve: async () => (await import('./commands/serve.ts')).serveCommand(),
+  top: async () => (await import('./commands/top.ts')).topCommand(),
   join: async () => (await import('./commands/join.ts')).joinCommand(),
   generate: async () => (await import('./commands/generate.ts')).generateCommand(),
   chat: async () => (await import('./commands/chat.ts')).chatCommand(),

@@ -151,6 +151,13 @@ export type GenerationEvent =
       readonly cause?: RefusalCause;
     };
 
+/** To one other instance: bytes of KV pages so far, and those of them that are not known to have arrived. */
+export interface LinkSnapshot {
+  readonly to: number;
+  readonly bytes: number;
+  readonly backlogBytes: number;
+}
+
 /** Counters and gauges of an instance, for /metrics, /ready and dashboards. */
 export interface InstanceSnapshot {
   readonly ready: boolean;
@@ -175,6 +182,8 @@ export interface InstanceSnapshot {
   readonly landing?: { readonly total: number; readonly free: number };
   /** Of memory that instances lend to one another, where they do. */
   readonly lending?: LendingSnapshot | undefined;
+  /** To those that prompts have gone to. */
+  readonly links?: readonly LinkSnapshot[];
   /** What has been copied to other instances, where prompts are handed over: pages, their bytes, those of them that left while a step ran. */
   readonly sent?: {
     readonly pages: number;

@@ -7,6 +7,7 @@ import { ApiKeys } from './auth.ts';
 import { addBatchRoutes } from './batch-routes.ts';
 import { readJson } from './body.ts';
 import { chatCompletions } from './chat.ts';
+import { describeCluster } from './cluster-view.ts';
 import { completions } from './completions.ts';
 import { Contexts } from './contexts.ts';
 import { checkModel, type EndpointCall, type EndpointContext } from './endpoint.ts';
@@ -45,7 +46,7 @@ type Endpoint = (json: unknown, context: EndpointContext, call: EndpointCall) =>
 /** @param stopping the server ends: batches are given up */
 export function createApp(
   options: GatewayOptions,
-  metrics = new GatewayMetrics(options.port),
+  metrics = new GatewayMetrics(options.port, options.cluster),
   stopping: AbortSignal = new AbortController().signal,
 ): Hono<Env> {
   const { model, port, logger } = options;
@@ -68,6 +69,8 @@ export function createApp(
     });
   }
   addInfoRoutes(app, model, port, metrics);
+  app.get('/api/cluster', (c) => c.json(describeCluster(model.id, port, options.cluster)));
+  app.all('/api/cluster', (c) => refuseMethod(c, 'GET'));
   app.get('/api/requests/:id', (c) => c.json(describeRequest(c.req.param('id'), options.cluster, options.choicesMax)));
   app.all('/api/requests/:id', (c) => refuseMethod(c, 'GET'));
   app.post('/api/instances/:number/role', async (c) => {

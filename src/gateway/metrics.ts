@@ -1,6 +1,7 @@
 // Prometheus metrics of the gateway and of the instances behind it.
 import { Counter, Gauge, Histogram, Registry } from 'prom-client';
-import type { InferencePort, InstanceSnapshot } from '../cluster/ports.ts';
+import type { ClusterPort, InferencePort, InstanceSnapshot, LinkSnapshot } from '../cluster/ports.ts';
+import { auditPredictions } from './prediction-metrics.ts';
 import { tierCounters, tierGauges } from './tier-metrics.ts';
 
 const latencySeconds = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60];
@@ -34,6 +35,12 @@ const instanceGauges: readonly (readonly [string, string, (s: InstanceSnapshot) 
   ['kvasir_instance_kv_pages_used', 'KV pages of the instance held by requests', (s) => s.pages.used],
   ['kvasir_instance_kv_pages_cached', 'KV pages of the instance kept as prefix cache', (s) => s.pages.cached],
   ['kvasir_instance_kv_pages_free', 'KV pages of the instance free', (s) => s.pages.free],
+  ['kvasir_instance_lent_blocks', 'Blocks of the instance that others hold', (s) => s.lending?.lentBlocks ?? 0],
+  [
+    'kvasir_instance_borrowed_blocks',
+    'Blocks of others that the instance holds',
+    (s) => s.lending?.borrowedBlocks ?? 0,
+  ],
   ['kvasir_instance_landing_pages_free', 'Pages where prompts of others may land', (s) => s.landing?.free ?? 0],
   ...tierGauges,
 ];
@@ -45,6 +52,11 @@ const instanceCounters: typeof instanceGauges = [
     'kvasir_instance_sent_early_bytes_total',
     'Of them, those that left while a step ran: hidden behind it',
     (s) => s.sent?.earlyBytes ?? 0,
+  ],
+  [
+    'kvasir_instance_borrow_stall_seconds_total',
+    'Time that sequences waited for borrowed memory',
+    (s) => (s.lending?.stallUs ?? 0) / 1e6,
   ],
   ['kvasir_instance_sent_seconds_total', 'Time spent copying them', (s) => s.sent?.copySeconds ?? 0],
   [
@@ -63,7 +75,7 @@ export class GatewayMetrics {
   readonly #responses: Counter<'endpoint' | 'status'>;
   readonly #cancelled: Counter;
 
-  constructor(port: InferencePort) {
+  constructor(port: InferencePort, cluster: ClusterPort) {
     const registers = [this.#registry];
     this.#ttft = new Histogram({
       name: 'kvasir_ttft_seconds',
@@ -99,6 +111,24 @@ export class GatewayMetrics {
     const each = (read: (s: InstanceSnapshot) => number) => () => port.instances().map(read);
     for (const [name, help, read] of instanceGauges) this.#pullEach(name, help, each(read), 'gauge');
     for (const [name, help, read] of instanceCounters) this.#pullEach(name, help, each(read), 'counter');
+    const links = () => port.instances().map(({ links: own = [] }) => own);
+    const labelNames = ['from', 'to'];
+    new Counter({
+      ...{ name: 'kvasir_link_sent_bytes_total', help: 'Bytes of KV pages put on the way to another instance' },
+      ...{ labelNames, registers },
+      collect() {
+        this.reset();
+        for (const [labels, { bytes }] of labelled(links())) this.inc(labels, bytes);
+      },
+    });
+    new Gauge({
+      ...{ name: 'kvasir_link_backlog_bytes', help: 'Of them, those that are not known to have arrived' },
+      ...{ labelNames, registers },
+      collect() {
+        for (const [labels, { backlogBytes }] of labelled(links())) this.set(labels, backlogBytes);
+      },
+    });
+    auditPredictions(this.#registry, cluster, { ttft: latencySeconds, tbt: gapSeconds });
   }
 
   /** @param startMs when the request came, by performance.now() */
@@ -157,6 +187,12 @@ export class GatewayMetrics {
       },
     });
   }
+}
+
+function labelled(links: readonly (readonly LinkSnapshot[])[]): [{ from: number; to: number }, LinkSnapshot][] {
+  return links.flatMap((own, from) =>
+    own.map((link): [{ from: number; to: number }, LinkSnapshot] => [{ from, to: link.to }, link]),
+  );
 }
 
 /** What comes of a request is told here. */

@@ -1,6 +1,7 @@
 // GET /api/requests/ID: what became of a request, where it went, and what was predicted of it.
 import type { ClusterPort, RequestAccount } from '../cluster/ports.ts';
 import { ApiError, describeCause, requestIdOf } from './errors.ts';
+import { type Outcome, predictedTtftUs, tbtOf, ttftOf } from './predictions.ts';
 
 type Placement = RequestAccount['placements'][number];
 
@@ -21,7 +22,6 @@ export function describeRequest(id: string, cluster: ClusterPort, choicesMax: nu
 
 function describeChoice(index: number, account: RequestAccount): object {
   const { submittedUs, end, blocks, placements } = account;
-  const [first] = placements;
   const after = (us: number | undefined) => (us === undefined ? null : ms(us - submittedUs));
   return {
     index,
@@ -33,8 +33,8 @@ function describeChoice(index: number, account: RequestAccount): object {
     cached_tokens: account.cachedTokens ?? null,
     output_tokens: account.outputTokens,
     max_tokens: account.maxTokens,
-    ttft_ms: { predicted: first === undefined ? null : ttftMs(first), actual: after(account.firstTokenUs) },
-    tbt_ms: { predicted: msOr(first?.predicted?.tbtUs), actual: tbtMs(account) },
+    ttft_ms: describeOutcome(ttftOf(account)),
+    tbt_ms: describeOutcome(tbtOf(account)),
     at_ms: {
       started: after(account.startedUs),
       prefilled: after(account.prefilledUs),
@@ -71,7 +71,7 @@ function describePlacement(placement: Placement): object {
     fetched: fetchedFrom === undefined ? null : { from: fetchedFrom, tokens: fetchedTokens },
     inline,
     predicted: {
-      ttft_ms: ttftMs(placement),
+      ttft_ms: msOr(predictedTtftUs(placement)),
       wait_ms: msOr(waitUs),
       prefill_ms: msOr(prefillUs),
       tbt_ms: msOr(predicted?.tbtUs),
@@ -89,16 +89,8 @@ function describePlacement(placement: Placement): object {
   };
 }
 
-/** As admission saw it, which counts the hand-off; else wait and prefill. */
-function ttftMs({ waitUs, prefillUs, predicted }: Placement): number | null {
-  if (predicted !== undefined) return ms(predicted.ttftUs);
-  return waitUs === undefined || prefillUs === undefined ? null : ms(waitUs + prefillUs);
-}
-
-/** Mean gap between tokens. */
-function tbtMs({ firstTokenUs, lastTokenUs, outputTokens }: RequestAccount): number | null {
-  if (firstTokenUs === undefined || lastTokenUs === undefined || outputTokens < 2) return null;
-  return ms((lastTokenUs - firstTokenUs) / (outputTokens - 1));
+function describeOutcome({ predictedUs, actualUs }: Outcome): object {
+  return { predicted: msOr(predictedUs), actual: msOr(actualUs) };
 }
 
 function msOr(us: number | undefined): number | null {

@@ -20,7 +20,7 @@ export interface Gateway {
 
 /** @throws Error naming host and port when they cannot be listened on */
 export async function listen(options: GatewayOptions, host: string, port: number): Promise<Gateway> {
-  const metrics = new GatewayMetrics(options.port);
+  const metrics = new GatewayMetrics(options.port, options.cluster);
   const keys = new ApiKeys(options.apiKeys);
   const door = new FrontDoor({
     port: options.port,

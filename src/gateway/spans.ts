@@ -1,6 +1,7 @@
 // The spans of a request: queue, placement, fetch, each step, hand-off, decode, from its account.
 import type { ClusterPort, RequestAccount } from '../cluster/ports.ts';
 import type { OtlpExporter } from './otlp-exporter.ts';
+import { ttftOf } from './predictions.ts';
 import { newId, type TraceContext, traceContext } from './trace-context.ts';
 
 export type AttributeValue = string | number | boolean;
@@ -51,7 +52,7 @@ function requestSpans(account: RequestAccount, context: TraceContext, originUs: 
 
 function attributesOf(account: RequestAccount): Span['attributes'] {
   const { id, state, batch, sloClass, promptTokens, cachedTokens, outputTokens, placements, blocks } = account;
-  const first = placements.at(0);
+  const ttft = ttftOf(account);
   return {
     'kvasir.request.id': id,
     'kvasir.state': state,
@@ -61,9 +62,8 @@ function attributesOf(account: RequestAccount): Span['attributes'] {
     'gen_ai.usage.output_tokens': outputTokens,
     'kvasir.cached_tokens': cachedTokens,
     'kvasir.tries': placements.length,
-    'kvasir.ttft.predicted_ms':
-      first?.waitUs === undefined ? undefined : (first.waitUs + (first.prefillUs ?? 0)) / 1000,
-    'kvasir.ttft.actual_ms': since(account, account.firstTokenUs),
+    'kvasir.ttft.predicted_ms': msOf(ttft.predictedUs),
+    'kvasir.ttft.actual_ms': msOf(ttft.actualUs),
     'kvasir.blocks.hits': blocks?.hits,
     'kvasir.blocks.never_seen': blocks?.neverSeen,
     'kvasir.blocks.evicted': blocks?.evicted,
@@ -72,8 +72,8 @@ function attributesOf(account: RequestAccount): Span['attributes'] {
   };
 }
 
-function since({ submittedUs }: RequestAccount, us: number | undefined): number | undefined {
-  return us === undefined ? undefined : (us - submittedUs) / 1000;
+function msOf(us: number | undefined): number | undefined {
+  return us === undefined ? undefined : us / 1000;
 }
 
 /** What it waited for, one after another. */

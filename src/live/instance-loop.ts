@@ -135,7 +135,7 @@ export class InstanceLoop {
     return {
       ...snapshot,
       ...(borrower && { lending: this.#lending?.snapshot(borrower) }),
-      ...(this.#handOffs && { sent: this.#handOffs.counts }),
+      ...(this.#handOffs && { sent: this.#handOffs.counts, links: this.#handOffs.links }),
       ...(tiers && { tiers: { ...tiers, moved: this.#tiers?.moved } }),
     };
   }

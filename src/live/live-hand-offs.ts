@@ -2,8 +2,9 @@
 import type { MessagePort } from 'node:worker_threads';
 import type { InstanceEvent, InstanceIndex, PeerMessage, StepNumber } from '../cluster/messages.ts';
 import { type ParcelShape, parcelsOf, type Stream } from '../cluster/parcels.ts';
-import type { GenerationEvent, RequestId } from '../cluster/ports.ts';
+import type { GenerationEvent, LinkSnapshot, RequestId } from '../cluster/ports.ts';
 import type { TokenInstance } from '../cluster/token-work.ts';
+import { LinkCounts } from './link-counts.ts';
 import type { LandingHandle, Messenger, MessengerCounts } from './messenger.ts';
 
 /** What instances tell each other. */
@@ -34,6 +35,8 @@ interface Departure {
   readonly to: InstanceIndex;
 }
 
+/** Layer, page, place. */
+const parcelWords = 3;
 /** Between two looks at what the messenger has given up. */
 const lookUs = 1_000_000;
 
@@ -41,6 +44,7 @@ export interface LiveHandOffsOptions {
   readonly peers: PeerWays;
   readonly messenger: Messenger;
   readonly shape: ParcelShape;
+  readonly pageBytes: number;
 }
 
 export class LiveHandOffs {
@@ -48,6 +52,7 @@ export class LiveHandOffs {
   readonly #messenger: Messenger;
   /** Where prompts that leave here land. */
   readonly #departures = new Map<RequestId, Departure>();
+  readonly #links = new LinkCounts();
   readonly #landings = new Map<RequestId, Landing>();
   readonly #byHandle = new Map<LandingHandle, RequestId>();
   /** The step that has run, if its result has not been fed yet or is the last. */
@@ -67,6 +72,11 @@ export class LiveHandOffs {
     return this.#messenger.counts;
   }
 
+  /** To each instance that prompts have gone to. */
+  get links(): readonly LinkSnapshot[] {
+    return this.#links.all;
+  }
+
   /** A step has been run to its end, or was aborted. */
   ran(step: StepNumber): void {
     this.#ran = step;
@@ -75,7 +85,7 @@ export class LiveHandOffs {
   send(to: InstanceIndex, message: PeerMessage): void {
     const landing = message.kind === 'reserved' ? this.#landings.get(message.id) : undefined;
     if (landing !== undefined) landing.from = to;
-    if (message.kind === 'release' || message.kind === 'taken') this.#departures.delete(message.id);
+    if (message.kind === 'release' || message.kind === 'taken') this.#gone(message.id);
     this.#post(to, { kind: 'message', message, landing: landing?.handle });
   }
 
@@ -99,6 +109,7 @@ export class LiveHandOffs {
     if (landing === undefined) return;
     const computing = step !== undefined && step !== this.#ran;
     const parcels = parcelsOf(effect, this.#options.shape, pools);
+    this.#links.add(to, id, (parcels.length / parcelWords) * this.#options.pageBytes);
     this.#messenger.send(landing, computing ? this.#messenger.nextStep : 0, parcels, held !== undefined);
     if (held !== undefined) this.#post(to, { kind: 'held', id, held });
   }
@@ -106,8 +117,13 @@ export class LiveHandOffs {
   stop(id: RequestId): void {
     const landing = this.#departures.get(id)?.landing;
     if (landing === undefined) return;
-    this.#departures.delete(id);
+    this.#gone(id);
     this.#messenger.stop(landing);
+  }
+
+  #gone(id: RequestId): void {
+    this.#departures.delete(id);
+    this.#links.settle(id);
   }
 
   /** The event that a peer's message is for the machine, if it is one by itself. */
@@ -120,7 +136,7 @@ export class LiveHandOffs {
     }
     const { message, landing } = wire;
     if (landing !== undefined) this.#departures.set(message.id, { landing, to: from });
-    if (message.kind === 'taken' || message.kind === 'declined') this.#departures.delete(message.id);
+    if (message.kind === 'taken' || message.kind === 'declined') this.#gone(message.id);
     return { kind: 'peer', from, message };
   }
 

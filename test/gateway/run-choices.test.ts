@@ -7,6 +7,7 @@ import { type Choice, type ChoiceHandler, RunningChoices } from '../../src/gatew
 import { request } from '../cluster/world.ts';
 import { byteTokenizer } from './byte-tokenizer.ts';
 import { accepted, finished, ScriptedPort, tokens } from './scripted-port.ts';
+import { nothingKnown } from './world.ts';
 
 /** A port that does what a test says, when it says. */
 class HeldPort implements InferencePort {
@@ -58,7 +59,7 @@ function choices(count: number): Choice[] {
 
 function run(port: InferencePort, count: number, handler: Partial<ChoiceHandler> = {}) {
   const heard: string[] = [];
-  const metrics = new GatewayMetrics(port);
+  const metrics = new GatewayMetrics(port, nothingKnown);
   const all: ChoiceHandler = {
     promptLogprobs: () => {},
     delta: ({ index }, { text }) => heard.push(`${index}:${text}`),

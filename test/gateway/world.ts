@@ -7,7 +7,7 @@ import { bytesOf, byteTokenizer } from './byte-tokenizer.ts';
 import { accepted, finished, type Script, ScriptedPort, started, tokens } from './scripted-port.ts';
 
 /** Nobody keeps accounts. */
-const nothingKnown: ClusterPort = {
+export const nothingKnown: ClusterPort = {
   account: () => undefined,
   onEnded: () => {},
   roles: () => ['mixed'],

@@ -138,6 +138,7 @@ const snapshot = z.strictObject({
     })
     .optional(),
   landing: z.strictObject({ total: count, free: count }).exactOptional(),
+  links: z.array(z.strictObject({ to: count, bytes: count, backlogBytes: count })).exactOptional(),
   sent: z
     .strictObject({ pages: count, bytes: count, earlyBytes: count, copySeconds: figure, faults: count })
     .exactOptional(),

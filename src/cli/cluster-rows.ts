@@ -1,0 +1,65 @@
+// What a server says of its instances as rows for people: gauges as they are, counters as rates since the last look.
+import { z } from 'zod';
+
+const count = z.number();
+const instance = z.looseObject({
+  instance: count,
+  role: z.string(),
+  ready: z.boolean(),
+  requests: z.object({ waiting: count, running: count }),
+  pages: z.object({ total: count, used: count, cached: count, free: count }),
+  prompt_tokens: count,
+  cached_tokens: count,
+  computed_prompt_tokens: count,
+  generated_tokens: count,
+  step_seconds: count,
+  sent_bytes: count,
+  lending: z.object({ lent_blocks: count, borrowed_blocks: count }).nullable(),
+  links: z.array(z.object({ to: count, bytes: count, backlog_bytes: count })),
+});
+
+/** Of GET /api/cluster. */
+export const clusterViewSchema = z.looseObject({
+  model: z.string(),
+  at_ms: count,
+  ready: z.boolean(),
+  instances: z.array(instance),
+});
+export type ClusterView = z.infer<typeof clusterViewSchema>;
+type InstanceView = ClusterView['instances'][number];
+
+/** @param before undefined: there are no rates */
+export function topRows(view: ClusterView, before: ClusterView | undefined): readonly object[] {
+  const seconds = before === undefined ? 0 : (view.at_ms - before.at_ms) / 1000;
+  const lends = view.instances.some(({ lending }) => lending !== null);
+  return view.instances.map((now) => {
+    const then = before?.instances.find(({ instance: known }) => known === now.instance);
+    const rate = (of: (each: InstanceView) => number) =>
+      then === undefined || seconds <= 0 ? undefined : Math.max(0, (of(now) - of(then)) / seconds);
+    const busy = rate((each) => each.step_seconds);
+    return {
+      instance: now.instance,
+      role: now.role,
+      up: now.ready ? 'yes' : 'no',
+      waiting: now.requests.waiting,
+      running: now.requests.running,
+      pages: `${now.pages.used}/${now.pages.total}`,
+      cached: now.pages.cached,
+      'load%': percent(busy),
+      'prompt/s': rounded(rate((each) => each.computed_prompt_tokens)),
+      'output/s': rounded(rate((each) => each.generated_tokens)),
+      'hit%': now.prompt_tokens === 0 ? undefined : percent(now.cached_tokens / now.prompt_tokens),
+      ...(lends && { lent: now.lending?.lent_blocks, borrowed: now.lending?.borrowed_blocks }),
+      'sent MB/s': rounded(rate((each) => each.sent_bytes / 1e6)),
+      'backlog MB': rounded(now.links.reduce((sum, link) => sum + link.backlog_bytes, 0) / 1e6),
+    };
+  });
+}
+
+function percent(share: number | undefined): number | undefined {
+  return share === undefined ? undefined : Math.round(100 * Math.min(1, share));
+}
+
+function rounded(value: number | undefined): number | undefined {
+  return value === undefined ? undefined : Math.round(10 * value) / 10;
+}

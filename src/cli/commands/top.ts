@@ -1,0 +1,69 @@
+// `kvasir top`: what the instances of a server do, once a second.
+import { setTimeout as sleep } from 'node:timers/promises';
+import { Command } from 'commander';
+import { z } from 'zod';
+import { type ClusterView, clusterViewSchema, topRows } from '../cluster-rows.ts';
+import { readOptions } from '../options.ts';
+import { numeric } from '../schema-parts.ts';
+import { stopSignal } from '../stop-signal.ts';
+import { printTable } from '../table.ts';
+
+const schema = z.object({
+  url: z
+    .string()
+    .regex(/^https?:\/\/[^\s]+$/, 'write http://HOST:PORT')
+    .default('http://127.0.0.1:8000'),
+  apiKey: z.string().optional(),
+  interval: numeric(z.number().min(0.1).max(3600)).default(1),
+  once: z.boolean().default(false),
+  json: z.boolean().default(false),
+});
+
+const answerMsMax = 10_000;
+const clearScreen = '\u001b[2J\u001b[H';
+
+export function topCommand(): Command {
+  return new Command('top')
+    .description('what the instances of a server do: requests, pages, load, rates')
+    .option('--url <url>', 'the server (default: http://127.0.0.1:8000)')
+    .option('--api-key <key>', 'where the server wants one')
+    .option('--interval <seconds>', 'between two looks (default: 1)')
+    .option('--once', 'look once and end')
+    .option('--json', 'what the server says of itself, an object a line')
+    .action(async (flags: Record<string, unknown>) => top(readOptions(schema, flags)));
+}
+
+async function top({ url, apiKey, interval, once, json }: z.infer<typeof schema>): Promise<void> {
+  const stopped = new AbortController();
+  void stopSignal().then(() => stopped.abort());
+  let before: ClusterView | undefined;
+  while (!stopped.signal.aborted) {
+    const view = await look(url, apiKey);
+    if (json) console.log(JSON.stringify(view));
+    else show(view, before);
+    if (once) return;
+    before = view;
+    await sleep(interval * 1000, undefined, { signal: stopped.signal }).catch(() => {});
+  }
+}
+
+/** @throws Error in one line when the server does not say */
+async function look(url: string, apiKey: string | undefined): Promise<ClusterView> {
+  const headers: Record<string, string> = apiKey === undefined ? {} : { authorization: `Bearer ${apiKey}` };
+  const path = `${url.replace(/\/+$/, '')}/api/cluster`;
+  const response = await fetch(path, { headers, signal: AbortSignal.timeout(answerMsMax) }).catch((error: unknown) => {
+    const cause = error instanceof Error ? (error.cause ?? error) : error;
+    throw new Error(`Cannot look at ${url}: ${cause instanceof Error ? cause.message : String(cause)}`);
+  });
+  if (!response.ok) throw new Error(`Cannot look at ${url}: it answered ${response.status} to GET /api/cluster`);
+  return clusterViewSchema.parse(await response.json());
+}
+
+function show(view: ClusterView, before: ClusterView | undefined): void {
+  if (process.stdout.isTTY) process.stdout.write(clearScreen);
+  const up = view.instances.filter(({ ready }) => ready).length;
+  console.log(
+    `${view.model}: ${view.ready ? 'ready' : 'not ready'}, ${up} of ${view.instances.length} instances serve`,
+  );
+  printTable(topRows(view, before));
+}

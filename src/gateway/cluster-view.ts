@@ -1,0 +1,49 @@
+// GET /api/cluster: instances as they are now, for `kvasir top` and dashboards.
+import type { ClusterPort, InferencePort, InstanceSnapshot } from '../cluster/ports.ts';
+
+export function describeCluster(model: string, port: InferencePort, cluster: ClusterPort): object {
+  const roles = cluster.roles();
+  const instances = port
+    .instances()
+    .map((snapshot, instance) => ({ instance, role: roles[instance], ...describeInstance(snapshot) }));
+  return { object: 'kvasir.cluster', model, at_ms: Date.now(), ready: port.snapshot().ready, instances };
+}
+
+/** Debts: blocks that it has of others, by creditor, and others of it. */
+function describeLending(lending: NonNullable<InstanceSnapshot['lending']>): object {
+  const { lentBlocks, borrowedBlocks, remoteBlocks, movedBlocks, lostBlocks, stalls, stallUs, links } = lending;
+  return {
+    lent_blocks: lentBlocks,
+    borrowed_blocks: borrowedBlocks,
+    remote_blocks: remoteBlocks,
+    moved_blocks: movedBlocks,
+    lost_blocks: lostBlocks,
+    stalls,
+    stall_seconds: stallUs / 1e6,
+    debts: links.flatMap((link, to) =>
+      link.borrowedBlocks === 0 ? [] : [{ to, blocks: link.borrowedBlocks, moved_bytes: link.movedBytes }],
+    ),
+  };
+}
+
+function describeInstance(snapshot: InstanceSnapshot): object {
+  const { ready, waiting, running, pages, landing, sent, links = [], tiers, lending } = snapshot;
+  return {
+    ready,
+    requests: { waiting, running },
+    pages,
+    landing_pages: landing ?? null,
+    prompt_tokens: snapshot.promptTokens,
+    cached_tokens: snapshot.cachedTokens,
+    computed_prompt_tokens: snapshot.computedPromptTokens,
+    generated_tokens: snapshot.generatedTokens,
+    preemptions: snapshot.preemptions,
+    evicted_blocks: snapshot.evictedBlocks,
+    steps: snapshot.steps,
+    step_seconds: snapshot.stepMsTotal / 1000,
+    sent_bytes: sent?.bytes ?? 0,
+    links: links.map(({ to, bytes, backlogBytes }) => ({ to, bytes, backlog_bytes: backlogBytes })),
+    lending: lending === undefined ? null : describeLending(lending),
+    tiers: tiers === undefined ? null : { host: tiers.host, ssd: tiers.ssd, reads: tiers.reads },
+  };
+}
