@@ -15,7 +15,7 @@ import type { InstanceSettings } from './worker-settings.ts';
 export interface TierSizes {
   readonly hostBlocks: number;
   readonly ssdBlocks: number;
-  /** Of host memory, behind the pool's own. */
+  /** Of host memory, behind the pool's own, and of one block more for what comes and is not wanted. */
   readonly pages: number;
 }
 
@@ -38,7 +38,7 @@ export function tierSizes(settings: InstanceSettings, { groups, pageBytes }: KvS
     throw new Error(`Cannot use --host-memory ${tiers.hostBytes}: one block has ${blockBytes} bytes`);
   if (tiers.ssd !== undefined && ssdBlocks === 0)
     throw new Error(`Cannot use --ssd-size: an instance has ${tiers.ssd.bytes} bytes of it, one block ${blockBytes}`);
-  return { hostBlocks, ssdBlocks, pages: hostBlocks * group.layers };
+  return { hostBlocks, ssdBlocks, pages: (hostBlocks + 1) * group.layers };
 }
 
 export interface OpenedTiers {
@@ -77,7 +77,7 @@ export function openTiers(ssd: { readonly path: string } | undefined, place: Tie
   const { hostBlocks, ssdBlocks, pages } = sizes;
   const description = {
     ...{ hostBlocks, ssdBlocks },
-    blockBytes: (pages / hostBlocks) * kv.pageBytes,
+    blockBytes: (pages / (hostBlocks + 1)) * kv.pageBytes,
     found: onSsd.length / wordsOfFound,
   };
   return { live, machine: { tiers: { hostBlocks, ssdBlocks }, contents: { onSsd } }, description };

@@ -78,11 +78,13 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
     hashKey,
     handOff: { layerWise: true, landingTokens: 0, landingPages, rechecks: settings.rechecks },
     journalLife: 1,
+    contents: { onSsd: undefined },
     ...tiers?.machine,
     ...borrowing?.machine,
     pinShare: settings.pinShare,
   });
-  const handOffs = createHandOffs(data, port, engine, wake);
+  const reaches = backend.isa !== 'reference' || data.lands;
+  const handOffs = reaches ? createHandOffs(data, port, engine, wake) : undefined;
   const tracer = data.traces ? new StepTracer() : undefined;
   const abort = new Int32Array(data.abort);
   const steps = settings.record === undefined ? engine : recorded(engine, settings.record);
@@ -93,6 +95,7 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
     kvBytes: (engine.pages - (sizes?.pages ?? 0)) * model.kv.pageBytes,
     tiers: tiers?.description,
     stagingBlocks: borrowing?.stagingBlocks,
+    fetchBytesPerToken: fetchBytesPerToken(model.kv),
     capacityTokens: machine.capacityTokens,
     role,
   };
@@ -109,6 +112,13 @@ function describe({ weights, contextTokens }: InstanceSettings, { isa, threads }
     ...{ isa, threads, contextTokens },
     weightBytes: model.weightsBytes,
   };
+}
+
+/** Of what moves where a prefix is fetched; undefined where none can be: layers that keep a window alone are not moved. */
+function fetchBytesPerToken({ groups, pageBytes }: LoadedModel['kv']): number | undefined {
+  const [group, ...others] = groups;
+  if (group === undefined || group.window !== undefined || others.length > 0) return undefined;
+  return (group.layers * pageBytes) / pageTokens;
 }
 
 /** Undefined where there is nobody to hand prompts to, or to take them from. */

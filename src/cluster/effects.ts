@@ -92,7 +92,13 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
       readonly blocks: number;
       /** Of these layers alone; undefined: of all. */
       readonly range: LayerRange | undefined;
+      /** Where contents are real: (blocks, layers) pages of the pool where they are. */
+      readonly pages?: Int32Array;
     }
+  /** Where contents are real: another instance may write the prefix that is about to be asked for to these pages, (blocks, layers). */
+  | { readonly kind: 'expectPrefix'; readonly id: RequestId; readonly from: InstanceIndex; readonly pages: Int32Array }
+  /** It may write no more, and is not writing any more when this has been carried out. */
+  | { readonly kind: 'closePrefix'; readonly id: RequestId }
   /** Read `blocks` blocks of SSD into host memory: then all of the request's prompt before block `to` is there. Answer with `loaded`. `what`: which, where contents are real. */
   | {
       readonly kind: 'readSsd';

@@ -27,7 +27,7 @@ export interface InstanceConfig {
   /** Blocks of host memory and SSD that hold cached keys and values besides. Undefined: what leaves the pool is gone. */
   readonly tiers?: Omit<TiersConfig, 'mover'> | undefined;
   /** Blocks of the tiers have contents: effects say what is to be moved. `onSsd`: what lies there from before, (blocks, 6) slot, depth and digest, those written first first. */
-  readonly contents?: { readonly onSsd: Uint32Array } | undefined;
+  readonly contents?: { readonly onSsd: Uint32Array | undefined } | undefined;
   /** Of the pages, what pinned prefixes may hold; what other requests may be is that much shorter. Undefined: nothing is pinned. */
   readonly pinShare?: number | undefined;
   /** Lends memory to other instances and borrows from them; only for models of one layer group without a window. */

@@ -67,7 +67,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#config = config;
     this.#cache = createCache(config, (effect) => this.#effects.push(effect));
     this.#journal = new CacheJournal(this.#cache, config.journalLife, config.witness);
-    if (config.contents !== undefined) this.#cache.lower?.restore(config.contents.onSsd);
+    if (config.contents?.onSsd !== undefined) this.#cache.lower?.restore(config.contents.onSsd);
     this.borrower =
       config.borrowing && new Borrower(config.borrowing, this.#cache, (effect) => this.#effects.push(effect), config);
     this.mover = config.migration && this.#createMover(config.migration);
@@ -90,6 +90,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#prefixes = new PrefixMoves(this.#cache, {
       push: (effect) => this.#effects.push(effect),
       spares: (pages) => this.#batcher.spares(pages),
+      contents: config.contents !== undefined,
     });
     this.#pinning = new Pinning(this.#cache, config.pinShare ?? 0, {
       push: (effect) => this.#effects.push(effect),

@@ -18,21 +18,25 @@ type MoveEvent = Extract<InstanceEvent, { kind: 'loaded' | 'prefixSent' | 'ssdWr
 interface Owner<Request> {
   readonly push: Push<Request>;
   readonly spares: Spares;
+  /** Blocks have contents: effects say what is to be moved. */
+  readonly contents: boolean;
 }
 
 export class PrefixMoves<Request, S extends Served> {
   readonly loads: PrefixLoads<S>;
   readonly sends: PrefixSends;
   readonly #push: Push<Request>;
+  readonly #contents: boolean;
   readonly #cache: BlockCache;
   readonly #stagings: PrefixStagings;
   /** What is being read of SSD, by request. */
   readonly #ssdReads = new Map<RequestId, readonly SsdBlock[]>();
 
-  constructor(cache: BlockCache, { push, spares }: Owner<Request>) {
+  constructor(cache: BlockCache, { push, spares, contents }: Owner<Request>) {
     this.#push = push;
+    this.#contents = contents;
     this.#cache = cache;
-    this.sends = new PrefixSends(cache, { push, spares });
+    this.sends = new PrefixSends(cache, { push, spares, contents });
     this.#stagings = new PrefixStagings(cache, {
       push,
       spares,
@@ -105,6 +109,7 @@ export class PrefixMoves<Request, S extends Served> {
       this.#push({ kind: 'readSsd', id, blocks: blocks.length, to: read.to, ...(lower?.moves && { what: blocks }) });
       return;
     }
+    if (this.#contents) this.#push({ kind: 'expectPrefix', id, from: source, pages: landing.pages(from, to) });
     const chain = { blocks: to, words: sequence.chain.words.slice(0, to * digestWords) };
     this.#push({ kind: 'send', to: source, message: { kind: 'fetch', id, chain, from } });
   }
@@ -113,6 +118,9 @@ export class PrefixMoves<Request, S extends Served> {
     if (source === 'ssd') {
       if (this.#cache.lower?.moves !== undefined) this.#push({ kind: 'stopRead', id });
       this.#readOfSsd(id);
-    } else this.#push({ kind: 'send', to: source, message: { kind: 'unwanted', id } });
+      return;
+    }
+    if (this.#contents) this.#push({ kind: 'closePrefix', id });
+    this.#push({ kind: 'send', to: source, message: { kind: 'unwanted', id } });
   }
 }

@@ -18,6 +18,8 @@ export interface PrefixOrder {
 interface Owner {
   readonly push: (effect: InstanceEffect<never, never>) => void;
   readonly spares: Spares;
+  /** Blocks have contents: effects say where they are. */
+  readonly contents: boolean;
 }
 
 /** A prefix is sent as far as it is here. One that is here no further than where the other side has it, or for which nothing can be pinned, is `missing`. */
@@ -47,8 +49,9 @@ export class PrefixSends {
     }
     this.#sending.set(key, held);
     const { blocks } = held;
+    const pages = this.#owner.contents ? { pages: held.pages(from) } : {};
     const tokens = (blocks - from) * this.#cache.blockTokens;
-    this.#owner.push({ kind: 'streamPrefix', id, to, tokens, blocks, range });
+    this.#owner.push({ kind: 'streamPrefix', id, to, tokens, blocks, range, ...pages });
     return true;
   }
 

@@ -3,6 +3,7 @@ import { TokenContent } from '../policy/batching/token-content.ts';
 import type { BlockChain } from '../policy/blocks/block-chain.ts';
 import { type BlockRoot, rootDigest } from '../policy/blocks/block-hash.ts';
 import type { PrefillPredictor } from '../policy/cost/prefill.ts';
+import type { TransferConfig } from '../policy/placement/transfer-times.ts';
 import { pageTokens } from '../util/step.ts';
 import type { InstanceIndex } from './messages.ts';
 import type { PlacerConfig } from './placer.ts';
@@ -18,15 +19,17 @@ export class TokenPlacement {
   #watch = new PrefillWatch([]);
   readonly #chains = new WeakMap<GenerationRequest, BlockChain>();
   #root: BlockRoot | undefined;
+  #transfers: TransferConfig | undefined;
 
   /** @param hashKey the cluster's, which keys the identities of blocks */
   constructor(hashKey: Uint32Array) {
     this.#hashKey = hashKey;
   }
 
-  /** The model is loaded: its blocks chain from `root`. @param kinds (instances): equal for those that compute alike */
-  begin(root: BlockRoot, kinds: readonly number[]): void {
+  /** The model is loaded: its blocks chain from `root`. @param kinds (instances): equal for those that compute alike @param transfers undefined: prefixes stay where they are */
+  begin(root: BlockRoot, kinds: readonly number[], transfers?: TransferConfig): void {
     this.#root = root;
+    this.#transfers = transfers;
     this.#watch = new PrefillWatch(kinds);
   }
 
@@ -48,7 +51,7 @@ export class TokenPlacement {
       blockTokens: pageTokens,
       chainOf: (request) => this.#chainOf(request),
       predictors: this.#watch.times,
-      transfers: undefined,
+      transfers: this.#transfers,
       blocks,
       rememberedBlocks,
     };

@@ -269,7 +269,7 @@ export class ClusterGateway implements InferencePort, ClusterPort {
 
   #reach(): Reach {
     return {
-      forward: (instance, request, decodeAt) =>
+      forward: (instance, request, { decodeAt }) =>
         this.#tell(instance, { kind: 'submit', request, decodeAt: this.#sessionOf(decodeAt) }),
       cancel: (instance, id, interrupt) => this.#tell(instance, { kind: 'cancel', id, interrupt }),
       tellBlocks: (instance) => this.#tell(instance, { kind: 'tellBlocks' }),

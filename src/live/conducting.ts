@@ -2,7 +2,7 @@
 
 import type { Conductor, InstanceRole } from '../cluster/conductor.ts';
 import type { ConductorEffect } from '../cluster/effects.ts';
-import type { ConductorEvent, InstanceIndex } from '../cluster/messages.ts';
+import type { ConductorEvent, InstanceIndex, PrefixFetch } from '../cluster/messages.ts';
 import type { PinId, PinOrder } from '../cluster/pinning.ts';
 import type { GenerationEvent, GenerationRequest, PinListener, RequestAccount, RequestId } from '../cluster/ports.ts';
 import { RequestLog } from '../cluster/request-log.ts';
@@ -11,9 +11,16 @@ import type { TokenPlacement } from '../cluster/token-placement.ts';
 import { Alarm, nowUs } from './alarm.ts';
 import type { EventsMessage } from './protocol.ts';
 
+/** What a request that is forwarded has to do with other instances. */
+export interface ForwardLegs {
+  readonly decodeAt: InstanceIndex | undefined;
+  /** What it is to fetch before it starts. */
+  readonly prefix?: PrefixFetch | undefined;
+}
+
 /** Instances, as the conductor reaches them. */
 export interface Reach {
-  forward(instance: InstanceIndex, request: GenerationRequest, decodeAt: InstanceIndex | undefined): void;
+  forward(instance: InstanceIndex, request: GenerationRequest, legs: ForwardLegs): void;
   /** With `interrupt`, the step that runs there is likely the request's own prefill. */
   cancel(instance: InstanceIndex, id: RequestId, interrupt: boolean): void;
   tellBlocks(instance: InstanceIndex): void;
@@ -172,7 +179,7 @@ export class Conducting {
         break;
       case 'forward':
         placement.forwarded(effect.instance, effect.request);
-        reach.forward(effect.instance, admission.forwarded(effect.request), effect.decodeAt);
+        reach.forward(effect.instance, admission.forwarded(effect.request), effect);
         break;
       case 'cancel':
         placement.left(effect.id);

@@ -17,9 +17,10 @@ import { type BlockJournal, type BlockSnapshot, type EventsMessage, jobsWord, ty
 import type { StepTracer } from './step-tracer.ts';
 
 type RunStep = Extract<InstanceEffect, { kind: 'runStep' }>;
+type PrefixEffect = 'expectPrefix' | 'closePrefix' | 'streamPrefix';
 type HandOffEffect = Extract<
   InstanceEffect,
-  { kind: 'send' | 'stream' | 'stopStream' | 'openLanding' | 'closeLanding' }
+  { kind: 'send' | 'stream' | 'stopStream' | 'openLanding' | 'closeLanding' | PrefixEffect }
 >;
 
 /** What some instances have. */
@@ -55,6 +56,8 @@ export class InstanceLoop {
   /** Something changed that the gateway has not been told. */
   #changed = false;
   #closed = false;
+  /** Ports of peers that have gone: a port that is closing is not to be read. */
+  readonly #gone = new Set<MessagePort>();
   readonly #alarm = new Alarm(() => this.wake());
 
   /** @param abort over shared memory */
@@ -86,6 +89,12 @@ export class InstanceLoop {
     for (const [from, port] of this.#handOffs?.ports.entries() ?? []) {
       port?.on('message', (wire: PeerWire) => {
         this.#hear(from, wire);
+        this.#work();
+      });
+      port?.on('close', () => {
+        this.#gone.add(port);
+        if (this.#closed) return;
+        for (const event of this.#handOffs?.prefixes.lost(from) ?? []) this.#feed(event);
         this.#work();
       });
     }
@@ -175,7 +184,7 @@ export class InstanceLoop {
 
   #drainPeers(handOffs: LiveHandOffs): void {
     for (const [from, port] of handOffs.ports.entries()) {
-      if (port === undefined) continue;
+      if (port === undefined || this.#gone.has(port)) continue;
       for (let got = receiveMessageOnPort(port); got !== undefined; got = receiveMessageOnPort(port)) {
         this.#hear(from, got.message as PeerWire);
       }
@@ -275,6 +284,9 @@ export class InstanceLoop {
       case 'stopStream':
       case 'openLanding':
       case 'closeLanding':
+      case 'expectPrefix':
+      case 'closePrefix':
+      case 'streamPrefix':
         this.#handOver(effect);
         break;
       case 'copyPages':
@@ -288,7 +300,6 @@ export class InstanceLoop {
         this.#pins.push([effect.id, effect.state]);
         break;
       case 'pass':
-      case 'streamPrefix':
         throw new Error(`Cannot carry out ${effect.kind}: nobody here asks for it`);
     }
   }
@@ -304,7 +315,17 @@ export class InstanceLoop {
         handOffs.stream(effect, this.#machine.pools);
         break;
       case 'stopStream':
-        handOffs.stop(effect.id);
+        if (effect.of === 'prefix') handOffs.prefixes.stop(effect.to, effect.id);
+        else handOffs.stop(effect.id);
+        break;
+      case 'expectPrefix':
+        handOffs.prefixes.expect(effect);
+        break;
+      case 'closePrefix':
+        handOffs.prefixes.close(effect.id);
+        break;
+      case 'streamPrefix':
+        handOffs.prefixes.stream(effect);
         break;
       case 'openLanding':
         handOffs.open(effect.id, effect.pages);

@@ -21,6 +21,7 @@ import { TokenAdmission } from '../cluster/token-admission.ts';
 import { batchLimits } from '../cluster/token-limits.ts';
 import { TokenPlacement } from '../cluster/token-placement.ts';
 import { TokenProgress } from '../cluster/token-progress.ts';
+import { TokenTransfers } from '../cluster/token-transfers.ts';
 import { Conducting, type Reach } from './conducting.ts';
 import { InstanceThread } from './instance-thread.ts';
 import { type BureauSettings, LendingBureau } from './lending-bureau.ts';
@@ -74,6 +75,7 @@ export class LiveCluster implements InferencePort, ClusterPort {
   readonly #ended: Promise<void>;
   readonly #placement: TokenPlacement;
   readonly #admission: TokenAdmission;
+  #transfers: TokenTransfers | undefined;
   /** (instances) */
   readonly #roles: InstanceRole[];
   /** Do prompts go on at other instances than those that compute them, now or once roles have changed? */
@@ -100,7 +102,7 @@ export class LiveCluster implements InferencePort, ClusterPort {
     this.#conducting = new Conducting({ reach: this.#reach(), ...learned, onRole, log });
     this.#roles = options.instances.map(({ role }) => role);
     this.#handsOver = options.admission.roleSwitch !== undefined || this.#roles.includes('decode');
-    this.#ports = this.#handsOver ? portsBetween(options.instances.length) : [];
+    this.#ports = portsBetween(options.instances.length);
     const { lending, instances } = options;
     this.#bureau = lending && new LendingBureau({ ...lending, instances: instances.length });
     this.#ended = new Promise((resolve) => {
@@ -191,6 +193,7 @@ export class LiveCluster implements InferencePort, ClusterPort {
     this.#placement.begin(
       first.root,
       messages.map(({ description }) => description.threads),
+      this.#transfersBetween(messages)?.config,
     );
     for (const [i, { description }] of messages.entries())
       this.#admission.joined(i, description.capacityTokens, description.contextTokens);
@@ -209,6 +212,14 @@ export class LiveCluster implements InferencePort, ClusterPort {
     this.#bureau?.begin(Math.min(...messages.map(({ description }) => description.stagingBlocks ?? 0)));
     for (const [i, { snapshot }] of messages.entries()) if (!this.#gone.has(i)) this.#member(i).snapshot = snapshot;
     return messages.map(({ description }) => description);
+  }
+
+  /** Undefined where prefixes stay where they are. */
+  #transfersBetween([{ description, shared }, ...others]: readonly ReadyMessage[]): TokenTransfers | undefined {
+    const bytesPerToken = description.fetchBytesPerToken;
+    if (shared === undefined || bytesPerToken === undefined || others.length === 0) return undefined;
+    this.#transfers = new TokenTransfers(others.length + 1, bytesPerToken);
+    return this.#transfers;
   }
 
   #startOne(index: InstanceIndex, loaded: InstanceThreadData<unknown>['loaded']): Promise<ReadyMessage> {
@@ -235,14 +246,15 @@ export class LiveCluster implements InferencePort, ClusterPort {
     this.#member(instance).snapshot = message.snapshot;
     this.#admission.told(instance, message.snapshot);
     this.#conducting.hearSteps(instance, message.steps);
+    this.#transfers?.told(instance, message.snapshot);
     this.#conducting.hear(instance, message);
     this.#conducting.hearPins(instance, message.pins);
   }
 
   #reach(): Reach {
     return {
-      forward: (instance, request, decodeAt) =>
-        this.#member(instance).thread.send({ kind: 'submit', request, decodeAt }),
+      forward: (instance, request, { decodeAt, prefix }) =>
+        this.#member(instance).thread.send({ kind: 'submit', request, decodeAt, prefix }),
       cancel: (instance, id, interrupt) => {
         const { thread } = this.#member(instance);
         thread.send({ kind: 'cancel', id });

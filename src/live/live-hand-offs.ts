@@ -5,11 +5,13 @@ import { type ParcelShape, parcelsOf, type Stream } from '../cluster/parcels.ts'
 import type { GenerationEvent, LinkSnapshot, RequestId } from '../cluster/ports.ts';
 import type { TokenInstance } from '../cluster/token-work.ts';
 import { LinkCounts } from './link-counts.ts';
+import { LivePrefixes, type PrefixWire } from './live-prefixes.ts';
 import type { LandingHandle, Messenger, MessengerCounts } from './messenger.ts';
 
 /** What instances tell each other. */
 export type PeerWire =
-  /** With `reserved` comes where the prompt is to land. */
+  | PrefixWire
+  /** With `reserved` and `fetch` comes where the prompt, or its prefix, is to land. */
   | { readonly kind: 'message'; readonly message: PeerMessage; readonly landing: LandingHandle | undefined }
   /** What the client hears first once all has landed. */
   | { readonly kind: 'held'; readonly id: RequestId; readonly held: readonly GenerationEvent[] };
@@ -59,9 +61,14 @@ export class LiveHandOffs {
   #ran: StepNumber | undefined;
   #lookedUs = 0;
 
+  /** What is fetched from other instances, and by them. */
+  readonly prefixes: LivePrefixes;
+
   constructor(options: LiveHandOffsOptions) {
     this.#options = options;
     this.#messenger = options.messenger;
+    const layers = options.shape.groups[0]?.layers ?? 1;
+    this.prefixes = new LivePrefixes(options.messenger, layers, (to, wire) => this.#post(to, wire));
   }
 
   get ports(): readonly (MessagePort | undefined)[] {
@@ -86,7 +93,9 @@ export class LiveHandOffs {
     const landing = message.kind === 'reserved' ? this.#landings.get(message.id) : undefined;
     if (landing !== undefined) landing.from = to;
     if (message.kind === 'release' || message.kind === 'taken') this.#gone(message.id);
-    this.#post(to, { kind: 'message', message, landing: landing?.handle });
+    if (message.kind === 'missing') this.prefixes.missing(to, message.id);
+    const wanted = message.kind === 'fetch' ? this.prefixes.landingOf(message.id) : undefined;
+    this.#post(to, { kind: 'message', message, landing: landing?.handle ?? wanted });
   }
 
   open(id: RequestId, pages: Int32Array): void {
@@ -134,20 +143,24 @@ export class LiveHandOffs {
       landing.held = wire.held;
       return this.#landed(wire.id, landing);
     }
+    if (wire.kind !== 'message') return this.prefixes.hear(from, wire);
     const { message, landing } = wire;
-    if (landing !== undefined) this.#departures.set(message.id, { landing, to: from });
+    if (message.kind === 'missing') this.prefixes.close(message.id);
+    if (message.kind === 'fetch') {
+      if (landing !== undefined) this.prefixes.asked(from, message.id, landing);
+    } else if (landing !== undefined) this.#departures.set(message.id, { landing, to: from });
     if (message.kind === 'taken' || message.kind === 'declined') this.#gone(message.id);
     return { kind: 'peer', from, message };
   }
 
   /** When to ask for `news` again, if nothing comes before. */
   get nextUs(): number {
-    return this.#departures.size === 0 ? Number.POSITIVE_INFINITY : this.#lookedUs + lookUs;
+    return this.#departures.size === 0 && !this.prefixes.isSending ? Number.POSITIVE_INFINITY : this.#lookedUs + lookUs;
   }
 
   /** Events of prompts that are all here, and of those that cannot leave. */
   news(nowUs: number): readonly InstanceEvent[] {
-    const landed = this.#landings.size === 0 ? [] : this.#takeLanded();
+    const landed = this.#landings.size === 0 && !this.prefixes.isExpecting ? [] : this.#takeLanded();
     if (nowUs < this.nextUs) return landed;
     this.#lookedUs = nowUs;
     return [...landed, ...this.#takeGivenUp()];
@@ -158,9 +171,9 @@ export class LiveHandOffs {
     for (const handle of this.#messenger.landed()) {
       const id = this.#byHandle.get(handle);
       const landing = id === undefined ? undefined : this.#landings.get(id);
-      if (id === undefined || landing === undefined) continue;
-      landing.complete = true;
-      const event = this.#landed(id, landing);
+      if (landing !== undefined) landing.complete = true;
+      const event =
+        id === undefined || landing === undefined ? this.prefixes.landed(handle) : this.#landed(id, landing);
       if (event !== undefined) events.push(event);
     }
     return events;
@@ -172,7 +185,7 @@ export class LiveHandOffs {
     const events: InstanceEvent[] = [];
     for (const [id, { landing, to }] of this.#departures)
       if (givenUp.has(landing)) events.push({ kind: 'streamBroken', id, to });
-    return events;
+    return [...events, ...this.prefixes.givenUp(givenUp)];
   }
 
   /** Pages and what comes with them take ways of their own: the later of the two says that all is here. */

@@ -88,6 +88,8 @@ export interface InstanceDescription {
   readonly role: InstanceRole;
   /** Of a settlement, what it can take in at once; undefined where nothing is lent. */
   readonly stagingBlocks?: number | undefined;
+  /** Undefined: no prefix can be fetched from it. */
+  readonly fetchBytesPerToken: number | undefined;
   /** Blocks below the pool, and those that SSD had at the start. */
   readonly tiers?:
     | {

@@ -69,6 +69,8 @@ export class Performer {
         break;
       case 'fault':
         throw new Error(effect.message);
+      case 'expectPrefix':
+      case 'closePrefix':
       case 'stopRead':
       case 'eraseSsd':
       case 'copyPages':

@@ -29,7 +29,11 @@ function world() {
     tiers: { hostBlocks: 4, ssdBlocks: 12 },
   });
   const effects: InstanceEffect<never, never>[] = [];
-  const moves = new PrefixMoves<never, never>(cache, { push: (effect) => effects.push(effect), spares: () => true });
+  const moves = new PrefixMoves<never, never>(cache, {
+    push: (effect) => effects.push(effect),
+    spares: () => true,
+    contents: false,
+  });
   serve(cache, chainOf(1));
   serve(cache, chainOf(2));
   moves.writeSsd();

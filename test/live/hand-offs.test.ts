@@ -160,7 +160,8 @@ describe.skipIf(native === undefined)('hand-offs between instances of a process'
       { numRuns: 15 },
     );
     const sent = cluster.instances().map((instance) => instance.sent?.bytes ?? 0);
-    expect(sent.map((bytes) => bytes > 0)).toEqual([true, true, false]);
+    // Those that prefill may have fetched prefixes from the one that decodes.
+    expect(sent.slice(0, 2).map((bytes) => bytes > 0)).toEqual([true, true]);
     expect(cluster.instances().map((instance) => instance.sent?.faults)).toEqual([0, 0, 0]);
   });
 });

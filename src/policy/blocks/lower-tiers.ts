@@ -132,6 +132,11 @@ export class LowerTiers implements BlockListener {
     if (slot !== undefined) this.moves?.load(slot, block);
   }
 
+  /** (slots, layers): pages of slots of host memory, where contents are real. */
+  pagesIn(slots: readonly SlotId[]): Int32Array {
+    return this.moves?.pagesOfSlots(slots) ?? new Int32Array(0);
+  }
+
   /** Blocks of which `read` was told since the last call. */
   takeReads(): number {
     const blocks = this.#newReads;

@@ -15,6 +15,8 @@ export interface Landing {
   readonly blocks: number;
   /** Where in host memory a block is expected; undefined: elsewhere, or by somebody else. */
   slot(block: number): SlotId | undefined;
+  /** (to - from, layers): where the contents of blocks `from..to` are to go; of models with one layer group. */
+  pages(from: number, to: number): Int32Array;
   /** Blocks `from..to` are here: they are cache from now on. */
   fill(from: number, to: number, origin: BlockOrigin): void;
   /** Lets go of all; room that was not filled is free again. */
@@ -24,6 +26,8 @@ export interface Landing {
 /** Blocks of a chain that stay where they are. */
 export interface HeldPrefix {
   readonly blocks: number;
+  /** (blocks - from, layers): where the contents of its blocks are; of models with one layer group. */
+  pages(from: number): Int32Array;
   close(): void;
 }
 
@@ -81,6 +85,17 @@ class PoolTable implements Landing {
     return undefined;
   }
 
+  pages(from: number, to = this.blocks): Int32Array {
+    const { layers, pool } = this.#cache.groups[0];
+    const { blocks } = this.#table.groups[0];
+    const pages = new Int32Array((to - from) * layers);
+    for (let i = from; i < to; i++) {
+      const row = blocks.at(i) * layers;
+      pages.set(pool.pageTable.subarray(row, row + layers), (i - from) * layers);
+    }
+    return pages;
+  }
+
   fill(from: number, to: number): void {
     this.#cache.leaveBehind(this.#table, to * this.#cache.blockTokens);
     this.#cache.commit(this.#chain, from, to, this.#table);
@@ -127,6 +142,12 @@ class HostLanding implements Landing {
     return this.#slots[block - this.#from];
   }
 
+  pages(from: number, to: number): Int32Array {
+    const wanted = this.#slots.slice(from - this.#from, to - this.#from);
+    // What nobody wants goes where nobody looks.
+    return this.#lower.pagesIn(wanted.map((slot) => slot ?? this.#lower.host.capacity));
+  }
+
   fill(from: number, to: number, origin: BlockOrigin): void {
     for (let i = from - this.#from; i < to - this.#from; i++) {
       const slot = this.#slots[i];
@@ -143,18 +164,24 @@ class HostLanding implements Landing {
 
 class HostPins implements HeldPrefix {
   readonly blocks: number;
+  readonly #from: number;
   readonly #lower: LowerTiers;
   readonly #slots: readonly SlotId[];
 
   constructor(lower: LowerTiers, chain: BlockChain, from: number, to: number) {
     this.#lower = lower;
     this.blocks = to;
+    this.#from = from;
     this.#slots = Array.from({ length: to - from }, (_, i) => {
       const slot = lower.host.find(chain.words, (from + i) * digestWords);
       if (slot === undefined) throw new Error(`Cannot hold a block: host memory has it no more: block ${from + i}`);
       lower.host.pin(slot);
       return slot;
     });
+  }
+
+  pages(from: number): Int32Array {
+    return this.#lower.pagesIn(this.#slots.slice(from - this.#from));
   }
 
   close(): void {

@@ -51,9 +51,12 @@ export class TierMoves {
     this.#mover.erase(slot);
   }
 
-  /** (layers) */
-  pagesIn(slot: SlotId): Int32Array {
-    return this.#pagesIn(slot);
+  /** (slots, layers) */
+  pagesOfSlots(slots: readonly SlotId[]): Int32Array {
+    const { layers } = this.#pool;
+    const pages = new Int32Array(slots.length * layers);
+    for (const [i, slot] of slots.entries()) pages.set(this.#pagesIn(slot), i * layers);
+    return pages;
   }
 
   #pagesIn(slot: SlotId): Int32Array {

@@ -1,0 +1,43 @@
+// What the conductor of token instances takes fetching a prefix to cost: as fast as pages have been moving, heard when a step ends.
+import type { TransferConfig, TransferEnd } from '../policy/placement/transfer-times.ts';
+import type { InstanceSnapshot } from './ports.ts';
+
+/** Until pages have moved. */
+const bytesPerSecondGuess = 2e9;
+/** Of an instance that has nothing to do. */
+const idleUs = 500;
+/** Less than this says little of how fast it goes. */
+const tellingBytes = 2 ** 20;
+
+/** An instance hears what others ask between two steps. */
+class LearnedEnd implements TransferEnd {
+  bytesPerSecond = bytesPerSecondGuess;
+  us = idleUs;
+  #steps = 0;
+  #stepMs = 0;
+
+  told({ sent, running, steps, stepMsTotal }: InstanceSnapshot): void {
+    if (sent !== undefined && sent.bytes >= tellingBytes && sent.copySeconds > 0)
+      this.bytesPerSecond = sent.bytes / sent.copySeconds;
+    if (steps > this.#steps) {
+      const meanUs = (1000 * (stepMsTotal - this.#stepMs)) / (steps - this.#steps);
+      this.us = idleUs + (running > 0 ? meanUs : 0);
+    } else if (running === 0) this.us = idleUs;
+    this.#steps = steps;
+    this.#stepMs = stepMsTotal;
+  }
+}
+
+export class TokenTransfers {
+  readonly config: TransferConfig;
+  readonly #ends: readonly LearnedEnd[];
+
+  constructor(instances: number, bytesPerToken: number) {
+    this.#ends = Array.from({ length: instances }, () => new LearnedEnd());
+    this.config = { ends: this.#ends, linkBytesPerSecond: undefined, bytesPerToken };
+  }
+
+  told(instance: number, snapshot: InstanceSnapshot): void {
+    this.#ends[instance]?.told(snapshot);
+  }
+}

@@ -1,0 +1,161 @@
+// Prefixes that instances fetch from one another: pages through the messenger, straight from where the blocks lie to where they are wanted.
+import type { InstanceEffect } from '../cluster/effects.ts';
+import type { InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
+import type { RequestId } from '../cluster/ports.ts';
+import type { LandingHandle, Messenger } from './messenger.ts';
+
+type Expect = Extract<InstanceEffect, { kind: 'expectPrefix' }>;
+type StreamPrefix = Extract<InstanceEffect, { kind: 'streamPrefix' }>;
+
+/** What the two ends of a fetch tell each other besides what the machines say. */
+export type PrefixWire =
+  /** To the one that asked: so far the prefix comes. */
+  | { readonly kind: 'prefix'; readonly id: RequestId; readonly blocks: number }
+  /** To the one that sends: all of it is here. */
+  | { readonly kind: 'prefixHere'; readonly id: RequestId };
+
+interface Expected {
+  readonly handle: LandingHandle;
+  readonly from: InstanceIndex;
+  /** As the sender says. */
+  blocks: number | undefined;
+  complete: boolean;
+}
+
+interface Sending {
+  readonly id: RequestId;
+  readonly to: InstanceIndex;
+  readonly landing: LandingHandle;
+}
+
+export class LivePrefixes {
+  readonly #messenger: Messenger;
+  readonly #post: (to: InstanceIndex, wire: PrefixWire) => void;
+  /** Of layers, in the order of a block's pages: their numbers in the order of computation. */
+  readonly #layers: number;
+  readonly #expected = new Map<RequestId, Expected>();
+  readonly #byHandle = new Map<LandingHandle, RequestId>();
+  /** What others wait for, by receiver and request. */
+  readonly #sending = new Map<string, Sending>();
+
+  constructor(messenger: Messenger, layers: number, post: (to: InstanceIndex, wire: PrefixWire) => void) {
+    this.#messenger = messenger;
+    this.#layers = layers;
+    this.#post = post;
+  }
+
+  get isExpecting(): boolean {
+    return this.#expected.size > 0;
+  }
+
+  get isSending(): boolean {
+    return this.#sending.size > 0;
+  }
+
+  expect({ id, from, pages }: Expect): void {
+    const handle = this.#messenger.open(pages);
+    this.#expected.set(id, { handle, from, blocks: undefined, complete: false });
+    this.#byHandle.set(handle, id);
+  }
+
+  /** Where the prefix that the request waits for lands. */
+  landingOf(id: RequestId): LandingHandle | undefined {
+    return this.#expected.get(id)?.handle;
+  }
+
+  /** Nothing is written there any more once it returns. */
+  close(id: RequestId): void {
+    const expected = this.#expected.get(id);
+    if (expected === undefined) return;
+    this.#expected.delete(id);
+    this.#byHandle.delete(expected.handle);
+    this.#messenger.close(expected.handle);
+  }
+
+  /** Somebody asks for a prefix, to be sent there. */
+  asked(to: InstanceIndex, id: RequestId, landing: LandingHandle): void {
+    this.#sending.set(keyOf(to, id), { id, to, landing });
+  }
+
+  /** Nothing, where nobody waits any more: the machine hears of that by itself. */
+  stream({ id, to, blocks, pages }: StreamPrefix): void {
+    const sending = this.#sending.get(keyOf(to, id));
+    if (sending === undefined || pages === undefined) return;
+    const parcels = new Int32Array(3 * pages.length);
+    for (let i = 0; i < pages.length; i++) parcels.set([i % this.#layers, pages[i] ?? 0, i], 3 * i);
+    this.#messenger.send(sending.landing, 0, parcels, true);
+    this.#post(to, { kind: 'prefix', id, blocks });
+  }
+
+  /** Once it returns nothing is read for it any more. */
+  stop(to: InstanceIndex, id: RequestId): void {
+    const sending = this.#sending.get(keyOf(to, id));
+    if (sending === undefined) return;
+    this.#sending.delete(keyOf(to, id));
+    this.#messenger.stop(sending.landing);
+  }
+
+  /** There is nothing to send. */
+  missing(to: InstanceIndex, id: RequestId): void {
+    this.#sending.delete(keyOf(to, id));
+  }
+
+  hear(from: InstanceIndex, wire: PrefixWire): InstanceEvent | undefined {
+    if (wire.kind === 'prefixHere') {
+      const known = this.#sending.delete(keyOf(from, wire.id));
+      return known ? { kind: 'prefixSent', id: wire.id, to: from } : undefined;
+    }
+    const expected = this.#expected.get(wire.id);
+    if (expected === undefined || expected.from !== from) return undefined;
+    expected.blocks = wire.blocks;
+    return this.#loaded(wire.id, expected);
+  }
+
+  /** A landing of the messenger is complete: what to tell the machine, if it is a prefix and all is known of it. */
+  landed(handle: LandingHandle): InstanceEvent | undefined {
+    const id = this.#byHandle.get(handle);
+    const expected = id === undefined ? undefined : this.#expected.get(id);
+    if (id === undefined || expected === undefined) return undefined;
+    expected.complete = true;
+    return this.#loaded(id, expected);
+  }
+
+  /** Pages and what is said of them take ways of their own. */
+  #loaded(id: RequestId, { from, blocks, complete }: Expected): InstanceEvent | undefined {
+    if (!complete || blocks === undefined) return undefined;
+    this.close(id);
+    this.#post(from, { kind: 'prefixHere', id });
+    return { kind: 'loaded', id, source: from, to: blocks };
+  }
+
+  /** The messenger has given these up: they will never have left. */
+  givenUp(landings: ReadonlySet<LandingHandle>): readonly InstanceEvent[] {
+    return this.#endSending(({ landing }) => landings.has(landing));
+  }
+
+  /** The instance is gone: what it was to send will not come, and it waits for nothing. */
+  lost(peer: InstanceIndex): readonly InstanceEvent[] {
+    const events = this.#endSending(({ to }) => to === peer);
+    for (const [id, { from }] of [...this.#expected]) {
+      if (from !== peer) continue;
+      this.close(id);
+      events.push({ kind: 'loaded', id, source: peer, to: 0 });
+    }
+    return events;
+  }
+
+  #endSending(ends: (sending: Sending) => boolean): InstanceEvent[] {
+    const events: InstanceEvent[] = [];
+    for (const sending of [...this.#sending.values()]) {
+      const { id, to } = sending;
+      if (!ends(sending)) continue;
+      this.stop(to, id);
+      events.push({ kind: 'prefixSent', id, to });
+    }
+    return events;
+  }
+}
+
+function keyOf(to: InstanceIndex, id: RequestId): string {
+  return `${to} ${id}`;
+}

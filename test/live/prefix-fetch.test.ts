@@ -1,0 +1,57 @@
+// Prefixes fetched between instances of one process: the bits of one instance, with and without lower tiers, and what is hot on several.
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, describe, expect, it } from 'vitest';
+import type { InstanceSettings } from '../../src/cli/worker-settings.ts';
+import { loadNative } from '../../src/kernel/native.ts';
+import type { LiveCluster } from '../../src/live/live-cluster.ts';
+import { answerOf, liveCluster, livePrompt, liveRequest } from './instances.ts';
+
+const open: LiveCluster[] = [];
+const folder = mkdtempSync(join(tmpdir(), 'kvasir-fetch-'));
+afterEach(async () => {
+  await Promise.all(open.splice(0).map((cluster) => cluster.close()));
+  rmSync(folder, { recursive: true, force: true });
+});
+
+async function started(instances: readonly Partial<InstanceSettings>[], way: 'memory' | 'tcp'): Promise<LiveCluster> {
+  const cluster = liveCluster(instances, way);
+  open.push(cluster);
+  await cluster.ready();
+  return cluster;
+}
+
+/** Rounds until something was fetched. */
+const roundsMax = 30;
+
+const tiersOf = (i: number): Partial<InstanceSettings> => ({
+  tiers: { hostBytes: 2 ** 23, ssd: { path: join(folder, `instance-${i}`), bytes: 2 ** 23 } },
+});
+const cases = [
+  ['between pools', [{}, {}], 'memory'],
+  ['between pools over tcp', [{}, {}], 'tcp'],
+  ['to host memory', [tiersOf(0), tiersOf(1)], 'memory'],
+] as const;
+
+describe.skipIf(loadNative() === undefined)('a prefix that another instance has', () => {
+  it.each(cases)('comes %s when that is sooner than waiting or computing', async (_, instances, way) => {
+    const [alone, cluster] = [await started([{}], 'memory'), await started(instances, way)];
+    const fetched = () => cluster.instances().reduce((sum, { sent }) => sum + (sent?.bytes ?? 0), 0);
+    for (let round = 0; round < roundsMax && fetched() === 0; round++) {
+      const prefix = livePrompt(round, 400);
+      const request = (name: string, tail: number) =>
+        liveRequest(`${name}${round}.${tail}`, [...prefix, ...livePrompt(tail + 50, 20)], 4);
+      // One has it; then more come than one can serve.
+      await answerOf(cluster, request('first', 0));
+      const tails = Array.from({ length: 10 }, (_, tail) => tail + 1);
+      const answers = await Promise.all(tails.map((tail) => answerOf(cluster, request('r', tail))));
+      const expected = await Promise.all(tails.map((tail) => answerOf(alone, request('r', tail))));
+      expect(answers.map(({ tokens, logprobs, end }) => ({ tokens, logprobs, end }))).toEqual(
+        expected.map(({ tokens, logprobs, end }) => ({ tokens, logprobs, end })),
+      );
+    }
+    expect(fetched()).toBeGreaterThan(0);
+    expect(cluster.snapshot().pages.used).toBe(0);
+  });
+});
