@@ -2,6 +2,7 @@
 import type { BlockCache } from '../policy/blocks/block-cache.ts';
 import { type BlockListener, JournalRecorder } from '../policy/blocks/block-journal.ts';
 import type { InstanceEffect } from './effects.ts';
+import type { InstanceConfig } from './instance-config.ts';
 
 type Journal = Extract<InstanceEffect, { kind: 'journal' }>;
 type Snapshot = Extract<InstanceEffect, { kind: 'snapshot' }>;
@@ -14,11 +15,15 @@ export class CacheJournal {
   readonly #cache: BlockCache;
   readonly #recorder: JournalRecorder | undefined;
 
-  /** @param life of the instance that speaks; undefined: nobody asks @param witness hears of every change at once */
-  constructor(cache: BlockCache, life: number | undefined, witness?: BlockListener) {
+  /** `journalLife`: undefined: nobody asks. `witness` hears of every change at once. What is on SSD from before is held from now on, and told. */
+  constructor(
+    cache: BlockCache,
+    { journalLife, witness, contents }: Pick<InstanceConfig, 'journalLife' | 'witness' | 'contents'>,
+  ) {
     this.#cache = cache;
-    this.#recorder = life === undefined ? undefined : new JournalRecorder(life);
+    this.#recorder = journalLife === undefined ? undefined : new JournalRecorder(journalLife);
     cache.tell(witness === undefined ? this.#recorder : besides(witness, this.#recorder));
+    if (contents?.onSsd !== undefined) cache.lower?.restore(contents.onSsd);
   }
 
   /** The number of the last journal; 0: none. */

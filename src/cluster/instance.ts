@@ -66,8 +66,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   ) {
     this.#config = config;
     this.#cache = createCache(config, (effect) => this.#effects.push(effect));
-    this.#journal = new CacheJournal(this.#cache, config.journalLife, config.witness);
-    if (config.contents?.onSsd !== undefined) this.#cache.lower?.restore(config.contents.onSsd);
+    this.#journal = new CacheJournal(this.#cache, config);
     this.borrower =
       config.borrowing && new Borrower(config.borrowing, this.#cache, (effect) => this.#effects.push(effect), config);
     this.mover = config.migration && this.#createMover(config.migration);
