@@ -12,7 +12,7 @@ export function simulateCommand(): Command {
   const command = new Command('simulate')
     .description('replay a workload over a described cluster, through the machines that serve')
     .argument('[experiment]', 'YAML file with the names of these flags; flags win')
-    .option('--check', 'every machine checks itself after every event')
+    .option('--check', 'every machine, and what must hold between them, is checked after every event')
     .option('--find-rate <share>', 'the highest --rate, or --speed of a trace, that keeps such a share within SLO')
     .option('--chaos', 'instead of a workload: random faults with every check on, a run for each seed from --seed on')
     .option('--seeds <n>', 'seeds of --chaos (default: 100)')
