@@ -101,13 +101,17 @@ export class Departures<Request, S extends Served> {
     this.#reserve(departure);
   }
 
-  /** Asks again where there was no answer, or not the last one. */
-  askAgain(): void {
+  /** Asks again where there was no answer, or not the last one. Returns how often. */
+  askAgain(): number {
+    let said = 0;
     for (const departure of this.#departures.values()) {
       const { asked, asks, granted, held } = departure;
       // A member who does not ask must not do so before all have begun.
-      if (asked && (held !== undefined || (asks && !granted))) this.#reserve(departure);
+      if (!asked || (held === undefined && (!asks || granted))) continue;
+      this.#reserve(departure);
+      said++;
     }
+    return said;
   }
 
   #reserve(departure: Departure<Request, S>): void {

@@ -31,16 +31,20 @@ export class Hearsay<Request> {
   }
 
   journal(instance: InstanceIndex, journal: BlockJournal): void {
-    if (!this.#watch.isUp(instance)) this.#fates?.met('orphan', 'journal');
-    else if (this.#placer.journal(instance, journal)) {
-      this.#fates?.met('lost', 'journal');
-      this.#push({ kind: 'askBlocks', instance });
+    if (!this.#watch.isUp(instance)) {
+      this.#fates?.met('orphan', 'journal');
+      return;
     }
+    const verdict = this.#placer.journal(instance, journal);
+    if (verdict === 'stale') this.#fates?.met('late', 'journal');
+    if (verdict !== 'gap') return;
+    this.#fates?.met('lost', 'journal');
+    this.#push({ kind: 'askBlocks', instance });
   }
 
   snapshot(instance: InstanceIndex, snapshot: BlockSnapshot): void {
-    if (this.#watch.isUp(instance)) this.#placer.snapshot(instance, snapshot);
-    else this.#fates?.met('orphan', 'snapshot');
+    if (!this.#watch.isUp(instance)) this.#fates?.met('orphan', 'snapshot');
+    else if (!this.#placer.snapshot(instance, snapshot)) this.#fates?.met('late', 'snapshot');
   }
 
   /** Asks for what is missing of its journals. */

@@ -18,7 +18,7 @@ import { Launcher } from './launcher.ts';
 import { Borrower } from './lending/borrower.ts';
 import type { InstanceEvent, PrefixFetch, StepNumber } from './messages.ts';
 import { type MigrationConfig, Mover } from './migration/mover.ts';
-import { concernsPrefixes, hearPeers, type Peers } from './peers.ts';
+import { askAgain, concernsPrefixes, hearPeers, type Peers } from './peers.ts';
 import { Pinning } from './pinning.ts';
 import type { GenerationEvent, InstanceSnapshot, RequestId } from './ports.ts';
 import { PrefixMoves } from './prefix-moves.ts';
@@ -234,7 +234,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     }
     this.#prefixes.loads.advance(nowUs, this.#batcher.waiting);
     const reports = event.kind === 'wake' && this.#presence.isDue(nowUs);
-    if (reports) for (const asking of [this.handOffs.departures, this.#stages]) asking.askAgain();
+    if (reports) askAgain(this.#peers, this.#config.fates);
     if (reports) this.mover?.askAgain();
     const waits = this.#batcher.waiting.length > 0 || !this.#stages.isEmpty;
     if (this.#launcher.flight === undefined) {

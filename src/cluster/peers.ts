@@ -1,4 +1,5 @@
 // Who at an instance hears what the others say, and what comes from them.
+import type { Fates } from './fates.ts';
 import type { HandOffs } from './hand-offs.ts';
 import type { InstanceEvent, InstanceIndex, PeerMessage, StepNumber } from './messages.ts';
 import type { RequestId } from './ports.ts';
@@ -37,6 +38,20 @@ export function hearPeers<Request extends { readonly id: RequestId }, S extends 
   if (event.kind === 'loaded' && stages.prefixes.came(event.id, event.source, event.to)) return undefined;
   const why = prefixes.tell(event);
   return why === undefined ? undefined : `${event.kind}: ${why}`;
+}
+
+/** What was not answered may be lost: it is said again. */
+export function askAgain(
+  { handOffs, stages }: { readonly handOffs: { readonly departures: Asking }; readonly stages: Asking },
+  fates: Fates | undefined,
+): void {
+  fates?.met('lost', 'reserve', handOffs.departures.askAgain());
+  fates?.met('lost', 'enlist', stages.askAgain());
+}
+
+interface Asking {
+  /** Returns how much was said again. */
+  askAgain(): number;
 }
 
 /** Of prefixes that come and go: while nobody waits, the batch has nothing to do with it. */

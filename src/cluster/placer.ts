@@ -11,7 +11,7 @@ import {
   type PlacementSettings,
 } from '../policy/placement/placement.ts';
 import { PrefillQueues } from '../policy/placement/prefill-queues.ts';
-import { PrefixIndex, PrefixMatches } from '../policy/placement/prefix-index.ts';
+import { type JournalVerdict, PrefixIndex, PrefixMatches } from '../policy/placement/prefix-index.ts';
 import type { Replication } from '../policy/placement/replica-table.ts';
 import { type TransferConfig, TransferTimes } from '../policy/placement/transfer-times.ts';
 import { wideZero } from '../util/wide-zero.ts';
@@ -352,15 +352,16 @@ export class Placer<Request> {
     return this.#index?.isBehind(instance, life, journal) === true;
   }
 
-  /** Says whether the instance is to tell all that it holds. */
-  journal(instance: InstanceIndex, journal: BlockJournal): boolean {
+  /** After a `gap` the instance is to tell all that it holds. */
+  journal(instance: InstanceIndex, journal: BlockJournal): JournalVerdict {
     this.#checked = false;
-    return this.#index?.apply(instance, journal) === 'gap';
+    return this.#index?.apply(instance, journal) ?? 'applied';
   }
 
-  snapshot(instance: InstanceIndex, snapshot: BlockSnapshot): void {
+  /** False when it is out of date. */
+  snapshot(instance: InstanceIndex, snapshot: BlockSnapshot): boolean {
     this.#checked = false;
-    this.#index?.restore(instance, snapshot);
+    return this.#index?.restore(instance, snapshot) ?? true;
   }
 
   /** Throws unless the index is sound. Passes over all of it, if anything was told since the last time. */

@@ -170,10 +170,15 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
     this.#look(stage, (tokens) => this.#have(stage, group.members[0], tokens));
   }
 
-  #enlist({ request, group, awaited }: Stage<Request, S>): void {
-    for (const [index, member] of group.members.entries())
-      if (index > 0 && awaited.has(member))
-        this.#send(member, { kind: 'enlist', id: request.id, request, group, index });
+  /** Returns how many were asked. */
+  #enlist({ request, group, awaited }: Stage<Request, S>): number {
+    let asked = 0;
+    for (const [index, member] of group.members.entries()) {
+      if (index === 0 || !awaited.has(member)) continue;
+      this.#send(member, { kind: 'enlist', id: request.id, request, group, index });
+      asked++;
+    }
+    return asked;
   }
 
   /** @param here what it has of the prefix is here, or will not come */
@@ -198,10 +203,12 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
     return true;
   }
 
-  /** Members that have not answered are asked again; prefixes that have not come may be lost. */
-  askAgain(): void {
+  /** Members that have not answered are asked again; prefixes that have not come may be lost. Returns how many. */
+  askAgain(): number {
     this.prefixes.giveUp();
-    for (const stage of this.#stages.values()) this.#enlist(stage);
+    let said = 0;
+    for (const stage of this.#stages.values()) said += this.#enlist(stage);
+    return said;
   }
 
   /** Returns why the message changed nothing, where it did not. */

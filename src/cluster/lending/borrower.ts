@@ -274,6 +274,7 @@ export class Borrower implements Overflow {
 
   remoteWork(planned: readonly { readonly sequence: Sequence }[]): readonly RemoteWork[] | undefined {
     if (this.#moves.book.all.size === 0) return undefined;
+    if (this.lost(planned)) throw new Error('Borrower broken: a step has rows of a sequence whose blocks are lost');
     const { table, debts } = this.rmanager;
     const { instance } = this.#config;
     return remoteWork(planned, this.#moves.book.all, { instance, table, debts, blockTokens: this.#cache.blockTokens });

@@ -47,24 +47,18 @@ export interface RequestCounts {
 
 /** Handlers of messages that met a fate: each of them is to run in a soak. */
 export const requestHandlers: readonly string[] = [
-  ...['cancel', 'ended', 'journal', 'prefilled', 'report', 'submit', 'tokens'].map((message) => `lost ${message}`),
-  ...['started', 'submit', 'tokens'].map((message) => `doubled ${message}`),
   ...[
-    'cancel',
-    'ended',
-    'letGo',
-    'prefilled',
-    'release',
-    'report',
-    'reserved',
-    'started',
-    'submit',
-    'taken',
-    'tokens',
+    ...['cancel', 'ended', 'enlist', 'journal', 'prefilled', 'report', 'reserve', 'snapshot', 'submit', 'tokens'],
+  ].map((message) => `lost ${message}`),
+  ...['enlist', 'enlisted', 'release', 'reserve', 'started', 'submit', 'tokens'].map((message) => `doubled ${message}`),
+  ...[
+    ...['cancel', 'ended', 'journal', 'letGo', 'prefilled', 'release', 'report', 'reserve', 'reserved', 'snapshot'],
+    ...['started', 'submit', 'taken', 'tokens', 'unable'],
   ].map((message) => `late ${message}`),
-  ...['cancel', 'ended', 'journal', 'report', 'reserved', 'snapshot', 'started', 'submit', 'taken', 'tokens'].map(
-    (message) => `orphan ${message}`,
-  ),
+  ...[
+    ...['cancel', 'ended', 'fetch', 'journal', 'prefilled', 'release', 'report', 'reserve', 'reserved', 'snapshot'],
+    ...['started', 'submit', 'taken', 'tokens', 'unwanted'],
+  ].map((message) => `orphan ${message}`),
 ];
 
 function anyTime(kind: Fault['kind'], changes: Partial<Fault>): Fault {

@@ -25,7 +25,7 @@ export const handlers: Readonly<Record<MessageFate, readonly LendingMessageKind[
   ] as LendingMessageKind[],
   orphan: [
     ...['heartbeat', 'query', 'candidates', 'borrow', 'lend', 'refuse', 'renew', 'renewed', 'return', 'returned'],
-    ...['recall', 'prepare', 'prepared', 'declined', 'commit', 'settled', 'abort', 'outcome'],
+    ...['recall', 'prepare', 'prepared', 'declined', 'commit', 'settled', 'abort', 'outcome', 'reborn'],
   ] as LendingMessageKind[],
 };
 
