@@ -2,15 +2,12 @@
 import { type ChildProcess, spawn } from 'node:child_process';
 import { hostname } from 'node:os';
 import { fileURLToPath } from 'node:url';
+import { Backoff } from '../live/backoff.ts';
 import type { InstanceDescription } from '../live/protocol.ts';
 import type { InstanceOptions, ServeOptions } from './options.ts';
 import { toFlag } from './options.ts';
 
 const command = fileURLToPath(new URL('./main.js', import.meta.url));
-const delayMsMin = 500;
-const delayMsMax = 30_000;
-/** Whoever has served for so long has not died of how it was started. */
-const soundMs = 60_000;
 /** To leave the cluster when it is asked to. */
 const leaveMs = 5_000;
 
@@ -59,7 +56,7 @@ class Child {
   readonly #env: Readonly<Record<string, string>>;
   readonly #log: (line: string) => void;
   #process: ChildProcess | undefined;
-  #delayMs = delayMsMin;
+  readonly #backoff = new Backoff();
   #timer: NodeJS.Timeout | undefined;
   #closing = false;
 
@@ -117,9 +114,8 @@ class Child {
   }
 
   #startLater(end: string, livedMs: number): void {
-    if (livedMs >= soundMs) this.#delayMs = delayMsMin;
-    this.#log(`${end}: it is started anew in ${this.#delayMs / 1000} s`);
-    this.#timer = setTimeout(() => this.#start(() => {}), this.#delayMs);
-    this.#delayMs = Math.min(delayMsMax, 2 * this.#delayMs);
+    const delayMs = this.#backoff.next(livedMs);
+    this.#log(`${end}: it is started anew in ${delayMs / 1000} s`);
+    this.#timer = setTimeout(() => this.#start(() => {}), delayMs);
   }
 }

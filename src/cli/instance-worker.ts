@@ -77,7 +77,7 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
     // Who does not know the key cannot forge identities.
     hashKey,
     handOff: { layerWise: true, landingTokens: 0, landingPages, rechecks: settings.rechecks },
-    journalLife: 1,
+    journalLife: data.life,
     contents: { onSsd: undefined },
     ...tiers?.machine,
     ...borrowing?.machine,
@@ -140,7 +140,8 @@ function waysTo(peers: InstanceThreadData<unknown>['peers'], own: MessagePort): 
   if (peers === 'others')
     return { ports: [], post: (to, wire) => own.postMessage({ kind: 'toPeer', to, wire } satisfies FromInstance) };
   if (peers.every((port) => port === undefined)) return undefined;
-  return { ports: peers, post: (to, wire) => peers[to]?.postMessage(wire) };
+  const ports = [...peers];
+  return { ports, post: (to, wire) => ports[to]?.postMessage(wire) };
 }
 
 function createMessenger(tcp: InstanceThreadData<unknown>['tcp'], { pool }: Engine, wake: () => void): Messenger {

@@ -78,6 +78,8 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
       hashKey: serving.ssd === undefined ? undefined : blockKeyOf(serving.ssd),
       transport,
       traces,
+      // Who lends and borrows cannot join anew yet.
+      restarts: lending === undefined,
       admission,
       queueMax: queue,
       lending: lending && bureauSettings(lending),

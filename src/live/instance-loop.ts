@@ -86,19 +86,21 @@ export class InstanceLoop {
       this.#take(message);
       this.#work();
     });
-    for (const [from, port] of this.#handOffs?.ports.entries() ?? []) {
-      port?.on('message', (wire: PeerWire) => {
-        this.#hear(from, wire);
-        this.#work();
-      });
-      port?.on('close', () => {
-        this.#gone.add(port);
-        if (this.#closed) return;
-        for (const event of this.#handOffs?.prefixes.lost(from) ?? []) this.#feed(event);
-        this.#work();
-      });
-    }
+    for (const [from, port] of this.#handOffs?.ports.entries() ?? []) if (port !== undefined) this.#listen(from, port);
     if (this.#lending !== undefined) this.#listenToLenders(this.#lending);
+  }
+
+  #listen(from: InstanceIndex, port: MessagePort): void {
+    port.on('message', (wire: PeerWire) => {
+      this.#hear(from, wire);
+      this.#work();
+    });
+    port.on('close', () => {
+      this.#gone.add(port);
+      if (this.#closed) return;
+      for (const event of this.#handOffs?.prefixes.lost(from) ?? []) this.#feed(event);
+      this.#work();
+    });
   }
 
   #listenToLenders(lending: LiveLending): void {
@@ -198,14 +200,23 @@ export class InstanceLoop {
   }
 
   #take(message: ToInstance): void {
-    if (message.kind === 'peerSays') {
-      this.#hear(message.from, message.wire);
-      return;
+    switch (message.kind) {
+      case 'peerSays':
+        this.#hear(message.from, message.wire);
+        break;
+      case 'newPeer':
+        this.#handOffs?.replace(message.peer, message.port);
+        this.#listen(message.peer, message.port);
+        break;
+      case 'close':
+        this.#close();
+        break;
+      default:
+        this.#feed(message);
     }
-    if (message.kind !== 'close') {
-      this.#feed(message);
-      return;
-    }
+  }
+
+  #close(): void {
     this.#closed = true;
     this.#port.close();
     const { ports = [], manager } = this.#lending?.ways ?? {};

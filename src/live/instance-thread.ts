@@ -51,7 +51,7 @@ export class InstanceThread {
   }
 
   send(message: ToInstance): void {
-    this.#worker.postMessage(message);
+    this.#worker.postMessage(message, message.kind === 'newPeer' ? [message.port] : []);
     // Batch jobs yield within their step: what was sent is there when it stops.
     const waitedFor = message.kind === 'submit' && message.request.batch !== true;
     if (waitedFor && Atomics.load(this.#abort, jobsWord) === 1) this.interrupt();
@@ -79,7 +79,11 @@ export class InstanceThread {
         if (message.kind === 'events') onEvents(message);
         else if (message.kind === 'toPeer') onToPeer?.(message);
         else if (message.kind === 'ready') resolve(message);
-        else reject(new Error(message.message));
+        else {
+          reject(new Error(message.message));
+          // Whatever it began may keep it.
+          void this.#worker.terminate();
+        }
       });
       this.#worker.once('error', (error) => {
         log(`Instance thread failed: ${error.stack ?? error.message}`);

@@ -44,6 +44,7 @@ export async function joinCluster(settings: JoinSettings): Promise<JoinedInstanc
     data: {
       settings: settings.settings,
       role,
+      life: 1,
       lands: role === 'decode',
       peers: role === 'mixed' ? [] : 'others',
       tcp: role === 'mixed' ? undefined : { host: pages.host, port: pages.port, token },

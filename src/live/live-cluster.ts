@@ -22,12 +22,13 @@ import { batchLimits } from '../cluster/token-limits.ts';
 import { TokenPlacement } from '../cluster/token-placement.ts';
 import { TokenProgress } from '../cluster/token-progress.ts';
 import { TokenTransfers } from '../cluster/token-transfers.ts';
+import { Backoff } from './backoff.ts';
 import { Conducting, type Reach } from './conducting.ts';
 import { InstanceThread } from './instance-thread.ts';
 import { type BureauSettings, LendingBureau } from './lending-bureau.ts';
 import { portsBetween } from './ports-between.ts';
 import type { EventsMessage, InstanceDescription, InstanceThreadData, ReadyMessage } from './protocol.ts';
-import { canServe, nothingYet, sumOf } from './snapshots.ts';
+import { canServe, nothingYet, sumOf, whenGone } from './snapshots.ts';
 
 const stillLoading: GenerationEvent = {
   kind: 'failed',
@@ -53,6 +54,8 @@ export interface LiveClusterOptions {
   readonly queueMax: number;
   /** Instances lend one another memory; undefined: each has its own alone. */
   readonly lending?: Omit<BureauSettings, 'instances'> | undefined;
+  /** Are those started anew whose thread ends? */
+  readonly restarts?: boolean;
   readonly log: (message: string) => void;
 }
 
@@ -61,6 +64,10 @@ const triesMax = 2;
 
 interface Member {
   readonly thread: InstanceThread;
+  readonly life: number;
+  readonly startedMs: number;
+  /** Weights that it has, once it serves. */
+  loaded: InstanceThreadData<unknown>['loaded'];
   snapshot: InstanceSnapshot;
 }
 
@@ -70,6 +77,12 @@ export class LiveCluster implements InferencePort, ClusterPort {
   readonly #hashKey: Uint32Array;
   readonly #tcp: InstanceThreadData<unknown>['tcp'];
   readonly #members: Member[] = [];
+  /** (instances) */
+  readonly #backoffs: readonly Backoff[];
+  readonly #timers = new Set<NodeJS.Timeout>();
+  /** Those that have a thread, */
+  readonly #running = new Set<InstanceIndex>();
+  /** and those that do not serve. */
   readonly #gone = new Set<InstanceIndex>();
   readonly #ready: Promise<readonly InstanceDescription[]>;
   readonly #ended: Promise<void>;
@@ -81,7 +94,7 @@ export class LiveCluster implements InferencePort, ClusterPort {
   /** Do prompts go on at other instances than those that compute them, now or once roles have changed? */
   readonly #handsOver: boolean;
   /** (instances, instances): from one to another, where prompts are handed over. */
-  readonly #ports: readonly (readonly (MessagePort | undefined)[])[];
+  #ports: readonly (readonly (MessagePort | undefined)[])[];
   readonly #bureau: LendingBureau | undefined;
   #over: () => void = () => {};
   readonly #conducting: Conducting;
@@ -103,6 +116,7 @@ export class LiveCluster implements InferencePort, ClusterPort {
     this.#roles = options.instances.map(({ role }) => role);
     this.#handsOver = options.admission.roleSwitch !== undefined || this.#roles.includes('decode');
     this.#ports = portsBetween(options.instances.length);
+    this.#backoffs = options.instances.map(() => new Backoff());
     const { lending, instances } = options;
     this.#bureau = lending && new LendingBureau({ ...lending, instances: instances.length });
     this.#ended = new Promise((resolve) => {
@@ -180,6 +194,7 @@ export class LiveCluster implements InferencePort, ClusterPort {
   /** Ends all threads; requests under way fail. */
   async close(): Promise<void> {
     this.#closing = true;
+    for (const timer of this.#timers) clearTimeout(timer);
     this.#conducting.close();
     await Promise.all(this.#members.map(({ thread }) => thread.close()));
     this.#bureau?.close();
@@ -225,9 +240,11 @@ export class LiveCluster implements InferencePort, ClusterPort {
   #startOne(index: InstanceIndex, loaded: InstanceThreadData<unknown>['loaded']): Promise<ReadyMessage> {
     if (this.#closing) throw new Error('Cannot start the instance: the server is closing');
     const { entry, instances, log } = this.#options;
+    const life = (this.#members[index]?.life ?? 0) + 1;
     const data = {
       settings: instances[index].settings,
       role: this.#roles[index],
+      life,
       lands: this.#handsOver,
       peers: this.#ports[index] ?? [],
       lenders: this.#bureau?.waysOf(index),
@@ -237,9 +254,50 @@ export class LiveCluster implements InferencePort, ClusterPort {
       loaded,
     };
     const thread = new InstanceThread({ entry, data, log, onEvents: (message) => this.#hear(index, message) });
-    this.#members[index] = { thread, snapshot: nothingYet };
+    const snapshot = this.#members[index]?.snapshot ?? nothingYet;
+    const member: Member = { thread, life, startedMs: performance.now(), loaded: undefined, snapshot };
+    this.#members[index] = member;
+    this.#running.add(index);
     void thread.ended.then(() => this.#lost(index));
-    return thread.ready;
+    return thread.ready.then((message) => {
+      member.loaded = message.shared && { model: message.shared, root: message.root };
+      return message;
+    });
+  }
+
+  #startLater(index: InstanceIndex): void {
+    const delayMs = this.#backoffs[index].next(performance.now() - this.#member(index).startedMs);
+    this.#options.log(`Instance ${index} is gone: it is started anew in ${delayMs / 1000} s`);
+    const timer = setTimeout(() => {
+      this.#timers.delete(timer);
+      this.#startAnew(index).catch((error: Error) => this.#options.log(error.message));
+    }, delayMs);
+    this.#timers.add(timer);
+  }
+
+  /** Weights go with the last thread that has them: then the model is loaded again. */
+  async #startAnew(index: InstanceIndex): Promise<void> {
+    this.#reconnect(index);
+    const having = this.#members.find((_, i) => !this.#gone.has(i));
+    const message = await this.#startOne(index, having?.loaded);
+    const { capacityTokens, contextTokens } = message.description;
+    const member = this.#member(index);
+    member.snapshot = message.snapshot;
+    this.#gone.delete(index);
+    this.#admission.joined(index, capacityTokens, contextTokens);
+    this.#conducting.feed({ kind: 'instanceJoined', instance: index, life: member.life, capacityTokens });
+    this.#options.log(`Instance ${index} serves again`);
+  }
+
+  /** Those that are there reach the new thread over new ports. */
+  #reconnect(index: InstanceIndex): void {
+    const own = this.#options.instances.map((_, peer): MessagePort | undefined => {
+      if (peer === index || !this.#running.has(peer)) return undefined;
+      const { port1, port2 } = new MessageChannel();
+      this.#member(peer).thread.send({ kind: 'newPeer', peer: index, port: port1 });
+      return port2;
+    });
+    this.#ports = this.#ports.with(index, own);
   }
 
   #hear(instance: InstanceIndex, message: EventsMessage): void {
@@ -268,12 +326,14 @@ export class LiveCluster implements InferencePort, ClusterPort {
   }
 
   #lost(instance: InstanceIndex): void {
+    this.#running.delete(instance);
     this.#gone.add(instance);
     const member = this.#member(instance);
-    member.snapshot = { ...member.snapshot, ready: false };
+    member.snapshot = whenGone(member.snapshot);
     this.#bureau?.lost(instance);
     this.#conducting.feed({ kind: 'instanceLost', instance });
-    if (!this.#serves() || !this.#conducting.begun) this.#over();
+    if (this.#options.restarts === true && this.#conducting.begun && !this.#closing) this.#startLater(instance);
+    else if (!this.#serves() || !this.#conducting.begun) this.#over();
     else if (!this.#closing) this.#options.log(`Instance ${instance} is gone: the others go on`);
   }
 

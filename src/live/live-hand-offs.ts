@@ -27,7 +27,7 @@ interface Landing {
 /** How peers are reached. */
 export interface PeerWays {
   /** (instances): to those of this process; undefined where nothing is handed over. */
-  readonly ports: readonly (MessagePort | undefined)[];
+  readonly ports: (MessagePort | undefined)[];
   readonly post: (to: InstanceIndex, wire: PeerWire) => void;
 }
 
@@ -73,6 +73,13 @@ export class LiveHandOffs {
 
   get ports(): readonly (MessagePort | undefined)[] {
     return this.#options.peers.ports;
+  }
+
+  /** A peer has been started anew. */
+  replace(peer: InstanceIndex, port: MessagePort): void {
+    const { ports } = this.#options.peers;
+    ports[peer]?.close();
+    ports[peer] = port;
   }
 
   get counts(): MessengerCounts {

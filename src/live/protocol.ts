@@ -22,6 +22,8 @@ export type ToInstance =
   | Extract<InstanceEvent, { kind: 'submit' | 'cancel' | 'tellBlocks' | 'streamBroken' | 'pin' | 'unpin' }>
   /** An instance of another process speaks. */
   | { readonly kind: 'peerSays'; readonly from: InstanceIndex; readonly wire: PeerWire }
+  /** An instance of this process has been started anew, and is reached over this port now. */
+  | { readonly kind: 'newPeer'; readonly peer: InstanceIndex; readonly port: MessagePort }
   | { readonly kind: 'close' };
 
 export type FromInstance =
@@ -106,6 +108,8 @@ export interface InstanceThreadData<Settings> {
   readonly settings: Settings;
   readonly abort: SharedArrayBuffer;
   readonly role: InstanceRole;
+  /** Which start of the instance this is: 1, 2, 3... */
+  readonly life: number;
   /** Prompts of others may land there, now or once it has another role. */
   readonly lands: boolean;
   /** (instances): to those that this one hands prompts to, or takes them from; `others`: they are in other processes. */

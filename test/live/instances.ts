@@ -28,6 +28,7 @@ export function liveCluster(
   transport: 'memory' | 'tcp' = 'memory',
   admission = everyone,
   hashKey?: Uint32Array,
+  restarts = false,
 ): LiveCluster {
   return new LiveCluster({
     entry: dyingWorker,
@@ -39,6 +40,7 @@ export function liveCluster(
     admission,
     hashKey,
     queueMax: 64,
+    restarts,
     log: () => {},
   });
 }

@@ -1,0 +1,51 @@
+// Instances whose threads end are started anew: alone, beside others that have their weights, and as either side of hand-offs.
+import { afterEach, describe, expect, it } from 'vitest';
+import { loadNative } from '../../src/kernel/native.ts';
+import type { LiveCluster } from '../../src/live/live-cluster.ts';
+import { type Answer, answerOf, everyone, liveCluster, livePrompt, liveRequest } from './instances.ts';
+
+const open: LiveCluster[] = [];
+afterEach(() => Promise.all(open.splice(0).map((cluster) => cluster.close())));
+
+async function started(...roles: readonly ('mixed' | 'prefill' | 'decode')[]): Promise<LiveCluster> {
+  const cluster = liveCluster(
+    roles.map((role) => ({ role })),
+    'memory',
+    everyone,
+    undefined,
+    true,
+  );
+  open.push(cluster);
+  await cluster.ready();
+  return cluster;
+}
+
+const serving = (cluster: LiveCluster) => cluster.instances().map(({ ready }) => ready);
+/** The test's own time-out bounds it. */
+async function until(holds: () => boolean): Promise<void> {
+  while (!holds()) await new Promise((resolve) => setTimeout(resolve, 5));
+}
+
+const prompts = [1, 2, 3].map((kind) => livePrompt(kind, 60 + 40 * kind));
+const ask = (cluster: LiveCluster, name: string) =>
+  Promise.all(prompts.map((prompt, i) => answerOf(cluster, liveRequest(`${name}${i}`, prompt, 12))));
+const heard = ({ tokens, logprobs, end }: Answer) => [tokens, logprobs, end];
+
+describe.skipIf(loadNative() === undefined)('an instance whose thread ends', () => {
+  it.each([[['mixed']], [['mixed', 'mixed']], [['prefill', 'decode']]] as const)(
+    'is started anew, and all is as before: %s',
+    { timeout: 30_000 },
+    async (roles) => {
+      const cluster = await started(...roles);
+      const expected = (await ask(cluster, 'a')).map(heard);
+      // It is what its instance dies of, and the next one if it can be tried again there.
+      await answerOf(cluster, liveRequest('deadly', [1, 2, 3], 4));
+      await until(() => serving(cluster).every((ready) => ready));
+      expect((await ask(cluster, 'b')).map(heard)).toEqual(expected);
+      await answerOf(cluster, liveRequest('last straw', prompts[0] ?? [], 40));
+      await until(() => serving(cluster).every((ready) => ready));
+      expect((await ask(cluster, 'c')).map(heard)).toEqual(expected);
+      await until(() => cluster.snapshot().pages.used === 0);
+    },
+  );
+});
