@@ -25,11 +25,12 @@ import { messengerCommand } from './bench-messenger.ts';
 import { counts, list, progress, threadsFlag } from './bench-options.ts';
 import { placementCommand } from './bench-placement.ts';
 import { soakCommand } from './bench-soak.ts';
+import { tiersCommand } from './bench-tiers.ts';
 
 export function benchCommand(): Command {
   return new Command('bench')
     .description(
-      'measure: engine, kernel, http, accuracy, cost, placement, hand-off, messenger, dist-attention, fidelity, kills, soak',
+      'measure: engine, kernel, http, accuracy, cost, placement, hand-off, tiers, messenger, dist-attention, fidelity, kills, soak',
     )
     .addCommand(engineCommand())
     .addCommand(kernelCommand())
@@ -38,6 +39,7 @@ export function benchCommand(): Command {
     .addCommand(costCommand())
     .addCommand(placementCommand())
     .addCommand(handOffCommand())
+    .addCommand(tiersCommand())
     .addCommand(fidelityCommand())
     .addCommand(killsCommand())
     .addCommand(messengerCommand())

@@ -1,0 +1,138 @@
+// What lower tiers are worth: time to the first token of a prompt that the pool has, host memory, SSD, or nobody.
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { GenerationRequest, InferencePort } from '../cluster/ports.ts';
+import { median, round } from './statistics.ts';
+
+export interface TiersBench {
+  /** One instance: its pool holds one prompt, its host memory two and not four, its SSD all. */
+  readonly port: InferencePort;
+  readonly vocabSize: number;
+  /** Length of the prompts. */
+  readonly prompt: number;
+  readonly blockTokens: number;
+  readonly blockBytes: number;
+  readonly repeats: number;
+  readonly onProgress: (line: string) => void;
+}
+
+const places = ['nowhere', 'pool', 'host memory', 'SSD'] as const;
+
+export interface TiersRow {
+  readonly prompt: number;
+  /** Where the prompt was. */
+  readonly from: (typeof places)[number];
+  /** Medians, of runs that take turns. */
+  readonly ttftMs: number;
+  /** Of that of one that was nowhere. */
+  readonly ratio: number;
+  /** Tokens of a prompt that were found. */
+  readonly cachedTokens: number;
+  /** Blocks of a prompt that came from host memory, and those of SSD. */
+  readonly hostBlocks: number;
+  readonly ssdBlocks: number;
+}
+
+interface Timed {
+  readonly ms: number;
+  readonly cachedTokens: number;
+  readonly hostBlocks: number;
+  readonly ssdBlocks: number;
+}
+
+/** Prompts computed in between push the one that is timed out of the pool, then out of host memory. */
+export async function benchTiers(options: TiersBench): Promise<readonly TiersRow[]> {
+  const bench = new Bench(options);
+  await bench.fill(2);
+  const timed = places.map((): Timed[] => []);
+  for (let i = 0; i < options.repeats; i++) {
+    const prompt = bench.newPrompt();
+    timed[0]?.push(await bench.time(prompt));
+    await bench.written(1);
+    timed[1]?.push(await bench.time(prompt));
+    await bench.fill(1);
+    timed[2]?.push(await bench.time(prompt));
+    await bench.fill(3);
+    timed[3]?.push(await bench.time(prompt));
+    options.onProgress(`prompt ${i + 1} of ${options.repeats}`);
+  }
+  const [nowhere] = timed.map((runs) => median(runs.map(({ ms }) => ms)) ?? 0);
+  return places.map((from, i) => {
+    const runs = timed[i] ?? [];
+    const ms = median(runs.map(({ ms }) => ms)) ?? 0;
+    const mean = (of: (run: Timed) => number) => round(runs.reduce((sum, run) => sum + of(run), 0) / runs.length);
+    return {
+      prompt: options.prompt,
+      from,
+      ttftMs: round(ms),
+      ratio: round(ms / Math.max(1e-9, nowhere ?? 0)),
+      cachedTokens: mean((run) => run.cachedTokens),
+      hostBlocks: mean((run) => run.hostBlocks),
+      ssdBlocks: mean((run) => run.ssdBlocks),
+    };
+  });
+}
+
+class Bench {
+  readonly #options: TiersBench;
+  #prompts = 0;
+  #requests = 0;
+  #computed = 0;
+
+  constructor(options: TiersBench) {
+    this.#options = options;
+  }
+
+  /** Tokens that no one chose; another walk each time. */
+  newPrompt(): Int32Array {
+    const { prompt, vocabSize } = this.#options;
+    const kind = this.#prompts++;
+    return Int32Array.from({ length: prompt }, (_, i) => ((i + 1) * (2 * kind + 7919) + kind) % vocabSize);
+  }
+
+  /** So many prompts are computed, and written. */
+  async fill(prompts: number): Promise<void> {
+    for (let i = 0; i < prompts; i++) {
+      await this.time(this.newPrompt());
+      await this.written(1);
+    }
+  }
+
+  /** So many more prompts are on SSD. */
+  async written(prompts: number): Promise<void> {
+    const { port, prompt, blockTokens, blockBytes } = this.#options;
+    this.#computed += prompts;
+    const bytes = this.#computed * Math.floor(prompt / blockTokens) * blockBytes;
+    while ((port.snapshot().tiers?.moved?.ssdWrittenBytes ?? 0) < bytes) await sleep(1);
+  }
+
+  async time(prompt: Int32Array): Promise<Timed> {
+    const before = this.#options.port.snapshot().tiers?.reads;
+    const { ms, cachedTokens } = await this.#firstToken(prompt);
+    const after = this.#options.port.snapshot().tiers?.reads;
+    const read = (from: 'host' | 'ssd') => (after?.[from] ?? 0) - (before?.[from] ?? 0);
+    return { ms, cachedTokens, hostBlocks: read('host'), ssdBlocks: read('ssd') };
+  }
+
+  /** Until the client hears the first token; resolves when the request has ended. */
+  #firstToken(prompt: Int32Array): Promise<{ readonly ms: number; readonly cachedTokens: number }> {
+    return new Promise((resolve, reject) => {
+      const startMs = performance.now();
+      let ms = 0;
+      let cachedTokens = 0;
+      this.#options.port.submit(this.#requestOf(prompt), (event) => {
+        if (event.kind === 'started') cachedTokens = event.cachedTokens;
+        if (event.kind === 'tokens' && ms === 0) ms = performance.now() - startMs;
+        if (event.kind === 'finished') resolve({ ms, cachedTokens });
+        if (event.kind === 'failed') reject(new Error(event.message));
+      });
+    });
+  }
+
+  #requestOf(prompt: Int32Array): GenerationRequest {
+    const sampling = {
+      ...{ temperature: 0, topP: 1, topK: 0, minP: 0, repetitionPenalty: 1, frequencyPenalty: 0, presencePenalty: 0 },
+      ...{ logitBias: [], seed: [0, 0] as const, topLogprobs: undefined, promptLogprobs: false },
+    };
+    return { id: `tiers ${this.#requests++}`, prompt, maxTokens: 1, sampling, stopTokenIds: [], priority: 0, salt: '' };
+  }
+}

@@ -1,0 +1,70 @@
+// `kvasir bench tiers`: the first token of a prompt that the pool has, host memory, SSD, or nobody.
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { Command, Option } from 'commander';
+import { z } from 'zod';
+import { benchTiers } from '../../bench/tiers.ts';
+import { inputForms, weightsForms } from '../../engine/forms.ts';
+import { pageTokens } from '../../util/step.ts';
+import { openModel } from '../../weights/open-model.ts';
+import { locateModel } from '../locate-model.ts';
+import { openServing } from '../open-serving.ts';
+import { modelFlag, modelOptionsSchema, readOptions } from '../options.ts';
+import { printTable } from '../table.ts';
+import { progress } from './bench-options.ts';
+
+const count = (otherwise: number) => z.coerce.number().int().min(1).default(otherwise);
+const schema = modelOptionsSchema.pick({ model: true, weights: true, inputs: true }).extend({
+  threads: count(1),
+  prompt: count(400),
+  repeats: count(3),
+  folder: z.string().min(1).default(tmpdir()),
+});
+
+export function tiersCommand(): Command {
+  return new Command('tiers')
+    .description('time to the first token of a prompt that the pool has, host memory, SSD, or nobody')
+    .addOption(modelFlag())
+    .addOption(new Option('--weights <form>', 'weights in memory (default: native)').choices(weightsForms))
+    .addOption(new Option('--inputs <form>', 'rounding of linear inputs (default: bf16)').choices(inputForms))
+    .option('--threads <n>', 'compute threads (default: 1)')
+    .option('--prompt <tokens>', 'length of the prompts (default: 400)')
+    .option('--repeats <n>', 'prompts that are timed, after two that are not (default: 3)')
+    .option('--folder <path>', "where blocks go to SSD (default: the system's folder for temporary files)")
+    .option('--json', 'print one JSON object')
+    .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
+      const { prompt, repeats, folder, ...own } = readOptions(schema, flags);
+      const ssd = mkdtempSync(join(folder, 'kvasir-tiers-'));
+      const blockBytes = await blockBytesOf(own.model, own.inputs);
+      const blocks = Math.ceil((prompt + 1) / pageTokens);
+      const options = { ...own, context: prompt + 1, eviction: 'lru', kvMemory: (blocks + 2) * blockBytes } as const;
+      const hostMemory = Math.ceil(2.5 * blocks) * blockBytes;
+      const ssdSize = (repeats + 1) * 6 * blocks * (blockBytes + 4096);
+      const serving = await openServing(options, { queue: 1, hostMemory, ssd, ssdSize });
+      try {
+        await serving.cluster.ready();
+        const { id, vocabSize } = serving.model;
+        const rows = await benchTiers({
+          ...{ port: serving.cluster, vocabSize, prompt, blockTokens: pageTokens, blockBytes, repeats },
+          onProgress: progress,
+        });
+        if (json === true) console.log(JSON.stringify({ model: id, threads: own.threads, rows }));
+        else printTable(rows.map((row) => ({ ...row })));
+      } finally {
+        await serving.close();
+        rmSync(ssd, { recursive: true, force: true });
+      }
+    });
+}
+
+/** Keys and values of one block, all layers. */
+async function blockBytesOf(model: string | undefined, inputs: string): Promise<number> {
+  const files = openModel((await locateModel(model)).path);
+  try {
+    const { kvHeads, headDim, layers } = files.config;
+    return 2 * kvHeads * headDim * (inputs === 'f32' ? 4 : 2) * pageTokens * layers;
+  } finally {
+    files.close();
+  }
+}

@@ -1,0 +1,34 @@
+// The bench of tiers over a real instance: each row's blocks come from where it says.
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { expect, it } from 'vitest';
+import { benchTiers } from '../../src/bench/tiers.ts';
+import { loadNative } from '../../src/kernel/native.ts';
+import { liveCluster } from '../live/instances.ts';
+
+it.skipIf(loadNative() === undefined)('times prompts from where they are', async () => {
+  const folder = mkdtempSync(join(tmpdir(), 'kvasir-bench-tiers-'));
+  // Of kvasir-tiny; 4 blocks of a prompt are full, a fifth one is not.
+  const blockBytes = 6 * 2 ** 14;
+  const tiers = { hostBytes: 12 * blockBytes, ssd: { path: join(folder, 'instance-0'), bytes: 60 * blockBytes } };
+  const port = liveCluster([{ contextTokens: 150, kvBytes: 7 * blockBytes, tiers }]);
+  try {
+    await port.ready();
+    const rows = await benchTiers({
+      ...{ port, vocabSize: 500, prompt: 140, blockTokens: 32, blockBytes, repeats: 2 },
+      onProgress: () => {},
+    });
+    expect(rows.map(({ from, cachedTokens, ssdBlocks }) => [from, cachedTokens, ssdBlocks])).toEqual([
+      ['nowhere', 0, 0],
+      ['pool', 128, 0],
+      ['host memory', 128, 0],
+      ['SSD', 128, 4],
+    ]);
+    expect(rows[2]?.hostBlocks).toBeGreaterThan(0);
+    expect(rows[0]?.ratio).toBe(1);
+  } finally {
+    await port.close();
+    rmSync(folder, { recursive: true });
+  }
+});
