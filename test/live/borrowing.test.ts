@@ -1,8 +1,9 @@
 // Instances of a process that lend one another memory: requests longer than any pool, the same bits as on one, and nothing left behind.
+import fc from 'fast-check';
 import { afterEach, describe, expect, it } from 'vitest';
 import { availableIsas, loadNative } from '../../src/kernel/native.ts';
 import type { LiveCluster } from '../../src/live/live-cluster.ts';
-import { answerOf, borrowingCluster, liveCluster, livePrompt, liveRequest } from './instances.ts';
+import { answerOf, borrowingCluster, cancelled, liveCluster, livePrompt, liveRequest } from './instances.ts';
 
 const native = loadNative();
 const open: LiveCluster[] = [];
@@ -38,5 +39,38 @@ describe.skipIf(native === undefined)('instances of a process that borrow', () =
     const lending = cluster.instances().map((instance) => instance.lending);
     expect(lending.reduce((sum, each) => sum + (each?.movedBlocks ?? 0), 0)).toBeGreaterThanOrEqual(64);
     await atRest(cluster);
+  });
+
+  it.each([true, false])('whatever is cancelled, and whoever dies: settling %s', async (settle) => {
+    const alone = await started(liveCluster([{ contextTokens: 8192, kvBytes: 128 * 2 ** 20 }]));
+    const cluster = await started(borrowingCluster([40, 40, 48], { settle, lowWater: 0.05 }));
+    const spec = fc.record({
+      kind: fc.nat(5),
+      length: fc.integer({ min: 1, max: 2_300 }),
+      output: fc.integer({ min: 1, max: 60 }),
+      /** Cancelled after so many events: 0, at once. */
+      cancelAfter: fc.option(fc.nat(20), { nil: undefined, freq: 3 }),
+    });
+    let run = 0;
+    const load = fc.asyncProperty(fc.array(spec, { minLength: 1, maxLength: 12 }), async (specs) => {
+      run++;
+      const ended = specs.map(async ({ kind, length, output, cancelAfter }, i) => {
+        const request = liveRequest(`${run}.${i}`, livePrompt(kind, length), output);
+        if (cancelAfter !== undefined) return cancelled(cluster, request, cancelAfter);
+        const [answer, expected] = await Promise.all([answerOf(cluster, request), answerOf(alone, request)]);
+        if (answer.end.kind === 'failed') expect(answer.end.code).toBe('CONTEXT_TOO_LONG');
+        else expect([answer.tokens, answer.logprobs]).toEqual([expected.tokens, expected.logprobs]);
+      });
+      await Promise.all(ended);
+      await atRest(cluster);
+    });
+    await fc.assert(load, { numRuns: 4, endOnFailure: true });
+    const moved = cluster.instances().map(({ lending }) => lending?.movedBlocks ?? 0);
+    expect(moved.reduce((sum, blocks) => sum + blocks, 0)).toBeGreaterThan(0);
+    // One of them dies in the middle of it; the others go on.
+    const dying = liveRequest('last straw', livePrompt(9, 900), 40);
+    await Promise.all([fc.assert(load, { numRuns: 2, endOnFailure: true }), answerOf(cluster, dying)]);
+    expect(cluster.instances().filter(({ ready }) => ready)).toHaveLength(2);
+    await fc.assert(load, { numRuns: 2, endOnFailure: true });
   });
 });

@@ -5,7 +5,7 @@ import type { GenerationRequest } from '../../src/cluster/ports.ts';
 import { availableIsas, loadNative } from '../../src/kernel/native.ts';
 import type { LiveCluster } from '../../src/live/live-cluster.ts';
 import { familySpecs, ModelFolder } from '../engine/models.ts';
-import { type Answer, answerOf, liveCluster, livePrompt, liveRequest } from './instances.ts';
+import { type Answer, answerOf, cancelled, liveCluster, livePrompt, liveRequest } from './instances.ts';
 
 const native = loadNative();
 const apart = [{ role: 'prefill' }, { role: 'decode' }] as const;
@@ -167,19 +167,3 @@ describe.skipIf(native === undefined)('hand-offs between instances of a process'
 });
 
 const evenTokens = Array.from({ length: 300 }, (_, i) => 2 * i);
-
-/** Resolves once it has been cancelled, or has ended before. */
-function cancelled(cluster: LiveCluster, request: GenerationRequest, after: number): Promise<void> {
-  return new Promise((resolve) => {
-    let events = 0;
-    const leave = (): void => {
-      cluster.cancel(request.id);
-      resolve();
-    };
-    cluster.submit(request, ({ kind }) => {
-      if (kind === 'finished' || kind === 'failed') resolve();
-      else if (++events === after) leave();
-    });
-    if (after === 0) leave();
-  });
-}

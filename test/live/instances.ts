@@ -110,3 +110,19 @@ export function answerOf(cluster: Pick<InferencePort, 'submit'>, request: Genera
     });
   });
 }
+
+/** Resolves once it has been cancelled, or has ended before. */
+export function cancelled(cluster: LiveCluster, request: GenerationRequest, after: number): Promise<void> {
+  return new Promise((resolve) => {
+    let events = 0;
+    const leave = (): void => {
+      cluster.cancel(request.id);
+      resolve();
+    };
+    cluster.submit(request, ({ kind }) => {
+      if (kind === 'finished' || kind === 'failed') resolve();
+      else if (++events === after) leave();
+    });
+    if (after === 0) leave();
+  });
+}
