@@ -2,6 +2,7 @@
 import { join } from 'node:path';
 import type { AdmissionSettings } from '../cluster/length-admission.ts';
 import { LiveCluster } from '../live/live-cluster.ts';
+import type { PlacementKind } from '../policy/placement/placement.ts';
 import { openModel } from '../weights/open-model.ts';
 import { blockKeyOf } from './block-key.ts';
 import type { BorrowOptions } from './borrow-options.ts';
@@ -35,6 +36,8 @@ export interface ServingOptions {
   readonly ssdSize?: number | undefined;
   /** (instances): where their steps are written down. */
   readonly records?: readonly SharedArrayBuffer[] | undefined;
+  /** Where requests go; by what instances hold and have to do unless given. */
+  readonly placement?: PlacementKind | undefined;
   /** Instances lend one another memory. */
   readonly lending?: BorrowOptions | undefined;
 }
@@ -82,6 +85,7 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
       restarts: lending === undefined,
       admission,
       queueMax: queue,
+      placement: serving.placement,
       lending: lending && bureauSettings(lending),
       log: console.error,
     });

@@ -1,6 +1,7 @@
 // Prometheus metrics of the gateway and of the instances behind it.
 import { Counter, Gauge, Histogram, Registry } from 'prom-client';
 import type { ClusterPort, InferencePort, InstanceSnapshot, LinkSnapshot } from '../cluster/ports.ts';
+import { addLinkMetrics, lendingCounters, lendingGauges } from './lending-metrics.ts';
 import { auditPredictions } from './prediction-metrics.ts';
 import { tierCounters, tierGauges } from './tier-metrics.ts';
 
@@ -35,14 +36,9 @@ const instanceGauges: readonly (readonly [string, string, (s: InstanceSnapshot) 
   ['kvasir_instance_kv_pages_used', 'KV pages of the instance held by requests', (s) => s.pages.used],
   ['kvasir_instance_kv_pages_cached', 'KV pages of the instance kept as prefix cache', (s) => s.pages.cached],
   ['kvasir_instance_kv_pages_free', 'KV pages of the instance free', (s) => s.pages.free],
-  ['kvasir_instance_lent_blocks', 'Blocks of the instance that others hold', (s) => s.lending?.lentBlocks ?? 0],
-  [
-    'kvasir_instance_borrowed_blocks',
-    'Blocks of others that the instance holds',
-    (s) => s.lending?.borrowedBlocks ?? 0,
-  ],
   ['kvasir_instance_landing_pages_free', 'Pages where prompts of others may land', (s) => s.landing?.free ?? 0],
   ...tierGauges,
+  ...lendingGauges,
 ];
 
 /** Counters of each instance. */
@@ -65,6 +61,7 @@ const instanceCounters: typeof instanceGauges = [
     (s) => s.sent?.faults ?? 0,
   ],
   ...tierCounters,
+  ...lendingCounters,
 ];
 
 export class GatewayMetrics {
@@ -128,6 +125,7 @@ export class GatewayMetrics {
         for (const [labels, { backlogBytes }] of labelled(links())) this.set(labels, backlogBytes);
       },
     });
+    addLinkMetrics(this.#registry, () => port.instances());
     auditPredictions(this.#registry, cluster, { ttft: latencySeconds, tbt: gapSeconds });
   }
 

@@ -4,6 +4,7 @@ import type { MessagePort } from 'node:worker_threads';
 import { Conductor, type InstanceRole } from '../cluster/conductor.ts';
 import type { AdmissionSettings } from '../cluster/length-admission.ts';
 import type { InstanceIndex } from '../cluster/messages.ts';
+import type { PlacerConfig } from '../cluster/placer.ts';
 import type {
   ClusterPort,
   GenerationEvent,
@@ -52,6 +53,8 @@ export interface LiveClusterOptions {
   readonly traces?: boolean;
   /** Requests accepted at once. */
   readonly queueMax: number;
+  /** Where requests go; by what instances hold and have to do unless given. */
+  readonly placement?: PlacerConfig<GenerationRequest>['kind'] | undefined;
   /** Instances lend one another memory; undefined: each has its own alone. */
   readonly lending?: Omit<BureauSettings, 'instances'> | undefined;
   /** Are those started anew whose thread ends? */
@@ -218,7 +221,7 @@ export class LiveCluster implements InferencePort, ClusterPort {
       roleSwitch: this.#options.admission.roleSwitch,
       size: sizeOf,
       retries: { triesMax, progressOf: (request) => new TokenProgress(request) },
-      placement: this.#placement.config,
+      placement: { ...this.#placement.config, kind: this.#options.placement ?? 'cache-aware' },
       admission: this.#admission.config(this.#placement.prefills),
       jobs: { isJob: ({ batch }) => batch === true, memoryShare: batchLimits.background.memoryShare },
       explains: true,

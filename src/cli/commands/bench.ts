@@ -15,6 +15,7 @@ import { locateModel } from '../locate-model.ts';
 import { modelFlag, modelOptionsSchema, readOptions } from '../options.ts';
 import { printTable } from '../table.ts';
 import { UsageError } from '../usage-error.ts';
+import { borrowCommand } from './bench-borrow.ts';
 import { costCommand } from './bench-cost.ts';
 import { distAttentionCommand } from './bench-dist-attention.ts';
 import { fidelityCommand } from './bench-fidelity.ts';
@@ -30,7 +31,7 @@ import { tiersCommand } from './bench-tiers.ts';
 export function benchCommand(): Command {
   return new Command('bench')
     .description(
-      'measure: engine, kernel, http, accuracy, cost, placement, hand-off, tiers, messenger, dist-attention, fidelity, kills, soak',
+      'measure: engine, kernel, http, accuracy, cost, placement, hand-off, tiers, messenger, dist-attention, borrow, fidelity, kills, soak',
     )
     .addCommand(engineCommand())
     .addCommand(kernelCommand())
@@ -44,6 +45,7 @@ export function benchCommand(): Command {
     .addCommand(killsCommand())
     .addCommand(messengerCommand())
     .addCommand(distAttentionCommand())
+    .addCommand(borrowCommand())
     .addCommand(soakCommand());
 }
 

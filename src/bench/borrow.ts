@@ -1,0 +1,233 @@
+// What borrowed memory costs and saves: speed against one big instance, bytes with and without settlements, and time lost against moving to a bigger one.
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { GenerationRequest, InferencePort } from '../cluster/ports.ts';
+import { median, percentile, round } from './statistics.ts';
+
+/** Times of one request's tokens, from its submission. */
+interface Run {
+  readonly tokenMs: readonly number[];
+}
+
+let requests = 0;
+
+/** Resolves with its end; fails when the request does. */
+export function run(port: InferencePort, prompt: Int32Array, maxTokens: number, onToken?: (count: number) => void) {
+  return new Promise<Run>((resolve, reject) => {
+    const startMs = performance.now();
+    const tokenMs: number[] = [];
+    port.submit(requestOf(prompt, maxTokens), (event) => {
+      if (event.kind === 'tokens') {
+        tokenMs.push(performance.now() - startMs);
+        onToken?.(tokenMs.length);
+      }
+      if (event.kind === 'finished') resolve({ tokenMs });
+      if (event.kind === 'failed') reject(new Error(event.message));
+    });
+  });
+}
+
+function requestOf(prompt: Int32Array, maxTokens: number): GenerationRequest {
+  const sampling = {
+    ...{ temperature: 0, topP: 1, topK: 0, minP: 0, repetitionPenalty: 1, frequencyPenalty: 0, presencePenalty: 0 },
+    ...{ logitBias: [], seed: [0, 0] as const, topLogprobs: undefined, promptLogprobs: false },
+  };
+  const id = `borrow ${requests++}`;
+  return { id, prompt, maxTokens, sampling, stopTokenIds: [], priority: 0, salt: id };
+}
+
+/** Tokens that no one chose; another walk for each `kind`. */
+export function newPrompt(length: number, vocabSize: number, kind: number): Int32Array {
+  return Int32Array.from({ length }, (_, i) => ((i + 1) * (2 * kind + 7919) + length) % vocabSize);
+}
+
+/** Resolves when nobody has anything to do and nothing is lent. */
+async function atRest(port: InferencePort): Promise<void> {
+  const isBusy = () =>
+    port.instances().some(({ waiting, running, pages, lending }) => {
+      return waiting + running + pages.used + (lending?.lentBlocks ?? 0) > 0;
+    });
+  while (isBusy()) await sleep(5);
+}
+
+/** Of all instances: query rows out and partials in, and how long steps waited for these. */
+function remoteOf(port: InferencePort): { readonly bytes: number; readonly waitMs: number; readonly guestMs: number } {
+  let [bytes, waitMs, guestMs] = [0, 0, 0];
+  for (const { lending } of port.instances()) {
+    bytes += (lending?.remote.bytesOut ?? 0) + (lending?.remote.bytesIn ?? 0);
+    waitMs += (lending?.remote.waitSeconds ?? 0) * 1000;
+    guestMs += (lending?.guests.seconds ?? 0) * 1000;
+  }
+  return { bytes, waitMs, guestMs };
+}
+
+export interface SpeedOptions {
+  /** Instances whose pools hold a part of the context each, and one that holds all of it. */
+  readonly borrowing: InferencePort;
+  readonly alone: InferencePort;
+  readonly context: number;
+  readonly generate: number;
+  readonly repeats: number;
+  readonly vocabSize: number;
+  readonly onProgress: (line: string) => void;
+}
+
+/** One request that ends at the context given: medians of runs that take turns, `generate` tokens each. */
+export async function benchSpeed(options: SpeedOptions) {
+  const { borrowing, alone, context, generate, repeats, vocabSize, onProgress } = options;
+  const [own, borrowed]: [number[], number[]] = [[], []];
+  const [ownFirst, borrowedFirst]: [number[], number[]] = [[], []];
+  let spent = { bytes: 0, waitMs: 0, guestMs: 0 };
+  for (let i = 0; i < repeats; i++) {
+    const prompt = newPrompt(context - generate, vocabSize, i);
+    const big = await run(alone, prompt, generate);
+    const before = { bytes: 0, waitMs: 0, guestMs: 0 };
+    const spread = await run(borrowing, prompt, generate, (count) => {
+      if (count === 1) Object.assign(before, remoteOf(borrowing));
+    });
+    await atRest(borrowing);
+    const after = remoteOf(borrowing);
+    spent = {
+      bytes: spent.bytes + after.bytes - before.bytes,
+      waitMs: spent.waitMs + after.waitMs - before.waitMs,
+      guestMs: spent.guestMs + after.guestMs - before.guestMs,
+    };
+    own.push(tbtMs(big));
+    borrowed.push(tbtMs(spread));
+    ownFirst.push(big.tokenMs[0] ?? 0);
+    borrowedFirst.push(spread.tokenMs[0] ?? 0);
+    onProgress(`context ${context}: ${round(tbtMs(big))} ms a token alone, ${round(tbtMs(spread))} ms borrowing`);
+  }
+  const tokens = repeats * (generate - 1);
+  const [aloneMs, borrowingMs] = [median(own) ?? 0, median(borrowed) ?? 0];
+  return {
+    ...{ context, generate, aloneTokenMs: round(aloneMs), borrowingTokenMs: round(borrowingMs) },
+    speed: round(aloneMs / borrowingMs),
+    alonePrefillMs: round(median(ownFirst)),
+    borrowingPrefillMs: round(median(borrowedFirst)),
+    // A prompt's rows ask too: these are of the tokens that came after it.
+    waitMsPerToken: round(spent.waitMs / tokens),
+    guestMsPerToken: round(spent.guestMs / tokens),
+    remoteBytesPerToken: Math.round(spent.bytes / tokens),
+  };
+}
+
+function tbtMs({ tokenMs }: Run): number {
+  return ((tokenMs.at(-1) ?? 0) - (tokenMs[0] ?? 0)) / Math.max(1, tokenMs.length - 1);
+}
+
+export interface SettleOptions {
+  /** Two instances that take requests in turn, with settlements and without. */
+  readonly on: InferencePort;
+  readonly off: InferencePort;
+  /** Tokens that a pool holds. */
+  readonly pool: number;
+  readonly vocabSize: number;
+  readonly onProgress: (line: string) => void;
+}
+
+/**
+ * First one instance runs short beside a long request, then the other: both have memory of the other's when what filled them is gone. Remote
+ * bytes by the token of the long requests from then on.
+ */
+export async function benchSettle({ on, off, pool, vocabSize, onProgress }: SettleOptions) {
+  const withIt = await mixed(on, pool, vocabSize);
+  onProgress(`settling: ${Math.round(withIt.bytesPerToken)} remote bytes a token`);
+  const without = await mixed(off, pool, vocabSize);
+  onProgress(`not settling: ${Math.round(without.bytesPerToken)} remote bytes a token`);
+  return {
+    onBytesPerToken: Math.round(withIt.bytesPerToken),
+    offBytesPerToken: Math.round(without.bytesPerToken),
+    ratio: round(withIt.bytesPerToken / Math.max(1, without.bytesPerToken)),
+    settledBlocks: withIt.settledBlocks,
+  };
+}
+
+/** Shares of a pool: a long prompt and its output, a short one that fills what is left but for some blocks, and what the other instance gets. */
+async function mixed(port: InferencePort, pool: number, vocabSize: number) {
+  const part = (share: number) => Math.floor(pool * share);
+  const tokens = [0, 0];
+  let lastCount = 0;
+  const long = (kind: number) => {
+    let began: () => void = () => {};
+    const decodes = new Promise<void>((resolve) => {
+      began = resolve;
+    });
+    const ended = run(port, newPrompt(part(0.56), vocabSize, kind), part(0.42), (count) => {
+      tokens[kind] = count;
+      if (count === 1) began();
+    });
+    return { decodes, ended };
+  };
+  const short = (kind: number, share: number) => run(port, newPrompt(part(share), vocabSize, 10 + kind), part(0.07));
+  const skip = () => run(port, newPrompt(8, vocabSize, 20 + lastCount++), 1);
+  const first = long(0);
+  await first.decodes;
+  await skip();
+  const filler = short(0, 0.39);
+  await skip();
+  await filler;
+  await skip();
+  const second = long(1);
+  await second.decodes;
+  await skip();
+  await short(1, 0.16);
+  // Time for a cycle to be found and settled, with tokens still to come.
+  await sleep(400);
+  const [bytes, at] = [remoteOf(port).bytes, tokens[0] + tokens[1]];
+  await Promise.all([first.ended, second.ended]);
+  await atRest(port);
+  const settledBlocks = port.instances().reduce((sum, { lending }) => sum + (lending?.homeBlocks ?? 0), 0);
+  return { bytesPerToken: (remoteOf(port).bytes - bytes) / Math.max(1, tokens[0] + tokens[1] - at), settledBlocks };
+}
+
+export interface MoveOptions {
+  /** Instances that borrow, and one of the same size that does not. */
+  readonly borrowing: InferencePort;
+  readonly small: InferencePort;
+  /** Starts a bigger instance, weights and all; resolves when it serves. */
+  readonly openBigger: () => Promise<{ readonly port: InferencePort; readonly close: () => Promise<void> }>;
+  readonly pool: number;
+  /** Of the prompt's length, what is generated. */
+  readonly shares: readonly number[];
+  readonly vocabSize: number;
+  readonly onProgress: (line: string) => void;
+}
+
+/** A request that outgrows its instance in the middle of its output. */
+export async function benchMove({ borrowing, small, openBigger, pool, shares, vocabSize, onProgress }: MoveOptions) {
+  const rows = [];
+  const fits = Math.floor(pool / 32) * 32;
+  for (const [i, share] of shares.entries()) {
+    const length = Math.floor((0.97 * fits) / (1 + Math.min(...shares) / 2));
+    const output = Math.ceil(length * share);
+    const prompt = newPrompt(length, vocabSize, i);
+    const spread = await run(borrowing, prompt, output);
+    await atRest(borrowing);
+    const gaps = spread.tokenMs.slice(1).map((ms, j) => ms - spread.tokenMs[j]);
+    const usualMs = median(gaps) ?? 0;
+    const lostMs = Math.max(0.01, Math.max(...gaps, 0) - (percentile(gaps, 50) ?? 0));
+    const before = Math.min(output - 1, fits - length);
+    const own = await run(small, prompt, before);
+    const startMs = performance.now();
+    const bigger = await openBigger();
+    const loadMs = performance.now() - startMs;
+    try {
+      const goneOn = await run(bigger.port, newPrompt(length + before, vocabSize, i), output - before);
+      const movedMs = (own.tokenMs.at(-1) ?? 0) + loadMs + (goneOn.tokenMs.at(-1) ?? 0);
+      const borrowedMs = spread.tokenMs.at(-1) ?? 0;
+      rows.push({
+        ...{ prompt: length, output, usualTokenMs: round(usualMs), borrowLostMs: round(lostMs), loadMs: round(loadMs) },
+        // As if moving what was computed took no time.
+        lostRatio: round(loadMs / lostMs),
+        computeAgainMs: round(goneOn.tokenMs[0] ?? 0),
+        borrowingMs: round(borrowedMs),
+        movedMs: round(movedMs),
+        faster: round(movedMs / borrowedMs),
+      });
+    } finally {
+      await bigger.close();
+    }
+    onProgress(`output of ${share} of the prompt: ${round(lostMs)} ms lost borrowing, ${round(loadMs)} ms loading`);
+  }
+  return rows;
+}
