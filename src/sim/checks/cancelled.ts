@@ -10,6 +10,7 @@ const rememberedMax = 4096;
 export class Cancelled {
   /** (instances): by request, when its cancel was heard there. */
   readonly #heardUs: readonly Map<RequestId, number>[];
+  #any = false;
 
   constructor(instances: number) {
     this.#heardUs = Array.from({ length: instances }, () => new Map<RequestId, number>());
@@ -19,6 +20,7 @@ export class Cancelled {
   heard(nowUs: number, index: InstanceIndex, { roster, handOffs }: LengthInstance, id: RequestId): void {
     const heardUs = this.#heardUs[index];
     heardUs.set(id, nowUs);
+    this.#any = true;
     if (heardUs.size > rememberedMax) for (const oldest of heardUs.keys()) if (heardUs.delete(oldest)) break;
     if (handOffs.departures.has(id) || roster.has(id)) throw held(index, id);
     for (const awaited of handOffs.arrivals.awaited()) if (awaited === id) throw held(index, id);
@@ -31,6 +33,7 @@ export class Cancelled {
 
   /** It does not come back, and what others send for it ends when they hear so. @param latencyUs of a message, at most; infinite where some are lost */
   check(nowUs: number, instances: readonly LengthInstance[], network: Network, latencyUs: number): void {
+    if (!this.#any) return;
     for (const [index, { roster, handOffs }] of instances.entries()) {
       const heardUs = this.#heardUs[index];
       if (heardUs.size === 0) continue;

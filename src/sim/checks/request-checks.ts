@@ -19,8 +19,6 @@ export interface Checked {
   readonly inside: Inside;
 }
 
-/** Between looks at what takes longer to look at. */
-const lookUs = 50_000;
 /**
  * What an instance has lost is named no longer than so many silences, and what a message takes: after one and a quarter, as far as the
  * conductor looks, the instance is given up or has reported what is missing; after as many again that is known, or nothing is.
@@ -40,7 +38,6 @@ export class RequestChecks {
   readonly #lossless: boolean;
   /** What any request may wait for each token that was sent somewhere. */
   #tbtUsMin = Number.POSITIVE_INFINITY;
-  #nextUs = 0;
 
   constructor({ instances, faults }: Pick<SimulationConfig, 'instances' | 'faults'>, checked: Checked) {
     this.#checked = checked;
@@ -87,11 +84,9 @@ export class RequestChecks {
       throw new Error(`Requests broken: ${live} clients wait, ${conductor.accepted} requests are known`);
     const longestUs = faults?.longestUs ?? this.#latencyUs;
     this.#staleness.check((...block) => conductor.names(...block), staleSilences * this.#silentUs + longestUs);
-    if (nowUs < this.#nextUs) return;
-    this.#nextUs = nowUs + lookUs;
+    this.#cancelled.check(nowUs, instances, network, this.#lossless ? longestUs : Number.POSITIVE_INFINITY);
     this.#checkAges();
     checkWaits(instances);
-    this.#cancelled.check(nowUs, instances, network, this.#lossless ? longestUs : Number.POSITIVE_INFINITY);
   }
 
   /** A client hears the last of its request: all of it, or a refusal that its own figures bear out. */
