@@ -22,17 +22,19 @@ export async function startServer(flags: readonly string[], env: Record<string, 
   return { url, ...running };
 }
 
-/** An instance that has joined a cluster. @throws Error with its output when it ends before */
-export function startInstance(flags: readonly string[]): Promise<RunningProcess> {
-  return startCommand(['join', '--threads', '1', ...flags], /Joined as (\S+)/, {});
+/** An instance that has joined a cluster. @param within stands before the command @throws Error with its output when it ends before */
+export function startInstance(flags: readonly string[], within: readonly string[] = []): Promise<RunningProcess> {
+  return startCommand(['join', '--threads', '1', ...flags], /Joined as (\S+)/, {}, within);
 }
 
 async function startCommand(
   args: readonly string[],
   ready: RegExp,
   env: Record<string, string>,
+  within: readonly string[] = [],
 ): Promise<RunningProcess & { readonly said: string }> {
-  const child = spawn(process.execPath, [command, ...args], { env: { ...process.env, ...env } });
+  const [program = process.execPath, ...before] = [...within, process.execPath];
+  const child = spawn(program, [...before, command, ...args], { env: { ...process.env, ...env } });
   let output = '';
   const exited = new Promise<number | null>((resolve) => child.once('exit', resolve));
   const said = await new Promise<string>((resolve, reject) => {

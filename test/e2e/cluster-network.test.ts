@@ -1,0 +1,84 @@
+// An instance behind a link of its own, in a network namespace: pages and words cross it, it is slow, and it is cut.
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { loadNative } from '../../src/kernel/native.ts';
+import { NatsServer, natsInstalled } from '../live/bus/nats-server.ts';
+import { type Answer, health, idle, Stream } from './cluster.ts';
+import { NetworkLink } from './network-link.ts';
+import { metricSum, type RunningProcess, type RunningServer, startInstance, startServer, until } from './server.ts';
+
+const kinds = [1, 2, 3];
+const promptOf = (kind: number) =>
+  Array.from({ length: 500 }, (_, i) => `${kind}: ${(i * i + kind) % 97} and`).join(' ');
+const tokens = 40;
+
+const possible = loadNative() !== undefined && (natsInstalled || process.env.CI !== undefined);
+const link = possible ? NetworkLink.open() : undefined;
+if (link === undefined) {
+  it.skip('an instance behind a link: needs nats-server, the native kernels, and the right to make network namespaces', () => {});
+} else {
+  describe('an instance behind a link', { timeout: 60_000 }, () => {
+    let nats: NatsServer;
+    let gateway: RunningServer;
+    let expected: readonly Answer[] = [];
+    let landingPages = 0;
+    const running: RunningProcess[] = [];
+    const urlFrom = (host: string) => nats.url.replace('127.0.0.1', host);
+    const answers = (all: readonly Stream[]) => Promise.all(all.map(({ answer }) => answer));
+    let salts = 0;
+    const streams = () => {
+      const salt = String(++salts);
+      return kinds.map((kind) => new Stream(gateway, kind, tokens, { prompt: promptOf(kind), cache_salt: salt }));
+    };
+    const freeLandings = () => metricSum(gateway, 'kvasir_instance_landing_pages_free');
+    const whole = (instances: number) =>
+      until(
+        async () =>
+          (await health(gateway)) === instances && (await idle(gateway)) && (await freeLandings()) === landingPages,
+      );
+
+    beforeAll(async () => {
+      nats = await NatsServer.start('-js', '-a', '0.0.0.0');
+      const alone = await startServer(['--threads', '1']);
+      expected = await answers(
+        kinds.map((kind) => new Stream(alone, kind, tokens, { prompt: promptOf(kind), cache_salt: 'alone' })),
+      );
+      await alone.stop();
+      gateway = await startServer(['--nats', nats.url]);
+      const prefill = ['--nats', nats.url, '--name', 'p', '--role', 'prefill'];
+      const behind = ['--nats', urlFrom(link.here), '--name', 'd', '--role', 'decode', '--pages-host', link.there];
+      running.push(gateway, ...(await Promise.all([startInstance(prefill), startInstance(behind, link.within)])));
+      await until(async () => (await health(gateway)) === 2 && (await freeLandings()) > 0);
+      landingPages = await freeLandings();
+    });
+    afterAll(async () => {
+      for (const { process } of running) process.kill('SIGKILL');
+      await nats.stop();
+      link.close();
+    });
+
+    it('goes on with prompts whose pages cross it, slow as it is', async () => {
+      link.limit('200mbit');
+      expect(await answers(streams())).toEqual(expected);
+      await whole(2);
+      expect(await metricSum(gateway, 'kvasir_instance_sent_bytes_total')).toBeGreaterThan(0);
+    });
+
+    it('is given up when it is cut while pages cross it, and taken back when it is mended', async () => {
+      running.push(await startInstance(['--nats', nats.url, '--name', 'e', '--role', 'decode']));
+      await until(async () => (await health(gateway)) === 3);
+      await until(async () => (await freeLandings()) > landingPages);
+      landingPages = await freeLandings();
+      link.limit('50mbit');
+      const under = streams();
+      // What goes to the other one is through; of what crosses the link most is still to come.
+      await Promise.race(under.map(({ begun }) => begun));
+      link.cut(true);
+      expect(await answers(under)).toEqual(expected);
+      await until(async () => (await health(gateway)) === 2);
+      link.cut(false);
+      link.limit('1gbit');
+      await whole(3);
+      expect(await answers(streams())).toEqual(expected);
+    });
+  });
+}
