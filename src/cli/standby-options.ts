@@ -45,11 +45,16 @@ export function startUs(
 export function withStandby(options: StandbyOptions, instances: readonly InstanceSpec[]): readonly InstanceSpec[] {
   const standbys = instances.filter((spec) => spec.startUs !== undefined);
   if (standbys.length === 0) return instances;
+  if (instances.every(({ role }) => role !== 'mixed'))
+    throw new UsageError(`Cannot use --standby ${standbys.length}: no instance is mixed, and only those are outgrown`);
   if (options.borrow)
     throw new UsageError('Cannot use --standby with --borrow: what outgrows an instance moves or borrows');
   if (options.faults.length > 0)
     throw new UsageError('Cannot use --standby with --faults: starting is not simulated with faults');
-  const capacityTokens = Math.max(...standbys.map(({ machine }) => machine.blocks ?? machine.cost.kvCapacityTokens));
+  const capacities = standbys.map(
+    ({ machine: { cost, blockTokens } }) => cost.kvCapacityTokens - (cost.kvCapacityTokens % blockTokens),
+  );
+  const capacityTokens = Math.max(...capacities);
   return instances.map((spec) =>
     spec.role === 'mixed'
       ? { ...spec, machine: { ...spec.machine, migration: { mark: options.standbyMark, capacityTokens } } }

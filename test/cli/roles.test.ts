@@ -41,6 +41,28 @@ describe('what instances of a role are made of', () => {
     expect(price({ mixed: '2', tp: '16', mixedPricePerHour: '10' })).toBe(40);
   });
 
+  it('is not there yet where it is on standby: it starts, loads its weights, and is not paid for until then', async () => {
+    const flags = {
+      mixed: '1',
+      hardware: 'a100-80',
+      model: 'llama2-7b',
+      standby: '1',
+      standbyHardware: 'a100x8',
+      standbyTp: '2',
+    };
+    const [mixed, standby] = instanceSpecs(clusterOf({ ...flags, cacheBlocks: '10' }), false);
+    // 6,738 million weights of two bytes in matrices and embeddings, at a gigabyte a second.
+    expect([mixed?.startUs, standby?.startUs]).toEqual([undefined, 60_000_000 + 13_476_299]);
+    expect([mixed?.machine.blocks, standby?.machine.blocks]).toEqual([10, undefined]);
+    const [, warm] = instanceSpecs(clusterOf({ ...flags, startS: '1', weightLoadGbps: '800' }), false);
+    expect(warm?.startUs).toBe(1_000_000 + 134_763);
+    expect(pricePerHourOf(clusterOf(flags))).toBe(4);
+    await expect(simulate({ standby: '1' })).rejects.toThrow('Cannot use --standby 1: no instance is mixed');
+    const mixedOnly = { prefill: '0', decode: '0', mixed: '1', standby: '1' };
+    await expect(simulate({ ...mixedOnly, borrow: true })).rejects.toThrow('Cannot use --standby with --borrow');
+    await expect(simulate({ ...mixedOnly, faults: ['loss:ratio=0.1'] })).rejects.toThrow('--standby with --faults');
+  });
+
   it('over two machines has the memory, NICs and host memory of both, and all-reduces that are slower', () => {
     const [one] = instanceSpecs(clusterOf({ mixed: '1' }), false);
     const [two] = instanceSpecs(clusterOf({ mixed: '1', tp: '16' }), false);
