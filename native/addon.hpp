@@ -2,6 +2,7 @@
 #pragma once
 #include "addon_arguments.hpp"
 #include "block_store.hpp"
+#include "guest_door.hpp"
 #include "guest_room.hpp"
 #include "messenger.hpp"
 #include "program.hpp"
@@ -29,7 +30,8 @@ struct Registries {
   Registry<Landing> landings{"landing"};
   Registry<Messenger> messengers{"messenger"};
   Registry<BlockStore> block_stores{"block store"};
-  Registry<GuestRoom> guest_rooms{"guest room"};
+  Registry<Room> rooms{"guest room"};
+  Registry<GuestDoor> guest_doors{"guest door"};
   Registry<TcpReceiver> tcp_receivers{"tcp receiver"};
   Registry<TcpMessenger> tcp_messengers{"tcp messenger"};
 
@@ -38,7 +40,8 @@ struct Registries {
     tcp_receivers.forget_thread();
     messengers.forget_thread();
     block_stores.forget_thread();
-    guest_rooms.forget_thread();
+    guest_doors.forget_thread();
+    rooms.forget_thread();
     landings.forget_thread();
     landing_boards.forget_thread();
     programs.forget_thread();
@@ -53,6 +56,9 @@ Registries& registries();
 
 /** Reads `step` and `parcels (n, 3): layer, page, place` of what is to be sent. */
 std::vector<Parcel> parcels_argument(Arguments& in);
+/** Host and port; `least` 0 where any free port will do. */
+HostPort address_argument(Arguments& in, int least);
+HashKey key_argument(Arguments& in);
 Napi::Object counts_object(Napi::Env env, const MessengerCounts& counts);
 
 void bind_pools(Napi::Env env, Napi::Object exports);

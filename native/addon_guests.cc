@@ -2,6 +2,7 @@
 #include <napi.h>
 
 #include "addon.hpp"
+#include "far_room.hpp"
 
 namespace kvasir {
 namespace {
@@ -10,25 +11,54 @@ Napi::Value number(Napi::Env env, double value) { return Napi::Number::New(env, 
 
 std::vector<int32_t> list(const Span<int32_t>& span) { return std::vector<int32_t>(span.data, span.data + span.size); }
 
+/** A room whose pages are of this process. */
+std::shared_ptr<GuestRoom> own_room(Arguments& in) {
+  const int handle = in.handle("guest room");
+  auto room = std::dynamic_pointer_cast<GuestRoom>(registries().rooms.get(handle));
+  if (room == nullptr) throw std::runtime_error("Cannot use guest room: its pages are another process's: " + std::to_string(handle));
+  return room;
+}
+
 /** (team, pool) => room */
 Napi::Value bind_create_guest_room(Arguments& in, Napi::Env env) {
   auto team = registries().teams.get(in.handle("backend"));
   auto pool = registries().pools.get(in.handle("KV pool"));
-  return number(env, registries().guest_rooms.add(std::make_shared<GuestRoom>(std::move(team), std::move(pool))));
+  return number(env, registries().rooms.add(std::make_shared<GuestRoom>(std::move(team), std::move(pool))));
 }
 
 /** (room): whoever still holds it is refused */
 Napi::Value bind_free_guest_room(Arguments& in, Napi::Env env) {
   const int handle = in.handle("guest room");
-  const auto room = registries().guest_rooms.get(handle);
-  registries().guest_rooms.remove(handle);
+  const auto room = registries().rooms.get(handle);
+  registries().rooms.remove(handle);
   room->close();
   return env.Undefined();
 }
 
+/** (room, host, port, key) => door: where debtors of other processes reach the room; port 0: one that is free */
+Napi::Value bind_open_guest_door(Arguments& in, Napi::Env env) {
+  const auto room = own_room(in);
+  const HostPort address = address_argument(in, 0);
+  return number(env, registries().guest_doors.add(std::make_shared<GuestDoor>(room, room->layout(), address, key_argument(in))));
+}
+
+Napi::Value bind_guest_door_port(Arguments& in, Napi::Env env) { return number(env, registries().guest_doors.get(in.handle("guest door"))->port()); }
+
+Napi::Value bind_close_guest_door(Arguments& in, Napi::Env env) {
+  registries().guest_doors.remove(in.handle("guest door"));
+  return env.Undefined();
+}
+
+/** (pool, host, port, key) => room: the one behind a door of another process, over pages like the pool's */
+Napi::Value bind_reach_guest_room(Arguments& in, Napi::Env env) {
+  const auto pool = registries().pools.get(in.handle("KV pool"));
+  const HostPort address = address_argument(in, 1);
+  return number(env, registries().rooms.add(std::make_shared<FarRoom>(pool->layout, address, key_argument(in))));
+}
+
 /** (room, loan, blocks, pages (blocks, layers)) */
 Napi::Value bind_lend_blocks(Arguments& in, Napi::Env env) {
-  const auto room = registries().guest_rooms.get(in.handle("guest room"));
+  const auto room = own_room(in);
   const int loan = in.integer("loan", 0, INT32_MAX);
   const std::vector<int32_t> blocks = list(in.array<int32_t>("blocks"));
   room->lend(loan, blocks, list(in.array<int32_t>("pages")));
@@ -37,7 +67,7 @@ Napi::Value bind_lend_blocks(Arguments& in, Napi::Env env) {
 
 /** (room, loan, blocks): once it returns no guest work touches their pages */
 Napi::Value bind_take_back_blocks(Arguments& in, Napi::Env env) {
-  const auto room = registries().guest_rooms.get(in.handle("guest room"));
+  const auto room = own_room(in);
   const int loan = in.integer("loan", 0, INT32_MAX);
   room->take_back(loan, list(in.array<int32_t>("blocks")));
   return env.Undefined();
@@ -45,14 +75,14 @@ Napi::Value bind_take_back_blocks(Arguments& in, Napi::Env env) {
 
 /** (room, thousandths) */
 Napi::Value bind_set_guest_share(Arguments& in, Napi::Env env) {
-  const auto room = registries().guest_rooms.get(in.handle("guest room"));
+  const auto room = own_room(in);
   room->set_share(in.integer("thousandths", 0, 1000));
   return env.Undefined();
 }
 
 /** (room) => { queries, rows, refused, seconds, bytesIn, bytesOut } */
 Napi::Value bind_guest_counts(Arguments& in, Napi::Env env) {
-  const GuestRoomCounts counts = registries().guest_rooms.get(in.handle("guest room"))->counts();
+  const GuestRoomCounts counts = own_room(in)->counts();
   Napi::Object result = Napi::Object::New(env);
   result.Set("queries", static_cast<double>(counts.queries));
   result.Set("rows", static_cast<double>(counts.rows));
@@ -79,6 +109,10 @@ Napi::Value bind_remote_counts(Arguments& in, Napi::Env env) {
 void bind_guests(Napi::Env env, Napi::Object exports) {
   bind<bind_create_guest_room>(env, exports, "createGuestRoom");
   bind<bind_free_guest_room>(env, exports, "freeGuestRoom");
+  bind<bind_open_guest_door>(env, exports, "openGuestDoor");
+  bind<bind_guest_door_port>(env, exports, "guestDoorPort");
+  bind<bind_close_guest_door>(env, exports, "closeGuestDoor");
+  bind<bind_reach_guest_room>(env, exports, "reachGuestRoom");
   bind<bind_lend_blocks>(env, exports, "lendBlocks");
   bind<bind_take_back_blocks>(env, exports, "takeBackBlocks");
   bind<bind_set_guest_share>(env, exports, "setGuestShare");

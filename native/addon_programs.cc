@@ -69,7 +69,7 @@ RemoteKeysView read_remote(Arguments& in) {
   keys.sequence = in.integer("remote.sequence", 0, INT32_MAX);
   keys.group = in.integer("remote.group", 0, INT32_MAX);
   keys.first_block = in.integer("remote.firstBlock", 0, INT32_MAX);
-  keys.room = registries().guest_rooms.find(in.handle("remote.room"));
+  keys.room = registries().rooms.find(in.handle("remote.room"));
   keys.loan = in.integer("remote.loan", 0, INT32_MAX);
   keys.blocks = in.array<int32_t>("remote.blocks");
   return keys;

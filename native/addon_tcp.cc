@@ -7,25 +7,9 @@
 namespace kvasir {
 namespace {
 
-constexpr int kPortMax = 65535;
 constexpr int kFrameBytesMax = 1 << 26;
 
 Napi::Value number(Napi::Env env, double value) { return Napi::Number::New(env, value); }
-
-HostPort read_address(Arguments& in, int port_least) {
-  HostPort address;
-  address.host = in.text("host");
-  address.port = in.integer("port", port_least, kPortMax);
-  return address;
-}
-
-HashKey read_key(Arguments& in) {
-  const Span<uint8_t> bytes = in.array<uint8_t>("key");
-  HashKey key;
-  if (bytes.size != key.size()) throw std::runtime_error("Cannot use the cluster's key: it has " + std::to_string(bytes.size) + " bytes, not 32");
-  std::copy(bytes.data, bytes.data + bytes.size, key.begin());
-  return key;
-}
 
 /** number, key as text, places */
 RemoteLanding read_landing(Arguments& in) {
@@ -39,8 +23,8 @@ RemoteLanding read_landing(Arguments& in) {
 /** (pool, host, port, key) => receiver; port 0: one that is free */
 Napi::Value bind_create_receiver(Arguments& in, Napi::Env env) {
   const auto pool = registries().pools.get(in.handle("KV pool"));
-  const HostPort address = read_address(in, 0);
-  return number(env, registries().tcp_receivers.add(std::make_shared<TcpReceiver>(pool, address, read_key(in))));
+  const HostPort address = address_argument(in, 0);
+  return number(env, registries().tcp_receivers.add(std::make_shared<TcpReceiver>(pool, address, key_argument(in))));
 }
 
 Napi::Value bind_receiver_port(Arguments& in, Napi::Env env) { return number(env, registries().tcp_receivers.get(in.handle("tcp receiver"))->port()); }
@@ -77,7 +61,7 @@ Napi::Value bind_free_receiver(Arguments& in, Napi::Env env) {
 /** (pool, key, frameBytes, giveUpMs) => messenger */
 Napi::Value bind_create_tcp_messenger(Arguments& in, Napi::Env env) {
   const auto pool = registries().pools.get(in.handle("KV pool"));
-  const HashKey key = read_key(in);
+  const HashKey key = key_argument(in);
   const auto frame_bytes = static_cast<size_t>(in.integer("frameBytes", 1, kFrameBytesMax));
   const int give_up_ms = in.integer("giveUpMs", 0, INT32_MAX);
   return number(env, registries().tcp_messengers.add(std::make_shared<TcpMessenger>(pool, key, frame_bytes, give_up_ms)));
@@ -86,7 +70,7 @@ Napi::Value bind_create_tcp_messenger(Arguments& in, Napi::Env env) {
 /** (messenger, host, port, landing, its key, its places, step, parcels (n, 3): layer, page, place, last) */
 Napi::Value bind_send_pages_over_tcp(Arguments& in, Napi::Env env) {
   const auto messenger = registries().tcp_messengers.get(in.handle("tcp messenger"));
-  const HostPort address = read_address(in, 1);
+  const HostPort address = address_argument(in, 1);
   const RemoteLanding landing = read_landing(in);
   const std::vector<Parcel> parcels = parcels_argument(in);
   messenger->send(address, landing, parcels, in.integer("last", 0, 1) == 1);
@@ -96,7 +80,7 @@ Napi::Value bind_send_pages_over_tcp(Arguments& in, Napi::Env env) {
 /** (messenger, host, port, landing, its key, its places): once it returns nothing is read for it any more */
 Napi::Value bind_stop_sending_over_tcp(Arguments& in, Napi::Env env) {
   const auto messenger = registries().tcp_messengers.get(in.handle("tcp messenger"));
-  const HostPort address = read_address(in, 1);
+  const HostPort address = address_argument(in, 1);
   messenger->stop(address, read_landing(in));
   return env.Undefined();
 }
@@ -134,6 +118,21 @@ Napi::Value bind_bench_sockets(Arguments& in, Napi::Env env) {
 }
 
 }  // namespace
+
+HostPort address_argument(Arguments& in, int port_least) {
+  HostPort address;
+  address.host = in.text("host");
+  address.port = in.integer("port", port_least, 65535);
+  return address;
+}
+
+HashKey key_argument(Arguments& in) {
+  const Span<uint8_t> bytes = in.array<uint8_t>("key");
+  HashKey key;
+  if (bytes.size != key.size()) throw std::runtime_error("Cannot use the cluster's key: it has " + std::to_string(bytes.size) + " bytes, not 32");
+  std::copy(bytes.data, bytes.data + bytes.size, key.begin());
+  return key;
+}
 
 void bind_tcp(Napi::Env env, Napi::Object exports) {
   bind<bind_create_receiver>(env, exports, "createReceiver");

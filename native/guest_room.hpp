@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "guest_serving.hpp"
+#include "room.hpp"
 #include "team.hpp"
 
 namespace kvasir {
@@ -44,10 +45,10 @@ class LentBlocks {
  * Computes with the team's threads while no step runs on them, else alone: then for no more than its share of a core's time, unless the step waits
  * for guests of its own. Small queries go first: a row that decodes does not wait behind a prompt.
  */
-class GuestRoom {
+class GuestRoom final : public Room {
  public:
   GuestRoom(std::shared_ptr<Team> team, std::shared_ptr<KvPool> pool);
-  ~GuestRoom() { close(); }
+  ~GuestRoom() override { close(); }
   GuestRoom(const GuestRoom&) = delete;
   GuestRoom& operator=(const GuestRoom&) = delete;
 
@@ -56,10 +57,9 @@ class GuestRoom {
   void take_back(int loan, const std::vector<int32_t>& blocks);
   void set_share(int thousandths) { share_.store(thousandths, std::memory_order_relaxed); }
   GuestRoomCounts counts() const;
-  /** From any thread. It will be answered or refused, soon or late; never neither, unless it is dropped. */
-  void post(std::shared_ptr<GuestQuery> query);
-  /** Refuses what is open and what comes. */
-  void close();
+  const KvLayout& layout() const { return pool_->layout; }
+  void post(std::shared_ptr<GuestQuery> query) override;
+  void close() override;
 
  private:
   using Servings = std::vector<std::shared_ptr<GuestServing>>;

@@ -131,8 +131,8 @@ bool RemoteAttention::all_over(Group& group, const Wave& wave) {
 void RemoteAttention::await(Group& group, const Wave& wave, const RemoteCall& call) {
   const auto begin = Clock::now();
   std::vector<bool> heard(wave.ask_end - wave.ask, false);
-  std::vector<std::pair<GuestRoom*, Clock::time_point>> answers;  // the last of each room
-  const auto last_answer = [&](GuestRoom* room) -> Clock::time_point& {
+  std::vector<std::pair<Room*, Clock::time_point>> answers;  // the last of each room
+  const auto last_answer = [&](Room* room) -> Clock::time_point& {
     for (auto& [known, at] : answers)
       if (known == room) return at;
     return answers.emplace_back(room, begin).second;

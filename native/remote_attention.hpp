@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "attention_pieces.hpp"
-#include "guest_room.hpp"
+#include "room.hpp"
 #include "step.hpp"
 #include "team.hpp"
 
@@ -42,7 +42,7 @@ class RemoteAttention {
 
   /** Neighbouring keys of a sequence in one room: ranges [first, end), of remote keys [keys, keys_end) of the step. */
   struct Stretch {
-    std::shared_ptr<GuestRoom> room;
+    std::shared_ptr<Room> room;
     int first, end;
     size_t keys, keys_end;
   };
@@ -55,7 +55,7 @@ class RemoteAttention {
   /** What one room is asked for the rows of a root. */
   struct Ask {
     int root;
-    std::shared_ptr<GuestRoom> room;
+    std::shared_ptr<Room> room;
     std::vector<GuestKeys> keys;
     std::vector<int32_t> blocks;
     std::vector<GuestNode> nodes;

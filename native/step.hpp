@@ -17,12 +17,12 @@ struct Span {
   T operator[](size_t i) const { return data[i]; }
 };
 
-class GuestRoom;
+class Room;
 
 /** Mirrors RemoteKeys. */
 struct RemoteKeysView {
   int sequence, group, first_block;
-  std::shared_ptr<GuestRoom> room;  // null: there is none of that number
+  std::shared_ptr<Room> room;  // null: there is none of that number
   int loan;
   Span<int32_t> blocks;
 };

@@ -80,6 +80,11 @@ export interface NativeModule {
   benchSockets(from: number, to: number, chunkBytes: number, pages: number): number;
   createGuestRoom(team: number, pool: number): number;
   freeGuestRoom(room: number): void;
+  /** `host` and `port` to listen at; 32 bytes of key. */
+  openGuestDoor(room: number, host: string, port: number, key: Uint8Array): number;
+  guestDoorPort(door: number): number;
+  closeGuestDoor(door: number): void;
+  reachGuestRoom(pool: number, host: string, port: number, key: Uint8Array): number;
   lendBlocks(room: number, loan: number, blocks: Int32Array, pages: Int32Array): void;
   takeBackBlocks(room: number, loan: number, blocks: Int32Array): void;
   setGuestShare(room: number, thousandths: number): void;

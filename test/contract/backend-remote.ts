@@ -6,7 +6,7 @@ import type { Backend } from '../../src/kernel/backend.ts';
 import { counterUniform } from '../../src/util/counter-random.ts';
 import { away, pageTokens, type RemoteKeys, rangeTokens } from '../../src/util/step.ts';
 import { attentionScene, type ScoreRules } from './backend-attention.ts';
-import { expectSameBits, play, resultOf, type Scene, type SceneRoom } from './scene.ts';
+import { expectSameBits, play, type Reach, resultOf, type Scene, type SceneRoom, type Wanted } from './scene.ts';
 
 const rangeBlocks = rangeTokens / pageTokens;
 
@@ -103,7 +103,8 @@ function placementOf(seed: number, rooms: number): Placement {
   };
 }
 
-export function testRemoteKeys(backend: Backend, numRuns = 8): void {
+export function testRemoteKeys(backend: Backend, numRuns = 8, reach?: Reach): void {
+  const playRemote = (scene: Scene, wanted: Wanted) => play(backend, scene, wanted, undefined, reach);
   test('attention over ranges dealt to rooms has the bits of one pool, statistics too', () => {
     fc.assert(
       fc.property(
@@ -113,7 +114,7 @@ export function testRemoteKeys(backend: Backend, numRuns = 8): void {
           const whole = attentionScene(shape, kvType, sequences, seed, stats, rulesOf(rule, shape.heads));
           const read = { buffers: stats ? [1, 2, 3] : [1] };
           const wanted = play(backend, whole, read);
-          const got = play(backend, lendOut(whole, rooms, placementOf(seed, rooms)), read);
+          const got = playRemote(lendOut(whole, rooms, placementOf(seed, rooms)), read);
           expect(resultOf(got).unanswered).toEqual(new Int32Array(0));
           for (const [i, values] of wanted.buffers.entries())
             expectSameBits(got.buffers[i], values, ['o', 'max', 'sum'][i]);
@@ -139,7 +140,7 @@ export function testRemoteKeys(backend: Backend, numRuns = 8): void {
     const [first, second] = lent.step.remote;
     for (const change of [{ loan: 9 }, { blocks: first.blocks.map((block) => block + 1) }]) {
       const step = { ...lent.step, remote: [{ ...first, ...change }, second] };
-      const got = play(backend, { ...lent, step }, { buffers: [1] });
+      const got = playRemote({ ...lent, step }, { buffers: [1] });
       expect(resultOf(got).unanswered).toEqual(Int32Array.of(0));
       expectSameBits(got.buffers[0].slice(3 * 64), wanted.slice(3 * 64), 'the other sequence');
     }
@@ -159,8 +160,8 @@ export function testRemoteKeys(backend: Backend, numRuns = 8): void {
       [[first], /not at home/],
     ];
     for (const [remote, message] of refused)
-      expect(() => play(backend, { ...lent, step: { ...lent.step, remote } }, {})).toThrow(message);
+      expect(() => playRemote({ ...lent, step: { ...lent.step, remote } }, {})).toThrow(message);
     const home = { ...lent.step, groups: whole.step.groups };
-    expect(() => play(backend, { ...lent, step: home }, {})).toThrow(/at home/);
+    expect(() => playRemote({ ...lent, step: home }, {})).toThrow(/at home/);
   });
 }

@@ -1,7 +1,8 @@
 // A scene: a small program with its weights, pages and step, which any backend can play; what it leaves is compared.
 import { expect } from 'vitest';
 import type { BufferId, BufferSpec, KvType, Op } from '../../src/graph/program.ts';
-import type { Backend, LinearSpec, StepOutcome } from '../../src/kernel/backend.ts';
+import type { Backend, KvPoolHandle, LinearSpec, StepOutcome } from '../../src/kernel/backend.ts';
+import type { GuestRoomHandle } from '../../src/kernel/guests.ts';
 import { counterUniform } from '../../src/util/counter-random.ts';
 import { type LayerGroup, pageTokens, type Step, type StepResult } from '../../src/util/step.ts';
 
@@ -33,6 +34,15 @@ export interface SceneRoom {
   }[];
 }
 
+/** How a debtor reaches a room: the handle that it names, until it is closed. */
+export type Reach = (
+  backend: Backend,
+  pool: KvPoolHandle,
+  room: GuestRoomHandle,
+) => { readonly room: GuestRoomHandle; readonly close: () => void };
+
+const inProcess: Reach = (_, __, room) => ({ room, close: () => {} });
+
 export interface Wanted {
   readonly buffers?: readonly BufferId[];
   readonly pages?: readonly number[];
@@ -48,7 +58,13 @@ const contextMax = 4096;
 const noAbort = new Int32Array(1);
 
 /** Runs the scene on a backend that is left as it was, and reads back what is wanted. */
-export function play(backend: Backend, scene: Scene, wanted: Wanted, abort: Int32Array = noAbort): Played {
+export function play(
+  backend: Backend,
+  scene: Scene,
+  wanted: Wanted,
+  abort: Int32Array = noAbort,
+  reach: Reach = inProcess,
+): Played {
   const linears = (scene.linears ?? []).map(({ spec, segments }) => {
     const linear = backend.createLinear(spec);
     for (const [segment, bytes] of segments.entries()) {
@@ -61,7 +77,8 @@ export function play(backend: Backend, scene: Scene, wanted: Wanted, abort: Int3
   const pool = backend.createKvPool({ type, ...(scene.kv ?? { kvHeads: 1, headDim: 1, pages: 1 }) });
   for (const [page, values] of (scene.pages ?? []).entries()) backend.writePage(pool, page, values);
   const rooms = (scene.rooms ?? []).map((room) => openRoom(backend, scene, room));
-  const remote = scene.step.remote.map((keys) => ({ ...keys, room: rooms[keys.room].room }));
+  const ways = rooms.map(({ pool, room }) => reach(backend, pool, room));
+  const remote = scene.step.remote.map((keys) => ({ ...keys, room: ways[keys.room].room }));
   const rows = { token: scene.step.tokens.length, logit: scene.step.logitRows.length };
   const { buffers, ops, logits } = scene;
   const program = backend.createProgram(
@@ -80,6 +97,7 @@ export function play(backend: Backend, scene: Scene, wanted: Wanted, abort: Int3
     };
   } finally {
     backend.freeProgram(program);
+    for (const way of ways) way.close();
     for (const { room, pool } of rooms) {
       backend.freeGuestRoom(room);
       backend.freeKvPool(pool);

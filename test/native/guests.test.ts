@@ -9,6 +9,13 @@ import { root } from '../../scripts/root.mjs';
 const sources = [
   ...[
     'guest_room',
+    'guest_door',
+    'guest_frames',
+    'far_room',
+    'tcp_frames',
+    'tcp_socket',
+    'checksum',
+    'keyed_hash',
     'remote_attention',
     'remote_plan',
     'kv_pool',

@@ -1,11 +1,14 @@
 // Guest rooms under fire, for a thread sanitizer: steps with remote keys while creditors take blocks back, write to them, lend them again, run steps of
-// their own and change their share. Arguments: rounds. Ends with 1 where an answered row has other bits than those of one pool.
+// their own and change their share; rooms are asked directly and over tcp. Arguments: rounds. Ends with 1 where an answered row has other bits than those of one pool.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <random>
 
+#include "far_room.hpp"
+#include "guest_door.hpp"
+#include "guest_room.hpp"
 #include "remote_attention.hpp"
 
 using namespace kvasir;
@@ -28,10 +31,21 @@ struct Creditor {
   std::shared_ptr<Team> team = std::make_shared<Team>(Isa::portable, 2);
   std::shared_ptr<KvPool> pool;
   GuestRoom room;
+  GuestDoor door;
+  std::shared_ptr<FarRoom> far;  // the room as seen from behind its door
 
-  explicit Creditor(const KvLayout& layout) : pool(std::make_shared<KvPool>(Isa::portable, layout, kBlocks)), room(team, pool) {
+  explicit Creditor(const KvLayout& layout)
+      : pool(std::make_shared<KvPool>(Isa::portable, layout, kBlocks)),
+        room(team, pool),
+        door({std::shared_ptr<void>(), &room}, layout, {"127.0.0.1", 0}, key()),
+        far(std::make_shared<FarRoom>(layout, HostPort{"127.0.0.1", door.port()}, key())) {
     for (int block = 0; block < kBlocks; block++) fill(*pool, block, block);
     lend(0, kRanges);
+  }
+  static HashKey key() {
+    HashKey key;
+    key.fill(7);
+    return key;
   }
   static std::vector<int32_t> blocks(int first_range, int ranges) {
     std::vector<int32_t> all;
@@ -102,7 +116,7 @@ struct Debtor {
   }
 
   /** Runs a step of a few layers; `rooms` has one for each range, or none for those at home. Returns false where answered rows differ. */
-  bool step(const std::vector<std::shared_ptr<GuestRoom>>& rooms, bool& unanswered) {
+  bool step(const std::vector<std::shared_ptr<Room>>& rooms, bool& unanswered) {
     away_blocks = pages;
     StepView view;
     view.row_start = {row_start, 3};
@@ -131,7 +145,8 @@ struct Debtor {
 };
 
 /** Its owner keeps it. */
-std::shared_ptr<GuestRoom> room_of(Creditor& creditor) { return {std::shared_ptr<void>(), &creditor.room}; }
+std::shared_ptr<Room> room_of(Creditor& creditor) { return {std::shared_ptr<void>(), &creditor.room}; }
+std::shared_ptr<Room> room_of(Creditor& creditor, bool far) { return far ? creditor.far : room_of(creditor); }
 
 int run(int rounds) {
   Debtor debtor(std::chrono::seconds(20)), hasty(std::chrono::milliseconds(30));
@@ -145,10 +160,10 @@ int run(int rounds) {
   };
 
   const auto deal = [&](std::mt19937& chance) {
-    std::vector<std::shared_ptr<GuestRoom>> rooms;
+    std::vector<std::shared_ptr<Room>> rooms;
     for (int range = 0; range < kRanges; range++) {
       const unsigned place = chance() % (kRooms + 1);
-      rooms.push_back(place == kRooms ? nullptr : room_of(*creditors[place]));
+      rooms.push_back(place == kRooms ? nullptr : room_of(*creditors[place], chance() % 2 == 0));
     }
     return rooms;
   };
@@ -159,7 +174,7 @@ int run(int rounds) {
   // A creditor whose own step never ends, and that gives guests no share then, answers nothing.
   creditors[0]->room.set_share(0);
   creditors[0]->team->turn.take();
-  const std::vector<std::shared_ptr<GuestRoom>> first = {room_of(*creditors[0]), room_of(*creditors[1]), nullptr, nullptr};
+  const std::vector<std::shared_ptr<Room>> first = {room_of(*creditors[0]), room_of(*creditors[1]), nullptr, nullptr};
   expect(hasty.step(first, unanswered) && unanswered, "a room that answers nothing fails its sequence alone");
   creditors[0]->team->turn.give();
   creditors[0]->room.set_share(300);
@@ -170,7 +185,7 @@ int run(int rounds) {
     owners.emplace_back([&, i] {
       std::mt19937 own(i + 10);
       while (!over) {
-        if (own() % 2 == 0) creditors[i]->recall(static_cast<int>(own() % kRanges));
+        if (own() % 8 == 0) creditors[i]->recall(static_cast<int>(own() % kRanges));
         creditors[i]->step(static_cast<int>(own() % 6));
         creditors[i]->room.set_share(static_cast<int>(own() % 11) * 100);
         std::this_thread::yield();
@@ -178,7 +193,7 @@ int run(int rounds) {
     });
   }
   std::thread impatient([&] {
-    for (std::mt19937 own(5); !over; std::this_thread::sleep_for(std::chrono::milliseconds(own() % 50))) {
+    for (std::mt19937 own(5); !over; std::this_thread::sleep_for(std::chrono::milliseconds(own() % 120))) {
       __atomic_store_n(&debtor.abort, 1, __ATOMIC_RELAXED);
       std::this_thread::yield();
       __atomic_store_n(&debtor.abort, 0, __ATOMIC_RELAXED);
@@ -197,10 +212,11 @@ int run(int rounds) {
   // A room that is closed while it is asked refuses; a number without a room likewise.
   for (int round = 0; round < 5; round++) {
     auto dying = std::make_unique<Creditor>(debtor.layout);
-    const std::vector<std::shared_ptr<GuestRoom>> rooms = {room_of(*dying), room_of(*dying), nullptr, room_of(*creditors[1])};
-    std::thread closes([&] { dying->room.close(); });
+    const std::vector<std::shared_ptr<Room>> rooms = {room_of(*dying), room_of(*dying, round % 2 == 0), nullptr, room_of(*creditors[1])};
+    std::thread closes([&] { (round % 3 == 0 ? room_of(*dying, true) : room_of(*dying))->close(); });
     expect(debtor.step(rooms, unanswered), "a room that is closed while it is asked");
     closes.join();
+    dying->room.close();
     expect(debtor.step(rooms, unanswered) && unanswered, "a room that is closed refuses");
   }
   creditors[1]->room.set_share(1000);

@@ -1,0 +1,123 @@
+// Two threads: one asks, one hears.
+#include "far_room.hpp"
+
+#include <utility>
+
+#include "spin.hpp"
+
+namespace kvasir {
+namespace {
+
+constexpr int kConnectMs = 1000;
+constexpr int kStallMs = 20000;  // between the parts of one frame
+
+}  // namespace
+
+FarRoom::FarRoom(const KvLayout& layout, HostPort address, const HashKey& key)
+    : layout_(layout), address_(std::move(address)), key_(key), thread_([this] { serve(); }) {}
+
+void FarRoom::close() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (std::exchange(closed_, true)) return;
+  }
+  ended_ = true;
+  bell_.ring();
+  thread_.join();
+}
+
+void FarRoom::post(std::shared_ptr<GuestQuery> query) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!closed_) waiting_.push_back(std::exchange(query, nullptr));
+  }
+  if (query != nullptr) query->end(GuestQuery::State::refused);
+  bell_.ring();
+}
+
+void FarRoom::serve() {
+  while (!ended_) {
+    const uint32_t seen = bell_.rung();
+    if (broken_) disconnect();
+    if (!send_next() && !ended_ && !spin([&] { return bell_.rung() != seen; })) bell_.wait(seen);
+  }
+  disconnect();
+}
+
+/** False where nothing waits to be sent. */
+bool FarRoom::send_next() {
+  std::shared_ptr<GuestQuery> query;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (waiting_.empty()) return false;
+  }
+  if (!socket_.is_open() && !connect()) {
+    refuse_all();
+    return true;
+  }
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    query = std::move(waiting_.front());
+    waiting_.pop_front();
+    asked_[++sequence_] = query;
+  }
+  if (!send_query(socket_, *query, sequence_, in_milliseconds(kStallMs), ended_)) broken_ = true;
+  return true;
+}
+
+bool FarRoom::connect() {
+  socket_ = connect_to(address_, in_milliseconds(kConnectMs), ended_);
+  if (!socket_.is_open()) return false;
+  if (greet_as_sender(socket_, key_, layout_, in_milliseconds(kConnectMs), ended_) != Greeting::done) {
+    socket_ = Socket();
+    return false;
+  }
+  sequence_ = 0;
+  broken_ = false;
+  ears_ = std::thread([this] { hear(); });
+  return true;
+}
+
+void FarRoom::hear() {
+  AnswerHeader header;
+  while (!broken_ && receive_answer_header(socket_, header, broken_)) {
+    std::shared_ptr<GuestQuery> query;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      const auto found = asked_.find(header.sequence);
+      if (found == asked_.end()) break;
+      query = found->second;
+    }
+    if (!receive_partials(socket_, header, *query, in_milliseconds(kStallMs), broken_)) break;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      asked_.erase(header.sequence);
+    }
+    query->end(header.answered != 0 ? GuestQuery::State::answered : GuestQuery::State::refused);
+  }
+  broken_ = true;
+  bell_.ring();
+}
+
+void FarRoom::disconnect() {
+  broken_ = true;
+  socket_.cut();
+  if (ears_.joinable()) ears_.join();
+  socket_ = Socket();
+  broken_ = false;
+  refuse_all();
+}
+
+void FarRoom::refuse_all() {
+  std::unordered_map<uint32_t, std::shared_ptr<GuestQuery>> asked;
+  std::deque<std::shared_ptr<GuestQuery>> waiting;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    asked.swap(asked_);
+    waiting.swap(waiting_);
+  }
+  for (const auto& [sequence, query] : asked) query->end(GuestQuery::State::refused);
+  for (const auto& query : waiting) query->end(GuestQuery::State::refused);
+}
+
+}  // namespace kvasir
