@@ -14,17 +14,24 @@ const leaveMs = 5_000;
 /** What a child tells its parent once it has joined. */
 export interface JoinedMessage {
   readonly joined: InstanceDescription;
+  readonly life: number;
+}
+
+interface Watcher {
+  readonly log: (line: string) => void;
+  /** One that had joined is no more. */
+  readonly died: (name: string, life: number) => void;
 }
 
 export class ChildInstances {
   readonly #children: Child[];
 
-  constructor(nats: string, options: ServeOptions, instances: readonly InstanceOptions[], log: (line: string) => void) {
+  constructor(nats: string, options: ServeOptions, instances: readonly InstanceOptions[], watcher: Watcher) {
     this.#children = instances.map((own, i) => {
       const name = `${hostname()
         .replace(/[^\w-]/g, '-')
         .slice(0, 40)}-${process.pid}-${i}`;
-      return new Child(name, flagsOf(options, own, instances.length), { KVASIR_NATS: nats }, log);
+      return new Child(name, flagsOf(options, own, instances.length), { KVASIR_NATS: nats }, watcher);
     });
   }
 
@@ -54,22 +61,17 @@ class Child {
   readonly #name: string;
   readonly #flags: readonly string[];
   readonly #env: Readonly<Record<string, string>>;
-  readonly #log: (line: string) => void;
+  readonly #watcher: Watcher;
   #process: ChildProcess | undefined;
   readonly #backoff = new Backoff();
   #timer: NodeJS.Timeout | undefined;
   #closing = false;
 
-  constructor(
-    name: string,
-    flags: readonly string[],
-    env: Readonly<Record<string, string>>,
-    log: (line: string) => void,
-  ) {
+  constructor(name: string, flags: readonly string[], env: Readonly<Record<string, string>>, watcher: Watcher) {
     this.#name = name;
     this.#flags = flags;
     this.#env = env;
-    this.#log = log;
+    this.#watcher = watcher;
     this.joined = new Promise((resolve, reject) => this.#start(resolve, reject));
     // Whoever awaits it sees the failure; nobody else has to.
     this.joined.catch(() => {});
@@ -90,7 +92,7 @@ class Child {
   /** @param failed it has ended before it joined, and nobody has heard of it yet */
   #start(joined: (description: InstanceDescription) => void, failed?: (error: Error) => void): void {
     const startedMs = Date.now();
-    let joins = false;
+    let life: number | undefined;
     const child = spawn(process.execPath, [command, 'join', '--name', this.#name, ...this.#flags], {
       env: { ...process.env, ...this.#env },
       // Over the channel it hears when this process is no more.
@@ -100,22 +102,24 @@ class Child {
     });
     this.#process = child;
     child.once('message', (message: JoinedMessage) => {
-      joins = true;
-      this.#log(`Instance ${this.#name} has joined as process ${child.pid}`);
+      life = message.life;
+      this.#watcher.log(`Instance ${this.#name} has joined as process ${child.pid}`);
       joined(message.joined);
     });
     child.once('exit', (code, signal) => {
       this.#process = undefined;
+      if (life !== undefined) this.#watcher.died(this.#name, life);
       if (this.#closing) return;
       const end = `Instance ${this.#name} has ended with ${signal ?? `code ${code}`}`;
-      if (!joins && failed !== undefined) failed(new Error(`Cannot serve: ${end}: the line above says why`));
+      if (life === undefined && failed !== undefined)
+        failed(new Error(`Cannot serve: ${end}: the line above says why`));
       else this.#startLater(end, Date.now() - startedMs);
     });
   }
 
   #startLater(end: string, livedMs: number): void {
     const delayMs = this.#backoff.next(livedMs);
-    this.#log(`${end}: it is started anew in ${delayMs / 1000} s`);
+    this.#watcher.log(`${end}: it is started anew in ${delayMs / 1000} s`);
     this.#timer = setTimeout(() => this.#start(() => {}), delayMs);
   }
 }

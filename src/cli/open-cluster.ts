@@ -6,6 +6,7 @@ import type { Bus } from '../live/bus/bus.ts';
 import { connectNats } from '../live/bus/nats-bus.ts';
 import { ClusterGateway } from '../live/cluster-gateway.ts';
 import { type JoinedInstance, joinCluster } from '../live/join.ts';
+import { sayFarewell } from '../live/station.ts';
 import { openModel } from '../weights/open-model.ts';
 import type { ModelFiles } from '../weights/types.ts';
 import { blockRoot } from './block-root.ts';
@@ -21,6 +22,8 @@ const requestTimeoutSDefault = 600;
 
 export interface GatewayMember extends TextSide {
   readonly cluster: ClusterGateway;
+  /** That start of an instance has died: nobody has to wait for silence. */
+  died(name: string, life: number): void;
 }
 
 /** @throws Error in one line when the server cannot be reached, or the cluster has another model */
@@ -40,12 +43,16 @@ export function openClusterGateway(nats: string, options: ServeOptions): Promise
       cluster.close();
       await Promise.all([bus.close(), text.close()]);
     };
-    return { ...text, cluster, close };
+    const died = (name: string, life: number): void => {
+      for (const kind of ['instance', 'prefill', 'decode'] as const) sayFarewell(bus, kind, name, life);
+    };
+    return { ...text, cluster, died, close };
   });
 }
 
 export interface InstanceMember extends JoinedInstance {
   readonly name: string;
+  readonly life: number;
   readonly modelId: string;
 }
 
@@ -67,7 +74,7 @@ export function openClusterInstance(nats: string, options: JoinOptions): Promise
       await joined.close();
       await bus.close();
     };
-    return { ...joined, name, modelId: files.id, close };
+    return { ...joined, name, life, modelId: files.id, close };
   });
 }
 

@@ -109,7 +109,7 @@ export class Station<Theirs extends Announcement> {
     clearInterval(this.#beat);
     this.#alarm.set(Number.POSITIVE_INFINITY);
     for (const stop of this.#stops) stop();
-    bus.publish(`leave.${kind}`, encode({ name, life }));
+    sayFarewell(bus, kind, name, life);
   }
 
   #announce(): void {
@@ -280,4 +280,9 @@ export class Station<Theirs extends Announcement> {
     const { bus, kind, name, life } = this.#options;
     bus.publish(`${kinds[kind].links}.${member.name}.${member.life}.${name}.${life}`, encodeFrame(frame));
   }
+}
+
+/** That start of a process says nothing more: by itself, or by whoever knows that it has died. */
+export function sayFarewell(bus: Bus, kind: StationKind, name: string, life: number): void {
+  bus.publish(`leave.${kind}`, encode({ name, life }));
 }

@@ -54,6 +54,9 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
       const killed = pidsOf(server)[0] ?? 0;
       process.kill(killed, 'SIGKILL');
       await until(async () => pidsOf(server).length === 3 && (await health(server)) === 2);
+      // It said nothing of it itself, and nobody waited for its silence.
+      expect(server.output()).toMatch(/Instance \S+ left: 1 serve/);
+      expect(server.output()).not.toContain('fell silent');
       expect(await answer(server)).toEqual(expected);
       expect(server.output()).toMatch(/has ended with SIGKILL: it is started anew in 0.5 s/);
     });

@@ -8,7 +8,7 @@ import { metricSum, type RunningProcess, type RunningServer, startInstance, star
 /** Each takes a good part of a second to compute: some move while others wait. */
 const kinds = [1, 2, 3, 4];
 const promptOf = (kind: number) =>
-  Array.from({ length: 900 }, (_, i) => `${kind}: ${(i * i + kind) % 97} and`).join(' ');
+  Array.from({ length: 600 }, (_, i) => `${kind}: ${(i * i + kind) % 97} and`).join(' ');
 const tokens = 40;
 
 if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefined)) {

@@ -26,7 +26,7 @@ export function joinCommand(): Command {
       try {
         console.log(describeInstances(member.modelId, [member.description]));
         console.log(`Joined as ${member.name}`);
-        process.send?.({ joined: member.description } satisfies JoinedMessage);
+        process.send?.({ joined: member.description, life: member.life } satisfies JoinedMessage);
         const end = await Promise.race([stopSignal(), member.ended]);
         if (end !== 'stop') throw new Error(`Cannot go on serving: ${end}`);
         console.log('Leaving: what runs here goes on elsewhere');

@@ -103,7 +103,9 @@ async function serveCluster(nats: string, options: ServeOptions, given: Record<s
   const member = await openClusterGateway(nats, options);
   try {
     const gateway = await openGateway(member, options);
-    const children = options.instances && new ChildInstances(nats, options, options.instances, console.error);
+    const children =
+      options.instances &&
+      new ChildInstances(nats, options, options.instances, { log: console.error, died: member.died });
     try {
       console.log(
         children === undefined
