@@ -65,6 +65,8 @@ void Messenger::copy(const Letters::Turn& turn) {
   const auto begin = std::chrono::steady_clock::now();
   const size_t page_bytes = pool_->layout.page_bytes();
   MessengerCounts done;
+  done.streams = turn.first ? 1 : 0;
+  done.first_layers = turn.ready_layers;
   for (const Parcel& parcel : turn.parcels) {
     const bool early = pool_->progress.runs();
     if (!turn.stream->target->put(parcel.place, pool_->page(parcel.page))) break;

@@ -12,12 +12,16 @@ struct MessengerCounts {
   uint64_t bytes = 0;
   uint64_t early_bytes = 0;  // of them, that left while a step ran over the pool: hidden behind it
   uint64_t nanoseconds = 0;  // spent copying, or writing to sockets
+  uint64_t streams = 0;      // that have begun
+  uint64_t first_layers = 0; // layers that were ready when their first pages left, all together
 
   MessengerCounts& operator+=(const MessengerCounts& more) {
     pages += more.pages;
     bytes += more.bytes;
     early_bytes += more.early_bytes;
     nanoseconds += more.nanoseconds;
+    streams += more.streams;
+    first_layers += more.first_layers;
     return *this;
   }
 };

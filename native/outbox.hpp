@@ -40,6 +40,7 @@ class Outbox {
     Target target;
     std::deque<Parcel> parcels;
     bool last = false;     // nothing comes behind these
+    bool begun = false;    // a turn of it was taken
     bool ended = false;    // its last turn was taken
     bool reading = false;  // its pages are being read
     bool stopped = false;
@@ -50,6 +51,8 @@ class Outbox {
     std::shared_ptr<Stream> stream;
     std::vector<Parcel> parcels;
     bool last = false;
+    bool first = false;         // of its stream
+    uint32_t ready_layers = 0;  // of the step that computes the first page, when it was taken
   };
 
   explicit Outbox(const StepProgress& progress) : progress_(progress) {}
@@ -92,12 +95,16 @@ class Outbox {
     for (auto at = streams_.begin(); at != streams_.end(); ++at) {
       Stream& stream = **at;
       if (stream.stopped || stream.ended) continue;
+      const uint32_t layers = stream.parcels.empty() ? 0 : stream.parcels.back().layer + 1;
       while (turn.parcels.size() < most && !stream.parcels.empty() && is_ready(stream.parcels.front())) {
         turn.parcels.push_back(stream.parcels.front());
         stream.parcels.pop_front();
       }
       turn.last = stream.parcels.empty() && stream.last;
       if (turn.parcels.empty() && !turn.last) continue;
+      turn.first = !stream.begun && !turn.parcels.empty();
+      if (turn.first) turn.ready_layers = progress_.ready_of(turn.parcels.front().step, layers);
+      stream.begun = stream.begun || turn.first;
       stream.ended = turn.last;
       turn.stream = *at;
       streams_.splice(streams_.end(), streams_, at);

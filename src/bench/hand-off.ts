@@ -4,9 +4,12 @@ import type { GenerationRequest, InferencePort } from '../cluster/ports.ts';
 import { median, round } from './statistics.ts';
 
 export interface HandOffBench {
-  /** One instance, and a pair of which one prefills and the other decodes, with as many threads to prefill. */
+  /** One instance, and pairs of which one prefills and the other decodes, with as many threads to prefill: pages leave layer by layer, or at the end. */
   readonly alone: InferencePort;
   readonly pair: InferencePort;
+  readonly atEnd: InferencePort;
+  /** Of the model. */
+  readonly layers: number;
   readonly vocabSize: number;
   /** Lengths of prompts. */
   readonly prompts: readonly number[];
@@ -19,11 +22,16 @@ export interface HandOffRow {
   /** Medians, of runs that take turns. */
   readonly aloneMs: number;
   readonly apartMs: number;
+  readonly atEndMs: number;
   /** Copied by the messenger, by its own count. */
   readonly bytes: number;
   readonly copyMs: number;
   /** Of the bytes: left while a step ran, so that nobody waited for them. */
-  readonly hidden: number;
+  readonly early: number;
+  /** Of the layers of their step: were ready when the first page left. */
+  readonly firstPageAt: number;
+  /** Of the time that sending at the end adds to that of one instance: was saved; undefined where it adds none. */
+  readonly hidden: number | undefined;
 }
 
 /** Rows for each length of prompt, after one of it that is not timed. Every prompt is new to all caches. */
@@ -36,24 +44,28 @@ export async function benchHandOff(options: HandOffBench): Promise<readonly Hand
   return rows;
 }
 
-async function measure({ alone, pair, vocabSize, repeats }: HandOffBench, prompt: number): Promise<HandOffRow> {
-  const aloneMs: number[] = [];
-  const apartMs: number[] = [];
-  for (const port of [alone, pair]) await firstTokenMs(port, newPrompt(prompt, vocabSize, repeats));
+async function measure(
+  { alone, pair, atEnd, layers, vocabSize, repeats }: HandOffBench,
+  prompt: number,
+): Promise<HandOffRow> {
+  const ports = [alone, pair, atEnd];
+  const times: number[][] = ports.map(() => []);
+  for (const port of ports) await firstTokenMs(port, newPrompt(prompt, vocabSize, repeats));
   const before = await sentBy(pair);
   for (let i = 0; i < repeats; i++) {
-    aloneMs.push(await firstTokenMs(alone, newPrompt(prompt, vocabSize, i)));
-    apartMs.push(await firstTokenMs(pair, newPrompt(prompt, vocabSize, i)));
+    for (const [p, port] of ports.entries()) times[p].push(await firstTokenMs(port, newPrompt(prompt, vocabSize, i)));
   }
   const sent = await sentBy(pair);
   const bytes = sent.bytes - before.bytes;
+  const [aloneMs, apartMs, atEndMs] = times.map((all) => median(all) ?? 0);
+  const firstLayers = (sent.firstLayers - before.firstLayers) / Math.max(1, sent.streams - before.streams);
   return {
-    prompt,
-    aloneMs: round(median(aloneMs) ?? 0),
-    apartMs: round(median(apartMs) ?? 0),
+    ...{ prompt, aloneMs: round(aloneMs), apartMs: round(apartMs), atEndMs: round(atEndMs) },
     bytes: bytes / repeats,
     copyMs: round(((sent.copySeconds - before.copySeconds) * 1000) / repeats),
-    hidden: round((sent.earlyBytes - before.earlyBytes) / Math.max(1, bytes)),
+    early: round((sent.earlyBytes - before.earlyBytes) / Math.max(1, bytes)),
+    firstPageAt: round(firstLayers / layers),
+    hidden: atEndMs > aloneMs ? round((atEndMs - apartMs) / (atEndMs - aloneMs)) : undefined,
   };
 }
 
@@ -89,11 +101,13 @@ function newPrompt(length: number, vocabSize: number, kind: number): Int32Array 
 /** What has been copied so far. The client of a request may hear its end before the instance that sent its prompt has told its count. */
 async function sentBy(port: InferencePort) {
   while (port.instances().some(({ waiting, running, pages }) => waiting + running + pages.used > 0)) await sleep(1);
-  const sum = { bytes: 0, earlyBytes: 0, copySeconds: 0 };
+  const sum = { bytes: 0, earlyBytes: 0, copySeconds: 0, streams: 0, firstLayers: 0 };
   for (const { sent } of port.instances()) {
     sum.bytes += sent?.bytes ?? 0;
     sum.earlyBytes += sent?.earlyBytes ?? 0;
     sum.copySeconds += sent?.copySeconds ?? 0;
+    sum.streams += sent?.streams ?? 0;
+    sum.firstLayers += sent?.firstLayers ?? 0;
   }
   return sum;
 }

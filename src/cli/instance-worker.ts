@@ -76,7 +76,7 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
     root,
     // Who does not know the key cannot forge identities.
     hashKey,
-    handOff: { layerWise: true, landingTokens: 0, landingPages, rechecks: settings.rechecks },
+    handOff: { layerWise: settings.sendsAtEnd !== true, landingTokens: 0, landingPages, rechecks: settings.rechecks },
     journalLife: data.life,
     contents: { onSsd: undefined },
     ...tiers?.machine,
@@ -111,6 +111,7 @@ function describe({ weights, contextTokens }: InstanceSettings, { isa, threads }
     inputs: [...new Set(model.compiled.linears.map((linear) => linear.inputs))].join(', '),
     ...{ isa, threads, contextTokens },
     weightBytes: model.weightsBytes,
+    layers: model.kv.groups.reduce((sum, { layers }) => sum + layers, 0),
   };
 }
 

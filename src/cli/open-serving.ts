@@ -34,6 +34,8 @@ export interface ServingOptions {
   readonly hostMemory?: number | undefined;
   readonly ssd?: string | undefined;
   readonly ssdSize?: number | undefined;
+  /** Prompts that are handed over leave once they are computed, not layer by layer. */
+  readonly sendsAtEnd?: boolean | undefined;
   /** (instances): where their steps are written down. */
   readonly records?: readonly SharedArrayBuffer[] | undefined;
   /** Where requests go; by what instances hold and have to do unless given. */
@@ -75,6 +77,7 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
           }),
           tiers: tiersOf(serving, i, instances.length),
           record: serving.records?.[i],
+          sendsAtEnd: serving.sendsAtEnd,
           lending: lending && { instance: i, kvBytes, rules: lending },
         },
       })),

@@ -17,6 +17,8 @@ export interface InstanceSettings {
   /** Of the KV memory, for pinned prefixes. */
   readonly pinShare: number;
   readonly eviction: ModelOptions['eviction'];
+  /** Prompts leave for where they are decoded once all of them is computed, not layer by layer: to compare with. */
+  readonly sendsAtEnd?: boolean | undefined;
   /** Where its steps are written down, if somebody wants to know. */
   readonly record?: SharedArrayBuffer | undefined;
   /** Where blocks are kept besides; undefined: what leaves the pool is gone. */

@@ -189,6 +189,9 @@ export interface InstanceSnapshot {
     readonly pages: number;
     readonly bytes: number;
     readonly earlyBytes: number;
+    /** Streams that have begun, and the layers of their steps that were ready when their first pages left, all together. */
+    readonly streams: number;
+    readonly firstLayers: number;
     readonly copySeconds: number;
     /** Connections to other instances that broke, were refused or given up. */
     readonly faults: number;

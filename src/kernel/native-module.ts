@@ -120,6 +120,9 @@ export interface MessengerCounts {
   readonly bytes: number;
   /** Of them, those that left while a step ran: hidden behind it. */
   readonly earlyBytes: number;
+  /** Streams that have begun, and the layers of their steps that were ready when their first pages left, all together. */
+  readonly streams: number;
+  readonly firstLayers: number;
   readonly copySeconds: number;
 }
 

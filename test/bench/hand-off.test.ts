@@ -5,12 +5,15 @@ import { loadNative } from '../../src/kernel/native.ts';
 import { liveCluster } from '../live/instances.ts';
 
 it.skipIf(loadNative() === undefined)('counts the pages of whole prompts', async () => {
-  const [alone, pair] = [liveCluster([{}]), liveCluster([{ role: 'prefill' }, { role: 'decode' }])];
+  const apart = (sendsAtEnd: boolean) => liveCluster([{ role: 'prefill', sendsAtEnd }, { role: 'decode' }]);
+  const [alone, pair, atEnd] = [liveCluster([{}]), apart(false), apart(true)];
   try {
-    await Promise.all([alone.ready(), pair.ready()]);
+    const [[{ layers }]] = await Promise.all([alone.ready(), pair.ready(), atEnd.ready()]);
     const rows = await benchHandOff({
       alone,
       pair,
+      atEnd,
+      layers,
       vocabSize: 500,
       prompts: [30, 200],
       repeats: 2,
@@ -20,12 +23,14 @@ it.skipIf(loadNative() === undefined)('counts the pages of whole prompts', async
     expect(short).toBeGreaterThan(0);
     // 1 and 7 blocks of 32 tokens.
     expect(long).toBe(7 * (short ?? 0));
-    for (const { aloneMs, apartMs, hidden } of rows) {
-      expect(Math.min(aloneMs, apartMs)).toBeGreaterThan(0);
-      expect(hidden).toBeGreaterThanOrEqual(0);
-      expect(hidden).toBeLessThanOrEqual(1);
+    for (const { aloneMs, apartMs, atEndMs, early, firstPageAt } of rows) {
+      expect(Math.min(aloneMs, apartMs, atEndMs)).toBeGreaterThan(0);
+      expect(early).toBeGreaterThanOrEqual(0);
+      expect(early).toBeLessThanOrEqual(1);
+      expect(firstPageAt).toBeGreaterThan(0);
+      expect(firstPageAt).toBeLessThanOrEqual(1);
     }
   } finally {
-    await Promise.all([alone.close(), pair.close()]);
+    await Promise.all([alone.close(), pair.close(), atEnd.close()]);
   }
 });

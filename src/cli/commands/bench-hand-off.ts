@@ -12,12 +12,13 @@ const schema = modelOptionsSchema.pick({ model: true, weights: true, inputs: tru
   threads: z.coerce.number().int().min(1).default(1),
   prompts: counts(1, [128, 400]),
   repeats: z.coerce.number().int().min(1).default(5),
+  transport: z.enum(['memory', 'tcp']).default('memory'),
 });
 
 export function handOffCommand(): Command {
   return new Command('hand-off')
     .description(
-      'time to the first token with prefill and decode on two instances against one; what of the copy is hidden',
+      'time to the first token with prefill and decode on two instances against one; what of sending pages is hidden',
     )
     .addOption(modelFlag())
     .addOption(new Option('--weights <form>', 'weights in memory (default: native)').choices(weightsForms))
@@ -25,23 +26,30 @@ export function handOffCommand(): Command {
     .option('--threads <n>', 'compute threads of each instance (default: 1)')
     .option('--prompts <list>', 'lengths of prompts (default: 128,400)')
     .option('--repeats <n>', 'prompts of each length (default: 5)')
+    .addOption(new Option('--transport <way>', 'how pages go (default: memory)').choices(['memory', 'tcp']))
     .option('--json', 'print one JSON object')
     .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
-      const { prompts, repeats, ...own } = readOptions(schema, flags);
+      const { prompts, repeats, transport, ...own } = readOptions(schema, flags);
       const options = { ...own, context: Math.max(...prompts) + 2, eviction: 'lru' } as const;
-      const open = (...roles: readonly ('mixed' | 'prefill' | 'decode')[]) =>
-        openServing(options, { queue: 1, instances: roles.map((role) => ({ role, threads: own.threads })) });
-      const [alone, pair] = [await open('mixed'), await open('prefill', 'decode')];
+      const open = (roles: readonly ('mixed' | 'prefill' | 'decode')[], sendsAtEnd = false) => {
+        const instances = roles.map((role) => ({ role, threads: own.threads }));
+        return openServing(options, { queue: 1, instances, transport, sendsAtEnd });
+      };
+      const apart = ['prefill', 'decode'] as const;
+      const servings = [await open(['mixed']), await open(apart), await open(apart, true)];
+      const [alone, pair, atEnd] = servings;
       try {
-        await Promise.all([alone.cluster.ready(), pair.cluster.ready()]);
+        const [[{ layers }]] = await Promise.all(servings.map(({ cluster }) => cluster.ready()));
         const rows = await benchHandOff({
-          ...{ alone: alone.cluster, pair: pair.cluster, vocabSize: alone.model.vocabSize },
+          ...{ alone: alone.cluster, pair: pair.cluster, atEnd: atEnd.cluster },
+          ...{ layers, vocabSize: alone.model.vocabSize },
           ...{ prompts, repeats, onProgress: progress },
         });
-        if (json === true) console.log(JSON.stringify({ model: alone.model.id, threads: own.threads, rows }));
+        if (json === true)
+          console.log(JSON.stringify({ model: alone.model.id, threads: own.threads, transport, rows }));
         else printTable(rows.map((row) => ({ ...row })));
       } finally {
-        await Promise.all([alone.close(), pair.close()]);
+        await Promise.all(servings.map((serving) => serving.close()));
       }
     });
 }

@@ -140,7 +140,15 @@ const snapshot = z.strictObject({
   landing: z.strictObject({ total: count, free: count }).exactOptional(),
   links: z.array(z.strictObject({ to: count, bytes: count, backlogBytes: count })).exactOptional(),
   sent: z
-    .strictObject({ pages: count, bytes: count, earlyBytes: count, copySeconds: figure, faults: count })
+    .strictObject({
+      pages: count,
+      bytes: count,
+      earlyBytes: count,
+      streams: count,
+      firstLayers: count,
+      copySeconds: figure,
+      faults: count,
+    })
     .exactOptional(),
 });
 
