@@ -95,7 +95,7 @@ Napi::Value bind_take_given_up(Arguments& in, Napi::Env env) {
   return all;
 }
 
-/** (messenger) => { pages, bytes, earlyBytes, streams, firstLayers, copySeconds, broken, givenUp } */
+/** (messenger) => { pages, bytes, earlyBytes, streams, firstPages, copySeconds, broken, givenUp } */
 Napi::Value bind_tcp_messenger_counts(Arguments& in, Napi::Env env) {
   const SenderCounts counts = registries().tcp_messengers.get(in.handle("tcp messenger"))->counts();
   Napi::Object result = counts_object(env, counts.sent);

@@ -88,7 +88,7 @@ Napi::Value bind_stop_sending(Arguments& in, Napi::Env env) {
   return env.Undefined();
 }
 
-/** (messenger) => { pages, bytes, earlyBytes, streams, firstLayers, copySeconds } */
+/** (messenger) => { pages, bytes, earlyBytes, streams, firstPages, copySeconds } */
 Napi::Value bind_messenger_counts(Arguments& in, Napi::Env env) {
   return counts_object(env, registries().messengers.get(in.handle("messenger"))->counts());
 }
@@ -111,7 +111,7 @@ Napi::Object counts_object(Napi::Env env, const MessengerCounts& counts) {
   result.Set("bytes", static_cast<double>(counts.bytes));
   result.Set("earlyBytes", static_cast<double>(counts.early_bytes));
   result.Set("streams", static_cast<double>(counts.streams));
-  result.Set("firstLayers", static_cast<double>(counts.first_layers));
+  result.Set("firstPages", static_cast<double>(counts.first_pages));
   result.Set("copySeconds", static_cast<double>(counts.nanoseconds) / 1e9);
   return result;
 }

@@ -66,7 +66,7 @@ void Messenger::copy(const Letters::Turn& turn) {
   const size_t page_bytes = pool_->layout.page_bytes();
   MessengerCounts done;
   done.streams = turn.first ? 1 : 0;
-  done.first_layers = turn.ready_layers;
+  done.first_pages = turn.ready_pages;
   for (const Parcel& parcel : turn.parcels) {
     const bool early = pool_->progress.runs();
     if (!turn.stream->target->put(parcel.place, pool_->page(parcel.page))) break;

@@ -13,7 +13,7 @@ struct MessengerCounts {
   uint64_t early_bytes = 0;  // of them, that left while a step ran over the pool: hidden behind it
   uint64_t nanoseconds = 0;  // spent copying, or writing to sockets
   uint64_t streams = 0;      // that have begun
-  uint64_t first_layers = 0; // layers that were ready when their first pages left, all together
+  uint64_t first_pages = 0;  // pages that could have left when the first of each stream did, all together
 
   MessengerCounts& operator+=(const MessengerCounts& more) {
     pages += more.pages;
@@ -21,7 +21,7 @@ struct MessengerCounts {
     early_bytes += more.early_bytes;
     nanoseconds += more.nanoseconds;
     streams += more.streams;
-    first_layers += more.first_layers;
+    first_pages += more.first_pages;
     return *this;
   }
 };

@@ -52,7 +52,7 @@ class Outbox {
     std::vector<Parcel> parcels;
     bool last = false;
     bool first = false;         // of its stream
-    uint32_t ready_layers = 0;  // of the step that computes the first page, when it was taken
+    size_t ready_pages = 0;     // with the first: those of the stream that could have left then
   };
 
   explicit Outbox(const StepProgress& progress) : progress_(progress) {}
@@ -95,7 +95,6 @@ class Outbox {
     for (auto at = streams_.begin(); at != streams_.end(); ++at) {
       Stream& stream = **at;
       if (stream.stopped || stream.ended) continue;
-      const uint32_t layers = stream.parcels.empty() ? 0 : stream.parcels.back().layer + 1;
       while (turn.parcels.size() < most && !stream.parcels.empty() && is_ready(stream.parcels.front())) {
         turn.parcels.push_back(stream.parcels.front());
         stream.parcels.pop_front();
@@ -103,7 +102,7 @@ class Outbox {
       turn.last = stream.parcels.empty() && stream.last;
       if (turn.parcels.empty() && !turn.last) continue;
       turn.first = !stream.begun && !turn.parcels.empty();
-      if (turn.first) turn.ready_layers = progress_.ready_of(turn.parcels.front().step, layers);
+      if (turn.first) turn.ready_pages = turn.parcels.size() + ready_in(stream);
       stream.begun = stream.begun || turn.first;
       stream.ended = turn.last;
       turn.stream = *at;
@@ -151,6 +150,10 @@ class Outbox {
   }
 
  private:
+  size_t ready_in(const Stream& stream) const {
+    const auto unready = [this](const Parcel& parcel) { return !is_ready(parcel); };
+    return static_cast<size_t>(std::find_if(stream.parcels.begin(), stream.parcels.end(), unready) - stream.parcels.begin());
+  }
   bool is_ready(const Parcel& parcel) const { return parcel.step == 0 || progress_.is_ready(parcel.step, parcel.layer); }
 
   const StepProgress& progress_;

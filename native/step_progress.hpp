@@ -50,12 +50,6 @@ class StepProgress {
     const uint64_t posted = posted_.load(std::memory_order_acquire);
     return step < step_of(posted) || (step == step_of(posted) && layer < layers_of(posted));
   }
-  /** Layers that are ready of what `step` computes; all that there are (`most`) once it has ended. */
-  uint32_t ready_of(uint32_t step, uint32_t most) const {
-    const uint64_t posted = posted_.load(std::memory_order_acquire);
-    if (step != step_of(posted)) return step < step_of(posted) ? most : 0;
-    return layers_of(posted) < most ? layers_of(posted) : most;
-  }
   /** Is there a step that has begun and not ended? */
   bool runs() const {
     const uint64_t posted = posted_.load(std::memory_order_acquire);

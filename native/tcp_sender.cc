@@ -190,7 +190,7 @@ bool TcpSender::send_turn(const Letters::Turn& turn) {
   header.bytes = parcels.size() * page_bytes_;
   MessengerCounts sent;
   sent.streams = turn.first ? 1 : 0;
-  sent.first_layers = turn.ready_layers;
+  sent.first_pages = turn.ready_pages;
   sent.pages = header.count;
   sent.bytes = header.bytes;
   sent.early_bytes = pool_->progress.runs() ? header.bytes : 0;

@@ -8,8 +8,6 @@ export interface HandOffBench {
   readonly alone: InferencePort;
   readonly pair: InferencePort;
   readonly atEnd: InferencePort;
-  /** Of the model. */
-  readonly layers: number;
   readonly vocabSize: number;
   /** Lengths of prompts. */
   readonly prompts: readonly number[];
@@ -28,7 +26,7 @@ export interface HandOffRow {
   readonly copyMs: number;
   /** Of the bytes: left while a step ran, so that nobody waited for them. */
   readonly early: number;
-  /** Of the layers of their step: were ready when the first page left. */
+  /** Of the prompt's pages: were computed when the first left. */
   readonly firstPageAt: number;
   /** Of the time that sending at the end adds to that of one instance: was saved; undefined where it adds none. */
   readonly hidden: number | undefined;
@@ -44,10 +42,7 @@ export async function benchHandOff(options: HandOffBench): Promise<readonly Hand
   return rows;
 }
 
-async function measure(
-  { alone, pair, atEnd, layers, vocabSize, repeats }: HandOffBench,
-  prompt: number,
-): Promise<HandOffRow> {
+async function measure({ alone, pair, atEnd, vocabSize, repeats }: HandOffBench, prompt: number): Promise<HandOffRow> {
   const ports = [alone, pair, atEnd];
   const times: number[][] = ports.map(() => []);
   for (const port of ports) await firstTokenMs(port, newPrompt(prompt, vocabSize, repeats));
@@ -58,13 +53,12 @@ async function measure(
   const sent = await sentBy(pair);
   const bytes = sent.bytes - before.bytes;
   const [aloneMs, apartMs, atEndMs] = times.map((all) => median(all) ?? 0);
-  const firstLayers = (sent.firstLayers - before.firstLayers) / Math.max(1, sent.streams - before.streams);
   return {
     ...{ prompt, aloneMs: round(aloneMs), apartMs: round(apartMs), atEndMs: round(atEndMs) },
     bytes: bytes / repeats,
     copyMs: round(((sent.copySeconds - before.copySeconds) * 1000) / repeats),
     early: round((sent.earlyBytes - before.earlyBytes) / Math.max(1, bytes)),
-    firstPageAt: round(firstLayers / layers),
+    firstPageAt: round((sent.firstPages - before.firstPages) / Math.max(1, sent.pages - before.pages)),
     hidden: atEndMs > aloneMs ? round((atEndMs - apartMs) / (atEndMs - aloneMs)) : undefined,
   };
 }
@@ -101,13 +95,13 @@ function newPrompt(length: number, vocabSize: number, kind: number): Int32Array 
 /** What has been copied so far. The client of a request may hear its end before the instance that sent its prompt has told its count. */
 async function sentBy(port: InferencePort) {
   while (port.instances().some(({ waiting, running, pages }) => waiting + running + pages.used > 0)) await sleep(1);
-  const sum = { bytes: 0, earlyBytes: 0, copySeconds: 0, streams: 0, firstLayers: 0 };
+  const sum = { bytes: 0, earlyBytes: 0, copySeconds: 0, pages: 0, firstPages: 0 };
   for (const { sent } of port.instances()) {
     sum.bytes += sent?.bytes ?? 0;
     sum.earlyBytes += sent?.earlyBytes ?? 0;
     sum.copySeconds += sent?.copySeconds ?? 0;
-    sum.streams += sent?.streams ?? 0;
-    sum.firstLayers += sent?.firstLayers ?? 0;
+    sum.pages += sent?.pages ?? 0;
+    sum.firstPages += sent?.firstPages ?? 0;
   }
   return sum;
 }

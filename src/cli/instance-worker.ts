@@ -111,7 +111,6 @@ function describe({ weights, contextTokens }: InstanceSettings, { isa, threads }
     inputs: [...new Set(model.compiled.linears.map((linear) => linear.inputs))].join(', '),
     ...{ isa, threads, contextTokens },
     weightBytes: model.weightsBytes,
-    layers: model.kv.groups.reduce((sum, { layers }) => sum + layers, 0),
   };
 }
 

@@ -189,9 +189,9 @@ export interface InstanceSnapshot {
     readonly pages: number;
     readonly bytes: number;
     readonly earlyBytes: number;
-    /** Streams that have begun, and the layers of their steps that were ready when their first pages left, all together. */
+    /** Streams that have begun, and the pages that could have left when the first of each did, all together. */
     readonly streams: number;
-    readonly firstLayers: number;
+    readonly firstPages: number;
     readonly copySeconds: number;
     /** Connections to other instances that broke, were refused or given up. */
     readonly faults: number;

@@ -120,9 +120,9 @@ export interface MessengerCounts {
   readonly bytes: number;
   /** Of them, those that left while a step ran: hidden behind it. */
   readonly earlyBytes: number;
-  /** Streams that have begun, and the layers of their steps that were ready when their first pages left, all together. */
+  /** Streams that have begun, and the pages that could have left when the first of each did, all together. */
   readonly streams: number;
-  readonly firstLayers: number;
+  readonly firstPages: number;
   readonly copySeconds: number;
 }
 

@@ -8,9 +8,9 @@ export interface MessengerCounts {
   readonly bytes: number;
   /** Of them, those that left while a step ran: hidden behind it. */
   readonly earlyBytes: number;
-  /** Streams that have begun, and the layers of their steps that were ready when their first pages left, all together. */
+  /** Streams that have begun, and the pages that could have left when the first of each did, all together. */
   readonly streams: number;
-  readonly firstLayers: number;
+  readonly firstPages: number;
   readonly copySeconds: number;
   /** Connections that broke, were refused or given up; always 0 inside a process. */
   readonly faults: number;

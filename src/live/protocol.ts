@@ -84,8 +84,6 @@ export interface InstanceDescription {
   readonly threads: number;
   readonly weightBytes: number;
   readonly kvBytes: number;
-  /** Of the model. */
-  readonly layers: number;
   readonly contextTokens: number;
   /** Tokens whose keys and values fit into the KV memory at once. */
   readonly capacityTokens: number;

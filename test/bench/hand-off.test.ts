@@ -8,12 +8,11 @@ it.skipIf(loadNative() === undefined)('counts the pages of whole prompts', async
   const apart = (sendsAtEnd: boolean) => liveCluster([{ role: 'prefill', sendsAtEnd }, { role: 'decode' }]);
   const [alone, pair, atEnd] = [liveCluster([{}]), apart(false), apart(true)];
   try {
-    const [[{ layers }]] = await Promise.all([alone.ready(), pair.ready(), atEnd.ready()]);
+    await Promise.all([alone.ready(), pair.ready(), atEnd.ready()]);
     const rows = await benchHandOff({
       alone,
       pair,
       atEnd,
-      layers,
       vocabSize: 500,
       prompts: [30, 200],
       repeats: 2,

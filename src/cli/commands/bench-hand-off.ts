@@ -39,10 +39,10 @@ export function handOffCommand(): Command {
       const servings = [await open(['mixed']), await open(apart), await open(apart, true)];
       const [alone, pair, atEnd] = servings;
       try {
-        const [[{ layers }]] = await Promise.all(servings.map(({ cluster }) => cluster.ready()));
+        await Promise.all(servings.map(({ cluster }) => cluster.ready()));
         const rows = await benchHandOff({
           ...{ alone: alone.cluster, pair: pair.cluster, atEnd: atEnd.cluster },
-          ...{ layers, vocabSize: alone.model.vocabSize },
+          ...{ vocabSize: alone.model.vocabSize },
           ...{ prompts, repeats, onProgress: progress },
         });
         if (json === true)

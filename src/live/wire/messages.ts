@@ -145,7 +145,7 @@ const snapshot = z.strictObject({
       bytes: count,
       earlyBytes: count,
       streams: count,
-      firstLayers: count,
+      firstPages: count,
       copySeconds: figure,
       faults: count,
     })
