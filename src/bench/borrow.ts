@@ -6,6 +6,7 @@ import { median, percentile, round } from './statistics.ts';
 /** Times of one request's tokens, from its submission. */
 interface Run {
   readonly tokenMs: readonly number[];
+  readonly tokens: readonly number[];
 }
 
 let requests = 0;
@@ -15,12 +16,14 @@ export function run(port: InferencePort, prompt: Int32Array, maxTokens: number, 
   return new Promise<Run>((resolve, reject) => {
     const startMs = performance.now();
     const tokenMs: number[] = [];
+    const tokens: number[] = [];
     port.submit(requestOf(prompt, maxTokens), (event) => {
       if (event.kind === 'tokens') {
         tokenMs.push(performance.now() - startMs);
+        tokens.push(...event.tokens);
         onToken?.(tokenMs.length);
       }
-      if (event.kind === 'finished') resolve({ tokenMs });
+      if (event.kind === 'finished') resolve({ tokenMs, tokens });
       if (event.kind === 'failed') reject(new Error(event.message));
     });
   });
@@ -139,6 +142,7 @@ export async function benchSettle({ on, off, pool, vocabSize, onProgress }: Sett
     offBytesPerToken: Math.round(without.bytesPerToken),
     ratio: round(withIt.bytesPerToken / Math.max(1, without.bytesPerToken)),
     settledBlocks: withIt.settledBlocks,
+    sameTokens: withIt.output.join() === without.output.join(),
   };
 }
 
@@ -174,10 +178,14 @@ async function mixed(port: InferencePort, pool: number, vocabSize: number) {
   // Time for a cycle to be found and settled, with tokens still to come.
   await sleep(400);
   const [bytes, at] = [remoteOf(port).bytes, tokens[0] + tokens[1]];
-  await Promise.all([first.ended, second.ended]);
+  const output = (await Promise.all([first.ended, second.ended])).flatMap((each) => each.tokens);
   await atRest(port);
   const settledBlocks = port.instances().reduce((sum, { lending }) => sum + (lending?.homeBlocks ?? 0), 0);
-  return { bytesPerToken: (remoteOf(port).bytes - bytes) / Math.max(1, tokens[0] + tokens[1] - at), settledBlocks };
+  return {
+    bytesPerToken: (remoteOf(port).bytes - bytes) / Math.max(1, tokens[0] + tokens[1] - at),
+    settledBlocks,
+    output,
+  };
 }
 
 export interface MoveOptions {

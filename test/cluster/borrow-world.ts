@@ -3,6 +3,7 @@ import { expect } from 'vitest';
 import type { InstanceEffect } from '../../src/cluster/effects.ts';
 import { GManager } from '../../src/cluster/gmanager.ts';
 import type { BlocksToMove } from '../../src/cluster/lending/block-moves.ts';
+import type { BorrowingTotals } from '../../src/cluster/lending/borrower.ts';
 import type { Envelope, LendingEffect } from '../../src/cluster/lending/messages.ts';
 import { defaultLendingTimes } from '../../src/cluster/lending/times.ts';
 import type { InstanceEvent } from '../../src/cluster/messages.ts';
@@ -16,11 +17,11 @@ import { FakeEngine } from './fake-engine.ts';
 import { baseConfig, limits } from './world.ts';
 
 const groups = [{ layers: 2, window: undefined }] as const;
-const rangeBlocks = rangeTokens / pageTokens;
+export const rangeBlocks = rangeTokens / pageTokens;
 const stagingBlocks = 2 * rangeBlocks;
 const times = { ...defaultLendingTimes, settleUs: 20_000, heartbeatUs: 20_000, askAgainUs: 30_000, holdUs: 200_000 };
 
-export const policy: LendingPolicy = {
+const usual: LendingPolicy = {
   lentShareMax: 0.9,
   lowWaterBlocks: 2,
   highWaterBlocks: 2 + 2 * rangeBlocks,
@@ -51,6 +52,7 @@ export interface BorrowWorldOptions {
   /** Cycles of debts are settled. */
   readonly settles: boolean;
   readonly seed: number;
+  readonly changes?: Partial<LendingPolicy>;
 }
 
 export class BorrowWorld {
@@ -72,7 +74,8 @@ export class BorrowWorld {
   readonly #copies = new Map<string, Copying>();
   readonly #whereabouts = new Map<string, number>();
 
-  constructor({ blocks, settles, seed }: BorrowWorldOptions) {
+  constructor({ blocks, settles, seed, changes }: BorrowWorldOptions) {
+    const policy = { ...usual, ...changes };
     const lendable = blocks.map((total) => blocksLendable({ total, available: total, lent: 0 }, policy));
     const all = lendable.reduce((sum, each) => sum + each, 0);
     this.instances = blocks.map((total, instance) =>
@@ -274,6 +277,29 @@ export class BorrowWorld {
       this.unanswered += result.unanswered.length;
       this.tell(at, { kind: 'stepDone', step, result });
     }
+  }
+
+  /** Everything takes its turn until it is so; fails after `turns` of it. */
+  until(what: string, isSo: () => boolean, turns = 50_000): void {
+    for (let i = 0; i < turns; i++) {
+      if (isSo()) return;
+      if (!this.advance(i, 200)) this.nowUs += 2_000;
+    }
+    throw new Error(`Nothing comes of it after ${turns} turns: ${what}: ${JSON.stringify(this.#left)}`);
+  }
+
+  lastOf(id: string): GenerationEvent | undefined {
+    return this.heard.get(id)?.at(-1);
+  }
+
+  /** (instances) */
+  get totals(): readonly BorrowingTotals[] {
+    return this.instances.flatMap(({ borrower }) => borrower?.totals ?? []);
+  }
+
+  /** Tokens that a request has heard of. */
+  tokensOf(id: string): readonly number[] {
+    return (this.heard.get(id) ?? []).flatMap((event) => (event.kind === 'tokens' ? [...event.tokens] : []));
   }
 
   /** Everything takes its turn until all requests have ended and nothing is lent; fails after `turns` of it. */

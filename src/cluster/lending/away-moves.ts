@@ -233,6 +233,10 @@ export class AwayMoves {
 
   /** Copies contents to the staging buffer; not where earlier ones are still in it, which have a place and wait for the step in flight to end. */
   fetch(settlement: SettlementId, rblocks: readonly RBlockId[]): void {
+    if (!this.#staged.hasRoom(rblocks.length)) {
+      this.#parts.fetched(settlement, false);
+      return;
+    }
     if (rblocks.length > this.#outside.free) {
       this.#parts.fetched(settlement, false);
       return;

@@ -7,6 +7,8 @@ export class StagedBlocks {
   readonly #rows = new Map<RBlockId, PageRow>();
   /** They have a place at home, which has not taken their contents in. */
   #placed: RBlockId[] = [];
+  /** Rows that nobody wants: a step that is planned may still name them. */
+  #dropped: PageRow[] = [];
 
   constructor(outside: OutsideRows) {
     this.#outside = outside;
@@ -23,11 +25,16 @@ export class StagedBlocks {
     return row;
   }
 
+  /** Is there room for so many more? */
+  hasRoom(blocks: number): boolean {
+    return this.#outside.freeStaged >= blocks;
+  }
+
   /** What is there of it is of no use any more. */
   drop(rblock: RBlockId): void {
     const row = this.#rows.get(rblock);
     if (row === undefined) return;
-    this.#outside.unstage(row);
+    this.#dropped.push(row);
     this.#rows.delete(rblock);
   }
 
@@ -37,7 +44,7 @@ export class StagedBlocks {
 
   /** No step is in flight: what was staged lies at its place from now on. */
   takeIn(find: (rblock: RBlockId) => RBlockPlace | undefined): void {
-    if (this.#placed.length === 0) return;
+    for (const row of this.#dropped.splice(0)) this.#outside.unstage(row);
     for (const rblock of this.#placed) {
       const row = this.#rows.get(rblock);
       const place = find(rblock);
@@ -51,7 +58,8 @@ export class StagedBlocks {
 
   /** Throws unless the buffer holds these and nothing else. */
   check(): void {
-    if (this.#rows.size !== this.#outside.staged)
-      throw new Error(`Borrower broken: ${this.#outside.staged} blocks are staged, ${this.#rows.size} are known`);
+    const known = this.#rows.size + this.#dropped.length;
+    if (known !== this.#outside.staged)
+      throw new Error(`Borrower broken: ${this.#outside.staged} blocks are staged, ${known} are known`);
   }
 }

@@ -67,6 +67,11 @@ export class OutsideRows {
     return this.#freeStaged.length;
   }
 
+  /** Blocks that could be staged. */
+  get freeStaged(): number {
+    return this.#freeStaged.length;
+  }
+
   /** Blocks that are staged. */
   get staged(): number {
     return this.#staged.length - this.#freeStaged.length;
