@@ -162,19 +162,20 @@ async function mixed(port: InferencePort, pool: number, vocabSize: number) {
     });
     return { decodes, ended };
   };
-  const short = (kind: number, share: number) => run(port, newPrompt(part(share), vocabSize, 10 + kind), part(0.07));
+  const short = (kind: number, share: number) => run(port, newPrompt(part(share), vocabSize, 10 + kind), part(0.1));
   const skip = () => run(port, newPrompt(8, vocabSize, 20 + lastCount++), 1);
+  // Requests go to the two in turn.
   const first = long(0);
-  await first.decodes;
   await skip();
-  const filler = short(0, 0.39);
+  await first.decodes;
+  const filler = short(0, 0.3);
   await skip();
   await filler;
   await skip();
   const second = long(1);
-  await second.decodes;
   await skip();
-  await short(1, 0.16);
+  await second.decodes;
+  await short(1, 0.1);
   // Time for a cycle to be found and settled, with tokens still to come.
   await sleep(400);
   const [bytes, at] = [remoteOf(port).bytes, tokens[0] + tokens[1]];
