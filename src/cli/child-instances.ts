@@ -47,13 +47,15 @@ export class ChildInstances {
 }
 
 function flagsOf(options: ServeOptions, own: InstanceOptions, instances: number): readonly string[] {
-  const { model, weights, inputs, context, eviction, cluster } = options;
+  const { model, weights, inputs, context, eviction, cluster, pinMemory, admission } = options;
   const threads = own.threads ?? Math.max(1, Math.floor(options.threads / instances));
   const kvMemory = own.kvMemory ?? options.kvMemory;
-  const given = { model, weights, inputs, threads, context, kvMemory, eviction, cluster, role: own.role };
-  return Object.entries(given).flatMap(([name, value]) =>
+  const given = { model, weights, inputs, threads, context, kvMemory, eviction, cluster, pinMemory, role: own.role };
+  const recheck = admission === 'none' ? [] : ['--recheck'];
+  const flags = Object.entries(given).flatMap(([name, value]) =>
     value === undefined ? [] : [`--${toFlag(name)}`, String(value)],
   );
+  return [...flags, ...recheck];
 }
 
 class Child {

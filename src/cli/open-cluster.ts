@@ -63,7 +63,10 @@ export function openClusterInstance(nats: string, options: JoinOptions): Promise
     const joined = await joinCluster({
       ...{ bus, name, life },
       entry: new URL('./instance-worker.js', import.meta.url),
-      settings: instanceSettings(options, oneInstance, path, contextTokens(files, options), 1),
+      settings: instanceSettings(options, oneInstance, path, contextTokens(files, options), 1, {
+        rechecks: options.recheck,
+        pinMemory: options.pinMemory,
+      }),
       role: options.role,
       pages: { host: options.pagesHost, port: options.pagesPort, token: options.token },
       root: blockRoot(files, options),

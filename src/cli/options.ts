@@ -75,9 +75,12 @@ const clusterName = z.string().regex(/^[\w-]{1,64}$/, 'letters, digits, - and _,
 
 const apiKey = z.string().min(1, 'a key is empty');
 
+/** A share of the KV memory. */
+const pinMemory = numeric(z.number().min(0).max(0.9)).default(0);
+
 export const serveOptionsSchema = modelOptionsSchema.extend({
   ...servedSloFields,
-  pinMemory: numeric(z.number().min(0).max(0.9)).default(0),
+  pinMemory,
   instances: instancesSchema.optional(),
   transport: z.enum(transports).optional(),
   hostMemory: bytes.optional(),
@@ -106,6 +109,8 @@ export const joinOptionsSchema = modelOptionsSchema.extend({
   cluster: clusterName.optional(),
   name: clusterName.optional(),
   role: z.enum(instanceRoles).default('mixed'),
+  recheck: z.boolean().default(false),
+  pinMemory,
   pagesHost: z
     .string()
     .regex(/^[\w.:-]{1,253}$/, 'expected a name or an address')

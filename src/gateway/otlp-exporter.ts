@@ -100,8 +100,13 @@ function nanoseconds(us: number): string {
 
 function attributes(values: Span['attributes']): readonly object[] {
   return Object.entries(values).flatMap(([key, value]) =>
-    value === undefined ? [] : [{ key, value: encodeValue(value) }],
+    value === undefined || !isTellable(value) ? [] : [{ key, value: encodeValue(value) }],
   );
+}
+
+/** JSON has no infinite numbers. */
+function isTellable(value: AttributeValue): boolean {
+  return typeof value !== 'number' || Number.isFinite(value);
 }
 
 function encodeValue(value: AttributeValue): object {

@@ -32,7 +32,7 @@ export function auditPredictions(
 }
 
 function observe({ predicted, ratio }: Audited, { predictedUs, actualUs }: Outcome): void {
-  if (predictedUs === undefined || actualUs === undefined || predictedUs <= 0) return;
+  if (predictedUs === undefined || actualUs === undefined || predictedUs <= 0 || !Number.isFinite(predictedUs)) return;
   predicted.observe(predictedUs / 1e6);
   ratio.observe(actualUs / predictedUs);
 }

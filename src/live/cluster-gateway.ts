@@ -11,6 +11,7 @@ import type {
   GenerationRequest,
   InferencePort,
   InstanceSnapshot,
+  PinId,
   PinListener,
   PinOrder,
   RequestAccount,
@@ -126,12 +127,13 @@ export class ClusterGateway implements InferencePort, ClusterPort {
     return this.#conducting.account(id);
   }
 
-  pin({ id }: PinOrder, told: PinListener): void {
-    const message = `Cannot pin a prefix: instances of other processes keep none: ${id}`;
-    told({ kind: 'refused', why: 'failed', message }, undefined);
+  pin(order: PinOrder, told: PinListener): void {
+    this.#conducting.pin(order, told);
   }
 
-  unpin(): void {}
+  unpin(id: PinId): void {
+    this.#conducting.unpin(id);
+  }
 
   switchRole(instance: InstanceIndex, role: InstanceRole): string | undefined {
     return this.roles()[instance] === role ? undefined : 'instances of other processes keep the role they joined with';
@@ -273,8 +275,8 @@ export class ClusterGateway implements InferencePort, ClusterPort {
         this.#tell(instance, { kind: 'submit', request, decodeAt: this.#sessionOf(decodeAt) }),
       cancel: (instance, id, interrupt) => this.#tell(instance, { kind: 'cancel', id, interrupt }),
       tellBlocks: (instance) => this.#tell(instance, { kind: 'tellBlocks' }),
-      pin: () => {},
-      unpin: () => {},
+      pin: (instance, { id, request, ttlUs }) => this.#tell(instance, { kind: 'pin', id, request, ttlUs }),
+      unpin: (instance, id) => this.#tell(instance, { kind: 'unpin', id }),
     };
   }
 

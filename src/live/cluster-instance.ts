@@ -1,8 +1,10 @@
 // An instance that serves the gateways of a cluster: what they order goes to its thread, what the thread says goes to whoever asked.
 import { type Agreement, identityOf } from '../cluster/agreement.ts';
 import type { InstanceRole } from '../cluster/conductor.ts';
+import type { PinId, PinState } from '../cluster/pinning.ts';
 import type { GenerationEvent, GenerationRequest, InstanceSnapshot, RequestId } from '../cluster/ports.ts';
 import type { Bus } from './bus/bus.ts';
+import { GatewayPins } from './gateway-pins.ts';
 import type { InstanceThread } from './instance-thread.ts';
 import { PromptsIn } from './prompts-in.ts';
 import { type Leaving, PromptsOut } from './prompts-out.ts';
@@ -62,7 +64,10 @@ interface OwnTurn {
   readonly events: [RequestId, GenerationEvent][];
   readonly prefilled: RequestId[];
   readonly letGo: [RequestId, string][];
+  readonly pins: [PinId, PinState][];
 }
+
+const nothingToTell: Turn = { events: [], prefilled: [], letGo: [], pins: [], journals: [], blocks: undefined };
 
 export class ClusterInstance {
   readonly #options: ClusterInstanceOptions;
@@ -71,6 +76,7 @@ export class ClusterInstance {
   readonly #served = new Map<Gateway, Served>();
   /** By the names that requests have here: names of gateways' own may be the same. */
   readonly #owned = new Map<RequestId, Owned>();
+  readonly #pins = new GatewayPins<Served>();
   /** Undefined: its prompts stay here. */
   readonly #out: PromptsOut | undefined;
   /** Undefined: nobody else's prompts land here. */
@@ -125,14 +131,14 @@ export class ClusterInstance {
   }
 
   /** One turn of the thread's loop: to each gateway what is its own, and what the cache has to all. */
-  hear({ events, snapshot, prefilled, letGo, journals, blocks }: EventsMessage): void {
+  hear({ events, snapshot, prefilled, letGo, pins, journals, blocks }: EventsMessage): void {
     this.#snapshot = snapshot;
     this.#journal = journals.at(-1)?.number ?? this.#journal;
     const turns = new Map<Served, OwnTurn>();
     const turnOf = (served: Served) => {
       const known = turns.get(served);
       if (known !== undefined) return known;
-      const turn: OwnTurn = { events: [], prefilled: [], letGo: [] };
+      const turn: OwnTurn = { events: [], prefilled: [], letGo: [], pins: [] };
       turns.set(served, turn);
       return turn;
     };
@@ -152,6 +158,10 @@ export class ClusterInstance {
       if (owned === undefined) continue;
       turnOf(owned.served).letGo.push([owned.id, why]);
       this.#forget(here, owned);
+    }
+    for (const [here, state] of pins) {
+      const pin = this.#pins.heard(here, state);
+      if (pin !== undefined) turnOf(pin.gateway).pins.push([pin.id, state]);
     }
     for (const [{ peer }, turn] of turns) this.#tell(peer, { ...turn, journals, blocks });
   }
@@ -215,9 +225,27 @@ export class ClusterInstance {
         if (order.interrupt) thread.interrupt();
         break;
       }
+      case 'pin':
+        this.#pin(served, order);
+        break;
+      case 'unpin':
+        thread.send({ kind: 'unpin', id: nameHere(peer, order.id) });
+        break;
       case 'tellBlocks':
         thread.send(order);
     }
+  }
+
+  #pin(served: Served, { id, request, ttlUs }: Extract<Order, { kind: 'pin' }>): void {
+    const message = this.#unknownTokenOf(request);
+    if (message !== undefined) {
+      const pins = [[id, { kind: 'refused', why: 'failed', message }]] as const;
+      this.#tell(served.peer, { ...nothingToTell, pins });
+      return;
+    }
+    const here = nameHere(served.peer, id);
+    this.#pins.add(here, served, id);
+    this.#options.thread.send({ kind: 'pin', id: here, request: { ...request, id: here }, ttlUs });
   }
 
   #submit(served: Served, { request, decodeAt }: Extract<Order, { kind: 'submit' }>): void {
@@ -225,7 +253,7 @@ export class ClusterInstance {
     const wrong = this.#unknownTokenOf(request);
     if (wrong !== undefined) {
       const failed = { kind: 'failed', code: 'ENGINE_FAILED', message: wrong, retryAfterMs: undefined } as const;
-      this.#tell(served.peer, { events: [[id, failed]], prefilled: [], letGo: [], journals: [], blocks: undefined });
+      this.#tell(served.peer, { ...nothingToTell, events: [[id, failed]] });
       return;
     }
     const here = this.#own(served, id, false);
@@ -251,6 +279,8 @@ export class ClusterInstance {
   #lose(peer: Gateway): void {
     const served = this.#served.get(peer);
     this.#served.delete(peer);
+    if (served !== undefined)
+      for (const id of this.#pins.lose(served)) this.#options.thread.send({ kind: 'unpin', id });
     for (const id of [...(served?.requests.keys() ?? [])]) {
       const here = nameHere(peer, id);
       this.#leave(here);

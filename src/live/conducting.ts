@@ -97,6 +97,11 @@ export class Conducting {
 
   /** `told` hears what becomes of it, until it is refused or unpinned. */
   pin(order: PinOrder<GenerationRequest>, told: PinListener): void {
+    if (this.#conductor === undefined) {
+      const message = 'Cannot pin a prefix: no instance is there to keep it';
+      told({ kind: 'refused', why: 'failed', message }, undefined);
+      return;
+    }
     this.#pins.set(order.id, told);
     this.feed({ kind: 'pin', ...order });
   }
@@ -131,7 +136,7 @@ export class Conducting {
   /** What one turn of an instance's loop brought. */
   hear(
     instance: InstanceIndex,
-    { events, prefilled, letGo, journals, blocks }: Omit<EventsMessage, 'kind' | 'snapshot' | 'pins' | 'steps'>,
+    { events, prefilled, letGo, pins, journals, blocks }: Omit<EventsMessage, 'kind' | 'snapshot' | 'steps'>,
   ): void {
     const { placement, admission } = this.#options;
     for (const journal of journals) this.feed({ kind: 'journal', instance, journal });
@@ -147,16 +152,13 @@ export class Conducting {
       this.feed({ kind: 'prefilled', instance, id });
     }
     for (const [id, why] of letGo) this.feed({ kind: 'letGo', instance, id, why });
+    for (const [id, state] of pins) this.feed({ kind: 'pinTold', instance, id, state });
   }
 
   /** Before what came of them. */
   hearSteps(instance: InstanceIndex, steps: EventsMessage['steps']): void {
     for (const { rows, ...step } of steps)
       for (const [id, from, count] of rows) this.#accounts.ran(id, { ...step, instance, from, rows: count });
-  }
-
-  hearPins(instance: InstanceIndex, pins: EventsMessage['pins']): void {
-    for (const [id, state] of pins) this.feed({ kind: 'pinTold', instance, id, state });
   }
 
   feed(event: ConductorEvent): void {

@@ -309,7 +309,6 @@ export class LiveCluster implements InferencePort, ClusterPort {
     this.#conducting.hearSteps(instance, message.steps);
     this.#transfers?.told(instance, message.snapshot);
     this.#conducting.hear(instance, message);
-    this.#conducting.hearPins(instance, message.pins);
   }
 
   #reach(): Reach {

@@ -1,6 +1,8 @@
 // Gateways and instances over one bus inside this process: real threads compute, the bus loses, doubles and reorders what they say.
 import { afterEach, beforeAll, describe, expect, it } from 'vitest';
+import type { InstanceSettings } from '../../src/cli/worker-settings.ts';
 import type { InstanceRole } from '../../src/cluster/conductor.ts';
+import type { PinState } from '../../src/cluster/pinning.ts';
 import { loadNative } from '../../src/kernel/native.ts';
 import { agreeOn } from '../../src/live/agree.ts';
 import type { Bus } from '../../src/live/bus/bus.ts';
@@ -33,9 +35,14 @@ beforeAll(async () => {
 
 const pages = { host: '127.0.0.1', port: 0, token: undefined };
 
-async function instance(bus: Bus, name: string, role: InstanceRole = 'mixed'): Promise<JoinedInstance> {
+async function instance(
+  bus: Bus,
+  name: string,
+  role: InstanceRole = 'mixed',
+  more: Partial<InstanceSettings> = {},
+): Promise<JoinedInstance> {
   const own = { bus, name, life: ++lives, role, pages, root, vocabSize, log: () => {} };
-  const settings = { ...liveSettings, contextTokens: 4096 };
+  const settings = { ...liveSettings, contextTokens: 4096, ...more };
   const joined = await joinCluster({ ...own, entry: dyingWorker, settings });
   closing.push(() => joined.close());
   return joined;
@@ -115,6 +122,35 @@ describe('a cluster over a bus', () => {
       const { cachedTokens } = await answerOf(late, liveRequest(`r${i}`, prompt, 2));
       expect(cachedTokens).toBe(Math.floor((prompt.length - 1) / 32) * 32);
     }
+  });
+
+  it('keeps prefixes for gateways, each its own, and nothing for one that has gone', async () => {
+    const hub = new MemoryHub();
+    const [first, second] = [await gateway(hub.connect(), 'g1'), await gateway(hub.connect(), 'g2')];
+    await instance(hub.connect(), 'a', 'mixed', { pinShare: 0.5 });
+    await until(() => serving(first) === 1 && serving(second) === 1);
+    const pinned = (cluster: ClusterGateway, kind: number, id = 'p') =>
+      new Promise<PinState>((resolve) => {
+        const request = liveRequest(id, livePrompt(kind, 100), 1);
+        cluster.pin({ id, request, ttlUs: 600e6 }, resolve);
+      });
+    expect(await pinned(first, 1)).toMatchObject({ kind: 'pinned', tokens: 96 });
+    expect(await pinned(second, 2)).toMatchObject({ kind: 'pinned', tokens: 96 });
+    expect(await pinned(second, 3, 'short')).toMatchObject({ kind: 'pinned' });
+    const unpinned = new Promise<PinState>((resolve) => {
+      second.pin({ id: 'q', request: liveRequest('q', livePrompt(4, 40), 1), ttlUs: 600e6 }, (state) => {
+        if (state.kind === 'pinned') second.unpin('q');
+        else resolve(state);
+      });
+    });
+    expect(await unpinned).toEqual({ kind: 'unpinned' });
+    // Pinned pages are in use; those of the gateway that goes are cache again.
+    const used = () => second.snapshot().pages.used;
+    await until(() => used() > 0);
+    const before = used();
+    first.close();
+    await until(() => used() < before);
+    expect(used()).toBeGreaterThan(0);
   });
 
   it('frees what is cancelled, and what a gateway had that goes', async () => {

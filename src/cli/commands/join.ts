@@ -11,6 +11,11 @@ export function joinCommand(): Command {
   const command = new Command('join').description('add an instance to a cluster whose gateways are `serve --nats`');
   return addClusterFlags(addModelFlags(command))
     .addOption(new Option('--role <role>', 'what it computes (default: mixed)').choices(instanceRoles))
+    .option(
+      '--recheck',
+      'refuse prompts that land here and would decode late, where gateways have --admission (default: off)',
+    )
+    .option('--pin-memory <share>', 'of the KV memory, what pinned prefixes may hold (default: 0)')
     .option('--pages-host <address>', 'where other instances reach the pages of this one (default: 127.0.0.1)')
     .option('--pages-port <n>', 'port for that, 0 for any (default: 0)')
     .addOption(

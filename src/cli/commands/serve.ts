@@ -27,9 +27,9 @@ import type { TextSide } from '../text-side.ts';
 import { UsageError } from '../usage-error.ts';
 
 /** What a gateway without instances has no use for. */
-const ofInstances = ['threads', 'weights', 'inputs', 'kvMemory', 'eviction'] as const;
+const ofInstances = ['threads', 'weights', 'inputs', 'kvMemory', 'eviction', 'pinMemory'] as const;
 /** What only those on threads of this process know. */
-const ofProcess = ['transport', 'hostMemory', 'ssd', 'ssdSize', 'pinMemory', 'borrow'] as const;
+const ofProcess = ['transport', 'hostMemory', 'ssd', 'ssdSize', 'borrow'] as const;
 const streamBufferBytesMax = 2 ** 20;
 const drainGraceMs = 30_000;
 const never = new Promise<void>(() => {});

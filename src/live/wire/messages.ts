@@ -3,7 +3,14 @@ import { z } from 'zod';
 import type { Agreement } from '../../cluster/agreement.ts';
 import type { InstanceRole } from '../../cluster/conductor.ts';
 import type { Announcement } from '../../cluster/membership.ts';
-import type { GenerationEvent, GenerationRequest, InstanceSnapshot, RequestId } from '../../cluster/ports.ts';
+import type {
+  GenerationEvent,
+  GenerationRequest,
+  InstanceSnapshot,
+  PinId,
+  PinOrder,
+  RequestId,
+} from '../../cluster/ports.ts';
 import type { ReportedRequest } from '../../cluster/watch.ts';
 import { digestWords } from '../../util/blake2s.ts';
 import { topLogprobsMax } from '../../util/step.ts';
@@ -58,6 +65,8 @@ const order = z.discriminatedUnion('kind', [
   z.strictObject({ kind: z.literal('submit'), request, decodeAt: decodeAt.optional() }),
   z.strictObject({ kind: z.literal('cancel'), id, interrupt: z.boolean() }),
   z.strictObject({ kind: z.literal('tellBlocks') }),
+  z.strictObject({ kind: z.literal('pin'), id, request, ttlUs: figure }),
+  z.strictObject({ kind: z.literal('unpin'), id }),
 ]);
 
 const logprobs = z
@@ -105,10 +114,17 @@ const blocks = z
   .strictObject({ life: count, number: count, blocks: count, words: z.instanceof(Uint32Array) })
   .refine(({ blocks, words }) => words.length === blocks * digestWords, 'a snapshot has not as many blocks as it says');
 
+const pinState = z.discriminatedUnion('kind', [
+  z.strictObject({ kind: z.literal('pinned'), tokens: count, untilUs: figure }),
+  z.strictObject({ kind: z.literal('refused'), why: z.enum(['length', 'memory', 'failed']), message: text }),
+  z.strictObject({ kind: z.literal('unpinned') }),
+]);
+
 const turn = z.strictObject({
   events: z.array(z.tuple([id, event])),
   prefilled: z.array(id),
   letGo: z.array(z.tuple([id, text])),
+  pins: z.array(z.tuple([id, pinState])),
   journals: z.array(journal),
   blocks: blocks.optional(),
 });
@@ -235,10 +251,12 @@ export type Order =
       readonly decodeAt: SessionName | undefined;
     }
   | { readonly kind: 'cancel'; readonly id: RequestId; readonly interrupt: boolean }
-  | { readonly kind: 'tellBlocks' };
+  | { readonly kind: 'tellBlocks' }
+  | ({ readonly kind: 'pin' } & PinOrder)
+  | { readonly kind: 'unpin'; readonly id: PinId };
 
 /** What one turn of an instance's loop brought a gateway. */
-export type Turn = Omit<EventsMessage, 'kind' | 'snapshot' | 'pins' | 'steps'>;
+export type Turn = Omit<EventsMessage, 'kind' | 'snapshot' | 'steps'>;
 
 /** Of an instance, told with each tally. */
 export interface Status {

@@ -33,6 +33,10 @@ const turn: Turn = {
   ],
   prefilled: [],
   letGo: [],
+  pins: [
+    ['p1', { kind: 'pinned', tokens: 64, untilUs: 5 }],
+    ['p2', { kind: 'unpinned' }],
+  ],
   journals: [{ life: 1, number: 2, changes: 1, words: Uint32Array.of(1, 2, 3, 0xffff_ffff), stored: Uint8Array.of(1) }],
   blocks: undefined,
 };
@@ -112,7 +116,7 @@ describe('messages', () => {
     expect(() => readInstance(encode({ version: 1, name: 'a', life: 1, number: 1 }))).toThrow('version');
     const frame = encodeFrame({ kind: 'over', session: 1 });
     frame[0] = 9;
-    expect(() => decodeFrame(frame)).toThrow('its version is 9, ours is 2');
+    expect(() => decodeFrame(frame)).toThrow('its version is 9, ours is 3');
   });
 
   test('frames come out as they went in', () => {
