@@ -3,10 +3,8 @@ import { Batcher } from '../policy/batching/batcher.ts';
 import type { BlockCache } from '../policy/blocks/block-cache.ts';
 import type { BlockPool } from '../policy/blocks/block-pool.ts';
 import { wideZero } from '../util/wide-zero.ts';
-import { overloaded, Throughput, tooLargeToLand, tooLong } from './admission.ts';
 import { CacheJournal } from './cache-journal.ts';
 import { createDecodeCheck, type DecodeCheck } from './decode-check.ts';
-import type { DecodeLeg } from './departures.ts';
 import type { InstanceEffect } from './effects.ts';
 import { HandOffs } from './hand-offs.ts';
 import { HostTraffic } from './host-traffic.ts';
@@ -16,13 +14,14 @@ import { InstanceTotals } from './instance-totals.ts';
 import { landingMemory } from './landing-memory.ts';
 import { Launcher } from './launcher.ts';
 import { Borrower } from './lending/borrower.ts';
-import type { InstanceEvent, PrefixFetch, StepNumber } from './messages.ts';
+import type { InstanceEvent, StepNumber } from './messages.ts';
 import { type MigrationConfig, Mover } from './migration/mover.ts';
 import { askAgain, concernsPrefixes, hearPeers, type Peers } from './peers.ts';
 import { Pinning } from './pinning.ts';
-import type { GenerationEvent, InstanceSnapshot, RequestId } from './ports.ts';
+import type { InstanceSnapshot, RequestId } from './ports.ts';
 import { PrefixMoves } from './prefix-moves.ts';
 import { Presence } from './presence.ts';
+import { Reception } from './reception.ts';
 import { Roster } from './roster.ts';
 import { Stages } from './stages.ts';
 import { StepResults } from './step-results.ts';
@@ -38,11 +37,11 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   readonly #cache: BlockCache;
   readonly #batcher: Batcher;
   readonly #work: Work<Request, S, Plan, Result>;
-  readonly #throughput = new Throughput();
   readonly roster: Roster<S>;
   readonly #results: StepResults<Request, S, Plan, Result>;
   readonly #totals = new InstanceTotals();
   #arrivalNumber = 0;
+  readonly #reception: Reception<Request, S, Plan, Result>;
   readonly #launcher: Launcher<Request, S, Plan, Result>;
   readonly handOffs: HandOffs<Request, S>;
   readonly #prefixes: PrefixMoves<Request, S>;
@@ -83,7 +82,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
         push: (effect) => this.#effects.push(effect),
         lands: (tokens, capacityTokens) => hostTraffic.lands(tokens, capacityTokens),
       }),
-      settled: (served, declined) => this.#settled(served, declined),
+      settled: (served, declined) => this.#reception.settled(served, declined),
     });
     this.#presence = new Presence(config.journalLife, config.reportUs);
     this.#prefixes = new PrefixMoves(this.#cache, {
@@ -95,7 +94,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       push: (effect) => this.#effects.push(effect),
       serve: (request) => this.#work.serve(request, this.#arrivalNumber++),
       start: (served) => this.roster.take(served),
-      stop: (id) => this.#cancel(this.#nowUs, id),
+      stop: (id) => this.#reception.cancel(this.#nowUs, id),
       capacityTokens: () => this.capacityTokens,
     });
     this.#work = work(
@@ -108,7 +107,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       {
         push: (effect) => this.#effects.push(effect),
         serve: (request) => this.#work.serve(request, this.#arrivalNumber++),
-        alone: (request, decode) => this.#serve(request, decode),
+        alone: (request, decode) => this.#reception.serve(request, decode),
         started: (served) => this.#launcher.begin(served),
       },
     );
@@ -116,6 +115,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#peers = { handOffs: this.handOffs, prefixes: this.#prefixes, stages: this.#stages };
     this.#results = this.#createResults();
     this.#launcher = this.#createLauncher(hostTraffic);
+    this.#reception = this.#createReception();
   }
 
   #createResults(): StepResults<Request, S, Plan, Result> {
@@ -124,7 +124,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       { work: this.#work, batcher: this.#batcher, totals: this.#totals, departures },
       {
         emit: this.#emit,
-        end: (nowUs, served, event, forget) => this.#end(nowUs, served, event, forget),
+        end: (nowUs, served, event, forget) => this.#reception.end(nowUs, served, event, forget),
         remove: (served, forget) => this.roster.remove(served, forget),
         unanswered: ({ sequence }) => this.borrower?.unanswered(sequence),
         prefilled: (id) => this.#effects.push({ kind: 'prefilled', id }),
@@ -140,6 +140,25 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     const { cost } = this.#config;
     return new Launcher({ ...parts, ...machines, cost, hostTraffic, landing, totals: this.#totals }, (effect) =>
       this.#effects.push(effect),
+    );
+  }
+
+  #createReception(): Reception<Request, S, Plan, Result> {
+    const { handOffs, roster } = this;
+    const machines = { handOffs, roster, work: this.#work, stages: this.#stages, prefixes: this.#prefixes };
+    return new Reception(
+      { ...this.#config, ...machines, launcher: this.#launcher, pinning: this.#pinning, check: this.#check },
+      {
+        emit: this.#emit,
+        ignore: (message, id, kind) => this.#ignore(message, id, kind),
+        say: (effect) => {
+          this.#emitted = true;
+          this.#effects.push(effect);
+        },
+        nextArrival: () => this.#arrivalNumber++,
+        capacityTokens: () => this.capacityTokens,
+        ownCapacityTokens: () => this.#ownCapacityTokens,
+      },
     );
   }
 
@@ -199,10 +218,10 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.mover?.hear(nowUs);
     switch (event.kind) {
       case 'submit':
-        this.#submit(nowUs, event);
+        this.#reception.submit(nowUs, event);
         break;
       case 'cancel':
-        this.#cancel(nowUs, event.id);
+        this.#reception.cancel(nowUs, event.id);
         break;
       case 'peer':
       case 'landed':
@@ -216,7 +235,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
         break;
       }
       case 'streamBroken':
-        this.#broken(event);
+        this.#reception.broken(event);
         break;
       case 'pin':
       case 'unpin':
@@ -255,73 +274,6 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#effects.push(this.#presence.report(told, this.handOffs.arrivals.awaited(), this.#journal.number));
   }
 
-  #submit(
-    nowUs: number,
-    { request, decodeAt, decodeLife, prefix, group, life }: Extract<InstanceEvent<Request, Result>, { kind: 'submit' }>,
-  ): void {
-    const { id } = request;
-    const isKnown = this.roster.has(id) || this.roster.hasLeft(id);
-    if (isKnown || (life !== undefined && life !== this.#config.journalLife)) {
-      this.#ignore(`submit: request ${id} ${isKnown ? 'was here before' : `is meant for life ${life}`}`, id, 'submit');
-      return;
-    }
-    const { queueMax } = this.#config;
-    const accepted = this.roster.size;
-    const size = this.#work.size(request);
-    // A bigger instance goes on with what was begun here: the prompt and a token more are to fit.
-    const beginsHere = size.promptTokens < this.#ownCapacityTokens;
-    const refusal =
-      tooLong(size, beginsHere ? this.capacityTokens : this.#ownCapacityTokens) ??
-      (accepted >= queueMax
-        ? overloaded(accepted, queueMax, this.#throughput.retryAfterMs(nowUs, accepted))
-        : undefined);
-    this.#emit(request.id, refusal ?? { kind: 'accepted' });
-    if (refusal !== undefined) return;
-    const decode = decodeAt === undefined ? undefined : { to: decodeAt, life: decodeLife };
-    if (group === undefined) this.#serve(request, decode, prefix);
-    else this.#stages.lead(request, group);
-  }
-
-  #serve(request: Request, decode?: DecodeLeg, prefix?: PrefixFetch): void {
-    const served = this.#work.serve(request, this.#arrivalNumber++);
-    if (decode !== undefined) this.handOffs.departures.add(request, served, decode);
-    this.roster.take(served);
-    this.#prefixes.want(served, prefix);
-  }
-
-  #settled(served: S, declined: boolean): void {
-    this.#stages.drop(served.id);
-    this.roster.silence(served.id);
-    if (declined) this.#emit(served.id, tooLargeToLand(served.sequence.promptLength));
-    if (served.sequence.planned > 0) served.cancelled = true;
-    else this.roster.remove(served, false);
-  }
-
-  /** It cannot leave: somebody else may have it. */
-  #broken({ to, id, passes }: Extract<InstanceEvent<Request, Result>, { kind: 'streamBroken' }>): void {
-    const served = this.handOffs.broken(to, id) ?? this.#stages.broken(to, id);
-    if (served !== undefined) this.#settled(served, false);
-    else if (passes !== true) this.#ignore(`streamBroken: request ${id} does not leave here`);
-    if (served === undefined && passes !== true) return;
-    this.#emitted = true;
-    this.#effects.push({ kind: 'letGo', id, why: `the connection to instance ${to} broke` });
-  }
-
-  #cancel(nowUs: number, id: RequestId): void {
-    const served = this.roster.get(id);
-    const landing = this.handOffs.drop(id);
-    this.#stages.drop(id);
-    if (served === undefined) {
-      if (!landing) this.#ignore(`cancel: request ${id} is not live`, id, 'cancel');
-      this.roster.bar(id);
-      return;
-    }
-    this.roster.silence(id);
-    this.#prefixes.loads.drop(served);
-    served.cancelled = true;
-    if (!this.#launcher.drop(nowUs, served)) this.roster.remove(served, false);
-  }
-
   #stepEnded(nowUs: number, event: Extract<InstanceEvent<Request, Result>, { step: StepNumber }>): void {
     const flight = this.#launcher.ended(event);
     if (typeof flight === 'string') {
@@ -339,32 +291,10 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.roster.stepEnded(flight.requests);
   }
 
-  #end(nowUs: number, served: S, event: GenerationEvent, forget: boolean): void {
-    this.#throughput.ended(nowUs);
-    this.#stages.drop(served.id);
-    this.handOffs.departures.drop(served.id);
-    this.roster.silence(served.id);
-    if (event.kind === 'finished') this.#check?.ended(served);
-    this.#emit(served.id, event);
-    this.roster.remove(served, forget);
-    this.#pinning.ended(nowUs, served.id, event);
-  }
-
   #hearOfMemory(nowUs: number, event: InstanceEvent<Request, Result>): void {
     this.borrower?.hear(nowUs, event);
     if (event.kind === 'creditorCut') this.#launcher.strand();
-    if (this.borrower?.hasShrunk === true) this.#failOverlong(nowUs);
-  }
-
-  /** Instances are gone without whose memory some who wait, or begin anew, fit no more. */
-  #failOverlong(nowUs: number): void {
-    const { capacityTokens } = this;
-    for (const served of this.roster.waitingBeyond(capacityTokens)) {
-      const { promptLength, lengthMax } = served.sequence;
-      const size = { promptTokens: promptLength, outputTokensMax: lengthMax - promptLength + 1 };
-      const refusal = tooLong(size, capacityTokens);
-      if (refusal !== undefined) this.#end(nowUs, served, refusal, false);
-    }
+    if (this.borrower?.hasShrunk === true) this.#reception.failOverlong(nowUs);
   }
 
   readonly #emit: Emit = (id, event) => {
