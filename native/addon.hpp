@@ -5,6 +5,7 @@
 #include "guest_door.hpp"
 #include "guest_room.hpp"
 #include "messenger.hpp"
+#include "page_loader.hpp"
 #include "program.hpp"
 #include "tcp_messenger.hpp"
 #include "tcp_receiver.hpp"
@@ -29,6 +30,7 @@ struct Registries {
   Registry<BoundLandings> landing_boards{"landings"};
   Registry<Landing> landings{"landing"};
   Registry<Messenger> messengers{"messenger"};
+  Registry<PageLoader> page_loaders{"page loader"};
   Registry<BlockStore> block_stores{"block store"};
   Registry<Room> rooms{"guest room"};
   Registry<GuestDoor> guest_doors{"guest door"};
@@ -42,6 +44,7 @@ struct Registries {
     block_stores.forget_thread();
     guest_doors.forget_thread();
     rooms.forget_thread();
+    page_loaders.forget_thread();
     landings.forget_thread();
     landing_boards.forget_thread();
     programs.forget_thread();

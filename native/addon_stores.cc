@@ -118,6 +118,31 @@ Napi::Value bind_copy_pages(Arguments& in, Napi::Env env) {
   return env.Undefined();
 }
 
+/** (pool) => loader */
+Napi::Value bind_create_loader(Arguments& in, Napi::Env env) {
+  return number(env, registries().page_loaders.add(std::make_shared<PageLoader>(registries().pools.get(in.handle("KV pool")))));
+}
+
+Napi::Value bind_free_loader(Arguments& in, Napi::Env env) {
+  registries().page_loaders.remove(in.handle("page loader"));
+  return env.Undefined();
+}
+
+/** (loader, layers, from, to): (blocks, layers) pages both; a step that runs meanwhile waits for each layer's */
+Napi::Value bind_begin_loading(Arguments& in, Napi::Env env) {
+  const auto loader = registries().page_loaders.get(in.handle("page loader"));
+  const int layers = in.integer("layers", 1, 1 << 16);
+  const Span<int32_t> from = in.array<int32_t>("from"), to = in.array<int32_t>("to");
+  loader->begin(layers, std::vector<int32_t>(from.data, from.data + from.size), std::vector<int32_t>(to.data, to.data + to.size));
+  return env.Undefined();
+}
+
+/** (loader): once it returns all is there */
+Napi::Value bind_finish_loading(Arguments& in, Napi::Env env) {
+  registries().page_loaders.get(in.handle("page loader"))->finish();
+  return env.Undefined();
+}
+
 }  // namespace
 
 void bind_stores(Napi::Env env, Napi::Object exports) {
@@ -129,6 +154,10 @@ void bind_stores(Napi::Env env, Napi::Object exports) {
   bind<bind_stop_store_job>(env, exports, "stopStoreJob");
   bind<bind_take_store_results>(env, exports, "takeStoreResults");
   bind<bind_store_counts>(env, exports, "storeCounts");
+  bind<bind_create_loader>(env, exports, "createLoader");
+  bind<bind_free_loader>(env, exports, "freeLoader");
+  bind<bind_begin_loading>(env, exports, "beginLoading");
+  bind<bind_finish_loading>(env, exports, "finishLoading");
   bind<bind_copy_pages>(env, exports, "copyPages");
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "attention.hpp"
+#include "page_arrivals.hpp"
 #include "shared_mapping.hpp"
 #include "step_progress.hpp"
 
@@ -20,6 +21,7 @@ class KvPool {
   const KvLayout layout;
   const int pages;
   StepProgress progress;
+  PageArrivals arrivals;
 
   uint8_t* data() const { return memory_.data(); }
   uint8_t* page(int index) const { return data() + layout.page_bytes() * static_cast<size_t>(index); }

@@ -290,6 +290,7 @@ struct Attention final : ProgramOp {
     if (out->kind != BufferKind::f32) plan.attention_out_columns = std::max(plan.attention_out_columns, static_cast<size_t>(out->columns));
   }
   void run(const StepState& s) const override {
+    s.pool->arrivals.await(static_cast<uint32_t>(layer.index));
     Buffer plain;
     plain.columns = out->columns;
     plain.data = reinterpret_cast<uint8_t*>(s.attention_out);

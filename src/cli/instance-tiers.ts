@@ -6,8 +6,8 @@ import type { TokenInstanceConfig } from '../cluster/token-work.ts';
 import type { KvShape } from '../engine/load-model.ts';
 import type { KvPoolHandle } from '../kernel/backend.ts';
 import { NativeBlockStore } from '../kernel/native-block-store.ts';
-import { loadNative } from '../kernel/native-module.ts';
-import { LiveTiers } from '../live/live-tiers.ts';
+import { loadNative, type NativeModule } from '../kernel/native-module.ts';
+import { LiveTiers, type PageLoader } from '../live/live-tiers.ts';
 import type { BlockRoot, InstanceDescription } from '../live/protocol.ts';
 import { pageTokens } from '../util/step.ts';
 import type { InstanceSettings } from './worker-settings.ts';
@@ -69,6 +69,7 @@ export function openTiers(ssd: { readonly path: string } | undefined, place: Tie
   if (store !== undefined && store.note !== '') console.error(store.note);
   const live = new LiveTiers({
     copy: (from, to) => native.copyPages(pool, from, to),
+    loader: createLoader(native, pool, kv.groups[0]?.layers ?? 1),
     pageBytes: kv.pageBytes,
     store,
     log: console.error,
@@ -81,6 +82,14 @@ export function openTiers(ssd: { readonly path: string } | undefined, place: Tie
     found: onSsd.length / wordsOfFound,
   };
   return { live, machine: { tiers: { hostBlocks, ssdBlocks }, contents: { onSsd } }, description };
+}
+
+function createLoader(native: NativeModule, pool: KvPoolHandle, layers: number): PageLoader {
+  const loader = native.createLoader(pool);
+  return {
+    begin: (from, to) => native.beginLoading(loader, layers, from, to),
+    finish: () => native.finishLoading(loader),
+  };
 }
 
 function openStore(path: string, { sizes, kv, pool, ...of }: TierPlace, wake: () => void): NativeBlockStore {

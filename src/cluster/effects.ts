@@ -113,6 +113,8 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
   | { readonly kind: 'writeSsd'; readonly blocks: number; readonly what?: readonly SsdBlock[] }
   /** Where contents are real: a slot of SSD is to hold nothing any more. */
   | { readonly kind: 'eraseSsd'; readonly slot: SlotId }
+  /** Where contents are real: copy pages of the pool, (blocks, layers) both: before anything that comes after, but layer by layer while the step runs that this is followed by. */
+  | { readonly kind: 'loadPages'; readonly from: Int32Array; readonly to: Int32Array }
   /** Where contents are real: copy pages of the pool, before anything that comes after. */
   | { readonly kind: 'copyPages'; readonly from: Int32Array; readonly to: Int32Array }
   /** What is under way of this stream may be dropped: nobody wants it any more. */

@@ -24,6 +24,11 @@ export class HostTraffic {
     lower.host.reserve(Math.max(0, lower.host.capacity - left));
   }
 
+  /** What has been taken from host memory is on its way. */
+  flush(): void {
+    this.#cache.flushLoads();
+  }
+
   planned(sequences: readonly Sequence[]): this {
     const { lower, blockTokens } = this.#cache;
     if (lower === undefined) return this;

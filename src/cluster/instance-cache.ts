@@ -7,6 +7,7 @@ export function createCache(config: InstanceConfig, push: (effect: InstanceEffec
   const { tiers, contents } = config;
   const mover = contents && {
     copy: (from: Int32Array, to: Int32Array) => push({ kind: 'copyPages', from, to }),
+    load: (from: Int32Array, to: Int32Array) => push({ kind: 'loadPages', from, to }),
     erase: (slot: number) => push({ kind: 'eraseSsd', slot }),
   };
   return new BlockCache({

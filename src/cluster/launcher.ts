@@ -59,6 +59,11 @@ export class Launcher<Request extends { readonly id: RequestId }, S extends Serv
 
   /** Between two steps: takes what has landed, and plans the next. */
   next(nowUs: number): void {
+    this.#plan(nowUs);
+    this.#parts.hostTraffic.flush();
+  }
+
+  #plan(nowUs: number): void {
     const { batcher, borrower, mover, handOffs, stages, cost, hostTraffic, landing, roster } = this.#parts;
     borrower?.between();
     mover?.between(nowUs, batcher);
@@ -91,6 +96,7 @@ export class Launcher<Request extends { readonly id: RequestId }, S extends Serv
     const { work, borrower, handOffs } = this.#parts;
     const { requests, range } = planned;
     this.#flight = begun(planned, ++this.#steps, nowUs);
+    this.#parts.hostTraffic.flush();
     const plan = work.plan(range === undefined ? requests : []);
     this.#push(runStep(this.#flight, plan, traffic, borrower?.remoteWork(requests)));
     borrower?.planned(planned);

@@ -60,6 +60,13 @@ export interface NativeModule {
   /** `out` (n, 2): job, blocks done. */
   takeStoreResults(store: number, out: Int32Array): number;
   storeCounts(store: number): StoreCounts;
+  /** Copies blocks inside a pool while steps run over it. */
+  createLoader(pool: number): number;
+  freeLoader(loader: number): void;
+  /** (blocks, layers) pages both: a step that runs meanwhile waits for each layer's. */
+  beginLoading(loader: number, layers: number, from: Int32Array, to: Int32Array): void;
+  /** All is there when it returns. */
+  finishLoading(loader: number): void;
   copyPages(pool: number, from: Int32Array, to: Int32Array): void;
   /** `host` and `port` to listen at; 32 bytes of key. */
   createReceiver(pool: number, host: string, port: number, key: Uint8Array): number;

@@ -165,6 +165,7 @@ export class InstanceLoop {
       this.#post();
       const step = this.#next;
       if (step === undefined || this.#closed) {
+        this.#tiers?.settle();
         this.#alarm.set(this.#closed ? Number.POSITIVE_INFINITY : this.#nextUs);
         return;
       }
@@ -227,7 +228,9 @@ export class InstanceLoop {
     this.#next = undefined;
     Atomics.store(this.#abort, jobsWord, Number(step.background));
     this.#tracer?.begin(this.#machine);
+    this.#tiers?.stepBegins();
     const ended = this.#execute(step);
+    this.#tiers?.stepEnded();
     this.#tracer?.end(ended.kind !== 'stepDone');
     Atomics.store(this.#abort, jobsWord, 0);
     this.#handOffs?.ran(step.step);
@@ -301,6 +304,7 @@ export class InstanceLoop {
         this.#handOver(effect);
         break;
       case 'copyPages':
+      case 'loadPages':
       case 'readSsd':
       case 'stopRead':
       case 'writeSsd':
@@ -318,6 +322,7 @@ export class InstanceLoop {
   #handOver(effect: HandOffEffect): void {
     const handOffs = this.#handOffs;
     if (handOffs === undefined) throw new Error(`Cannot carry out ${effect.kind}: there is no other instance`);
+    if (effect.kind === 'stream' || effect.kind === 'streamPrefix') this.#tiers?.settle();
     switch (effect.kind) {
       case 'send':
         handOffs.send(effect.to, effect.message);

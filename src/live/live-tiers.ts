@@ -4,7 +4,10 @@ import type { InstanceEvent } from '../cluster/messages.ts';
 import type { RequestId, TiersSnapshot } from '../cluster/ports.ts';
 import type { StoredBlock, StoreResult, TierStore } from './tier-store.ts';
 
-type TierEffect = Extract<InstanceEffect, { kind: 'copyPages' | 'readSsd' | 'stopRead' | 'writeSsd' | 'eraseSsd' }>;
+type TierEffect = Extract<
+  InstanceEffect,
+  { kind: 'copyPages' | 'loadPages' | 'readSsd' | 'stopRead' | 'writeSsd' | 'eraseSsd' }
+>;
 
 interface Read {
   readonly id: RequestId;
@@ -13,9 +16,18 @@ interface Read {
   readonly to: number;
 }
 
+/** Copies blocks while a step runs, which waits for them layer by layer. */
+export interface PageLoader {
+  /** (blocks, layers) pages both. */
+  begin(from: Int32Array, to: Int32Array): void;
+  /** All is there when it returns. */
+  finish(): void;
+}
+
 export interface LiveTiersOptions {
   /** Pages of the pool, one by one; done when it returns. */
   readonly copy: (from: Int32Array, to: Int32Array) => void;
+  readonly loader: PageLoader;
   readonly pageBytes: number;
   /** Undefined: there is no SSD. */
   readonly store: TierStore | undefined;
@@ -31,6 +43,8 @@ export class LiveTiers {
   /** Reads of nothing: they have ended. */
   #ended: InstanceEvent[] = [];
   #copiedPages = 0;
+  /** What the step that comes next reads. */
+  #loads: { readonly from: Int32Array; readonly to: Int32Array } | undefined;
   #faulted = false;
 
   constructor(options: LiveTiersOptions) {
@@ -51,6 +65,11 @@ export class LiveTiers {
         this.#copiedPages += effect.from.length;
         this.#options.copy(effect.from, effect.to);
         break;
+      case 'loadPages':
+        this.settle();
+        this.#copiedPages += effect.from.length;
+        this.#loads = effect;
+        break;
       case 'readSsd':
         this.#read({ id: effect.id, to: effect.to, blocks: effect.what ?? [] });
         break;
@@ -64,6 +83,23 @@ export class LiveTiers {
         this.#options.store?.erase(++this.#jobs, effect.slot);
         break;
     }
+  }
+
+  /** The step that is about to run reads what is to be loaded. */
+  stepBegins(): void {
+    if (this.#loads !== undefined) this.#options.loader.begin(this.#loads.from, this.#loads.to);
+  }
+
+  /** It has run, or was aborted. */
+  stepEnded(): void {
+    if (this.#loads !== undefined) this.#options.loader.finish();
+    this.#loads = undefined;
+  }
+
+  /** What is to be loaded is there when it returns: somebody else than a step reads it. */
+  settle(): void {
+    this.stepBegins();
+    this.stepEnded();
   }
 
   #read(read: Read): void {

@@ -74,6 +74,7 @@ export class Performer {
       case 'stopRead':
       case 'eraseSsd':
       case 'copyPages':
+      case 'loadPages':
         throw new Error(`Simulation broken: blocks have no contents here: ${effect.kind}`);
     }
   }

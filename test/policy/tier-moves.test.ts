@@ -49,7 +49,7 @@ class World {
     const copy = (from: Int32Array, to: Int32Array) => {
       for (let i = 0; i < from.length; i++) this.#pages[to[i] ?? 0] = this.#pages[from[i] ?? 0];
     };
-    const mover = { copy, erase: (slot: number) => void this.#ssd.delete(slot) };
+    const mover = { copy, load: copy, erase: (slot: number) => void this.#ssd.delete(slot) };
     const groups = [{ layers, window: undefined }];
     const tiers = { hostBlocks, ssdBlocks, mover };
     this.cache = new BlockCache({ pages: pagesOfPool, groups, blockTokens, eviction, tiers });
@@ -61,6 +61,7 @@ class World {
     const chain = chainOf(path);
     const table = new BlockTable(1);
     const start = cache.take(chain, chain.blocks, table, { known: new KnownPrefix(), again: false });
+    cache.flushLoads();
     for (let i = 0; i < start; i++) this.#expectContents(chain, i, table);
     this.taken += start;
     while (table.length < chain.blocks && cache.allocate(table));

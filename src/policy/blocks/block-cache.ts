@@ -251,6 +251,11 @@ export class BlockCache {
     }
   }
 
+  /** Where contents are real: those of blocks that have been taken from host memory are on their way before anything that comes after. */
+  flushLoads(): void {
+    this.lower?.moves?.flush((block, digest) => this.#told.names(block, digest));
+  }
+
   /** Appends an empty block of every group to the table, evicting if need be; false, and none appended, when too much is in use. */
   allocate(table: BlockTable): boolean {
     if (!this.makeFree(this.blockPages)) return false;

@@ -85,6 +85,11 @@ export class GroupCache {
     return this.#index.find(words, at) !== undefined;
   }
 
+  /** Is it this block that holds this digest? */
+  names(block: BlockId, digest: Uint32Array): boolean {
+    return this.#index.find(digest, 0) === block;
+  }
+
   find(chain: BlockChain, index: number): BlockId | undefined {
     return this.#index.find(chain.words, index * digestWords);
   }

@@ -129,7 +129,7 @@ export class LowerTiers implements BlockListener {
   /** The contents of the chain's block at `index`, which is being read, go to a block of the pool. */
   load(chain: BlockChain, index: number, block: BlockId): void {
     const slot = this.host.find(chain.words, index * digestWords);
-    if (slot !== undefined) this.moves?.load(slot, block);
+    if (slot !== undefined) this.moves?.load(slot, block, digestAt(chain.words, index * digestWords));
   }
 
   /** (slots, layers): pages of slots of host memory, where contents are real. */

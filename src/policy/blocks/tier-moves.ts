@@ -17,6 +17,8 @@ export interface SsdBlock {
 export interface TierMover {
   /** Pages of the same pool, one by one. */
   copy(from: Int32Array, to: Int32Array): void;
+  /** (blocks, layers) pages of the same pool, both: what the step that is launched next reads, or is there without one. */
+  load(from: Int32Array, to: Int32Array): void;
   /** The slot of SSD is to hold nothing any more. */
   erase(slot: SlotId): void;
 }
@@ -26,6 +28,7 @@ export class TierMoves {
   readonly #pool: BlockPool;
   readonly #hostPage: number;
   readonly #mover: TierMover;
+  #loads: { readonly slot: SlotId; readonly block: BlockId; readonly digest: Uint32Array }[] = [];
 
   /** @param hostPage of the pool, the first of host memory's */
   constructor(pool: BlockPool, hostPage: number, mover: TierMover) {
@@ -43,8 +46,21 @@ export class TierMoves {
     this.#mover.copy(this.#pagesOf(block), this.#pagesIn(slot));
   }
 
-  load(slot: SlotId, block: BlockId): void {
-    this.#mover.copy(this.#pagesIn(slot), this.#pagesOf(block));
+  /** Done by `flush`: until then the block may go again. `digest`: its name. */
+  load(slot: SlotId, block: BlockId, digest: Uint32Array): void {
+    this.#loads.push({ slot, block, digest });
+  }
+
+  /** Of what was to be loaded since the last call, what is still wanted. @param holds is this block known by this name? */
+  flush(holds: (block: BlockId, digest: Uint32Array) => boolean): void {
+    if (this.#loads.length === 0) return;
+    const wanted = this.#loads.filter(({ block, digest }) => holds(block, digest));
+    this.#loads = [];
+    if (wanted.length === 0) return;
+    const { layers } = this.#pool;
+    const to = new Int32Array(wanted.length * layers);
+    for (const [i, { block }] of wanted.entries()) to.set(this.#pagesOf(block), i * layers);
+    this.#mover.load(this.pagesOfSlots(wanted.map(({ slot }) => slot)), to);
   }
 
   erase(slot: SlotId): void {
