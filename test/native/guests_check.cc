@@ -148,6 +148,46 @@ struct Debtor {
 std::shared_ptr<Room> room_of(Creditor& creditor) { return {std::shared_ptr<void>(), &creditor.room}; }
 std::shared_ptr<Room> room_of(Creditor& creditor, bool far) { return far ? creditor.far : room_of(creditor); }
 
+/** The bytes of a frame that asks for a range. */
+std::vector<uint8_t> frame_of(const KvLayout& layout) {
+  GuestQuery query;
+  query.layout = layout;
+  query.heads = kHeads;
+  query.rows = 2;
+  query.start = kTokens;
+  query.query.resize(query_bytes(Isa::portable, layout.type, kHeads, layout.head_dim, 2));
+  query.slopes.assign(kHeads, 0.5f);
+  query.keys = {{kLoan, 0, kRangePages}};
+  query.blocks = Creditor::blocks(0, 1);
+  query.nodes = {{0, 1}};
+  const SocketPair pair = loopback_pair();
+  const std::atomic<bool> never{false};
+  send_query(pair.sender, query, 1, in_milliseconds(5000), never);
+  std::vector<uint8_t> bytes(sizeof(QueryHeader) + 4 * kHeads + sizeof(GuestKeys) + 4 * kRangePages + sizeof(GuestNode) + query.query.size() + 8);
+  pair.receiver.receive(bytes.data(), bytes.size(), in_milliseconds(5000), never);
+  return bytes;
+}
+
+/** Frames with a byte changed, and frames that stop in the middle: the door cuts the connection and serves the next. Returns how many were answered. */
+int send_broken(const Creditor& creditor, const KvLayout& layout, int count) {
+  const std::vector<uint8_t> frame = frame_of(layout);
+  const std::atomic<bool> never{false};
+  std::mt19937 chance(9);
+  int answered = 0;
+  for (int i = 0; i < count; i++) {
+    const Socket socket = connect_to({"127.0.0.1", creditor.door.port()}, in_milliseconds(5000), never);
+    if (greet_as_sender(socket, Creditor::key(), layout, in_milliseconds(5000), never) != Greeting::done) return count;
+    std::vector<uint8_t> sent = frame;
+    if (i % 4 == 3) sent.resize(chance() % frame.size());
+    if (i > 0 && i % 4 != 3) sent[chance() % (i % 2 == 0 ? sizeof(QueryHeader) : sent.size())] ^= static_cast<uint8_t>(1 << chance() % 8);
+    socket.send(sent.data(), sent.size(), in_milliseconds(5000), never);
+    if (i % 4 == 3) continue;
+    AnswerHeader header;
+    answered += receive_answer_header(socket, header, never) && header.answered != 0;
+  }
+  return answered;
+}
+
 int run(int rounds) {
   Debtor debtor(std::chrono::seconds(20)), hasty(std::chrono::milliseconds(30));
   std::vector<std::unique_ptr<Creditor>> creditors;
@@ -208,6 +248,8 @@ int run(int rounds) {
   for (std::thread& owner : owners) owner.join();
   impatient.join();
   debtor.abort = 0;
+
+  expect(send_broken(*creditors[0], debtor.layout, 40) == 1, "of broken frames, none is answered, and one that is whole is");
 
   // A room that is closed while it is asked refuses; a number without a room likewise.
   for (int round = 0; round < 5; round++) {
