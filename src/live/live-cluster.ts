@@ -227,6 +227,9 @@ export class LiveCluster implements InferencePort, ClusterPort {
       explains: true,
     });
     this.#conducting.begin(conductor);
+    // What it had on SSD, nobody has heard of yet.
+    for (const [i, { description }] of messages.entries())
+      if ((description.tiers?.found ?? 0) > 0) this.#member(i).thread.send({ kind: 'tellBlocks' });
     this.#bureau?.begin(Math.min(...messages.map(({ description }) => description.stagingBlocks ?? 0)));
     for (const [i, { snapshot }] of messages.entries()) if (!this.#gone.has(i)) this.#member(i).snapshot = snapshot;
     return messages.map(({ description }) => description);

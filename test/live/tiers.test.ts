@@ -21,8 +21,12 @@ afterEach(async () => {
   rmSync(folder, { recursive: true, force: true });
 });
 
-async function started(own: Partial<InstanceSettings>): Promise<LiveCluster> {
-  const cluster = liveCluster([own], 'memory', everyone, key);
+function started(own: Partial<InstanceSettings>): Promise<LiveCluster> {
+  return startedAll([own]);
+}
+
+async function startedAll(instances: readonly Partial<InstanceSettings>[]): Promise<LiveCluster> {
+  const cluster = liveCluster(instances, 'memory', everyone, key);
   open.push(cluster);
   await cluster.ready();
   return cluster;
@@ -96,6 +100,23 @@ describe('SSD below an instance', () => {
       prompts.map(({ length }) => Math.floor((length - 1) / 32) * 32),
     );
     expect(after.snapshot().tiers?.reads).toEqual({ host: 0, ssd: fullBlocks, instance: 0 });
+  });
+
+  it('is known to who places requests, of all instances, from the start', async () => {
+    const both = [0, 1].map((i) => ({
+      tiers: { hostBytes: undefined, ssd: { path: join(folder, `instance-${i}`), bytes: 2 ** 24 } },
+    }));
+    const before = await startedAll(both);
+    await Promise.all(prompts.map((prompt, i) => answerOf(before, liveRequest(`a${i}`, prompt, 1))));
+    await written(before, fullBlocks);
+    expect(before.instances().map(({ tiers }) => (tiers?.ssd.blocks ?? 0) > 0)).toEqual([true, true]);
+    await closed(before);
+    const after = await startedAll(both);
+    // What each says of its blocks comes before what it says of these.
+    await Promise.all([1, 2].map((i) => answerOf(after, liveRequest(`x${i}`, livePrompt(90 + i, 20), 2))));
+    expect((await ask(after, 'b', 1)).map(({ cachedTokens }) => cachedTokens)).toEqual(
+      prompts.map(({ length }) => Math.floor((length - 1) / 32) * 32),
+    );
   });
 
   it('serves nothing wrong after kills at any moment, and what was whole', async () => {
