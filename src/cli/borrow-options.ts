@@ -83,10 +83,11 @@ const loanShare = 0.01;
 /** Of an instance's memory, what the buffer of settlements holds. */
 const stagingShare = 0.05;
 
-/** Only mixed instances borrow for prompts that none could hold: what is handed over must fit where it lands. */
+/** Where groups prefill together only mixed instances borrow for prompts that none could hold. */
 export function withBorrowing(
   options: BorrowOptions & {
     readonly lendHost: number;
+    readonly cppGroup?: number | undefined;
     readonly model: string;
     readonly models?: string | undefined;
     readonly seed: number;
@@ -107,6 +108,7 @@ export function withBorrowing(
   const hosts = instances.map(({ hostMemory }) => hostMemory?.blocks ?? 0);
   const lendableHosts = hosts.map((total, i) => blocksLendable({ total, available: total, lent: 0 }, policies[i]));
   const allHosts = lendableHosts.reduce((sum, blocks) => sum + blocks, 0);
+  const handsOver = options.cppGroup === undefined;
   const specs = instances.map((spec, instance) => ({
     ...spec,
     machine: {
@@ -117,8 +119,11 @@ export function withBorrowing(
         times,
         stagingBlocks: Math.max(units[instance], Math.ceil(pools[instance] * stagingShare)),
         hostBlocks: hosts[instance],
+        handsOver,
         borrowableBlocks:
-          spec.role === 'mixed' ? all - lendable[instance] + allHosts - lendableHosts[instance] + hosts[instance] : 0,
+          handsOver || spec.role === 'mixed'
+            ? all - lendable[instance] + allHosts - lendableHosts[instance] + hosts[instance]
+            : 0,
         rangeBlocks: units[instance],
       },
     },

@@ -10,6 +10,8 @@ import type { Served } from './work.ts';
 export interface DecodeLeg {
   readonly to: InstanceIndex;
   readonly life: number | undefined;
+  /** It does not start before it has memory there: where memory is borrowed nobody holds some while waiting for this. */
+  readonly first?: boolean | undefined;
 }
 
 /** A prompt on its way out. */
@@ -71,7 +73,7 @@ export class Departures<Request, S extends Served> {
   add(
     request: Request,
     served: S,
-    { to, life }: DecodeLeg,
+    { to, life, first = false }: DecodeLeg,
     group?: { readonly senders: readonly InstanceIndex[]; readonly range: LayerRange },
   ): void {
     const { length: tokens } = served.sequence;
@@ -79,6 +81,8 @@ export class Departures<Request, S extends Served> {
     const parts = { senders: group?.senders, range: group?.range };
     const state = { asks, asked: !asks, granted: false, streamed: 0, held: undefined };
     this.#departures.set(served.id, { request, served, to, toLife: life, tokens, ...parts, ...state });
+    served.sequence.awaitsLanding = first;
+    if (first) this.ask(served.id);
   }
 
   /** One that decodes here stops, and all of it goes. */
@@ -96,7 +100,7 @@ export class Departures<Request, S extends Served> {
   /** Its prefill starts. */
   ask(id: RequestId): void {
     const departure = this.#departures.get(id);
-    if (departure === undefined) return;
+    if (departure === undefined || (departure.asked && departure.granted)) return;
     departure.asked = true;
     this.#reserve(departure);
   }
@@ -153,6 +157,7 @@ export class Departures<Request, S extends Served> {
     }
     if (departure.granted) return true;
     departure.granted = true;
+    departure.served.sequence.awaitsLanding = false;
     if (departure.held !== undefined) this.#streamRest(departure, departure.held);
     else if (step !== undefined) this.#streamStep(departure, step);
     return true;

@@ -253,8 +253,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     }
     this.#prefixes.loads.advance(nowUs, this.#batcher.waiting);
     const reports = event.kind === 'wake' && this.#presence.isDue(nowUs);
-    if (reports) askAgain(this.#peers, this.#config.fates);
-    if (reports) this.mover?.askAgain();
+    if (reports) askAgain(this.#peers, this.mover, this.#config.fates);
     const waits = this.#batcher.waiting.length > 0 || !this.#stages.isEmpty;
     if (this.#launcher.flight === undefined) {
       this.#presence.count(this.roster, this.handOffs.departures);

@@ -46,6 +46,8 @@ export class Launcher<Request extends { readonly id: RequestId }, S extends Serv
   #steps: StepNumber = 0;
   #flight: InFlight<S> | undefined;
   #abortedLast = false;
+  /** Let in, and not loaded to the end. */
+  readonly #landing = new Set<S>();
 
   constructor(parts: Parts<Request, S, Plan, Result>, push: (effect: InstanceEffect<Plan, Request>) => void) {
     this.#parts = parts;
@@ -70,7 +72,8 @@ export class Launcher<Request extends { readonly id: RequestId }, S extends Serv
     if (handOffs.arrivals.size > 0) takeLanded(landing);
     if (stages.goFirst && this.#launchStage(nowUs)) return;
     const planned = batcher.plan(stages.await);
-    for (const sequence of batcher.admitted) this.#start(nowUs, roster.admit(sequence));
+    for (const sequence of batcher.admitted) this.#admit(nowUs, roster.admit(sequence));
+    if (this.#landing.size > 0) this.#lookAtLanding(nowUs);
     mover?.planned(batcher.running);
     if (planned.length === 0) {
       if (!this.#launchStage(nowUs)) borrower?.planned();
@@ -109,6 +112,21 @@ export class Launcher<Request extends { readonly id: RequestId }, S extends Serv
     let most = handOffs.departures.size > 0 ? 1 : batcher.steadySteps();
     for (let i = 0; i < requests.length && most > 1; i++) most = Math.min(most, work.growthMax(requests[i]));
     return most;
+  }
+
+  /** One that is still being loaded starts when that is done. */
+  #admit(nowUs: number, served: S): void {
+    if (served.sequence.isLanding) this.#landing.add(served);
+    else this.#start(nowUs, served);
+  }
+
+  #lookAtLanding(nowUs: number): void {
+    for (const served of this.#landing) {
+      const { isLanding, state } = served.sequence;
+      if (isLanding && state === 'running') continue;
+      this.#landing.delete(served);
+      if (state === 'running') this.#start(nowUs, served);
+    }
   }
 
   /** The first time that a request runs; a preempted one has started before. */

@@ -43,10 +43,13 @@ export function hearPeers<Request extends { readonly id: RequestId }, S extends 
 /** What was not answered may be lost: it is said again. */
 export function askAgain(
   { handOffs, stages }: { readonly handOffs: { readonly departures: Asking }; readonly stages: Asking },
+  mover: { askAgain(): void } | undefined,
   fates: Fates | undefined,
 ): void {
-  fates?.met('lost', 'reserve', handOffs.departures.askAgain());
-  fates?.met('lost', 'enlist', stages.askAgain());
+  const [reserves, enlists] = [handOffs.departures.askAgain(), stages.askAgain()];
+  fates?.met('lost', 'reserve', reserves);
+  fates?.met('lost', 'enlist', enlists);
+  mover?.askAgain();
 }
 
 interface Asking {

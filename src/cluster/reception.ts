@@ -15,7 +15,7 @@ import type { Stages } from './stages.ts';
 import type { Emit, Served, Work } from './work.ts';
 
 interface Parts<Request extends { readonly id: RequestId }, S extends Served, Plan, Result>
-  extends Pick<InstanceConfig, 'queueMax' | 'journalLife'> {
+  extends Pick<InstanceConfig, 'queueMax' | 'journalLife' | 'borrowing'> {
   readonly work: Work<Request, S, Plan, Result>;
   readonly roster: Roster<S>;
   readonly handOffs: HandOffs<Request, S>;
@@ -71,7 +71,8 @@ export class Reception<Request extends { readonly id: RequestId }, S extends Ser
         : undefined);
     this.#owner.emit(request.id, refusal ?? { kind: 'accepted' });
     if (refusal !== undefined) return;
-    const decode = decodeAt === undefined ? undefined : { to: decodeAt, life: decodeLife };
+    const first = this.#parts.borrowing?.handsOver;
+    const decode = decodeAt === undefined ? undefined : { to: decodeAt, life: decodeLife, first };
     if (group === undefined) this.serve(request, decode, prefix);
     else this.#parts.stages.lead(request, group);
   }
@@ -87,6 +88,7 @@ export class Reception<Request extends { readonly id: RequestId }, S extends Ser
   /** Another instance has it, or could never take it (`declined`). */
   settled(served: S, declined: boolean): void {
     this.#parts.stages.drop(served.id);
+    this.#parts.prefixes.loads.drop(served);
     this.#parts.roster.silence(served.id);
     if (declined) this.#owner.emit(served.id, tooLargeToLand(served.sequence.promptLength));
     if (served.sequence.planned > 0) served.cancelled = true;

@@ -166,6 +166,25 @@ describe('borrowing', () => {
     expect(device.outcome.tbtUs.mean).toBeLessThan(hosts[0] * blockTokens * 50);
   });
 
+  it('hands over prompts that no instance could hold, without a cycle of waiting', () => {
+    const roles = ['prefill', 'prefill', 'decode', 'decode'] as const;
+    const specs = instances(4).map(({ machine: { borrowing, ...machine }, ...spec }, i) => ({
+      ...spec,
+      role: roles[i],
+      machine: {
+        ...machine,
+        borrowing: borrowing && { ...borrowing, handsOver: true },
+        handOff: { layerWise: true, landingTokens: 1500, rechecks: false },
+      },
+    }));
+    const trace = Array.from({ length: 10 }, (_, i) => requestOf(i, i * 20_000, i % 3 === 0 ? 200 : 800 + 40 * i, 10));
+    const whole = run(trace, { instances: specs });
+    expect(whole.outcome.completedRequests).toBe(trace.length);
+    expect(whole.outcome.bytesMoved.handoff).toBeGreaterThan(0);
+    const single = specs.map(({ machine, ...spec }) => ({ ...spec, machine: { ...machine, coalesce: false } }));
+    expect(run(trace, { instances: single }).outcome.stateHash).toBe(whole.outcome.stateHash);
+  });
+
   it('computes a request again from its tokens when a creditor dies', () => {
     const trace = [requestOf(0, 0, 1000, 60)];
     const { outcome, lending, inside } = run(trace, { faults: faults('crash:instance=1,at=250ms,for=1s') });

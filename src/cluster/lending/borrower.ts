@@ -29,6 +29,8 @@ export interface BorrowingConfig {
   readonly stagingBlocks: number;
   /** Of host memory that holds KV beyond the instance's own: sequences' and others'. None unless given. */
   readonly hostBlocks?: number | undefined;
+  /** Prompts that no instance could hold are handed over too: each has memory to land in before it starts. Not with groups that prefill together. */
+  readonly handsOver?: boolean | undefined;
   /** Blocks that all others together may lend, and those of its own host memory. */
   readonly borrowableBlocks: number;
   /** (instances): blocks of that, of each; where it is known what is lost with one. */
@@ -264,7 +266,7 @@ export class Borrower implements Overflow {
   }
 
   admits(sequence: Sequence): boolean {
-    if (this.#hold !== undefined && sequence.arrival > this.#passUpTo) return false;
+    if (sequence.awaitsLanding || (this.#hold !== undefined && sequence.arrival > this.#passUpTo)) return false;
     return this.rmanager.hasTurn || this.#batcher?.room.isOverlong(sequence) !== true;
   }
 

@@ -46,7 +46,11 @@ export class Batcher {
     const lists = { running: this.#running, waiting: this.#waiting };
     this.#planner = new RowPlanner(
       { ...lists, cache, limits, cost, overflow, room: this.room, prefixes: this.#prefixes },
-      { admit: (sequence) => this.#admit(sequence), makeRoom: (sequence, tokens) => this.#makeRoom(sequence, tokens) },
+      {
+        admit: (sequence) => this.#admit(sequence),
+        makeRoom: (sequence, tokens) => this.#makeRoom(sequence, tokens),
+        load: (sequence) => this.#loadFurther(sequence),
+      },
     );
   }
 
@@ -136,9 +140,15 @@ export class Batcher {
 
   /** The sequence's planned rows are computed: full blocks become shareable, and those behind a window are given back. */
   commit(sequence: Sequence): void {
-    const from = Math.floor(sequence.computed / this.#blockTokens);
-    sequence.computed += sequence.planned;
+    this.#reach(sequence, sequence.computed + sequence.planned);
     sequence.planned = 0;
+    this.#cache.leaveBehind(sequence.table, sequence.computed);
+  }
+
+  /** So many of its tokens are computed. */
+  #reach(sequence: Sequence, tokens: number): void {
+    const from = Math.floor(sequence.computed / this.#blockTokens);
+    sequence.computed = tokens;
     if (Math.floor(sequence.computed / this.#blockTokens) > from) {
       sequence.content.digest(sequence.computed);
       const to = Math.min(Math.floor(sequence.computed / this.#blockTokens), sequence.chain.blocks);
@@ -146,7 +156,6 @@ export class Batcher {
         sequence.swapped(this.#cache.commit(sequence.chain, from, to, sequence.table) * this.#blockTokens);
       this.#claims.advance(sequence, to);
     }
-    this.#cache.leaveBehind(sequence.table, sequence.computed);
   }
 
   /** Pages that those who run still need for their known tokens, and the first of those who wait and are not let in for want of room. */
@@ -184,8 +193,8 @@ export class Batcher {
     const again = sequence.cachedTokens !== undefined;
     sequence.computed = this.#cache.take(chain, reusable, table, { known, again }) * this.#blockTokens;
     sequence.cachedTokens ??= sequence.computed;
-    if (sequence.landed > sequence.computed) this.#load(sequence);
-    this.#shares?.start(sequence, Math.max(0, sequence.promptLength - sequence.computed));
+    if (sequence.isLanding && !this.room.isOverlong(sequence)) this.#load(sequence);
+    this.#shares?.start(sequence, Math.max(0, sequence.promptLength - Math.max(sequence.computed, sequence.landed)));
     this.#running.insert(sequence);
     this.#claims.open(sequence);
     this.#admitted.push(sequence);
@@ -199,6 +208,19 @@ export class Batcher {
     sequence.computed = landed;
     sequence.content.digest(landed);
     this.#cache.commit(chain, 0, Math.min(Math.floor(landed / this.#blockTokens), chain.blocks), table);
+  }
+
+  /** What no memory here could hold is loaded as what came before moves out; false while some is left. */
+  #loadFurther(sequence: Sequence): boolean {
+    const { table, landed, computed } = sequence;
+    if (!this.room.isOverlong(sequence) || sequence.landedPages !== undefined) {
+      // It is computed from its tokens.
+      sequence.landed = 0;
+      return true;
+    }
+    this.#makeRoom(sequence, landed);
+    this.#reach(sequence, Math.max(computed, Math.min(landed, table.length * this.#blockTokens)));
+    return !sequence.isLanding;
   }
 
   /** Gives the sequence blocks for its first `tokens` tokens, at the expense of the lowest ranks; stops short when it is the lowest itself. */

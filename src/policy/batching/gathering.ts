@@ -18,7 +18,7 @@ export function firstGathering({
   room,
   waiting,
 }: Batch): { readonly sequence: Sequence; readonly pages: number } | undefined {
-  const sequence = waiting.find((each) => room.isOverlong(each));
+  const sequence = waiting.find((each) => room.isOverlong(each) && !each.awaitsLanding);
   return sequence && { sequence, pages: room.pagesNeeded(sequence) };
 }
 

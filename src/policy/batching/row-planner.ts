@@ -30,6 +30,8 @@ interface Seats {
   admit(sequence: Sequence): boolean;
   /** Gives the sequence blocks for its first `tokens` tokens, or as many as it can. */
   makeRoom(sequence: Sequence, tokens: number): void;
+  /** Takes in what has landed, as far as there is room; false when some is left. */
+  load(sequence: Sequence): boolean;
 }
 
 /** Decode rows first, then prefill chunks in order of rank, within a budget of rows and predicted time; batch jobs get what is left. */
@@ -205,6 +207,7 @@ export class RowPlanner {
   }
 
   #planJob(sequence: Sequence): void {
+    if (sequence.isLanding && !this.#seats.load(sequence)) return;
     const rows = this.#budget.backgroundRowsFor(sequence);
     if (rows === 0) return;
     this.#seats.makeRoom(sequence, sequence.computed + rows);
@@ -213,6 +216,7 @@ export class RowPlanner {
 
   /** Plans as much of the sequence's prefill as fits; once one did not fit whole, only those follow that do. */
   #planChunk(sequence: Sequence, nextRunning: number, nextWaiting: number): void {
+    if (sequence.isLanding && !this.#seats.load(sequence)) return;
     const first = this.#budget.shape.rows === this.#budget.shape.decodeRows;
     let rows = this.#budget.rowsFor(sequence, first);
     // Prompt scoring is short of logits, not of the rows that others could use.

@@ -71,6 +71,8 @@ export class Sequence {
   claimedTo = 0;
   /** Its place among the running ones, while it runs. */
   slot = 0;
+  /** It is not let in before there is memory where it goes on: what it gathers is not kept from others while it waits. */
+  awaitsLanding = false;
   /** Blocks of its prefix are on their way here: while it waits it is not let in. */
   loading = false;
   /** Its blocks before this one may be shared; undefined: all may. Those that follow have left the index, so that they can move. */
@@ -96,6 +98,11 @@ export class Sequence {
   /** Tokens from this one on lie in other pages than when they were computed: equal ones. Whoever copies them copies them again. */
   swapped(fromToken: number): void {
     this.swappedFrom = Math.min(this.swappedFrom, fromToken);
+  }
+
+  /** Not all that has landed is in the table, or was. */
+  get isLanding(): boolean {
+    return this.landed > this.computed;
   }
 
   /** It holds nothing any more: what had landed is of no use, and what had been copied from its pages may not have been in time. */

@@ -18,6 +18,8 @@ const lentShareMax = 0.75;
 const guestPermilleMax = 300;
 const rangeBlocks = 2;
 const hostTokenUs = 5;
+/** Most of the long prompts find memory to land in. */
+const landingFactor = 2;
 /** Who needs what others have waits for them, one after the other. */
 const timeoutUs = 45_000_000;
 const times = { ...defaultLendingTimes, settleUs: 200_000 };
@@ -33,11 +35,15 @@ export function withLending({ config, trace }: RequestWorld, dice: Dice, gmanage
   };
   const hostBlocks = dice.chance(0.4) ? dice.between(4, 12) : 0;
   const lendableHost = Math.floor((hostBlocks * lentShareMax) / rangeBlocks) * rangeBlocks;
+  const handsOver = config.pipeline === undefined;
   const instances = config.instances.map((spec, instance) => {
-    const others = (lendable + lendableHost) * (length - 1);
-    const borrowableBlocks = spec.role === 'mixed' ? others + hostBlocks : 0;
-    const borrowing = { instance, policy, times, stagingBlocks: 8, hostBlocks, borrowableBlocks, rangeBlocks };
-    return { ...spec, machine: { ...spec.machine, blocks, borrowing } };
+    const borrowableBlocks =
+      handsOver || spec.role === 'mixed' ? (lendable + lendableHost) * (length - 1) + hostBlocks : 0;
+    const figures = { stagingBlocks: 8, hostBlocks, borrowableBlocks, rangeBlocks };
+    const borrowing = { instance, policy, times, handsOver, ...figures };
+    const landingTokens = spec.machine.handOff?.landingTokens ?? 0;
+    const more = spec.machine.handOff && { ...spec.machine.handOff, landingTokens: landingFactor * landingTokens };
+    return { ...spec, machine: { ...spec.machine, blocks, borrowing, ...(more && { handOff: more }) } };
   });
   const lending = {
     ...{ times, settles: true, settleBlocksMin: 1, settleBlocksMax: 8, guestPermilleMax, layers: 2 },
@@ -46,9 +52,8 @@ export function withLending({ config, trace }: RequestWorld, dice: Dice, gmanage
     queryRowBytes: queryRowBytes({ layers: 2, heads: 4, headDim: 64 }),
   };
   const alone = blocks * config.blockTokens;
-  const coupled = config.instances.every(({ role }) => role === 'mixed');
   const longer = trace.map((request) =>
-    coupled && dice.chance(0.1) ? withLength(request, dice.between(alone, 2 * alone), config.blockTokens) : request,
+    handsOver && dice.chance(0.1) ? withLength(request, dice.between(alone, 2 * alone), config.blockTokens) : request,
   );
   const restarts = dice.chance(0.7);
   const faults = config.faults && {
