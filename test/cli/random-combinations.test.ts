@@ -55,7 +55,12 @@ const features: readonly fc.Arbitrary<Flags>[] = [
   fc.record({ batchRate: fc.constantFrom(0.5, 2) }),
   fc.record({ pinFamilies: fc.constant(2), pinTtl: fc.constant(20), pinMemory: fc.constant(0.3) }),
   fc.record({ tenants: fc.constant('a:3,b:1') }),
-  fc.record({ borrow: fc.constant(true), settle: fc.boolean(), borrowAhead: fc.boolean() }),
+  fc.record({
+    borrow: fc.constant(true),
+    settle: fc.boolean(),
+    borrowAhead: fc.boolean(),
+    lendHost: fc.constantFrom(0, 0.5),
+  }),
   fc.record({ roleSwitch: fc.constant(true), roleDwell: fc.constant(2) }),
   fc.record({ standby: fc.constant(1), startS: fc.constant(2) }),
   fc.record({
@@ -70,9 +75,11 @@ const features: readonly fc.Arbitrary<Flags>[] = [
   }),
 ];
 
-/** What outgrows an instance moves or borrows, and instances do not start under faults. */
+/** What outgrows a mixed instance moves or borrows, and instances do not start under faults. */
 function compatible(flags: Flags): Flags {
-  return flags['standby'] === undefined ? flags : { ...flags, borrow: false, faults: [] };
+  const { standby, mixed } = flags;
+  if (standby === undefined) return flags;
+  return { ...flags, mixed: Math.max(1, Number(mixed ?? 1)), borrow: false, lendHost: 0, faults: [] };
 }
 
 const combinations = fc
