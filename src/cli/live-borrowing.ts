@@ -1,5 +1,6 @@
 // Memory that instances of this process lend to one another: what flags say of it, as instances and the gManager are told.
 import { webcrypto } from 'node:crypto';
+import { slackBlocks } from '../cluster/lending/borrower.ts';
 import type { TokenInstanceConfig } from '../cluster/token-work.ts';
 import type { Engine } from '../engine/engine.ts';
 import type { KvShape } from '../engine/load-model.ts';
@@ -30,6 +31,15 @@ export interface LendingSettings {
 
 function liveTimes(rules: BorrowOptions): BureauSettings['times'] {
   return { ...timesOf(rules), ...patience, silentUs };
+}
+
+/** Of KV memory, what a request may fill that the smallest instance takes in: its own, and what all others lend but for what whole ranges leave unused. */
+export function reachBytes(kvBytes: readonly number[], blockBytes: number, rules: BorrowOptions): number {
+  const pools = kvBytes.map((bytes) => Math.floor(bytes / blockBytes));
+  const lendable = pools.map((total) => blocksLendable({ total, available: total, lent: 0 }, livePolicy(total, rules)));
+  const all = lendable.reduce((sum, blocks) => sum + blocks, 0);
+  const reach = pools.map((own, i) => own + Math.max(0, all - lendable[i] - slackBlocks(rangeBlocks)));
+  return Math.min(...reach) * blockBytes;
 }
 
 /** For the gManager. */

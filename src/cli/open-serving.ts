@@ -3,10 +3,12 @@ import { join } from 'node:path';
 import type { AdmissionSettings } from '../cluster/length-admission.ts';
 import { LiveCluster } from '../live/live-cluster.ts';
 import type { PlacementKind } from '../policy/placement/placement.ts';
+import { pageTokens } from '../util/step.ts';
 import { openModel } from '../weights/open-model.ts';
+import type { ModelFiles } from '../weights/types.ts';
 import { blockKeyOf } from './block-key.ts';
 import type { BorrowOptions } from './borrow-options.ts';
-import { bureauSettings } from './live-borrowing.ts';
+import { bureauSettings, reachBytes } from './live-borrowing.ts';
 import { locateModel } from './locate-model.ts';
 import { type InstanceOptions, type ModelOptions, oneInstance } from './options.ts';
 import { contextTokens } from './served-model.ts';
@@ -62,7 +64,10 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
   try {
     const { lending } = serving;
     const least = leastKvMemory(options, instances);
-    const context = contextTokens(files, { ...options, kvMemory: withLoans(least, instances.length, lending) });
+    const context = contextTokens(files, {
+      ...options,
+      kvMemory: lending === undefined ? least : withLoans(files, options, instances, lending),
+    });
     const home = lending && contextTokens(files, { ...options, context: undefined, kvMemory: least });
     const kvBytes = instances.map((own) => own.kvMemory ?? options.kvMemory);
     // The workers pack weights while this thread builds the tokenizer.
@@ -133,14 +138,18 @@ function leastKvMemory({ kvMemory }: ModelOptions, instances: readonly InstanceO
   return given.length === 0 ? undefined : Math.min(...given);
 }
 
-/** What one that has `least` and all others together could give to one request. */
+/** What a request may fill, where instances borrow; undefined where some of them take what the context needs. */
 function withLoans(
-  least: number | undefined,
-  instances: number,
-  lending: BorrowOptions | undefined,
+  { config }: ModelFiles,
+  { kvMemory, inputs }: ModelOptions,
+  instances: readonly InstanceOptions[],
+  lending: BorrowOptions,
 ): number | undefined {
-  if (least === undefined || lending === undefined) return least;
-  return Math.floor(least * (1 + (instances - 1) * lending.lendShare));
+  const given = instances.flatMap((own) => own.kvMemory ?? kvMemory ?? []);
+  if (given.length < instances.length) return undefined;
+  const valueBytes = inputs === 'f32' ? 4 : 2;
+  const blockBytes = 2 * config.layers * config.kvHeads * config.headDim * valueBytes * pageTokens;
+  return reachBytes(given, blockBytes, lending);
 }
 
 /** Threads that are given for all are shared out. */

@@ -21,7 +21,6 @@ export const lendingCounters: readonly InstanceMetric[] = [
   ['kvasir_instance_settled_blocks_total', 'Blocks that came home by settlements', of((l) => l.homeBlocks)],
   ['kvasir_instance_lost_blocks_total', 'Blocks lost with their creditors', of((l) => l.lostBlocks)],
   ['kvasir_instance_memory_stalls_total', 'Sequences that waited for memory on its way', of((l) => l.stalls)],
-  ['kvasir_instance_memory_stall_seconds_total', 'Time that they waited', of((l) => l.stallUs / 1e6)],
   ['kvasir_instance_guest_queries_total', 'Queries answered for other instances', of((l) => l.guests.queries)],
   ['kvasir_instance_guest_refusals_total', 'Queries refused', of((l) => l.guests.refused)],
   ['kvasir_instance_guest_seconds_total', 'Core time computed for others', of((l) => l.guests.seconds)],

@@ -370,7 +370,7 @@ export class Borrower implements Overflow {
 const unansweredMax = 2;
 
 /** Blocks that the ends of what moves may leave unused, of which whole ranges go. */
-function slackBlocks(rangeBlocks: number): number {
+export function slackBlocks(rangeBlocks: number): number {
   return 2 * (rangeBlocks - 1);
 }
 
