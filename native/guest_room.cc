@@ -33,6 +33,26 @@ bool is_sound(const GuestQuery& query, const KvPool& pool) {
   return !query.keys.empty() && blocks == static_cast<int64_t>(query.blocks.size());
 }
 
+/** The pages of a query in order of blocks, -1 between its keys; none where some are not lent. */
+std::vector<int32_t> find_pages(const GuestQuery& query, const LentBlocks& lent) {
+  const int first = query.keys.front().first_block;
+  std::vector<int32_t> pages(static_cast<size_t>(query.keys.back().first_block + query.keys.back().blocks - first), -1);
+  size_t next = 0;
+  for (const GuestKeys& keys : query.keys) {
+    for (int i = 0; i < keys.blocks; i++) {
+      const int32_t page = lent.page(keys.loan, query.blocks[next++], query.layer);
+      if (page < 0) return {};
+      pages[keys.first_block - first + i] = page;
+    }
+  }
+  for (const GuestNode& node : query.nodes) {
+    const int64_t begin = int64_t{node.first} * kRangePages - first, end = begin + int64_t{node.ranges} * kRangePages;
+    if (node.ranges <= 0 || begin < 0 || end > static_cast<int64_t>(pages.size())) return {};
+    if (std::any_of(pages.begin() + begin, pages.begin() + end, [](int32_t page) { return page < 0; })) return {};
+  }
+  return pages;
+}
+
 }  // namespace
 
 void LentBlocks::lend(int loan, const std::vector<int32_t>& blocks, const std::vector<int32_t>& pages, int pool_pages) {
@@ -150,26 +170,6 @@ std::vector<std::shared_ptr<GuestQuery>> GuestRoom::take_queries() {
     taken.push_back(std::move(queue_.front()));
   }
   return taken;
-}
-
-/** The pages of a query in order of blocks, -1 between its keys; none where some are not lent. */
-static std::vector<int32_t> find_pages(const GuestQuery& query, const LentBlocks& lent) {
-  const int first = query.keys.front().first_block;
-  std::vector<int32_t> pages(static_cast<size_t>(query.keys.back().first_block + query.keys.back().blocks - first), -1);
-  size_t next = 0;
-  for (const GuestKeys& keys : query.keys) {
-    for (int i = 0; i < keys.blocks; i++) {
-      const int32_t page = lent.page(keys.loan, query.blocks[next++], query.layer);
-      if (page < 0) return {};
-      pages[keys.first_block - first + i] = page;
-    }
-  }
-  for (const GuestNode& node : query.nodes) {
-    const int64_t begin = int64_t{node.first} * kRangePages - first, end = begin + int64_t{node.ranges} * kRangePages;
-    if (node.ranges <= 0 || begin < 0 || end > static_cast<int64_t>(pages.size())) return {};
-    if (std::any_of(pages.begin() + begin, pages.begin() + end, [](int32_t page) { return page < 0; })) return {};
-  }
-  return pages;
 }
 
 GuestRoom::Servings GuestRoom::admit(std::vector<std::shared_ptr<GuestQuery>> queries, int threads) {
