@@ -64,6 +64,9 @@ describe.skipIf(native === undefined)('instances of a process that borrow', () =
       await Promise.all(ended);
       await atRest(cluster);
     });
+    const long = liveRequest('long', livePrompt(8, 2_200), 30);
+    const alike = await Promise.all([answerOf(cluster, long), answerOf(alone, long)]);
+    expect(alike[0]).toEqual(alike[1]);
     await fc.assert(load, { numRuns: 2, endOnFailure: true });
     const moved = cluster.instances().map(({ lending }) => lending?.movedBlocks ?? 0);
     expect(moved.reduce((sum, blocks) => sum + blocks, 0)).toBeGreaterThan(0);
