@@ -25,7 +25,7 @@ function started(own: Partial<InstanceSettings>): Promise<LiveCluster> {
   return startedAll([own]);
 }
 
-async function startedAll(instances: readonly Partial<InstanceSettings>[]): Promise<LiveCluster> {
+async function startedAll(instances: Parameters<typeof liveCluster>[0]): Promise<LiveCluster> {
   const cluster = liveCluster(instances, 'memory', everyone, key);
   open.push(cluster);
   await cluster.ready();
@@ -117,6 +117,25 @@ describe('SSD below an instance', () => {
     expect((await ask(after, 'b', 1)).map(({ cachedTokens }) => cachedTokens)).toEqual(
       prompts.map(({ length }) => Math.floor((length - 1) / 32) * 32),
     );
+  });
+
+  it('stands below those that prefill and those that decode', async () => {
+    const blockBytes = 6 * 2 ** 14;
+    const of = (i: number) => ({
+      kvBytes: 20 * blockBytes,
+      tiers: { hostBytes: 30 * blockBytes, ssd: { path: join(folder, `instance-${i}`), bytes: 2 ** 24 } },
+    });
+    const [alone, apart] = [
+      await started({}),
+      await startedAll([
+        { role: 'prefill', ...of(0) },
+        { role: 'decode', ...of(1) },
+      ]),
+    ];
+    for (const round of ['a', 'b', 'c'])
+      expect((await ask(apart, round)).map(bits)).toEqual((await ask(alone, round)).map(bits));
+    const reads = apart.instances().map(({ tiers }) => (tiers?.reads.host ?? 0) + (tiers?.reads.ssd ?? 0));
+    expect(reads[0]).toBeGreaterThan(0);
   });
 
   it('serves nothing wrong after kills at any moment, and what was whole', async () => {
