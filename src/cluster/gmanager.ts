@@ -98,7 +98,8 @@ export class GManager {
     this.#askers.set(from, { life, query: message.query });
     for (const refusal of message.refusals) this.ledger.refuse(refusal);
     const { query, memory, blocks, turn, prior } = message;
-    if (turn !== undefined) this.turns.hear(from, life, turn.number);
+    // Of whom no heartbeat was heard nobody would notice the silence: that its last words come late must not keep the turn for the dead.
+    if (turn !== undefined && this.ledger.life(from) !== undefined) this.turns.hear(from, life, turn.number);
     const held = this.turns.holder === from ? turn : undefined;
     const creditors =
       held !== undefined || (prior && blocks > 0)
