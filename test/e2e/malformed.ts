@@ -278,7 +278,7 @@ const unknownPath: Kind = (chance) => {
     ],
     ...[
       '/v1/responses',
-      '/v1/files',
+      '/v1/files/file-x/contents',
       '/v1/audio/speech',
       '/V1/COMPLETIONS',
       '/v1//completions',
