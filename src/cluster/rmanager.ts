@@ -319,7 +319,8 @@ export class RManager {
   }
 }
 
-const noGrowth: Growth = {
+/** Nothing is going to be needed. */
+export const noGrowth: Growth = {
   kind: 'growth',
   blocksPerSecond: 0,
   aheadBlocks: 0,

@@ -4,7 +4,7 @@ import { GManager } from '../../src/cluster/gmanager.ts';
 import { InstanceMemory } from '../../src/cluster/lending/instance-memory.ts';
 import type { Envelope, LendingEffect, LendingMessageKind } from '../../src/cluster/lending/messages.ts';
 import { defaultLendingTimes as times } from '../../src/cluster/lending/times.ts';
-import { RManager } from '../../src/cluster/rmanager.ts';
+import { noGrowth, RManager } from '../../src/cluster/rmanager.ts';
 import { BlockTable } from '../../src/policy/blocks/block-table.ts';
 
 const policy = {
@@ -200,6 +200,23 @@ describe('a loan', () => {
     rmanager.free(vacate[0]);
     town.run(10);
     expect(town.members[0].owes(1)).toBe(3);
+  });
+});
+
+describe('a turn', () => {
+  it('is not kept by one that is gone, whose query comes late', () => {
+    const town = new Town(3);
+    town.run(300);
+    town.members.pop();
+    town.run(times.silentUs / 1_000 + 1);
+    const turn = { number: 1, blocks: 24 };
+    const query = { kind: 'query', query: 1, memory: 'device', blocks: 0, turn, prior: false, refusals: [] } as const;
+    const envelope = { from: 2, fromLife: 1, to: 'gmanager', toLife: undefined, message: query } as const;
+    town.gmanager.step(town.nowUs, { kind: 'message', envelope });
+    const [{ rmanager }] = town.members;
+    rmanager.step(town.nowUs, { ...noGrowth, turn });
+    town.run(times.silentUs / 1_000 + 1);
+    expect(rmanager.hasTurn).toBe(true);
   });
 });
 

@@ -7,6 +7,7 @@ import type {
   MessageFate,
   Party,
 } from '../../cluster/lending/messages.ts';
+import { noGrowth } from '../../cluster/rmanager.ts';
 import { counterUniform } from '../../util/counter-random.ts';
 import { Agenda } from './agenda.ts';
 import { checkAtRest, checkCommit, checkEmpty, checkLoans, checkPromises, unfrozen, Waits } from './checks.ts';
@@ -113,8 +114,7 @@ export class LendingWorld {
       this.#whenAwake(node, life, () => {
         life?.workload.dismiss();
         const { gathered = 0, gatherings = 0 } = life?.workload.demand ?? {};
-        const nothing = { blocksPerSecond: 0, aheadBlocks: 0, starvedBlocks: 0, promisedBlocks: 0, turn: undefined };
-        this.#follow(node, node.step(this.agenda.nowUs, { kind: 'growth', ...nothing, gathered, gatherings }));
+        this.#follow(node, node.step(this.agenda.nowUs, { ...noGrowth, gathered, gatherings }));
       });
     }
   }
