@@ -4,6 +4,7 @@ import { hostname } from 'node:os';
 import { fileURLToPath } from 'node:url';
 import { Backoff } from '../live/backoff.ts';
 import type { InstanceDescription } from '../live/protocol.ts';
+import { tierSettings } from './instance-tiers.ts';
 import type { InstanceOptions, ServeOptions } from './options.ts';
 import { toFlag } from './options.ts';
 
@@ -31,7 +32,8 @@ export class ChildInstances {
       const name = `${hostname()
         .replace(/[^\w-]/g, '-')
         .slice(0, 40)}-${process.pid}-${i}`;
-      return new Child(name, flagsOf(options, own, instances.length), { KVASIR_NATS: nats }, watcher);
+      const flags = [...flagsOf(options, own, instances.length), ...tierFlags(options, i, instances.length)];
+      return new Child(name, flags, { KVASIR_NATS: nats }, watcher);
     });
   }
 
@@ -52,10 +54,19 @@ function flagsOf(options: ServeOptions, own: InstanceOptions, instances: number)
   const kvMemory = own.kvMemory ?? options.kvMemory;
   const given = { model, weights, inputs, threads, context, kvMemory, eviction, cluster, pinMemory, role: own.role };
   const recheck = admission === 'none' ? [] : ['--recheck'];
-  const flags = Object.entries(given).flatMap(([name, value]) =>
+  return [...spelled(given), ...recheck];
+}
+
+/** Each has a folder of its own, the same one whenever the command is run again. */
+function tierFlags(options: ServeOptions, index: number, instances: number): readonly string[] {
+  const { hostBytes, ssd } = tierSettings(options, index, instances) ?? {};
+  return spelled({ hostMemory: hostBytes, ssd: ssd?.path, ssdSize: ssd?.bytes });
+}
+
+function spelled(given: Readonly<Record<string, string | number | undefined>>): readonly string[] {
+  return Object.entries(given).flatMap(([name, value]) =>
     value === undefined ? [] : [`--${toFlag(name)}`, String(value)],
   );
-  return [...flags, ...recheck];
 }
 
 class Child {

@@ -1,7 +1,7 @@
 // The tiers below an instance's pool: how many blocks each holds, and opening what is on SSD.
 import { createHash } from 'node:crypto';
 import { mkdirSync } from 'node:fs';
-import { dirname } from 'node:path';
+import { dirname, join } from 'node:path';
 import type { TokenInstanceConfig } from '../cluster/token-work.ts';
 import type { KvShape } from '../engine/load-model.ts';
 import type { KvPoolHandle } from '../kernel/backend.ts';
@@ -10,7 +10,30 @@ import { loadNative, type NativeModule } from '../kernel/native-module.ts';
 import { LiveTiers, type PageLoader } from '../live/live-tiers.ts';
 import type { BlockRoot, InstanceDescription } from '../live/protocol.ts';
 import { pageTokens } from '../util/step.ts';
+import { UsageError } from './usage-error.ts';
 import type { InstanceSettings } from './worker-settings.ts';
+
+export interface TierOptions {
+  /** Of each instance. */
+  readonly hostMemory?: number | undefined;
+  /** A folder for blocks on SSD, and what all instances together may put there. */
+  readonly ssd?: string | undefined;
+  readonly ssdSize?: number | undefined;
+}
+
+const ssdSizeDefault = 10 * 2 ** 30;
+
+/** Of one of so many instances: what is given of SSD is shared out. @throws UsageError */
+export function tierSettings(options: TierOptions, index: number, instances: number): InstanceSettings['tiers'] {
+  const { hostMemory, ssd, ssdSize } = options;
+  if (ssdSize !== undefined && ssd === undefined) throw new UsageError('Cannot use --ssd-size: it needs --ssd');
+  if (hostMemory === undefined && ssd === undefined) return undefined;
+  const bytes = Math.floor((ssdSize ?? ssdSizeDefault) / instances);
+  return {
+    hostBytes: hostMemory,
+    ssd: ssd === undefined ? undefined : { path: join(ssd, `instance-${index}`), bytes },
+  };
+}
 
 export interface TierSizes {
   readonly hostBlocks: number;

@@ -10,6 +10,7 @@ import { sayFarewell } from '../live/station.ts';
 import { openModel } from '../weights/open-model.ts';
 import type { ModelFiles } from '../weights/types.ts';
 import { blockRoot } from './block-root.ts';
+import { tierSettings } from './instance-tiers.ts';
 import { locateModel } from './locate-model.ts';
 import { instanceSettings } from './open-serving.ts';
 import { type JoinOptions, oneInstance, type ServeOptions } from './options.ts';
@@ -63,10 +64,13 @@ export function openClusterInstance(nats: string, options: JoinOptions): Promise
     const joined = await joinCluster({
       ...{ bus, name, life },
       entry: new URL('./instance-worker.js', import.meta.url),
-      settings: instanceSettings(options, oneInstance, path, contextTokens(files, options), 1, {
-        rechecks: options.recheck,
-        pinMemory: options.pinMemory,
-      }),
+      settings: {
+        ...instanceSettings(options, oneInstance, path, contextTokens(files, options), 1, {
+          rechecks: options.recheck,
+          pinMemory: options.pinMemory,
+        }),
+        tiers: tierSettings(options, 0, 1),
+      },
       role: options.role,
       pages: { host: options.pagesHost, port: options.pagesPort, token: options.token },
       root: blockRoot(files, options),

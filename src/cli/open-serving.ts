@@ -1,5 +1,4 @@
 // Opens a model for serving: its text side on this thread, its engine on a worker thread.
-import { join } from 'node:path';
 import type { AdmissionSettings } from '../cluster/length-admission.ts';
 import { LiveCluster } from '../live/live-cluster.ts';
 import type { PlacementKind } from '../policy/placement/placement.ts';
@@ -8,6 +7,7 @@ import { openModel } from '../weights/open-model.ts';
 import type { ModelFiles } from '../weights/types.ts';
 import { blockKeyOf } from './block-key.ts';
 import type { BorrowOptions } from './borrow-options.ts';
+import { type TierOptions, tierSettings } from './instance-tiers.ts';
 import { bureauSettings, reachBytes } from './live-borrowing.ts';
 import { locateModel } from './locate-model.ts';
 import { type InstanceOptions, type ModelOptions, oneInstance } from './options.ts';
@@ -19,7 +19,7 @@ export interface Serving extends TextSide {
   readonly cluster: LiveCluster;
 }
 
-export interface ServingOptions {
+export interface ServingOptions extends TierOptions {
   /** Requests accepted at once. */
   readonly queue: number;
   readonly servedModelName?: string | undefined;
@@ -32,10 +32,6 @@ export interface ServingOptions {
   /** Of the KV memory of each, for pinned prefixes; none unless given. */
   readonly pinMemory?: number | undefined;
   readonly transport?: 'memory' | 'tcp' | undefined;
-  /** Host memory of each instance, and a folder for blocks on SSD with what all instances may put there. */
-  readonly hostMemory?: number | undefined;
-  readonly ssd?: string | undefined;
-  readonly ssdSize?: number | undefined;
   /** Prompts that are handed over leave once they are computed, not layer by layer. */
   readonly sendsAtEnd?: boolean | undefined;
   /** (instances): where their steps are written down. */
@@ -47,7 +43,6 @@ export interface ServingOptions {
 }
 
 const everyone: AdmissionSettings = { kind: 'none', slo: undefined, decodeUs: 0 };
-const ssdSizeDefault = 10 * 2 ** 30;
 
 export async function openServing(options: ModelOptions, serving: ServingOptions): Promise<Serving> {
   const {
@@ -80,7 +75,7 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
             rechecks: admission.kind !== 'none',
             pinMemory,
           }),
-          tiers: tiersOf(serving, i, instances.length),
+          tiers: tierSettings(serving, i, instances.length),
           record: serving.records?.[i],
           sendsAtEnd: serving.sendsAtEnd,
           lending: lending && { instance: i, kvBytes, rules: lending },
@@ -116,20 +111,6 @@ async function textOrClosed(cluster: LiveCluster, open: () => TextSide): Promise
     await cluster.close();
     throw error;
   }
-}
-
-/** What is given of SSD is shared out. */
-function tiersOf(
-  { hostMemory, ssd, ssdSize = ssdSizeDefault }: ServingOptions,
-  index: number,
-  instances: number,
-): InstanceSettings['tiers'] {
-  if (hostMemory === undefined && ssd === undefined) return undefined;
-  const bytes = Math.floor(ssdSize / instances);
-  return {
-    hostBytes: hostMemory,
-    ssd: ssd === undefined ? undefined : { path: join(ssd, `instance-${index}`), bytes },
-  };
 }
 
 /** What the smallest instance has; undefined where each takes what the context needs. */

@@ -78,14 +78,19 @@ const apiKey = z.string().min(1, 'a key is empty');
 /** A share of the KV memory. */
 const pinMemory = numeric(z.number().min(0).max(0.9)).default(0);
 
+/** Where an instance keeps cached blocks besides its KV memory. */
+const liveTierFields = {
+  hostMemory: bytes.optional(),
+  ssd: z.string().min(1).optional(),
+  ssdSize: bytes.optional(),
+};
+
 export const serveOptionsSchema = modelOptionsSchema.extend({
   ...servedSloFields,
   pinMemory,
   instances: instancesSchema.optional(),
   transport: z.enum(transports).optional(),
-  hostMemory: bytes.optional(),
-  ssd: z.string().min(1).optional(),
-  ssdSize: bytes.optional(),
+  ...liveTierFields,
   nats: natsUrl.optional(),
   cluster: clusterName.optional(),
   requestTimeout: count(1, 86_400).optional(),
@@ -111,6 +116,7 @@ export const joinOptionsSchema = modelOptionsSchema.extend({
   role: z.enum(instanceRoles).default('mixed'),
   recheck: z.boolean().default(false),
   pinMemory,
+  ...liveTierFields,
   pagesHost: z
     .string()
     .regex(/^[\w.:-]{1,253}$/, 'expected a name or an address')

@@ -16,6 +16,12 @@ export function joinCommand(): Command {
       'refuse prompts that land here and would decode late, where gateways have --admission (default: off)',
     )
     .option('--pin-memory <share>', 'of the KV memory, what pinned prefixes may hold (default: 0)')
+    .option('--host-memory <size>', 'for cached blocks besides its KV memory (default: none)')
+    .option(
+      '--ssd <folder>',
+      'of its own, where cached blocks are kept besides: found again after a restart (default: none)',
+    )
+    .option('--ssd-size <size>', 'allocated at start (default: 10g)')
     .option('--pages-host <address>', 'where other instances reach the pages of this one (default: 127.0.0.1)')
     .option('--pages-port <n>', 'port for that, 0 for any (default: 0)')
     .addOption(

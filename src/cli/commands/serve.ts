@@ -27,9 +27,19 @@ import type { TextSide } from '../text-side.ts';
 import { UsageError } from '../usage-error.ts';
 
 /** What a gateway without instances has no use for. */
-const ofInstances = ['threads', 'weights', 'inputs', 'kvMemory', 'eviction', 'pinMemory'] as const;
+const ofInstances = [
+  'threads',
+  'weights',
+  'inputs',
+  'kvMemory',
+  'eviction',
+  'pinMemory',
+  'hostMemory',
+  'ssd',
+  'ssdSize',
+] as const;
 /** What only those on threads of this process know. */
-const ofProcess = ['transport', 'hostMemory', 'ssd', 'ssdSize', 'borrow'] as const;
+const ofProcess = ['transport', 'borrow'] as const;
 const streamBufferBytesMax = 2 ** 20;
 const drainGraceMs = 30_000;
 const never = new Promise<void>(() => {});
@@ -74,8 +84,6 @@ export function serveCommand(): Command {
 async function serveAlone(options: ServeOptions): Promise<void> {
   const wrong = (['cluster', 'requestTimeout'] as const).find((name) => options[name] !== undefined);
   if (wrong !== undefined) throw new UsageError(`Cannot use --${toFlag(wrong)}: it needs --nats`);
-  if (options.ssdSize !== undefined && options.ssd === undefined)
-    throw new UsageError('Cannot use --ssd-size: it needs --ssd');
   const serving = await openServing(options, {
     ...options,
     admission: admissionSettings(options),

@@ -151,6 +151,9 @@ const snapshot = z.strictObject({
       ssd: tier,
       reads: z.strictObject({ host: count, ssd: count, instance: count }),
       lostBlocks: count,
+      moved: z
+        .strictObject({ copiedBytes: count, ssdReadBytes: count, ssdWrittenBytes: count, badBlocks: count })
+        .optional(),
     })
     .optional(),
   landing: z.strictObject({ total: count, free: count }).exactOptional(),
