@@ -26,7 +26,7 @@ export const borrowFields = {
 };
 
 const liveLeaseMs = 10_000;
-/** Inside a process a death is told at once, and a step may take long: leases are. */
+/** A step may take long, and a thread hears nothing meanwhile: leases are. */
 export const liveBorrowFields = { ...borrowFields, leaseMs: positive.default(liveLeaseMs) };
 
 const borrowSchema = z.object(borrowFields);
@@ -57,6 +57,21 @@ export function servedLending(options: Served): BorrowOptions | undefined {
     throw new UsageError('Cannot use --borrow: prompts that are handed over must fit where they land: write mixed');
   if (hostMemory !== undefined || ssd !== undefined)
     throw new UsageError('Cannot use --borrow with --host-memory or --ssd');
+  return options;
+}
+
+/** Of an instance that joins a cluster. @throws UsageError where it cannot borrow */
+export function joinedLending(
+  options: BorrowOptions & Pick<Served, 'hostMemory' | 'ssd'> & { readonly role: string },
+): BorrowOptions | undefined {
+  if (!options.borrow) return undefined;
+  const { hostMemory, ssd } = options;
+  if (hostMemory !== undefined || ssd !== undefined)
+    throw new UsageError('Cannot use --borrow with --host-memory or --ssd');
+  if (options.role !== 'mixed')
+    throw new UsageError(
+      'Cannot use --borrow: prompts that are handed over must fit where they land: write --role mixed',
+    );
   return options;
 }
 

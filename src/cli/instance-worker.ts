@@ -62,7 +62,7 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
   const place = { kv: model.kv, pool: engine.pool, isa: backend.isa, root, hashKey };
   const tiers = sizes && openTiers(settings.tiers?.ssd, { ...place, sizes }, wake);
   const borrowing = openBorrowing(settings, {
-    ...{ ways: data.lenders, engine, backend },
+    ...{ ways: data.lenders, tcp: data.tcp, engine, backend },
     messenger: () => createMessenger(data.tcp, engine, wake),
     pageTable: () => machine.pools[0]?.pageTable ?? new Int32Array(0),
   });
@@ -95,6 +95,7 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
     kvBytes: (engine.pages - (sizes?.pages ?? 0)) * model.kv.pageBytes,
     tiers: tiers?.description,
     stagingBlocks: borrowing?.stagingBlocks,
+    lends: borrowing?.lends,
     fetchBytesPerToken: fetchBytesPerToken(model.kv),
     capacityTokens: machine.capacityTokens,
     role,

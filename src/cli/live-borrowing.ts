@@ -1,13 +1,16 @@
-// Memory that instances of this process lend to one another: what flags say of it, as instances and the gManager are told.
+// Memory that instances lend to one another: what flags say of it, as instances and the gManager are told.
 import { webcrypto } from 'node:crypto';
 import { slackBlocks } from '../cluster/lending/borrower.ts';
 import type { TokenInstanceConfig } from '../cluster/token-work.ts';
 import type { Engine } from '../engine/engine.ts';
 import type { KvShape } from '../engine/load-model.ts';
 import type { Backend } from '../kernel/backend.ts';
+import { NativeGuestDoor, reachGuestRoom } from '../kernel/native-guest-door.ts';
+import type { LenderWays } from '../live/lender-ports.ts';
 import type { BureauSettings } from '../live/lending-bureau.ts';
-import { type LenderWays, LiveLending } from '../live/live-lending.ts';
+import { LiveLending } from '../live/live-lending.ts';
 import type { Messenger } from '../live/messenger.ts';
+import type { InstanceDescription, InstanceThreadData } from '../live/protocol.ts';
 import { blocksLendable } from '../policy/lending/borrowing.ts';
 import { counterUniform } from '../util/counter-random.ts';
 import { pageTokens, rangeTokens } from '../util/step.ts';
@@ -21,11 +24,9 @@ const answerUs = 1_000_000;
 const patience = { answerUs, prepareUs: 3 * answerUs, doubtUs: answerUs, homeUs: 20 * answerUs, holdUs: 4 * answerUs };
 const silentUs = 5_000_000;
 
-/** What every instance is told of all. */
 export interface LendingSettings {
-  readonly instance: number;
-  /** (instances): KV memory that each was given; undefined: by the context. */
-  readonly kvBytes: readonly (number | undefined)[];
+  /** (instances): KV memory that each was given; undefined: by the context. `others`: they are in other processes, and heard of later. */
+  readonly kvBytes: readonly (number | undefined)[] | 'others';
   readonly rules: BorrowOptions;
 }
 
@@ -36,10 +37,17 @@ function liveTimes(rules: BorrowOptions): BureauSettings['times'] {
 /** Of KV memory, what a request may fill that the smallest instance takes in: its own, and what all others lend but for what whole ranges leave unused. */
 export function reachBytes(kvBytes: readonly number[], blockBytes: number, rules: BorrowOptions): number {
   const pools = kvBytes.map((bytes) => Math.floor(bytes / blockBytes));
-  const lendable = pools.map((total) => blocksLendable({ total, available: total, lent: 0 }, livePolicy(total, rules)));
+  const lendable = pools.map((total) => lendableOf(total, rules));
   const all = lendable.reduce((sum, blocks) => sum + blocks, 0);
   const reach = pools.map((own, i) => own + Math.max(0, all - lendable[i] - slackBlocks(rangeBlocks)));
   return Math.min(...reach) * blockBytes;
+}
+
+/** For a gManager that may be in any of several processes. */
+export function officeSettings(
+  rules: BorrowOptions,
+): Omit<BureauSettings, 'instances'> & { readonly blocksMax: number } {
+  return { ...bureauSettings(rules), blocksMax: stagingBlocks };
 }
 
 /** For the gManager. */
@@ -65,10 +73,14 @@ export interface Borrowing {
   readonly live: LiveLending;
   readonly machine: Pick<TokenInstanceConfig, 'borrowing' | 'roomOf'>;
   readonly stagingBlocks: number;
+  /** For instances of other processes. */
+  readonly lends: InstanceDescription['lends'];
 }
 
 interface BorrowingParts {
   readonly ways: LenderWays | undefined;
+  /** Where instances of other processes reach this one. */
+  readonly tcp: InstanceThreadData<unknown>['tcp'];
   readonly engine: Engine;
   readonly backend: Backend;
   readonly messenger: () => Messenger;
@@ -85,26 +97,41 @@ export function openBorrowing(settings: InstanceSettings, parts: BorrowingParts)
   if (group === undefined || others.length > 0 || group.window !== undefined)
     throw new Error('Cannot use --borrow: the model has layers with windows, whose blocks stay at home');
   if (backend.isa === 'reference') throw new Error('Cannot use --borrow: the kernels are not compiled');
-  const { rules, instance } = lending;
-  const pools = lending.kvBytes.map((bytes = defaultKvBytes(kv, contextTokens, instances)) =>
-    Math.floor(bytes / kv.pageBytes / group.layers),
-  );
-  const lendable = pools.map((total) => blocksLendable({ total, available: total, lent: 0 }, livePolicy(total, rules)));
+  const { rules } = lending;
+  const { instance } = ways;
+  const blocksOf = (bytes = defaultKvBytes(kv, contextTokens, instances)) =>
+    Math.floor(bytes / kv.pageBytes / group.layers);
+  const own = blocksOf(settings.kvBytes);
+  const pools = lending.kvBytes === 'others' ? [] : lending.kvBytes.map(blocksOf);
+  const room = backend.createGuestRoom(engine.pool);
   const live = new LiveLending({
-    ...{ ways, messenger: messenger(), rooms: backend, room: backend.createGuestRoom(engine.pool), pageTable },
+    ...{ ways, messenger: messenger(), rooms: backend, room, pageTable },
+    reach: (address) => reachGuestRoom(engine.pool, address, parts.tcp?.token ?? ''),
     layers: engine.layers.map(({ index }) => index),
     blockBytes: group.layers * kv.pageBytes,
     guestPermilleMax: Math.round(rules.guestShare * 1000),
   });
+  const lendable = pools.map((total) => lendableOf(total, rules));
   const borrowing = {
     instance,
-    policy: livePolicy(pools[instance] ?? 0, rules),
+    policy: livePolicy(own, rules),
     times: liveTimes(rules),
     ...{ stagingBlocks, rangeBlocks },
     borrowableBlocks: lendable.reduce((sum, blocks, i) => sum + (i === instance ? 0 : blocks), 0),
     lendableBlocks: lendable,
   };
-  return { live, stagingBlocks, machine: { borrowing, roomOf: (creditor) => live.roomOf(creditor) } };
+  const door = lending.kvBytes === 'others' && parts.tcp !== undefined ? openDoor(room, parts.tcp) : undefined;
+  const lends = door === undefined ? undefined : { blocks: lendableOf(own, rules), door };
+  return { live, stagingBlocks, lends, machine: { borrowing, roomOf: (creditor) => live.roomOf(creditor) } };
+}
+
+/** Beside the port for pages, where that one is given. */
+function openDoor(room: number, { host, port = 0, token }: NonNullable<BorrowingParts['tcp']>): string {
+  return new NativeGuestDoor(room, { host, port: port === 0 ? 0 : port + 1, token }).address;
+}
+
+function lendableOf(total: number, rules: BorrowOptions): number {
+  return blocksLendable({ total, available: total, lent: 0 }, livePolicy(total, rules));
 }
 
 /** A loan has a range at least. */

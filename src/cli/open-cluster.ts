@@ -10,7 +10,9 @@ import { sayFarewell } from '../live/station.ts';
 import { openModel } from '../weights/open-model.ts';
 import type { ModelFiles } from '../weights/types.ts';
 import { blockRoot } from './block-root.ts';
+import { joinedLending } from './borrow-options.ts';
 import { tierSettings } from './instance-tiers.ts';
+import { officeSettings } from './live-borrowing.ts';
 import { locateModel } from './locate-model.ts';
 import { instanceSettings } from './open-serving.ts';
 import { type JoinOptions, oneInstance, type ServeOptions } from './options.ts';
@@ -45,7 +47,7 @@ export function openClusterGateway(nats: string, options: ServeOptions): Promise
       await Promise.all([bus.close(), text.close()]);
     };
     const died = (name: string, life: number): void => {
-      for (const kind of ['instance', 'prefill', 'decode'] as const) sayFarewell(bus, kind, name, life);
+      for (const kind of ['instance', 'prefill', 'decode', 'lender'] as const) sayFarewell(bus, kind, name, life);
     };
     return { ...text, cluster, died, close };
   });
@@ -59,18 +61,23 @@ export interface InstanceMember extends JoinedInstance {
 
 /** Serves when it resolves. @throws Error in one line when it cannot, or must not */
 export function openClusterInstance(nats: string, options: JoinOptions): Promise<InstanceMember> {
+  const rules = joinedLending(options);
   return withModel(nats, options, async (bus, files, { path }) => {
     const { name, life } = processName(options.name);
+    // With what others lend a request may be longer than what this one holds.
+    const context = contextTokens(files, rules === undefined ? options : { ...options, kvMemory: undefined });
+    const settings = {
+      ...instanceSettings(options, oneInstance, path, context, 1, {
+        rechecks: options.recheck,
+        pinMemory: options.pinMemory,
+      }),
+      tiers: tierSettings(options, 0, 1),
+    };
     const joined = await joinCluster({
       ...{ bus, name, life },
       entry: new URL('./instance-worker.js', import.meta.url),
-      settings: {
-        ...instanceSettings(options, oneInstance, path, contextTokens(files, options), 1, {
-          rechecks: options.recheck,
-          pinMemory: options.pinMemory,
-        }),
-        tiers: tierSettings(options, 0, 1),
-      },
+      settings: rules === undefined ? settings : { ...settings, lending: { kvBytes: 'others', rules } },
+      lending: rules && officeSettings(rules),
       role: options.role,
       pages: { host: options.pagesHost, port: options.pagesPort, token: options.token },
       root: blockRoot(files, options),

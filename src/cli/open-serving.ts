@@ -78,7 +78,7 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
           tiers: tierSettings(serving, i, instances.length),
           record: serving.records?.[i],
           sendsAtEnd: serving.sendsAtEnd,
-          lending: lending && { instance: i, kvBytes, rules: lending },
+          lending: lending && { kvBytes, rules: lending },
         },
       })),
       hashKey: serving.ssd === undefined ? undefined : blockKeyOf(serving.ssd),

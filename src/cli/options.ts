@@ -123,6 +123,7 @@ export const joinOptionsSchema = modelOptionsSchema.extend({
     .default('127.0.0.1'),
   pagesPort: count(0, 65_535).default(0),
   token: z.string().min(16, 'a token has 16 characters at least').optional(),
+  ...liveBorrowFields,
 });
 export type JoinOptions = z.infer<typeof joinOptionsSchema>;
 

@@ -177,6 +177,8 @@ export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =
   | { readonly kind: 'guestLoad'; readonly creditor: InstanceIndex; readonly permille: number }
   /** Another instance is gone with all it had. Doubled: nothing to do. Lost: what it lent and borrowed ends with its leases. */
   | { readonly kind: 'instanceLost'; readonly instance: InstanceIndex }
+  /** So many blocks may all others together lend that are there now, or were a moment ago. */
+  | { readonly kind: 'lenders'; readonly lendableBlocks: number }
   /** It is `nextUs`. */
   | { readonly kind: 'wake' }
   /** The member before this one in a group has done its layers for the prompt's tokens `from..tokens`; the first `cachedTokens` of all it does not compute. Late, doubled or unknown: nothing to do. */

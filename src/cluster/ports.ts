@@ -199,6 +199,8 @@ export interface InstanceSnapshot {
 }
 
 export interface LendingSnapshot {
+  /** Across processes: its process is gManager. */
+  readonly isManager?: boolean;
   /** Blocks lent to others, held from others, and those of these with contents of sequences. */
   readonly lentBlocks: number;
   readonly borrowedBlocks: number;

@@ -12,6 +12,11 @@ const of =
 export const lendingGauges: readonly InstanceMetric[] = [
   ['kvasir_instance_lent_blocks', 'Blocks lent to other instances', of((l) => l.lentBlocks)],
   ['kvasir_instance_borrowed_blocks', 'Blocks held from other instances', of((l) => l.borrowedBlocks)],
+  [
+    'kvasir_instance_gmanager',
+    'Across processes: 1 if its process is gManager',
+    of((l) => Number(l.isManager === true)),
+  ],
   ['kvasir_instance_remote_blocks', 'Of those, blocks that hold keys of sequences', of((l) => l.remoteBlocks)],
 ];
 

@@ -32,6 +32,8 @@ export interface ClusterInstanceOptions {
   readonly vocabSize: number;
   readonly thread: Pick<InstanceThread, 'send' | 'interrupt'>;
   readonly role: InstanceRole;
+  /** Is its process gManager? Undefined where nothing is lent. */
+  readonly manages: () => boolean | undefined;
   /** Another process has joined under its name. */
   readonly onReplaced: () => void;
   readonly log: (message: string) => void;
@@ -292,7 +294,12 @@ export class ClusterInstance {
     const served = this.#served.get(peer);
     const requests = Array.from(served?.requests ?? [], ([id, standing]) => ({ id, ...standing }));
     if (served !== undefined) served.reports++;
-    return { snapshot: this.#snapshot, number: served?.reports ?? 0, journal: this.#journal, requests };
+    const { lending, ...counted } = this.#snapshot;
+    const snapshot = {
+      ...counted,
+      ...(lending && { lending: { ...lending, isManager: this.#options.manages() === true } }),
+    };
+    return { snapshot, number: served?.reports ?? 0, journal: this.#journal, requests };
   }
 
   #tell(peer: Gateway, turn: Turn): void {

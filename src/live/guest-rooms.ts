@@ -8,5 +8,6 @@ export interface GuestRooms {
   takeBackBlocks(room: number, loan: number, blocks: Int32Array): void;
   setGuestShare(room: number, thousandths: number): void;
   guestCounts(room: number): LendingSnapshot['guests'];
+  freeGuestRoom(room: number): void;
   remoteCounts(): LendingSnapshot['remote'];
 }

@@ -8,8 +8,7 @@ import type { GenerationEvent, InstanceSnapshot, RequestId } from '../cluster/po
 import type { TokenInstance } from '../cluster/token-work.ts';
 import type { Engine } from '../engine/engine.ts';
 import { Alarm, nowUs } from './alarm.ts';
-import type { LenderWire } from './lender-wire.ts';
-import type { BureauWire } from './lending-bureau.ts';
+import type { LenderNews } from './lender-ports.ts';
 import type { LiveHandOffs, PeerWire } from './live-hand-offs.ts';
 import type { LiveLending } from './live-lending.ts';
 import type { LiveTiers } from './live-tiers.ts';
@@ -87,7 +86,10 @@ export class InstanceLoop {
       this.#work();
     });
     for (const [from, port] of this.#handOffs?.ports.entries() ?? []) if (port !== undefined) this.#listen(from, port);
-    if (this.#lending !== undefined) this.#listenToLenders(this.#lending);
+    this.#lending?.ports.listen((news) => {
+      this.#hearLender(news);
+      this.#work();
+    });
   }
 
   #listen(from: InstanceIndex, port: MessagePort): void {
@@ -103,35 +105,15 @@ export class InstanceLoop {
     });
   }
 
-  #listenToLenders(lending: LiveLending): void {
-    const { ports, manager } = lending.ways;
-    for (const [from, port] of ports.entries()) {
-      port?.on('message', (wire: LenderWire) => {
-        this.#hearLender(lending, from, wire);
-        this.#work();
-      });
-    }
-    manager.on('message', (wire: BureauWire) => {
-      if (!this.#closed) this.#feed(wire);
-      this.#work();
-    });
-  }
-
-  #hearLender(lending: LiveLending, from: InstanceIndex, wire: LenderWire): void {
-    const event = this.#closed ? undefined : lending.hear(from, wire);
+  #hearLender(news: LenderNews): void {
+    if (this.#closed) return;
+    const event = 'wire' in news ? this.#lending?.hear(news.instance, news.wire) : news;
     if (event !== undefined) this.#feed(event);
   }
 
   #drainLenders(lending: LiveLending): void {
-    const { ports, manager } = lending.ways;
-    for (const [from, port] of ports.entries()) {
-      if (port === undefined) continue;
-      for (let got = receiveMessageOnPort(port); got !== undefined; got = receiveMessageOnPort(port))
-        this.#hearLender(lending, from, got.message as LenderWire);
-    }
-    for (let got = receiveMessageOnPort(manager); got !== undefined; got = receiveMessageOnPort(manager))
-      this.#feed(got.message as BureauWire);
-    for (const event of lending.landed()) this.#feed(event);
+    lending.ports.drain((news) => this.#hearLender(news));
+    for (const event of lending.news(nowUs())) this.#feed(event);
   }
 
   /** Pages have landed, or it is time: looks for it, if the loop sleeps. */
@@ -153,7 +135,8 @@ export class InstanceLoop {
 
   get #nextUs(): number {
     const never = Number.POSITIVE_INFINITY;
-    return Math.min(this.#machine.nextUs, this.#handOffs?.nextUs ?? never, this.#machine.borrower?.nextUs ?? never);
+    const parts = [this.#machine, this.#handOffs, this.#machine.borrower, this.#lending];
+    return Math.min(...parts.map((part) => part?.nextUs ?? never));
   }
 
   #work(): void {
@@ -220,8 +203,8 @@ export class InstanceLoop {
   #close(): void {
     this.#closed = true;
     this.#port.close();
-    const { ports = [], manager } = this.#lending?.ways ?? {};
-    for (const port of [...(this.#handOffs?.ports ?? []), ...ports, manager]) port?.close();
+    this.#lending?.ports.close();
+    for (const port of this.#handOffs?.ports ?? []) port?.close();
   }
 
   #run(step: RunStep): void {

@@ -1,5 +1,5 @@
 // An instance's thread as the gateway's thread sees it: started, spoken to, interrupted, and gone.
-import { Worker } from 'node:worker_threads';
+import { type MessagePort, Worker } from 'node:worker_threads';
 import {
   type EventsMessage,
   type FromInstance,
@@ -31,7 +31,7 @@ export class InstanceThread {
     this.#abort = new Int32Array(abort);
     const workerData: InstanceThreadData<unknown> = { ...data, abort };
     const { peers, lenders } = data;
-    const ports = [...(peers === 'others' ? [] : peers), ...(lenders?.ports ?? []), lenders?.manager];
+    const ports = [...portsOf(peers), ...portsOf(lenders?.ports), lenders?.office];
     const transferList = ports.filter((port) => port !== undefined);
     this.#worker = new Worker(entry, { workerData, transferList });
     this.#ready = this.#awaitReady(log, onEvents, onToPeer);
@@ -94,4 +94,8 @@ export class InstanceThread {
       );
     });
   }
+}
+
+function portsOf(ports: InstanceThreadData<unknown>['peers'] = []): readonly (MessagePort | undefined)[] {
+  return ports === 'others' ? [] : ports;
 }

@@ -1,9 +1,11 @@
 // How an instance comes into a cluster: it agrees with those that are there, loads on a thread of its own, and says that it serves.
+import { type Agreement, identityOf } from '../cluster/agreement.ts';
 import type { InstanceRole } from '../cluster/conductor.ts';
 import { agreeOn, markOf } from './agree.ts';
 import type { Bus } from './bus/bus.ts';
 import { ClusterInstance } from './cluster-instance.ts';
 import { InstanceThread } from './instance-thread.ts';
+import { type Lender, LenderLinks, type LenderLinksOptions } from './lender-links.ts';
 import type { BlockRoot, InstanceDescription } from './protocol.ts';
 
 export interface JoinSettings {
@@ -20,6 +22,8 @@ export interface JoinSettings {
   readonly root: BlockRoot;
   /** Token ids are below. */
   readonly vocabSize: number;
+  /** It lends memory to instances of other processes, and borrows theirs; with what their gManager is told if it is here. */
+  readonly lending?: LenderLinksOptions['manager'] | undefined;
   readonly log: (message: string) => void;
 }
 
@@ -38,16 +42,19 @@ export async function joinCluster(settings: JoinSettings): Promise<JoinedInstanc
   const agreement = await agreeOn(bus, { modelFingerprint: root.modelFingerprint, root, tokenMark });
   const token = pages.token ?? agreement.pages?.token;
   if (token === undefined) throw new Error('Cannot join the cluster: its record names no token for pages');
+  const lenders = settings.lending && (await LenderLinks.open({ ...settings, manager: settings.lending }));
+  const reachesPages = role !== 'mixed' || lenders !== undefined;
   let instance: ClusterInstance | undefined;
   const thread = new InstanceThread({
     entry: settings.entry,
     data: {
       settings: settings.settings,
       role,
-      life: 1,
+      life: lenders?.life ?? 1,
       lands: role === 'decode',
       peers: role === 'mixed' ? [] : 'others',
-      tcp: role === 'mixed' ? undefined : { host: pages.host, port: pages.port, token },
+      tcp: reachesPages ? { host: pages.host, port: pages.port, token } : undefined,
+      lenders: lenders?.ways,
       traces: false,
       hashKey: Uint32Array.from(agreement.hashKey),
       loaded: undefined,
@@ -57,21 +64,37 @@ export async function joinCluster(settings: JoinSettings): Promise<JoinedInstanc
     onToPeer: (message) => instance?.hearToPeer(message),
   });
   const { description, snapshot } = await thread.ready;
-  const capacityTokens = Math.min(description.capacityTokens, description.contextTokens);
+  // What others lend is known as they come.
+  const ownTokens = lenders === undefined ? description.capacityTokens : Number.POSITIVE_INFINITY;
+  const capacityTokens = Math.min(ownTokens, description.contextTokens);
   let replace: (why: string) => void = () => {};
   const replaced = new Promise<string>((resolve) => {
     replace = resolve;
   });
   const onReplaced = (): void => replace(`another process has joined as ${settings.name}`);
-  const joined = new ClusterInstance({ ...settings, agreement, capacityTokens, thread, onReplaced });
+  const joined = new ClusterInstance({
+    ...{ ...settings, agreement, capacityTokens, thread, onReplaced },
+    manages: () => lenders?.isManager,
+  });
   instance = joined;
   joined.start(snapshot);
+  lenders?.start(lenderOf(description, root, agreement));
   // Its requests are lost with it: nobody has to wait for silence.
-  void thread.ended.then(() => joined.close());
+  void thread.ended.then(() => {
+    joined.close();
+    return lenders?.close();
+  });
   const close = async (): Promise<void> => {
     joined.close();
     await thread.close();
+    await lenders?.close();
   };
   const ended = Promise.race([replaced, thread.ended.then(() => 'the instance ended; the lines above say why')]);
   return { description, ended, close };
+}
+
+/** Blocks of equal identity are computed over with the same bits by the same kernels. */
+function lenderOf({ lends, isa }: InstanceDescription, root: BlockRoot, { hashKey }: Agreement): Lender {
+  if (lends === undefined) throw new Error('Cannot lend: the instance has not said what');
+  return { identity: `${identityOf(root, hashKey)} ${isa}`, lendableBlocks: lends.blocks, door: lends.door };
 }

@@ -1,4 +1,4 @@
-// What instances of a process tell each other about memory that they lend.
+// What instances tell each other about memory that they lend.
 import type { Envelope } from '../cluster/lending/messages.ts';
 import type { LandingHandle } from './messenger.ts';
 
@@ -6,6 +6,8 @@ import type { LandingHandle } from './messenger.ts';
 export type LenderWire =
   /** Where queries over what we lend go: before anything is lent. */
   | { readonly kind: 'room'; readonly room: number }
+  /** The same of an instance in another process, as its links say it: where its room is reached. */
+  | { readonly kind: 'door'; readonly address: string }
   | { readonly kind: 'lending'; readonly envelope: Envelope }
   /** To a creditor: contents are to come to these blocks. Answered by `expected` or `broken`. */
   | { readonly kind: 'expect'; readonly move: number; readonly blocks: readonly number[] }

@@ -2,18 +2,15 @@
 import { MessageChannel, type MessagePort } from 'node:worker_threads';
 import { GManager, type GManagerConfig } from '../cluster/gmanager.ts';
 import type { Envelope, GManagerEvent } from '../cluster/lending/messages.ts';
-import type { InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
+import type { InstanceIndex } from '../cluster/messages.ts';
 import { Alarm, nowUs } from './alarm.ts';
-import type { LenderWays } from './live-lending.ts';
+import type { LenderWays, OfficeWire } from './lender-ports.ts';
 import { portsBetween } from './ports-between.ts';
 
 export type BureauSettings = Pick<GManagerConfig, 'times' | 'blocksMin' | 'uniform'> & {
   /** (instances) */
   readonly instances: number;
 };
-
-/** What instances hear of it. */
-export type BureauWire = Extract<InstanceEvent, { kind: 'lending' | 'instanceLost' }>;
 
 export class LendingBureau {
   readonly #settings: BureauSettings;
@@ -28,7 +25,7 @@ export class LendingBureau {
     const channels = Array.from({ length: settings.instances }, () => new MessageChannel());
     this.#ports = channels.map(({ port1 }) => port1);
     const between = portsBetween(settings.instances);
-    this.#ways = channels.map(({ port2 }, instance) => ({ instance, ports: between[instance] ?? [], manager: port2 }));
+    this.#ways = channels.map(({ port2 }, instance) => ({ instance, ports: between[instance] ?? [], office: port2 }));
     for (const port of this.#ports) {
       port.on('message', (envelope: Envelope) => this.#feed({ kind: 'message', envelope }));
       // What is only waited for must not keep the process alive.
@@ -58,7 +55,7 @@ export class LendingBureau {
     this.#alarm.set(this.#gmanager.nextUs);
   }
 
-  #tell(instance: InstanceIndex, wire: BureauWire): void {
+  #tell(instance: InstanceIndex, wire: OfficeWire): void {
     this.#ports[instance]?.postMessage(wire);
   }
 

@@ -63,6 +63,18 @@ export class LentBlocks {
     return use;
   }
 
+  /** It cannot be reached: for whom we would have copied there. */
+  givenUp(landing: LandingHandle): Pick<Use, 'debtor' | 'move'> | undefined {
+    const use = this.#uses.find((each) => each.way === 'out' && each.landing === landing);
+    if (use !== undefined) this.#end((each) => each === use);
+    return use;
+  }
+
+  /** Something goes out for a debtor. */
+  get isCopying(): boolean {
+    return this.#uses.some(({ way }) => way === 'out');
+  }
+
   drop(debtor: InstanceIndex, move: number): void {
     this.#end((use) => use.debtor === debtor && use.move === move);
   }

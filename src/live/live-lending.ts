@@ -1,28 +1,22 @@
 // Carries out what an instance's borrower wants: messages to others over ports of threads, blocks through the native messenger, queries to guest rooms.
-import type { MessagePort } from 'node:worker_threads';
 import type { BlocksToMove } from '../cluster/lending/block-moves.ts';
 import type { Borrower, BorrowerEffect } from '../cluster/lending/borrower.ts';
 import type { Envelope } from '../cluster/lending/messages.ts';
 import type { InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
 import type { LendingSnapshot } from '../cluster/ports.ts';
 import type { GuestRooms } from './guest-rooms.ts';
+import { LenderPorts, type LenderWays } from './lender-ports.ts';
 import type { LenderWire } from './lender-wire.ts';
 import { LentBlocks } from './lent-blocks.ts';
 import type { LandingHandle, Messenger } from './messenger.ts';
-
-/** How an instance's thread reaches the others that lend, and the gManager. */
-export interface LenderWays {
-  readonly instance: InstanceIndex;
-  /** (instances) */
-  readonly ports: readonly (MessagePort | undefined)[];
-  readonly manager: MessagePort;
-}
 
 export interface LiveLendingOptions {
   readonly ways: LenderWays;
   readonly messenger: Messenger;
   readonly rooms: GuestRooms;
   readonly room: number;
+  /** The room behind a door of another process. */
+  readonly reach: (address: string) => number;
   /** (layers of the model, in the order of computation): place of each in its group. */
   readonly layers: readonly number[];
   /** (rows, layers): pages of blocks at home. */
@@ -45,38 +39,43 @@ export class LiveLending {
   readonly #options: LiveLendingOptions;
   readonly #lent: LentBlocks;
   readonly #moves = new Map<number, Moving>();
-  /** (instances): bytes of blocks that went there, or came from there, for us. */
-  readonly #movedBytes: Float64Array;
+  /** By instance: bytes of blocks that went there, or came from there, for us. */
+  readonly #movedBytes = new Map<InstanceIndex, number>();
   readonly #rooms = new Map<InstanceIndex, number>();
+  /** Of other processes: where the room of each is. */
+  readonly #doors = new Map<InstanceIndex, string>();
+  /** When was it last asked what the messenger has given up? */
+  #askedUs = 0;
   #looked = { us: 0, guestSeconds: 0, stepUs: 0 };
   #stepUs = 0;
+  readonly ports: LenderPorts;
 
   constructor(options: LiveLendingOptions) {
     this.#options = options;
     const { ways, rooms, room, messenger, layers, guestPermilleMax } = options;
     this.#lent = new LentBlocks(messenger, layers.length);
-    this.#movedBytes = new Float64Array(ways.ports.length);
+    this.ports = new LenderPorts(ways);
     rooms.setGuestShare(room, guestPermilleMax);
-    for (const port of ways.ports) port?.postMessage({ kind: 'room', room } satisfies LenderWire);
-  }
-
-  get ways(): LenderWays {
-    return this.#options.ways;
+    for (let to = 0; to < this.ports.count; to++) this.#post(to, { kind: 'room', room });
   }
 
   /** The guest room of a creditor; what is lent to us is there under our number. */
   roomOf(creditor: InstanceIndex): { readonly room: number; readonly loan: number } {
-    return { room: this.#rooms.get(creditor) ?? 0, loan: this.ways.instance };
+    return { room: this.#rooms.get(creditor) ?? 0, loan: this.#instance };
+  }
+
+  get #instance(): InstanceIndex {
+    return this.#options.ways.instance;
   }
 
   /** @param borrower whose effects it carries out */
   snapshot({ totals, rmanager }: Pick<Borrower, 'totals' | 'rmanager'>): LendingSnapshot {
-    const { rooms, room, ways } = this.#options;
-    const links = ways.ports.map((_, creditor) => {
+    const { rooms, room } = this.#options;
+    const links = Array.from({ length: this.ports.count }, (_, creditor) => {
       const debts = rmanager.debtor.totals.filter((debt) => debt.creditor === creditor);
       return {
         borrowedBlocks: debts.reduce((sum, { blocks }) => sum + blocks, 0),
-        movedBytes: this.#movedBytes[creditor],
+        movedBytes: this.#movedBytes.get(creditor) ?? 0,
       };
     });
     return { ...totals, links, guests: rooms.guestCounts(room), remote: rooms.remoteCounts() };
@@ -107,19 +106,18 @@ export class LiveLending {
 
   #send(envelope: Envelope): void {
     const { to } = envelope;
-    if (to === 'gmanager') this.ways.manager.postMessage(envelope);
+    if (to === 'gmanager') this.ports.ask(envelope);
     else this.#post(to, { kind: 'lending', envelope });
   }
 
   #post(to: InstanceIndex, wire: LenderWire): void {
-    this.ways.ports[to]?.postMessage(wire);
+    this.ports.post(to, wire);
   }
 
   #move(move: BlocksToMove): void {
     const moving: Moving = { ...move, landing: undefined };
     this.#moves.set(move.move, moving);
-    const { instance } = this.ways;
-    if (move.to === instance) {
+    if (move.to === this.#instance) {
       moving.landing = this.#options.messenger.open(this.#homePages(move.targets));
       this.#post(move.from, { kind: 'copy', move: move.move, blocks: move.sources, landing: moving.landing });
     } else this.#post(move.to, { kind: 'expect', move: move.move, blocks: move.targets });
@@ -130,7 +128,7 @@ export class LiveLending {
     const moving = this.#moves.get(move);
     if (moving === undefined) return;
     const { from, sources } = moving;
-    if (from === this.ways.instance) {
+    if (from === this.#instance) {
       moving.landing = landing;
       this.#copy(this.#homePages(sources), landing);
     } else this.#post(from, { kind: 'copy', move, blocks: sources, landing });
@@ -141,12 +139,10 @@ export class LiveLending {
     if (moving === undefined) return;
     this.#moves.delete(move);
     const { from, to, landing } = moving;
-    const { instance, ports } = this.ways;
     const { messenger } = this.#options;
-    if (landing !== undefined && to === instance) messenger.close(landing);
-    if (landing !== undefined && from === instance) messenger.stop(landing);
-    for (const other of new Set([from, to]))
-      if (other !== instance) ports[other]?.postMessage({ kind: 'drop', move } satisfies LenderWire);
+    if (landing !== undefined && to === this.#instance) messenger.close(landing);
+    if (landing !== undefined && from === this.#instance) messenger.stop(landing);
+    for (const other of new Set([from, to])) if (other !== this.#instance) this.#post(other, { kind: 'drop', move });
   }
 
   #arrived(move: number): InstanceEvent | undefined {
@@ -155,9 +151,9 @@ export class LiveLending {
     this.#moves.delete(move);
     const bytes = moving.sources.length * this.#options.blockBytes;
     for (const other of new Set([moving.from, moving.to]))
-      if (other !== this.ways.instance) this.#movedBytes[other] += bytes;
+      if (other !== this.#instance) this.#movedBytes.set(other, (this.#movedBytes.get(other) ?? 0) + bytes);
     // It is done with them.
-    if (moving.from !== this.ways.instance) this.#post(moving.from, { kind: 'drop', move });
+    if (moving.from !== this.#instance) this.#post(moving.from, { kind: 'drop', move });
     return { kind: 'moved', move };
   }
 
@@ -189,6 +185,9 @@ export class LiveLending {
       case 'room':
         this.#rooms.set(from, wire.room);
         return undefined;
+      case 'door':
+        this.#reach(from, wire.address);
+        return undefined;
       case 'lending':
         return wire;
       case 'expect':
@@ -212,6 +211,15 @@ export class LiveLending {
     }
   }
 
+  #reach(creditor: InstanceIndex, address: string): void {
+    if (this.#doors.get(creditor) === address) return;
+    const { rooms, reach } = this.#options;
+    const before = this.#rooms.get(creditor);
+    if (before !== undefined) rooms.freeGuestRoom(before);
+    this.#doors.set(creditor, address);
+    this.#rooms.set(creditor, reach(address));
+  }
+
   /** A debtor's copy begins or ends here. */
   #serve(debtor: InstanceIndex, wire: Extract<LenderWire, { kind: 'expect' | 'copy' }>): void {
     const { move, blocks } = wire;
@@ -227,8 +235,37 @@ export class LiveLending {
     }
   }
 
-  /** Events of what has landed since. */
-  landed(): readonly InstanceEvent[] {
+  /** When to ask for `news` again, if nothing comes before. */
+  get nextUs(): number {
+    return this.#moves.size === 0 && !this.#lent.isCopying ? Number.POSITIVE_INFINITY : this.#askedUs + lookUs;
+  }
+
+  /** Events of what has landed since, and of what cannot leave. */
+  news(nowUs: number): readonly InstanceEvent[] {
+    const events = this.#landed();
+    if (nowUs < this.nextUs) return events;
+    this.#askedUs = nowUs;
+    return [...events, ...this.#givenUp()];
+  }
+
+  #givenUp(): readonly InstanceEvent[] {
+    const events: InstanceEvent[] = [];
+    for (const landing of this.#options.messenger.givenUp()) {
+      const use = this.#lent.givenUp(landing);
+      if (use !== undefined) this.#post(use.debtor, { kind: 'broken', move: use.move });
+      const own = this.#moveTo(landing);
+      if (own === undefined) continue;
+      this.#stop(own);
+      events.push({ kind: 'moveBroken', move: own });
+    }
+    return events;
+  }
+
+  #moveTo(landing: LandingHandle): number | undefined {
+    return [...this.#moves].find(([, moving]) => moving.landing === landing)?.[0];
+  }
+
+  #landed(): readonly InstanceEvent[] {
     const events: InstanceEvent[] = [];
     for (const landing of this.#options.messenger.landed()) {
       const use = this.#lent.landed(landing);
@@ -236,7 +273,7 @@ export class LiveLending {
         this.#post(use.debtor, { kind: 'arrived', move: use.move });
         continue;
       }
-      const own = [...this.#moves].find(([, moving]) => moving.landing === landing)?.[0];
+      const own = this.#moveTo(landing);
       const event = own === undefined ? undefined : this.#arrived(own);
       if (event === undefined) continue;
       this.#options.messenger.close(landing);

@@ -7,8 +7,8 @@ import type { PinId, PinState } from '../cluster/pinning.ts';
 import type { GenerationEvent, InstanceSnapshot, RequestId } from '../cluster/ports.ts';
 import type { TokenInstanceConfig } from '../cluster/token-work.ts';
 import type { LoadedModel } from '../engine/load-model.ts';
+import type { LenderWays } from './lender-ports.ts';
 import type { PeerWire } from './live-hand-offs.ts';
-import type { LenderWays } from './live-lending.ts';
 
 /** Of the words that a thread shares with the gateway's: the step in flight is one of batch jobs alone. */
 export const jobsWord = 1;
@@ -90,6 +90,8 @@ export interface InstanceDescription {
   readonly role: InstanceRole;
   /** Of a settlement, what it can take in at once; undefined where nothing is lent. */
   readonly stagingBlocks?: number | undefined;
+  /** Blocks that it may lend, and where instances of other processes have attention computed over them. */
+  readonly lends?: { readonly blocks: number; readonly door: string } | undefined;
   /** Undefined: no prefix can be fetched from it. */
   readonly fetchBytesPerToken: number | undefined;
   /** Blocks below the pool, and those that SSD had at the start. */

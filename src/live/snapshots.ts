@@ -20,9 +20,10 @@ export const nothingYet: InstanceSnapshot = {
 };
 
 /** Of an instance that is not there any more: it has counted what it has counted, and holds nothing. */
-export function whenGone({ landing: _, ...counted }: InstanceSnapshot): InstanceSnapshot {
+export function whenGone({ landing: _, lending, ...counted }: InstanceSnapshot): InstanceSnapshot {
   const { ready, waiting, running, pages } = nothingYet;
-  return { ...counted, ready, waiting, running, pages };
+  const nothing = { lentBlocks: 0, borrowedBlocks: 0, remoteBlocks: 0, isManager: false, links: [] };
+  return { ...counted, ready, waiting, running, pages, ...(lending && { lending: { ...lending, ...nothing } }) };
 }
 
 /** Is there one that does all, or one for each part? */

@@ -23,12 +23,13 @@ interface Linked<Theirs extends Announcement> extends Peer<Theirs> {
   readonly link: Link;
 }
 
-/** Who deals with whom, and who of the two begins sessions: a gateway with instances, one that prefills with those that decode. */
+/** Who deals with whom, and who of the two begins sessions: a gateway with instances, one that prefills with those that decode, those that lend with one another. */
 const kinds = {
   gateway: { others: 'instance', leads: true, links: 'link' },
   instance: { others: 'gateway', leads: false, links: 'link' },
   prefill: { others: 'decode', leads: true, links: 'peer' },
   decode: { others: 'prefill', leads: false, links: 'peer' },
+  lender: { others: 'lender', leads: 'byName', links: 'lend' },
 } as const;
 export type StationKind = keyof typeof kinds;
 
@@ -128,8 +129,10 @@ export class Station<Theirs extends Announcement> {
     this.#publish(linked, { kind: 'tally', session, ...link.tally, bytes });
   }
 
-  get #leads(): boolean {
-    return kinds[this.#options.kind].leads;
+  /** Among equals, whose name comes first. */
+  #leads(other: string): boolean {
+    const { leads } = kinds[this.#options.kind];
+    return leads === 'byName' ? this.#options.name < other : leads;
   }
 
   #connect(up: boolean): void {
@@ -155,7 +158,9 @@ export class Station<Theirs extends Announcement> {
   }
 
   #hearBeat(bytes: Uint8Array): void {
-    this.#feed({ kind: 'announced', announcement: this.#options.read(bytes) });
+    const announcement = this.#options.read(bytes);
+    // Where all are of one kind it hears itself.
+    if (announcement.name !== this.#options.name) this.#feed({ kind: 'announced', announcement });
   }
 
   #hearOwnKind(bytes: Uint8Array): void {
@@ -177,7 +182,7 @@ export class Station<Theirs extends Announcement> {
     this.#present.set(member.name, member);
     // Whoever is new has not heard of us.
     this.#announce();
-    if (!this.#leads) return;
+    if (!this.#leads(member.name)) return;
     const linked = this.#begin(member, this.#lastSession(member) + 1);
     // Others may speak to it of us before the next tally is due.
     if (this.#links.get(member.name) === linked) this.#tally(linked);
@@ -227,7 +232,7 @@ export class Station<Theirs extends Announcement> {
   #linkedFor(member: Theirs, { session, kind }: Frame): Linked<Theirs> | undefined {
     const linked = this.#links.get(member.name);
     if (linked?.session === session) return linked;
-    if (this.#leads) return undefined;
+    if (this.#leads(member.name)) return undefined;
     if (session > this.#lastSession(member)) {
       this.#end(member.name, 'lost the thread');
       return this.#begin(member, session);
@@ -269,7 +274,7 @@ export class Station<Theirs extends Announcement> {
   #breakOff(linked: Linked<Theirs>, why: string): void {
     const { name, life } = linked.member;
     this.#options.log(`Session with ${name} is over: ${why}`);
-    if (this.#leads) this.#feed({ kind: 'broken', name, life });
+    if (this.#leads(name)) this.#feed({ kind: 'broken', name, life });
     else {
       this.#publish(linked, { kind: 'over', session: linked.session });
       this.#end(name, 'lost the thread');

@@ -57,7 +57,7 @@ export function borrowingCluster(
   return new LiveCluster({
     entry: dyingWorker,
     instances: blocks.map((_, instance) => {
-      const lending = { instance, kvBytes, rules };
+      const lending = { kvBytes, rules };
       const settings: InstanceSettings = { ...liveSettings, contextTokens: 8192, instances: blocks.length, ...own };
       return { role: 'mixed', settings: { ...settings, kvBytes: kvBytes[instance], lending } };
     }),

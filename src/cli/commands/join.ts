@@ -1,5 +1,6 @@
 // `kvasir join`: adds an instance to a cluster, on this machine or another one, until it is stopped.
 import { Command, Option } from 'commander';
+import { addLiveBorrowFlags, withoutDefaults } from '../borrow-options.ts';
 import type { JoinedMessage } from '../child-instances.ts';
 import { openClusterInstance } from '../open-cluster.ts';
 import { addClusterFlags, addModelFlags, instanceRoles, joinOptionsSchema, readOptions } from '../options.ts';
@@ -9,7 +10,7 @@ import { describeInstances } from './serve.ts';
 
 export function joinCommand(): Command {
   const command = new Command('join').description('add an instance to a cluster whose gateways are `serve --nats`');
-  return addClusterFlags(addModelFlags(command))
+  return addLiveBorrowFlags(addClusterFlags(addModelFlags(command)))
     .addOption(new Option('--role <role>', 'what it computes (default: mixed)').choices(instanceRoles))
     .option(
       '--recheck',
@@ -31,7 +32,7 @@ export function joinCommand(): Command {
     )
     .option('--name <name>', 'unlike all others of the cluster (default: host and process id)')
     .action(async (flags: Record<string, unknown>) => {
-      const options = readOptions(joinOptionsSchema, flags);
+      const options = readOptions(joinOptionsSchema, withoutDefaults(flags));
       if (options.nats === undefined) throw new UsageError('Cannot join a cluster: --nats nats://HOST:PORT is missing');
       const member = await openClusterInstance(options.nats, options);
       try {

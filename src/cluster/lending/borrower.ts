@@ -17,6 +17,7 @@ import { AwayMoves } from './away-moves.ts';
 import type { BlocksToMove, MoveNumber } from './block-moves.ts';
 import { DemandTeller } from './demand.ts';
 import type { Envelope, Gathering, LendingEffect, RManagerEvent, SettlementId } from './messages.ts';
+import { Reach } from './reach.ts';
 import { type RemoteWork, remoteWork } from './remote-work.ts';
 import { spill } from './spill.ts';
 import { Stalls } from './stalls.ts';
@@ -56,7 +57,7 @@ export type BorrowerEffect =
 
 export type BorrowerEvent = Extract<
   InstanceEvent<never, never>,
-  { kind: 'lending' | 'moved' | 'moveBroken' | 'creditorCut' | 'guestLoad' | 'instanceLost' | 'wake' }
+  { kind: 'lending' | 'moved' | 'moveBroken' | 'creditorCut' | 'guestLoad' | 'instanceLost' | 'lenders' | 'wake' }
 >;
 
 /** Which start of its instance it belongs to, and who counts what messages met. */
@@ -98,8 +99,7 @@ export class Borrower implements Overflow {
   /** The hold that was met last, and who came before the one before it ended: they are let in during this one. */
   #hold: number | undefined;
   #passUpTo = -1;
-  /** With them went so much of what could be borrowed. */
-  readonly #gone = new Set<InstanceId>();
+  readonly #reach: Reach;
   /** How often one was let in that no memory here could hold. */
   #gatherings = 0;
   #batcher: Batcher | undefined;
@@ -110,6 +110,7 @@ export class Borrower implements Overflow {
     const policy = { ...config.policy, unitBlocks: config.rangeBlocks };
     this.#fates = owner.fates;
     this.#config = config;
+    this.#reach = new Reach(config);
     this.#cache = cache;
     this.#push = push;
     const memories = { device: cache.lending, host: LendingMemory.alone(config.hostBlocks ?? 0, cache.blockPages) };
@@ -171,25 +172,23 @@ export class Borrower implements Overflow {
     else if (event.kind === 'creditorCut') this.#hear(event);
     else if (event.kind === 'guestLoad') this.#bound(event);
     else if (event.kind === 'instanceLost') this.#lost(event);
+    else if (event.kind === 'lenders') this.#reach.tell(event.lendableBlocks);
     else if (this.rmanager.nextUs <= nowUs) this.#hear({ kind: 'tick' });
   }
 
   #lost(event: Extract<BorrowerEvent, { kind: 'instanceLost' }>): void {
-    this.#gone.add(event.instance);
+    this.#reach.lost(event.instance);
     this.#hear(event);
   }
 
   /** Less may be borrowed than once. */
   get hasShrunk(): boolean {
-    return this.#gone.size > 0;
+    return this.#reach.hasShrunk;
   }
 
   /** What a request may need beyond the instance's own memory. */
   get borrowableBlocks(): number {
-    const { borrowableBlocks, rangeBlocks, lendableBlocks = [] } = this.#config;
-    let blocks = borrowableBlocks - slackBlocks(rangeBlocks);
-    for (const instance of this.#gone) blocks -= lendableBlocks[instance] ?? 0;
-    return Math.max(0, blocks);
+    return Math.max(0, this.#reach.blocks - slackBlocks(this.#config.rangeBlocks));
   }
 
   /** What exceeds the bound goes back as far as there is room at home; what stays is slowed down to the bound. */
@@ -382,6 +381,7 @@ const ours: ReadonlySet<string> = new Set([
   'creditorCut',
   'guestLoad',
   'instanceLost',
+  'lenders',
   'wake',
 ]);
 

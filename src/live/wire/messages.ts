@@ -18,6 +18,7 @@ import type { LandingHandle } from '../messenger.ts';
 import type { BlockRoot, EventsMessage } from '../protocol.ts';
 import { decode } from './codec.ts';
 import { wireVersion } from './frames.ts';
+import { lendingSnapshot } from './lending-snapshot.ts';
 import { refusalCause } from './refusal-cause.ts';
 
 const count = z.number().int().min(0);
@@ -157,6 +158,7 @@ const snapshot = z.strictObject({
     })
     .optional(),
   landing: z.strictObject({ total: count, free: count }).exactOptional(),
+  lending: lendingSnapshot.optional(),
   links: z.array(z.strictObject({ to: count, bytes: count, backlogBytes: count })).exactOptional(),
   sent: z
     .strictObject({
@@ -191,7 +193,7 @@ const handOff = z.discriminatedUnion('kind', [
 ]);
 
 const role = z.enum(['mixed', 'prefill', 'decode']);
-const member = {
+export const memberFields = {
   version: z.literal(wireVersion),
   name,
   life: count,
@@ -205,14 +207,14 @@ const root = z.strictObject({
   rope: text,
 });
 const instanceAnnouncement = z.strictObject({
-  ...member,
+  ...memberFields,
   role,
   root,
   identity: text,
   capacityTokens: count,
 });
-const named = z.object({ name: member.name, life: count });
-const leave = z.strictObject({ name: member.name, life: count });
+const named = z.object({ name: memberFields.name, life: count });
+const leave = z.strictObject({ name: memberFields.name, life: count });
 
 const agreement = z.strictObject({
   hashKey: z.array(word).length(4),
@@ -295,9 +297,9 @@ export interface PeerAnnouncement extends Announcement {
 export const readOrder = reader<Order>('an order', order);
 export const readTurn = reader<Turn>("an instance's turn", turn);
 export const readStatus = reader<Status>("an instance's status", status);
-export const readGateway = reader<GatewayAnnouncement>("a gateway's announcement", z.strictObject(member));
+export const readGateway = reader<GatewayAnnouncement>("a gateway's announcement", z.strictObject(memberFields));
 export const readInstance = reader<InstanceAnnouncement>("an instance's announcement", instanceAnnouncement);
-export const readPeer = reader<PeerAnnouncement>("a peer's announcement", z.strictObject(member));
+export const readPeer = reader<PeerAnnouncement>("a peer's announcement", z.strictObject(memberFields));
 export const readHandOff = reader<HandOffWire>('a hand-off', handOff);
 /** Whoever announces itself as whatever. */
 export const readNamed = reader<Pick<Announcement, 'name' | 'life'>>('an announcement', named);
@@ -315,7 +317,8 @@ type Received<T> = T extends ArrayBufferView
         }
       : T;
 
-function reader<T>(what: string, schema: z.ZodType<Received<T>>): (bytes: Uint8Array) => T {
+/** What comes is checked, and typed as it was sent. */
+export function reader<T>(what: string, schema: z.ZodType<Received<T>>): (bytes: Uint8Array) => T {
   return (bytes) => {
     const parsed = schema.safeParse(decode(bytes));
     if (parsed.success) return parsed.data as T;

@@ -1,0 +1,201 @@
+// An instance's side of lending across processes: links to all others that lend, the gManager's office if it is held here, and what the thread says and hears of both.
+import { MessageChannel, type MessagePort } from 'node:worker_threads';
+import { GManager, type GManagerConfig } from '../cluster/gmanager.ts';
+import type { Envelope, GManagerEvent } from '../cluster/lending/messages.ts';
+import type { Departure } from '../cluster/membership.ts';
+import type { InstanceIndex } from '../cluster/messages.ts';
+import { Alarm, nowUs } from './alarm.ts';
+import type { Bus } from './bus/bus.ts';
+import { leavePlace, type Place, takePlace } from './lender-places.ts';
+import type { FarLenderWire, LenderNews, LenderWays } from './lender-ports.ts';
+import type { LenderWire } from './lender-wire.ts';
+import { Office } from './office.ts';
+import { type Peer, Station } from './station.ts';
+import { encode } from './wire/codec.ts';
+import { type LenderAnnouncement, readLender, readLenderWire } from './wire/lender-messages.ts';
+
+export interface LenderLinksOptions {
+  readonly bus: Bus;
+  readonly name: string;
+  readonly life: number;
+  /** Of the gManager, if it is here. */
+  readonly manager: Pick<GManagerConfig, 'times' | 'blocksMin' | 'blocksMax' | 'uniform'>;
+  readonly log: (message: string) => void;
+}
+
+/** What others have to know of an instance that lends. */
+export type Lender = Pick<LenderAnnouncement, 'identity' | 'lendableBlocks' | 'door'>;
+type Other = Peer<LenderAnnouncement>;
+
+/** Whoever is gone for less than this may come back, and requests that need its memory wait. */
+const patienceMs = 30_000;
+
+export class LenderLinks {
+  readonly #options: LenderLinksOptions;
+  readonly #place: Place;
+  readonly #office: Office;
+  readonly #port: MessagePort;
+  readonly #theirs: MessagePort;
+  readonly #others = new Map<InstanceIndex, Other>();
+  /** Of those that have gone lately. */
+  readonly #patience = new Map<InstanceIndex, { readonly timer: NodeJS.Timeout; readonly blocks: number }>();
+  readonly #alarm = new Alarm(() => this.#manage({ kind: 'tick' }));
+  #station: Station<LenderAnnouncement> | undefined;
+  #gmanager: GManager | undefined;
+
+  private constructor(options: LenderLinksOptions, place: Place) {
+    const { bus, name, life, manager } = options;
+    this.#options = options;
+    this.#place = place;
+    const { port1, port2 } = new MessageChannel();
+    this.#port = port1;
+    this.#theirs = port2;
+    port1.on('message', (message: Envelope | FarLenderWire) => this.#hearThread(message));
+    // What is only waited for must not keep the process alive.
+    port1.unref();
+    this.#office = new Office({
+      records: bus.records,
+      key: 'gmanager',
+      name: `${name}.${life}`,
+      elected: (epoch) => {
+        options.log(`This process is gManager: epoch ${epoch}`);
+        this.#gmanager = new GManager({ ...manager, epoch, distance: () => 1 });
+        this.#manage({ kind: 'tick' });
+      },
+      deposed: () => {
+        options.log('This process is gManager no more');
+        this.#gmanager = undefined;
+        this.#alarm.set(Number.POSITIVE_INFINITY);
+      },
+    });
+  }
+
+  /** Takes a number among those that lend. @throws Error in one line when there is none */
+  static async open(options: LenderLinksOptions): Promise<LenderLinks> {
+    return new LenderLinks(options, await takePlace(options.bus, options.name, options.life));
+  }
+
+  /** For the instance's thread. */
+  get ways(): LenderWays {
+    return { instance: this.#place.instance, ports: 'others', office: this.#theirs };
+  }
+
+  /** Which start of its number the instance is. */
+  get life(): number {
+    return this.#place.life;
+  }
+
+  get isManager(): boolean {
+    return this.#gmanager !== undefined && this.#office.isHeld;
+  }
+
+  /** Others find it from now on. */
+  start(own: Lender): void {
+    const { bus, name, life, log } = this.#options;
+    this.#station = new Station<LenderAnnouncement>({
+      ...{ bus, name, life, log },
+      kind: 'lender',
+      about: { instance: this.#place.instance, ...own },
+      read: readLender,
+      refuses: ({ identity }) =>
+        identity === own.identity ? undefined : `it computes in another way: ${identity}, not ${own.identity}`,
+      onJoined: (peer) => this.#join(peer),
+      onLost: (peer, why) => this.#lose(peer, why),
+      onMessage: (peer, message) => this.#hearOther(peer, readLenderWire(message)),
+    });
+    this.#station.start();
+    this.#office.start();
+  }
+
+  /** Its number is free again. The bus stays open. */
+  async close(): Promise<void> {
+    this.#station?.close();
+    for (const { timer } of this.#patience.values()) clearTimeout(timer);
+    this.#port.close();
+    const { bus, name } = this.#options;
+    // Where the server is gone others wait for leases.
+    await Promise.allSettled([this.#office.resign(), leavePlace(bus, name, this.#place)]);
+  }
+
+  #join(peer: Other): void {
+    const { instance, door } = peer.member;
+    clearTimeout(this.#patience.get(instance)?.timer);
+    this.#patience.delete(instance);
+    this.#others.set(instance, peer);
+    this.#tell({ instance, wire: { kind: 'door', address: door } });
+    this.#tellReach();
+  }
+
+  #lose(peer: Other, why: Departure): void {
+    const { instance, lendableBlocks } = peer.member;
+    if (this.#others.get(instance) !== peer) return;
+    this.#others.delete(instance);
+    const isDead = why === 'left' || why === 'was started anew';
+    // One that is silent may still use what it has borrowed: its leases end that.
+    this.#tell(isDead ? { kind: 'instanceLost', instance } : { kind: 'creditorCut', creditor: instance });
+    const forget = (): void => {
+      this.#patience.delete(instance);
+      this.#tellReach();
+    };
+    const timer = setTimeout(forget, patienceMs).unref();
+    clearTimeout(this.#patience.get(instance)?.timer);
+    this.#patience.set(instance, { timer, blocks: lendableBlocks });
+  }
+
+  #tellReach(): void {
+    let lendableBlocks = 0;
+    for (const { member } of this.#others.values()) lendableBlocks += member.lendableBlocks;
+    for (const { blocks } of this.#patience.values()) lendableBlocks += blocks;
+    this.#tell({ kind: 'lenders', lendableBlocks });
+  }
+
+  #tell(news: LenderNews): void {
+    this.#port.postMessage(news);
+  }
+
+  #hearThread(message: Envelope | FarLenderWire): void {
+    if ('wire' in message) this.#send(message.instance, message.wire);
+    else this.#ask(message);
+  }
+
+  /** To the gManager, wherever it is. While nobody is, it will be said again. */
+  #ask(envelope: Envelope): void {
+    if (this.isManager) {
+      this.#manage({ kind: 'message', envelope });
+      return;
+    }
+    const { holder } = this.#office;
+    for (const [instance, { member }] of this.#others)
+      if (`${member.name}.${member.life}` === holder) this.#send(instance, { kind: 'lending', envelope });
+  }
+
+  #send(to: InstanceIndex, wire: LenderWire): void {
+    const peer = this.#others.get(to);
+    if (peer !== undefined) this.#station?.send(peer, encode(wire));
+  }
+
+  #hearOther(peer: Other, wire: Exclude<LenderWire, { kind: 'room' | 'door' }>): void {
+    const { instance } = peer.member;
+    if (this.#others.get(instance) !== peer) return;
+    if (wire.kind !== 'lending') {
+      this.#tell({ instance, wire });
+      return;
+    }
+    const { from, to } = wire.envelope;
+    if (from !== 'gmanager' && from !== instance) throw new Error(`Cannot hear ${from}: ${instance} speaks`);
+    if (to === 'gmanager') this.#manage({ kind: 'message', envelope: wire.envelope });
+    else this.#tell(wire);
+  }
+
+  #manage(event: GManagerEvent): void {
+    const gmanager = this.#gmanager;
+    if (gmanager === undefined || !this.#office.isHeld) return;
+    for (const effect of gmanager.step(nowUs(), event)) {
+      if (effect.kind !== 'send' || effect.envelope.to === 'gmanager') continue;
+      const wire = { kind: 'lending', envelope: effect.envelope } as const;
+      if (effect.envelope.to === this.#place.instance) this.#tell(wire);
+      else this.#send(effect.envelope.to, wire);
+    }
+    this.#alarm.set(gmanager.nextUs);
+  }
+}

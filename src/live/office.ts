@@ -1,0 +1,89 @@
+// Stands for an office of the cluster: carries out what an election wants of the record, and tells who holds it.
+import { Election, type ElectionEffect, type ElectionEvent, type OfficeRecord } from '../cluster/election.ts';
+import { Alarm, nowUs } from './alarm.ts';
+import type { Records, Subject } from './bus/bus.ts';
+import { encode } from './wire/codec.ts';
+import { readOffice } from './wire/lender-messages.ts';
+
+export interface OfficeOptions {
+  readonly records: Records;
+  readonly key: Subject;
+  /** Of this start of a process: nobody else ever has it. */
+  readonly name: string;
+  readonly elected: (epoch: number) => void;
+  readonly deposed: () => void;
+}
+
+export class Office {
+  readonly #options: OfficeOptions;
+  readonly #election: Election;
+  readonly #alarm = new Alarm(() => this.#feed({ kind: 'wake' }));
+
+  constructor(options: OfficeOptions) {
+    this.#options = options;
+    this.#election = new Election(options.name);
+  }
+
+  start(): void {
+    this.#feed({ kind: 'wake' });
+  }
+
+  /** May anything be done in it here? Asked each time: this process may have slept. */
+  get isHeld(): boolean {
+    return this.#election.epochAt(nowUs()) !== undefined;
+  }
+
+  /** By the name of its start; undefined: nobody, as far as is known. */
+  get holder(): string | undefined {
+    return this.#election.holder;
+  }
+
+  /** Others need not wait until the lease is over. Resolves when they can know, or will have to wait. */
+  async resign(): Promise<void> {
+    this.#alarm.set(Number.POSITIVE_INFINITY);
+    await Promise.all(this.#step({ kind: 'resign' }));
+  }
+
+  #feed(event: ElectionEvent): void {
+    this.#step(event);
+    this.#alarm.set(this.#election.nextUs);
+  }
+
+  #step(event: ElectionEvent): readonly (Promise<void> | undefined)[] {
+    return this.#election.step(nowUs(), event).map((effect) => this.#carryOut(effect));
+  }
+
+  #carryOut(effect: ElectionEffect): Promise<void> | undefined {
+    switch (effect.kind) {
+      case 'read':
+        return this.#ask(this.#read());
+      case 'write':
+        return this.#ask(this.#write(effect.record, effect.revision));
+      case 'elected':
+        this.#options.elected(effect.epoch);
+        return undefined;
+      case 'deposed':
+        this.#options.deposed();
+        return undefined;
+    }
+  }
+
+  /** A record that cannot be reached, or read, is one that did not answer. */
+  async #ask(answer: Promise<ElectionEvent>): Promise<void> {
+    this.#feed(await answer.catch((): ElectionEvent => ({ kind: 'unanswered' })));
+  }
+
+  async #read(): Promise<ElectionEvent> {
+    const { records, key } = this.#options;
+    const stored = await records.read(key);
+    return {
+      kind: 'read',
+      stored: stored && { record: readOffice(stored.value), revision: stored.revision },
+    };
+  }
+
+  async #write(record: OfficeRecord, revision: number | undefined): Promise<ElectionEvent> {
+    const { records, key } = this.#options;
+    return { kind: 'written', revision: await records.write(key, encode(record), revision) };
+  }
+}
