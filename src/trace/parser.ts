@@ -35,7 +35,7 @@ export class TraceParser {
   end(out: TraceRequest[]): void {
     if (this.#rest !== '') this.#take(this.#rest, out);
     this.#rest = '';
-    if (this.#count === 0) throw new TraceError(this.#line, 'the file holds no request');
+    if (this.#count === 0) throw new TraceError(Math.max(1, this.#line), 'the file holds no request');
   }
 
   #take(raw: string, out: TraceRequest[]): void {

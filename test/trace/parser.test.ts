@@ -98,7 +98,7 @@ describe('traces', () => {
 
   const header = 'TIMESTAMP,ContextTokens,GeneratedTokens\n';
   it.each([
-    ['', 'line 0: the file holds no request'],
+    ['', 'line 1: the file holds no request'],
     ['hello', 'line 1: neither a JSON object nor the header'],
     ['{"timestamp":', 'line 1: not JSON'],
     [`${line(0, 5, 1, [0])}\n[1]`, 'line 2: not a JSON object: [1]'],
