@@ -238,10 +238,9 @@ export class Borrower implements Overflow {
     const ahead = Math.ceil(batcher.pagesAhead / blockPages) - this.#moves.outBlocks;
     this.#starves = alone;
     const promised = Math.ceil(pagesPromised(batcher) / blockPages) - this.#moves.outBlocks;
-    const { inHand } = this.rmanager;
     const turn = this.#gathering(batcher);
     const counts = { gathered: gatheredCount(batcher), gatherings: this.#gatherings };
-    const figures = { rows, decodeRows, available, ahead, promised, inHand, alone, turn, ...counts };
+    const figures = { rows, decodeRows, available, ahead, promised, alone, turn, ...counts };
     const event = this.#demand.tell(figures, (decodeRows * 1e6) / (blockTokens * predictedUs));
     if (event !== undefined) this.#hear(event);
     return event !== undefined;

@@ -4,9 +4,8 @@ import type { Gathering, Growth } from './messages.ts';
 export interface DemandFigures {
   readonly rows: number;
   readonly decodeRows: number;
-  /** Blocks at home that no sequence holds, and borrowed ones that nobody uses. */
+  /** Blocks at home that no sequence holds. */
   readonly available: number;
-  readonly inHand: number;
   /** Blocks to come less those on their way out, and which of them those who run were promised. */
   readonly ahead: number;
   readonly promised: number;
@@ -25,12 +24,13 @@ export class DemandTeller {
     const known = this.#told;
     if (known !== undefined && sameFigures(known, figures)) return undefined;
     this.#told = figures;
-    const { ahead, promised, available, inHand, turn, gathered, gatherings } = figures;
+    const { ahead, promised, available, turn, gathered, gatherings } = figures;
     return {
       kind: 'growth',
       blocksPerSecond: Math.ceil(growth),
       aheadBlocks: ahead,
-      starvedBlocks: figures.alone ? Math.max(0, ahead - available - inHand) : 0,
+      // A prompt that fits at home waits for home: what others lent does not let it in.
+      starvedBlocks: figures.alone ? Math.max(0, ahead - available) : 0,
       promisedBlocks: Math.max(0, promised),
       turn,
       gathered,
@@ -50,7 +50,6 @@ function sameFigures(a: DemandFigures, b: DemandFigures): boolean {
     a.gathered === b.gathered &&
     a.gatherings === b.gatherings &&
     a.turn?.number === b.turn?.number &&
-    a.turn?.blocks === b.turn?.blocks &&
-    (!a.alone || a.inHand === b.inHand)
+    a.turn?.blocks === b.turn?.blocks
   );
 }
