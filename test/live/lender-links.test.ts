@@ -1,0 +1,116 @@
+// Processes that lend to one another over a bus, with threads that only note what they hear: numbers, one gManager, envelopes, who comes and goes.
+import { type MessagePort, receiveMessageOnPort } from 'node:worker_threads';
+import { afterEach, expect, it } from 'vitest';
+import { defaultLendingTimes } from '../../src/cluster/lending/times.ts';
+import type { Bus } from '../../src/live/bus/bus.ts';
+import { LenderLinks } from '../../src/live/lender-links.ts';
+import { leavePlace, takePlace } from '../../src/live/lender-places.ts';
+import { sayFarewell } from '../../src/live/station.ts';
+import { MemoryHub } from './bus/memory-bus.ts';
+
+const closing: (() => unknown)[] = [];
+afterEach(async () => {
+  for (const close of closing.splice(0)) await close();
+});
+
+const manager = { times: defaultLendingTimes, blocksMin: 1, blocksMax: 16, uniform: () => 0.5 };
+
+async function lender(bus: Bus, name: string, life = 1, identity = 'same') {
+  const links = await LenderLinks.open({ bus, name, life, manager, log: () => {} });
+  const { instance, office } = links.ways;
+  const news: unknown[] = [];
+  links.start({ identity, lendableBlocks: 32, door: `127.0.0.1:${1000 + instance}` });
+  closing.push(() => links.close());
+  const heard = (): readonly unknown[] => {
+    for (let got = receiveMessageOnPort(office); got !== undefined; got = receiveMessageOnPort(office))
+      news.push(got.message);
+    return news;
+  };
+  return { links, instance, office: office as MessagePort, heard };
+}
+
+/** Asks again until the condition holds; the test's own time-out bounds it. */
+async function until(holds: () => boolean): Promise<void> {
+  while (!holds()) await new Promise((resolve) => setTimeout(resolve, 5));
+}
+
+const doors = (heard: readonly unknown[]): readonly unknown[] =>
+  heard.filter((each) => Object.hasOwn(each as object, 'wire'));
+
+it('meet, and each hears where the others are and how much they lend together', async () => {
+  const hub = new MemoryHub();
+  const members = await Promise.all(['a', 'b', 'c'].map((name) => lender(hub.connect(), name)));
+  await until(() => members.every(({ heard }) => doors(heard()).length === 2));
+  for (const { instance, heard } of members) {
+    const others = members.filter((each) => each.instance !== instance);
+    for (const other of others)
+      expect(heard()).toContainEqual({
+        instance: other.instance,
+        wire: { kind: 'door', address: `127.0.0.1:${1000 + other.instance}` },
+      });
+    expect(heard().at(-1)).toEqual({ kind: 'lenders', lendableBlocks: 64 });
+  }
+});
+
+it('have one gManager, which answers whoever asks; when it leaves another one is elected', async () => {
+  const hub = new MemoryHub();
+  const members = await Promise.all(['a', 'b'].map((name) => lender(hub.connect(), name)));
+  const holders = () => members.filter(({ links }) => links.isManager);
+  await until(() => holders().length === 1 && members.every(({ heard }) => doors(heard()).length === 1));
+  const [holder] = holders();
+  const query = { kind: 'query', query: 1, memory: 'device', blocks: 4, prior: false, refusals: [] } as const;
+  const answers = (heard: readonly unknown[], fromLife: number): boolean =>
+    heard.some(
+      (each) =>
+        JSON.stringify(each).includes('"candidates"') && JSON.stringify(each).includes(`"fromLife":${fromLife}`),
+    );
+  const ask = ({ instance, office }: (typeof members)[number]): void =>
+    office.postMessage({ from: instance, fromLife: 5, to: 'gmanager', toLife: undefined, message: query });
+  // Until the other process has read the record it does not know whom to ask.
+  const asking = setInterval(() => members.forEach(ask), 20);
+  closing.push(() => clearInterval(asking));
+  await until(() => members.every(({ heard }) => answers(heard(), 1)));
+  await holder?.links.close();
+  const rest = members.filter((each) => each !== holder);
+  await until(() => rest.every(({ links, heard }) => links.isManager && answers(heard(), 2)));
+});
+
+it('carry what threads tell one another, and say whose loans are over', async () => {
+  const hub = new MemoryHub();
+  const [a, b] = await Promise.all([lender(hub.connect(), 'a'), lender(hub.connect(), 'b')]);
+  await until(() => doors(a.heard()).length === 1 && doors(b.heard()).length === 1);
+  a.office.postMessage({ instance: b.instance, wire: { kind: 'expect', move: 7, blocks: [1, 2] } });
+  await until(() => b.heard().length > 2);
+  expect(b.heard().at(-1)).toEqual({ instance: a.instance, wire: { kind: 'expect', move: 7, blocks: [1, 2] } });
+  // As its parent does when it has died.
+  sayFarewell(hub.connect(), 'lender', 'a', 1);
+  await until(() => b.heard().length > 3);
+  expect(b.heard().at(-1)).toEqual({ kind: 'instanceLost', instance: a.instance });
+});
+
+it('do not meet where they compute in other ways', async () => {
+  const hub = new MemoryHub();
+  const members = await Promise.all([
+    lender(hub.connect(), 'a', 1, 'one'),
+    lender(hub.connect(), 'b', 1, 'other'),
+    lender(hub.connect(), 'c', 1, 'one'),
+  ]);
+  await until(() => doors(members[0]?.heard() ?? []).length > 0 && doors(members[2]?.heard() ?? []).length > 0);
+  expect(members.map(({ heard }) => doors(heard()).length)).toEqual([1, 0, 1]);
+});
+
+it('have the number that they had when they come again, with a higher life; who leaves gives it up', async () => {
+  const bus = new MemoryHub().connect();
+  const [a, b] = [await takePlace(bus, 'a', 10), await takePlace(bus, 'b', 10)];
+  expect([a, b]).toEqual([
+    { instance: 0, life: 10 },
+    { instance: 1, life: 10 },
+  ]);
+  // A clock was set back.
+  const again = await takePlace(bus, 'a', 3);
+  expect(again).toEqual({ instance: 0, life: 11 });
+  await leavePlace(bus, 'a', a);
+  expect(await takePlace(bus, 'c', 1)).toEqual({ instance: 2, life: 1 });
+  await leavePlace(bus, 'a', again);
+  expect(await takePlace(bus, 'd', 1)).toEqual({ instance: 0, life: 12 });
+});
