@@ -66,8 +66,19 @@ uint64_t file_bytes(int file) {
   return fstat(file, &info) == 0 ? static_cast<uint64_t>(info.st_size) : 0;
 }
 
-/** Room on the disk for all of it from the start, where the file system can promise that. */
+uint64_t free_bytes(int file) {
+  struct statvfs disk = {};
+  return fstatvfs(file, &disk) == 0 ? static_cast<uint64_t>(disk.f_bavail) * disk.f_frsize : UINT64_MAX;
+}
+
+/** Room on the disk for all of it from the start, where the file system can promise that. What does not fit is not begun: it would fill the disk. */
 bool reserve(int file, uint64_t bytes) {
+  struct stat info = {};
+  const uint64_t taken = fstat(file, &info) == 0 ? static_cast<uint64_t>(info.st_blocks) * 512 : 0;
+  if (bytes > taken && bytes - taken > free_bytes(file)) {
+    errno = ENOSPC;
+    return false;
+  }
 #if defined(__linux__)
   if (fallocate(file, 0, 0, static_cast<off_t>(bytes)) == 0) return true;
   if (errno != EOPNOTSUPP && errno != ENOSYS) return false;
@@ -163,9 +174,10 @@ std::string Slab::allocate_blocks(const std::string& path, bool is_new) {
   const uint64_t wanted = offset(slots()), there = file_bytes(blocks_);
   if (there > wanted && ftruncate(blocks_, static_cast<off_t>(wanted)) != 0) refuse(path, std::strerror(errno));
   if (!reserve(blocks_, wanted)) {
-    struct statvfs disk = {};
-    const uint64_t free = fstatvfs(blocks_, &disk) == 0 ? static_cast<uint64_t>(disk.f_bavail) * disk.f_frsize : 0;
-    refuse(path, std::to_string(wanted) + " bytes are wanted, " + std::to_string(free) + " are free: " + std::strerror(errno));
+    const std::string why = std::strerror(errno);
+    // Others may have taken the room meanwhile: what there is of it is given back.
+    if (there < wanted && ftruncate(blocks_, static_cast<off_t>(there)) != 0) refuse(path, std::strerror(errno));
+    refuse(path, std::to_string(wanted) + " bytes are wanted, " + std::to_string(free_bytes(blocks_)) + " are free: " + why);
   }
   int lost = 0;
   for (int slot = 0; !is_new && slot < slots(); slot++) {

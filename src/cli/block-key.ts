@@ -1,7 +1,7 @@
 // The key of blocks' identities, kept with blocks that outlive a process: under another key they would not be known again.
 import { randomBytes } from 'node:crypto';
-import { linkSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { join } from 'node:path';
+import { linkSync, mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { dirname, join, resolve } from 'node:path';
 
 const keyBytes = 16;
 const keyPattern = /^kvasir-block-key-1 ([0-9a-f]{32})\n$/;
@@ -9,7 +9,7 @@ const keyPattern = /^kvasir-block-key-1 ([0-9a-f]{32})\n$/;
 /** Four words: those in the folder, or new ones that are put there. @throws Error in one line */
 export function blockKeyOf(folder: string): Uint32Array {
   const path = join(folder, 'key');
-  mkdirSync(folder, { recursive: true });
+  makeFolder(resolve(folder));
   const known = readKey(path);
   if (known !== undefined) return known;
   // Whole or not at all, and never over somebody else's.
@@ -25,6 +25,24 @@ export function blockKeyOf(folder: string): Uint32Array {
   const key = readKey(path);
   if (key === undefined) throw new Error(`Cannot keep blocks at ${folder}: its key has gone`);
   return key;
+}
+
+/** Step by step: where the system makes no folders at all, Node's own way of making those above never ends. */
+function makeFolder(folder: string): void {
+  if (statSync(folder, { throwIfNoEntry: false })?.isDirectory() === true) return;
+  if (dirname(folder) !== folder) makeFolder(dirname(folder));
+  try {
+    mkdirSync(folder);
+  } catch (error) {
+    // Another process may make the same one.
+    if (hasCode(error, 'EEXIST') && statSync(folder).isDirectory()) return;
+    throw new Error(`Cannot keep blocks at ${folder}: ${reasonOf(error)}`);
+  }
+}
+
+function reasonOf(error: unknown): string {
+  if (hasCode(error, 'EEXIST')) return 'it is no folder';
+  return error instanceof Error && 'code' in error ? `no folder can be made: ${String(error.code)}` : 'unknown';
 }
 
 function readKey(path: string): Uint32Array | undefined {

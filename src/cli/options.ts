@@ -9,6 +9,7 @@ import { liveBorrowFields } from './borrow-options.ts';
 import { numeric } from './schema-parts.ts';
 import { servedSloFields } from './slo-options.ts';
 import { UsageError } from './usage-error.ts';
+import { describeIssue } from './usage-issue.ts';
 
 const bytesPattern = /^(\d+(?:\.\d+)?)\s*(b|k|kb|kib|m|mb|mib|g|gb|gib)?$/i;
 const unitBytes: Readonly<Record<string, number>> = { b: 1, k: 2 ** 10, m: 2 ** 20, g: 2 ** 30 };
@@ -20,7 +21,7 @@ function parseBytes(text: string | number): number {
   return Math.floor(Number(match[1]) * (unitBytes[(match[2] ?? 'b')[0]?.toLowerCase() ?? 'b'] ?? 1));
 }
 
-const bytes = z.union([z.string(), z.number()]).transform((value, context) => {
+const bytes = z.union([z.string(), z.number()], 'write 512m or 2g').transform((value, context) => {
   try {
     return parseBytes(value);
   } catch (error) {
@@ -60,10 +61,13 @@ export const oneInstance: InstanceOptions = { role: 'mixed' };
 
 /** A number of equal ones, or a list. */
 const instancesSchema = z
-  .union([
-    count(1, instancesMax).transform((n): InstanceOptions[] => Array.from({ length: n }, () => oneInstance)),
-    z.array(z.preprocess(inCamelCase, instanceSchema)).min(1).max(instancesMax),
-  ])
+  .union(
+    [
+      count(1, instancesMax).transform((n): InstanceOptions[] => Array.from({ length: n }, () => oneInstance)),
+      z.array(z.preprocess(inCamelCase, instanceSchema)).min(1).max(instancesMax),
+    ],
+    `write a number from 1 to ${instancesMax}, or a list of {role, threads, kv-memory}`,
+  )
   .refine((instances) => {
     const roles = new Set(instances.map(({ role }) => role));
     return roles.has('prefill') === roles.has('decode');
@@ -181,9 +185,7 @@ export function readOptions<S extends z.ZodObject>(schema: S, flags: Record<stri
   }
   const parsed = schema.safeParse(given);
   if (parsed.success) return parsed.data;
-  const issue = parsed.error.issues[0];
-  const name = String(issue?.path[0] ?? 'options');
-  throw new UsageError(`Cannot use --${toFlag(name)} ${String(given[name])}: ${issue?.message ?? 'invalid'}`);
+  throw new UsageError(describeIssue(parsed.error.issues, given, toFlag));
 }
 
 /** What flags and the config file say, by name, as it was written. */

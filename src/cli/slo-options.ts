@@ -33,7 +33,7 @@ function classesOf(text: string): unknown {
 
 const priority = numeric(z.number().int().min(-1000).max(1000)).default(0);
 const ofTraces = { priority, share: numeric(z.number().min(0)).default(0) };
-const classForms = 'write name=TTFT/TBT or name=COMPLETION';
+const classForms = 'write name=TTFT/TBT or name=COMPLETION, in YAML name: {ttft, tbt} or name: {completion}';
 const traceForms = `${classForms}, each with @SHARE or without`;
 
 /** @param each what a class has beside its times */

@@ -84,6 +84,8 @@ describe('kvasir', { timeout: 60_000 }, () => {
       ['serve', '--nats', 'nats://127.0.0.1:1', '--threads', '2'],
       /Cannot use --threads with --nats: a gateway computes nothing/,
     ],
+    ['rules of loans that nobody gives', ['serve', '--no-settle'], /Cannot use --no-settle: it needs --borrow/],
+    ['a forecast for nobody', ['serve', '--td', '3'], /Cannot use --td: it needs --admission predictive/],
     ['a missing config', ['serve', '--config', join(folder, 'none.yaml')], /Cannot read config/],
   ];
   it.each(misuses)('%s: one clear line and exit code 2', (_name, args, message) => {
@@ -91,6 +93,15 @@ describe('kvasir', { timeout: 60_000 }, () => {
     expect(status).toBe(2);
     expect(stderr).toMatch(message);
     expect(stderr.trim().split('\n').length).toBeLessThanOrEqual(2);
+  });
+
+  it('refuses a folder for blocks where there can be none', () => {
+    const file = join(folder, 'file');
+    writeFileSync(file, '');
+    expect(kvasir('serve', '--ssd', file)).toMatchObject({
+      status: 1,
+      stderr: `Cannot keep blocks at ${file}: it is no folder\n`,
+    });
   });
 
   it('reads a config file of the same names; flags win; unknown names are refused', () => {

@@ -153,6 +153,15 @@ describe.skipIf(native === undefined)('blocks on SSD', () => {
     expect(again.store.found.length / 6).toBe(slots - 2);
   });
 
+  it('are refused where the disk has no room for them, and none of it is taken', () => {
+    const pool = native?.createPool(native.createTeam(0, 1), 1, 64, 512, 4) ?? 0;
+    const path = join(folder, 'instance-0');
+    const tooMany = { pool, pagesOfBlock, path, slots: 2 ** 20, identity };
+    expect(() => new NativeBlockStore(tooMany, () => {})).toThrow(/ bytes are wanted, \d+ are free: No space left/);
+    expect(statSync(blocks())).toMatchObject({ size: 0, blocks: 0 });
+    open.push(new NativeBlockStore({ ...tooMany, slots: 1 }, () => {}));
+  });
+
   it('are lost one by one where the file was cut, and kept where there is another number of slots', async () => {
     await filled();
     const slotBytes = statSync(blocks()).size / slots;

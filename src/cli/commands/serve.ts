@@ -8,6 +8,7 @@ import { type Gateway, listen } from '../../gateway/server.ts';
 import type { InstanceDescription } from '../../live/protocol.ts';
 import { addLiveBorrowFlags, servedLending, withoutDefaults } from '../borrow-options.ts';
 import { ChildInstances } from '../child-instances.ts';
+import { refuseIdle } from '../idle-options.ts';
 import { answerMemoryQuestions } from '../memory-questions.ts';
 import { openClusterGateway } from '../open-cluster.ts';
 import { openServing } from '../open-serving.ts';
@@ -76,6 +77,7 @@ export function serveCommand(): Command {
     .action(async (given: Record<string, unknown>) => {
       const flags = withoutDefaults(given);
       const options = readOptions(serveOptionsSchema, flags);
+      refuseIdle(givenOptions(flags), options);
       if (options.nats === undefined) await serveAlone(options);
       else await serveCluster(options.nats, options, givenOptions(flags));
     });
