@@ -5,7 +5,7 @@ import { NativeLandings } from './native-landings.ts';
 import type { MessengerCounts, NativeModule } from './native-module.ts';
 
 /** About what loopback and fast networks carry best: `kvasir bench messenger` shows others. */
-const usualFrameBytes = 2 ** 19;
+const usualFrameBytes = 2 ** 20;
 /** Long enough for an instance's network to come back, and far less than clients wait. */
 const usualGiveUpMs = 15_000;
 
