@@ -96,7 +96,7 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
     tiers: tiers?.description,
     stagingBlocks: borrowing?.stagingBlocks,
     lends: borrowing?.lends,
-    fetchBytesPerToken: fetchBytesPerToken(model.kv),
+    fetchBytesPerToken: backend.isa === 'reference' ? undefined : fetchBytesPerToken(model.kv),
     capacityTokens: machine.capacityTokens,
     role,
   };
@@ -124,7 +124,7 @@ function fetchBytesPerToken({ groups, pageBytes }: LoadedModel['kv']): number | 
 
 /** Undefined where there is nobody to hand prompts to, or to take them from. */
 function createHandOffs(
-  { peers, tcp }: InstanceThreadData<InstanceSettings>,
+  { peers, tcp, settings }: InstanceThreadData<InstanceSettings>,
   own: MessagePort,
   engine: Engine,
   wake: () => void,
@@ -133,7 +133,14 @@ function createHandOffs(
   if (ways === undefined) return undefined;
   const shape = { groups: engine.model.kv.groups, layers: engine.layers };
   const { pageBytes } = engine.model.kv;
-  return new LiveHandOffs({ peers: ways, messenger: createMessenger(tcp, engine, wake), shape, pageBytes });
+  const messenger = createMessenger(settings.lending === undefined ? tcp : besideLending(tcp), engine, wake);
+  return new LiveHandOffs({ peers: ways, messenger, shape, pageBytes });
+}
+
+/** Of a port that is given, what is lent has that one and the next. */
+function besideLending(tcp: InstanceThreadData<unknown>['tcp']): InstanceThreadData<unknown>['tcp'] {
+  const { port = 0 } = tcp ?? {};
+  return tcp && { ...tcp, port: port === 0 ? 0 : port + 2 };
 }
 
 /** Undefined where there are none. */

@@ -47,7 +47,8 @@ export function openClusterGateway(nats: string, options: ServeOptions): Promise
       await Promise.all([bus.close(), text.close()]);
     };
     const died = (name: string, life: number): void => {
-      for (const kind of ['instance', 'prefill', 'decode', 'lender'] as const) sayFarewell(bus, kind, name, life);
+      const kinds = ['instance', 'prefill', 'decode', 'lender', 'fetcher'] as const;
+      for (const kind of kinds) sayFarewell(bus, kind, name, life);
     };
     return { ...text, cluster, died, close };
   });

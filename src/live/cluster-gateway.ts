@@ -4,7 +4,7 @@ import { type Agreement, formsDiffer, identityOf } from '../cluster/agreement.ts
 import { Conductor, type InstanceRole } from '../cluster/conductor.ts';
 import type { AdmissionSettings } from '../cluster/length-admission.ts';
 import type { Departure } from '../cluster/membership.ts';
-import type { InstanceIndex } from '../cluster/messages.ts';
+import type { InstanceIndex, PrefixFetch } from '../cluster/messages.ts';
 import type {
   ClusterPort,
   GenerationEvent,
@@ -22,6 +22,7 @@ import { TokenAdmission } from '../cluster/token-admission.ts';
 import { batchLimits } from '../cluster/token-limits.ts';
 import { TokenPlacement } from '../cluster/token-placement.ts';
 import { TokenProgress } from '../cluster/token-progress.ts';
+import { TokenTransfers } from '../cluster/token-transfers.ts';
 import type { Bus } from './bus/bus.ts';
 import { Conducting, type Reach } from './conducting.ts';
 import type { BlockRoot } from './protocol.ts';
@@ -30,6 +31,7 @@ import { type Peer, Station, silentUs } from './station.ts';
 import { encode } from './wire/codec.ts';
 import {
   type InstanceAnnouncement,
+  type NamedPrefix,
   type Order,
   readInstance,
   readStatus,
@@ -82,6 +84,8 @@ export class ClusterGateway implements InferencePort, ClusterPort {
   readonly #placement: TokenPlacement;
   readonly #admission: TokenAdmission;
   readonly #slots: Slot[] = [];
+  /** Undefined where prefixes stay where they are. */
+  #transfers: TokenTransfers | undefined;
   /** Form of the first instance that joined: the others have it too. */
   #root: BlockRoot | undefined;
 
@@ -178,13 +182,13 @@ export class ClusterGateway implements InferencePort, ClusterPort {
   }
 
   #join(peer: Peer<InstanceAnnouncement>): void {
-    const { name, root, capacityTokens, role } = peer.member;
+    const { name, capacityTokens, role } = peer.member;
     const instance = this.#slotFor(name);
     if (instance === undefined) {
       this.#options.log(`Cannot take instance ${name}: ${slotsMax} are there`);
       return;
     }
-    this.#begin(root);
+    this.#begin(peer.member);
     const slot = this.#slots[instance];
     if (slot.name !== name) this.#placement.replaced(instance);
     slot.name = name;
@@ -193,6 +197,8 @@ export class ClusterGateway implements InferencePort, ClusterPort {
     this.#admission.joined(instance, capacityTokens, capacityTokens);
     this.#options.log(`Instance ${name} has joined: ${this.#present().length} serve`);
     this.#conducting.feed({ kind: 'instanceJoined', instance, life: slot.life, capacityTokens, role });
+    // What it had on SSD, no journal has told.
+    this.#tell(instance, { kind: 'tellBlocks' });
   }
 
   /** The one that it had before, a new one, or one that nobody has now. */
@@ -206,11 +212,12 @@ export class ClusterGateway implements InferencePort, ClusterPort {
   }
 
   /** The first instance says what blocks chain from. */
-  #begin(root: BlockRoot): void {
+  #begin({ root, fetchBytesPerToken }: InstanceAnnouncement): void {
     if (this.#root !== undefined) return;
     this.#root = root;
     const slots = Array.from({ length: slotsMax }, (_, slot) => slot);
-    this.#placement.begin(root, slots);
+    if (fetchBytesPerToken !== undefined) this.#transfers = new TokenTransfers(slotsMax, fetchBytesPerToken);
+    this.#placement.begin(root, slots, this.#transfers?.config);
     const conductor = new Conductor<GenerationRequest>({
       instances: slots.map(() => ({ capacityTokens: 0, absent: true })),
       queueMax: this.#options.queueMax,
@@ -262,6 +269,7 @@ export class ClusterGateway implements InferencePort, ClusterPort {
     const slot = this.#slots[instance];
     slot.snapshot = snapshot;
     this.#admission.told(instance, snapshot);
+    this.#transfers?.told(instance, snapshot);
     const report = {
       life: slot.life,
       ...{ number, journal, requests },
@@ -271,8 +279,12 @@ export class ClusterGateway implements InferencePort, ClusterPort {
 
   #reach(): Reach {
     return {
-      forward: (instance, request, { decodeAt }) =>
-        this.#tell(instance, { kind: 'submit', request, decodeAt: this.#sessionOf(decodeAt) }),
+      forward: (instance, request, { decodeAt, prefix }) =>
+        this.#tell(instance, {
+          ...{ kind: 'submit', request },
+          decodeAt: this.#sessionOf(decodeAt),
+          prefix: prefix && this.#named(prefix),
+        }),
       cancel: (instance, id, interrupt) => this.#tell(instance, { kind: 'cancel', id, interrupt }),
       tellBlocks: (instance) => this.#tell(instance, { kind: 'tellBlocks' }),
       pin: (instance, { id, request, ttlUs }) => this.#tell(instance, { kind: 'pin', id, request, ttlUs }),
@@ -283,6 +295,11 @@ export class ClusterGateway implements InferencePort, ClusterPort {
   #sessionOf(instance: InstanceIndex | undefined): SessionName | undefined {
     const peer = instance === undefined ? undefined : this.#slots[instance]?.peer;
     return peer && { name: peer.member.name, life: peer.member.life, session: peer.session };
+  }
+
+  #named({ from, blocks, patienceUs }: PrefixFetch): NamedPrefix | undefined {
+    const source = this.#sessionOf(from);
+    return source && { name: source.name, life: source.life, blocks, patienceUs };
   }
 
   #tell(instance: InstanceIndex, order: Order): void {

@@ -1,11 +1,13 @@
 // An instance that serves the gateways of a cluster: what they order goes to its thread, what the thread says goes to whoever asked.
 import { type Agreement, identityOf } from '../cluster/agreement.ts';
 import type { InstanceRole } from '../cluster/conductor.ts';
+import type { PrefixFetch } from '../cluster/messages.ts';
 import type { PinId, PinState } from '../cluster/pinning.ts';
 import type { GenerationEvent, GenerationRequest, InstanceSnapshot, RequestId } from '../cluster/ports.ts';
 import type { Bus } from './bus/bus.ts';
 import { GatewayPins } from './gateway-pins.ts';
 import type { InstanceThread } from './instance-thread.ts';
+import { isAboutPrefix, PrefixesBetween } from './prefixes-between.ts';
 import { PromptsIn } from './prompts-in.ts';
 import { type Leaving, PromptsOut } from './prompts-out.ts';
 import type { BlockRoot, EventsMessage, ToPeerMessage } from './protocol.ts';
@@ -14,6 +16,7 @@ import { type Peer, Station } from './station.ts';
 import { encode } from './wire/codec.ts';
 import {
   type GatewayAnnouncement,
+  type NamedPrefix,
   type Order,
   readGateway,
   readOrder,
@@ -30,6 +33,8 @@ export interface ClusterInstanceOptions {
   readonly capacityTokens: number;
   /** Token ids are below. */
   readonly vocabSize: number;
+  /** Undefined: no prefix can be fetched from it, or by it. */
+  readonly fetchBytesPerToken: number | undefined;
   readonly thread: Pick<InstanceThread, 'send' | 'interrupt'>;
   readonly role: InstanceRole;
   /** Is its process gManager? Undefined where nothing is lent. */
@@ -83,18 +88,21 @@ export class ClusterInstance {
   readonly #out: PromptsOut | undefined;
   /** Undefined: nobody else's prompts land here. */
   readonly #in: PromptsIn | undefined;
+  /** Undefined: prefixes stay where they are. */
+  readonly #prefixes: PrefixesBetween | undefined;
   #snapshot: InstanceSnapshot = nothingYet;
   #journal = 0;
 
   constructor(options: ClusterInstanceOptions) {
     this.#options = options;
-    const { bus, name, life, log, onReplaced, root, agreement, capacityTokens, role, thread } = options;
+    const { bus, name, life, log, onReplaced, root, agreement, capacityTokens, role, thread, fetchBytesPerToken } =
+      options;
     const own = { bus, name, life, log };
     this.#station = new Station<GatewayAnnouncement>({
       ...own,
       onReplaced,
       kind: 'instance',
-      about: { role, root, identity: identityOf(root, agreement.hashKey), capacityTokens },
+      about: { role, root, identity: identityOf(root, agreement.hashKey), capacityTokens, fetchBytesPerToken },
       read: readGateway,
       onJoined: (peer) => this.#served.set(peer, { peer, requests: new Map(), reports: 0 }),
       onLost: (peer) => this.#lose(peer),
@@ -102,6 +110,7 @@ export class ClusterInstance {
       status: (peer) => encode(this.#status(peer)),
     });
     const left = (here: RequestId): void => this.#leave(here);
+    if (fetchBytesPerToken !== undefined) this.#prefixes = new PrefixesBetween({ ...own, thread });
     if (role === 'prefill') this.#out = new PromptsOut({ ...own, thread, taken: left });
     if (role !== 'decode') return;
     this.#in = new PromptsIn({
@@ -114,6 +123,7 @@ export class ClusterInstance {
   /** Says that it is there. */
   start(snapshot: InstanceSnapshot): void {
     this.#snapshot = snapshot;
+    this.#prefixes?.start();
     this.#out?.start();
     this.#in?.start();
     this.#station.start();
@@ -122,12 +132,17 @@ export class ClusterInstance {
   /** Gateways have their requests done elsewhere. */
   close(): void {
     this.#station.close();
+    this.#prefixes?.close();
     this.#out?.close();
     this.#in?.close();
   }
 
   /** The thread speaks to an instance of another process. */
   hearToPeer({ to, wire }: ToPeerMessage): void {
+    if (isAboutPrefix(wire)) {
+      this.#prefixes?.send(to, wire);
+      return;
+    }
     this.#out?.send(to, wire);
     this.#in?.send(to, wire);
   }
@@ -250,7 +265,7 @@ export class ClusterInstance {
     this.#options.thread.send({ kind: 'pin', id: here, request: { ...request, id: here }, ttlUs });
   }
 
-  #submit(served: Served, { request, decodeAt }: Extract<Order, { kind: 'submit' }>): void {
+  #submit(served: Served, { request, decodeAt, prefix }: Extract<Order, { kind: 'submit' }>): void {
     const { id } = request;
     const wrong = this.#unknownTokenOf(request);
     if (wrong !== undefined) {
@@ -266,7 +281,18 @@ export class ClusterInstance {
         { kind: 'reserve', id: here, gateway: { name, life, session: decodeAt.session }, request },
         decodeAt,
       );
-    this.#options.thread.send({ kind: 'submit', request: { ...request, id: here }, decodeAt: index });
+    this.#options.thread.send({
+      kind: 'submit',
+      request: { ...request, id: here },
+      decodeAt: index,
+      prefix: prefix && this.#fetchOf(prefix),
+    });
+  }
+
+  /** Undefined where nobody of that name can be asked: it is computed. */
+  #fetchOf({ name, life, blocks, patienceUs }: NamedPrefix): PrefixFetch | undefined {
+    const from = this.#prefixes?.indexOf({ name, life });
+    return from === undefined ? undefined : { from, blocks, patienceUs };
   }
 
   /** Kernels read what these ids point to. */

@@ -100,7 +100,7 @@ export class InstanceLoop {
     port.on('close', () => {
       this.#gone.add(port);
       if (this.#closed) return;
-      for (const event of this.#handOffs?.prefixes.lost(from) ?? []) this.#feed(event);
+      this.#hear(from, { kind: 'gone' });
       this.#work();
     });
   }
@@ -179,8 +179,8 @@ export class InstanceLoop {
   }
 
   #hear(from: InstanceIndex, wire: PeerWire): void {
-    const event = this.#closed ? undefined : this.#handOffs?.hear(from, wire);
-    if (event !== undefined) this.#feed(event);
+    if (this.#closed) return;
+    for (const event of this.#handOffs?.hear(from, wire) ?? []) this.#feed(event);
   }
 
   #take(message: ToInstance): void {

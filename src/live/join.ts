@@ -43,7 +43,6 @@ export async function joinCluster(settings: JoinSettings): Promise<JoinedInstanc
   const token = pages.token ?? agreement.pages?.token;
   if (token === undefined) throw new Error('Cannot join the cluster: its record names no token for pages');
   const lenders = settings.lending && (await LenderLinks.open({ ...settings, manager: settings.lending }));
-  const reachesPages = role !== 'mixed' || lenders !== undefined;
   let instance: ClusterInstance | undefined;
   const thread = new InstanceThread({
     entry: settings.entry,
@@ -52,8 +51,8 @@ export async function joinCluster(settings: JoinSettings): Promise<JoinedInstanc
       role,
       life: lenders?.life ?? 1,
       lands: role === 'decode',
-      peers: role === 'mixed' ? [] : 'others',
-      tcp: reachesPages ? { host: pages.host, port: pages.port, token } : undefined,
+      peers: 'others',
+      tcp: { host: pages.host, port: pages.port, token },
       lenders: lenders?.ways,
       traces: false,
       hashKey: Uint32Array.from(agreement.hashKey),
@@ -74,6 +73,7 @@ export async function joinCluster(settings: JoinSettings): Promise<JoinedInstanc
   const onReplaced = (): void => replace(`another process has joined as ${settings.name}`);
   const joined = new ClusterInstance({
     ...{ ...settings, agreement, capacityTokens, thread, onReplaced },
+    fetchBytesPerToken: description.fetchBytesPerToken,
     manages: () => lenders?.isManager,
   });
   instance = joined;

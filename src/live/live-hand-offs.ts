@@ -14,7 +14,9 @@ export type PeerWire =
   /** With `reserved` and `fetch` comes where the prompt, or its prefix, is to land. */
   | { readonly kind: 'message'; readonly message: PeerMessage; readonly landing: LandingHandle | undefined }
   /** What the client hears first once all has landed. */
-  | { readonly kind: 'held'; readonly id: RequestId; readonly held: readonly GenerationEvent[] };
+  | { readonly kind: 'held'; readonly id: RequestId; readonly held: readonly GenerationEvent[] }
+  /** It is there no more. */
+  | { readonly kind: 'gone' };
 
 /** A prompt that is expected here. */
 interface Landing {
@@ -142,8 +144,14 @@ export class LiveHandOffs {
     this.#links.settle(id);
   }
 
-  /** The event that a peer's message is for the machine, if it is one by itself. */
-  hear(from: InstanceIndex, wire: PeerWire): InstanceEvent | undefined {
+  /** The events that a peer's message is for the machine. */
+  hear(from: InstanceIndex, wire: PeerWire): readonly InstanceEvent[] {
+    if (wire.kind === 'gone') return this.prefixes.lost(from);
+    const event = this.#hearOne(from, wire);
+    return event === undefined ? [] : [event];
+  }
+
+  #hearOne(from: InstanceIndex, wire: Exclude<PeerWire, { kind: 'gone' }>): InstanceEvent | undefined {
     if (wire.kind === 'held') {
       const landing = this.#landings.get(wire.id);
       if (landing === undefined) return undefined;

@@ -130,27 +130,28 @@ export class LivePrefixes {
 
   /** The messenger has given these up: they will never have left. */
   givenUp(landings: ReadonlySet<LandingHandle>): readonly InstanceEvent[] {
-    return this.#endSending(({ landing }) => landings.has(landing));
-  }
-
-  /** The instance is gone: what it was to send will not come, and it waits for nothing. */
-  lost(peer: InstanceIndex): readonly InstanceEvent[] {
-    const events = this.#endSending(({ to }) => to === peer);
-    for (const [id, { from }] of [...this.#expected]) {
-      if (from !== peer) continue;
-      this.close(id);
-      events.push({ kind: 'loaded', id, source: peer, to: 0 });
+    const events: InstanceEvent[] = [];
+    for (const { id, to, landing } of [...this.#sending.values()]) {
+      if (!landings.has(landing)) continue;
+      this.stop(to, id);
+      events.push({ kind: 'prefixSent', id, to });
     }
     return events;
   }
 
-  #endSending(ends: (sending: Sending) => boolean): InstanceEvent[] {
+  /** The instance is gone: what it was to send will not come, and it waits for nothing. */
+  lost(peer: InstanceIndex): readonly InstanceEvent[] {
     const events: InstanceEvent[] = [];
-    for (const sending of [...this.#sending.values()]) {
-      const { id, to } = sending;
-      if (!ends(sending)) continue;
+    for (const { id, to } of [...this.#sending.values()]) {
+      if (to !== peer) continue;
       this.stop(to, id);
-      events.push({ kind: 'prefixSent', id, to });
+      // Not `prefixSent`: what is still being read of SSD for it is not wanted either.
+      events.push({ kind: 'peer', from: peer, message: { kind: 'unwanted', id } });
+    }
+    for (const [id, { from }] of [...this.#expected]) {
+      if (from !== peer) continue;
+      this.close(id);
+      events.push({ kind: 'loaded', id, source: peer, to: 0 });
     }
     return events;
   }

@@ -162,8 +162,8 @@ export class PromptsOut {
 }
 
 function outward({ leaving }: Destination, wire: PeerWire): HandOffWire | undefined {
-  // Prefixes do not move between processes.
-  if (wire.kind === 'prefix' || wire.kind === 'prefixHere') return undefined;
+  if (wire.kind !== 'message' && wire.kind !== 'held')
+    throw new Error(`Cannot tell ${wire.kind} to an instance that decodes`);
   const { kind, id } = wire.kind === 'held' ? wire : wire.message;
   const reserve = leaving.get(id);
   switch (kind) {

@@ -23,13 +23,14 @@ interface Linked<Theirs extends Announcement> extends Peer<Theirs> {
   readonly link: Link;
 }
 
-/** Who deals with whom, and who of the two begins sessions: a gateway with instances, one that prefills with those that decode, those that lend with one another. */
+/** Who deals with whom, and who of the two begins sessions: a gateway with instances, one that prefills with those that decode, those that lend, or fetch prefixes, with one another. */
 const kinds = {
   gateway: { others: 'instance', leads: true, links: 'link' },
   instance: { others: 'gateway', leads: false, links: 'link' },
   prefill: { others: 'decode', leads: true, links: 'peer' },
   decode: { others: 'prefill', leads: false, links: 'peer' },
   lender: { others: 'lender', leads: 'byName', links: 'lend' },
+  fetcher: { others: 'fetcher', leads: 'byName', links: 'fetch' },
 } as const;
 export type StationKind = keyof typeof kinds;
 

@@ -12,7 +12,16 @@ import { encode } from '../../src/live/wire/codec.ts';
 import { decodeFrame } from '../../src/live/wire/frames.ts';
 import { MemoryHub } from './bus/memory-bus.ts';
 import { type BusFaults, faultyBus } from './faulty-bus.ts';
-import { type Answer, answerOf, dyingWorker, liveCluster, livePrompt, liveRequest, liveSettings } from './instances.ts';
+import {
+  type Answer,
+  answerOf,
+  dyingWorker,
+  liveCluster,
+  livePrompt,
+  liveRequest,
+  liveRoot,
+  liveSettings,
+} from './instances.ts';
 
 const closing: (() => unknown)[] = [];
 afterEach(async () => {
@@ -20,7 +29,7 @@ afterEach(async () => {
 });
 
 const prompts = Array.from({ length: 6 }, (_, kind) => livePrompt(kind, 40 + 13 * kind));
-const root = { modelFingerprint: 'tiny', weightForm: 'native', inputForm: 'bf16', kvType: 'bf16', rope: '' };
+const root = liveRoot();
 let expected: readonly Answer[] = [];
 let lives = 0;
 /** More than the model has: what tokens are is not looked at here. */
@@ -49,7 +58,7 @@ async function instance(
 }
 
 async function gateway(bus: Bus, name: string, timeoutS = 60): Promise<ClusterGateway> {
-  const agreement = await agreeOn(bus, { modelFingerprint: 'tiny', root: undefined });
+  const agreement = await agreeOn(bus, { modelFingerprint: root.modelFingerprint, root: undefined });
   const own = { bus, name, life: ++lives, agreement, log: () => {} };
   const cluster = new ClusterGateway({
     ...own,
@@ -273,6 +282,8 @@ describe.skipIf(loadNative() === undefined)('prompts that are computed in one pr
     expect(one.map(heard)).toEqual(expected.map(heard));
     expect(two.map(heard)).toEqual(expected.map(heard));
     await atRest(first);
+    // What it has heard of them may be half a second old.
+    await until(() => computed(first)[0] === true);
     expect(computed(first)).toEqual([true, false, false]);
   });
 });

@@ -1,5 +1,6 @@
 // Clusters of real instances for tests: the embedded model on worker threads, and what each request is answered.
 import { fileURLToPath } from 'node:url';
+import { blockRoot } from '../../src/cli/block-root.ts';
 import type { BorrowOptions } from '../../src/cli/borrow-options.ts';
 import { bureauSettings } from '../../src/cli/live-borrowing.ts';
 import type { InstanceSettings } from '../../src/cli/worker-settings.ts';
@@ -7,6 +8,8 @@ import type { InstanceRole } from '../../src/cluster/conductor.ts';
 import type { AdmissionSettings } from '../../src/cluster/length-admission.ts';
 import type { GenerationEvent, GenerationRequest, InferencePort } from '../../src/cluster/ports.ts';
 import { LiveCluster } from '../../src/live/live-cluster.ts';
+import type { BlockRoot } from '../../src/live/protocol.ts';
+import { openModel } from '../../src/weights/open-model.ts';
 import { greedy } from '../cluster/world.ts';
 
 /** Ends itself when it is told to by a request named `deadly...`. */
@@ -17,6 +20,16 @@ export const liveSettings: InstanceSettings = {
   ...{ model, weights: 'native', inputs: 'bf16', threads: 1, contextTokens: 512 },
   ...{ kvBytes: 32 * 2 ** 20, instances: 1, eviction: 'lru', rechecks: false, pinShare: 0 },
 };
+
+/** What the model's blocks chain from, as its instances find it. */
+export function liveRoot(): BlockRoot {
+  const files = openModel(model);
+  try {
+    return blockRoot(files, liveSettings);
+  } finally {
+    files.close();
+  }
+}
 
 type LiveInstances = readonly (Partial<InstanceSettings> & { role?: InstanceRole })[];
 

@@ -3,6 +3,7 @@ import { z } from 'zod';
 import type { Agreement } from '../../cluster/agreement.ts';
 import type { InstanceRole } from '../../cluster/conductor.ts';
 import type { Announcement } from '../../cluster/membership.ts';
+import type { PrefixFetch } from '../../cluster/messages.ts';
 import type {
   GenerationEvent,
   GenerationRequest,
@@ -12,6 +13,7 @@ import type {
   RequestId,
 } from '../../cluster/ports.ts';
 import type { ReportedRequest } from '../../cluster/watch.ts';
+import type { BlockChain } from '../../policy/blocks/block-chain.ts';
 import { digestWords } from '../../util/blake2s.ts';
 import { topLogprobsMax } from '../../util/step.ts';
 import type { LandingHandle } from '../messenger.ts';
@@ -62,8 +64,15 @@ const request = z.strictObject({
 const name = z.string().regex(/^[\w-]{1,64}$/);
 const decodeAt = z.strictObject({ name, life: count, session: count });
 
+const prefix = z.strictObject({ name, life: count, blocks: count, patienceUs: figure });
+
 const order = z.discriminatedUnion('kind', [
-  z.strictObject({ kind: z.literal('submit'), request, decodeAt: decodeAt.optional() }),
+  z.strictObject({
+    kind: z.literal('submit'),
+    request,
+    decodeAt: decodeAt.optional(),
+    prefix: prefix.optional(),
+  }),
   z.strictObject({ kind: z.literal('cancel'), id, interrupt: z.boolean() }),
   z.strictObject({ kind: z.literal('tellBlocks') }),
   z.strictObject({ kind: z.literal('pin'), id, request, ttlUs: figure }),
@@ -192,6 +201,17 @@ const handOff = z.discriminatedUnion('kind', [
   z.strictObject({ kind: z.enum(['taken', 'declined', 'release', 'unknown']), id }),
 ]);
 
+const chain = z
+  .strictObject({ blocks: count, words: z.instanceof(Uint32Array) })
+  .refine(({ blocks, words }) => words.length === blocks * digestWords, 'a chain has not as many blocks as it says');
+const fetch = z.discriminatedUnion('kind', [
+  z
+    .strictObject({ kind: z.literal('fetch'), id, chain, from: count, landing: text })
+    .refine(({ chain, from }) => from < chain.blocks, { path: ['from'], message: 'there is nothing to send' }),
+  z.strictObject({ kind: z.literal('prefix'), id, blocks: count }),
+  z.strictObject({ kind: z.enum(['missing', 'unwanted', 'prefixHere']), id }),
+]);
+
 const role = z.enum(['mixed', 'prefill', 'decode']);
 export const memberFields = {
   version: z.literal(wireVersion),
@@ -212,6 +232,7 @@ const instanceAnnouncement = z.strictObject({
   root,
   identity: text,
   capacityTokens: count,
+  fetchBytesPerToken: figure.optional(),
 });
 const named = z.object({ name: memberFields.name, life: count });
 const leave = z.strictObject({ name: memberFields.name, life: count });
@@ -247,6 +268,26 @@ export type HandOffWire =
   /** Its gateway's session is not known, or over. */
   | { readonly kind: 'unknown'; readonly id: RequestId };
 
+/** Between an instance that asks for a prefix and one that gives it. `id`: as the one that asks calls the request. */
+export type FetchWire =
+  | {
+      readonly kind: 'fetch';
+      readonly id: RequestId;
+      readonly chain: BlockChain;
+      readonly from: number;
+      readonly landing: LandingHandle;
+    }
+  /** Nobody wants it any more. */
+  | { readonly kind: 'unwanted'; readonly id: RequestId }
+  /** All of it is here. */
+  | { readonly kind: 'prefixHere'; readonly id: RequestId }
+  /** Back: so far it comes; it does not. */
+  | { readonly kind: 'prefix'; readonly id: RequestId; readonly blocks: number }
+  | { readonly kind: 'missing'; readonly id: RequestId };
+
+/** A prefix that a start of another instance has. */
+export interface NamedPrefix extends Omit<PrefixFetch, 'from'>, Omit<SessionName, 'session'> {}
+
 /** To an instance. */
 export type Order =
   | {
@@ -254,6 +295,8 @@ export type Order =
       readonly request: GenerationRequest;
       /** Who goes on with it: the instance, and the gateway's session with that one. */
       readonly decodeAt: SessionName | undefined;
+      /** What it is to fetch before it starts. */
+      readonly prefix: NamedPrefix | undefined;
     }
   | { readonly kind: 'cancel'; readonly id: RequestId; readonly interrupt: boolean }
   | { readonly kind: 'tellBlocks' }
@@ -286,9 +329,11 @@ export interface InstanceAnnouncement extends Announcement {
   readonly identity: string;
   /** Prompt plus output of a request at most. */
   readonly capacityTokens: number;
+  /** Undefined: no prefix can be fetched from it. */
+  readonly fetchBytesPerToken: number | undefined;
 }
 
-/** Of one that prefills, or one that decodes, to the others of them. */
+/** Of one instance to others. */
 export interface PeerAnnouncement extends Announcement {
   readonly version: typeof wireVersion;
 }
@@ -300,6 +345,7 @@ export const readStatus = reader<Status>("an instance's status", status);
 export const readGateway = reader<GatewayAnnouncement>("a gateway's announcement", z.strictObject(memberFields));
 export const readInstance = reader<InstanceAnnouncement>("an instance's announcement", instanceAnnouncement);
 export const readPeer = reader<PeerAnnouncement>("a peer's announcement", z.strictObject(memberFields));
+export const readFetch = reader<FetchWire>('what is said of a prefix', fetch);
 export const readHandOff = reader<HandOffWire>('a hand-off', handOff);
 /** Whoever announces itself as whatever. */
 export const readNamed = reader<Pick<Announcement, 'name' | 'life'>>('an announcement', named);

@@ -4,8 +4,10 @@ import { describe, expect, test } from 'vitest';
 import { decode, encode } from '../../../src/live/wire/codec.ts';
 import { decodeFrame, encodeFrame, type Frame } from '../../../src/live/wire/frames.ts';
 import {
+  type FetchWire,
   type HandOffWire,
   type Order,
+  readFetch,
   readHandOff,
   readInstance,
   readOrder,
@@ -18,6 +20,7 @@ const order = {
   kind: 'submit',
   request: liveRequest('r1', [1, 2, 3], 7),
   decodeAt: { name: 'b', life: 3, session: 1 },
+  prefix: { name: 'c', life: 4, blocks: 5, patienceUs: 6.5 },
 } as const satisfies Order;
 const logprobs = {
   logprobs: Float32Array.of(-0.5, Number.NEGATIVE_INFINITY),
@@ -105,6 +108,20 @@ describe('messages', () => {
     { kind: 'release', id: 'r1' },
     { kind: 'unknown', id: 'r1' },
   ];
+  test('what they tell each other of prefixes does too, as long as it makes sense', () => {
+    const chain = { blocks: 1, words: Uint32Array.of(1, 2, 3, 0xffff_ffff) };
+    const told: readonly FetchWire[] = [
+      { kind: 'fetch', id: 'g.1.1/r1', chain, from: 0, landing: '127.0.0.1:9/1/0123456789abcdef/4' },
+      { kind: 'prefix', id: 'g.1.1/r1', blocks: 1 },
+      { kind: 'missing', id: 'r1' },
+      { kind: 'unwanted', id: 'r1' },
+      { kind: 'prefixHere', id: 'r1' },
+    ];
+    expect(told.map((each) => readFetch(encode(each)))).toEqual(told);
+    expect(() => readFetch(encode({ ...told[0], chain: { ...chain, blocks: 2 } }))).toThrow('chain');
+    expect(() => readFetch(encode({ ...told[0], from: 1 }))).toThrow('from');
+    expect(() => readFetch(encode({ kind: 'fetch', id: 'r1' }))).toThrow('chain');
+  });
   test('what instances tell each other comes out as it went in', () => {
     expect(handOffs.map((told) => readHandOff(encode(told)))).toEqual(handOffs);
     expect(() => readHandOff(encode({ ...handOffs[0], request: { ...order.request, prompt: [] } }))).toThrow('prompt');
@@ -116,7 +133,7 @@ describe('messages', () => {
     expect(() => readInstance(encode({ version: 1, name: 'a', life: 1, number: 1 }))).toThrow('version');
     const frame = encodeFrame({ kind: 'over', session: 1 });
     frame[0] = 9;
-    expect(() => decodeFrame(frame)).toThrow('its version is 9, ours is 3');
+    expect(() => decodeFrame(frame)).toThrow('its version is 9, ours is 4');
   });
 
   test('frames come out as they went in', () => {
@@ -137,7 +154,7 @@ describe('messages', () => {
     const cut = fc.nat(good.length).map((length) => good.slice(0, length));
     fc.assert(
       fc.property(fc.oneof(fc.uint8Array({ maxLength: 64 }), mutated, cut), (bytes) => {
-        for (const read of [readOrder, readTurn, readHandOff, decodeFrame]) {
+        for (const read of [readOrder, readTurn, readHandOff, readFetch, decodeFrame]) {
           try {
             read(bytes);
           } catch (error) {

@@ -1,0 +1,57 @@
+// Prefixes fetched between instances in processes of their own: the answers of one, also when the one that has the prefix is killed.
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { loadNative } from '../../src/kernel/native.ts';
+import { NatsServer, natsInstalled } from '../live/bus/nats-server.ts';
+import { type Answer, health, idle, Stream } from './cluster.ts';
+import { metricSum, type RunningProcess, type RunningServer, startInstance, startServer, until } from './server.ts';
+
+/** Rounds until something was fetched. */
+const roundsMax = 20;
+const tails = Array.from({ length: 8 }, (_, tail) => tail);
+const prefixOf = (round: number) => Array.from({ length: 800 }, (_, i) => 300 + ((round * 41 + i * i * 13 + i) % 400));
+
+/** One has a prefix; then more come behind it than one can serve. */
+async function asked(gateway: RunningServer, round: number): Promise<readonly Promise<Answer>[]> {
+  const prefix = prefixOf(round);
+  await new Stream(gateway, round, 1, { prompt: prefix }).answer;
+  return tails.map((tail) => new Stream(gateway, round, 8, { prompt: [...prefix, 310 + tail, 311] }).answer);
+}
+
+if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefined)) {
+  it.skip('prefixes between processes: needs nats-server and the native kernels', () => {});
+} else {
+  describe('prefixes between processes', { timeout: 60_000 }, () => {
+    let nats: NatsServer;
+    let [gateway, alone]: RunningServer[] = [];
+    let instances: readonly RunningProcess[] = [];
+
+    beforeAll(async () => {
+      nats = await NatsServer.start('-js');
+      [gateway, alone] = await Promise.all([startServer(['--nats', nats.url]), startServer(['--threads', '1'])]);
+      const flags = ['--nats', nats.url, '--kv-memory', '64m'];
+      instances = await Promise.all([startInstance(flags), startInstance(flags)]);
+    });
+    afterAll(async () => {
+      for (const { process } of [gateway, alone, ...instances]) process?.kill('SIGKILL');
+      await nats.stop();
+    });
+
+    it('come over tcp, and the answers are those of one instance, whoever dies', async () => {
+      if (gateway === undefined || alone === undefined) throw new Error('nobody serves');
+      const [server, one] = [gateway, alone];
+      await until(async () => (await health(server)) === 2);
+      const sent = () => metricSum(server, 'kvasir_instance_sent_bytes_total');
+      let round = 0;
+      for (; round < roundsMax && (await sent()) === 0; round++) {
+        const answers = await Promise.all(await asked(server, round));
+        expect(answers).toEqual(await Promise.all(await asked(one, round)));
+        await until(() => idle(server));
+      }
+      expect(await sent()).toBeGreaterThan(0);
+      const answers = await asked(server, round);
+      instances[0]?.process.kill('SIGKILL');
+      expect(await Promise.all(answers)).toEqual(await Promise.all(await asked(one, round)));
+      await until(async () => (await health(server)) === 1 && (await idle(server)));
+    });
+  });
+}
