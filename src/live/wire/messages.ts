@@ -3,7 +3,7 @@ import { z } from 'zod';
 import type { Agreement } from '../../cluster/agreement.ts';
 import type { InstanceRole } from '../../cluster/conductor.ts';
 import type { Announcement } from '../../cluster/membership.ts';
-import type { PrefixFetch } from '../../cluster/messages.ts';
+import type { PrefixFetch, PrefixMessage } from '../../cluster/messages.ts';
 import type {
   GenerationEvent,
   GenerationRequest,
@@ -13,7 +13,6 @@ import type {
   RequestId,
 } from '../../cluster/ports.ts';
 import type { ReportedRequest } from '../../cluster/watch.ts';
-import type { BlockChain } from '../../policy/blocks/block-chain.ts';
 import { digestWords } from '../../util/blake2s.ts';
 import { topLogprobsMax } from '../../util/step.ts';
 import type { LandingHandle } from '../messenger.ts';
@@ -270,13 +269,7 @@ export type HandOffWire =
 
 /** Between an instance that asks for a prefix and one that gives it. `id`: as the one that asks calls the request. */
 export type FetchWire =
-  | {
-      readonly kind: 'fetch';
-      readonly id: RequestId;
-      readonly chain: BlockChain;
-      readonly from: number;
-      readonly landing: LandingHandle;
-    }
+  | (Omit<Extract<PrefixMessage, { kind: 'fetch' }>, 'range'> & { readonly landing: LandingHandle })
   /** Nobody wants it any more. */
   | { readonly kind: 'unwanted'; readonly id: RequestId }
   /** All of it is here. */
