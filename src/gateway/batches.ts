@@ -1,5 +1,6 @@
 // /v1/batches: many requests that nobody waits for, done in what others leave.
 import { randomUUID } from 'node:crypto';
+import { setMaxListeners } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { z } from 'zod';
 import {
@@ -84,6 +85,8 @@ export class Batches {
       ...{ status: 'in_progress', at: {}, next: 0, completed: 0, failed: 0 },
       ...{ outputs: { answers: [], errors: [] }, outputFile: undefined, errorFile: undefined },
     };
+    // Each request under way hears it, and as it waits for its turn; more than that would be a leak.
+    setMaxListeners(2 * together, batch.stop.signal);
     this.#batches.set(id, batch);
     become(batch, errors.length > 0 ? 'failed' : 'in_progress');
     if (errors.length === 0) void this.#run(batch);

@@ -58,6 +58,7 @@ describe('/v1/batches', () => {
     );
     const errors = await linesOf(batch.error_file_id);
     expect(errors.map(({ custom_id }) => custom_id).sort()).toEqual(['job-100', 'job-101']);
+    expect(server.output()).not.toContain('Warning');
     expect(errors[0]).toMatchObject({
       response: { status_code: 400, body: { error: { type: 'invalid_request_error' } } },
     });
