@@ -84,6 +84,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
       takes: (i) => this.roles.of(i) !== 'decode' && this.watch.isUp(i),
     });
     this.proposals = new Proposals({
+      instances: this.#instances.length,
       ...{ size: config.size, placer: this.#placer, gate: this.#gate, roles: this.roles, jobs: this.jobs },
       capacityTokens: (i) => this.#instances[i].capacityTokens,
     });

@@ -149,8 +149,16 @@ export class Placer<Request> {
     return { hits: this.hitBlocks, misses: this.misses, replication };
   }
 
-  /** Undefined when no instance is left. */
-  choose(nowUs: number, request: Request, promptTokens: number): PlacementDecision | undefined {
+  /**
+   * Undefined when no instance is left.
+   * @param holds instances that could hold the request: only they are asked, if there are any; undefined: all could
+   */
+  choose(
+    nowUs: number,
+    request: Request,
+    promptTokens: number,
+    holds?: (instance: InstanceIndex) => boolean,
+  ): PlacementDecision | undefined {
     const blockTokens = this.#config?.blockTokens ?? 1;
     this.#nowUs = nowUs;
     if (this.#config !== undefined && this.#index !== undefined && this.#matches !== undefined) {
@@ -159,7 +167,9 @@ export class Placer<Request> {
       this.#queues.predict(nowUs, this.#view.queueUs);
     }
     const question = { number: this.#placed, tokens: promptTokens, blockTokens, matches: this.#matches };
-    return this.#placement.choose(question, this.#view);
+    const able = holds && this.#view.up.map((up, i) => (up === 1 && holds(i) ? 1 : 0));
+    const view = able?.includes(1) ? { ...this.#view, up: able } : this.#view;
+    return this.#placement.choose(question, view);
   }
 
   /** Who would compute the prompt that was asked about last sooner, together, than whoever it would go to; undefined: nobody. */

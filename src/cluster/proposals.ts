@@ -5,7 +5,7 @@ import type { BatchJobs } from './batch-jobs.ts';
 import type { Gate, Verdict } from './gate.ts';
 import type { InstanceIndex } from './messages.ts';
 import type { Placer } from './placer.ts';
-import type { RequestSize } from './request-size.ts';
+import { kvTokens, type RequestSize } from './request-size.ts';
 import type { Roles } from './roles.ts';
 import { legsOf, type Route } from './tries.ts';
 
@@ -45,6 +45,7 @@ interface Parts<Request> {
   readonly gate: Gate<Request>;
   readonly roles: Roles;
   readonly jobs: BatchJobs<Request>;
+  readonly instances: number;
   readonly capacityTokens: (instance: InstanceIndex) => number;
 }
 
@@ -59,7 +60,7 @@ export class Proposals<Request> {
     const { jobs, placer, gate, roles } = this.#parts;
     const size = this.#parts.size(request);
     if (jobs.isJob(request)) return this.ofJob(nowUs, size, jobs.anyHeld);
-    const elsewhere = placer.choose(nowUs, request, size.promptTokens);
+    const elsewhere = placer.choose(nowUs, request, size.promptTokens, this.#holders(size));
     const inline = elsewhere && this.#inline(nowUs, request, size);
     const alone =
       inline === undefined ? this.#route(nowUs, elsewhere, size) : { instance: inline.instance, decodeAt: undefined };
@@ -76,6 +77,15 @@ export class Proposals<Request> {
       });
     const workUs = grouped ? grouped.choice.workUs : undefined;
     return { size, decision, route, verdict, workUs, inlineTokens: inline?.tokens ?? 0, job: false };
+  }
+
+  /** Instances may differ in memory: whether one could hold the request; undefined where all could. */
+  #holders(size: RequestSize): ((instance: InstanceIndex) => boolean) | undefined {
+    const { capacityTokens, instances } = this.#parts;
+    const tokens = kvTokens(size);
+    const holds = (instance: InstanceIndex) => tokens <= capacityTokens(instance);
+    for (let i = 0; i < instances; i++) if (!holds(i)) return holds;
+    return undefined;
   }
 
   /** @param waits others wait before it */

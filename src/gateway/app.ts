@@ -174,7 +174,8 @@ function observe(logger: Logger, metrics: GatewayMetrics) {
 function answerError(c: Context<Env>, error: unknown, logger: Logger): Response {
   const apiError = toApiError(error);
   const requestId = c.get('requestId');
-  if (apiError.status >= 500) logger.error({ requestId, err: error }, 'request failed');
+  // What is not ready or shuts down has not failed: the line of the request says its status.
+  if (apiError.status === 500) logger.error({ requestId, err: error }, 'request failed');
   return new Response(JSON.stringify(apiError.body()), {
     status: apiError.status,
     headers: errorHeaders(apiError, requestId),

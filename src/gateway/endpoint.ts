@@ -185,7 +185,7 @@ export function runStreaming(
     })
     .catch((error: unknown) => {
       const apiError = toApiError(error);
-      if (apiError.status >= 500) context.logger.error({ requestId: call.requestId, err: error }, 'stream failed');
+      if (apiError.status === 500) context.logger.error({ requestId: call.requestId, err: error }, 'stream failed');
       stream.fail(apiError.body());
     })
     .finally(() => call.signal.removeEventListener('abort', leave));

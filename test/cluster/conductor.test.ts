@@ -82,6 +82,25 @@ test('the time to wait stays between a second and a minute, and needs no past', 
   expect(throughput.retryAfterMs(900_000_000, 500)).toBe(60_000);
 });
 
+test('of instances with unlike memory those are asked that could hold the request', () => {
+  const capacities = [10, 100, 40];
+  const instances = capacities.map((capacityTokens) => ({ capacityTokens }));
+  const machine = new Conductor({ size: sizeOf, queueMax: 100, instances });
+  const went = (id: string, promptTokens: number) => {
+    const asked = request(id, promptOf(1, promptTokens), { maxTokens: 2 });
+    const effects = machine.step(0, { kind: 'submit', request: asked });
+    return effects.flatMap((effect) => (effect.kind === 'forward' ? [effect.instance] : []));
+  };
+  for (let i = 0; i < 4; i++) expect(went(`long ${i}`, 90)).toEqual([1]);
+  const middle = Array.from({ length: 4 }, (_, i) => went(`middle ${i}`, 30));
+  expect(middle).toEqual([[2], [2], [2], [2]]);
+  expect(went('short', 5)).toEqual([0]);
+  expect(went('too long', 100)).toEqual([]);
+  machine.step(0, { kind: 'instanceLost', instance: 1 });
+  expect(went('nobody', 90)).toEqual([]);
+  machine.check();
+});
+
 test('one that cannot fit is refused with both lengths', () => {
   const [effect] = conductor()({ kind: 'submit', request: request('a', promptOf(1, 90), { maxTokens: 12 }) });
   expect(effect).toMatchObject({ event: { code: 'CONTEXT_TOO_LONG' } });
