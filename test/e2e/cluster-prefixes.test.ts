@@ -6,15 +6,18 @@ import { type Answer, health, idle, Stream } from './cluster.ts';
 import { metricSum, type RunningProcess, type RunningServer, startInstance, startServer, until } from './server.ts';
 
 /** Rounds until something was fetched. */
-const roundsMax = 20;
-const tails = Array.from({ length: 8 }, (_, tail) => tail);
+const roundsMax = 40;
+/** Long enough that those behind wait longer than the prefix takes to come. */
+const tails = Array.from({ length: 12 }, (_, tail) =>
+  Array.from({ length: 250 }, (_, i) => 310 + ((tail * 17 + i) % 300)),
+);
 const prefixOf = (round: number) => Array.from({ length: 800 }, (_, i) => 300 + ((round * 41 + i * i * 13 + i) % 400));
 
 /** One has a prefix; then more come behind it than one can serve. */
 async function asked(gateway: RunningServer, round: number): Promise<readonly Promise<Answer>[]> {
   const prefix = prefixOf(round);
   await new Stream(gateway, round, 1, { prompt: prefix }).answer;
-  return tails.map((tail) => new Stream(gateway, round, 8, { prompt: [...prefix, 310 + tail, 311] }).answer);
+  return tails.map((tail) => new Stream(gateway, round, 8, { prompt: [...prefix, ...tail] }).answer);
 }
 
 if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefined)) {
