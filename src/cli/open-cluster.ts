@@ -102,7 +102,7 @@ async function withModel<T>(
   const located = await locateModel(model);
   const files = openModel(located.path);
   try {
-    const bus = await connectNats(nats, cluster);
+    const bus = await connectNats(nats, cluster, console.error);
     try {
       return await open(bus, files, located);
     } catch (error) {

@@ -14,14 +14,23 @@ const wrongRevision = 10071;
 /**
  * Clusters of different names share a server and do not hear each other. Comes back by itself when the server was away.
  * @param url nats://HOST:PORT, with a token or user:password before the host where the server wants one
+ * @param log told when the connection breaks, and when it is back
  * @throws Error in one line when the server cannot be reached, refuses, or keeps no records
  */
-export async function connectNats(url: string, cluster: string): Promise<Bus> {
+export async function connectNats(
+  url: string,
+  cluster: string,
+  log: (message: string) => void = () => {},
+): Promise<Bus> {
   checkSubject(cluster, false);
   const connection = await connectOrSay(url);
   try {
     const bucket = await new Kvm(connection).create(`kvasir-${cluster}`, { history: 1 });
-    return new NatsBus(connection, bucket, cluster);
+    const bus = new NatsBus(connection, bucket, cluster);
+    void bus.follow((up) => {
+      log(up ? `NATS at ${shown(url)} is back` : `Lost NATS at ${shown(url)}: trying again until it is back`);
+    });
+    return bus;
   } catch (error) {
     await connection.close();
     throw new Error(`Cannot keep records on NATS at ${shown(url)}: is its JetStream on? ${said(error)}`);
@@ -67,12 +76,12 @@ class NatsBus implements Bus {
   readonly #prefix: string;
   readonly #watchers = new Set<(up: boolean) => void>();
   #up = true;
+  #closed = false;
 
   constructor(connection: NatsConnection, bucket: KV, cluster: string) {
     this.#connection = connection;
     this.#prefix = `kvasir.${cluster}.`;
     this.records = new NatsRecords(bucket);
-    void this.#follow();
   }
 
   publish(subject: Subject, payload: Uint8Array): void {
@@ -105,15 +114,19 @@ class NatsBus implements Bus {
 
   async close(): Promise<void> {
     if (this.#connection.isClosed()) return;
+    this.#closed = true;
     // Draining waits for the server, which may be gone.
     await (this.#up ? this.#connection.drain() : this.#connection.close());
     this.#turn(false);
   }
 
-  async #follow(): Promise<void> {
+  /** @param tell whenever the connection breaks or is back, though not when it is closed here */
+  async follow(tell: (up: boolean) => void): Promise<void> {
     for await (const { type } of this.#connection.status()) {
-      if (type === 'disconnect') this.#turn(false);
-      if (type === 'reconnect') this.#turn(true);
+      if (type !== 'disconnect' && type !== 'reconnect') continue;
+      const up = type === 'reconnect';
+      if (up !== this.#up && !this.#closed) tell(up);
+      this.#turn(up);
     }
   }
 

@@ -155,7 +155,9 @@ if (!natsInstalled && process.env.CI === undefined) {
     });
 
     test('a server that was killed comes back: subscriptions and records are there, nothing said meanwhile is heard', async () => {
-      const [a, b] = await Promise.all([connectNats(server.url, 'back'), connectNats(server.url, 'back')]);
+      const said: string[] = [];
+      const log = (message: string) => said.push(message.replace(server.url, 'URL'));
+      const [a, b] = await Promise.all([connectNats(server.url, 'back', log), connectNats(server.url, 'back')]);
       const revision = await a.records.write('kept', bytes('kept'), undefined);
       const heard = hear(b, 'word', 2);
       await b.flush();
@@ -171,6 +173,7 @@ if (!natsInstalled && process.env.CI === undefined) {
       a.publish('word', bytes('after'));
       expect(await heard).toEqual(['word before', 'word after']);
       await Promise.all([a.close(), b.close()]);
+      expect(said).toEqual(['Lost NATS at URL: trying again until it is back', 'NATS at URL is back']);
     });
 
     test('what cannot be reached, and a server without records, are one clear line', async () => {
