@@ -4,6 +4,7 @@ import { hostname } from 'node:os';
 import { fileURLToPath } from 'node:url';
 import { Backoff } from '../live/backoff.ts';
 import type { InstanceDescription } from '../live/protocol.ts';
+import { type BorrowOptions, servedLending } from './borrow-options.ts';
 import { tierSettings } from './instance-tiers.ts';
 import type { InstanceOptions, ServeOptions } from './options.ts';
 import { toFlag } from './options.ts';
@@ -32,7 +33,11 @@ export class ChildInstances {
       const name = `${hostname()
         .replace(/[^\w-]/g, '-')
         .slice(0, 40)}-${process.pid}-${i}`;
-      const flags = [...flagsOf(options, own, instances.length), ...tierFlags(options, i, instances.length)];
+      const flags = [
+        ...flagsOf(options, own, instances.length),
+        ...tierFlags(options, i, instances.length),
+        ...borrowFlags(servedLending(options)),
+      ];
       return new Child(name, flags, { KVASIR_NATS: nats }, watcher);
     });
   }
@@ -61,6 +66,13 @@ function flagsOf(options: ServeOptions, own: InstanceOptions, instances: number)
 function tierFlags(options: ServeOptions, index: number, instances: number): readonly string[] {
   const { hostBytes, ssd } = tierSettings(options, index, instances) ?? {};
   return spelled({ hostMemory: hostBytes, ssd: ssd?.path, ssdSize: ssd?.bytes });
+}
+
+function borrowFlags(rules: BorrowOptions | undefined): readonly string[] {
+  if (rules === undefined) return [];
+  const { lendShare, lowWater, guestShare, lookAheadMs, leaseMs, settleMs, borrowAhead, settle } = rules;
+  const denied = [...(borrowAhead ? [] : ['--no-borrow-ahead']), ...(settle ? [] : ['--no-settle'])];
+  return ['--borrow', ...spelled({ lendShare, lowWater, guestShare, lookAheadMs, leaseMs, settleMs }), ...denied];
 }
 
 function spelled(given: Readonly<Record<string, string | number | undefined>>): readonly string[] {

@@ -10,11 +10,11 @@ import { sayFarewell } from '../live/station.ts';
 import { openModel } from '../weights/open-model.ts';
 import type { ModelFiles } from '../weights/types.ts';
 import { blockRoot } from './block-root.ts';
-import { joinedLending } from './borrow-options.ts';
+import { joinedLending, servedLending } from './borrow-options.ts';
 import { tierSettings } from './instance-tiers.ts';
 import { officeSettings } from './live-borrowing.ts';
 import { locateModel } from './locate-model.ts';
-import { instanceSettings } from './open-serving.ts';
+import { contexts, instanceSettings } from './open-serving.ts';
 import { type JoinOptions, oneInstance, type ServeOptions } from './options.ts';
 import { contextTokens } from './served-model.ts';
 import { admissionSettings } from './slo-options.ts';
@@ -33,7 +33,7 @@ export interface GatewayMember extends TextSide {
 export function openClusterGateway(nats: string, options: ServeOptions): Promise<GatewayMember> {
   return withModel(nats, options, async (bus, files, { path, name }) => {
     const agreement = await agreeOn(bus, { modelFingerprint: modelFingerprint(files), root: undefined });
-    const context = contextTokens(files, options);
+    const { context, home } = contexts(files, options, options.instances ?? [], servedLending(options));
     const text = openTextSide(files, path, context, options.servedModelName ?? name);
     const cluster = new ClusterGateway({
       ...{ bus, agreement, ...processName(undefined) },
@@ -50,7 +50,7 @@ export function openClusterGateway(nats: string, options: ServeOptions): Promise
       const kinds = ['instance', 'prefill', 'decode', 'lender', 'fetcher'] as const;
       for (const kind of kinds) sayFarewell(bus, kind, name, life);
     };
-    return { ...text, cluster, died, close };
+    return { ...text, model: { ...text.model, homeTokens: home }, cluster, died, close };
   });
 }
 

@@ -58,12 +58,7 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
   const files = openModel(path);
   try {
     const { lending } = serving;
-    const least = leastKvMemory(options, instances);
-    const context = contextTokens(files, {
-      ...options,
-      kvMemory: lending === undefined ? least : withLoans(files, options, instances, lending),
-    });
-    const home = lending && contextTokens(files, { ...options, context: undefined, kvMemory: least });
+    const { context, home } = contexts(files, options, instances, lending);
     const kvBytes = instances.map((own) => own.kvMemory ?? options.kvMemory);
     // The workers pack weights while this thread builds the tokenizer.
     const cluster = new LiveCluster({
@@ -114,6 +109,22 @@ async function textOrClosed(cluster: LiveCluster, open: () => TextSide): Promise
 }
 
 /** What the smallest instance has; undefined where each takes what the context needs. */
+/** Of a request, and where instances borrow of one that any of them holds alone. @throws UsageError */
+export function contexts(
+  files: ModelFiles,
+  options: ModelOptions,
+  instances: readonly InstanceOptions[],
+  lending: BorrowOptions | undefined,
+): { readonly context: number; readonly home: number | undefined } {
+  const least = leastKvMemory(options, instances);
+  if (lending === undefined) return { context: contextTokens(files, { ...options, kvMemory: least }), home: undefined };
+  const kvMemory = withLoans(files, options, instances, lending);
+  return {
+    context: contextTokens(files, { ...options, kvMemory }),
+    home: contextTokens(files, { ...options, context: undefined, kvMemory: least }),
+  };
+}
+
 function leastKvMemory({ kvMemory }: ModelOptions, instances: readonly InstanceOptions[]): number | undefined {
   const given = instances.flatMap((own) => own.kvMemory ?? kvMemory ?? []);
   return given.length === 0 ? undefined : Math.min(...given);

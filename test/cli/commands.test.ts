@@ -85,6 +85,21 @@ describe('kvasir', { timeout: 60_000 }, () => {
       /Cannot use --threads with --nats: a gateway computes nothing/,
     ],
     ['rules of loans that nobody gives', ['serve', '--no-settle'], /Cannot use --no-settle: it needs --borrow/],
+    [
+      'rules of loans of an instance that neither lends nor borrows',
+      ['join', '--nats', 'nats://127.0.0.1:1', '--lend-share', '0.4'],
+      /Cannot use --lend-share: it needs --borrow/,
+    ],
+    [
+      'loans beside tiers',
+      ['join', '--nats', 'nats://127.0.0.1:1', '--borrow', '--host-memory', '1m'],
+      /Cannot use --borrow with --host-memory or --ssd/,
+    ],
+    [
+      'loans of prompts that are handed over',
+      ['join', '--nats', 'nats://127.0.0.1:1', '--borrow', '--role', 'decode'],
+      /Cannot use --borrow: prompts that are handed over/,
+    ],
     ['a forecast for nobody', ['serve', '--td', '3'], /Cannot use --td: it needs --admission predictive/],
     ['a missing config', ['serve', '--config', join(folder, 'none.yaml')], /Cannot read config/],
   ];

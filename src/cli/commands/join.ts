@@ -2,6 +2,7 @@
 import { Command, Option } from 'commander';
 import { addLiveBorrowFlags, withoutDefaults } from '../borrow-options.ts';
 import type { JoinedMessage } from '../child-instances.ts';
+import { refuseIdle } from '../idle-options.ts';
 import { openClusterInstance } from '../open-cluster.ts';
 import { addClusterFlags, addModelFlags, instanceRoles, joinOptionsSchema, readOptions } from '../options.ts';
 import { stopSignal } from '../stop-signal.ts';
@@ -32,7 +33,9 @@ export function joinCommand(): Command {
     )
     .option('--name <name>', 'unlike all others of the cluster (default: host and process id)')
     .action(async (flags: Record<string, unknown>) => {
-      const options = readOptions(joinOptionsSchema, withoutDefaults(flags));
+      const given = withoutDefaults(flags);
+      const options = readOptions(joinOptionsSchema, given);
+      refuseIdle(given, { borrow: options.borrow, admission: 'none', roleSwitch: false });
       if (options.nats === undefined) throw new UsageError('Cannot join a cluster: --nats nats://HOST:PORT is missing');
       const member = await openClusterInstance(options.nats, options);
       try {

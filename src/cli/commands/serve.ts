@@ -38,9 +38,10 @@ const ofInstances = [
   'hostMemory',
   'ssd',
   'ssdSize',
+  'borrow',
 ] as const;
 /** What only those on threads of this process know. */
-const ofProcess = ['transport', 'borrow'] as const;
+const ofProcess = ['transport'] as const;
 const streamBufferBytesMax = 2 ** 20;
 const drainGraceMs = 30_000;
 const never = new Promise<void>(() => {});
