@@ -1,0 +1,71 @@
+// What instances of a cluster have on SSD when they join: gateways place by it from the start.
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, expect, it } from 'vitest';
+import { loadNative } from '../../src/kernel/native.ts';
+import { agreeOn } from '../../src/live/agree.ts';
+import { ClusterGateway } from '../../src/live/cluster-gateway.ts';
+import { joinCluster } from '../../src/live/join.ts';
+import { MemoryHub } from './bus/memory-bus.ts';
+import { answerOf, dyingWorker, livePrompt, liveRequest, liveRoot, liveSettings } from './instances.ts';
+
+const folder = mkdtempSync(join(tmpdir(), 'kvasir-tiers-bus-'));
+const closing: (() => unknown)[] = [];
+afterEach(async () => {
+  for (const close of closing.splice(0).toReversed()) await close();
+  rmSync(folder, { recursive: true });
+});
+
+const root = liveRoot();
+const prompts = Array.from({ length: 8 }, (_, kind) => livePrompt(kind, 100 + 17 * kind));
+const fullBlocks = prompts.map(({ length }) => Math.floor((length - 1) / 32));
+
+async function until(holds: () => boolean): Promise<void> {
+  while (!holds()) await new Promise((resolve) => setTimeout(resolve, 5));
+}
+
+/** @param life of all processes */
+async function cluster(hub: MemoryHub, life: number) {
+  const own = { life, log: () => {} };
+  const agreement = await agreeOn(hub.connect(), { modelFingerprint: root.modelFingerprint, root: undefined });
+  const gateway = new ClusterGateway({
+    ...{ ...own, bus: hub.connect(), name: 'g', agreement, queueMax: 64, timeoutUs: 60e6 },
+    admission: { kind: 'none', slo: undefined, decodeUs: 0 },
+  });
+  closing.push(() => gateway.close());
+  const pages = { host: '127.0.0.1', port: 0, token: undefined };
+  const instances = await Promise.all(
+    ['a', 'b'].map((name) => {
+      const settings = {
+        ...liveSettings,
+        tiers: { hostBytes: undefined, ssd: { path: join(folder, name), bytes: 2 ** 24 } },
+      };
+      const joins = { ...own, bus: hub.connect(), name, role: 'mixed', pages, root, vocabSize: 100_000 } as const;
+      return joinCluster({ ...joins, entry: dyingWorker, settings });
+    }),
+  );
+  const close = async (): Promise<void> => {
+    gateway.close();
+    await Promise.all(instances.map((each) => each.close()));
+  };
+  closing.push(close);
+  await until(() => gateway.instances().filter(({ ready }) => ready).length === 2);
+  return { gateway, close };
+}
+
+it.skipIf(loadNative() === undefined)('blocks on SSD are known to a gateway from the start', async () => {
+  const hub = new MemoryHub();
+  const before = await cluster(hub, 1);
+  await Promise.all(prompts.map((prompt, i) => answerOf(before.gateway, liveRequest(`a${i}`, prompt, 1))));
+  const blocks = fullBlocks.reduce((sum, count) => sum + count, 0);
+  const onSsd = (of: ClusterGateway) => of.instances().map(({ tiers }) => tiers?.ssd.blocks ?? 0);
+  await until(() => onSsd(before.gateway).reduce((sum, count) => sum + count, 0) >= blocks);
+  expect(onSsd(before.gateway).every((count) => count > 0)).toBe(true);
+  await before.close();
+  const after = await cluster(hub, 2);
+  const cached: (number | undefined)[] = [];
+  for (const [i, prompt] of prompts.entries())
+    cached.push((await answerOf(after.gateway, liveRequest(`b${i}`, prompt, 1))).cachedTokens);
+  expect(cached).toEqual(fullBlocks.map((count) => 32 * count));
+});
