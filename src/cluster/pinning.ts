@@ -111,6 +111,7 @@ export class Pinning<Request extends { readonly id: RequestId }, S extends Serve
     if (tokens + 1 > fit) return refused('length', `it is longer than the KV memory: ${tokens} tokens, ${fit} fit`);
     if (this.#pins.reserve(id, blocks)) return undefined;
     const { held, max } = this.#pins.blocks;
+    if (max === 0) return refused('memory', 'no memory is set aside for that: --pin-memory says how much');
     return refused('memory', `too much is pinned: ${held} blocks and ${blocks} more, ${max} may be`);
   }
 

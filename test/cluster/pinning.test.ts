@@ -109,6 +109,13 @@ describe('a pinned prefix', () => {
     // What requests may be is shorter by what pins may hold.
     expect(w.instance.capacityTokens).toBe(15 * 32);
   });
+
+  it('is refused by the name of the setting where pins may hold nothing', () => {
+    const w = new World({ pages: 40 });
+    w.tell(pinOf('a'));
+    const message = 'Cannot pin a prefix: no memory is set aside for that: --pin-memory says how much';
+    expect(w.pins).toEqual([['a', { kind: 'refused', why: 'memory', message }]]);
+  });
 });
 
 describe('the conductor', () => {
