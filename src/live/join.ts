@@ -35,11 +35,34 @@ export interface JoinedInstance {
   close(): Promise<void>;
 }
 
+/** While it loads it is heard, or whoever comes where nobody seems to be would write the record anew. */
+const comingMs = 500;
+
+function sayComing(bus: Bus): () => void {
+  const say = (): void => bus.publish('beat.coming', new Uint8Array());
+  say();
+  const timer = setInterval(say, comingMs);
+  return () => clearInterval(timer);
+}
+
 /** It serves when this resolves. @throws Error in one line when it cannot, or must not */
 export async function joinCluster(settings: JoinSettings): Promise<JoinedInstance> {
-  const { bus, root, log, role, pages } = settings;
+  const agreement = await agreed(settings);
+  const stop = sayComing(settings.bus);
+  try {
+    return await join(settings, agreement);
+  } finally {
+    stop();
+  }
+}
+
+function agreed({ bus, root, pages }: JoinSettings): Promise<Agreement> {
   const tokenMark = pages.token === undefined ? undefined : markOf(pages.token);
-  const agreement = await agreeOn(bus, { modelFingerprint: root.modelFingerprint, root, tokenMark });
+  return agreeOn(bus, { modelFingerprint: root.modelFingerprint, root, tokenMark });
+}
+
+async function join(settings: JoinSettings, agreement: Agreement): Promise<JoinedInstance> {
+  const { root, log, role, pages } = settings;
   const token = pages.token ?? agreement.pages?.token;
   if (token === undefined) throw new Error('Cannot join the cluster: its record names no token for pages');
   const lenders = settings.lending && (await LenderLinks.open({ ...settings, manager: settings.lending }));

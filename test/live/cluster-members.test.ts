@@ -114,6 +114,15 @@ describe('a cluster over a bus', () => {
     await until(() => first.snapshot().pages.used === 0 && first.snapshot().running === 0);
   });
 
+  it('hears of an instance while it loads, so that the record stays as it was written', async () => {
+    const hub = new MemoryHub();
+    const heard: string[] = [];
+    hub.connect().subscribe('beat.*', (_, subject) => heard.push(subject));
+    await instance(hub.connect(), 'a');
+    expect(heard[0]).toBe('beat.coming');
+    expect(heard).toContain('beat.instance');
+  });
+
   it('sends requests where their prefix is, known from journals of before the gateway came', async () => {
     const hub = new MemoryHub();
     const first = await gateway(hub.connect(), 'g1');
