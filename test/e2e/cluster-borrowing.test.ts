@@ -6,8 +6,8 @@ import { livePrompt } from '../live/instances.ts';
 import { Stream } from './cluster.ts';
 import { metricSum, type RunningProcess, type RunningServer, startInstance, startServer, until } from './server.ts';
 
-/** 40 blocks of 32 tokens of the embedded model. */
-const kvMemory = String(40 * 32 * 6 * 2 * 2 * 64 * 2);
+/** 64 blocks of 32 tokens of the embedded model. */
+const kvMemory = String(64 * 32 * 6 * 2 * 2 * 64 * 2);
 const context = ['--context', '8192'];
 const closing: (() => unknown)[] = [];
 afterEach(async () => {
@@ -46,7 +46,8 @@ async function started(names: readonly string[]): Promise<Cluster> {
 }
 
 const long = { prompt: livePrompt(1, 1_900) };
-const outputs = 350;
+/** So many that gateways, which are told twice a second, hear of the loans before the end. */
+const outputs = 1_100;
 const ask = (gateway: RunningServer): Stream => new Stream(gateway, 1, outputs, long);
 
 async function ofInstances(gateway: RunningServer, name: string): Promise<readonly number[]> {
@@ -54,6 +55,12 @@ async function ofInstances(gateway: RunningServer, name: string): Promise<readon
   const lines = text.split('\n').filter((line) => line.startsWith(`${name}{`));
   return lines.map((line) => Number(line.slice(line.lastIndexOf(' ') + 1)));
 }
+
+const gauges = {
+  creditor: 'kvasir_instance_lent_blocks',
+  gManager: 'kvasir_instance_gmanager',
+  debtor: 'kvasir_instance_borrowed_blocks',
+};
 
 /** Nobody has, lends or borrows anything. */
 async function atRest(gateway: RunningServer): Promise<boolean> {
@@ -86,13 +93,12 @@ describe.skipIf(!runs)('instances of processes that borrow (needs nats-server)',
 
     for (const victim of ['creditor', 'gManager', 'debtor'] as const) {
       const stream = ask(gateway);
-      await stream.begun;
-      const figures = {
-        creditor: await ofInstances(gateway, 'kvasir_instance_lent_blocks'),
-        gManager: await ofInstances(gateway, 'kvasir_instance_gmanager'),
-        debtor: await ofInstances(gateway, 'kvasir_instance_borrowed_blocks'),
-      };
-      const name = names[figures[victim].findIndex((figure) => figure > 0)] ?? '';
+      let at = -1;
+      await until(async () => {
+        at = (await ofInstances(gateway, gauges[victim])).findIndex((figure) => figure > 0);
+        return at >= 0;
+      });
+      const name = names[at] ?? '';
       const killed = members.get(name);
       expect(killed, victim).toBeDefined();
       killed?.process.kill('SIGKILL');
