@@ -6,6 +6,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -21,6 +22,9 @@ using std::chrono::steady_clock;
 
 constexpr int kWaitMs = 100;
 constexpr int kBacklog = 64;
+/** Looked for, before it is waited for. */
+constexpr std::chrono::microseconds kSpin{50};
+constexpr size_t kSpinBytes = size_t{1} << 16;
 
 #if defined(MSG_NOSIGNAL)
 constexpr int kNoSignal = MSG_NOSIGNAL;
@@ -106,7 +110,19 @@ bool Socket::is_readable() const {
 bool Socket::await_readable(Deadline deadline, const std::atomic<bool>& ended) const { return await_events(descriptor_, POLLIN, deadline, ended); }
 bool Socket::await_writable(Deadline deadline, const std::atomic<bool>& ended) const { return await_events(descriptor_, POLLOUT, deadline, ended); }
 
+/** Sleeping and being woken takes longer than bytes that are on their way. */
+bool Socket::comes_at_once(size_t count) const {
+  const auto until = steady_clock::now() + kSpin;
+  do {
+    int there = 0;
+    if (ioctl(descriptor_, FIONREAD, &there) != 0) return true;
+    if (static_cast<size_t>(there) >= count) return true;
+  } while (steady_clock::now() < until);
+  return false;
+}
+
 void Socket::await_bytes(size_t count) const {
+  if (comes_at_once(std::min(count, kSpinBytes))) return;
   set(descriptor_, SOL_SOCKET, SO_RCVLOWAT, static_cast<int>(count));
   pollfd asked = {descriptor_, POLLIN, 0};
   poll(&asked, 1, kWaitMs);
@@ -127,12 +143,18 @@ bool Socket::receive(void* to, size_t bytes, Deadline deadline, const std::atomi
 
 bool Socket::send(const void* from, size_t bytes, Deadline deadline, const std::atomic<bool>& ended) const {
   const auto* at = static_cast<const uint8_t*>(from);
+  auto spin_until = steady_clock::now() + kSpin;
   while (bytes > 0) {
     const int64_t sent = send_some(at, bytes);
     if (sent == kBroken) return false;
-    if (sent == kNothing && !await_writable(deadline, ended)) return false;
-    at += std::max<int64_t>(sent, 0);
-    bytes -= static_cast<size_t>(std::max<int64_t>(sent, 0));
+    if (sent == kNothing) {
+      if (steady_clock::now() < spin_until) continue;
+      if (!await_writable(deadline, ended)) return false;
+      spin_until = steady_clock::now() + kSpin;
+      continue;
+    }
+    at += sent;
+    bytes -= static_cast<size_t>(sent);
   }
   return true;
 }

@@ -43,6 +43,8 @@ class Socket {
   bool send(const void* from, size_t bytes, Deadline deadline, const std::atomic<bool>& ended) const;
 
  private:
+  bool comes_at_once(size_t count) const;
+
   int descriptor_ = -1;
 };
 
