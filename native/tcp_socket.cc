@@ -143,18 +143,12 @@ bool Socket::receive(void* to, size_t bytes, Deadline deadline, const std::atomi
 
 bool Socket::send(const void* from, size_t bytes, Deadline deadline, const std::atomic<bool>& ended) const {
   const auto* at = static_cast<const uint8_t*>(from);
-  auto spin_until = steady_clock::now() + kSpin;
   while (bytes > 0) {
     const int64_t sent = send_some(at, bytes);
     if (sent == kBroken) return false;
-    if (sent == kNothing) {
-      if (steady_clock::now() < spin_until) continue;
-      if (!await_writable(deadline, ended)) return false;
-      spin_until = steady_clock::now() + kSpin;
-      continue;
-    }
-    at += sent;
-    bytes -= static_cast<size_t>(sent);
+    if (sent == kNothing && !await_writable(deadline, ended)) return false;
+    at += std::max<int64_t>(sent, 0);
+    bytes -= static_cast<size_t>(std::max<int64_t>(sent, 0));
   }
   return true;
 }

@@ -14,7 +14,7 @@ export function createConductor(
   { alone, fates }: { readonly alone: boolean; readonly fates: Fates | undefined },
 ): Conductor<LengthRequest> {
   const placement = lengthPlacement(config.placement, instances, linkBytesPerSecond, config.pipeline);
-  const learned = config.learned && { predictors: config.learned.times, transfers: undefined };
+  const learned = config.learned && { predictors: config.learned.times };
   return new Conductor({
     instances: instances.map(({ role, startUs }, i) => {
       const standby = startUs !== undefined;

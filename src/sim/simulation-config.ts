@@ -45,7 +45,7 @@ export interface SimulationConfig {
   readonly pipeline?: PipelineSettings | undefined;
   /** Instances lend memory to one another: those whose machine says how. */
   readonly lending?: ClusterLendingConfig | undefined;
-  /** The conductor learns prefill times as one over engines does, and fetches nothing; undefined: cost models tell it. */
+  /** The conductor learns prefill times as one over engines does; undefined: cost models tell it. */
   readonly learned?: PrefillWatch | undefined;
   /** Hears where requests go. */
   readonly forwarded?: ((id: RequestId, instance: number) => void) | undefined;

@@ -40,7 +40,7 @@ export function simulateTrace(
   const simulation = new Simulation({
     instances: capacityTokens.map((tokens, i) => ({
       role: 'mixed',
-      nic: { bytesPerSecond: 1e10, us: 1 },
+      nic: insideProcess,
       machine: {
         ...{ blockTokens: pageTokens, eviction: 'lru', limits: batchLimits, queueMax: 2 ** 53 - 1 },
         ...{ cost: costOf(i), blocks: Math.floor(tokens / pageTokens), coalesce: false, learns: true },
@@ -64,6 +64,9 @@ export function simulateTrace(
   simulation.finish();
   return { served, matchedSteps: (replays ?? []).reduce((sum, { matched }) => sum + matched, 0) };
 }
+
+/** How pages go between instances of a process, as the live conductor takes it until some have gone. */
+const insideProcess = { bytesPerSecond: 2e9, us: 500 };
 
 /** What the live conductor had learned when the trace began. */
 function learnedFrom({ prefills }: Calibration, instances: number): PrefillWatch {
