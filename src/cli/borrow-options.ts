@@ -44,30 +44,23 @@ export function withoutDefaults({ settle, borrowAhead, ...flags }: Record<string
 interface Served extends BorrowOptions {
   readonly instances?: readonly { readonly role: string }[] | undefined;
   readonly roleSwitch: boolean;
-  readonly hostMemory?: number | undefined;
-  readonly ssd?: string | undefined;
 }
 
 /** Of instances that serve. @throws UsageError where they cannot borrow from one another */
 export function servedLending(options: Served): BorrowOptions | undefined {
   if (!options.borrow) return undefined;
-  const { instances = [], roleSwitch, hostMemory, ssd } = options;
+  const { instances = [], roleSwitch } = options;
   if (instances.length < 2) throw new UsageError('Cannot use --borrow: it needs two --instances at least');
   if (roleSwitch || instances.some(({ role }) => role !== 'mixed'))
     throw new UsageError('Cannot use --borrow: prompts that are handed over must fit where they land: write mixed');
-  if (hostMemory !== undefined || ssd !== undefined)
-    throw new UsageError('Cannot use --borrow with --host-memory or --ssd');
   return options;
 }
 
 /** Of an instance that joins a cluster. @throws UsageError where it cannot borrow */
 export function joinedLending(
-  options: BorrowOptions & Pick<Served, 'hostMemory' | 'ssd'> & { readonly role: string },
+  options: BorrowOptions & { readonly role: string },
 ): BorrowOptions | undefined {
   if (!options.borrow) return undefined;
-  const { hostMemory, ssd } = options;
-  if (hostMemory !== undefined || ssd !== undefined)
-    throw new UsageError('Cannot use --borrow with --host-memory or --ssd');
   if (options.role !== 'mixed')
     throw new UsageError(
       'Cannot use --borrow: prompts that are handed over must fit where they land: write --role mixed',

@@ -85,12 +85,13 @@ interface BorrowingParts {
   readonly backend: Backend;
   readonly messenger: () => Messenger;
   readonly pageTable: () => Int32Array;
+  readonly settleLoads: () => void;
 }
 
 /** Undefined where nothing is lent. @throws Error in one line where the model or the machine cannot */
 export function openBorrowing(settings: InstanceSettings, parts: BorrowingParts): Borrowing | undefined {
   const { lending, contextTokens, instances } = settings;
-  const { ways, engine, backend, messenger, pageTable } = parts;
+  const { ways, engine, backend, messenger, pageTable, settleLoads } = parts;
   if (lending === undefined || ways === undefined) return undefined;
   const { kv } = engine.model;
   const [group, ...others] = kv.groups;
@@ -105,7 +106,7 @@ export function openBorrowing(settings: InstanceSettings, parts: BorrowingParts)
   const pools = lending.kvBytes === 'others' ? [] : lending.kvBytes.map(blocksOf);
   const room = backend.createGuestRoom(engine.pool);
   const live = new LiveLending({
-    ...{ ways, messenger: messenger(), rooms: backend, room, pageTable },
+    ...{ ways, messenger: messenger(), rooms: backend, room, pageTable, settleLoads },
     reach: (address) => reachGuestRoom(engine.pool, address, parts.tcp?.token ?? ''),
     layers: engine.layers.map(({ index }) => index),
     blockBytes: group.layers * kv.pageBytes,

@@ -22,6 +22,8 @@ export interface LiveLendingOptions {
   /** (rows, layers): pages of blocks at home. */
   readonly pageTable: () => Int32Array;
   readonly blockBytes: number;
+  /** What is on its way from host memory to pages at home is there when it returns. */
+  readonly settleLoads: () => void;
   /** Of a core, in thousandths, that guests take at most while steps run here. */
   readonly guestPermilleMax: number;
 }
@@ -130,6 +132,7 @@ export class LiveLending {
     const { from, sources } = moving;
     if (from === this.#instance) {
       moving.landing = landing;
+      this.#options.settleLoads();
       this.#copy(this.#homePages(sources), landing);
     } else this.#post(from, { kind: 'copy', move, blocks: sources, landing });
   }

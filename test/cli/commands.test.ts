@@ -91,11 +91,6 @@ describe('kvasir', { timeout: 60_000 }, () => {
       /Cannot use --lend-share: it needs --borrow/,
     ],
     [
-      'loans beside tiers',
-      ['join', '--nats', 'nats://127.0.0.1:1', '--borrow', '--host-memory', '1m'],
-      /Cannot use --borrow with --host-memory or --ssd/,
-    ],
-    [
       'loans of prompts that are handed over',
       ['join', '--nats', 'nats://127.0.0.1:1', '--borrow', '--role', 'decode'],
       /Cannot use --borrow: prompts that are handed over/,

@@ -1,13 +1,23 @@
 // Instances of a process that lend one another memory: requests longer than any pool, the same bits as on one, and nothing left behind.
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import fc from 'fast-check';
-import { afterEach, describe, expect, it } from 'vitest';
+import { afterAll, afterEach, describe, expect, it } from 'vitest';
 import { availableIsas, loadNative } from '../../src/kernel/native.ts';
 import type { LiveCluster } from '../../src/live/live-cluster.ts';
 import { answerOf, borrowingCluster, cancelled, liveCluster, livePrompt, liveRequest } from './instances.ts';
 
 const native = loadNative();
+const folder = mkdtempSync(join(tmpdir(), 'kvasir-borrowing-'));
+afterAll(() => rmSync(folder, { recursive: true, force: true }));
 const open: LiveCluster[] = [];
 afterEach(() => Promise.all(open.splice(0).map((cluster) => cluster.close())));
+
+/** Room for fewer blocks in host memory than in the pool, and more on SSD. */
+const tiersOf = (instance: number) => ({
+  tiers: { hostBytes: 2 ** 21, ssd: { path: join(folder, `instance-${instance}`), bytes: 2 ** 24 } },
+});
 
 async function started(cluster: LiveCluster): Promise<LiveCluster> {
   open.push(cluster);
@@ -41,9 +51,14 @@ describe.skipIf(native === undefined)('instances of a process that borrow', () =
     await atRest(cluster);
   });
 
-  it.each([true, false])('whatever is cancelled, and whoever dies: settling %s', async (settle) => {
+  it.each([
+    ['settling', true, false],
+    ['with host memory and SSD', true, true],
+  ])('whatever is cancelled, and whoever dies: %s', async (_name, settle, tiered) => {
     const alone = await started(liveCluster([{ contextTokens: 8192, kvBytes: 128 * 2 ** 20 }]));
-    const cluster = await started(borrowingCluster([40, 40, 48], { settle, lowWater: 0.05 }));
+    const cluster = await started(
+      borrowingCluster([40, 40, 48], { settle, lowWater: 0.05 }, {}, tiered ? [0, 1, 2].map(tiersOf) : []),
+    );
     const spec = fc.record({
       kind: fc.nat(5),
       length: fc.integer({ min: 1, max: 2_300 }),

@@ -63,6 +63,8 @@ export function borrowingCluster(
   blocks: readonly number[],
   changes: Partial<BorrowOptions> = {},
   own: Partial<InstanceSettings> = {},
+  /** (instances): of each. */
+  each: readonly (Partial<InstanceSettings> & { role?: InstanceRole })[] = [],
 ): LiveCluster {
   const valueBytes = own.inputs === 'f32' ? 4 : 2;
   const kvBytes = blocks.map((count) => count * 32 * 6 * 2 * 2 * 64 * valueBytes);
@@ -71,8 +73,9 @@ export function borrowingCluster(
     entry: dyingWorker,
     instances: blocks.map((_, instance) => {
       const lending = { kvBytes, rules };
-      const settings: InstanceSettings = { ...liveSettings, contextTokens: 8192, instances: blocks.length, ...own };
-      return { role: 'mixed', settings: { ...settings, kvBytes: kvBytes[instance], lending } };
+      const { role = 'mixed', ...its } = each[instance] ?? {};
+      const all: InstanceSettings = { ...liveSettings, contextTokens: 8192, instances: blocks.length, ...own };
+      return { role, settings: { ...all, ...its, kvBytes: kvBytes[instance], lending } };
     }),
     admission: everyone,
     lending: bureauSettings(rules),

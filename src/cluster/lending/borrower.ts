@@ -310,6 +310,8 @@ export class Borrower implements Overflow {
     if (this.#batcher === undefined) return false;
     const { policy, rangeBlocks } = this.#config;
     const { inHand } = this.rmanager;
+    // What moves must be on its way here first: later it has no name to be loaded by.
+    if (inHand > 0) this.#cache.flushLoads();
     const home = { batcher: this.#batcher, cache: this.#cache, moves: this.#moves };
     return spill({ ...home, rangeBlocks, lowWaterBlocks: policy.lowWaterBlocks, inHand });
   }
