@@ -57,9 +57,7 @@ export function servedLending(options: Served): BorrowOptions | undefined {
 }
 
 /** Of an instance that joins a cluster. @throws UsageError where it cannot borrow */
-export function joinedLending(
-  options: BorrowOptions & { readonly role: string },
-): BorrowOptions | undefined {
+export function joinedLending(options: BorrowOptions & { readonly role: string }): BorrowOptions | undefined {
   if (!options.borrow) return undefined;
   if (options.role !== 'mixed')
     throw new UsageError(
