@@ -3,8 +3,15 @@ import type { ConductorEffect } from './effects.ts';
 import type { InstanceIndex } from './messages.ts';
 import type { PinId, PinOrder, PinState } from './pinning.ts';
 
-interface Entry {
-  readonly instance: InstanceIndex;
+type Refused = Extract<PinState, { readonly kind: 'refused' }>;
+
+interface Entry<Request> {
+  instance: InstanceIndex;
+  /** Others that could keep it where this one does not. */
+  others: readonly InstanceIndex[];
+  /** What somebody has said who may have room later; else what the last one has said. */
+  refusal: Refused | undefined;
+  order: PinOrder<Request>;
   /** Of the prompt that is pinned. */
   readonly tokens: number;
   /** When it passes, as far as it was told. */
@@ -13,7 +20,7 @@ interface Entry {
 
 /** Lost, doubled and late words: an order that is repeated goes to the same instance and renews; what an instance tells of an unknown pin is taken back. */
 export class PinDirectory<Request> {
-  readonly #pins = new Map<PinId, Entry>();
+  readonly #pins = new Map<PinId, Entry<Request>>();
   readonly #push: (effect: ConductorEffect<Request>) => void;
 
   constructor(push: (effect: ConductorEffect<Request>) => void) {
@@ -21,7 +28,8 @@ export class PinDirectory<Request> {
   }
 
   /**
-   * @param candidates instances that compute prompts, where the prompt would come first before others: of those the one with the least pinned is taken
+   * @param candidates instances that compute prompts, where the prompt would come first before others: of those the one with the least pinned is taken, and
+   * the others in turn where it has not the memory
    */
   pin(order: PinOrder<Request>, tokens: number, candidates: readonly InstanceIndex[]): void {
     const instance = this.#pins.get(order.id)?.instance ?? this.#leastPinned(candidates);
@@ -30,7 +38,12 @@ export class PinDirectory<Request> {
       this.#push({ kind: 'pinTold', id: order.id, instance, state: { kind: 'refused', why: 'failed', message } });
       return;
     }
-    if (!this.#pins.has(order.id)) this.#pins.set(order.id, { instance, tokens, untilUs: undefined });
+    const known = this.#pins.get(order.id);
+    if (known !== undefined) known.order = order;
+    else {
+      const others = [...new Set(candidates)].filter((each) => each !== instance);
+      this.#pins.set(order.id, { instance, others, refusal: undefined, order, tokens, untilUs: undefined });
+    }
     this.#push({ kind: 'pin', instance, ...order });
   }
 
@@ -56,14 +69,29 @@ export class PinDirectory<Request> {
       if (state.kind === 'pinned') this.#push({ kind: 'unpin', instance, id });
       return;
     }
+    if (state.kind === 'refused' && this.#refused(entry, state)) return;
     if (state.kind === 'pinned') entry.untilUs = state.untilUs;
     else this.#pins.delete(id);
-    this.#push({ kind: 'pinTold', id, instance, state });
+    const told = state.kind === 'refused' ? (entry.refusal ?? state) : state;
+    this.#push({ kind: 'pinTold', id, instance, state: told });
+  }
+
+  /** False where nobody else is left to ask. */
+  #refused(entry: Entry<Request>, state: Refused): boolean {
+    if (state.why === 'failed') return false;
+    if (entry.refusal?.why !== 'memory') entry.refusal = state;
+    const [next, ...others] = entry.others;
+    if (next === undefined) return false;
+    entry.instance = next;
+    entry.others = others;
+    this.#push({ kind: 'pin', instance: next, ...entry.order });
+    return true;
   }
 
   /** What it kept is gone. */
   lose(instance: InstanceIndex): void {
     for (const [id, entry] of [...this.#pins]) {
+      entry.others = entry.others.filter((each) => each !== instance);
       if (entry.instance !== instance) continue;
       this.#pins.delete(id);
       this.#push({ kind: 'pinTold', id, instance, state: { kind: 'unpinned' } });
@@ -71,7 +99,7 @@ export class PinDirectory<Request> {
   }
 
   /** Where it is and when it passes, where it has been told; undefined: it is not known. */
-  find(id: PinId): Readonly<Entry> | undefined {
+  find(id: PinId): Readonly<Pick<Entry<Request>, 'instance' | 'untilUs'>> | undefined {
     return this.#pins.get(id);
   }
 

@@ -12,7 +12,7 @@ export type { PinId };
 export type PinState =
   /** The first `tokens` tokens of the prompt stay until then. */
   | { readonly kind: 'pinned'; readonly tokens: number; readonly untilUs: number }
-  /** It is too short or too long for that, there is no room, or it could not be computed. */
+  /** By its length it can never be pinned there, there is no room now, or it could not be computed. */
   | { readonly kind: 'refused'; readonly why: 'length' | 'memory' | 'failed'; readonly message: string }
   /** Its time has passed, it was taken back, or it was lost. */
   | { readonly kind: 'unpinned' };
@@ -111,7 +111,9 @@ export class Pinning<Request extends { readonly id: RequestId }, S extends Serve
     if (tokens + 1 > fit) return refused('length', `it is longer than the KV memory: ${tokens} tokens, ${fit} fit`);
     if (this.#pins.reserve(id, blocks)) return undefined;
     const { held, max } = this.#pins.blocks;
-    if (max === 0) return refused('memory', 'no memory is set aside for that: --pin-memory says how much');
+    if (max === 0) return refused('length', 'no memory is set aside for that: --pin-memory says how much');
+    if (blocks > max)
+      return refused('length', `it is longer than what may be pinned: ${tokens} tokens, ${max * blockTokens} may be`);
     return refused('memory', `too much is pinned: ${held} blocks and ${blocks} more, ${max} may be`);
   }
 

@@ -256,6 +256,12 @@ export interface TiersSnapshot {
     | undefined;
 }
 
+/** Can new requests be served? `message` says in a few words why not. */
+export type Readiness =
+  | { readonly kind: 'ready' }
+  /** `starting`: instances load; `incomplete`: those that are there cannot serve; `unreachable`: they cannot be spoken to. */
+  | { readonly kind: 'starting' | 'incomplete' | 'unreachable' | 'draining'; readonly message: string };
+
 /** What serves requests: instances behind a conductor. */
 export interface InferencePort {
   /** `sink` hears `accepted` or `failed` at once, before submit returns, then the rest in order; `finished` or `failed` is last and comes exactly once unless the request is cancelled. */
@@ -264,6 +270,7 @@ export interface InferencePort {
   overload(ahead: number): Extract<GenerationEvent, { kind: 'failed' }> | undefined;
   /** Frees everything the request holds; its sink hears nothing more. Unknown ids are ignored. */
   cancel(id: RequestId): void;
+  readiness(): Readiness;
   /** Of all instances together. */
   snapshot(): InstanceSnapshot;
   instances(): readonly InstanceSnapshot[];

@@ -123,8 +123,8 @@ function addInfoRoutes(app: Hono<Env>, model: ServedModel, port: InferencePort, 
     return c.json({ status: 'ok', instances: { total: instances.length, ready } });
   });
   app.get('/ready', (c) => {
-    const { ready } = port.snapshot();
-    return c.json({ status: ready ? 'ready' : 'not ready' }, ready ? 200 : 503);
+    const { kind: status, ...why } = port.readiness();
+    return c.json({ status, ...why }, status === 'ready' ? 200 : 503);
   });
   app.get('/metrics', async () => {
     const { contentType, text } = await metrics.render();

@@ -70,6 +70,7 @@ export class FrontDoor {
       },
       overload: (ahead) => port.overload(ahead),
       cancel: (id) => port.cancel(id),
+      readiness: () => port.readiness(),
       snapshot: () => port.snapshot(),
       instances: () => port.instances(),
       drain: () => port.drain(),

@@ -5,18 +5,7 @@ import { Conductor, type InstanceRole } from '../cluster/conductor.ts';
 import type { AdmissionSettings } from '../cluster/length-admission.ts';
 import type { Departure } from '../cluster/membership.ts';
 import type { InstanceIndex, PrefixFetch } from '../cluster/messages.ts';
-import type {
-  ClusterPort,
-  GenerationEvent,
-  GenerationRequest,
-  InferencePort,
-  InstanceSnapshot,
-  PinId,
-  PinListener,
-  PinOrder,
-  RequestAccount,
-  RequestId,
-} from '../cluster/ports.ts';
+import type { GenerationRequest, InstanceSnapshot } from '../cluster/ports.ts';
 import { sizeOf } from '../cluster/request-size.ts';
 import { TokenAdmission } from '../cluster/token-admission.ts';
 import { batchLimits } from '../cluster/token-limits.ts';
@@ -26,7 +15,7 @@ import { TokenTransfers } from '../cluster/token-transfers.ts';
 import type { Bus } from './bus/bus.ts';
 import { Conducting, type Reach } from './conducting.ts';
 import type { BlockRoot } from './protocol.ts';
-import { canServe, nothingYet, sumOf, whenGone } from './snapshots.ts';
+import { canServe, countsOf, nothingYet, whenGone } from './snapshots.ts';
 import { type Peer, Station, silentUs } from './station.ts';
 import { encode } from './wire/codec.ts';
 import {
@@ -38,13 +27,6 @@ import {
   readTurn,
   type SessionName,
 } from './wire/messages.ts';
-
-const nobodyJoined: GenerationEvent = {
-  kind: 'failed',
-  code: 'NOT_READY',
-  message: 'Cannot admit request: no instance of the cluster is there that could serve it: /ready tells when one is',
-  retryAfterMs: 1000,
-};
 
 /** Instances that the conductor has places for. */
 const slotsMax = 64;
@@ -77,25 +59,29 @@ interface Slot {
   snapshot: InstanceSnapshot;
 }
 
-export class ClusterGateway implements InferencePort, ClusterPort {
+export class ClusterGateway extends Conducting {
   readonly #options: ClusterGatewayOptions;
   readonly #station: Station<InstanceAnnouncement>;
-  readonly #conducting: Conducting;
-  readonly #placement: TokenPlacement;
-  readonly #admission: TokenAdmission;
+  protected readonly reach = this.#reach();
   readonly #slots: Slot[] = [];
   /** Undefined where prefixes stay where they are. */
   #transfers: TokenTransfers | undefined;
+  #isConnected = true;
+  readonly #unwatch: () => void;
   /** Form of the first instance that joined: the others have it too. */
   #root: BlockRoot | undefined;
 
   constructor(options: ClusterGatewayOptions) {
-    this.#options = options;
     const { bus, name, life, log } = options;
-    this.#placement = new TokenPlacement(Uint32Array.from(options.agreement.hashKey));
-    this.#admission = new TokenAdmission(options.admission, slotsMax, batchLimits);
-    const learned = { placement: this.#placement, admission: this.#admission };
-    this.#conducting = new Conducting({ reach: this.#reach(), ...learned, onRole: () => {}, log });
+    super({
+      placement: new TokenPlacement(Uint32Array.from(options.agreement.hashKey)),
+      admission: new TokenAdmission(options.admission, slotsMax, batchLimits),
+      log,
+    });
+    this.#options = options;
+    this.#unwatch = bus.watch((up) => {
+      this.#isConnected = up;
+    });
     this.#station = new Station<InstanceAnnouncement>({
       ...{ bus, name, life, log },
       kind: 'gateway',
@@ -110,35 +96,6 @@ export class ClusterGateway implements InferencePort, ClusterPort {
     this.#station.start();
   }
 
-  submit(request: GenerationRequest, sink: (event: GenerationEvent) => void): void {
-    if (!this.#serves()) sink(nobodyJoined);
-    else this.#conducting.submit(request, sink);
-  }
-
-  overload(ahead: number): Extract<GenerationEvent, { kind: 'failed' }> | undefined {
-    return this.#conducting.overload(ahead);
-  }
-
-  cancel(id: RequestId): void {
-    this.#conducting.cancel(id);
-  }
-
-  onEnded(listener: (account: RequestAccount) => void): void {
-    this.#conducting.onEnded(listener);
-  }
-
-  account(id: RequestId): RequestAccount | undefined {
-    return this.#conducting.account(id);
-  }
-
-  pin(order: PinOrder, told: PinListener): void {
-    this.#conducting.pin(order, told);
-  }
-
-  unpin(id: PinId): void {
-    this.#conducting.unpin(id);
-  }
-
   switchRole(instance: InstanceIndex, role: InstanceRole): string | undefined {
     return this.roles()[instance] === role ? undefined : 'instances of other processes keep the role they joined with';
   }
@@ -147,31 +104,32 @@ export class ClusterGateway implements InferencePort, ClusterPort {
     return this.#slots.map(({ peer }) => peer?.member.role ?? 'mixed');
   }
 
-  snapshot(): InstanceSnapshot {
-    const sum = sumOf(this.instances());
-    return { ...sum, ready: this.#serves() && !this.#conducting.draining };
-  }
-
   instances(): readonly InstanceSnapshot[] {
     return this.#slots.map(({ snapshot }) => snapshot);
   }
 
-  drain(): Promise<void> {
-    return this.#conducting.drain();
-  }
-
   /** Instances cancel what they still have of its requests. */
   close(): void {
-    this.#conducting.close();
+    this.endWaiting();
+    this.#unwatch();
     this.#station.close();
   }
 
-  #present(): readonly Slot[] {
-    return this.#slots.filter(({ peer }) => peer !== undefined);
+  protected hindrance(): ReturnType<Conducting['hindrance']> {
+    if (!this.#isConnected) return { kind: 'unreachable', message: 'the NATS server is out of reach' };
+    const roles = this.#slots.flatMap(({ peer }) => peer?.member.role ?? []);
+    if (canServe(roles)) return undefined;
+    const message =
+      roles.length === 0
+        ? 'no instance of the cluster is there'
+        : `the cluster has ${countsOf(roles)} instances: one that is mixed, or one that prefills and one that decodes are needed`;
+    return { kind: 'incomplete', message };
   }
 
-  #serves(): boolean {
-    return canServe(this.#slots.flatMap(({ peer }) => peer?.member.role ?? []));
+  protected onRole(): void {}
+
+  #present(): readonly Slot[] {
+    return this.#slots.filter(({ peer }) => peer !== undefined);
   }
 
   #refuses({ root, identity }: InstanceAnnouncement): string | undefined {
@@ -185,18 +143,18 @@ export class ClusterGateway implements InferencePort, ClusterPort {
     const { name, capacityTokens, role } = peer.member;
     const instance = this.#slotFor(name);
     if (instance === undefined) {
-      this.#options.log(`Cannot take instance ${name}: ${slotsMax} are there`);
+      this.log(`Cannot take instance ${name}: ${slotsMax} are there`);
       return;
     }
     this.#begin(peer.member);
     const slot = this.#slots[instance];
-    if (slot.name !== name) this.#placement.replaced(instance);
+    if (slot.name !== name) this.placement.replaced(instance);
     slot.name = name;
     slot.peer = peer;
     slot.life++;
-    this.#admission.joined(instance, capacityTokens, capacityTokens);
-    this.#options.log(`Instance ${name} has joined: ${this.#present().length} serve`);
-    this.#conducting.feed({ kind: 'instanceJoined', instance, life: slot.life, capacityTokens, role });
+    this.admission.joined(instance, capacityTokens, capacityTokens);
+    this.log(`Instance ${name} has joined: ${this.#present().length} serve`);
+    this.feed({ kind: 'instanceJoined', instance, life: slot.life, capacityTokens, role });
     // What it had on SSD, no journal has told.
     this.#tell(instance, { kind: 'tellBlocks' });
   }
@@ -217,13 +175,13 @@ export class ClusterGateway implements InferencePort, ClusterPort {
     this.#root = root;
     const slots = Array.from({ length: slotsMax }, (_, slot) => slot);
     if (fetchBytesPerToken !== undefined) this.#transfers = new TokenTransfers(slotsMax, fetchBytesPerToken);
-    this.#placement.begin(root, slots, this.#transfers?.config);
+    this.placement.begin(root, slots, this.#transfers?.config);
     const conductor = new Conductor<GenerationRequest>({
       instances: slots.map(() => ({ capacityTokens: 0, absent: true })),
       queueMax: this.#options.queueMax,
       size: sizeOf,
-      placement: this.#placement.config,
-      admission: this.#admission.config(this.#placement.prefills),
+      placement: this.placement.config,
+      admission: this.admission.config(this.placement.prefills),
       jobs: { isJob: ({ batch }) => batch === true, memoryShare: batchLimits.background.memoryShare },
       explains: true,
       retries: {
@@ -232,7 +190,7 @@ export class ClusterGateway implements InferencePort, ClusterPort {
         patience: { silentUs: patienceUs, timeoutUs: this.#options.timeoutUs },
       },
     });
-    this.#conducting.begin(conductor);
+    this.begin(conductor);
   }
 
   #lose({ member: { name } }: Peer<InstanceAnnouncement>, why: Departure): void {
@@ -241,8 +199,8 @@ export class ClusterGateway implements InferencePort, ClusterPort {
     if (slot === undefined) return;
     slot.peer = undefined;
     slot.snapshot = whenGone(slot.snapshot);
-    this.#options.log(`Instance ${name} ${why}: ${this.#present().length} serve`);
-    this.#conducting.feed({ kind: 'instanceLost', instance });
+    this.log(`Instance ${name} ${why}: ${this.#present().length} serve`);
+    this.feed({ kind: 'instanceLost', instance });
   }
 
   #slotOf(peer: Peer<InstanceAnnouncement>): InstanceIndex | undefined {
@@ -255,7 +213,7 @@ export class ClusterGateway implements InferencePort, ClusterPort {
     if (instance === undefined) return;
     const turn = readTurn(message);
     const { life } = this.#slots[instance];
-    this.#conducting.hear(instance, {
+    this.hear(instance, {
       ...turn,
       journals: turn.journals.map((journal) => ({ ...journal, life })),
       blocks: turn.blocks && { ...turn.blocks, life },
@@ -268,13 +226,13 @@ export class ClusterGateway implements InferencePort, ClusterPort {
     const { snapshot, number, journal, requests } = readStatus(bytes);
     const slot = this.#slots[instance];
     slot.snapshot = snapshot;
-    this.#admission.told(instance, snapshot);
+    this.admission.told(instance, snapshot);
     this.#transfers?.told(instance, snapshot);
     const report = {
       life: slot.life,
       ...{ number, journal, requests },
     };
-    this.#conducting.feed({ kind: 'report', instance, report });
+    this.feed({ kind: 'report', instance, report });
   }
 
   #reach(): Reach {

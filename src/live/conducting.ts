@@ -1,15 +1,26 @@
-// The conductor and its clients, on one thread: requests in, its effects to instances wherever they are, and what those say back to clients.
+// An inference port over a conductor, on one thread: requests in, its effects to instances wherever they are, and what those say back to clients.
 
 import type { Conductor, InstanceRole } from '../cluster/conductor.ts';
 import type { ConductorEffect } from '../cluster/effects.ts';
 import type { ConductorEvent, InstanceIndex, PrefixFetch } from '../cluster/messages.ts';
 import type { PinId, PinOrder } from '../cluster/pinning.ts';
-import type { GenerationEvent, GenerationRequest, PinListener, RequestAccount, RequestId } from '../cluster/ports.ts';
+import type {
+  ClusterPort,
+  GenerationEvent,
+  GenerationRequest,
+  InferencePort,
+  InstanceSnapshot,
+  PinListener,
+  Readiness,
+  RequestAccount,
+  RequestId,
+} from '../cluster/ports.ts';
 import { RequestLog } from '../cluster/request-log.ts';
 import type { TokenAdmission } from '../cluster/token-admission.ts';
 import type { TokenPlacement } from '../cluster/token-placement.ts';
 import { Alarm, nowUs } from './alarm.ts';
 import type { EventsMessage } from './protocol.ts';
+import { sumOf } from './snapshots.ts';
 
 /** What a request that is forwarded has to do with other instances. */
 export interface ForwardLegs {
@@ -31,20 +42,25 @@ export interface Reach {
 /** Accounts of requests that have ended. */
 const accountsMax = 1024;
 
+type Unready = Exclude<Readiness, { readonly kind: 'ready' | 'draining' }>;
 type Refusal = Extract<GenerationEvent, { kind: 'failed' }>;
 type Sink = (event: GenerationEvent) => void;
 
+/** Until the client asks again, where nobody can serve yet. */
+const retryAfterMs = 1000;
+
 export interface ConductingOptions {
-  readonly reach: Reach;
   readonly placement: TokenPlacement;
   readonly admission: TokenAdmission;
-  /** An instance has another role from now on. */
-  readonly onRole: (instance: InstanceIndex, role: InstanceRole) => void;
   readonly log: (message: string) => void;
 }
 
-export class Conducting {
-  readonly #options: ConductingOptions;
+/** Who the instances are, and how they are reached, says whoever extends it. */
+export abstract class Conducting implements InferencePort, ClusterPort {
+  protected readonly placement: TokenPlacement;
+  protected readonly admission: TokenAdmission;
+  protected readonly log: (message: string) => void;
+  protected abstract readonly reach: Reach;
   readonly #sinks = new Map<RequestId, Sink>();
   readonly #pins = new Map<PinId, PinListener>();
   readonly #listeners: ((account: RequestAccount) => void)[] = [];
@@ -60,24 +76,50 @@ export class Conducting {
   #closing = false;
   #drained: (() => void) | undefined;
 
-  constructor(options: ConductingOptions) {
-    this.#options = options;
+  constructor({ placement, admission, log }: ConductingOptions) {
+    this.placement = placement;
+    this.admission = admission;
+    this.log = log;
   }
 
+  abstract instances(): readonly InstanceSnapshot[];
+
+  abstract roles(): readonly InstanceRole[];
+
+  abstract switchRole(instance: InstanceIndex, role: InstanceRole): string | undefined;
+
+  /** What keeps it from serving, but for draining; undefined: nothing. */
+  protected abstract hindrance(): Unready | undefined;
+
+  /** An instance has another role from now on. */
+  protected abstract onRole(instance: InstanceIndex, role: InstanceRole): void;
+
   /** Takes requests from now on. */
-  begin(conductor: Conductor<GenerationRequest>): void {
+  protected begin(conductor: Conductor<GenerationRequest>): void {
     this.#conductor = conductor;
   }
 
-  get begun(): boolean {
+  protected get begun(): boolean {
     return this.#conductor !== undefined;
   }
 
-  get draining(): boolean {
-    return this.#draining;
+  readiness(): Readiness {
+    if (this.#draining) return { kind: 'draining', message: 'running requests finish, new ones are refused' };
+    return this.hindrance() ?? { kind: 'ready' };
   }
 
+  snapshot(): InstanceSnapshot {
+    return { ...sumOf(this.instances()), ready: this.readiness().kind === 'ready' };
+  }
+
+  /** Whoever is out of reach for a moment will be told; where nobody is there that could serve, nothing is begun. */
   submit(request: GenerationRequest, sink: Sink): void {
+    const hindrance = this.hindrance();
+    if (hindrance !== undefined && hindrance.kind !== 'unreachable') {
+      const message = `Cannot admit request: ${hindrance.message}: /ready tells when it can`;
+      sink({ kind: 'failed', code: 'NOT_READY', message, retryAfterMs });
+      return;
+    }
     this.#sinks.set(request.id, sink);
     this.#accounts.submitted(nowUs(), request);
     this.feed({ kind: 'submit', request });
@@ -128,17 +170,17 @@ export class Conducting {
   }
 
   /** Nothing is waited for any more. */
-  close(): void {
+  protected endWaiting(): void {
     this.#closing = true;
     this.#alarm.set(Number.POSITIVE_INFINITY);
   }
 
   /** What one turn of an instance's loop brought. */
-  hear(
+  protected hear(
     instance: InstanceIndex,
     { events, prefilled, letGo, pins, journals, blocks }: Omit<EventsMessage, 'kind' | 'snapshot' | 'steps'>,
   ): void {
-    const { placement, admission } = this.#options;
+    const { placement, admission } = this;
     for (const journal of journals) this.feed({ kind: 'journal', instance, journal });
     if (blocks !== undefined) this.feed({ kind: 'snapshot', instance, snapshot: blocks });
     for (const [id, event] of events) {
@@ -156,12 +198,12 @@ export class Conducting {
   }
 
   /** Before what came of them. */
-  hearSteps(instance: InstanceIndex, steps: EventsMessage['steps']): void {
+  protected hearSteps(instance: InstanceIndex, steps: EventsMessage['steps']): void {
     for (const { rows, ...step } of steps)
       for (const [id, from, count] of rows) this.#accounts.ran(id, { ...step, instance, from, rows: count });
   }
 
-  feed(event: ConductorEvent): void {
+  protected feed(event: ConductorEvent): void {
     if (this.#conductor === undefined) return;
     this.#carrying++;
     for (const effect of this.#conductor.step(nowUs(), event)) this.#carryOut(effect);
@@ -173,7 +215,7 @@ export class Conducting {
   }
 
   #carryOut(effect: ConductorEffect): void {
-    const { reach, placement, admission, log } = this.#options;
+    const { reach, placement, admission, log } = this;
     this.#accounts.hear(nowUs(), effect);
     switch (effect.kind) {
       case 'emit':
@@ -201,7 +243,7 @@ export class Conducting {
         this.#tellPin(effect);
         break;
       case 'roleSwitched':
-        this.#options.onRole(effect.instance, effect.role);
+        this.onRole(effect.instance, effect.role);
         break;
       case 'drained':
         this.#drained?.();
@@ -224,7 +266,7 @@ export class Conducting {
       sink?.(event);
     } catch (error) {
       // One request's trouble must not end those that are heard after it.
-      this.#options.log(
+      this.log(
         `Request ${id}: its events cannot be taken: ${error instanceof Error ? error.stack : String(error)}`,
       );
       this.cancel(id);

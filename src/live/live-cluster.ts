@@ -5,18 +5,7 @@ import { Conductor, type InstanceRole } from '../cluster/conductor.ts';
 import type { AdmissionSettings } from '../cluster/length-admission.ts';
 import type { InstanceIndex } from '../cluster/messages.ts';
 import type { PlacerConfig } from '../cluster/placer.ts';
-import type {
-  ClusterPort,
-  GenerationEvent,
-  GenerationRequest,
-  InferencePort,
-  InstanceSnapshot,
-  PinId,
-  PinListener,
-  PinOrder,
-  RequestAccount,
-  RequestId,
-} from '../cluster/ports.ts';
+import type { GenerationRequest, InstanceSnapshot } from '../cluster/ports.ts';
 import { sizeOf } from '../cluster/request-size.ts';
 import { TokenAdmission } from '../cluster/token-admission.ts';
 import { batchLimits } from '../cluster/token-limits.ts';
@@ -29,14 +18,7 @@ import { InstanceThread } from './instance-thread.ts';
 import { type BureauSettings, LendingBureau } from './lending-bureau.ts';
 import { portsBetween } from './ports-between.ts';
 import type { EventsMessage, InstanceDescription, InstanceThreadData, ReadyMessage } from './protocol.ts';
-import { canServe, nothingYet, sumOf, whenGone } from './snapshots.ts';
-
-const stillLoading: GenerationEvent = {
-  kind: 'failed',
-  code: 'NOT_READY',
-  message: 'Cannot admit request: the model is still loading: /ready tells when it is there',
-  retryAfterMs: 1000,
-};
+import { canServe, nothingYet, whenGone } from './snapshots.ts';
 
 export interface LiveClusterOptions {
   /** Module that the threads run: it makes an instance and starts an InstanceLoop. */
@@ -75,7 +57,7 @@ interface Member {
 }
 
 /** The first instance loads the model; the others start when it has, over the same weights where threads can share them. */
-export class LiveCluster implements InferencePort, ClusterPort {
+export class LiveCluster extends Conducting {
   readonly #options: LiveClusterOptions;
   readonly #hashKey: Uint32Array;
   readonly #tcp: InstanceThreadData<unknown>['tcp'];
@@ -89,8 +71,6 @@ export class LiveCluster implements InferencePort, ClusterPort {
   readonly #gone = new Set<InstanceIndex>();
   readonly #ready: Promise<readonly InstanceDescription[]>;
   readonly #ended: Promise<void>;
-  readonly #placement: TokenPlacement;
-  readonly #admission: TokenAdmission;
   #transfers: TokenTransfers | undefined;
   /** (instances) */
   readonly #roles: InstanceRole[];
@@ -100,22 +80,20 @@ export class LiveCluster implements InferencePort, ClusterPort {
   #ports: readonly (readonly (MessagePort | undefined)[])[];
   readonly #bureau: LendingBureau | undefined;
   #over: () => void = () => {};
-  readonly #conducting: Conducting;
+  protected readonly reach = this.#reach();
   #closing = false;
 
   constructor(options: LiveClusterOptions) {
+    const hashKey = options.hashKey ?? webcrypto.getRandomValues(new Uint32Array(4));
+    super({
+      placement: new TokenPlacement(hashKey),
+      admission: new TokenAdmission(options.admission, options.instances.length, batchLimits),
+      log: options.log,
+    });
     this.#options = options;
-    this.#hashKey = options.hashKey ?? webcrypto.getRandomValues(new Uint32Array(4));
+    this.#hashKey = hashKey;
     // Nobody outside this process has the token.
     this.#tcp = options.transport === 'tcp' ? { host: '127.0.0.1', token: webcrypto.randomUUID() } : undefined;
-    this.#placement = new TokenPlacement(this.#hashKey);
-    this.#admission = new TokenAdmission(options.admission, options.instances.length, batchLimits);
-    const { log } = options;
-    const learned = { placement: this.#placement, admission: this.#admission };
-    const onRole = (instance: InstanceIndex, role: InstanceRole): void => {
-      this.#roles[instance] = role;
-    };
-    this.#conducting = new Conducting({ reach: this.#reach(), ...learned, onRole, log });
     this.#roles = options.instances.map(({ role }) => role);
     this.#handsOver = options.admission.roleSwitch !== undefined || this.#roles.includes('decode');
     this.#ports = portsBetween(options.instances.length);
@@ -140,40 +118,11 @@ export class LiveCluster implements InferencePort, ClusterPort {
     return this.#ended;
   }
 
-  submit(request: GenerationRequest, sink: (event: GenerationEvent) => void): void {
-    if (this.#conducting.begun) this.#conducting.submit(request, sink);
-    else sink(stillLoading);
-  }
-
-  overload(ahead: number): Extract<GenerationEvent, { kind: 'failed' }> | undefined {
-    return this.#conducting.overload(ahead);
-  }
-
-  cancel(id: RequestId): void {
-    this.#conducting.cancel(id);
-  }
-
-  onEnded(listener: (account: RequestAccount) => void): void {
-    this.#conducting.onEnded(listener);
-  }
-
-  account(id: RequestId): RequestAccount | undefined {
-    return this.#conducting.account(id);
-  }
-
-  pin(order: PinOrder, told: PinListener): void {
-    this.#conducting.pin(order, told);
-  }
-
-  unpin(id: PinId): void {
-    this.#conducting.unpin(id);
-  }
-
   switchRole(instance: InstanceIndex, role: InstanceRole): string | undefined {
     if (this.#roles[instance] === role) return undefined;
     if (!this.#handsOver)
       return 'instances of this server hand no prompts over: start it with some that prefill and some that decode, or with --role-switch';
-    this.#conducting.feed({ kind: 'switchRole', instance, role });
+    this.feed({ kind: 'switchRole', instance, role });
     return this.#roles[instance] === role ? undefined : 'nobody would be left to prefill, or nobody to decode';
   }
 
@@ -181,26 +130,27 @@ export class LiveCluster implements InferencePort, ClusterPort {
     return this.#roles;
   }
 
-  snapshot(): InstanceSnapshot {
-    const sum = sumOf(this.instances());
-    return { ...sum, ready: this.#serves() && this.#conducting.begun && !this.#conducting.draining };
-  }
-
   instances(): readonly InstanceSnapshot[] {
     return this.#options.instances.map((_, i) => this.#members[i]?.snapshot ?? nothingYet);
-  }
-
-  drain(): Promise<void> {
-    return this.#conducting.drain();
   }
 
   /** Ends all threads; requests under way fail. */
   async close(): Promise<void> {
     this.#closing = true;
     for (const timer of this.#timers) clearTimeout(timer);
-    this.#conducting.close();
+    this.endWaiting();
     await Promise.all(this.#members.map(({ thread }) => thread.close()));
     this.#bureau?.close();
+  }
+
+  protected hindrance(): ReturnType<Conducting['hindrance']> {
+    if (!this.begun) return { kind: 'starting', message: 'the model is still loading' };
+    if (this.#serves()) return undefined;
+    return { kind: 'incomplete', message: `${this.#gone.size} of ${this.#roles.length} instances are gone` };
+  }
+
+  protected onRole(instance: InstanceIndex, role: InstanceRole): void {
+    this.#roles[instance] = role;
   }
 
   async #start(): Promise<readonly InstanceDescription[]> {
@@ -208,25 +158,25 @@ export class LiveCluster implements InferencePort, ClusterPort {
     const loaded = first.shared && { model: first.shared, root: first.root };
     const rest = this.#options.instances.slice(1).map((_, i) => this.#startOne(i + 1, loaded));
     const messages = [first, ...(await Promise.all(rest))];
-    this.#placement.begin(
+    this.placement.begin(
       first.root,
       messages.map(({ description }) => description.threads),
       this.#transfersBetween(messages)?.config,
     );
     for (const [i, { description }] of messages.entries())
-      this.#admission.joined(i, description.capacityTokens, description.contextTokens);
+      this.admission.joined(i, description.capacityTokens, description.contextTokens);
     const conductor = new Conductor<GenerationRequest>({
       instances: messages.map(({ description: { capacityTokens } }, i) => ({ capacityTokens, role: this.#roles[i] })),
       queueMax: this.#options.queueMax,
       roleSwitch: this.#options.admission.roleSwitch,
       size: sizeOf,
       retries: { triesMax, progressOf: (request) => new TokenProgress(request) },
-      placement: { ...this.#placement.config, kind: this.#options.placement ?? 'cache-aware' },
-      admission: this.#admission.config(this.#placement.prefills),
+      placement: { ...this.placement.config, kind: this.#options.placement ?? 'cache-aware' },
+      admission: this.admission.config(this.placement.prefills),
       jobs: { isJob: ({ batch }) => batch === true, memoryShare: batchLimits.background.memoryShare },
       explains: true,
     });
-    this.#conducting.begin(conductor);
+    this.begin(conductor);
     // What it had on SSD, nobody has heard of yet.
     for (const [i, { description }] of messages.entries())
       if ((description.tiers?.found ?? 0) > 0) this.#member(i).thread.send({ kind: 'tellBlocks' });
@@ -273,10 +223,10 @@ export class LiveCluster implements InferencePort, ClusterPort {
 
   #startLater(index: InstanceIndex): void {
     const delayMs = this.#backoffs[index].next(performance.now() - this.#member(index).startedMs);
-    this.#options.log(`Instance ${index} is gone: it is started anew in ${delayMs / 1000} s`);
+    this.log(`Instance ${index} is gone: it is started anew in ${delayMs / 1000} s`);
     const timer = setTimeout(() => {
       this.#timers.delete(timer);
-      this.#startAnew(index).catch((error: Error) => this.#options.log(error.message));
+      this.#startAnew(index).catch((error: Error) => this.log(error.message));
     }, delayMs);
     this.#timers.add(timer);
   }
@@ -290,9 +240,9 @@ export class LiveCluster implements InferencePort, ClusterPort {
     const member = this.#member(index);
     member.snapshot = message.snapshot;
     this.#gone.delete(index);
-    this.#admission.joined(index, capacityTokens, contextTokens);
-    this.#conducting.feed({ kind: 'instanceJoined', instance: index, life: member.life, capacityTokens });
-    this.#options.log(`Instance ${index} serves again`);
+    this.admission.joined(index, capacityTokens, contextTokens);
+    this.feed({ kind: 'instanceJoined', instance: index, life: member.life, capacityTokens });
+    this.log(`Instance ${index} serves again`);
   }
 
   /** Those that are there reach the new thread over new ports. */
@@ -308,10 +258,10 @@ export class LiveCluster implements InferencePort, ClusterPort {
 
   #hear(instance: InstanceIndex, message: EventsMessage): void {
     this.#member(instance).snapshot = message.snapshot;
-    this.#admission.told(instance, message.snapshot);
-    this.#conducting.hearSteps(instance, message.steps);
+    this.admission.told(instance, message.snapshot);
+    this.hearSteps(instance, message.steps);
     this.#transfers?.told(instance, message.snapshot);
-    this.#conducting.hear(instance, message);
+    this.hear(instance, message);
   }
 
   #reach(): Reach {
@@ -336,10 +286,10 @@ export class LiveCluster implements InferencePort, ClusterPort {
     const member = this.#member(instance);
     member.snapshot = whenGone(member.snapshot);
     this.#bureau?.lost(instance);
-    this.#conducting.feed({ kind: 'instanceLost', instance });
-    if (this.#options.restarts === true && this.#conducting.begun && !this.#closing) this.#startLater(instance);
-    else if (!this.#serves() || !this.#conducting.begun) this.#over();
-    else if (!this.#closing) this.#options.log(`Instance ${instance} is gone: the others go on`);
+    this.feed({ kind: 'instanceLost', instance });
+    if (this.#options.restarts === true && this.begun && !this.#closing) this.#startLater(instance);
+    else if (!this.#serves() || !this.begun) this.#over();
+    else if (!this.#closing) this.log(`Instance ${instance} is gone: the others go on`);
   }
 
   #serves(): boolean {

@@ -31,6 +31,13 @@ export function canServe(roles: readonly InstanceRole[]): boolean {
   return roles.includes('mixed') || (roles.includes('prefill') && roles.includes('decode'));
 }
 
+/** `2 prefill, 1 decode`, in a few words. */
+export function countsOf(roles: readonly InstanceRole[]): string {
+  const counts = new Map<InstanceRole, number>();
+  for (const role of roles) counts.set(role, (counts.get(role) ?? 0) + 1);
+  return [...counts].map(([role, count]) => `${count} ${role}`).join(', ');
+}
+
 /** Counts of all, those that are gone included; ready while one is. */
 export function sumOf(snapshots: readonly InstanceSnapshot[]): InstanceSnapshot {
   return snapshots.reduce(

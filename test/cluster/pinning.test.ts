@@ -83,11 +83,12 @@ describe('a pinned prefix', () => {
     expect(w.instance.snapshot().pages.used).toBe(0);
   });
 
-  it('is refused with figures where pins would hold too much, or it is no block long', () => {
+  it('is refused with figures where pins would hold too much, now or ever, or it is no block long', () => {
     const w = world();
     w.tell(pinOf('a'));
     w.tell(pinOf('b', promptOf(2, 64)));
     w.tell(pinOf('c', promptOf(3, 31)));
+    w.tell(pinOf('d', promptOf(4, 200)));
     expect(w.pins).toEqual([
       [
         'b',
@@ -105,6 +106,14 @@ describe('a pinned prefix', () => {
           message: 'Cannot pin a prefix: it is shorter than a block: 31 tokens, 32 are one',
         },
       ],
+      [
+        'd',
+        {
+          kind: 'refused',
+          why: 'length',
+          message: 'Cannot pin a prefix: it is longer than what may be pinned: 200 tokens, 160 may be',
+        },
+      ],
     ]);
     // What requests may be is shorter by what pins may hold.
     expect(w.instance.capacityTokens).toBe(15 * 32);
@@ -114,7 +123,7 @@ describe('a pinned prefix', () => {
     const w = new World({ pages: 40 });
     w.tell(pinOf('a'));
     const message = 'Cannot pin a prefix: no memory is set aside for that: --pin-memory says how much';
-    expect(w.pins).toEqual([['a', { kind: 'refused', why: 'memory', message }]]);
+    expect(w.pins).toEqual([['a', { kind: 'refused', why: 'length', message }]]);
   });
 });
 
@@ -138,6 +147,21 @@ describe('the conductor', () => {
     expect(c.step(1, { kind: 'unpin', id: 'a' })).toEqual([{ kind: 'unpin', instance: 0, id: 'a' }]);
     expect(told(c, 0, 'a', { kind: 'unpinned' })).toHaveLength(1);
     expect(c.step(1, { kind: 'unpin', id: 'a' })).toMatchObject([{ kind: 'ignored' }]);
+  });
+
+  it('asks the next instance where one has not the memory, and says at last whether there may be some later', () => {
+    const c = make();
+    const refused = (why: 'length' | 'memory'): PinState => ({ kind: 'refused', why, message: why });
+    c.step(0, pinOf('a'));
+    expect(told(c, 0, 'a', refused('memory'))).toEqual([{ ...pinOf('a'), instance: 1 }]);
+    expect(told(c, 1, 'a', refused('length'))).toEqual([
+      { kind: 'pinTold', id: 'a', instance: 1, state: refused('memory') },
+    ]);
+    c.step(1, pinOf('b'));
+    c.step(1, { kind: 'instanceLost', instance: 1 });
+    expect(told(c, 0, 'b', refused('length'))).toEqual([
+      { kind: 'pinTold', id: 'b', instance: 0, state: refused('length') },
+    ]);
   });
 
   it('takes back what it does not know, and tells what is lost with an instance', () => {

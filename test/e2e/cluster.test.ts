@@ -46,6 +46,9 @@ if (!natsInstalled && process.env.CI === undefined) {
         body: JSON.stringify({ model, prompt: 'Hi' }),
       });
       expect(early.status).toBe(503);
+      const unready = await fetch(`${one.url}/ready`);
+      expect(unready.status).toBe(503);
+      expect(await unready.json()).toEqual({ status: 'incomplete', message: 'no instance of the cluster is there' });
       expect(await early.json()).toMatchObject({ error: { code: 'not_ready' } });
       const server = one;
       [two] = await Promise.all([gateway(), instance('--name', 'a'), instance('--name', 'b')]);
@@ -71,8 +74,13 @@ if (!natsInstalled && process.env.CI === undefined) {
       if (one === undefined) throw new Error('no gateway');
       const under = streams(one);
       await Promise.all(under.map(({ begun }) => begun));
+      const server = one;
+      const ready = async () => (await fetch(`${server.url}/ready`)).json();
+      expect(await ready()).toEqual({ status: 'ready' });
       await nats.kill();
+      await until(async () => ((await ready()) as { status: string }).status === 'unreachable');
       await nats.start();
+      await until(async () => ((await ready()) as { status: string }).status === 'ready');
       expect(await answers(under)).toEqual(expected);
       expect(await answers(streams(one))).toEqual(expected);
     });

@@ -93,12 +93,12 @@ describe('/v1/contexts', () => {
         [400, 'prompt'],
         [400, 'prompt'],
         [400, 'forever'],
+        [400, 'prompt'],
       ],
-      [429, null],
     ]);
     expect(wrong.at(-1)?.body).toMatchObject({
       error: {
-        message: expect.stringMatching(/^Cannot pin a prefix: too much is pinned: 0 blocks and 15 more, \d+ may be$/),
+        message: expect.stringMatching(/^Cannot pin a prefix: it is longer than what may be pinned: \d+ tokens, \d+ may be$/),
       },
     });
   });

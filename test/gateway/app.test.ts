@@ -274,8 +274,10 @@ describe('information', () => {
     expect((await app.request('/v1/models/bytes')).status).toBe(200);
     expect((await app.request('/v1/models/other')).status).toBe(404);
     expect((await app.request('/ready')).status).toBe(200);
-    port.ready = false;
-    expect((await app.request('/ready')).status).toBe(503);
+    port.unready = { kind: 'unreachable', message: 'the NATS server is out of reach' };
+    const unready = await app.request('/ready');
+    expect(unready.status).toBe(503);
+    expect(await unready.json()).toEqual({ status: 'unreachable', message: 'the NATS server is out of reach' });
     const metrics = await (await app.request('/metrics')).text();
     expect(metrics).toMatch(/kvasir_kv_pages_used 40/);
     expect(metrics).toMatch(/kvasir_ttft_seconds_count 1/);

@@ -38,6 +38,10 @@ class HeldPort implements InferencePort {
     return this.#snapshots.instances();
   }
 
+  readiness() {
+    return this.#snapshots.readiness();
+  }
+
   snapshot() {
     return this.#snapshots.snapshot();
   }

@@ -4,6 +4,7 @@ import type {
   GenerationRequest,
   InferencePort,
   InstanceSnapshot,
+  Readiness,
   TokenLogprobs,
 } from '../../src/cluster/ports.ts';
 
@@ -22,7 +23,7 @@ export function scriptedLogprobs(tokens: readonly number[], width: number): Toke
 export class ScriptedPort implements InferencePort {
   readonly requests: GenerationRequest[] = [];
   readonly cancelled: string[] = [];
-  ready = true;
+  unready: Exclude<Readiness, { readonly kind: 'ready' }> | undefined;
   readonly #script: Script;
   readonly #live = new Set<string>();
 
@@ -52,9 +53,13 @@ export class ScriptedPort implements InferencePort {
     return [this.snapshot()];
   }
 
+  readiness(): Readiness {
+    return this.unready ?? { kind: 'ready' };
+  }
+
   snapshot(): InstanceSnapshot {
     return {
-      ready: this.ready,
+      ready: this.unready === undefined,
       waiting: 0,
       running: this.#live.size,
       pages: { total: 100, used: 40, cached: 10, free: 50 },
