@@ -64,6 +64,6 @@ describe('instances on worker threads', () => {
     );
     await answerOf(cluster, liveRequest('deadly 2', [1, 2, 3], 4));
     await cluster.ended;
-    expect((await answerOf(cluster, liveRequest('late', [1, 2, 3], 4))).end).toMatchObject({ code: 'ENGINE_FAILED' });
+    expect((await answerOf(cluster, liveRequest('late', [1, 2, 3], 4))).end).toMatchObject({ code: 'NOT_READY' });
   });
 });
