@@ -266,9 +266,7 @@ export abstract class Conducting implements InferencePort, ClusterPort {
       sink?.(event);
     } catch (error) {
       // One request's trouble must not end those that are heard after it.
-      this.log(
-        `Request ${id}: its events cannot be taken: ${error instanceof Error ? error.stack : String(error)}`,
-      );
+      this.log(`Request ${id}: its events cannot be taken: ${error instanceof Error ? error.stack : String(error)}`);
       this.cancel(id);
     }
   }
