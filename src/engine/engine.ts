@@ -1,7 +1,9 @@
 // The engine: a loaded model's program over one pool of KV pages.
 import type { LayerRef } from '../graph/program.ts';
-import type { Backend, KvPoolHandle, ProgramHandle, StepOutcome } from '../kernel/backend.ts';
+import type { LayerSpan } from '../graph/slice.ts';
+import type { Backend, KvPoolHandle, ProgramBindings, ProgramHandle, StepOutcome } from '../kernel/backend.ts';
 import type { Step } from '../util/step.ts';
+import { LayerSlice } from './layer-slice.ts';
 import type { LoadedModel } from './load-model.ts';
 
 export interface EngineOptions {
@@ -22,6 +24,7 @@ export class Engine {
   /** Pages of the pool. */
   readonly pages: number;
   readonly #backend: Backend;
+  readonly #bindings: ProgramBindings;
   readonly #program: ProgramHandle;
   /** The pages. */
   readonly pool: KvPoolHandle;
@@ -46,14 +49,19 @@ export class Engine {
     this.#backend = backend;
     this.pool = backend.createKvPool({ pages, kvHeads, headDim, type });
     const { linears, vectors, context } = model;
-    const bindings = { linears, vectors, tokensMax, logitRowsMax, contextMax: context };
+    this.#bindings = { linears, vectors, tokensMax, logitRowsMax, contextMax: context };
     this.layers = model.compiled.program.ops.flatMap((op) => (op.kind === 'qkv' ? [op.layer] : []));
-    this.#program = backend.createProgram(model.compiled.program, bindings);
+    this.#program = backend.createProgram(model.compiled.program, this.#bindings);
   }
 
   /** One step, synchronously. @param abort a value other than 0 ends it between two ops as `aborted` */
   run(step: Step, abort: Int32Array): StepOutcome {
     return this.#backend.run(this.#program, this.pool, step, abort);
+  }
+
+  /** Some of the layers over the same pages, as a program of its own: for whoever runs them to free. */
+  slice(span: LayerSpan): LayerSlice {
+    return new LayerSlice(this.#backend, this.pool, this.model, span, this.#bindings);
   }
 
   /** (rows, vocabulary) logits of the last step, in the order of its `logitRows`: a copy. */

@@ -1,0 +1,139 @@
+// Ranges of a program's layers as programs of their own: what one range leaves in a buffer is what the next one begins with.
+import { opReads, opWrites } from './plan.ts';
+import type { BufferId, BufferSpec, Op, Program } from './program.ts';
+
+/** Layers are numbered in the order of computation; `to` is the first that is not run. */
+export interface LayerSpan {
+  readonly from: number;
+  readonly to: number;
+}
+
+export interface ProgramSlice {
+  readonly program: Program;
+  /** f32 rows of the tokens, to be filled before a step; undefined: it begins with the tokens themselves. */
+  readonly input: BufferId | undefined;
+  /** f32 rows that a step leaves for the next range; undefined: it ends with the logits. */
+  readonly output: BufferId | undefined;
+}
+
+/** Between two ops, or inside one that adds before it norms. */
+interface Cut {
+  readonly before: number;
+  readonly splits: boolean;
+  readonly carried: BufferId;
+}
+
+/** Linears and vectors keep their ids; layers that are ready are counted from the slice's first. @throws Error for layers that the program has not, or cannot be cut at */
+export function sliceProgram(program: Program, { from, to }: LayerSpan): ProgramSlice {
+  const layers = program.ops.filter(({ kind }) => kind === 'qkv').length;
+  if (!(from >= 0 && from < to && to <= layers))
+    throw new RangeError(`Cannot slice the program: it has ${layers} layers: ${from} to ${to}`);
+  const [begin, end] = [from, to].map((layer) => (layer % layers === 0 ? undefined : cutBefore(program, layer)));
+  const ops = program.ops.slice(begin?.before ?? 0, end?.before ?? program.ops.length);
+  const first = ops[0];
+  // What is added comes before the cut, and the norm of the sum behind it.
+  if (begin?.splits === true && first?.kind === 'norm') ops[0] = { ...first, x: begin.carried, residual: undefined };
+  if (end?.splits === true) ops.push(additionOf(program.ops[end.before]));
+  return compacted(program, ops, begin?.carried, end?.carried);
+}
+
+/** Where the least is carried into a layer; the last of such places. */
+function cutBefore(program: Program, layer: number): Cut {
+  const { ops, buffers } = program;
+  const calls = ops.flatMap(({ kind }, index) => (kind === 'qkv' ? [index] : []));
+  const live = liveBefore(program);
+  let best: Cut | undefined;
+  for (let before = calls[layer - 1] + 1; before <= calls[layer]; before++) {
+    const op = ops[before];
+    for (const splits of op.kind === 'norm' && op.residual !== undefined ? [false, true] : [false]) {
+      const carried = [...live[before]].filter(
+        (id) => !(splits && op.kind === 'norm' && id === op.x && live[before + 1]?.has(id) !== true),
+      );
+      const [only] = carried;
+      if (only === undefined || carried.length > 1 || !isPlain(buffers[only])) continue;
+      if (best === undefined || buffers[only].columns <= buffers[best.carried].columns)
+        best = { before, splits, carried: only };
+    }
+  }
+  if (best === undefined)
+    throw new Error(`Cannot slice the program: more than one buffer is carried into layer ${layer}`);
+  return best;
+}
+
+function isPlain({ kind, rows }: BufferSpec): boolean {
+  return kind === 'f32' && rows === 'token';
+}
+
+/** (ops): buffers whose content an op or a later one reads. */
+function liveBefore({ ops, logits }: Program): readonly ReadonlySet<BufferId>[] {
+  const live = new Set<BufferId>(logits === undefined ? [] : [logits]);
+  const before: ReadonlySet<BufferId>[] = [];
+  for (let index = ops.length - 1; index >= 0; index--) {
+    for (const id of opWrites(ops[index])) live.delete(id);
+    for (const id of opReads(ops[index])) live.add(id);
+    before[index] = new Set(live);
+  }
+  return before;
+}
+
+function additionOf(op: Op | undefined): Op {
+  if (op?.kind !== 'norm' || op.residual === undefined)
+    throw new Error('Cannot slice the program: nothing is added there');
+  return { kind: 'add', x: op.x, residual: op.residual };
+}
+
+/** The program of these ops: buffers that none of them touches are left out. */
+function compacted(
+  program: Program,
+  ops: readonly Op[],
+  input: BufferId | undefined,
+  output: BufferId | undefined,
+): ProgramSlice {
+  const ids = new Map<BufferId, BufferId>();
+  const buffers: BufferSpec[] = [];
+  const rename = (id: BufferId): BufferId => {
+    const known = ids.get(id);
+    if (known !== undefined) return known;
+    const next = buffers.push(program.buffers[id]) - 1;
+    ids.set(id, next);
+    return next;
+  };
+  let ready = 0;
+  const renamed = ops.map((op) => (op.kind === 'layerReady' ? { ...op, layers: ++ready } : withBuffers(op, rename)));
+  const named = (id: BufferId | undefined) => (id === undefined ? undefined : rename(id));
+  const logits = output === undefined ? named(program.logits) : undefined;
+  return { program: { ...program, buffers, ops: renamed, logits }, input: named(input), output: named(output) };
+}
+
+/** The same op over renamed buffers. */
+function withBuffers(op: Op, rename: (id: BufferId) => BufferId): Op {
+  switch (op.kind) {
+    case 'embed':
+      return { ...op, out: rename(op.out) };
+    case 'norm': {
+      const residual = op.residual === undefined ? undefined : rename(op.residual);
+      return { ...op, x: rename(op.x), residual, out: rename(op.out) };
+    }
+    case 'linear':
+    case 'glu':
+    case 'activate':
+    case 'convert':
+    case 'gather':
+    case 'qkv':
+      return { ...op, x: rename(op.x), out: rename(op.out) };
+    case 'add':
+      return { ...op, x: rename(op.x), residual: rename(op.residual) };
+    case 'softcap':
+      return { ...op, x: rename(op.x) };
+    case 'layerReady':
+      return op;
+    case 'attention': {
+      const stats = op.stats && { max: rename(op.stats.max), sum: rename(op.stats.sum) };
+      return { ...op, q: rename(op.q), stats, out: rename(op.out) };
+    }
+    case 'merge': {
+      const parts = op.parts.map(({ o, max, sum }) => ({ o: rename(o), max: rename(max), sum: rename(sum) }));
+      return { ...op, parts, out: rename(op.out) };
+    }
+  }
+}
