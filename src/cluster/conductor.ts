@@ -1,7 +1,7 @@
 // The conductor machine: answers at once whether a request is taken, passes it to an instance, and follows it to its end.
 
 import type { RoleSwitchLimits } from '../policy/roles/role-switch.ts';
-import { overloaded, Throughput, tooLong } from './admission.ts';
+import { overloaded, Throughput } from './admission.ts';
 import type { BatchJobsConfig } from './batch-jobs.ts';
 import { Dispatch, type InstanceRole } from './dispatch.ts';
 import type { ConductorEffect } from './effects.ts';
@@ -202,10 +202,9 @@ export class Conductor<Request extends { readonly id: RequestId }> {
 
   #refuse(nowUs: number, proposal: Proposal): Refusal | undefined {
     if (this.#draining) return failure('SHUTTING_DOWN', 'Cannot admit request: the server is shutting down');
-    const capacityTokens = this.#dispatch.proposals.capacityOf(proposal);
-    if (capacityTokens === undefined)
-      return failure('ENGINE_FAILED', 'Cannot admit request: no instance is left to serve it');
-    return tooLong(proposal.size, capacityTokens) ?? this.overload(nowUs, 0);
+    const unfit = this.#dispatch.proposals.unfit(proposal);
+    if (unfit === 'nobody') return failure('ENGINE_FAILED', 'Cannot admit request: no instance is left to serve it');
+    return unfit ?? this.overload(nowUs, 0);
   }
 
   #cancel(id: RequestId): void {

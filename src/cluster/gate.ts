@@ -119,15 +119,16 @@ export class Gate<Request> {
     return this.#pool.at(nowUs, nowUs, Number.POSITIVE_INFINITY).demand(this.#slo.tbtUs);
   }
 
-  /** Where a prompt is short enough to be computed where it decodes. @param cachedTokens of the prompt, by instance */
+  /** Where a prompt is short enough to be computed where it decodes. @param cachedTokens of the prompt, by instance @param holds undefined: all could */
   chooseInline(
     nowUs: number,
     request: Request,
     promptTokens: number,
     cachedTokens: (instance: InstanceIndex) => number,
+    holds?: (instance: InstanceIndex) => boolean,
   ): InlineChoice | undefined {
     if (this.#inline === undefined) return undefined;
-    return this.#inline.choose(nowUs, { promptTokens, tbtUs: this.#tbtUsOf(request) }, cachedTokens);
+    return this.#inline.choose(nowUs, { promptTokens, tbtUs: this.#tbtUsOf(request), holds }, cachedTokens);
   }
 
   /** So many tokens are to be computed where they decode, */
@@ -144,11 +145,19 @@ export class Gate<Request> {
     return this.#config?.slo(request, 1)?.tbtUs ?? Number.POSITIVE_INFINITY;
   }
 
-  /** Who decodes what is prefilled elsewhere, by `atUs` or so; undefined when none is left. */
-  choose(nowUs: number, promptTokens: number, atUs: number): InstanceIndex | undefined {
-    if (!this.#predicts) return this.#pool.choose(promptTokens);
+  /**
+   * Who decodes what is prefilled elsewhere, by `atUs` or so; undefined when none is left.
+   * @param holds which instances could hold the request; undefined: all could
+   */
+  choose(
+    nowUs: number,
+    promptTokens: number,
+    atUs: number,
+    holds?: (instance: InstanceIndex) => boolean,
+  ): InstanceIndex | undefined {
+    if (!this.#predicts) return this.#pool.choose(promptTokens, holds);
     const joinsUs = nowUs + this.#joinsAfterUs(atUs - nowUs);
-    return this.#forecast.at(nowUs, joinsUs).chooseCounted(promptTokens);
+    return this.#forecast.at(nowUs, joinsUs).chooseCounted(promptTokens, holds);
   }
 
   get #predicts(): boolean {

@@ -1,11 +1,13 @@
 // Where a request would go, and what it would meet there: looking changes nothing.
 
 import { nothingFetched, type PlacementDecision } from '../policy/placement/placement.ts';
+import { tooLong } from './admission.ts';
 import type { BatchJobs } from './batch-jobs.ts';
 import type { Gate, Verdict } from './gate.ts';
 import type { InstanceIndex } from './messages.ts';
 import type { Placer } from './placer.ts';
-import { kvTokens, type RequestSize } from './request-size.ts';
+import type { Refusal } from './refusals.ts';
+import { kvTokens, promptOf, type RequestSize } from './request-size.ts';
 import type { Roles } from './roles.ts';
 import { legsOf, type Route } from './tries.ts';
 
@@ -49,6 +51,8 @@ interface Parts<Request> {
   readonly capacityTokens: (instance: InstanceIndex) => number;
 }
 
+type Holds = (instance: InstanceIndex, tokens: number) => boolean;
+
 export class Proposals<Request> {
   readonly #parts: Parts<Request>;
 
@@ -60,10 +64,14 @@ export class Proposals<Request> {
     const { jobs, placer, gate, roles } = this.#parts;
     const size = this.#parts.size(request);
     if (jobs.isJob(request)) return this.ofJob(nowUs, size, jobs.anyHeld);
-    const elsewhere = placer.choose(nowUs, request, size.promptTokens, this.#holders(size));
-    const inline = elsewhere && this.#inline(nowUs, request, size);
+    const holds = this.#holders(size);
+    const decodes = holds && ((i: InstanceIndex) => holds(i, kvTokens(size)));
+    const elsewhere = placer.choose(nowUs, request, size.promptTokens, holds && this.#computers(size, holds));
+    const inline = elsewhere && this.#inline(nowUs, request, size, decodes);
     const alone =
-      inline === undefined ? this.#route(nowUs, elsewhere, size) : { instance: inline.instance, decodeAt: undefined };
+      inline === undefined
+        ? this.#route(nowUs, elsewhere, size, decodes)
+        : { instance: inline.instance, decodeAt: undefined };
     const grouped = elsewhere && alone?.decodeAt !== undefined && placer.group(size.promptTokens, elsewhere);
     const { decision, route } = grouped ? together(grouped, alone) : { decision: inline ?? elsewhere, route: alone };
     const verdict =
@@ -79,13 +87,21 @@ export class Proposals<Request> {
     return { size, decision, route, verdict, workUs, inlineTokens: inline?.tokens ?? 0, job: false };
   }
 
-  /** Instances may differ in memory: whether one could hold the request; undefined where all could. */
-  #holders(size: RequestSize): ((instance: InstanceIndex) => boolean) | undefined {
+  /** Instances may differ in memory: whether one could hold so many tokens; undefined where all could hold the whole request. */
+  #holders(size: RequestSize): Holds | undefined {
     const { capacityTokens, instances } = this.#parts;
     const tokens = kvTokens(size);
-    const holds = (instance: InstanceIndex) => tokens <= capacityTokens(instance);
-    for (let i = 0; i < instances; i++) if (!holds(i)) return holds;
+    for (let i = 0; i < instances; i++)
+      if (tokens > capacityTokens(i)) return (instance, needed) => needed <= capacityTokens(instance);
     return undefined;
+  }
+
+  /** The output has to fit beside the prompt, unless one decodes it that could hold both. */
+  #computers(size: RequestSize, holds: Holds): (instance: InstanceIndex) => boolean {
+    const { roles } = this.#parts;
+    const apart = size.outputTokensMax > 1;
+    const isDecoded = !apart || roles.decoding.some((i) => holds(i, kvTokens(size)));
+    return (i) => (roles.of(i) === 'prefill' ? isDecoded && holds(i, size.promptTokens) : holds(i, kvTokens(size)));
   }
 
   /** @param waits others wait before it */
@@ -97,10 +113,15 @@ export class Proposals<Request> {
   }
 
   /** The prompt is short enough to be computed where it decodes. */
-  #inline(nowUs: number, request: Request, { promptTokens, outputTokensMax }: RequestSize): Inline | undefined {
+  #inline(
+    nowUs: number,
+    request: Request,
+    { promptTokens, outputTokensMax }: RequestSize,
+    holds: ((instance: InstanceIndex) => boolean) | undefined,
+  ): Inline | undefined {
     if (outputTokensMax <= 1) return undefined;
     const { gate, placer } = this.#parts;
-    const choice = gate.chooseInline(nowUs, request, promptTokens, (i) => placer.cachedTokens(i));
+    const choice = gate.chooseInline(nowUs, request, promptTokens, (i) => placer.cachedTokens(i), holds);
     if (choice === undefined) return undefined;
     return {
       ...nothingFetched,
@@ -112,10 +133,15 @@ export class Proposals<Request> {
     };
   }
 
-  /** What a request that goes there may hold; undefined where no instance is left. */
-  capacityOf({ route, job }: Proposal): number | undefined {
-    if (job) return this.#parts.jobs.largestTokens;
-    return route && Math.min(...legsOf(route).map((leg) => this.#parts.capacityTokens(leg)));
+  /** Why it could never be held where it would go; `nobody`: no instance is left. */
+  unfit({ route, job, size }: Proposal): Refusal | 'nobody' | undefined {
+    const { jobs, capacityTokens } = this.#parts;
+    const most = job ? jobs.largestTokens : route && capacityTokens(route.decodeAt ?? route.instance);
+    if (most === undefined) return 'nobody';
+    const refused = tooLong(size, most);
+    if (refused !== undefined || route?.decodeAt === undefined) return refused;
+    const computes = legsOf(route).filter((leg) => leg !== route.decodeAt);
+    return tooLong(promptOf(size), Math.min(...computes.map((leg) => capacityTokens(leg))));
   }
 
   /** One token of output comes with the prompt: nobody has to decode. */
@@ -123,13 +149,23 @@ export class Proposals<Request> {
     nowUs: number,
     decision: PlacementDecision | undefined,
     { promptTokens, outputTokensMax }: RequestSize,
+    holds: ((instance: InstanceIndex) => boolean) | undefined,
   ): Route | undefined {
     if (decision === undefined) return undefined;
     const { roles, gate } = this.#parts;
     const { instance, queueUs, transferUs, prefillUs } = decision;
     if (roles.of(instance) === 'mixed' || outputTokensMax <= 1) return { instance, decodeAt: undefined };
-    const decodeAt = gate.choose(nowUs, promptTokens, nowUs + queueUs + transferUs + prefillUs);
+    const atUs = nowUs + queueUs + transferUs + prefillUs;
+    const decodeAt = gate.choose(nowUs, promptTokens, atUs, holds) ?? this.#largest(roles.decoding);
     return decodeAt === undefined ? undefined : { instance, decodeAt };
+  }
+
+  /** Where nobody could hold a request it says what fits. */
+  #largest(instances: readonly InstanceIndex[]): InstanceIndex | undefined {
+    const { capacityTokens } = this.#parts;
+    let largest: InstanceIndex | undefined;
+    for (const i of instances) if (largest === undefined || capacityTokens(i) > capacityTokens(largest)) largest = i;
+    return largest;
   }
 }
 

@@ -10,6 +10,7 @@ import type { InstanceEvent, PrefixFetch } from './messages.ts';
 import type { Pinning } from './pinning.ts';
 import type { GenerationEvent, RequestId } from './ports.ts';
 import type { PrefixMoves } from './prefix-moves.ts';
+import { promptOf } from './request-size.ts';
 import type { Roster } from './roster.ts';
 import type { Stages } from './stages.ts';
 import type { Emit, Served, Work } from './work.ts';
@@ -61,7 +62,8 @@ export class Reception<Request extends { readonly id: RequestId }, S extends Ser
       return;
     }
     const accepted = roster.size;
-    const size = work.size(request);
+    const whole = work.size(request);
+    const size = decodeAt === undefined ? whole : promptOf(whole);
     // A bigger instance goes on with what was begun here: the prompt and a token more are to fit.
     const beginsHere = size.promptTokens < this.#owner.ownCapacityTokens();
     const refusal =

@@ -15,3 +15,8 @@ export function sizeOf(request: GenerationRequest): RequestSize {
 export function kvTokens({ promptTokens, outputTokensMax }: RequestSize): number {
   return promptTokens + Math.max(0, outputTokensMax - 1);
 }
+
+/** What an instance has of it that computes the prompt for another one. */
+export function promptOf({ promptTokens, outputTokensMax }: RequestSize): RequestSize {
+  return { promptTokens, outputTokensMax: Math.min(1, outputTokensMax) };
+}

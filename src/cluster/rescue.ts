@@ -1,5 +1,4 @@
 // What the conductor does about losses: instances that fall silent, tries that nobody has, requests that take too long.
-import { tooLong } from './admission.ts';
 import type { Dispatch } from './dispatch.ts';
 import type { ConductorEffect } from './effects.ts';
 import type { ConductorEvent, InstanceIndex } from './messages.ts';
@@ -184,16 +183,12 @@ export class Rescue<Request extends { readonly id: RequestId }> {
     if (request === undefined) return;
     const proposal = this.#dispatch.proposals.of(nowUs, request);
     this.#dispatch.explain(nowUs, request.id, proposal);
-    const { size, route, job } = proposal;
-    const capacityTokens = this.#dispatch.proposals.capacityOf(proposal);
-    if (route === undefined || capacityTokens === undefined) {
-      if (job && capacityTokens !== undefined) this.#dispatch.jobs.hold(tracked, request);
+    const unfit = this.#dispatch.proposals.unfit(proposal);
+    if (unfit === 'nobody') {
       // With patience it waits: somebody may come.
-      else if (this.#retries?.patience === undefined) this.#fail(nowUs, tracked, why);
-      return;
-    }
-    const refusal = tooLong(size, capacityTokens);
-    if (refusal !== undefined) this.#owner.end(nowUs, tracked, refusal);
+      if (this.#retries?.patience === undefined) this.#fail(nowUs, tracked, why);
+    } else if (unfit !== undefined) this.#owner.end(nowUs, tracked, unfit);
+    else if (proposal.route === undefined) this.#dispatch.jobs.hold(tracked, request);
     else this.#dispatch.go(nowUs, tracked, request, proposal);
   }
 

@@ -76,6 +76,11 @@ export class Roles {
     return [...this.#all('prefill'), ...this.#all('mixed')].sort((a, b) => a - b);
   }
 
+  /** Those that decode what others prefill and are up. */
+  get decoding(): readonly InstanceIndex[] {
+    return this.#all('decode');
+  }
+
   #all(role: InstanceRole): readonly InstanceIndex[] {
     return this.#roles.flatMap((each, i) => (each === role && this.#cluster.isUp(i) ? [i] : []));
   }

@@ -87,6 +87,7 @@ export function serveCommand(): Command {
 async function serveAlone(options: ServeOptions): Promise<void> {
   const wrong = (['cluster', 'requestTimeout'] as const).find((name) => options[name] !== undefined);
   if (wrong !== undefined) throw new UsageError(`Cannot use --${toFlag(wrong)}: it needs --nats`);
+  refuseInline(options);
   const serving = await openServing(options, {
     ...options,
     admission: admissionSettings(options),
@@ -106,6 +107,14 @@ async function serveAlone(options: ServeOptions): Promise<void> {
   } finally {
     await serving.close();
   }
+}
+
+/** Mixed instances compute every prompt where it decodes. */
+function refuseInline({ inlineTokens, instances = [], roleSwitch }: ServeOptions): void {
+  if (inlineTokens === 0 || roleSwitch || instances.some(({ role }) => role === 'decode')) return;
+  throw new UsageError(
+    'Cannot use --inline-tokens: it needs instances that decode what others prefill: mixed ones compute every prompt where it decodes',
+  );
 }
 
 /** Instances join by themselves, or are processes that this one starts. */

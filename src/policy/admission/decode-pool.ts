@@ -88,25 +88,30 @@ export class DecodePool {
   /**
    * The member whose step would be shortest with `tokens` more, all counted who decode there or are on the way; those where the prompt would
    * have to wait for a place to land come last. Undefined when none is left.
+   * @param able who is asked; undefined: all
    */
-  choose(tokens: number): number | undefined {
-    return this.#shortest(tokens, (i, { steps }) =>
-      steps.predictUs(decodeShape(this.#requests[i] + 1, this.#tokens[i] + tokens)),
-    );
+  choose(tokens: number, able?: (member: number) => boolean): number | undefined {
+    const stepUs = (i: number, { steps }: DecodeMember): number =>
+      steps.predictUs(decodeShape(this.#requests[i] + 1, this.#tokens[i] + tokens));
+    return this.#shortest(tokens, stepUs, able);
   }
 
   /** The same with those who were counted last. */
-  chooseCounted(tokens: number): number | undefined {
-    return this.#shortest(tokens, (i) => this.load(i, tokens).tbtUs);
+  chooseCounted(tokens: number, able?: (member: number) => boolean): number | undefined {
+    return this.#shortest(tokens, (i) => this.load(i, tokens).tbtUs, able);
   }
 
-  #shortest(tokens: number, stepUs: (index: number, member: DecodeMember) => number): number | undefined {
+  #shortest(
+    tokens: number,
+    stepUs: (index: number, member: DecodeMember) => number,
+    able: ((member: number) => boolean) | undefined,
+  ): number | undefined {
     let best: number | undefined;
     let bestUs = Number.POSITIVE_INFINITY;
     for (let pass = 0; pass < 2 && best === undefined; pass++) {
       for (let i = 0; i < this.#members.length; i++) {
         const member = this.#members[i];
-        if (member === undefined || !this.takesOthers(i)) continue;
+        if (member === undefined || !this.takesOthers(i) || able?.(i) === false) continue;
         if (pass === 0 && this.#comingTokens[i] + tokens > member.landingTokens) continue;
         const us = stepUs(i, member);
         if (us >= bestUs) continue;

@@ -13,6 +13,8 @@ export interface InlineQuestion {
   readonly promptTokens: number;
   /** What it may wait for each next token itself. */
   readonly tbtUs: number;
+  /** Which members could hold it with its output; undefined: all could. */
+  readonly holds?: ((member: number) => boolean) | undefined;
 }
 
 export interface InlineChoice {
@@ -43,13 +45,13 @@ export class InlinePrefill {
    */
   choose(
     nowUs: number,
-    { promptTokens, tbtUs }: InlineQuestion,
+    { promptTokens, tbtUs, holds }: InlineQuestion,
     cachedTokens: (member: number) => number,
   ): InlineChoice | undefined {
     this.#pool.now(nowUs);
     let best: InlineChoice | undefined;
     for (let member = 0; member < this.#pending.length; member++) {
-      if (!this.#pool.takesOthers(member)) continue;
+      if (!this.#pool.takesOthers(member) || holds?.(member) === false) continue;
       const cached = cachedTokens(member);
       const rows = promptTokens - cached + this.#pending[member];
       if (rows > this.#limits.tokensMax || this.#pool.load(member, promptTokens).memory > 1) continue;
