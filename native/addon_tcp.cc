@@ -85,6 +85,13 @@ Napi::Value bind_stop_sending_over_tcp(Arguments& in, Napi::Env env) {
   return env.Undefined();
 }
 
+/** (messenger, host, port, landing, its key, its places) => parcels for it whose pages may still be read */
+Napi::Value bind_left_over_tcp(Arguments& in, Napi::Env env) {
+  const auto messenger = registries().tcp_messengers.get(in.handle("tcp messenger"));
+  const HostPort address = address_argument(in, 1);
+  return Napi::Number::New(env, static_cast<double>(messenger->left(address, read_landing(in))));
+}
+
 /** (messenger) => addresses of landings that have been given up since the last call: HOST:PORT/NUMBER/KEY/PLACES */
 Napi::Value bind_take_given_up(Arguments& in, Napi::Env env) {
   Napi::Array all = Napi::Array::New(env);
@@ -143,6 +150,7 @@ void bind_tcp(Napi::Env env, Napi::Object exports) {
   bind<bind_create_tcp_messenger>(env, exports, "createTcpMessenger");
   bind<bind_send_pages_over_tcp>(env, exports, "sendPagesOverTcp");
   bind<bind_stop_sending_over_tcp>(env, exports, "stopSendingOverTcp");
+  bind<bind_left_over_tcp>(env, exports, "leftOverTcp");
   bind<bind_take_given_up>(env, exports, "takeGivenUp");
   bind<bind_tcp_messenger_counts>(env, exports, "tcpMessengerCounts");
   bind<bind_free_tcp_messenger>(env, exports, "freeTcpMessenger");

@@ -88,6 +88,12 @@ Napi::Value bind_stop_sending(Arguments& in, Napi::Env env) {
   return env.Undefined();
 }
 
+/** (messenger, landing) => parcels for it whose pages may still be read */
+Napi::Value bind_left_to_send(Arguments& in, Napi::Env env) {
+  const auto messenger = registries().messengers.get(in.handle("messenger"));
+  return number(env, static_cast<double>(messenger->left(in.handle("landing"))));
+}
+
 /** (messenger) => { pages, bytes, earlyBytes, streams, firstPages, copySeconds } */
 Napi::Value bind_messenger_counts(Arguments& in, Napi::Env env) {
   return counts_object(env, registries().messengers.get(in.handle("messenger"))->counts());
@@ -127,6 +133,7 @@ void bind_transfers(Napi::Env env, Napi::Object exports) {
   bind<bind_next_step>(env, exports, "nextStep");
   bind<bind_send_pages>(env, exports, "sendPages");
   bind<bind_stop_sending>(env, exports, "stopSending");
+  bind<bind_left_to_send>(env, exports, "leftToSend");
   bind<bind_messenger_counts>(env, exports, "messengerCounts");
 }
 

@@ -33,6 +33,10 @@ void Messenger::stop(int landing) {
   outbox_.stop([landing](const std::shared_ptr<Landing>& target) { return target->number() == landing; });
 }
 
+size_t Messenger::left(int landing) const {
+  return outbox_.left([landing](const std::shared_ptr<Landing>& target) { return target->number() == landing; });
+}
+
 MessengerCounts Messenger::counts() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return counts_;
@@ -57,6 +61,7 @@ bool Messenger::advance() {
     copy(turn);
     outbox_.end_reading(turn);
   }
+  outbox_.arrived(turn);
   if (turn.last && outbox_.finish(turn)) turn.stream->target->complete();
   return true;
 }

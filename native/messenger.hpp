@@ -41,6 +41,8 @@ class Messenger {
   void send(const std::shared_ptr<Landing>& landing, const std::vector<Parcel>& parcels, bool last);
   /** Drops what has not left for the landing of this number. Once this returns, nothing is read for it any more. */
   void stop(int landing);
+  /** Parcels for the landing of this number whose pages may still be read. */
+  size_t left(int landing) const;
   MessengerCounts counts() const;
 
  private:

@@ -39,6 +39,7 @@ class Outbox {
   struct Stream {
     Target target;
     std::deque<Parcel> parcels;
+    size_t under_way = 0;  // parcels of turns that were taken and have not arrived
     bool last = false;     // nothing comes behind these
     bool begun = false;    // a turn of it was taken
     bool ended = false;    // its last turn was taken
@@ -101,6 +102,7 @@ class Outbox {
       }
       turn.last = stream.parcels.empty() && stream.last;
       if (turn.parcels.empty() && !turn.last) continue;
+      stream.under_way += turn.parcels.size();
       turn.first = !stream.begun && !turn.parcels.empty();
       if (turn.first) turn.ready_pages = turn.parcels.size() + ready_in(stream);
       stream.begun = stream.begun || turn.first;
@@ -115,8 +117,25 @@ class Outbox {
   /** What a turn was to bring has not arrived: it is taken again. Turns of one stream come back the latest first. */
   void restore(const Turn& turn) {
     std::lock_guard<std::mutex> lock(mutex_);
+    turn.stream->under_way -= turn.parcels.size();
     turn.stream->parcels.insert(turn.stream->parcels.begin(), turn.parcels.begin(), turn.parcels.end());
     turn.stream->ended = turn.stream->ended && !turn.last;
+  }
+
+  /** A turn is where it was to go: its pages are read no more. */
+  void arrived(const Turn& turn) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    turn.stream->under_way -= turn.parcels.size();
+  }
+
+  /** Parcels for the targets that `goes` names that have not arrived, and may still be read. */
+  template <class Goes>
+  size_t left(const Goes& goes) const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    size_t left = 0;
+    for (const auto& stream : streams_)
+      if (!stream->stopped && goes(stream->target)) left += stream->parcels.size() + stream->under_way;
+    return left;
   }
 
   bool is_stopped(const Turn& turn) const {

@@ -25,6 +25,15 @@ class TcpMessenger {
       if (sender.address() == address) sender.stop(landing);
   }
 
+  /** As `Messenger::left`. */
+  size_t left(const HostPort& address, const RemoteLanding& landing) const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    size_t left = 0;
+    for (const TcpSender& sender : senders_)
+      if (sender.address() == address) left += sender.left(landing);
+    return left;
+  }
+
   /** Calls `tell` with address and landing of all that has been given up since the last time. */
   template <class Tell>
   void take_given_up(const Tell& tell) {

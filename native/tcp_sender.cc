@@ -69,6 +69,10 @@ void TcpSender::stop(const RemoteLanding& landing) {
   for (auto* all : {&lost_, &untold_}) all->erase(std::remove(all->begin(), all->end(), landing), all->end());
 }
 
+size_t TcpSender::left(const RemoteLanding& landing) const {
+  return outbox_.left([&](const RemoteLanding& target) { return target == landing; });
+}
+
 /** Under the lock. */
 bool TcpSender::is_lost(const RemoteLanding& landing) const {
   return std::find(lost_.begin(), lost_.end(), landing) != lost_.end();
@@ -289,8 +293,10 @@ bool TcpSender::take_ack(const Ack& ack) {
     fails_ = false;
     pause_ms_ = 0;
   }
-  for (const Letters::Turn& turn : arrived)
+  for (const Letters::Turn& turn : arrived) {
+    outbox_.arrived(turn);
     if (turn.last) outbox_.finish(turn);
+  }
   if (ack.fate == Fate::closed) stop(arrived.back().stream->target);
   return true;
 }

@@ -47,6 +47,8 @@ class TcpSender {
   /** Sends nothing to a landing that was given up. */
   void send(const RemoteLanding& landing, const std::vector<Parcel>& parcels, bool last);
   void stop(const RemoteLanding& landing);
+  /** Parcels for the landing whose pages may still be read: what is not acknowledged may be sent again. */
+  size_t left(const RemoteLanding& landing) const;
   SenderCounts counts() const;
   /** Landings that it has given up since the last call, because nobody could be reached. */
   std::vector<RemoteLanding> take_given_up();

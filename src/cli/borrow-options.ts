@@ -41,29 +41,19 @@ export function withoutDefaults({ settle, borrowAhead, ...flags }: Record<string
   return { ...flags, ...(settle === false && { settle }), ...(borrowAhead === false && { borrowAhead }) };
 }
 
-interface Served extends BorrowOptions {
-  readonly instances?: readonly { readonly role: string }[] | undefined;
-  readonly roleSwitch: boolean;
-}
-
 /** Of instances that serve. @throws UsageError where they cannot borrow from one another */
-export function servedLending(options: Served): BorrowOptions | undefined {
+export function servedLending(
+  options: BorrowOptions & { readonly instances?: readonly unknown[] | undefined },
+): BorrowOptions | undefined {
   if (!options.borrow) return undefined;
-  const { instances = [], roleSwitch } = options;
-  if (instances.length < 2) throw new UsageError('Cannot use --borrow: it needs two --instances at least');
-  if (roleSwitch || instances.some(({ role }) => role !== 'mixed'))
-    throw new UsageError('Cannot use --borrow: prompts that are handed over must fit where they land: write mixed');
+  if ((options.instances?.length ?? 0) < 2)
+    throw new UsageError('Cannot use --borrow: it needs two --instances at least');
   return options;
 }
 
-/** Of an instance that joins a cluster. @throws UsageError where it cannot borrow */
-export function joinedLending(options: BorrowOptions & { readonly role: string }): BorrowOptions | undefined {
-  if (!options.borrow) return undefined;
-  if (options.role !== 'mixed')
-    throw new UsageError(
-      'Cannot use --borrow: prompts that are handed over must fit where they land: write --role mixed',
-    );
-  return options;
+/** Of an instance that joins a cluster: undefined where it neither lends nor borrows. */
+export function joinedLending(options: BorrowOptions): BorrowOptions | undefined {
+  return options.borrow ? options : undefined;
 }
 
 export function addBorrowFlags(command: Command, leaseMs = 2000): Command {

@@ -66,6 +66,7 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
     messenger: () => createMessenger(data.tcp, engine, wake),
     pageTable: () => machine.pools[0]?.pageTable ?? new Int32Array(0),
     settleLoads: () => tiers?.live.settle(),
+    isRead: (pages) => handOffs?.reads(pages) === true,
   });
   const machine = createTokenInstance({
     pages: engine.pages - otherPages,

@@ -86,12 +86,13 @@ interface BorrowingParts {
   readonly messenger: () => Messenger;
   readonly pageTable: () => Int32Array;
   readonly settleLoads: () => void;
+  readonly isRead: (pages: Int32Array) => boolean;
 }
 
 /** Undefined where nothing is lent. @throws Error in one line where the model or the machine cannot */
 export function openBorrowing(settings: InstanceSettings, parts: BorrowingParts): Borrowing | undefined {
   const { lending, contextTokens, instances } = settings;
-  const { ways, engine, backend, messenger, pageTable, settleLoads } = parts;
+  const { ways, engine, backend, messenger, pageTable, settleLoads, isRead } = parts;
   if (lending === undefined || ways === undefined) return undefined;
   const { kv } = engine.model;
   const [group, ...others] = kv.groups;
@@ -106,7 +107,7 @@ export function openBorrowing(settings: InstanceSettings, parts: BorrowingParts)
   const pools = lending.kvBytes === 'others' ? [] : lending.kvBytes.map(blocksOf);
   const room = backend.createGuestRoom(engine.pool);
   const live = new LiveLending({
-    ...{ ways, messenger: messenger(), rooms: backend, room, pageTable, settleLoads },
+    ...{ ways, messenger: messenger(), rooms: backend, room, pageTable, settleLoads, isRead },
     reach: (address) => reachGuestRoom(engine.pool, address, parts.tcp?.token ?? ''),
     layers: engine.layers.map(({ index }) => index),
     blockBytes: group.layers * kv.pageBytes,
@@ -117,7 +118,7 @@ export function openBorrowing(settings: InstanceSettings, parts: BorrowingParts)
     instance,
     policy: livePolicy(own, rules),
     times: liveTimes(rules),
-    ...{ stagingBlocks, rangeBlocks },
+    ...{ stagingBlocks, rangeBlocks, handsOver: true },
     borrowableBlocks: lendable.reduce((sum, blocks, i) => sum + (i === instance ? 0 : blocks), 0),
     lendableBlocks: lendable,
   };

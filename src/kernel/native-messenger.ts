@@ -49,6 +49,10 @@ export class NativeMessenger {
     this.#landings.native.stopSending(this.#messenger, Number(landing));
   }
 
+  left(landing: string): number {
+    return this.#landings.native.leftToSend(this.#messenger, Number(landing));
+  }
+
   /** Ends its thread. */
   free(): void {
     this.#landings.native.freeMessenger(this.#messenger);

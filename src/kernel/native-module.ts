@@ -40,6 +40,7 @@ export interface NativeModule {
   nextStep(pool: number): number;
   sendPages(messenger: number, landing: number, step: number, parcels: Int32Array, last: number): boolean;
   stopSending(messenger: number, landing: number): void;
+  leftToSend(messenger: number, landing: number): number;
   messengerCounts(messenger: number): MessengerCounts;
   /** Blocks of `pagesOfBlock` pages on SSD, at `path`. `wake` is called in this thread when there are results. */
   createStore(
@@ -79,6 +80,7 @@ export interface NativeModule {
   /** To a landing: host, port, number, key, places. Then as `sendPages`. */
   sendPagesOverTcp(messenger: number, ...landing: readonly (string | number | Int32Array)[]): void;
   stopSendingOverTcp(messenger: number, ...landing: readonly (string | number)[]): void;
+  leftOverTcp(messenger: number, ...landing: readonly (string | number)[]): number;
   /** Addresses of landings that have been given up since the last call, as `NativeTcpMessenger` writes them. */
   takeGivenUp(messenger: number): readonly string[];
   tcpMessengerCounts(messenger: number): TcpMessengerCounts;

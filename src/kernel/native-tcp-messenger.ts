@@ -90,6 +90,11 @@ export class NativeTcpMessenger {
     this.#native.stopSendingOverTcp(this.#messenger, host, port, landing, key, places);
   }
 
+  left(address: string): number {
+    const { host, port, landing, key, places } = partsOf(address);
+    return this.#native.leftOverTcp(this.#messenger, host, port, landing, key, places);
+  }
+
   /** Ends its connections and threads. */
   free(): void {
     this.#native.freeTcpMessenger(this.#messenger);

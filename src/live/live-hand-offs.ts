@@ -7,6 +7,7 @@ import type { TokenInstance } from '../cluster/token-work.ts';
 import { LinkCounts } from './link-counts.ts';
 import { LivePrefixes, type PrefixWire } from './live-prefixes.ts';
 import type { LandingHandle, Messenger, MessengerCounts } from './messenger.ts';
+import { Unsent } from './unsent.ts';
 
 /** What instances tell each other. */
 export type PeerWire =
@@ -57,6 +58,7 @@ export class LiveHandOffs {
   /** Where prompts that leave here land. */
   readonly #departures = new Map<RequestId, Departure>();
   readonly #links = new LinkCounts();
+  readonly #unsent: Unsent;
   readonly #landings = new Map<RequestId, Landing>();
   readonly #byHandle = new Map<LandingHandle, RequestId>();
   /** The step that has run, if its result has not been fed yet or is the last. */
@@ -69,6 +71,7 @@ export class LiveHandOffs {
   constructor(options: LiveHandOffsOptions) {
     this.#options = options;
     this.#messenger = options.messenger;
+    this.#unsent = new Unsent(options.messenger);
     const layers = options.shape.groups[0]?.layers ?? 1;
     this.prefixes = new LivePrefixes(options.messenger, layers, (to, wire) => this.#post(to, wire));
   }
@@ -128,6 +131,7 @@ export class LiveHandOffs {
     const computing = step !== undefined && step !== this.#ran;
     const parcels = parcelsOf(effect, this.#options.shape, pools);
     this.#links.add(to, id, (parcels.length / parcelWords) * this.#options.pageBytes);
+    this.#unsent.add(landing, parcels);
     this.#messenger.send(landing, computing ? this.#messenger.nextStep : 0, parcels, held !== undefined);
     if (held !== undefined) this.#post(to, { kind: 'held', id, held });
   }
@@ -139,7 +143,14 @@ export class LiveHandOffs {
     this.#messenger.stop(landing);
   }
 
+  /** May a prompt that leaves here still be read from one of these pages? */
+  reads(pages: Int32Array): boolean {
+    return this.#unsent.reads(pages);
+  }
+
   #gone(id: RequestId): void {
+    const landing = this.#departures.get(id)?.landing;
+    if (landing !== undefined) this.#unsent.forget(landing);
     this.#departures.delete(id);
     this.#links.settle(id);
   }

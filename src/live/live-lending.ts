@@ -24,6 +24,8 @@ export interface LiveLendingOptions {
   readonly blockBytes: number;
   /** What is on its way from host memory to pages at home is there when it returns. */
   readonly settleLoads: () => void;
+  /** May something else than moves still read one of these pages at home? Then they are not given up yet. */
+  readonly isRead: (pages: Int32Array) => boolean;
   /** Of a core, in thousandths, that guests take at most while steps run here. */
   readonly guestPermilleMax: number;
 }
@@ -36,6 +38,8 @@ interface Moving extends BlocksToMove {
 
 /** Between two looks at what guests take. */
 const lookUs = 1_000_000;
+/** Between two looks at whether pages are still read. */
+const releaseUs = 1000;
 
 export class LiveLending {
   readonly #options: LiveLendingOptions;
@@ -46,6 +50,8 @@ export class LiveLending {
   readonly #rooms = new Map<InstanceIndex, number>();
   /** Of other processes: where the room of each is. */
   readonly #doors = new Map<InstanceIndex, string>();
+  /** What has arrived of pages at home that something else reads still. */
+  #arrivedEarly: { readonly move: number; readonly pages: Int32Array }[] = [];
   /** When was it last asked what the messenger has given up? */
   #askedUs = 0;
   #looked = { us: 0, guestSeconds: 0, stepUs: 0 };
@@ -138,6 +144,7 @@ export class LiveLending {
   }
 
   #stop(move: number): void {
+    this.#arrivedEarly = this.#arrivedEarly.filter((early) => early.move !== move);
     const moving = this.#moves.get(move);
     if (moving === undefined) return;
     this.#moves.delete(move);
@@ -157,7 +164,23 @@ export class LiveLending {
       if (other !== this.#instance) this.#movedBytes.set(other, (this.#movedBytes.get(other) ?? 0) + bytes);
     // It is done with them.
     if (moving.from !== this.#instance) this.#post(moving.from, { kind: 'drop', move });
+    if (moving.from === this.#instance) {
+      const pages = this.#homePages(moving.sources);
+      if (this.#options.isRead(pages)) {
+        this.#arrivedEarly.push({ move, pages });
+        return undefined;
+      }
+    }
     return { kind: 'moved', move };
+  }
+
+  /** Moves whose pages at home nobody reads any more. */
+  #released(): readonly InstanceEvent[] {
+    const early = this.#arrivedEarly;
+    if (early.length === 0) return [];
+    this.#arrivedEarly = early.filter(({ pages }) => this.#options.isRead(pages));
+    const waiting = new Set(this.#arrivedEarly);
+    return early.filter((each) => !waiting.has(each)).map(({ move }) => ({ kind: 'moved', move }));
   }
 
   #homePages(rows: readonly number[]): Int32Array {
@@ -240,12 +263,13 @@ export class LiveLending {
 
   /** When to ask for `news` again, if nothing comes before. */
   get nextUs(): number {
+    if (this.#arrivedEarly.length > 0) return this.#askedUs + releaseUs;
     return this.#moves.size === 0 && !this.#lent.isCopying ? Number.POSITIVE_INFINITY : this.#askedUs + lookUs;
   }
 
   /** Events of what has landed since, and of what cannot leave. */
   news(nowUs: number): readonly InstanceEvent[] {
-    const events = this.#landed();
+    const events = [...this.#landed(), ...this.#released()];
     if (nowUs < this.nextUs) return events;
     this.#askedUs = nowUs;
     return [...events, ...this.#givenUp()];

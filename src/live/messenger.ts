@@ -37,4 +37,6 @@ export interface Messenger {
   send(landing: LandingHandle, step: number, parcels: Int32Array, last: boolean): void;
   /** Drops what has not left for a landing. Once it returns nothing is read for it any more. */
   stop(landing: LandingHandle): void;
+  /** Parcels for a landing whose pages may still be read: those that have not left, and those that would be sent again if a connection broke. */
+  left(landing: LandingHandle): number;
 }

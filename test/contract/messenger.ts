@@ -66,6 +66,21 @@ export function messengerContract(name: string, open: () => readonly [sender: Me
       receiver.messenger.close(landing);
     });
 
+    it('says how many pages may still be read', async () => {
+      const to = places(first.length);
+      const landing = receiver.messenger.open(to);
+      expect(sender.messenger.left(landing)).toBe(0);
+      sender.messenger.send(landing, sender.messenger.nextStep, parcels(first), false);
+      expect(sender.messenger.left(landing)).toBe(first.length);
+      run();
+      while (sender.messenger.left(landing) > 0) await new Promise((resolve) => setImmediate(resolve));
+      expectEqual(to, first);
+      sender.messenger.send(landing, sender.messenger.nextStep, parcels(first), true);
+      sender.messenger.stop(landing);
+      expect(sender.messenger.left(landing)).toBe(0);
+      receiver.messenger.close(landing);
+    });
+
     it('keeps what waits for its layers back, and holds up no other landing', async () => {
       const [waiting, other] = [places(first.length), places(second.length, first.length)];
       spoil(waiting);

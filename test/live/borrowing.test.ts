@@ -38,27 +38,34 @@ async function atRest(cluster: LiveCluster): Promise<void> {
 describe.skipIf(native === undefined)('instances of a process that borrow', () => {
   const isa = native === undefined ? 'portable' : (availableIsas(native).at(-1) ?? 'portable');
   const pools = [40, 40, 40, 40];
+  const apart = (['prefill', 'decode', 'mixed'] as const).map((role) => ({ role }));
 
-  it.each(['bf16', 'int8', 'f32'] as const)(`give the bits of one big instance: inputs %s, ${isa}`, async (inputs) => {
+  it.each([
+    ['bf16', 'coupled', 'memory'],
+    ['int8', 'apart', 'memory'],
+    ['f32', 'apart', 'tcp'],
+  ] as const)(`give the bits of one big instance: inputs %s, %s, over %s, ${isa}`, async (inputs, roles, transport) => {
     const alone = await started(liveCluster([{ inputs, contextTokens: 8192, kvBytes: 128 * 2 ** 20 }]));
-    const cluster = await started(borrowingCluster(pools, {}, { inputs }));
+    const each =
+      roles === 'apart' ? (['prefill', 'decode', 'prefill', 'decode'] as const).map((role) => ({ role })) : [];
+    const cluster = await started(borrowingCluster(pools, {}, { inputs }, each, transport));
     const long = liveRequest('long', livePrompt(1, 3_200), 40);
     const [expected, answer] = await Promise.all([answerOf(alone, long), answerOf(cluster, long)]);
     expect(answer.end).toEqual({ kind: 'finished', reason: 'length' });
     expect([answer.tokens, answer.logprobs]).toEqual([expected.tokens, expected.logprobs]);
     const lending = cluster.instances().map((instance) => instance.lending);
     expect(lending.reduce((sum, each) => sum + (each?.movedBlocks ?? 0), 0)).toBeGreaterThanOrEqual(64);
+    const handedOver = cluster.instances().reduce((sum, { sent }) => sum + (sent?.pages ?? 0), 0);
+    expect(handedOver).toBe(roles === 'apart' ? 100 * 6 : 0);
     await atRest(cluster);
   });
 
   it.each([
-    ['settling', true, false],
-    ['with host memory and SSD', true, true],
-  ])('whatever is cancelled, and whoever dies: %s', async (_name, settle, tiered) => {
+    ['with host memory and SSD', [0, 1, 2].map(tiersOf)],
+    ['prompts handed over', apart],
+  ])('whatever is cancelled, and whoever dies: %s', async (_name, each) => {
     const alone = await started(liveCluster([{ contextTokens: 8192, kvBytes: 128 * 2 ** 20 }]));
-    const cluster = await started(
-      borrowingCluster([40, 40, 48], { settle, lowWater: 0.05 }, {}, tiered ? [0, 1, 2].map(tiersOf) : []),
-    );
+    const cluster = await started(borrowingCluster([40, 40, 48], { lowWater: 0.05 }, {}, each));
     const spec = fc.record({
       kind: fc.nat(5),
       length: fc.integer({ min: 1, max: 2_300 }),

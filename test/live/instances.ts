@@ -65,6 +65,7 @@ export function borrowingCluster(
   own: Partial<InstanceSettings> = {},
   /** (instances): of each. */
   each: readonly (Partial<InstanceSettings> & { role?: InstanceRole })[] = [],
+  transport: 'memory' | 'tcp' = 'memory',
 ): LiveCluster {
   const valueBytes = own.inputs === 'f32' ? 4 : 2;
   const kvBytes = blocks.map((count) => count * 32 * 6 * 2 * 2 * 64 * valueBytes);
@@ -77,7 +78,7 @@ export function borrowingCluster(
       const all: InstanceSettings = { ...liveSettings, contextTokens: 8192, instances: blocks.length, ...own };
       return { role, settings: { ...all, ...its, kvBytes: kvBytes[instance], lending } };
     }),
-    admission: everyone,
+    ...{ transport, admission: everyone },
     lending: bureauSettings(rules),
     queueMax: 64,
     log: () => {},

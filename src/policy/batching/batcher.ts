@@ -212,13 +212,15 @@ export class Batcher {
 
   /** What no memory here could hold is loaded as what came before moves out; false while some is left. */
   #loadFurther(sequence: Sequence): boolean {
-    const { table, landed, computed } = sequence;
-    if (!this.room.isOverlong(sequence) || sequence.landedPages !== undefined) {
+    const { table, landed, computed, landedPages } = sequence;
+    if (!this.room.isOverlong(sequence)) {
       // It is computed from its tokens.
       sequence.landed = 0;
       return true;
     }
+    const from = table.length;
     this.#makeRoom(sequence, landed);
+    if (landedPages !== undefined) this.#cache.takeLanded(table, from, landedPages);
     this.#reach(sequence, Math.max(computed, Math.min(landed, table.length * this.#blockTokens)));
     return !sequence.isLanding;
   }

@@ -271,19 +271,22 @@ export class BlockCache {
     if (this.pagesMissing(table, { tokens, rows: this.blockTokens }) > this.availablePages) return false;
     while (this.missing(table, tokens) > 0) {
       if (!this.allocate(table)) throw new Error('Block cache broken: pages that were there cannot be had');
-      for (let g = 0; landed !== undefined && g < this.groups.length; g++) this.#exchange(table, g, landed);
+      if (landed !== undefined) this.takeLanded(table, table.length - 1, landed);
       this.leaveBehind(table, Math.min(tokens, table.length * this.blockTokens));
     }
     return true;
   }
 
-  /** The last block of the table, if it has landed. */
-  #exchange(table: BlockTable, g: number, { layout, pages }: LandedPrompt): void {
-    const index = table.length - 1;
-    if (index < layout.first(g)) return;
+  /** The table's blocks from `index` on, which nothing is in, take in the pages that have landed for them. */
+  takeLanded(table: BlockTable, index: number, landed: LandedPrompt): void {
+    for (let g = 0; g < this.groups.length; g++)
+      for (let i = Math.max(index, landed.layout.first(g)); i < table.length; i++) this.#exchange(table, g, i, landed);
+  }
+
+  #exchange(table: BlockTable, g: number, index: number, { layout, pages }: LandedPrompt): void {
     const { pool } = this.groups[g];
-    const { blocks } = table.groups[g];
-    const block = blocks.at(blocks.length - 1);
+    const { first, blocks } = table.groups[g];
+    const block = blocks.at(index - first);
     for (let layer = 0; layer < pool.layers; layer++) {
       const place = layout.place(g, index, layer);
       pages[place] = pool.exchange(block, layer, pages[place]);
