@@ -65,8 +65,7 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
     ...{ ways: data.lenders, tcp: data.tcp, engine, backend },
     messenger: () => createMessenger(data.tcp, engine, wake),
     pageTable: () => machine.pools[0]?.pageTable ?? new Int32Array(0),
-    settleLoads: () => tiers?.live.settle(),
-    isRead: (pages) => handOffs?.reads(pages) === true,
+    ...{ settleLoads: () => tiers?.live.settle(), isRead: (pages: Int32Array) => handOffs?.reads(pages) === true },
   });
   const machine = createTokenInstance({
     pages: engine.pages - otherPages,
