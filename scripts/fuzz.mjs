@@ -2,7 +2,7 @@
 // `node scripts/fuzz.mjs --seconds 60 --seed 1`; a finding is replayed by the line that is printed with it.
 import { spawn, spawnSync } from 'node:child_process';
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { constants, setPriority, tmpdir } from 'node:os';
 import { isAbsolute, join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { parseArgs } from 'node:util';
@@ -49,6 +49,19 @@ export async function fuzz(options, report) {
     next = run.at + 1;
   }
   return { passed: findings === 0 ? 1 : 0, failed: findings, skipped: 0 };
+}
+
+/**
+ * Compiles what `fuzz` needs in a process of low priority, which leaves the cores to whoever wants them. Settles when it has ended:
+ * what it could not do, `fuzz` does, and says why it cannot.
+ */
+export function compileFuzzTarget() {
+  return new Promise((resolve) => {
+    const builder = join(root, 'scripts', 'build-native.mjs');
+    const child = spawn(process.execPath, [builder, '--sanitize'], { stdio: 'ignore' });
+    child.on('error', resolve).on('close', resolve);
+    if (child.pid !== undefined) setPriority(child.pid, constants.priority.PRIORITY_LOW);
+  });
 }
 
 /** Paths of the runtimes to be loaded before all else, or undefined where the compiler has none that work. */

@@ -1,10 +1,10 @@
 // `npm test`: prepares, runs the tests, and closes with `N passed, N failed`; arguments go to vitest.
 // `--fuzz SECONDS` before them runs the fuzz target under sanitizers for so long besides.
-import { spawnSync } from 'node:child_process';
+import { spawn } from 'node:child_process';
 import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { fuzz } from './fuzz.mjs';
+import { compileFuzzTarget, fuzz } from './fuzz.mjs';
 import { root } from './root.mjs';
 import { prepare } from './steps.mjs';
 
@@ -37,6 +37,14 @@ function argumentsOf([flag, seconds, ...rest]) {
   return flag === '--fuzz' ? { fuzzSeconds: Number(seconds), rest } : { fuzzSeconds: 0, rest: process.argv.slice(2) };
 }
 
+/** The exit code of node with `args`, null where a signal ended it. */
+function run(args) {
+  return new Promise((resolve, reject) => {
+    const child = spawn(process.execPath, args, { cwd: root, stdio: ['ignore', 'inherit', 'inherit'] });
+    child.on('error', reject).on('close', resolve);
+  });
+}
+
 try {
   const { fuzzSeconds, rest } = argumentsOf(process.argv.slice(2));
   await prepare(console.log);
@@ -46,9 +54,12 @@ try {
   const vitest = join(root, 'node_modules', 'vitest', 'vitest.mjs');
   const reporters = ['--reporter=default', '--reporter=json', `--outputFile.json=${reportPath}`];
   const args = [vitest, 'run', ...reporters, ...rest];
-  const { status } = spawnSync(process.execPath, args, { cwd: root, stdio: ['ignore', 'inherit', 'inherit'] });
+  // Tests of processes wait for time-outs: what they leave of the cores compiles the fuzz target meanwhile.
+  const compiled = fuzzSeconds > 0 ? compileFuzzTarget() : undefined;
+  const status = await run(args);
   const counts = countsOf(reportPath, status ?? 1);
   rmSync(folder, { recursive: true, force: true });
+  await compiled;
   const found = fuzzSeconds > 0 ? await fuzz({ seconds: fuzzSeconds }, console.log) : none;
   close({
     passed: counts.passed + found.passed,
