@@ -94,18 +94,19 @@ export function withBorrowing(
     throw new UsageError(`Cannot use --lend-host ${options.lendHost}: nothing is lent without --borrow`);
   if (!options.borrow) return { instances, lending: undefined };
   const times = timesOf(options);
-  const pools = instances.map(
+  const lenders = instances.filter(({ role }) => role !== 'store');
+  const pools = lenders.map(
     ({ machine }) => machine.blocks ?? Math.floor(machine.cost.kvCapacityTokens / machine.blockTokens),
   );
-  const units = instances.map(({ machine }) => Math.max(1, Math.ceil(rangeTokens / machine.blockTokens)));
+  const units = lenders.map(({ machine }) => Math.max(1, Math.ceil(rangeTokens / machine.blockTokens)));
   const policies = pools.map((blocks, i) => ({ ...policyOf(blocks, options), unitBlocks: units[i] }));
   const lendable = pools.map((total, i) => blocksLendable({ total, available: total, lent: 0 }, policies[i]));
   const all = lendable.reduce((sum, blocks) => sum + blocks, 0);
-  const hosts = instances.map(({ hostMemory }) => hostMemory?.blocks ?? 0);
+  const hosts = lenders.map(({ hostMemory }) => hostMemory?.blocks ?? 0);
   const lendableHosts = hosts.map((total, i) => blocksLendable({ total, available: total, lent: 0 }, policies[i]));
   const allHosts = lendableHosts.reduce((sum, blocks) => sum + blocks, 0);
   const handsOver = options.cppGroup === undefined;
-  const specs = instances.map((spec, instance) => ({
+  const specs = lenders.map((spec, instance) => ({
     ...spec,
     machine: {
       ...spec.machine,
@@ -136,7 +137,8 @@ export function withBorrowing(
     layers,
     hostTokenUs: instances.map(({ hostMemory }) => hostMemory?.tokenUs ?? 0),
   };
-  return { instances: specs, lending };
+  // Stores come behind all others.
+  return { instances: [...specs, ...instances.filter(({ role }) => role === 'store')], lending };
 }
 
 export function policyOf(

@@ -11,6 +11,7 @@ import { addRoleFlags, instanceRoles, roleFields, settingsOf } from './role-opti
 import { numeric } from './schema-parts.ts';
 import { hardwareSpec, modelSpec } from './specs.ts';
 import { addStandbyFlags, standbyFields, startUs } from './standby-options.ts';
+import { addStoreFlags, storeFields, storesPricePerHour, withStores } from './store-options.ts';
 import { addTierFlags, instanceTiers, tierFields } from './tier-options.ts';
 import { UsageError } from './usage-error.ts';
 
@@ -49,6 +50,7 @@ export const clusterFields = {
   cppTokens: count(0).default(65_536),
   pricePerHour: positive.optional(),
   ...roleFields,
+  ...storeFields,
   stream: z.boolean().default(true),
   coalesce: z.boolean().default(true),
 };
@@ -67,7 +69,7 @@ export function addClusterFlags(command: Command): Command {
       'bigger instances, started when a request outgrows the memory of a mixed one, to go on there (default: 0)',
     )
     .option('--price-per-hour <price>', 'of a machine (default: by its hardware)');
-  return addStandbyFlags(addRoleFlags(addInstanceFlags(command)));
+  return addStoreFlags(addStandbyFlags(addRoleFlags(addInstanceFlags(command))));
 }
 
 /** What every instance is like and the network between them; not what they run on, nor how many there are. */
@@ -118,11 +120,11 @@ function countsOf({ prefill, decode, mixed = prefill + decode > 0 ? 0 : 8, stand
   return { prefill, decode, mixed, standby };
 }
 
-/** Instances in the order prefill, decode, mixed, standby. @param rechecks what has landed is refused where it would be late @throws UsageError */
+/** Instances in the order prefill, decode, mixed, standby, store. @param rechecks what has landed is refused where it would be late @throws UsageError */
 export function instanceSpecs(options: ClusterOptions, rechecks: boolean): readonly InstanceSpec[] {
   const counts = countsOf(options);
   const costs = new Map<string, StepCostModel>();
-  return instanceRoles.flatMap((role) => {
+  const instances = instanceRoles.flatMap((role): readonly InstanceSpec[] => {
     if (counts[role] === 0) return [];
     const settings = { ...options, ...settingsOf(role, options) };
     const standby = role === 'standby';
@@ -132,6 +134,7 @@ export function instanceSpecs(options: ClusterOptions, rechecks: boolean): reado
     const spec = standby ? ({ role: 'decode', startUs: startUs(settings, hardware) } as const) : { role };
     return Array.from({ length: counts[role] }, () => ({ ...parts, ...spec }));
   });
+  return withStores(options, instances);
 }
 
 /** Undefined: every prompt is computed by one instance. @throws UsageError */
@@ -159,7 +162,8 @@ export function pricePerHourOf(options: ClusterOptions): number | undefined {
     const { machines } = spanOf({ ...options, ...settings, kv: 'bf16' }, devices);
     sum += Math.ceil(machines >= 1 ? counts[role] * machines : counts[role] / Math.floor(1 / machines)) * price;
   }
-  return sum;
+  const stores = storesPricePerHour(options);
+  return stores === undefined ? undefined : sum + stores;
 }
 
 /** 'prefill 0', 'prefill 1', 'decode 0': counted by role. */

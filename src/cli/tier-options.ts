@@ -74,7 +74,7 @@ export function instanceTiers({ options, hardware, machines, kvBytesPerToken, la
   const bytesPerSecond = (hostLinkBytesPerSecond ?? 0) * devices * machines * statedEfficiency.link;
   const lent = { blocks: lentBlocks, tokenUs: (kvBytesPerToken * 1e6) / bytesPerSecond };
   const hostMemory = lentBlocks === 0 ? undefined : lent;
-  if (hostBlocks === 0) return { landingTokens, hostMemory, ssd: undefined };
+  if (hostBlocks === 0) return { landingTokens, hostMemory, tiers: undefined, ssd: undefined };
   return {
     ...{ landingTokens, hostMemory },
     tiers: { hostBlocks, ssdBlocks },

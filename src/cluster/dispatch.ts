@@ -19,14 +19,18 @@ import { Roles } from './roles.ts';
 import { isLegOf, legsOf, type Tracked, type Try } from './tries.ts';
 import { Watch } from './watch.ts';
 
-/** What an instance computes: prompts for others, what comes after the prompts of others, or both for its own requests. */
-export type InstanceRole = 'prefill' | 'decode' | 'mixed';
+/** What an instance computes: prompts for others, what comes after the prompts of others, or both for its own requests; a store computes nothing, and keeps what others have computed. */
+export type InstanceRole = 'prefill' | 'decode' | 'mixed' | 'store';
 
 interface InstanceView {
   capacityTokens: number;
   requests: number;
   /** Something was computed since the last interrupt: interrupts cannot hold the others up for ever. */
   progressed: boolean;
+}
+
+function takesPrompts(role: InstanceRole | undefined): boolean {
+  return role === 'prefill' || role === 'mixed';
 }
 
 const unjudged = { slo: undefined, predicted: undefined };
@@ -72,16 +76,13 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
     });
     this.pins = new PinDirectory(push);
     this.watch = new Watch(config.instances.length);
-    this.#placer = new Placer(
-      roles.map((role) => role !== 'decode'),
-      config.placement,
-    );
+    this.#placer = new Placer(roles.map(takesPrompts), config.placement);
     this.hearsay = new Hearsay(this.#placer, this.watch, config.fates, push);
     this.#gate = new Gate(roles, config.admission);
     this.jobs = new BatchJobs(config.jobs, {
       instances: this.#instances.length,
       capacityTokens: (i) => this.#instances[i].capacityTokens,
-      takes: (i) => this.roles.of(i) !== 'decode' && this.watch.isUp(i),
+      takes: (i) => takesPrompts(this.roles.of(i)) && this.watch.isUp(i),
     });
     this.proposals = new Proposals({
       instances: this.#instances.length,
@@ -301,7 +302,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
 
   /** What it has ends there. */
   #changeRole(instance: InstanceIndex, role: InstanceRole): void {
-    this.#placer.setTakesPrompts(instance, role !== 'decode', this.watch.isUp(instance));
+    this.#placer.setTakesPrompts(instance, takesPrompts(role), this.watch.isUp(instance));
     this.#gate.setRole(instance, role);
     this.jobs.joined();
     this.#push({ kind: 'roleSwitched', instance, role });

@@ -10,6 +10,7 @@ import type { Fates } from './fates.ts';
 import type { HandOffConfig } from './hand-offs.ts';
 import type { BorrowingConfig } from './lending/borrower.ts';
 import type { MigrationConfig } from './migration/mover.ts';
+import type { Store } from './prefix-offers.ts';
 
 export interface InstanceConfig {
   /** Pages of the KV pool, and the model's layer groups, which share them. */
@@ -34,6 +35,10 @@ export interface InstanceConfig {
   readonly borrowing?: BorrowingConfig | undefined;
   /** Requests that outgrow its memory go on at bigger instances; not together with borrowing. */
   readonly migration?: MigrationConfig | undefined;
+  /** A store: takes what others offer, and has no pages but those of its tiers. */
+  readonly keeps?: boolean | undefined;
+  /** Those that keep what it computes, until it is told of others. */
+  readonly stores?: readonly Store[] | undefined;
   /** Tells conductors what the block cache stores and drops, as the life of this number. Undefined: nobody asks. */
   readonly journalLife?: number;
   /** Hears at once what the block cache stores and drops: for those who check what conductors know. */

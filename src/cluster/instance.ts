@@ -85,11 +85,17 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       settled: (served, declined) => this.#reception.settled(served, declined),
     });
     this.#presence = new Presence(config.journalLife, config.reportUs);
-    this.#prefixes = new PrefixMoves(this.#cache, {
-      push: (effect) => this.#effects.push(effect),
-      spares: (pages) => this.#batcher.spares(pages),
-      contents: config.contents !== undefined,
-    });
+    this.#prefixes = new PrefixMoves(
+      this.#cache,
+      {
+        push: (effect) => this.#effects.push(effect),
+        spares: (pages) => this.#batcher.spares(pages),
+        contents: config.contents !== undefined,
+        nowUs: () => this.#nowUs,
+        cost: config.cost,
+      },
+      config,
+    );
     this.#pinning = new Pinning(this.#cache, config.pinShare ?? 0, {
       push: (effect) => this.#effects.push(effect),
       serve: (request) => this.#work.serve(request, this.#arrivalNumber++),
@@ -128,6 +134,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
         remove: (served, forget) => this.roster.remove(served, forget),
         unanswered: ({ sequence }) => this.borrower?.unanswered(sequence),
         prefilled: (id) => this.#effects.push({ kind: 'prefilled', id }),
+        computed: (served) => this.#prefixes.offers.offer(served),
       },
     );
   }
@@ -203,9 +210,14 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     return this.#cache;
   }
 
+  /** Prefixes that come or leave. */
+  get moving(): number {
+    return this.#prefixes.moving;
+  }
+
   /** When a `wake` is due, if nothing comes before. */
   get nextUs(): number {
-    return Math.min(this.#presence.nextUs, this.#prefixes.loads.nextUs, this.#pinning.nextUs);
+    return Math.min(this.#presence.nextUs, this.#prefixes.nextUs, this.#pinning.nextUs);
   }
 
   /** `nowUs` never goes back. The effects are to be carried out in order. */
@@ -245,13 +257,16 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       case 'migrate':
         this.mover?.grant(event.id, { to: event.to, life: event.life });
         break;
+      case 'stores':
+        this.#prefixes.offers.stores = event.stores;
+        break;
       case 'tellBlocks':
         this.#effects.push(this.#journal.all());
         break;
       default:
         if ('step' in event) this.#stepEnded(nowUs, event);
     }
-    this.#prefixes.loads.advance(nowUs, this.#batcher.waiting);
+    this.#prefixes.advance(nowUs, this.#batcher.waiting);
     const reports = event.kind === 'wake' && this.#presence.isDue(nowUs);
     if (reports) askAgain(this.#peers, this.mover, this.#config.fates);
     const waits = this.#batcher.waiting.length > 0 || !this.#stages.isEmpty;
@@ -260,9 +275,10 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       this.#launcher.next(nowUs);
     } else if (!('step' in event) && (waits || !concernsPrefixes(event))) this.#launcher.endRun();
     // Who was let in made way for the next: not only when a step ends, of which a run of equal ones has one.
-    this.#prefixes.loads.advance(nowUs, this.#batcher.waiting);
+    this.#prefixes.advance(nowUs, this.#batcher.waiting);
     this.#prefixes.writeSsd();
-    const journal = this.#journal.changes(this.#emitted || reports);
+    // A store has nothing else to say.
+    const journal = this.#journal.changes(this.#emitted || reports || this.#config.keeps === true);
     if (journal !== undefined) this.#effects.push(journal);
     if (reports) this.#report();
     return this.#effects;
@@ -317,7 +333,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   check(): void {
     this.#batcher.check();
     this.handOffs.arrivals.check();
-    this.#prefixes.loads.check();
+    this.#prefixes.check();
     this.#stages.check();
     const keeping = this.handOffs.departures.computed + this.#stages.keeping(this.#launcher.flight);
     this.borrower?.check();

@@ -289,6 +289,8 @@ export interface LengthInstanceConfig
     | 'borrowing'
     | 'migration'
     | 'fates'
+    | 'keeps'
+    | 'stores'
     | 'witness'
   > {
   readonly cost: StepCostModel;

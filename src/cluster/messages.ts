@@ -10,6 +10,7 @@ import type { Envelope } from './lending/messages.ts';
 import type { PinId, PinOrder, PinState } from './pinning.ts';
 import type { GenerationEvent, GenerationRequest, RequestId } from './ports.ts';
 import type { LoadSource } from './prefix-loads.ts';
+import type { Store } from './prefix-offers.ts';
 import type { InstanceReport } from './watch.ts';
 
 /** Steps are numbered by the instance that plans them. */
@@ -35,6 +36,8 @@ export type PrefixMessage =
       /** Of these layers alone; undefined: of all. */
       readonly range?: LayerRange | undefined;
     }
+  /** To a store: this prefix is here; the store fetches what it lacks of it. Doubled: nothing is lacking the second time. Lost or late: it is not kept there, or later. */
+  | { readonly kind: 'offer'; readonly id: RequestId; readonly chain: BlockChain }
   /** To the one that asked: they are not here, or not any more. Doubled or unknown: nothing to do. Lost: as for `fetch`. */
   | { readonly kind: 'missing'; readonly id: RequestId }
   /** To the one that sends: stop. Unknown: it has left. Lost: it is sent for nobody. */
@@ -151,6 +154,8 @@ export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =
       /** Which of them, by number, could not be written. */
       readonly failed?: readonly number[];
     }
+  /** These keep what others have computed, and no others do. Lost: nothing new is offered to whom is not named. */
+  | { readonly kind: 'stores'; readonly stores: readonly Store[] }
   /** What `streamPrefix` was to send has left, or never will. */
   | { readonly kind: 'prefixSent'; readonly id: RequestId; readonly to: InstanceIndex }
   /** The stream of a hand-off broke before all had left. */

@@ -60,7 +60,14 @@ interface Asking {
 /** Of prefixes that come and go: while nobody waits, the batch has nothing to do with it. */
 export function concernsPrefixes<Request>(event: InstanceEvent<Request, never>): boolean {
   const what = event.kind === 'peer' ? event.message.kind : event.kind;
-  return what === 'fetch' || what === 'missing' || what === 'unwanted' || what === 'prefixSent' || what === 'loaded';
+  return (
+    what === 'offer' ||
+    what === 'fetch' ||
+    what === 'missing' ||
+    what === 'unwanted' ||
+    what === 'prefixSent' ||
+    what === 'loaded'
+  );
 }
 
 function hearMessage<Request extends { readonly id: RequestId }, S extends Served, Plan, Result>(
@@ -75,6 +82,7 @@ function hearMessage<Request extends { readonly id: RequestId }, S extends Serve
       return prefixes.hear(from, message);
     case 'fetch':
     case 'unwanted':
+    case 'offer':
       return prefixes.hear(from, message);
     case 'enlist':
     case 'enlisted':

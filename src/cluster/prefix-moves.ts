@@ -1,18 +1,27 @@
 // The prefixes that come to an instance and leave it: what its peers and its driver tell it about them.
+import type { Sequence } from '../policy/batching/sequence.ts';
 import type { BlockCache } from '../policy/blocks/block-cache.ts';
+import type { BlockChain } from '../policy/blocks/block-chain.ts';
 import type { SlotId } from '../policy/blocks/block-tier.ts';
 import type { Landing, Spares } from '../policy/blocks/moving-prefix.ts';
 import type { SsdBlock } from '../policy/blocks/tier-moves.ts';
+import type { StepPredictor } from '../policy/cost/step-shape.ts';
 import { digestWords } from '../util/blake2s.ts';
 import type { Push } from './hand-offs.ts';
+import type { InstanceConfig } from './instance-config.ts';
 import type { InstanceEvent, InstanceIndex, PrefixFetch, PrefixMessage } from './messages.ts';
 import type { RequestId } from './ports.ts';
-import { type LoadPart, PrefixLoads } from './prefix-loads.ts';
+import { type LoadPart, type LoadSource, PrefixLoads } from './prefix-loads.ts';
+import { PrefixOffers } from './prefix-offers.ts';
 import { PrefixSends } from './prefix-sends.ts';
 import { PrefixStagings } from './prefix-stagings.ts';
+import { PrefixTakes } from './prefix-takes.ts';
 import type { Served } from './work.ts';
 
 type MoveEvent = Extract<InstanceEvent, { kind: 'loaded' | 'prefixSent' | 'ssdWritten' }>;
+
+type PeerPart = LoadPart & { readonly source: InstanceIndex };
+type Keeping = Pick<InstanceConfig, 'keeps' | 'stores' | 'journalLife'>;
 
 /** The instance, as what moves sees it. */
 interface Owner<Request> {
@@ -20,23 +29,33 @@ interface Owner<Request> {
   readonly spares: Spares;
   /** Blocks have contents: effects say what is to be moved. */
   readonly contents: boolean;
+  readonly nowUs: () => number;
+  readonly cost: Pick<StepPredictor, 'predictUs'>;
 }
 
 export class PrefixMoves<Request, S extends Served> {
   readonly loads: PrefixLoads<S>;
   readonly sends: PrefixSends;
+  readonly offers: PrefixOffers;
+  /** Undefined: it is no store. */
+  readonly takes: PrefixTakes | undefined;
   readonly #push: Push<Request>;
   readonly #contents: boolean;
+  readonly #nowUs: () => number;
   readonly #cache: BlockCache;
   readonly #stagings: PrefixStagings;
   /** What is being read of SSD, by request. */
   readonly #ssdReads = new Map<RequestId, readonly SsdBlock[]>();
 
-  constructor(cache: BlockCache, { push, spares, contents }: Owner<Request>) {
+  /** @param store undefined: it is none */
+  constructor(cache: BlockCache, { push, spares, contents, nowUs, cost }: Owner<Request>, store: Keeping = {}) {
     this.#push = push;
     this.#contents = contents;
     this.#cache = cache;
     this.sends = new PrefixSends(cache, { push, spares, contents });
+    this.#nowUs = nowUs;
+    this.offers = new PrefixOffers({ push, cost, blockTokens: cache.blockTokens, sends: this.sends });
+    this.offers.stores = store.stores ?? [];
     this.#stagings = new PrefixStagings(cache, {
       push,
       spares,
@@ -46,6 +65,13 @@ export class PrefixMoves<Request, S extends Served> {
       ask: (served, part, landing) => this.#ask(served, part, landing),
       stop: (served, part) => this.#stop(served, part),
       spares,
+    });
+    if (store.keeps !== true) return;
+    this.takes = new PrefixTakes(cache, {
+      ask: (name, chain, part, landing) => this.#fetch(name, chain, part, landing),
+      stop: (name, source) => this.#unwant(name, source),
+      spares,
+      life: store.journalLife ?? 0,
     });
   }
 
@@ -61,10 +87,9 @@ export class PrefixMoves<Request, S extends Served> {
       case 'loaded':
         if (event.source === 'ssd' && this.#stagings.read(event.id, event.to, event.bad)) return undefined;
         if (event.source === 'ssd') this.#readOfSsd(event.id, event.bad);
-        return this.loads.arrive(event.id, event.source, event.to)
-          ? undefined
-          : `request ${event.id} does not wait for it`;
+        return this.#arrive(event.id, event.source, event.to);
       case 'prefixSent':
+        this.offers.left(this.#nowUs(), event.to, event.id, this.sends.blocksOf(event.to, event.id));
         return this.sends.sent(event.to, event.id) ? undefined : `nothing is being sent for request ${event.id}`;
       case 'ssdWritten':
         this.#cache.lower?.written(event.blocks, event.failed);
@@ -90,14 +115,44 @@ export class PrefixMoves<Request, S extends Served> {
     const { id } = message;
     switch (message.kind) {
       case 'fetch':
+        this.offers.asked(this.#nowUs(), from, id);
         if (this.#stagings.begin(from, id, message)) return undefined;
         return this.sends.send(from, id, message) ? undefined : `request ${id} is being served`;
       case 'missing':
-        return this.loads.arrive(id, from, 0) ? undefined : `request ${id} does not wait for it`;
+        return this.#arrive(id, from, 0);
       case 'unwanted':
         if (this.#stagings.stop(from, id)) return undefined;
         return this.sends.stop(from, id) ? undefined : `nothing is being sent for request ${id}`;
+      case 'offer':
+        return this.takes === undefined ? 'it keeps nothing of others' : this.takes.offered(from, message.chain);
     }
+  }
+
+  /** Blocks before `to` are here. Returns why that changed nothing, where it did not. */
+  #arrive(id: RequestId, source: LoadSource, to: number): string | undefined {
+    if (this.loads.arrive(id, source, to)) return undefined;
+    if (source !== 'ssd' && this.takes?.arrive(id, source, to) === true) return undefined;
+    return `request ${id} does not wait for it`;
+  }
+
+  /** Begins with what has been waited for, and gives up what has been waited for too long. */
+  advance(nowUs: number, waiting: readonly Sequence[]): void {
+    this.loads.advance(nowUs, waiting);
+    this.takes?.advance(nowUs);
+  }
+
+  /** Prefixes that come or leave. */
+  get moving(): number {
+    return this.loads.size + this.sends.size + (this.takes?.size ?? 0);
+  }
+
+  get nextUs(): number {
+    return Math.min(this.loads.nextUs, this.takes?.nextUs ?? Number.POSITIVE_INFINITY);
+  }
+
+  check(): void {
+    this.loads.check();
+    this.takes?.check();
   }
 
   #ask({ id, sequence }: S, { source, from, to }: LoadPart, landing: Landing): void {
@@ -109,8 +164,12 @@ export class PrefixMoves<Request, S extends Served> {
       this.#push({ kind: 'readSsd', id, blocks: blocks.length, to: read.to, ...(lower?.moves && { what: blocks }) });
       return;
     }
+    this.#fetch(id, sequence.chain, { source, from, to }, landing);
+  }
+
+  #fetch(id: RequestId, { words }: BlockChain, { source, from, to }: PeerPart, landing: Landing): void {
     if (this.#contents) this.#push({ kind: 'expectPrefix', id, from: source, pages: landing.pages(from, to) });
-    const chain = { blocks: to, words: sequence.chain.words.slice(0, to * digestWords) };
+    const chain = { blocks: to, words: words.slice(0, to * digestWords) };
     this.#push({ kind: 'send', to: source, message: { kind: 'fetch', id, chain, from } });
   }
 
@@ -120,6 +179,10 @@ export class PrefixMoves<Request, S extends Served> {
       this.#readOfSsd(id);
       return;
     }
+    this.#unwant(id, source);
+  }
+
+  #unwant(id: RequestId, source: InstanceIndex): void {
     if (this.#contents) this.#push({ kind: 'closePrefix', id });
     this.#push({ kind: 'send', to: source, message: { kind: 'unwanted', id } });
   }

@@ -22,12 +22,20 @@ interface Owner {
   readonly contents: boolean;
 }
 
+interface Sending {
+  readonly held: HeldPrefix;
+  readonly blocks: number;
+}
+
 /** A prefix is sent as far as it is here. One that is here no further than where the other side has it, or for which nothing can be pinned, is `missing`. */
 export class PrefixSends {
   readonly #cache: BlockCache;
   readonly #owner: Owner;
   /** By receiver and request. */
-  readonly #sending = new Map<string, HeldPrefix>();
+  readonly #sending = new Map<string, Sending>();
+
+  /** That have left. */
+  blocks = 0;
 
   constructor(cache: BlockCache, owner: Owner) {
     this.#cache = cache;
@@ -47,27 +55,35 @@ export class PrefixSends {
       this.#owner.push({ kind: 'send', to, message: { kind: 'missing', id } });
       return true;
     }
-    this.#sending.set(key, held);
     const { blocks } = held;
+    this.#sending.set(key, { held, blocks: blocks - from });
     const pages = this.#owner.contents ? { pages: held.pages(from) } : {};
     const tokens = (blocks - from) * this.#cache.blockTokens;
     this.#owner.push({ kind: 'streamPrefix', id, to, tokens, blocks, range, ...pages });
     return true;
   }
 
+  /** Blocks that are on their way there; 0 when none are. */
+  blocksOf(to: InstanceIndex, id: RequestId): number {
+    return this.#sending.get(keyOf(to, id))?.blocks ?? 0;
+  }
+
   /** It has left. False when it was not being sent. */
   sent(to: InstanceIndex, id: RequestId): boolean {
     const key = keyOf(to, id);
-    const held = this.#sending.get(key);
-    if (held === undefined) return false;
+    const sending = this.#sending.get(key);
+    if (sending === undefined) return false;
     this.#sending.delete(key);
-    held.close();
+    this.blocks += sending.blocks;
+    sending.held.close();
     return true;
   }
 
   /** Nobody wants it any more. False when it was not being sent. */
   stop(to: InstanceIndex, id: RequestId): boolean {
+    const blocks = this.blocksOf(to, id);
     if (!this.sent(to, id)) return false;
+    this.blocks -= blocks;
     this.#owner.push({ kind: 'stopStream', id, to, of: 'prefix' });
     return true;
   }

@@ -125,12 +125,15 @@ export class Reception<Request extends { readonly id: RequestId }, S extends Ser
 
   /** Its last event; with `forget` its blocks leave the cache. */
   end(nowUs: number, served: S, event: GenerationEvent, forget: boolean): void {
-    const { roster, handOffs, stages, pinning, check } = this.#parts;
+    const { roster, handOffs, stages, pinning, check, prefixes } = this.#parts;
     this.#throughput.ended(nowUs);
     stages.drop(served.id);
     handOffs.departures.drop(served.id);
     roster.silence(served.id);
-    if (event.kind === 'finished') check?.ended(served);
+    if (event.kind === 'finished') {
+      check?.ended(served);
+      prefixes.offers.offer(served);
+    }
     this.#owner.emit(served.id, event);
     roster.remove(served, forget);
     pinning.ended(nowUs, served.id, event);

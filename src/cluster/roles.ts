@@ -37,10 +37,10 @@ export class Roles {
     this.#balance?.sent(prefillUs);
   }
 
-  /** False where nothing changes, or a role would be left with nobody. */
+  /** False where nothing changes, a role would be left with nobody, or one of the two is that of a store, which has no weights. */
   switch(instance: InstanceIndex, role: InstanceRole): boolean {
     const before = this.#roles[instance];
-    if (before === undefined || before === role) return false;
+    if (before === undefined || before === role || before === 'store' || role === 'store') return false;
     this.#roles[instance] = role;
     const complete = this.#count('prefill') > 0 ? this.#count('decode') > 0 : this.#count('mixed') > 0;
     if (complete) this.#cluster.changed(instance, role);

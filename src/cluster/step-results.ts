@@ -18,6 +18,8 @@ interface Owner<S> {
   readonly remove: (served: S, forget: boolean) => void;
   /** Its prompt is computed, and goes on elsewhere unless it ends with its first token. */
   readonly prefilled: (id: RequestId) => void;
+  /** All of its prompt is computed. */
+  readonly computed: (served: S) => void;
 }
 
 interface Parts<Request, S extends Served, Plan, Result> {
@@ -66,6 +68,7 @@ export class StepResults<Request, S extends Served, Plan, Result> {
     batcher.commit(sequence);
     const held: GenerationEvent[] = [];
     const reason = work.commit(served, result, rows, run, (_, event) => held.push(event));
+    this.#owner.computed(served);
     this.#owner.prefilled(served.id);
     if (reason === undefined) {
       batcher.park(sequence);
@@ -85,6 +88,7 @@ export class StepResults<Request, S extends Served, Plan, Result> {
     const end = computed + sequence.planned;
     totals.computedPrompt += Math.max(0, Math.min(promptLength, end) - computed);
     batcher.commit(sequence);
+    if (computed < promptLength && end >= promptLength) this.#owner.computed(served);
     if (served.cancelled) return;
     if (rows.samples) totals.generated += run.stepUs.length;
     const reason = work.commit(served, result, rows, run, this.#owner.emit);

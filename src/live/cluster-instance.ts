@@ -110,7 +110,8 @@ export class ClusterInstance {
       status: (peer) => encode(this.#status(peer)),
     });
     const left = (here: RequestId): void => this.#leave(here);
-    if (fetchBytesPerToken !== undefined) this.#prefixes = new PrefixesBetween({ ...own, thread });
+    if (fetchBytesPerToken !== undefined)
+      this.#prefixes = new PrefixesBetween({ ...own, thread, keeps: role === 'store' });
     if (role === 'prefill') this.#out = new PromptsOut({ ...own, thread, taken: left });
     if (role !== 'decode') return;
     this.#in = new PromptsIn({

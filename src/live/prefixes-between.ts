@@ -1,23 +1,26 @@
 // Prefixes that instances of different processes fetch from one another: what the thread and the others tell each other, over links on the bus.
 import type { InstanceIndex, PrefixMessage } from '../cluster/messages.ts';
 import type { RequestId } from '../cluster/ports.ts';
+import { scramble } from '../util/scramble.ts';
 import type { Bus } from './bus/bus.ts';
 import type { InstanceThread } from './instance-thread.ts';
 import type { PeerWire } from './live-hand-offs.ts';
 import type { PrefixWire } from './live-prefixes.ts';
 import { type Peer, Station } from './station.ts';
 import { encode } from './wire/codec.ts';
-import { type FetchWire, type PeerAnnouncement, readFetch, readPeer, type SessionName } from './wire/messages.ts';
+import { type FetcherAnnouncement, type FetchWire, readFetch, readFetcher, type SessionName } from './wire/messages.ts';
 
 export interface PrefixesBetweenOptions {
   readonly bus: Bus;
   readonly name: string;
   readonly life: number;
   readonly thread: Pick<InstanceThread, 'send'>;
+  /** It is a store. */
+  readonly keeps: boolean;
   readonly log: (message: string) => void;
 }
 
-type Other = Peer<PeerAnnouncement>;
+type Other = Peer<FetcherAnnouncement>;
 
 /** Another instance. */
 interface Correspondent {
@@ -40,18 +43,18 @@ const indicesFrom = 2 ** 20;
 
 export class PrefixesBetween {
   readonly #options: PrefixesBetweenOptions;
-  readonly #station: Station<PeerAnnouncement>;
+  readonly #station: Station<FetcherAnnouncement>;
   readonly #others = new Map<InstanceIndex, Correspondent>();
   #indices = indicesFrom;
 
   constructor(options: PrefixesBetweenOptions) {
     this.#options = options;
-    const { bus, name, life, log } = options;
-    this.#station = new Station<PeerAnnouncement>({
+    const { bus, name, life, log, keeps } = options;
+    this.#station = new Station<FetcherAnnouncement>({
       ...{ bus, name, life, log },
       kind: 'fetcher',
-      about: {},
-      read: readPeer,
+      about: { keeps },
+      read: readFetcher,
       onJoined: (peer) => this.#join(peer),
       onLost: (peer) => this.#lose(peer),
       onMessage: (peer, message) => this.#hear(peer, readFetch(message)),
@@ -93,6 +96,7 @@ export class PrefixesBetween {
   #join(peer: Other): void {
     const index = this.#indices++;
     this.#others.set(index, { index, peer });
+    if (peer.member.keeps) this.#tellStores();
   }
 
   /** Both ends go on without the other. */
@@ -101,6 +105,16 @@ export class PrefixesBetween {
     if (other === undefined) return;
     this.#others.delete(other.index);
     this.#say(other.index, { kind: 'gone' });
+    if (peer.member.keeps) this.#tellStores();
+  }
+
+  /** What this one computes may be offered to them: not by stores, which compute nothing. */
+  #tellStores(): void {
+    if (this.#options.keeps) return;
+    const stores = [...this.#others.values()].flatMap(({ index, peer: { member } }) =>
+      member.keeps ? [{ instance: index, key: keyOf(member.name) }] : [],
+    );
+    this.#options.thread.send({ kind: 'stores', stores });
   }
 
   #of(peer: Other): Correspondent | undefined {
@@ -113,11 +127,18 @@ export function isAboutPrefix(wire: PeerWire): wire is AboutPrefix {
   if (wire.kind === 'prefix' || wire.kind === 'prefixHere') return true;
   if (wire.kind !== 'message') return false;
   const { kind } = wire.message;
-  return kind === 'fetch' || kind === 'missing' || kind === 'unwanted';
+  return kind === 'fetch' || kind === 'offer' || kind === 'missing' || kind === 'unwanted';
 }
 
 function missing(id: RequestId): PeerWire {
   return { kind: 'message', message: { kind: 'missing', id }, landing: undefined };
+}
+
+/** Alike in all processes. */
+function keyOf(name: string): number {
+  let key = 0;
+  for (let i = 0; i < name.length; i++) key = scramble(key ^ name.charCodeAt(i));
+  return key;
 }
 
 /** Requests of others may have the names of our own. */
@@ -131,7 +152,7 @@ function outward(other: Correspondent, wire: AboutPrefix): FetchWire {
   if (wire.kind === 'prefixHere') return wire;
   const { message, landing } = wire;
   if (message.kind === 'missing') return { kind: 'missing', id: theirs(message.id) };
-  if (message.kind === 'unwanted') return message;
+  if (message.kind === 'unwanted' || message.kind === 'offer') return message;
   if (landing === undefined) throw new Error('Cannot fetch a prefix: it has no landing');
   const { id, from, chain } = message;
   return { kind: 'fetch', id, from, landing, chain: { blocks: chain.blocks, words: chain.words } };
@@ -148,6 +169,10 @@ function inward(other: Correspondent, told: FetchWire): PeerWire {
       return { kind: 'prefixHere', id: nameOf(other, id) };
     case 'unwanted':
       return { kind: 'message', message: { kind: 'unwanted', id: nameOf(other, id) }, landing: undefined };
+    case 'offer': {
+      const message = { ...told, id: nameOf(other, id) };
+      return { kind: 'message', message, landing: undefined };
+    }
     case 'fetch': {
       const { chain, from, landing } = told;
       return { kind: 'message', message: { kind: 'fetch', id: nameOf(other, id), chain, from }, landing };

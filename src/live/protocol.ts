@@ -19,7 +19,7 @@ export type BlockSnapshot = Extract<InstanceEffect, { kind: 'snapshot' }>['snaps
 export type BlockRoot = TokenInstanceConfig['root'];
 
 export type ToInstance =
-  | Extract<InstanceEvent, { kind: 'submit' | 'cancel' | 'tellBlocks' | 'streamBroken' | 'pin' | 'unpin' }>
+  | Extract<InstanceEvent, { kind: 'submit' | 'cancel' | 'tellBlocks' | 'stores' | 'streamBroken' | 'pin' | 'unpin' }>
   /** An instance of another process speaks. */
   | { readonly kind: 'peerSays'; readonly from: InstanceIndex; readonly wire: PeerWire }
   /** An instance of this process has been started anew, and is reached over this port now. */

@@ -33,6 +33,8 @@ function world() {
     push: (effect) => effects.push(effect),
     spares: () => true,
     contents: false,
+    nowUs: () => 0,
+    cost: { predictUs: () => 0 },
   });
   serve(cache, chainOf(1));
   serve(cache, chainOf(2));

@@ -23,9 +23,9 @@ class NotedThread {
   }
 }
 
-function member(hub: MemoryHub, name: string, life = 1) {
+function member(hub: MemoryHub, name: string, life = 1, keeps = false) {
   const thread = new NotedThread();
-  const prefixes = new PrefixesBetween({ bus: hub.connect(), name, life, thread, log: () => {} });
+  const prefixes = new PrefixesBetween({ bus: hub.connect(), name, life, thread, keeps, log: () => {} });
   closing.push(() => prefixes.close());
   prefixes.start();
   return { thread, prefixes };

@@ -207,11 +207,12 @@ const fetch = z.discriminatedUnion('kind', [
   z
     .strictObject({ kind: z.literal('fetch'), id, chain, from: count, landing: text })
     .refine(({ chain, from }) => from < chain.blocks, { path: ['from'], message: 'there is nothing to send' }),
+  z.strictObject({ kind: z.literal('offer'), id, chain }),
   z.strictObject({ kind: z.literal('prefix'), id, blocks: count }),
   z.strictObject({ kind: z.enum(['missing', 'unwanted', 'prefixHere']), id }),
 ]);
 
-const role = z.enum(['mixed', 'prefill', 'decode']);
+const role = z.enum(['mixed', 'prefill', 'decode', 'store']);
 export const memberFields = {
   version: z.literal(wireVersion),
   name,
@@ -270,6 +271,8 @@ export type HandOffWire =
 /** Between an instance that asks for a prefix and one that gives it. `id`: as the one that asks calls the request. */
 export type FetchWire =
   | (Omit<Extract<PrefixMessage, { kind: 'fetch' }>, 'range'> & { readonly landing: LandingHandle })
+  /** To a store: this is here. */
+  | Extract<PrefixMessage, { kind: 'offer' }>
   /** Nobody wants it any more. */
   | { readonly kind: 'unwanted'; readonly id: RequestId }
   /** All of it is here. */
@@ -331,6 +334,12 @@ export interface PeerAnnouncement extends Announcement {
   readonly version: typeof wireVersion;
 }
 
+/** Of an instance to those that it fetches prefixes from, or that fetch them from it. */
+export interface FetcherAnnouncement extends PeerAnnouncement {
+  /** It is a store: what others have computed may be offered to it. */
+  readonly keeps: boolean;
+}
+
 /** Each throws an Error that names the field at fault. */
 export const readOrder = reader<Order>('an order', order);
 export const readTurn = reader<Turn>("an instance's turn", turn);
@@ -338,6 +347,10 @@ export const readStatus = reader<Status>("an instance's status", status);
 export const readGateway = reader<GatewayAnnouncement>("a gateway's announcement", z.strictObject(memberFields));
 export const readInstance = reader<InstanceAnnouncement>("an instance's announcement", instanceAnnouncement);
 export const readPeer = reader<PeerAnnouncement>("a peer's announcement", z.strictObject(memberFields));
+export const readFetcher = reader<FetcherAnnouncement>(
+  "an instance's announcement",
+  z.strictObject({ ...memberFields, keeps: z.boolean() }),
+);
 export const readFetch = reader<FetchWire>('what is said of a prefix', fetch);
 export const readHandOff = reader<HandOffWire>('a hand-off', handOff);
 /** Whoever announces itself as whatever. */

@@ -79,6 +79,8 @@ export class Sequence {
   sharedBlocks: number | undefined;
   /** How many of its blocks, from `sharedBlocks` on, are not in the table but away. */
   awayBlocks = 0;
+  /** Its blocks before this one have been offered to a store. */
+  offeredBlocks = 0;
   /** Index of a block that another sequence is computing, while waiting for it. */
   waitsForBlock: number | undefined;
 

@@ -141,10 +141,10 @@ export class RequestChecks {
       const { handOffs, roster, cached } = instance;
       // Pins last longer; whose pages those are the instance checks itself.
       const used = cached.kept.size > 0 ? 0 : instance.snapshot().pages.used;
-      const left = roster.size + handOffs.arrivals.size + handOffs.departures.size;
+      const left = roster.size + handOffs.arrivals.size + handOffs.departures.size + instance.moving;
       if (used + left > 0)
         throw new Error(
-          `Requests broken: instance ${i} leaks: ${used} pages, ${roster.size} requests, ${handOffs.arrivals.size} arrivals, ${handOffs.departures.size} departures`,
+          `Requests broken: instance ${i} leaks: ${used} pages, ${roster.size} requests, ${handOffs.arrivals.size} arrivals, ${handOffs.departures.size} departures, ${instance.moving} prefixes`,
         );
       if (faults?.isUp(i) === false) throw new Error(`Requests broken: instance ${i} has not come back`);
     }

@@ -15,6 +15,8 @@ const chaosUs = 3_000_000;
 const restUs = 12_000_000;
 const lendingRestUs = 35_000_000;
 const settleUs = 2_000_000;
+/** Stores give up what was lost on its way. */
+const storeSettleUs = 13_000_000;
 
 const cost = new RooflineCost({
   model: {
@@ -135,7 +137,10 @@ export function requestWorld(seed: number): RequestWorld {
     faults: planOf(seed, dice),
   };
   const pipeline = grouped ? pipelineOf(config, groups) : undefined;
-  const world = withMore({ config: { ...config, pipeline }, trace: traceOf(dice) }, new Dice(seed, 8));
+  const world = withStores(
+    withMore({ config: { ...config, pipeline }, trace: traceOf(dice) }, new Dice(seed, 8)),
+    new Dice(seed, 10),
+  );
   const lends = new Dice(seed, 9);
   return lends.chance(0.5) ? withLending(world, lends, anyTime('gmanager', { everyUs: 2_500_000 })) : world;
 }
@@ -174,6 +179,27 @@ function withMore({ config, trace }: RequestWorld, dice: Dice): RequestWorld {
   return { config: { ...config, instances, admission }, trace: more };
 }
 
+/** In some worlds stores keep what the others compute. */
+function withStores({ config, trace }: RequestWorld, dice: Dice): RequestWorld {
+  const [first] = config.instances;
+  if (first === undefined || !dice.chance(0.4)) return { config, trace };
+  const stores = Array.from({ length: dice.between(1, 2) }, (_, i) => ({
+    instance: config.instances.length + i,
+    key: i,
+  }));
+  const { handOff: _, ...machine } = first.machine;
+  const ssd = { readBytesPerSecond: 1e7, writeBytesPerSecond: 1e7 };
+  const store = (): InstanceSpec => ({
+    ...{ role: 'store', nic: first.nic, ssd },
+    machine: {
+      ...{ ...machine, blocks: 0, pinShare: 0, keeps: true },
+      tiers: { hostBlocks: dice.between(4, 60), ssdBlocks: dice.chance(0.5) ? dice.between(10, 80) : 0 },
+    },
+  });
+  const others = config.instances.map((spec) => ({ ...spec, machine: { ...spec.machine, stores } }));
+  return { config: { ...config, instances: [...others, ...stores.map(store)] }, trace };
+}
+
 /** There is time enough for each. */
 function checkPatience({ id }: LengthRequest, event: GenerationEvent): void {
   if (event.kind === 'failed' && event.message.includes('not ended in time'))
@@ -195,7 +221,8 @@ export function runRequestChaos(seed: number): RequestCounts {
   let untilUs = chaosUs;
   const endUs = chaosUs + (config.lending === undefined ? restUs : lendingRestUs);
   for (; simulation.live > 0 && untilUs < endUs; untilUs += 100_000) simulation.advance(untilUs);
-  simulation.advance(untilUs + settleUs);
+  const keeps = config.instances.some(({ role }) => role === 'store');
+  simulation.advance(untilUs + (keeps ? storeSettleUs : settleUs));
   const { checks, outcome, fates, inside } = simulation;
   checks?.checkAtRest();
   simulation.lending?.checkAtRest();
