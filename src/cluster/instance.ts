@@ -85,17 +85,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       settled: (served, declined) => this.#reception.settled(served, declined),
     });
     this.#presence = new Presence(config.journalLife, config.reportUs);
-    this.#prefixes = new PrefixMoves(
-      this.#cache,
-      {
-        push: (effect) => this.#effects.push(effect),
-        spares: (pages) => this.#batcher.spares(pages),
-        contents: config.contents !== undefined,
-        nowUs: () => this.#nowUs,
-        cost: config.cost,
-      },
-      config,
-    );
+    this.#prefixes = this.#createPrefixes(config);
     this.#pinning = new Pinning(this.#cache, config.pinShare ?? 0, {
       push: (effect) => this.#effects.push(effect),
       serve: (request) => this.#work.serve(request, this.#arrivalNumber++),
@@ -122,6 +112,17 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#results = this.#createResults();
     this.#launcher = this.#createLauncher(hostTraffic);
     this.#reception = this.#createReception();
+  }
+
+  #createPrefixes(config: InstanceConfig): PrefixMoves<Request, S> {
+    const owner = {
+      push: (effect: InstanceEffect<never, Request>) => this.#effects.push(effect),
+      spares: (pages: number) => this.#batcher.spares(pages),
+      contents: config.contents !== undefined,
+      nowUs: () => this.#nowUs,
+      cost: config.cost,
+    };
+    return new PrefixMoves(this.#cache, owner, config);
   }
 
   #createResults(): StepResults<Request, S, Plan, Result> {
@@ -240,6 +241,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       case 'loaded':
       case 'prefixSent':
       case 'ssdWritten':
+      case 'stores':
       case 'activations': {
         const why = hearPeers(this.#peers, event, this.#launcher.flight?.step);
         if (why !== undefined) this.#config.fates?.heard(event, this.roster);
@@ -256,9 +258,6 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
         break;
       case 'migrate':
         this.mover?.grant(event.id, { to: event.to, life: event.life });
-        break;
-      case 'stores':
-        this.#prefixes.offers.stores = event.stores;
         break;
       case 'tellBlocks':
         this.#effects.push(this.#journal.all());

@@ -15,7 +15,7 @@ export interface Peers<Request extends { readonly id: RequestId }, S extends Ser
 
 type PeerEvent<Request> = Extract<
   InstanceEvent<Request, never>,
-  { kind: 'peer' | 'landed' | 'loaded' | 'prefixSent' | 'ssdWritten' | 'activations' }
+  { kind: 'peer' | 'landed' | 'loaded' | 'prefixSent' | 'ssdWritten' | 'stores' | 'activations' }
 >;
 
 /** Returns what to log of an event that changed nothing. @param step in flight */

@@ -18,7 +18,7 @@ import { PrefixStagings } from './prefix-stagings.ts';
 import { PrefixTakes } from './prefix-takes.ts';
 import type { Served } from './work.ts';
 
-type MoveEvent = Extract<InstanceEvent, { kind: 'loaded' | 'prefixSent' | 'ssdWritten' }>;
+type MoveEvent = Extract<InstanceEvent, { kind: 'loaded' | 'prefixSent' | 'ssdWritten' | 'stores' }>;
 
 type PeerPart = LoadPart & { readonly source: InstanceIndex };
 type Keeping = Pick<InstanceConfig, 'keeps' | 'stores' | 'journalLife'>;
@@ -91,6 +91,9 @@ export class PrefixMoves<Request, S extends Served> {
       case 'prefixSent':
         this.offers.left(this.#nowUs(), event.to, event.id, this.sends.blocksOf(event.to, event.id));
         return this.sends.sent(event.to, event.id) ? undefined : `nothing is being sent for request ${event.id}`;
+      case 'stores':
+        this.offers.stores = event.stores;
+        return undefined;
       case 'ssdWritten':
         this.#cache.lower?.written(event.blocks, event.failed);
         return undefined;
