@@ -62,6 +62,7 @@ std::vector<Parcel> parcels_argument(Arguments& in);
 /** Host and port; `least` 0 where any free port will do. */
 HostPort address_argument(Arguments& in, int least);
 HashKey key_argument(Arguments& in);
+Way way_argument(Arguments& in);
 Napi::Object counts_object(Napi::Env env, const MessengerCounts& counts);
 
 void bind_pools(Napi::Env env, Napi::Object exports);

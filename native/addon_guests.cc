@@ -35,11 +35,12 @@ Napi::Value bind_free_guest_room(Arguments& in, Napi::Env env) {
   return env.Undefined();
 }
 
-/** (room, host, port, key) => door: where debtors of other processes reach the room; port 0: one that is free */
+/** (room, host, port, way, key) => door: where debtors of other processes reach the room; port 0: one that is free */
 Napi::Value bind_open_guest_door(Arguments& in, Napi::Env env) {
   const auto room = own_room(in);
   const HostPort address = address_argument(in, 0);
-  return number(env, registries().guest_doors.add(std::make_shared<GuestDoor>(room, room->layout(), address, key_argument(in))));
+  const Way way = way_argument(in);
+  return number(env, registries().guest_doors.add(std::make_shared<GuestDoor>(room, room->layout(), address, way, key_argument(in))));
 }
 
 Napi::Value bind_guest_door_port(Arguments& in, Napi::Env env) { return number(env, registries().guest_doors.get(in.handle("guest door"))->port()); }
@@ -49,11 +50,12 @@ Napi::Value bind_close_guest_door(Arguments& in, Napi::Env env) {
   return env.Undefined();
 }
 
-/** (pool, host, port, key) => room: the one behind a door of another process, over pages like the pool's */
+/** (pool, host, port, way, key) => room: the one behind a door of another process, over pages like the pool's */
 Napi::Value bind_reach_guest_room(Arguments& in, Napi::Env env) {
   const auto pool = registries().pools.get(in.handle("KV pool"));
   const HostPort address = address_argument(in, 1);
-  return number(env, registries().rooms.add(std::make_shared<FarRoom>(pool->layout, address, key_argument(in))));
+  const Way way = way_argument(in);
+  return number(env, registries().rooms.add(std::make_shared<FarRoom>(pool->layout, address, way, key_argument(in))));
 }
 
 /** (room, loan, blocks, pages (blocks, layers)) */

@@ -20,11 +20,12 @@ RemoteLanding read_landing(Arguments& in) {
   return landing;
 }
 
-/** (pool, host, port, key) => receiver; port 0: one that is free */
+/** (pool, host, port, way, key) => receiver; port 0: one that is free */
 Napi::Value bind_create_receiver(Arguments& in, Napi::Env env) {
   const auto pool = registries().pools.get(in.handle("KV pool"));
   const HostPort address = address_argument(in, 0);
-  return number(env, registries().tcp_receivers.add(std::make_shared<TcpReceiver>(pool, address, key_argument(in))));
+  const Way way = way_argument(in);
+  return number(env, registries().tcp_receivers.add(std::make_shared<TcpReceiver>(pool, address, way, key_argument(in))));
 }
 
 Napi::Value bind_receiver_port(Arguments& in, Napi::Env env) { return number(env, registries().tcp_receivers.get(in.handle("tcp receiver"))->port()); }
@@ -58,13 +59,14 @@ Napi::Value bind_free_receiver(Arguments& in, Napi::Env env) {
   return env.Undefined();
 }
 
-/** (pool, key, frameBytes, giveUpMs) => messenger */
+/** (pool, way, key, frameBytes, giveUpMs) => messenger */
 Napi::Value bind_create_tcp_messenger(Arguments& in, Napi::Env env) {
   const auto pool = registries().pools.get(in.handle("KV pool"));
+  const Way way = way_argument(in);
   const HashKey key = key_argument(in);
   const auto frame_bytes = static_cast<size_t>(in.integer("frameBytes", 1, kFrameBytesMax));
   const int give_up_ms = in.integer("giveUpMs", 0, INT32_MAX);
-  return number(env, registries().tcp_messengers.add(std::make_shared<TcpMessenger>(pool, key, frame_bytes, give_up_ms)));
+  return number(env, registries().tcp_messengers.add(std::make_shared<TcpMessenger>(pool, way, key, frame_bytes, give_up_ms)));
 }
 
 /** (messenger, host, port, landing, its key, its places, step, parcels (n, 3): layer, page, place, last) */
@@ -132,6 +134,8 @@ HostPort address_argument(Arguments& in, int port_least) {
   address.port = in.integer("port", port_least, 65535);
   return address;
 }
+
+Way way_argument(Arguments& in) { return static_cast<Way>(in.integer("way", 0, static_cast<int>(Way::shared))); }
 
 HashKey key_argument(Arguments& in) {
   const Span<uint8_t> bytes = in.array<uint8_t>("key");

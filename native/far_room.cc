@@ -8,13 +8,13 @@
 namespace kvasir {
 namespace {
 
-constexpr int kConnectMs = 1000;
+constexpr int kReachMs = 1000;
 constexpr int kStallMs = 20000;  // between the parts of one frame
 
 }  // namespace
 
-FarRoom::FarRoom(const KvLayout& layout, HostPort address, const HashKey& key)
-    : layout_(layout), address_(std::move(address)), key_(key), thread_([this] { serve(); }) {}
+FarRoom::FarRoom(const KvLayout& layout, HostPort address, Way way, const HashKey& key)
+    : layout_(layout), address_(std::move(address)), way_(way), key_(key), thread_([this] { serve(); }) {}
 
 void FarRoom::close() {
   {
@@ -51,7 +51,7 @@ bool FarRoom::send_next() {
     std::lock_guard<std::mutex> lock(mutex_);
     if (waiting_.empty()) return false;
   }
-  if (!socket_.is_open() && !connect()) {
+  if (line_ == nullptr && !connect()) {
     refuse_all();
     return true;
   }
@@ -61,17 +61,13 @@ bool FarRoom::send_next() {
     waiting_.pop_front();
     asked_[++sequence_] = query;
   }
-  if (!send_query(socket_, *query, sequence_, in_milliseconds(kStallMs), ended_)) broken_ = true;
+  if (!send_query(*line_, *query, sequence_, in_milliseconds(kStallMs), ended_)) broken_ = true;
   return true;
 }
 
 bool FarRoom::connect() {
-  socket_ = connect_to(address_, in_milliseconds(kConnectMs), ended_);
-  if (!socket_.is_open()) return false;
-  if (greet_as_sender(socket_, key_, layout_, in_milliseconds(kConnectMs), ended_) != Greeting::done) {
-    socket_ = Socket();
-    return false;
-  }
+  line_ = reach(address_, way_, key_, layout_, kReachMs, ended_);
+  if (line_ == nullptr) return false;
   sequence_ = 0;
   broken_ = false;
   ears_ = std::thread([this] { hear(); });
@@ -80,7 +76,7 @@ bool FarRoom::connect() {
 
 void FarRoom::hear() {
   AnswerHeader header;
-  while (!broken_ && receive_answer_header(socket_, header, broken_)) {
+  while (!broken_ && receive_answer_header(*line_, header, broken_)) {
     std::shared_ptr<GuestQuery> query;
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -88,7 +84,7 @@ void FarRoom::hear() {
       if (found == asked_.end()) break;
       query = found->second;
     }
-    if (!receive_partials(socket_, header, *query, in_milliseconds(kStallMs), broken_)) break;
+    if (!receive_partials(*line_, header, *query, in_milliseconds(kStallMs), broken_)) break;
     {
       std::lock_guard<std::mutex> lock(mutex_);
       asked_.erase(header.sequence);
@@ -101,9 +97,9 @@ void FarRoom::hear() {
 
 void FarRoom::disconnect() {
   broken_ = true;
-  socket_.cut();
+  if (line_ != nullptr) line_->cut();
   if (ears_.joinable()) ears_.join();
-  socket_ = Socket();
+  line_ = nullptr;
   broken_ = false;
   refuse_all();
 }

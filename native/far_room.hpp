@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "guest_frames.hpp"
+#include "listener.hpp"
 #include "room.hpp"
 
 namespace kvasir {
@@ -13,7 +14,7 @@ namespace kvasir {
 /** Connects when something is asked. What is open when the connection ends is refused; the next query makes a new one. */
 class FarRoom final : public Room {
  public:
-  FarRoom(const KvLayout& layout, HostPort address, const HashKey& key);
+  FarRoom(const KvLayout& layout, HostPort address, Way way, const HashKey& key);
   ~FarRoom() override { close(); }
   FarRoom(const FarRoom&) = delete;
   FarRoom& operator=(const FarRoom&) = delete;
@@ -31,6 +32,7 @@ class FarRoom final : public Room {
 
   const KvLayout layout_;
   const HostPort address_;
+  const Way way_;
   const HashKey key_;
   Bell bell_;
   std::mutex mutex_;  // of what is open
@@ -38,7 +40,7 @@ class FarRoom final : public Room {
   std::unordered_map<uint32_t, std::shared_ptr<GuestQuery>> asked_;  // by sequence
   bool closed_ = false;
 
-  Socket socket_;
+  std::unique_ptr<Line> line_;
   uint32_t sequence_ = 0;
   std::atomic<bool> broken_{false};
   std::atomic<bool> ended_{false};

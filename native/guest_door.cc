@@ -2,93 +2,88 @@
 #include "guest_door.hpp"
 
 #include <algorithm>
+#include <mutex>
+#include <vector>
 
 #include "spin.hpp"
 
 namespace kvasir {
 namespace {
 
-constexpr int kGreetMs = 5000;
 constexpr int kStallMs = 20000;  // between the parts of one frame
-constexpr size_t kConnectionsMax = 256;
 constexpr size_t kOpenMax = 4096;  // queries of a connection
 
 }  // namespace
 
-GuestDoor::GuestDoor(std::shared_ptr<Room> room, const KvLayout& layout, const HostPort& address, const HashKey& key)
-    : room_(std::move(room)), layout_(layout), key_(key), listening_(listen_at(address)), port_(port_of(listening_)), thread_([this] { serve(); }) {}
+/** A connection, while it lasts. */
+struct GuestDoor::Visit {
+  struct Open {
+    uint32_t sequence;
+    std::shared_ptr<GuestQuery> query;
+  };
 
-GuestDoor::~GuestDoor() {
-  ended_ = true;
-  thread_.join();
-  reap(true);
-}
+  Visit(Line& over_line, const std::atomic<bool>& when_ended) : line(over_line), ended(when_ended) {}
 
-void GuestDoor::serve() {
-  while (!ended_) {
-    if (!listening_.await_readable(kNever, ended_)) continue;
-    reap(false);
-    Socket socket = accept_from(listening_);
-    // Those who are too many, or came while no descriptor is free, try again.
-    if (!socket.is_open() || connections_.size() >= kConnectionsMax) continue;
-    connections_.emplace_back();
-    Connection& connection = connections_.back();
-    connection.socket = std::move(socket);
-    connection.writer = std::thread([this, &connection] { write(connection); });
-    connection.reader = std::thread([this, &connection] { read(connection); });
+  Line& line;
+  const std::atomic<bool>& ended;
+  std::shared_ptr<Bell> bell = std::make_shared<Bell>();  // an answer is there, or all is over
+  std::atomic<bool> over{false};
+  std::mutex mutex;  // of what follows
+  std::vector<Open> open;
+
+  bool add(uint32_t sequence, const std::shared_ptr<GuestQuery>& query) {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (open.size() == kOpenMax) return false;
+    open.push_back({sequence, query});
+    return true;
   }
-}
 
-void GuestDoor::reap(bool all) {
-  for (auto at = connections_.begin(); at != connections_.end();) {
-    if (!all && !at->done) {
-      ++at;
-      continue;
+  std::vector<Open> take_answered() {
+    std::lock_guard<std::mutex> lock(mutex);
+    const auto first = std::partition(open.begin(), open.end(), [](const Open& one) { return one.query->is_open(); });
+    std::vector<Open> ready(first, open.end());
+    open.erase(first, open.end());
+    return ready;
+  }
+
+  /** Answers as they come; once the connection is over, nobody waits for what is open. */
+  void write() {
+    while (!over) {
+      const uint32_t seen = bell->rung();
+      const std::vector<Open> ready = take_answered();
+      for (const Open& one : ready)
+        if (!send_answer(line, *one.query, one.sequence, in_milliseconds(kStallMs), ended)) over = true;
+      if (ready.empty() && !over && !spin([&] { return bell->rung() != seen; })) bell->wait(seen);
     }
-    at->socket.cut();
-    at->reader.join();
-    at->writer.join();
-    at = connections_.erase(at);
+    line.cut();
+    std::lock_guard<std::mutex> lock(mutex);
+    for (const Open& one : open) one.query->dropped.store(true, std::memory_order_relaxed);
   }
+};
+
+GuestDoor::GuestDoor(std::shared_ptr<Room> room, const KvLayout& layout, const HostPort& address, Way way, const HashKey& key)
+    : room_(std::move(room)),
+      layout_(layout),
+      listener_(address, way, key, layout, [this](Line& line, const std::atomic<bool>& ended) { serve(line, ended); }) {}
+
+void GuestDoor::serve(Line& line, const std::atomic<bool>& ended) const {
+  Visit visit(line, ended);
+  std::thread writer([&] { visit.write(); });
+  read(visit);
+  visit.over = true;
+  visit.bell->ring();
+  writer.join();
 }
 
-void GuestDoor::read(Connection& connection) {
-  bool on = greet_as_receiver(connection.socket, key_, layout_, in_milliseconds(kGreetMs), ended_) == Greeting::done;
-  for (uint32_t sequence = 1; on && !connection.over; sequence++) {
-    const auto query = receive_query(connection.socket, layout_, sequence, kStallMs, ended_);
-    if (query == nullptr) break;
-    query->answered = connection.bell;
+void GuestDoor::read(Visit& visit) const {
+  for (uint32_t sequence = 1; !visit.over; sequence++) {
+    const auto query = receive_query(visit.line, layout_, sequence, kStallMs, visit.ended);
+    if (query == nullptr) return;
+    query->answered = visit.bell;
     query->open();
-    {
-      std::lock_guard<std::mutex> lock(connection.mutex);
-      on = connection.open.size() < kOpenMax;
-      if (on) connection.open.push_back({sequence, query});
-    }
-    if (on) room_->post(query);
+    if (!visit.add(sequence, query)) return;
+    room_->post(query);
   }
-  connection.over = true;
-  connection.bell->ring();
-}
-
-/** Answers as they come; once the connection is over, nobody waits for what is open. */
-void GuestDoor::write(Connection& connection) {
-  while (!connection.over) {
-    const uint32_t seen = connection.bell->rung();
-    std::vector<Open> ready;
-    {
-      std::lock_guard<std::mutex> lock(connection.mutex);
-      const auto first = std::partition(connection.open.begin(), connection.open.end(), [](const Open& open) { return open.query->is_open(); });
-      ready.assign(first, connection.open.end());
-      connection.open.erase(first, connection.open.end());
-    }
-    for (const Open& open : ready)
-      if (!send_answer(connection.socket, *open.query, open.sequence, in_milliseconds(kStallMs), ended_)) connection.over = true;
-    if (ready.empty() && !connection.over && !spin([&] { return connection.bell->rung() != seen; })) connection.bell->wait(seen);
-  }
-  connection.socket.cut();
-  std::lock_guard<std::mutex> lock(connection.mutex);
-  for (const Open& open : connection.open) open.query->dropped.store(true, std::memory_order_relaxed);
-  connection.done = true;
 }
 
 }  // namespace kvasir

@@ -34,12 +34,12 @@ struct AnswerHeader {
 static_assert(sizeof(QueryHeader) == 72 && sizeof(AnswerHeader) == 32 && sizeof(GuestKeys) == 12 && sizeof(GuestNode) == 8, "the wire has no gaps");
 
 /** All or nothing; false where the connection is of no more use. */
-bool send_query(const Socket& socket, const GuestQuery& query, uint32_t sequence, Deadline deadline, const std::atomic<bool>& ended);
+bool send_query(Line& line, const GuestQuery& query, uint32_t sequence, Deadline deadline, const std::atomic<bool>& ended);
 /** Null where what came is no query of that sequence over pages of this layout. It is open, and not checked against what is lent. */
-std::shared_ptr<GuestQuery> receive_query(const Socket& socket, const KvLayout& layout, uint32_t sequence, int stall_ms, const std::atomic<bool>& ended);
-bool send_answer(const Socket& socket, const GuestQuery& query, uint32_t sequence, Deadline deadline, const std::atomic<bool>& ended);
-bool receive_answer_header(const Socket& socket, AnswerHeader& header, const std::atomic<bool>& ended);
+std::shared_ptr<GuestQuery> receive_query(const Line& line, const KvLayout& layout, uint32_t sequence, int stall_ms, const std::atomic<bool>& ended);
+bool send_answer(Line& line, const GuestQuery& query, uint32_t sequence, Deadline deadline, const std::atomic<bool>& ended);
+bool receive_answer_header(const Line& line, AnswerHeader& header, const std::atomic<bool>& ended);
 /** Into the query's partials. */
-bool receive_partials(const Socket& socket, const AnswerHeader& header, GuestQuery& query, Deadline deadline, const std::atomic<bool>& ended);
+bool receive_partials(const Line& line, const AnswerHeader& header, GuestQuery& query, Deadline deadline, const std::atomic<bool>& ended);
 
 }  // namespace kvasir

@@ -37,16 +37,16 @@ uint64_t header_checksum(Isa isa, const FrameHeader& header, const uint32_t* pla
   return checksum(isa, places, header.count * sizeof *places, head ^ kPlacesSeed);
 }
 
-Greeting greet_as_sender(const Socket& socket, const HashKey& key, const KvLayout& layout, Deadline deadline, const std::atomic<bool>& ended) {
+Greeting greet_as_sender(const Line& line, const HashKey& key, const KvLayout& layout, Deadline deadline, const std::atomic<bool>& ended) {
   const Hello own = new_hello();
   Hello other;
-  if (!socket.send(&own, sizeof own, deadline, ended) || !socket.receive(&other, sizeof other, deadline, ended)) return Greeting::broken;
+  if (!line.send(&own, sizeof own, deadline, ended) || !line.receive(&other, sizeof other, deadline, ended)) return Greeting::broken;
   if (!is_sane(other)) return Greeting::refused;
   Claim claim = {Prover::sender, kWireVersion, own.challenge, other.challenge, {}};
   const Digest proof = proof_of(key, claim);
   Answer answer;
-  if (!socket.send(&proof, sizeof proof, deadline, ended)) return Greeting::broken;
-  if (!socket.receive(&answer, sizeof answer, deadline, ended)) return Greeting::refused;
+  if (!line.send(&proof, sizeof proof, deadline, ended)) return Greeting::broken;
+  if (!line.receive(&answer, sizeof answer, deadline, ended)) return Greeting::refused;
   claim.prover = Prover::receiver;
   claim.shape = answer.shape;
   if (!same_digest(answer.proof, proof_of(key, claim))) return Greeting::refused;
@@ -54,19 +54,19 @@ Greeting greet_as_sender(const Socket& socket, const HashKey& key, const KvLayou
   return std::memcmp(&answer.shape, &shape, sizeof shape) == 0 ? Greeting::done : Greeting::other_shape;
 }
 
-Greeting greet_as_receiver(const Socket& socket, const HashKey& key, const KvLayout& layout, Deadline deadline, const std::atomic<bool>& ended) {
+Greeting greet_as_receiver(const Line& line, const HashKey& key, const KvLayout& layout, Deadline deadline, const std::atomic<bool>& ended) {
   Hello other;
-  if (!socket.receive(&other, sizeof other, deadline, ended)) return Greeting::broken;
+  if (!line.receive(&other, sizeof other, deadline, ended)) return Greeting::broken;
   if (!is_sane(other)) return Greeting::refused;
   const Hello own = new_hello();
   Digest proof;
-  if (!socket.send(&own, sizeof own, deadline, ended) || !socket.receive(&proof, sizeof proof, deadline, ended)) return Greeting::broken;
+  if (!line.send(&own, sizeof own, deadline, ended) || !line.receive(&proof, sizeof proof, deadline, ended)) return Greeting::broken;
   Claim claim = {Prover::sender, kWireVersion, other.challenge, own.challenge, {}};
   if (!same_digest(proof, proof_of(key, claim))) return Greeting::refused;
   claim.prover = Prover::receiver;
   claim.shape = shape_of(layout);
   const Answer answer = {proof_of(key, claim), claim.shape};
-  return socket.send(&answer, sizeof answer, deadline, ended) ? Greeting::done : Greeting::broken;
+  return line.send(&answer, sizeof answer, deadline, ended) ? Greeting::done : Greeting::broken;
 }
 
 }  // namespace kvasir

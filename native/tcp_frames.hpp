@@ -68,7 +68,7 @@ inline uint64_t given_up(const FrameHeader& header) { return ~header.checksum; }
 
 enum class Greeting { done, broken, refused, other_shape };
 /** Either side of the greeting, until it is done or the deadline over. The one who connects proves first. */
-Greeting greet_as_sender(const Socket& socket, const HashKey& key, const KvLayout& layout, Deadline deadline, const std::atomic<bool>& ended);
-Greeting greet_as_receiver(const Socket& socket, const HashKey& key, const KvLayout& layout, Deadline deadline, const std::atomic<bool>& ended);
+Greeting greet_as_sender(const Line& line, const HashKey& key, const KvLayout& layout, Deadline deadline, const std::atomic<bool>& ended);
+Greeting greet_as_receiver(const Line& line, const HashKey& key, const KvLayout& layout, Deadline deadline, const std::atomic<bool>& ended);
 
 }  // namespace kvasir

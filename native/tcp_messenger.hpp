@@ -9,8 +9,8 @@ namespace kvasir {
 
 class TcpMessenger {
  public:
-  TcpMessenger(std::shared_ptr<KvPool> pool, const HashKey& key, size_t frame_bytes, int give_up_ms)
-      : pool_(std::move(pool)), key_(key), frame_bytes_(frame_bytes), give_up_ms_(give_up_ms) {}
+  TcpMessenger(std::shared_ptr<KvPool> pool, Way way, const HashKey& key, size_t frame_bytes, int give_up_ms)
+      : pool_(std::move(pool)), way_(way), key_(key), frame_bytes_(frame_bytes), give_up_ms_(give_up_ms) {}
 
   /** As `Messenger::send`, to a landing of whoever listens there. */
   void send(const HostPort& address, const RemoteLanding& landing, const std::vector<Parcel>& parcels, bool last) {
@@ -62,10 +62,11 @@ class TcpMessenger {
       gone_ += at->counts();
       at = senders_.erase(at);
     }
-    return senders_.emplace_back(pool_, address, key_, frame_bytes_, give_up_ms_);
+    return senders_.emplace_back(pool_, address, way_, key_, frame_bytes_, give_up_ms_);
   }
 
   std::shared_ptr<KvPool> pool_;
+  const Way way_;
   const HashKey key_;
   const size_t frame_bytes_;
   const int give_up_ms_;

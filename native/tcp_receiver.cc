@@ -1,20 +1,15 @@
 // Every write to a page happens inside the landing's `while_open`, takes what has already arrived and waits for nothing; waiting is done outside.
 #include "tcp_receiver.hpp"
 
-#include <sys/uio.h>
-
 #include <algorithm>
-#include <cerrno>
 
 #include "pages_checksum.hpp"
 
 namespace kvasir {
 namespace {
 
-constexpr int kGreetMs = 5000;
 /** Between the parts of one frame. */
 constexpr int kStallMs = 20000;
-constexpr size_t kConnectionsMax = 256;
 /** Written under the lock at once. */
 constexpr size_t kWriteBytes = size_t{1} << 18;
 constexpr int kWritePages = 64;
@@ -34,19 +29,10 @@ void check_arrived(PagesChecksum& sum, const Landing& landing, const std::vector
 
 }  // namespace
 
-TcpReceiver::TcpReceiver(std::shared_ptr<KvPool> pool, const HostPort& address, const HashKey& key)
+TcpReceiver::TcpReceiver(std::shared_ptr<KvPool> pool, const HostPort& address, Way way, const HashKey& key)
     : pool_(std::move(pool)),
-      key_(key),
       page_bytes_(pool_->layout.page_bytes()),
-      listening_(listen_at(address)),
-      port_(port_of(listening_)),
-      thread_([this] { serve(); }) {}
-
-TcpReceiver::~TcpReceiver() {
-  ended_ = true;
-  thread_.join();
-  reap(true);
-}
+      listener_(address, way, key, pool_->layout, [this](Line& line, const std::atomic<bool>& ended) { hear(line, ended); }) {}
 
 uint64_t TcpReceiver::admit(const std::shared_ptr<Landing>& landing) {
   uint64_t key;
@@ -59,59 +45,26 @@ uint64_t TcpReceiver::admit(const std::shared_ptr<Landing>& landing) {
 
 ReceiverCounts TcpReceiver::counts() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return counts_;
+  ReceiverCounts all = counts_;
+  all.refused = listener_.refused();
+  return all;
 }
 
-void TcpReceiver::serve() {
-  while (!ended_) {
-    if (!listening_.await_readable(kNever, ended_)) continue;
-    reap(false);
-    Socket socket = accept_from(listening_);
-    // Those who are too many, or came while no descriptor is free, try again.
-    if (!socket.is_open() || connections_.size() >= kConnectionsMax) continue;
-    connections_.emplace_back();
-    Connection& connection = connections_.back();
-    connection.socket = std::move(socket);
-    connection.thread = std::thread([this, &connection] {
-      hear(connection);
-      connection.over = true;
-    });
-  }
-}
-
-void TcpReceiver::reap(bool all) {
-  for (auto at = connections_.begin(); at != connections_.end();) {
-    if (!all && !at->over) {
-      ++at;
-      continue;
-    }
-    at->thread.join();
-    at = connections_.erase(at);
-  }
-}
-
-void TcpReceiver::hear(Connection& connection) {
-  const Socket& socket = connection.socket;
-  const Greeting greeting = greet_as_receiver(socket, key_, pool_->layout, in_milliseconds(kGreetMs), ended_);
-  if (greeting == Greeting::refused) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    counts_.refused++;
-  }
+void TcpReceiver::hear(Line& line, const std::atomic<bool>& ended) {
   std::vector<uint32_t> places;
-  bool on = greeting == Greeting::done;
   size_t owed = 0;
-  for (uint32_t sequence = 1; on && !ended_; sequence++) {
-    const Heard heard = hear_frame(socket, sequence, places);
+  bool on = true;
+  for (uint32_t sequence = 1; on && !ended; sequence++) {
+    const Heard heard = hear_frame(line, sequence, places, ended);
     count(heard, places.size());
     on = heard == Heard::landed || heard == Heard::late;
     owed += places.size() * page_bytes_;
     // One acknowledgement stands for many frames while more of them come.
-    if (!on || (heard == Heard::landed && owed < kAckBytes && socket.is_readable())) continue;
+    if (!on || (heard == Heard::landed && owed < kAckBytes && line.is_readable())) continue;
     owed = 0;
     const Ack ack = {kAckMagic, sequence, heard == Heard::late ? Fate::closed : Fate::landed, 0};
-    on = socket.send(&ack, sizeof ack, in_milliseconds(kStallMs), ended_);
+    on = line.send(&ack, sizeof ack, in_milliseconds(kStallMs), ended);
   }
-  socket.cut();
 }
 
 void TcpReceiver::count(Heard heard, size_t pages) {
@@ -125,24 +78,24 @@ void TcpReceiver::count(Heard heard, size_t pages) {
 }
 
 /** A frame is believed once its checksum, its order, its lengths and its places are right; until then it goes into memory of this thread alone. */
-TcpReceiver::Heard TcpReceiver::hear_frame(const Socket& socket, uint32_t sequence, std::vector<uint32_t>& places) {
+TcpReceiver::Heard TcpReceiver::hear_frame(const Line& line, uint32_t sequence, std::vector<uint32_t>& places, const std::atomic<bool>& ended) {
   FrameHeader header;
   places.clear();
-  if (!socket.await_readable(kNever, ended_)) return Heard::left;
-  const int64_t begun = socket.receive_some(&header, 1);
+  if (!line.await_readable(kNever, ended)) return Heard::left;
+  const int64_t begun = line.receive_some(&header, 1);
   // Between frames anybody may leave.
-  if (begun == 0 || begun == Socket::kBroken) return Heard::left;
+  if (begun == 0 || begun == Line::kBroken) return Heard::left;
   const size_t known = begun == 1 ? 1 : 0;
-  if (!socket.receive(reinterpret_cast<uint8_t*>(&header) + known, sizeof header - known, in_milliseconds(kStallMs), ended_)) return Heard::broken;
+  if (!line.receive(reinterpret_cast<uint8_t*>(&header) + known, sizeof header - known, in_milliseconds(kStallMs), ended)) return Heard::broken;
   if (!is_sane(header, sequence)) return Heard::broken;
   places.resize(header.count);
-  if (!socket.receive(places.data(), header.count * sizeof(uint32_t), in_milliseconds(kStallMs), ended_)) return Heard::broken;
+  if (!line.receive(places.data(), header.count * sizeof(uint32_t), in_milliseconds(kStallMs), ended)) return Heard::broken;
   if (header.checksum != header_checksum(pool_->isa, header, places.data())) return Heard::broken;
 
   const std::shared_ptr<Landing> landing = find(header);
   const auto exists = [&](uint32_t place) { return place < static_cast<uint32_t>(landing->places()); };
   if (landing && !std::all_of(places.begin(), places.end(), exists)) return Heard::broken;
-  const Heard heard = receive_pages(socket, landing.get(), header, places);
+  const Heard heard = receive_pages(line, landing.get(), header, places, ended);
   if (heard == Heard::landed && header.kind == FrameKind::last_pages) landing->complete();
   return heard;
 }
@@ -160,39 +113,40 @@ std::shared_ptr<Landing> TcpReceiver::find(const FrameHeader& header) {
 }
 
 /** Without a landing, or once it is closed, what comes is thrown away. */
-TcpReceiver::Heard TcpReceiver::receive_pages(const Socket& socket, Landing* landing, const FrameHeader& header, const std::vector<uint32_t>& places) {
+TcpReceiver::Heard TcpReceiver::receive_pages(const Line& line, Landing* landing, const FrameHeader& header, const std::vector<uint32_t>& places,
+                                              const std::atomic<bool>& ended) {
   PagesChecksum sum(pool_->isa, kPagesSeed, page_bytes_);
   std::vector<uint8_t> waste;
   bool open = landing != nullptr;
   Deadline stalled = in_milliseconds(kStallMs);
   for (size_t done = 0; done < header.bytes;) {
-    int64_t got = Socket::kNothing;
+    int64_t got = Line::kNothing;
     open = open && landing->while_open([&] {
-      got = receive_into(socket, *landing, places, done);
+      got = receive_into(line, *landing, places, done);
       if (got > 0) check_arrived(sum, *landing, places, done + static_cast<size_t>(got), page_bytes_);
     });
     if (!open) {
       waste.resize(std::min<size_t>(header.bytes, size_t{1} << 16));
-      got = socket.receive_some(waste.data(), std::min(waste.size(), header.bytes - done));
+      got = line.receive_some(waste.data(), std::min(waste.size(), header.bytes - done));
     }
-    if (got == 0 || got == Socket::kBroken || ended_) return Heard::broken;
-    if (got == Socket::kNothing) {
+    if (got == 0 || got == Line::kBroken || ended) return Heard::broken;
+    if (got == Line::kNothing) {
       if (std::chrono::steady_clock::now() >= stalled) return Heard::broken;
-      socket.await_bytes(std::min(kWakeBytes, header.bytes - done));
+      line.await_bytes(std::min(kWakeBytes, header.bytes - done));
       continue;
     }
     done += static_cast<size_t>(got);
     stalled = in_milliseconds(kStallMs);
   }
   uint64_t end;
-  if (!socket.receive(&end, sizeof end, in_milliseconds(kStallMs), ended_)) return Heard::broken;
+  if (!line.receive(&end, sizeof end, in_milliseconds(kStallMs), ended)) return Heard::broken;
   open = open && landing->while_open([] {});
   if (!open || end == given_up(header)) return Heard::late;
   return end == sum.value() ? Heard::landed : Heard::broken;
 }
 
 /** Into the pages from byte `done` of the frame on. */
-int64_t TcpReceiver::receive_into(const Socket& socket, const Landing& landing, const std::vector<uint32_t>& places, size_t done) const {
+int64_t TcpReceiver::receive_into(const Line& line, const Landing& landing, const std::vector<uint32_t>& places, size_t done) const {
   iovec parts[kWritePages];
   int count = 0;
   size_t offset = done % page_bytes_, wanted = 0;
@@ -203,9 +157,7 @@ int64_t TcpReceiver::receive_into(const Socket& socket, const Landing& landing, 
     offset = 0;
     if (wanted == kWriteBytes) break;
   }
-  const ssize_t got = readv(socket.descriptor(), parts, count);
-  if (got >= 0) return got;
-  return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? Socket::kNothing : Socket::kBroken;
+  return line.receive_parts(parts, count);
 }
 
 }  // namespace kvasir

@@ -1,13 +1,11 @@
 // The end of an instance's connections where pages arrive: read from sockets straight into the landings that were promised to senders.
 #pragma once
-#include <list>
 #include <memory>
 #include <mutex>
-#include <thread>
 #include <unordered_map>
 
 #include "landing.hpp"
-#include "tcp_frames.hpp"
+#include "listener.hpp"
 
 namespace kvasir {
 
@@ -19,16 +17,15 @@ struct ReceiverCounts {
   uint64_t broken = 0;   // connections cut because of what came over them
 };
 
-/** A thread for each connection, since a landing's pages are written by one reader. */
+/** Each connection is read by a thread of its own, and a landing's pages are written by that one. */
 class TcpReceiver {
  public:
   /** Throws where it cannot listen there. */
-  TcpReceiver(std::shared_ptr<KvPool> pool, const HostPort& address, const HashKey& key);
-  ~TcpReceiver();
+  TcpReceiver(std::shared_ptr<KvPool> pool, const HostPort& address, Way way, const HashKey& key);
   TcpReceiver(const TcpReceiver&) = delete;
   TcpReceiver& operator=(const TcpReceiver&) = delete;
 
-  int port() const { return port_; }
+  int port() const { return listener_.port(); }
   /** Lets senders that name this key write to the landing, until it is closed. */
   uint64_t admit(const std::shared_ptr<Landing>& landing);
   ReceiverCounts counts() const;
@@ -38,34 +35,22 @@ class TcpReceiver {
     std::weak_ptr<Landing> landing;
     uint64_t key;
   };
-  struct Connection {
-    Socket socket;
-    std::thread thread;
-    std::atomic<bool> over{false};
-  };
   enum class Heard { landed, late, left, broken };
 
-  void serve();
-  void reap(bool all);
-  void hear(Connection& connection);
-  Heard hear_frame(const Socket& socket, uint32_t sequence, std::vector<uint32_t>& places);
+  void hear(Line& line, const std::atomic<bool>& ended);
+  Heard hear_frame(const Line& line, uint32_t sequence, std::vector<uint32_t>& places, const std::atomic<bool>& ended);
   bool is_sane(const FrameHeader& header, uint32_t sequence) const;
-  Heard receive_pages(const Socket& socket, Landing* landing, const FrameHeader& header, const std::vector<uint32_t>& places);
-  int64_t receive_into(const Socket& socket, const Landing& landing, const std::vector<uint32_t>& places, size_t done) const;
+  Heard receive_pages(const Line& line, Landing* landing, const FrameHeader& header, const std::vector<uint32_t>& places, const std::atomic<bool>& ended);
+  int64_t receive_into(const Line& line, const Landing& landing, const std::vector<uint32_t>& places, size_t done) const;
   std::shared_ptr<Landing> find(const FrameHeader& header);
   void count(Heard heard, size_t pages);
 
   std::shared_ptr<KvPool> pool_;
-  const HashKey key_;
   const size_t page_bytes_;
-  Socket listening_;
-  const int port_;
   mutable std::mutex mutex_;
   std::unordered_map<uint32_t, Admitted> admitted_;
   ReceiverCounts counts_;
-  std::list<Connection> connections_;  // the thread's that accepts
-  std::atomic<bool> ended_{false};
-  std::thread thread_;
+  Listener listener_;
 };
 
 }  // namespace kvasir

@@ -6,7 +6,6 @@
 #include <unordered_set>
 #include <utility>
 
-
 namespace kvasir {
 namespace {
 
@@ -17,7 +16,7 @@ using std::chrono::steady_clock;
 constexpr size_t kWindowBytes = size_t{8} << 20;
 /** Copied, and sent, at once: as much as the cache of a core keeps. */
 constexpr size_t kPieceBytes = size_t{1} << 17;
-constexpr int kConnectMs = 3000, kGreetMs = 3000;
+constexpr int kReachMs = 3000;
 /** Without an acknowledgement: then the other side is taken for gone. */
 constexpr int kSilenceMs = 10000;
 constexpr int kPauseMs = 20, kPauseMaxMs = 1000;
@@ -33,9 +32,10 @@ std::vector<Parcel> once_each(const std::vector<Parcel>& parcels) {
 
 }  // namespace
 
-TcpSender::TcpSender(std::shared_ptr<KvPool> pool, HostPort address, const HashKey& key, size_t frame_bytes, int give_up_ms)
+TcpSender::TcpSender(std::shared_ptr<KvPool> pool, HostPort address, Way way, const HashKey& key, size_t frame_bytes, int give_up_ms)
     : pool_(std::move(pool)),
       address_(std::move(address)),
+      way_(way),
       key_(key),
       page_bytes_(pool_->layout.page_bytes()),
       turn_pages_(std::clamp<size_t>(frame_bytes / page_bytes_, 1, kFramePagesMax)),
@@ -109,11 +109,8 @@ void TcpSender::serve() {
 }
 
 bool TcpSender::connect() {
-  socket_ = connect_to(address_, in_milliseconds(kConnectMs), ended_);
-  if (!socket_.is_open() || greet_as_sender(socket_, key_, pool_->layout, in_milliseconds(kGreetMs), ended_) != Greeting::done) {
-    socket_ = Socket();
-    return false;
-  }
+  line_ = reach(address_, way_, key_, pool_->layout, kReachMs, ended_);
+  if (line_ == nullptr) return false;
   sequence_ = 0;
   broken_ = false;
   {
@@ -126,9 +123,9 @@ bool TcpSender::connect() {
 
 void TcpSender::disconnect() {
   broken_ = true;
-  socket_.cut();
+  line_->cut();
   ears_.join();
-  socket_ = Socket();
+  line_ = nullptr;
   std::lock_guard<std::mutex> lock(mutex_);
   connected_ = false;
   if (unacknowledged_.empty()) fails_ = false;
@@ -221,53 +218,52 @@ bool TcpSender::send_frame(const Letters::Turn& turn, const FrameHeader& unsigne
   for (const Parcel& parcel : parcels) places.push_back(static_cast<uint32_t>(parcel.place));
   header.checksum = header_checksum(pool_->isa, header, places.data());
   const size_t list_bytes = places.size() * sizeof(uint32_t);
-  size_t filled = sizeof header + list_bytes;
-  piece_.resize(filled + kPieceBytes + sizeof(uint64_t));
-  std::memcpy(piece_.data(), &header, sizeof header);
-  std::memcpy(piece_.data() + sizeof header, places.data(), list_bytes);
   PagesChecksum sum(pool_->isa, kPagesSeed, page_bytes_);
   bool wanted = true;
-  for (size_t done = 0;;) {
+  for (size_t from = 0, to;; from = to) {
+    to = std::min<size_t>(header.bytes, from + kPieceBytes);
+    const size_t head = from == 0 ? sizeof header + list_bytes : 0;
+    uint8_t* out = line_->draft(head + (to - from) + sizeof(uint64_t), kNever, broken_);
+    if (out == nullptr) return false;
+    if (head > 0) std::memcpy(out, &header, sizeof header);
+    if (head > 0) std::memcpy(out + sizeof header, places.data(), list_bytes);
     wanted = wanted && outbox_.begin_reading(turn);
-    const size_t bytes = fill_piece(parcels, done, filled, wanted, sum);
-    if (wanted) outbox_.end_reading(turn);
-    done += bytes;
-    filled += bytes;
-    const bool all = done == header.bytes;
+    if (wanted) {
+      copy_pages(parcels, from, to, sum, out + head);
+      outbox_.end_reading(turn);
+    } else {
+      std::memset(out + head, 0, to - from);
+    }
+    const bool all = to == header.bytes;
     const uint64_t end = wanted ? sum.value() : given_up(header);
-    if (all) std::memcpy(piece_.data() + filled, &end, sizeof end);
-    if (!socket_.send(piece_.data(), filled + (all ? sizeof end : 0), kNever, broken_)) return false;
+    if (all) std::memcpy(out + head + (to - from), &end, sizeof end);
+    if (!line_->post(head + (to - from) + (all ? sizeof end : 0), kNever, broken_)) return false;
     if (all) return true;
-    filled = 0;
   }
 }
 
-/** Pages from byte `done` of the frame on, behind what the piece already holds; returns how many bytes. */
-size_t TcpSender::fill_piece(const std::vector<Parcel>& parcels, size_t done, size_t filled, bool wanted, PagesChecksum& sum) {
-  const size_t total = parcels.size() * page_bytes_, end = std::min(total, done + kPieceBytes);
-  uint8_t* to = piece_.data() + filled;
-  if (!wanted) std::memset(to, 0, end - done);
-  for (size_t at = done; wanted && at < end;) {
-    const size_t offset = at % page_bytes_, bytes = std::min(page_bytes_ - offset, end - at);
-    sum.add(pool_->page(parcels[at / page_bytes_].page) + offset, bytes, to + (at - done));
+/** Bytes `from` to `to` of the frame's pages. */
+void TcpSender::copy_pages(const std::vector<Parcel>& parcels, size_t from, size_t to, PagesChecksum& sum, uint8_t* out) const {
+  for (size_t at = from; at < to;) {
+    const size_t offset = at % page_bytes_, bytes = std::min(page_bytes_ - offset, to - at);
+    sum.add(pool_->page(parcels[at / page_bytes_].page) + offset, bytes, out + (at - from));
     at += bytes;
   }
-  return end - done;
 }
 
 /** Whatever is wrong with what it hears ends the connection. */
 void TcpSender::hear_acks() {
   Ack ack;
   for (;;) {
-    if (!socket_.await_readable(in_milliseconds(0), broken_)) {
+    if (!line_->await_readable(in_milliseconds(0), broken_)) {
       if (broken_ || ended_ || is_late()) break;
       continue;
     }
-    if (!socket_.receive(&ack, sizeof ack, in_milliseconds(kSilenceMs), broken_) || !take_ack(ack)) break;
+    if (!line_->receive(&ack, sizeof ack, in_milliseconds(kSilenceMs), broken_) || !take_ack(ack)) break;
     pool_->progress.bell.ring();
   }
   broken_ = true;
-  socket_.cut();
+  line_->cut();
   pool_->progress.bell.ring();
 }
 

@@ -5,7 +5,7 @@
 
 #include "messenger.hpp"
 #include "pages_checksum.hpp"
-#include "tcp_frames.hpp"
+#include "listener.hpp"
 
 namespace kvasir {
 
@@ -31,14 +31,14 @@ struct SenderCounts {
 };
 
 /**
- * Pages are copied once, into a piece of a frame that stays in the cache: a page that still fills may be written while it is sent, and its checksum must
- * be that of what leaves. So whoever stops a stream waits for a copy in memory, never for the network. What the other side has not acknowledged is sent again over
+ * Pages are copied once, into a draft of what is sent: a page that still fills may be written while it is sent, and its checksum must be that of what
+ * leaves. So whoever stops a stream waits for a copy in memory, never for the network. What the other side has not acknowledged is sent again over
  * the next connection.
  */
 class TcpSender {
  public:
   /** @param frame_bytes of pages in a frame, about @param give_up_ms after the first failure nobody waits for these pages any more */
-  TcpSender(std::shared_ptr<KvPool> pool, HostPort address, const HashKey& key, size_t frame_bytes, int give_up_ms);
+  TcpSender(std::shared_ptr<KvPool> pool, HostPort address, Way way, const HashKey& key, size_t frame_bytes, int give_up_ms);
   ~TcpSender();
   TcpSender(const TcpSender&) = delete;
   TcpSender& operator=(const TcpSender&) = delete;
@@ -68,7 +68,7 @@ class TcpSender {
   void carry();
   bool send_turn(const Letters::Turn& turn);
   bool send_frame(const Letters::Turn& turn, const FrameHeader& header, const std::vector<Parcel>& parcels);
-  size_t fill_piece(const std::vector<Parcel>& parcels, size_t done, size_t filled, bool wanted, PagesChecksum& sum);
+  void copy_pages(const std::vector<Parcel>& parcels, size_t from, size_t to, PagesChecksum& sum, uint8_t* out) const;
   void disconnect();
   void hear_acks();
   bool take_ack(const Ack& ack);
@@ -80,12 +80,12 @@ class TcpSender {
 
   std::shared_ptr<KvPool> pool_;
   const HostPort address_;
+  const Way way_;
   const HashKey key_;
   const size_t page_bytes_;
   const size_t turn_pages_;
   const int give_up_ms_;
   Letters outbox_;
-  std::vector<uint8_t> piece_;  // of a frame
 
   mutable std::mutex mutex_;
   std::condition_variable over_;
@@ -97,7 +97,7 @@ class TcpSender {
   std::vector<RemoteLanding> lost_;  // given up, until somebody stops them: what comes behind pages that are missing must not leave
   std::vector<RemoteLanding> untold_;  // of them, those that nobody has been told of
 
-  Socket socket_;
+  std::unique_ptr<Line> line_;
   uint32_t sequence_ = 0;
   Deadline failing_;  // since when no page arrived anywhere
   bool fails_ = false;

@@ -1,4 +1,4 @@
-// Non-blocking sockets and poll: waits last a moment at a time, so that they notice when nobody wants them any more.
+// Non-blocking sockets and poll.
 #include "tcp_socket.hpp"
 
 #include <fcntl.h>
@@ -35,8 +35,7 @@ constexpr int kNoSignal = 0;
 void set(int descriptor, int level, int name, int value) { setsockopt(descriptor, level, name, &value, sizeof value); }
 
 void set_up(int descriptor) {
-  fcntl(descriptor, F_SETFL, fcntl(descriptor, F_GETFL) | O_NONBLOCK);
-  fcntl(descriptor, F_SETFD, FD_CLOEXEC);
+  make_prompt(descriptor);
   set(descriptor, IPPROTO_TCP, TCP_NODELAY, 1);
   set(descriptor, SOL_SOCKET, SO_KEEPALIVE, 1);
 #if defined(SO_NOSIGPIPE)
@@ -86,6 +85,11 @@ struct Addresses {
 
 }  // namespace
 
+void make_prompt(int descriptor) {
+  fcntl(descriptor, F_SETFL, fcntl(descriptor, F_GETFL) | O_NONBLOCK);
+  fcntl(descriptor, F_SETFD, FD_CLOEXEC);
+}
+
 Socket& Socket::operator=(Socket&& other) noexcept {
   std::swap(descriptor_, other.descriptor_);
   return *this;
@@ -100,6 +104,7 @@ void Socket::cut() const {
 }
 
 int64_t Socket::receive_some(void* to, size_t bytes) const { return moved(recv(descriptor_, to, bytes, 0)); }
+int64_t Socket::receive_parts(const iovec* parts, int count) const { return moved(readv(descriptor_, parts, count)); }
 int64_t Socket::send_some(const void* from, size_t bytes) const { return moved(::send(descriptor_, from, bytes, kNoSignal)); }
 
 bool Socket::is_readable() const {
@@ -129,29 +134,12 @@ void Socket::await_bytes(size_t count) const {
   set(descriptor_, SOL_SOCKET, SO_RCVLOWAT, 1);
 }
 
-bool Socket::receive(void* to, size_t bytes, Deadline deadline, const std::atomic<bool>& ended) const {
-  auto* at = static_cast<uint8_t*>(to);
-  while (bytes > 0) {
-    const int64_t got = receive_some(at, bytes);
-    if (got == 0 || got == kBroken) return false;
-    if (got == kNothing && !await_readable(deadline, ended)) return false;
-    at += std::max<int64_t>(got, 0);
-    bytes -= static_cast<size_t>(std::max<int64_t>(got, 0));
-  }
-  return true;
+uint8_t* Socket::draft(size_t bytes, Deadline, const std::atomic<bool>&) {
+  if (draft_.size() < bytes) draft_.resize(bytes);
+  return draft_.data();
 }
 
-bool Socket::send(const void* from, size_t bytes, Deadline deadline, const std::atomic<bool>& ended) const {
-  const auto* at = static_cast<const uint8_t*>(from);
-  while (bytes > 0) {
-    const int64_t sent = send_some(at, bytes);
-    if (sent == kBroken) return false;
-    if (sent == kNothing && !await_writable(deadline, ended)) return false;
-    at += std::max<int64_t>(sent, 0);
-    bytes -= static_cast<size_t>(std::max<int64_t>(sent, 0));
-  }
-  return true;
-}
+bool Socket::post(size_t bytes, Deadline deadline, const std::atomic<bool>& ended) { return send(draft_.data(), bytes, deadline, ended); }
 
 Socket connect_to(const HostPort& address, Deadline deadline, const std::atomic<bool>& ended) {
   const Addresses addresses(address, 0);

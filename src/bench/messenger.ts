@@ -57,7 +57,7 @@ async function measure(backend: Backend, native: NativeModule, run: Measure): Pr
   const frameBytes = frameKiB * 1024;
   const spec = { type: 'bf16', kvHeads: pageKiB / headKiB, headDim, pages: count } as const;
   const [from, to] = [backend.createKvPool(spec), backend.createKvPool(spec)];
-  const tcp = { host: '127.0.0.1', token: 'bench', frameBytes };
+  const tcp = { host: '127.0.0.1', token: 'bench', transport: 'tcp', frameBytes } as const;
   let woken = (): void => {};
   // What wakes this thread does not keep it alive.
   const alive = setInterval(() => {}, 60_000);

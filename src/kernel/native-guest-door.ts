@@ -2,7 +2,7 @@
 import { createHash } from 'node:crypto';
 import type { KvPoolHandle } from './backend.ts';
 import type { GuestRoomHandle } from './guests.ts';
-import { loadNative, type NativeModule } from './native-module.ts';
+import { loadNative, type NativeModule, type Transport, transportCodes } from './native-module.ts';
 
 export interface GuestDoorOptions {
   /** Where this room is reached. */
@@ -11,6 +11,8 @@ export interface GuestDoorOptions {
   readonly port?: number | undefined;
   /** A secret of the cluster: whoever does not know it is refused. */
   readonly token: string;
+  /** How it is reached, as between messengers. */
+  readonly transport?: Transport | undefined;
 }
 
 export class NativeGuestDoor {
@@ -20,9 +22,9 @@ export class NativeGuestDoor {
   readonly #door: number;
 
   /** @throws where the kernels are not compiled, or nobody can listen at that address */
-  constructor(room: GuestRoomHandle, { host, port = 0, token }: GuestDoorOptions) {
+  constructor(room: GuestRoomHandle, { host, port = 0, token, transport = 'auto' }: GuestDoorOptions) {
     this.#native = nativeOf('Cannot open a guest door');
-    this.#door = this.#native.openGuestDoor(room, host, port, keyOf(token));
+    this.#door = this.#native.openGuestDoor(room, host, port, transportCodes[transport], keyOf(token));
     this.address = `${host}:${this.#native.guestDoorPort(this.#door)}`;
   }
 
@@ -33,10 +35,16 @@ export class NativeGuestDoor {
 }
 
 /** A room of `Step.remote`, behind the door at an address; over pages like those of the pool. Frees like any room. Connects when it is first asked. */
-export function reachGuestRoom(pool: KvPoolHandle, address: string, token: string): GuestRoomHandle {
+export function reachGuestRoom(
+  pool: KvPoolHandle,
+  address: string,
+  token: string,
+  transport: Transport = 'auto',
+): GuestRoomHandle {
   const cut = address.lastIndexOf(':');
   const native = nativeOf('Cannot reach a guest room');
-  return native.reachGuestRoom(pool, address.slice(0, cut), Number(address.slice(cut + 1)), keyOf(token));
+  const [host, port] = [address.slice(0, cut), Number(address.slice(cut + 1))];
+  return native.reachGuestRoom(pool, host, port, transportCodes[transport], keyOf(token));
 }
 
 function nativeOf(what: string): NativeModule {

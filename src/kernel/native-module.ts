@@ -70,13 +70,13 @@ export interface NativeModule {
   finishLoading(loader: number): void;
   copyPages(pool: number, from: Int32Array, to: Int32Array): void;
   /** `host` and `port` to listen at; 32 bytes of key. */
-  createReceiver(pool: number, host: string, port: number, key: Uint8Array): number;
+  createReceiver(pool: number, host: string, port: number, way: number, key: Uint8Array): number;
   receiverPort(receiver: number): number;
   /** The key that senders to the landing have to name, in hexadecimal. */
   admitLanding(receiver: number, landing: number): string;
   receiverCounts(receiver: number): ReceiverCounts;
   freeReceiver(receiver: number): void;
-  createTcpMessenger(pool: number, key: Uint8Array, frameBytes: number, giveUpMs: number): number;
+  createTcpMessenger(pool: number, way: number, key: Uint8Array, frameBytes: number, giveUpMs: number): number;
   /** To a landing: host, port, number, key, places. Then as `sendPages`. */
   sendPagesOverTcp(messenger: number, ...landing: readonly (string | number | Int32Array)[]): void;
   stopSendingOverTcp(messenger: number, ...landing: readonly (string | number)[]): void;
@@ -90,10 +90,10 @@ export interface NativeModule {
   createGuestRoom(team: number, pool: number): number;
   freeGuestRoom(room: number): void;
   /** `host` and `port` to listen at; 32 bytes of key. */
-  openGuestDoor(room: number, host: string, port: number, key: Uint8Array): number;
+  openGuestDoor(room: number, host: string, port: number, way: number, key: Uint8Array): number;
   guestDoorPort(door: number): number;
   closeGuestDoor(door: number): void;
-  reachGuestRoom(pool: number, host: string, port: number, key: Uint8Array): number;
+  reachGuestRoom(pool: number, host: string, port: number, way: number, key: Uint8Array): number;
   lendBlocks(room: number, loan: number, blocks: Int32Array, pages: Int32Array): void;
   takeBackBlocks(room: number, loan: number, blocks: Int32Array): void;
   setGuestShare(room: number, thousandths: number): void;
@@ -122,6 +122,11 @@ export interface NativeModule {
   ): { readonly seconds: number; readonly bytes: number; readonly sequences: number } & NativeSplit;
   benchPrefill(...numbers: readonly number[]): { readonly seconds: number; readonly operations: number } & NativeSplit;
 }
+
+/** How processes reach each other: 'auto' over shared memory where both are on one host, else by tcp. */
+export type Transport = 'auto' | 'tcp' | 'shared';
+/** `Way` of native/listener.hpp. */
+export const transportCodes: Readonly<Record<Transport, number>> = { auto: 0, tcp: 1, shared: 2 };
 
 /** What a messenger has copied. */
 export interface MessengerCounts {

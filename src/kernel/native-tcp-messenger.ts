@@ -2,7 +2,7 @@
 import { createHash } from 'node:crypto';
 import type { KvPoolHandle } from './backend.ts';
 import { NativeLandings } from './native-landings.ts';
-import type { MessengerCounts, NativeModule } from './native-module.ts';
+import { type MessengerCounts, type NativeModule, type Transport, transportCodes } from './native-module.ts';
 
 /** About what loopback and fast networks carry best: `kvasir bench messenger` shows others. */
 const usualFrameBytes = 2 ** 20;
@@ -16,6 +16,8 @@ export interface TcpMessengerOptions {
   readonly port?: number | undefined;
   /** A secret of the cluster: whoever does not know it is refused. */
   readonly token: string;
+  /** How others are reached, and reach this: 'auto' over shared memory where they are on this host, else by tcp. */
+  readonly transport?: Transport | undefined;
   readonly frameBytes?: number | undefined;
   /** After the first failure nobody waits for pages any more that were to go there. */
   readonly giveUpMs?: number | undefined;
@@ -37,15 +39,23 @@ export class NativeTcpMessenger {
    * @throws where the kernels are not compiled, or nobody can listen at that address
    */
   constructor(pool: KvPoolHandle, options: TcpMessengerOptions, wake: () => void) {
-    const { host, port = 0, token, frameBytes = usualFrameBytes, giveUpMs = usualGiveUpMs } = options;
+    const {
+      host,
+      port = 0,
+      token,
+      transport = 'auto',
+      frameBytes = usualFrameBytes,
+      giveUpMs = usualGiveUpMs,
+    } = options;
     const key = createHash('sha256').update('kvasir pages 1\0').update(token).digest();
+    const way = transportCodes[transport];
     this.#landings = new NativeLandings(pool, wake);
     this.#native = this.#landings.native;
     this.#pool = pool;
     this.#host = host;
-    this.#receiver = this.#native.createReceiver(pool, host, port, Uint8Array.from(key));
+    this.#receiver = this.#native.createReceiver(pool, host, port, way, Uint8Array.from(key));
     this.#port = this.#native.receiverPort(this.#receiver);
-    this.#messenger = this.#native.createTcpMessenger(pool, Uint8Array.from(key), frameBytes, giveUpMs);
+    this.#messenger = this.#native.createTcpMessenger(pool, way, Uint8Array.from(key), frameBytes, giveUpMs);
   }
 
   get counts(): MessengerCounts & { readonly faults: number } {

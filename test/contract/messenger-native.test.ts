@@ -1,4 +1,4 @@
-// The native messengers keep the contract, between two pools of one process: copying, and over tcp.
+// The native messengers keep the contract, between two pools of one process: copying, as between processes of a host, and over tcp.
 import { createServer } from 'node:net';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it } from 'vitest';
@@ -33,9 +33,12 @@ function open(create: (engine: Engine, wake: () => void) => Messenger): readonly
 if (loadNative() === undefined) describe.skip('the native messengers: the kernels are not compiled', () => {});
 else {
   messengerContract('the native messenger', () => open(({ pool }, wake) => new NativeMessenger(pool, wake)));
-  const tcp = { host: '127.0.0.1', token: 'a secret' };
+  const tcp = { host: '127.0.0.1', token: 'a secret', transport: 'tcp' } as const;
   messengerContract('the native messenger over tcp', () =>
     open(({ pool }, wake) => new NativeTcpMessenger(pool, tcp, wake)),
+  );
+  messengerContract('the native messenger over shared memory', () =>
+    open(({ pool }, wake) => new NativeTcpMessenger(pool, { ...tcp, transport: 'shared' }, wake)),
   );
 
   it('tells which landings it has given up, and sends them nothing more until they are stopped', async () => {

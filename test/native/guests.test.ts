@@ -9,7 +9,22 @@ import { root } from '../../scripts/root.mjs';
 
 const sources = [
   ...['guest_room', 'guest_door', 'guest_frames', 'far_room', 'remote_attention', 'remote_plan', 'tcp_frames'],
-  ...['tcp_socket', 'checksum', 'keyed_hash', 'kv_pool', 'shared_mapping', 'memory', 'threads', 'isa', 'attention'],
+  ...[
+    'tcp_socket',
+    'line',
+    'listener',
+    'local_socket',
+    'shared_line',
+    'shared_ring',
+    'checksum',
+    'keyed_hash',
+    'kv_pool',
+    'shared_mapping',
+    'memory',
+    'threads',
+    'isa',
+    'attention',
+  ],
   ...['stream', 'plan', 'pieces', 'merge', 'portable', 'layout'].map((name) => `attention_${name}`),
 ];
 const folder = mkdtempSync(join(tmpdir(), 'kvasir-guests-'));

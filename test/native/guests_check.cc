@@ -1,5 +1,5 @@
 // Guest rooms under fire, for a thread sanitizer: steps with remote keys while creditors take blocks back, write to them, lend them again, run steps of
-// their own and change their share; rooms are asked directly and over tcp. Arguments: rounds. Ends with 1 where an answered row has other bits than those of one pool.
+// their own and change their share; rooms are asked directly, over tcp and over shared memory. Arguments: rounds. Ends with 1 where an answered row has other bits than those of one pool.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -32,13 +32,14 @@ struct Creditor {
   std::shared_ptr<KvPool> pool;
   GuestRoom room;
   GuestDoor door;
-  std::shared_ptr<FarRoom> far;  // the room as seen from behind its door
+  std::shared_ptr<FarRoom> far, shared;  // the room as seen from behind its door, over tcp and over shared memory
 
   explicit Creditor(const KvLayout& layout)
       : pool(std::make_shared<KvPool>(Isa::portable, layout, kBlocks)),
         room(team, pool),
-        door({std::shared_ptr<void>(), &room}, layout, {"127.0.0.1", 0}, key()),
-        far(std::make_shared<FarRoom>(layout, HostPort{"127.0.0.1", door.port()}, key())) {
+        door({std::shared_ptr<void>(), &room}, layout, {"127.0.0.1", 0}, Way::automatic, key()),
+        far(std::make_shared<FarRoom>(layout, HostPort{"127.0.0.1", door.port()}, Way::tcp, key())),
+        shared(std::make_shared<FarRoom>(layout, HostPort{"127.0.0.1", door.port()}, Way::shared, key())) {
     for (int block = 0; block < kBlocks; block++) fill(*pool, block, block);
     lend(0, kRanges);
   }
@@ -146,7 +147,7 @@ struct Debtor {
 
 /** Its owner keeps it. */
 std::shared_ptr<Room> room_of(Creditor& creditor) { return {std::shared_ptr<void>(), &creditor.room}; }
-std::shared_ptr<Room> room_of(Creditor& creditor, bool far) { return far ? creditor.far : room_of(creditor); }
+std::shared_ptr<Room> room_of(Creditor& creditor, unsigned way) { return way % 3 == 0 ? room_of(creditor) : way % 3 == 1 ? creditor.far : creditor.shared; }
 
 /** The bytes of a frame that asks for a range. */
 std::vector<uint8_t> frame_of(const KvLayout& layout) {
@@ -160,7 +161,7 @@ std::vector<uint8_t> frame_of(const KvLayout& layout) {
   query.keys = {{kLoan, 0, kRangePages}};
   query.blocks = Creditor::blocks(0, 1);
   query.nodes = {{0, 1}};
-  const SocketPair pair = loopback_pair();
+  SocketPair pair = loopback_pair();
   const std::atomic<bool> never{false};
   send_query(pair.sender, query, 1, in_milliseconds(5000), never);
   std::vector<uint8_t> bytes(sizeof(QueryHeader) + 4 * kHeads + sizeof(GuestKeys) + 4 * kRangePages + sizeof(GuestNode) + query.query.size() + 8);
@@ -175,15 +176,15 @@ int send_broken(const Creditor& creditor, const KvLayout& layout, int count) {
   std::mt19937 chance(9);
   int answered = 0;
   for (int i = 0; i < count; i++) {
-    const Socket socket = connect_to({"127.0.0.1", creditor.door.port()}, in_milliseconds(5000), never);
-    if (greet_as_sender(socket, Creditor::key(), layout, in_milliseconds(5000), never) != Greeting::done) return count;
+    const auto line = reach({"127.0.0.1", creditor.door.port()}, i % 8 < 4 ? Way::tcp : Way::shared, Creditor::key(), layout, 5000, never);
+    if (line == nullptr) return count;
     std::vector<uint8_t> sent = frame;
     if (i % 4 == 3) sent.resize(chance() % frame.size());
     if (i > 0 && i % 4 != 3) sent[chance() % (i % 2 == 0 ? sizeof(QueryHeader) : sent.size())] ^= static_cast<uint8_t>(1 << chance() % 8);
-    socket.send(sent.data(), sent.size(), in_milliseconds(5000), never);
+    line->send(sent.data(), sent.size(), in_milliseconds(5000), never);
     if (i % 4 == 3) continue;
     AnswerHeader header;
-    answered += receive_answer_header(socket, header, never) && header.answered != 0;
+    answered += receive_answer_header(*line, header, never) && header.answered != 0;
   }
   return answered;
 }
@@ -203,7 +204,7 @@ int run(int rounds) {
     std::vector<std::shared_ptr<Room>> rooms;
     for (int range = 0; range < kRanges; range++) {
       const unsigned place = chance() % (kRooms + 1);
-      rooms.push_back(place == kRooms ? nullptr : room_of(*creditors[place], chance() % 2 == 0));
+      rooms.push_back(place == kRooms ? nullptr : room_of(*creditors[place], chance()));
     }
     return rooms;
   };
@@ -254,8 +255,8 @@ int run(int rounds) {
   // A room that is closed while it is asked refuses; a number without a room likewise.
   for (int round = 0; round < 5; round++) {
     auto dying = std::make_unique<Creditor>(debtor.layout);
-    const std::vector<std::shared_ptr<Room>> rooms = {room_of(*dying), room_of(*dying, round % 2 == 0), nullptr, room_of(*creditors[1])};
-    std::thread closes([&] { (round % 3 == 0 ? room_of(*dying, true) : room_of(*dying))->close(); });
+    const std::vector<std::shared_ptr<Room>> rooms = {room_of(*dying), room_of(*dying, round), nullptr, room_of(*creditors[1])};
+    std::thread closes([&] { room_of(*dying, round / 2)->close(); });
     expect(debtor.step(rooms, unanswered), "a room that is closed while it is asked");
     closes.join();
     dying->room.close();

@@ -1,4 +1,4 @@
-// The tcp messenger, compiled with sanitizers: hostile frames, cut and changed connections, and no page touched that is not its landing's any more.
+// The messenger between processes, over tcp and shared memory, compiled with sanitizers: hostile frames, cut and changed connections, and no page touched that is not its landing's any more.
 import { spawn, spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -9,7 +9,8 @@ import { root } from '../../scripts/root.mjs';
 import { availableIsas, loadNative } from '../../src/kernel/native.ts';
 
 const sources = [
-  ...['tcp_receiver', 'tcp_sender', 'tcp_frames', 'tcp_socket', 'checksum', 'keyed_hash', 'landing', 'kv_pool'],
+  ...['tcp_receiver', 'tcp_sender', 'tcp_frames', 'tcp_socket', 'line', 'listener', 'local_socket'],
+  ...['shared_line', 'shared_ring', 'checksum', 'keyed_hash', 'landing', 'kv_pool'],
   ...['shared_mapping', 'memory', 'attention_layout', 'isa'],
 ];
 const folder = mkdtempSync(join(tmpdir(), 'kvasir-tcp-'));
@@ -49,13 +50,13 @@ function compiled(sanitizer: string): Promise<string | undefined> {
 
 const programs = compiler === undefined ? [] : await Promise.all(sanitizers.map(compiled));
 
-describe('the tcp messenger (needs a C++ compiler with sanitizers)', () => {
+describe('the messenger between processes (needs a C++ compiler with sanitizers)', () => {
   for (const [i, sanitizer] of sanitizers.entries()) {
     const program = programs[i];
     it.skipIf(program === undefined)(`believes no lie, loses no page, touches none of others: ${sanitizer}`, () => {
-      const { stdout, stderr } = spawnSync(program ?? '', ['40'], { encoding: 'utf8' });
+      const { stdout, stderr } = spawnSync(program ?? '', ['20'], { encoding: 'utf8' });
       expect(stderr).toBe('');
-      expect(stdout).toBe('40 rounds, 0 wrong\n');
+      expect(stdout).toBe('20 rounds, 0 wrong\n');
     });
   }
 });

@@ -1,4 +1,4 @@
-// What the checks of the tcp messenger run in: two pools and a receiver, and a wire between them that cuts connections and changes bytes.
+// What the checks of the messenger between processes run in: two pools and a receiver, and a wire between them that cuts connections and changes bytes.
 #pragma once
 #include <algorithm>
 #include <cstdio>
@@ -36,68 +36,62 @@ inline void await(const std::function<bool()>& done) {
 
 inline std::shared_ptr<KvPool> new_pool(int pages) { return std::make_shared<KvPool>(detect_isa(), kLayout, pages); }
 
-/** Stands between the two, cuts connections and changes bytes, by chance. */
+/** Stands between the two, cuts connections and changes bytes, by chance. It knows the key. */
 class Wire {
  public:
-  explicit Wire(int port) : to_{"127.0.0.1", port}, listening_(listen_at({"127.0.0.1", 0})), thread_([this] { serve(); }) {}
-  ~Wire() {
-    ended_ = true;
-    thread_.join();
-  }
-  HostPort address() const { return {"127.0.0.1", port_of(listening_)}; }
+  Wire(int port, Way way) : to_{"127.0.0.1", port}, way_(way), listener_({"127.0.0.1", 0}, way, key_of(7), kLayout, [this](Line& near, const std::atomic<bool>& ended) { serve(near, ended); }) {}
+  HostPort address() const { return {"127.0.0.1", listener_.port()}; }
   /** One in so many reads is followed by harm; 0: none. */
   std::atomic<uint32_t> harm{0};
   std::atomic<int> harmed{0};
 
  private:
-  void serve() {
-    while (!ended_) {
-      if (!listening_.await_readable(kNever, ended_)) continue;
-      Socket near = accept_from(listening_);
-      Socket far = connect_to(to_, in_milliseconds(3000), ended_);
-      if (!near.is_open() || !far.is_open()) continue;
-      over_ = false;
-      std::thread back([&] { forward(far, near, false); });
-      forward(near, far, true);
-      back.join();
-    }
+  void serve(const Line& near, const std::atomic<bool>& ended) {
+    // One at a time, as there is one sender.
+    const std::lock_guard<std::mutex> lock(serving_);
+    const auto far = reach(to_, way_, key_of(7), kLayout, 3000, ended);
+    if (far == nullptr) return;
+    std::atomic<bool> over{false};
+    std::thread back([&] { forward(*far, near, over, ended, false); });
+    forward(near, *far, over, ended, true);
+    back.join();
   }
 
-  void forward(const Socket& from, const Socket& to, bool harmful) {
+  void forward(const Line& from, const Line& to, std::atomic<bool>& over, const std::atomic<bool>& ended, bool harmful) {
     uint8_t bytes[4096];
-    std::mt19937 chance(harmful ? 5 : 6);
-    while (!ended_ && !over_) {
-      if (!from.await_readable(kNever, over_)) break;
+    while (!ended && !over) {
+      if (!from.await_readable(in_milliseconds(0), over)) continue;
       const int64_t got = from.receive_some(bytes, sizeof bytes);
-      if (got == Socket::kNothing) continue;
+      if (got == Line::kNothing) continue;
       if (got <= 0) break;
       if (harmful && harm > 0 && chance_() % harm == 0) {
         harmed++;
         if (chance_() % 2 == 0) break;
         bytes[chance_() % static_cast<uint64_t>(got)] ^= 1 << (chance_() % 8);
       }
-      if (!to.send(bytes, static_cast<size_t>(got), in_milliseconds(3000), over_)) break;
+      if (!to.send(bytes, static_cast<size_t>(got), in_milliseconds(3000), over)) break;
     }
-    over_ = true;
+    over = true;
     from.cut();
     to.cut();
   }
 
   const HostPort to_;
-  Socket listening_;
+  const Way way_;
+  std::mutex serving_;
   std::mt19937 chance_{3};  // of one direction's thread
-  std::atomic<bool> over_{false}, ended_{false};
-  std::thread thread_;
+  Listener listener_;
 };
 
 struct World {
   std::shared_ptr<KvPool> from = new_pool(kPages), to = new_pool(kPages);
   std::shared_ptr<LandingBoard> board = std::make_shared<LandingBoard>([] {});
-  TcpReceiver receiver{to, {"127.0.0.1", 0}, key_of(7)};
+  const Way way;
+  TcpReceiver receiver{to, {"127.0.0.1", 0}, way, key_of(7)};
   std::mt19937 chance{1};
   int number = 0;
 
-  World() {
+  explicit World(Way by) : way(by) {
     for (int page = 0; page < kPages; page++) std::memset(from->page(page), page + 1, kLayout.page_bytes());
   }
 
