@@ -8,10 +8,10 @@ import { packageFile } from './package-root.ts';
 const addon = packageFile('build/kvasir.node');
 
 /** @throws Error when KVASIR_ISA names an instruction set that this machine lacks */
-export function createBackend(threads: number): Backend {
+export function createBackend(threads: number, log: (message: string) => void = console.error): Backend {
   const found = findNative();
   if (found.kind === 'loaded') return createNativeBackend({ threads });
   // Without a compiler the build has said so already.
-  if (existsSync(addon)) console.error(`Computing with the TypeScript oracle, which is slow: ${found.why}`);
+  if (existsSync(addon)) log(`Computing with the TypeScript oracle, which is slow: ${found.why}`);
   return new ReferenceBackend();
 }

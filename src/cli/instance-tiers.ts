@@ -80,22 +80,23 @@ interface TierPlace {
   readonly isa: string;
   readonly root: BlockRoot;
   readonly hashKey: Uint32Array;
+  readonly log: (message: string) => void;
 }
 
 /** @param wake called some time after reading or writing has ended @throws Error in one line */
 export function openTiers(ssd: { readonly path: string } | undefined, place: TierPlace, wake: () => void): OpenedTiers {
-  const { sizes, kv, pool } = place;
+  const { sizes, kv, pool, log } = place;
   const native = loadNative();
   if (native === undefined)
     throw new Error('Cannot keep blocks in host memory or on SSD: the native kernels are not compiled');
   const store = ssd && openStore(ssd.path, place, wake);
-  if (store !== undefined && store.note !== '') console.error(store.note);
+  if (store !== undefined && store.note !== '') log(store.note);
   const live = new LiveTiers({
     copy: (from, to) => native.copyPages(pool, from, to),
     loader: createLoader(native, pool, kv.groups[0]?.layers ?? 1),
     pageBytes: kv.pageBytes,
     store,
-    log: console.error,
+    log,
   });
   const onSsd = store?.found ?? new Uint32Array(0);
   const { hostBlocks, ssdBlocks, pages } = sizes;

@@ -47,7 +47,8 @@ function load(settings: InstanceSettings, backend: Backend): { readonly model: L
 
 function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): Served {
   const { settings, loaded, hashKey, role } = data;
-  const backend = createBackend(settings.threads);
+  const log = (message: string): void => port.postMessage({ kind: 'log', message } satisfies FromInstance);
+  const backend = createBackend(settings.threads, log);
   const { model, root } = loaded ?? load(settings, backend);
   const { contextTokens } = settings;
   const kvBytes = settings.kvBytes ?? defaultKvBytes(model.kv, contextTokens, settings.instances);
@@ -59,7 +60,7 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
   const { tokensMax, logitRowsMax } = batchLimits;
   const engine = new Engine({ model, backend, tokensMax, logitRowsMax, kvBytes: kvBytes + otherBytes });
   const wake = (): void => loop.wake();
-  const place = { kv: model.kv, pool: engine.pool, isa: backend.isa, root, hashKey };
+  const place = { kv: model.kv, pool: engine.pool, isa: backend.isa, root, hashKey, log };
   const tiers = sizes && openTiers(settings.tiers?.ssd, { ...place, sizes }, wake);
   const borrowing = openBorrowing(settings, {
     ...{ ways: data.lenders, tcp: data.tcp, engine, backend },
@@ -90,7 +91,7 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
   const abort = new Int32Array(data.abort);
   const steps = settings.record === undefined ? engine : recorded(engine, settings.record);
   const parts = { handOffs, tiers: tiers?.live, tracer, lending: borrowing?.live };
-  const loop = new InstanceLoop(machine, steps, port, abort, console.error, parts);
+  const loop = new InstanceLoop(machine, steps, port, abort, log, parts);
   const description = {
     ...describe(settings, backend, model),
     kvBytes: (engine.pages - (sizes?.pages ?? 0)) * model.kv.pageBytes,

@@ -30,8 +30,12 @@ export interface GatewayMember extends TextSide {
 }
 
 /** @throws Error in one line when the server cannot be reached, or the cluster has another model */
-export function openClusterGateway(nats: string, options: ServeOptions): Promise<GatewayMember> {
-  return withModel(nats, options, async (bus, files, { path, name }) => {
+export function openClusterGateway(
+  nats: string,
+  options: ServeOptions,
+  log: (message: string) => void,
+): Promise<GatewayMember> {
+  return withModel(nats, options, log, async (bus, files, { path, name }) => {
     const agreement = await agreeOn(bus, { modelFingerprint: modelFingerprint(files), root: undefined });
     const { context, home } = contexts(files, options, options.instances ?? [], servedLending(options));
     const text = openTextSide(files, path, context, options.servedModelName ?? name);
@@ -40,7 +44,7 @@ export function openClusterGateway(nats: string, options: ServeOptions): Promise
       queueMax: options.queue,
       timeoutUs: (options.requestTimeout ?? requestTimeoutSDefault) * 1_000_000,
       admission: admissionSettings(options),
-      log: console.error,
+      log,
     });
     const close = async (): Promise<void> => {
       cluster.close();
@@ -61,9 +65,13 @@ export interface InstanceMember extends JoinedInstance {
 }
 
 /** Serves when it resolves. @throws Error in one line when it cannot, or must not */
-export function openClusterInstance(nats: string, options: JoinOptions): Promise<InstanceMember> {
+export function openClusterInstance(
+  nats: string,
+  options: JoinOptions,
+  log: (message: string) => void,
+): Promise<InstanceMember> {
   const rules = joinedLending(options);
-  return withModel(nats, options, async (bus, files, { path }) => {
+  return withModel(nats, options, log, async (bus, files, { path }) => {
     const { name, life } = processName(options.name);
     // With what others lend a request may be longer than what this one holds.
     const context = contextTokens(files, rules === undefined ? options : { ...options, kvMemory: undefined });
@@ -83,7 +91,7 @@ export function openClusterInstance(nats: string, options: JoinOptions): Promise
       pages: { host: options.pagesHost, port: options.pagesPort, token: options.token },
       root: blockRoot(files, options),
       vocabSize: files.config.vocabSize,
-      log: console.error,
+      log,
     });
     const close = async (): Promise<void> => {
       await joined.close();
@@ -97,12 +105,13 @@ export function openClusterInstance(nats: string, options: JoinOptions): Promise
 async function withModel<T>(
   nats: string,
   { model, cluster = clusterDefault }: { readonly model?: string | undefined; readonly cluster?: string | undefined },
+  log: (message: string) => void,
   open: (bus: Bus, files: ModelFiles, located: Awaited<ReturnType<typeof locateModel>>) => Promise<T>,
 ): Promise<T> {
   const located = await locateModel(model);
   const files = openModel(located.path);
   try {
-    const bus = await connectNats(nats, cluster, console.error);
+    const bus = await connectNats(nats, cluster, log);
     try {
       return await open(bus, files, located);
     } catch (error) {

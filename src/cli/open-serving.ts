@@ -38,6 +38,8 @@ export interface ServingOptions extends TierOptions {
   readonly records?: readonly SharedArrayBuffer[] | undefined;
   /** Where requests go; by what instances hold and have to do unless given. */
   readonly placement?: PlacementKind | undefined;
+  /** Lines on stderr unless given. */
+  readonly log?: (message: string) => void;
   /** Instances lend one another memory. */
   readonly lending?: BorrowOptions | undefined;
 }
@@ -85,7 +87,7 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
       queueMax: queue,
       placement: serving.placement,
       lending: lending && bureauSettings(lending),
-      log: console.error,
+      log: serving.log ?? console.error,
     });
     const text = await textOrClosed(cluster, () => openTextSide(files, path, context, servedModelName ?? name));
     const model = { ...text.model, homeTokens: home };

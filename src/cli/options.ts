@@ -7,6 +7,7 @@ import { z } from 'zod';
 import { evictionKinds } from '../policy/blocks/eviction.ts';
 import { liveBorrowFields } from './borrow-options.ts';
 import { numeric } from './schema-parts.ts';
+import { logLevel } from './server-log.ts';
 import { servedSloFields } from './slo-options.ts';
 import { UsageError } from './usage-error.ts';
 import { describeIssue } from './usage-issue.ts';
@@ -109,7 +110,7 @@ export const serveOptionsSchema = modelOptionsSchema.extend({
     .optional(),
   corsOrigin: z.union([z.string().transform((origin) => [origin]), z.array(z.string())]).default([]),
   bodyLimit: bytes.default(16 * 2 ** 20),
-  logLevel: z.enum(['debug', 'info', 'warn', 'error', 'silent']).default('info'),
+  logLevel,
   ...liveBorrowFields,
 });
 
@@ -127,6 +128,7 @@ export const joinOptionsSchema = modelOptionsSchema.extend({
     .default('127.0.0.1'),
   pagesPort: count(0, 65_535).default(0),
   token: z.string().min(16, 'a token has 16 characters at least').optional(),
+  logLevel,
   ...liveBorrowFields,
 });
 export type JoinOptions = z.infer<typeof joinOptionsSchema>;

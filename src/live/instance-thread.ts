@@ -79,6 +79,7 @@ export class InstanceThread {
         if (message.kind === 'events') onEvents(message);
         else if (message.kind === 'toPeer') onToPeer?.(message);
         else if (message.kind === 'ready') resolve(message);
+        else if (message.kind === 'log') log(message.message);
         else {
           reject(new Error(message.message));
           // Whatever it began may keep it.

@@ -30,6 +30,8 @@ export type FromInstance =
   | ReadyMessage
   /** The instance could not start: one line that says why. */
   | { readonly kind: 'unable'; readonly message: string }
+  /** For the log of its process. */
+  | { readonly kind: 'log'; readonly message: string }
   /** To an instance of another process. */
   | ToPeerMessage
   | EventsMessage;

@@ -59,6 +59,11 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
       expect(server.output()).not.toContain('fell silent');
       expect(await answer(server)).toEqual(expected);
       expect(server.output()).toMatch(/has ended with SIGKILL: it is started anew in 0.5 s/);
+      // But for what it prints when it starts, all that it and its instances write down is JSON.
+      const lines = server.output().split('\n').slice(0, -1);
+      const logged = lines.filter((line) => !/^(Model |Instance \d+: |Serving on |Try: )/.test(line));
+      expect(logged.length).toBeGreaterThan(4);
+      for (const line of logged) expect(JSON.parse(line)).toMatchObject({ level: 30, msg: expect.anything() });
     });
 
     it.each(['SIGTERM', 'SIGKILL'] as const)('are gone when the gateway ends by %s', async (signal) => {

@@ -17,7 +17,7 @@ export interface RunningServer extends RunningProcess {
 
 /** @throws Error with the server's output when it ends before it serves */
 export async function startServer(flags: readonly string[], env: Record<string, string> = {}): Promise<RunningServer> {
-  const args = ['serve', '--port', '0', '--log-level', 'warn', ...flags];
+  const args = ['serve', '--port', '0', ...flags];
   const { said: url, ...running } = await startCommand(args, /Serving on (\S+)/, env);
   return { url, ...running };
 }

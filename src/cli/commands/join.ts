@@ -5,6 +5,7 @@ import type { JoinedMessage } from '../child-instances.ts';
 import { refuseIdle } from '../idle-options.ts';
 import { openClusterInstance } from '../open-cluster.ts';
 import { addClusterFlags, addModelFlags, instanceRoles, joinOptionsSchema, readOptions } from '../options.ts';
+import { openLog } from '../server-log.ts';
 import { stopSignal } from '../stop-signal.ts';
 import { UsageError } from '../usage-error.ts';
 import { describeInstances } from './serve.ts';
@@ -32,19 +33,21 @@ export function joinCommand(): Command {
       ),
     )
     .option('--name <name>', 'unlike all others of the cluster (default: host and process id)')
+    .option('--log-level <level>', 'debug, info, warn, error or silent (default: info)')
     .action(async (flags: Record<string, unknown>) => {
       const given = withoutDefaults(flags);
       const options = readOptions(joinOptionsSchema, given);
       refuseIdle(given, { borrow: options.borrow, admission: 'none', roleSwitch: false });
       if (options.nats === undefined) throw new UsageError('Cannot join a cluster: --nats nats://HOST:PORT is missing');
-      const member = await openClusterInstance(options.nats, options);
+      const { log } = openLog(options.logLevel, options.name === undefined ? {} : { instance: options.name });
+      const member = await openClusterInstance(options.nats, options, log);
       try {
         console.log(describeInstances(member.modelId, [member.description]));
         console.log(`Joined as ${member.name}`);
         process.send?.({ joined: member.description, life: member.life } satisfies JoinedMessage);
         const end = await Promise.race([stopSignal(), member.ended]);
         if (end !== 'stop') throw new Error(`Cannot go on serving: ${end}`);
-        console.log('Leaving: what runs here goes on elsewhere');
+        log('Leaving: what runs here goes on elsewhere');
       } finally {
         await member.close();
       }

@@ -1,6 +1,6 @@
 // `kvasir serve`: loads a model, listens, and drains on SIGTERM or SIGINT.
 import { Command, Option } from 'commander';
-import { type Logger, pino } from 'pino';
+import type { Logger } from 'pino';
 import type { ClusterPort, InferencePort } from '../../cluster/ports.ts';
 import { OtlpExporter } from '../../gateway/otlp-exporter.ts';
 import type { ServedModel } from '../../gateway/served-model.ts';
@@ -22,6 +22,7 @@ import {
   toFlag,
   transports,
 } from '../options.ts';
+import { openLog, type ServerLog } from '../server-log.ts';
 import { addServedSloFlags, admissionSettings } from '../slo-options.ts';
 import { stopSignal } from '../stop-signal.ts';
 import type { TextSide } from '../text-side.ts';
@@ -79,12 +80,13 @@ export function serveCommand(): Command {
       const flags = withoutDefaults(given);
       const options = readOptions(serveOptionsSchema, flags);
       refuseIdle(givenOptions(flags), options);
-      if (options.nats === undefined) await serveAlone(options);
-      else await serveCluster(options.nats, options, givenOptions(flags));
+      const log = openLog(options.logLevel);
+      if (options.nats === undefined) await serveAlone(options, log);
+      else await serveCluster(options.nats, options, givenOptions(flags), log);
     });
 }
 
-async function serveAlone(options: ServeOptions): Promise<void> {
+async function serveAlone(options: ServeOptions, log: ServerLog): Promise<void> {
   const wrong = (['cluster', 'requestTimeout'] as const).find((name) => options[name] !== undefined);
   if (wrong !== undefined) throw new UsageError(`Cannot use --${toFlag(wrong)}: it needs --nats`);
   refuseInline(options);
@@ -93,14 +95,15 @@ async function serveAlone(options: ServeOptions): Promise<void> {
     admission: admissionSettings(options),
     traces: otlpEndpoint(options) !== undefined,
     lending: servedLending(options),
+    log: log.log,
   });
   try {
-    const gateway = await openGateway(serving, options);
+    const gateway = await openGateway(serving, options, log.logger);
     try {
       answerMemoryQuestions(options.instances?.length ?? 1);
       console.log(describeInstances(serving.model.id, await serving.cluster.ready()));
       announce(serving.model, gateway, options);
-      await served(serving.cluster.ended);
+      await served(serving.cluster.ended, log);
     } finally {
       await gateway.drain(drainGraceMs);
     }
@@ -118,14 +121,18 @@ function refuseInline({ inlineTokens, instances = [], roleSwitch }: ServeOptions
 }
 
 /** Instances join by themselves, or are processes that this one starts. */
-async function serveCluster(nats: string, options: ServeOptions, given: Record<string, unknown>): Promise<void> {
+async function serveCluster(
+  nats: string,
+  options: ServeOptions,
+  given: Record<string, unknown>,
+  log: ServerLog,
+): Promise<void> {
   refuseUnused(options, given);
-  const member = await openClusterGateway(nats, options);
+  const member = await openClusterGateway(nats, options, log.log);
   try {
-    const gateway = await openGateway(member, options);
+    const gateway = await openGateway(member, options, log.logger);
     const children =
-      options.instances &&
-      new ChildInstances(nats, options, options.instances, { log: console.error, died: member.died });
+      options.instances && new ChildInstances(nats, options, options.instances, { log: log.log, died: member.died });
     try {
       console.log(
         children === undefined
@@ -133,7 +140,7 @@ async function serveCluster(nats: string, options: ServeOptions, given: Record<s
           : describeInstances(member.model.id, await children.joined()),
       );
       announce(member.model, gateway, options);
-      await served(never);
+      await served(never, log);
     } finally {
       await gateway.drain(drainGraceMs);
       await children?.close();
@@ -158,8 +165,8 @@ function refuseUnused(options: ServeOptions, given: Record<string, unknown>): vo
 function openGateway(
   { model, cluster, encode }: TextSide & { readonly cluster: InferencePort & ClusterPort },
   options: ServeOptions,
+  logger: Logger,
 ): Promise<Gateway> {
-  const logger = pino({ level: options.logLevel }, pino.destination({ dest: 2, sync: false }));
   const settings = {
     model,
     port: cluster,
@@ -238,8 +245,8 @@ function megabytes(bytes: number): string {
 }
 
 /** Resolves when the server is asked to stop. @throws Error when it can serve no more */
-async function served(ended: Promise<void>): Promise<void> {
+async function served(ended: Promise<void>, { log }: ServerLog): Promise<void> {
   const end = await Promise.race([stopSignal(), ended]);
   if (end !== 'stop') throw new Error('Cannot go on serving: no instance is left; the lines above say why');
-  console.log('Draining: running requests finish, new ones are refused');
+  log('Draining: running requests finish, new ones are refused');
 }

@@ -1,0 +1,17 @@
+// What `serve` and `join` write down: JSON lines on stderr, one for each thing that happened.
+import { type Logger, pino } from 'pino';
+import { z } from 'zod';
+
+export const logLevel = z.enum(['debug', 'info', 'warn', 'error', 'silent']).default('info');
+
+export interface ServerLog {
+  readonly logger: Logger;
+  /** What instances, links and tiers have to say. */
+  readonly log: (message: string) => void;
+}
+
+/** @param about in every line */
+export function openLog(level: z.infer<typeof logLevel>, about: Readonly<Record<string, string>> = {}): ServerLog {
+  const logger = pino({ level }, pino.destination({ dest: 2, sync: false })).child(about);
+  return { logger, log: (message) => logger.info(message) };
+}
