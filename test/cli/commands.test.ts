@@ -90,15 +90,7 @@ describe('kvasir', { timeout: 60_000 }, () => {
       ['join', '--nats', 'nats://127.0.0.1:1', '--lend-share', '0.4'],
       /Cannot use --lend-share: it needs --borrow/,
     ],
-<<<<<<< HEAD
-=======
-    [
-      'loans of prompts that are handed over',
-      ['join', '--nats', 'nats://127.0.0.1:1', '--borrow', '--role', 'decode'],
-      /Cannot use --borrow: prompts that are handed over/,
-    ],
     ['inline prefill where all are mixed', ['serve', '--inline-tokens', '40'], /Cannot use --inline-tokens: it needs/],
->>>>>>> e46fad9 (Everything that serve, join and their instances log is JSON)
     ['a forecast for nobody', ['serve', '--td', '3'], /Cannot use --td: it needs --admission predictive/],
     ['a missing config', ['serve', '--config', join(folder, 'none.yaml')], /Cannot read config/],
   ];
