@@ -47,7 +47,7 @@ function load(settings: InstanceSettings, backend: Backend): { readonly model: L
 
 function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): Served {
   const { settings, loaded, hashKey, role } = data;
-  const log = (message: string): void => port.postMessage({ kind: 'log', message } satisfies FromInstance);
+  const log = logOver(port);
   const backend = createBackend(settings.threads, log);
   const { model, root } = loaded ?? load(settings, backend);
   const { contextTokens } = settings;
@@ -88,10 +88,9 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
   const reaches = backend.isa !== 'reference' || data.lands;
   const handOffs = reaches ? createHandOffs(data, port, engine, wake) : undefined;
   const tracer = data.traces ? new StepTracer() : undefined;
-  const abort = new Int32Array(data.abort);
   const steps = settings.record === undefined ? engine : recorded(engine, settings.record);
   const parts = { handOffs, tiers: tiers?.live, tracer, lending: borrowing?.live };
-  const loop = new InstanceLoop(machine, steps, port, abort, log, parts);
+  const loop = new InstanceLoop(machine, steps, port, new Int32Array(data.abort), log, parts);
   const description = {
     ...describe(settings, backend, model),
     kvBytes: (engine.pages - (sizes?.pages ?? 0)) * model.kv.pageBytes,
@@ -105,6 +104,10 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
   // What the oracle holds is this thread's alone.
   const shared = backend.isa === 'reference' ? undefined : model;
   return { loop, ready: { description, root, shared } };
+}
+
+function logOver(port: MessagePort): (message: string) => void {
+  return (message) => port.postMessage({ kind: 'log', message } satisfies FromInstance);
 }
 
 function describe({ weights, contextTokens }: InstanceSettings, { isa, threads }: Backend, model: LoadedModel) {
