@@ -1,14 +1,19 @@
 // How the tests run. Three workers on two cores: tests of processes spend half their time in waiting for time-outs.
-// A worker keeps the modules that it has loaded from one file to the next: no test changes any, and loading them for each file took a tenth of the run.
+// A worker keeps the modules that it has loaded from one file to the next: loading them for each file took a tenth of the run.
 import { defineConfig } from 'vitest/config';
+
+/** Files whose settings the addon reads once in a process: each has one of its own. */
+const alone = ['test/contract/backend-amx-emulated.test.ts'];
 
 export default defineConfig({
   test: {
-    include: ['test/**/*.test.ts'],
     setupFiles: ['test/setup.ts'],
     testTimeout: 60_000,
     hookTimeout: 60_000,
     maxWorkers: 3,
-    isolate: false,
+    projects: [
+      { extends: true, test: { name: 'shared', include: ['test/**/*.test.ts'], exclude: alone, isolate: false } },
+      { extends: true, test: { name: 'alone', include: alone } },
+    ],
   },
 });
