@@ -28,6 +28,7 @@ struct Registries {
   Registry<KvPool> pools{"KV pool"};
   Registry<Program> programs{"program"};
   Registry<BoundLandings> landing_boards{"landings"};
+  Registry<LayerArrivals> arrivals{"arrivals"};
   Registry<Landing> landings{"landing"};
   Registry<Messenger> messengers{"messenger"};
   Registry<PageLoader> page_loaders{"page loader"};
@@ -46,6 +47,7 @@ struct Registries {
     rooms.forget_thread();
     page_loaders.forget_thread();
     landings.forget_thread();
+    arrivals.forget_thread();
     landing_boards.forget_thread();
     programs.forget_thread();
     pools.forget_thread();

@@ -75,6 +75,15 @@ RemoteKeysView read_remote(Arguments& in) {
   return keys;
 }
 
+/** Arrivals are their owner's alone, as rooms are. */
+ArrivingKeysView read_arriving(Arguments& in) {
+  ArrivingKeysView keys;
+  keys.sequence = in.integer("arriving.sequence", 0, INT32_MAX);
+  keys.arrivals = registries().arrivals.find(in.handle("arriving.arrivals"));
+  keys.within = std::chrono::milliseconds(in.integer("arriving.withinMs", 0, INT32_MAX));
+  return keys;
+}
+
 template <class T>
 T* result_array(Arguments& in, const char* what, size_t wanted) {
   const Span<T> span = in.array<T>(what);
@@ -93,7 +102,8 @@ SamplingResult read_result(Arguments& in, size_t rows) {
 }
 
 /**
- * (program, pool, abort, tokens, positions, rowStart, logitRows, sampling.., result.., groups, group.., remotes, [unanswered, remote..]) => done.
+ * (program, pool, abort, tokens, positions, rowStart, logitRows, sampling.., result.., groups, group.., unanswered, remotes, remote.., arriving, arriving..) => done.
+ * `unanswered` is empty where there are neither.
  * The fields of sampling, result and each group follow one another in the order of src/kernel/native-step.ts.
  */
 Napi::Value bind_run(Arguments& in, Napi::Env env) {
@@ -110,11 +120,15 @@ Napi::Value bind_run(Arguments& in, Napi::Env env) {
   const SamplingResult result = read_result(in, step.logit_rows.size);
   const int groups = in.integer("groups", 0, 1 << 16);
   for (int i = 0; i < groups; i++) step.groups.push_back(read_group(in));
+  const Span<uint8_t> unanswered = in.array<uint8_t>("unanswered");
   const int remotes = in.integer("remotes", 0, INT32_MAX);
-  uint8_t* unanswered = remotes == 0 ? nullptr : result_array<uint8_t>(in, "unanswered", static_cast<size_t>(step.sequences()));
   for (int i = 0; i < remotes; i++) step.remote.push_back(read_remote(in));
+  const int arriving = in.integer("arriving", 0, INT32_MAX);
+  for (int i = 0; i < arriving; i++) step.arriving.push_back(read_arriving(in));
+  const bool tells = remotes + arriving > 0;
+  if (tells && unanswered.size < static_cast<size_t>(step.sequences())) throw std::runtime_error("Cannot run the step: unanswered has no room");
   const bool done = program->run(*pool, step, abort.data, result);
-  std::copy(program->unanswered().begin(), program->unanswered().end(), unanswered);
+  if (tells) std::copy(program->unanswered().begin(), program->unanswered().end(), writable(unanswered));
   return Napi::Boolean::New(env, done);
 }
 

@@ -63,17 +63,31 @@ Napi::Value bind_store_blocks(Arguments& in, Napi::Env env) {
   return out;
 }
 
-/** (store, job, kind, blocks (n, 7): slot, page, depth, digest) */
-Napi::Value bind_begin_store_job(Arguments& in, Napi::Env env) {
-  const auto store = registries().block_stores.get(in.handle("block store"));
-  const int job = in.integer("job", 1, INT32_MAX);
-  const auto kind = static_cast<BlockStore::Kind>(in.integer("kind", 0, 2));
+std::vector<StoredBlock> read_blocks(Arguments& in) {
   const Span<uint32_t> words = in.array<uint32_t>("blocks");
   if (words.size % kWordsOfBlock != 0) throw std::runtime_error("Cannot move blocks to or from SSD: a block is incomplete");
   std::vector<StoredBlock> blocks;
   for (const uint32_t* at = words.data; at != words.data + words.size; at += kWordsOfBlock)
     blocks.push_back({static_cast<int32_t>(at[0]), static_cast<int32_t>(at[1]), at[2], {at[3], at[4], at[5], at[6]}});
-  store->begin(job, kind, std::move(blocks));
+  return blocks;
+}
+
+/** (store, job, kind, blocks (n, 7): slot, page, depth, digest) */
+Napi::Value bind_begin_store_job(Arguments& in, Napi::Env env) {
+  const auto store = registries().block_stores.get(in.handle("block store"));
+  const int job = in.integer("job", 1, INT32_MAX);
+  const auto kind = static_cast<BlockStore::Kind>(in.integer("kind", 0, 2));
+  store->begin(job, kind, read_blocks(in));
+  return env.Undefined();
+}
+
+/** (store, job, blocks (n, 7): slot, -, depth, digest, pages (n, pages of a block), arrivals): read layer by layer */
+Napi::Value bind_begin_store_layers(Arguments& in, Napi::Env env) {
+  const auto store = registries().block_stores.get(in.handle("block store"));
+  const int job = in.integer("job", 1, INT32_MAX);
+  std::vector<StoredBlock> blocks = read_blocks(in);
+  const Span<int32_t> pages = in.array<int32_t>("pages");
+  store->begin_by_layer(job, std::move(blocks), std::vector<int32_t>(pages.data, pages.data + pages.size), registries().arrivals.get(in.handle("arrivals")));
   return env.Undefined();
 }
 
@@ -151,6 +165,7 @@ void bind_stores(Napi::Env env, Napi::Object exports) {
   bind<bind_store_note>(env, exports, "storeNote");
   bind<bind_store_blocks>(env, exports, "storeBlocks");
   bind<bind_begin_store_job>(env, exports, "beginStoreJob");
+  bind<bind_begin_store_layers>(env, exports, "beginStoreLayers");
   bind<bind_stop_store_job>(env, exports, "stopStoreJob");
   bind<bind_take_store_results>(env, exports, "takeStoreResults");
   bind<bind_store_counts>(env, exports, "storeCounts");

@@ -29,11 +29,32 @@ Napi::Value bind_free_landings(Arguments& in, Napi::Env env) {
   return env.Undefined();
 }
 
-/** (landings, pages) => landing: place i of it is pages[i] */
+/** (layers, blocks) => arrivals: of pages (blocks, layers) that a step can compute behind */
+Napi::Value bind_create_arrivals(Arguments& in, Napi::Env env) {
+  const int layers = in.integer("layers", 1, 1 << 16);
+  const int blocks = in.integer("blocks", 0, INT32_MAX / layers);
+  return number(env, registries().arrivals.add(std::make_shared<LayerArrivals>(layers, blocks)));
+}
+
+/** (arrivals, blocks): only the first so many come */
+Napi::Value bind_expect_blocks(Arguments& in, Napi::Env env) {
+  const auto arrivals = registries().arrivals.get(in.handle("arrivals"));
+  arrivals->expect(in.integer("blocks", 0, INT32_MAX));
+  return env.Undefined();
+}
+
+Napi::Value bind_free_arrivals(Arguments& in, Napi::Env env) {
+  registries().arrivals.remove(in.handle("arrivals"));
+  return env.Undefined();
+}
+
+/** (landings, pages, arrivals or 0) => landing: place i of it is pages[i] */
 Napi::Value bind_open_landing(Arguments& in, Napi::Env env) {
   const auto bound = registries().landing_boards.get(in.handle("landings"));
   const Span<int32_t> pages = in.array<int32_t>("pages");
-  auto landing = std::make_shared<Landing>(bound->pool, bound->board, std::vector<int32_t>(pages.data, pages.data + pages.size));
+  const int told = in.integer("arrivals", 0, INT32_MAX);
+  auto arrivals = told == 0 ? nullptr : registries().arrivals.get(told);
+  auto landing = std::make_shared<Landing>(bound->pool, bound->board, std::vector<int32_t>(pages.data, pages.data + pages.size), std::move(arrivals));
   const int handle = registries().landings.add(landing);
   landing->set_number(handle);
   return number(env, handle);
@@ -125,6 +146,9 @@ Napi::Object counts_object(Napi::Env env, const MessengerCounts& counts) {
 void bind_transfers(Napi::Env env, Napi::Object exports) {
   bind<bind_create_landings>(env, exports, "createLandings");
   bind<bind_free_landings>(env, exports, "freeLandings");
+  bind<bind_create_arrivals>(env, exports, "createArrivals");
+  bind<bind_expect_blocks>(env, exports, "expectBlocks");
+  bind<bind_free_arrivals>(env, exports, "freeArrivals");
   bind<bind_open_landing>(env, exports, "openLanding");
   bind<bind_close_landing>(env, exports, "closeLanding");
   bind<bind_take_landed>(env, exports, "takeLanded");

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "kv_pool.hpp"
+#include "layer_arrivals.hpp"
 #include "slab.hpp"
 
 namespace kvasir {
@@ -50,6 +51,11 @@ class BlockStore {
   const Slab& slab() const { return slab_; }
   /** Throws where a block names no slot or no pages. Reading ends with the first block that is not whole. Erasing has no result. */
   void begin(int job, Kind kind, std::vector<StoredBlock> blocks);
+  /**
+   * Reads blocks whose `page` says nothing: to pages (blocks, pages of a block), the first page of every block, then the second...; `arrivals` hear
+   * of each (by its place), of a block's last one only when all of the block is whole. What is not comes to its end.
+   */
+  void begin_by_layer(int job, std::vector<StoredBlock> blocks, std::vector<int32_t> pages, std::shared_ptr<LayerArrivals> arrivals);
   /** Drops a job. Once this returns none of its pages is touched any more, and it has no result. */
   void stop(int job);
   /** Moves at most `room` results into `out`; returns how many. */
@@ -64,11 +70,20 @@ class BlockStore {
     Kind kind;
     std::vector<StoredBlock> blocks;
     size_t next = 0;
+    // Of what is read by layer:
+    std::vector<int32_t> pages;
+    std::shared_ptr<LayerArrivals> arrivals;
+    std::vector<Slab::Reading> readings;
+    int layer = 0;
+    bool stopped = false;
   };
 
   void serve();
   std::deque<Job>& queue_of(Kind kind) { return kind == Kind::read ? reads_ : writes_; }
   bool carry_out(Kind kind, const StoredBlock& block);
+  bool read_page(Job& job);
+  bool has_slot(const StoredBlock& block) const { return block.slot >= 0 && block.slot < slab_.slots(); }
+  void enqueue(Job job);
   bool advance(std::deque<Job>& queue, bool done);
 
   std::shared_ptr<KvPool> pool_;

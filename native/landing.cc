@@ -23,8 +23,8 @@ int LandingBoard::take(int32_t* out, int room) {
   return count;
 }
 
-Landing::Landing(std::shared_ptr<KvPool> pool, std::shared_ptr<LandingBoard> board, std::vector<int32_t> pages)
-    : pool_(std::move(pool)), board_(std::move(board)), pages_(std::move(pages)) {
+Landing::Landing(std::shared_ptr<KvPool> pool, std::shared_ptr<LandingBoard> board, std::vector<int32_t> pages, std::shared_ptr<LayerArrivals> arrivals)
+    : pool_(std::move(pool)), board_(std::move(board)), pages_(std::move(pages)), arrivals_(std::move(arrivals)) {
   int highest = -1;
   for (const int32_t page : pages_) {
     if (page < 0 || page >= pool_->pages) {
@@ -36,7 +36,9 @@ Landing::Landing(std::shared_ptr<KvPool> pool, std::shared_ptr<LandingBoard> boa
 }
 
 bool Landing::put(int place_index, const uint8_t* bytes) {
-  return while_open([&] { std::memcpy(place(place_index), bytes, pool_->layout.page_bytes()); });
+  const bool open = while_open([&] { std::memcpy(place(place_index), bytes, pool_->layout.page_bytes()); });
+  if (open) landed(place_index);
+  return open;
 }
 
 void Landing::complete() {
@@ -45,12 +47,16 @@ void Landing::complete() {
     if (closed_) return;
     closed_ = true;
   }
+  if (arrivals_) arrivals_->end();
   board_->tell(number_);
 }
 
 void Landing::close() {
-  std::lock_guard<std::mutex> lock(writing_);
-  closed_ = true;
+  {
+    std::lock_guard<std::mutex> lock(writing_);
+    closed_ = true;
+  }
+  if (arrivals_) arrivals_->end();
 }
 
 }  // namespace kvasir

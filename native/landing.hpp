@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kv_pool.hpp"
+#include "layer_arrivals.hpp"
 
 namespace kvasir {
 
@@ -27,8 +28,8 @@ class LandingBoard {
 
 class Landing {
  public:
-  /** Throws where the pool has no such page. */
-  Landing(std::shared_ptr<KvPool> pool, std::shared_ptr<LandingBoard> board, std::vector<int32_t> pages);
+  /** `arrivals`, if any, hear of each place that is filled. Throws where the pool has no such page. */
+  Landing(std::shared_ptr<KvPool> pool, std::shared_ptr<LandingBoard> board, std::vector<int32_t> pages, std::shared_ptr<LayerArrivals> arrivals = nullptr);
 
   const KvLayout& layout() const { return pool_->layout; }
   int places() const { return static_cast<int>(pages_.size()); }
@@ -47,6 +48,10 @@ class Landing {
   }
   /** Where a place lies; to be touched inside `while_open` alone. */
   uint8_t* place(int index) const { return pool_->page(pages_[index]); }
+  /** What was written to this place is whole. */
+  void landed(int index) {
+    if (arrivals_) arrivals_->landed(index);
+  }
   /** All is here: says so, and is closed to writers from now on. */
   void complete();
   /** Once this returns nobody writes to its pages any more. */
@@ -56,6 +61,7 @@ class Landing {
   std::shared_ptr<KvPool> pool_;
   std::shared_ptr<LandingBoard> board_;
   std::vector<int32_t> pages_;
+  std::shared_ptr<LayerArrivals> arrivals_;
   int number_ = 0;
   std::mutex writing_;
   bool closed_ = false;

@@ -18,14 +18,16 @@ class PageArrivals {
   }
   void all_arrived() { arrived(kAll); }
 
-  /** WAIT_LAYER: returns when a layer's pages are there. Costs a load while none are expected. */
-  void await(uint32_t layer) {
-    while (ready_.load(std::memory_order_acquire) <= layer) {
+  /** Are a layer's pages there? Costs a load while none are expected. */
+  bool has(uint32_t layer) const { return ready_.load(std::memory_order_seq_cst) > layer; }
+  Bell& bell() { return bell_; }
+
+  void await_all() {
+    while (!has(kAll - 1)) {
       const uint32_t seen = bell_.rung();
-      if (ready_.load(std::memory_order_seq_cst) <= layer) bell_.wait(seen);
+      if (!has(kAll - 1)) bell_.wait(seen);
     }
   }
-  void await_all() { await(kAll - 1); }
 
  private:
   static constexpr uint32_t kAll = UINT32_MAX;

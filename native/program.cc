@@ -52,7 +52,7 @@ struct RunningStep {
 }  // namespace
 
 Program::Program(EncodedReader in, const ProgramBindings& bindings, std::chrono::milliseconds remote_deadline)
-    : plan_(decode_program(in, bindings)), remote_(remote_deadline) {
+    : plan_(decode_program(in, bindings)), remote_(remote_deadline), waits_(remote_deadline) {
   place_buffers();
   const StepLimits& limits = plan_->limits;
   row_sequence_.resize(limits.tokens_max);
@@ -104,7 +104,9 @@ bool Program::run(KvPool& pool, const StepView& step, const int32_t* abort, cons
   limits.pages = pool.pages;
   pool.expect_use(check_step(step, limits));
   describe_sequences(step);
-  remote_.begin(step, groups_);
+  unanswered_.assign(static_cast<size_t>(step.sequences()), 0);
+  remote_.begin(step, groups_, unanswered_.data());
+  waits_.begin(step, unanswered_.data());
 
   ThreadPool& threads = plan_->bindings.team->pool;
   const RowKernels& kernels = row_kernels(isa());
@@ -119,13 +121,15 @@ bool Program::run(KvPool& pool, const StepView& step, const int32_t* abort, cons
                            attention_out_,
                            plan_->bindings.team.get(),
                            &remote_,
+                           &waits_,
+                           unanswered_.data(),
                            abort};
   const StepTurn turn(*plan_->bindings.team);
   const RunningStep running(pool.progress);
   for (const auto& op : plan_->ops) {
     if (__atomic_load_n(abort, __ATOMIC_RELAXED) != 0) return false;
     op->run(state);
-    if (remote_.aborted()) return false;
+    if (remote_.aborted() || waits_.aborted()) return false;
   }
   if (sampler_) sampler_->run(threads, kernels, plan_->logits->row(0), state.logit_rows, step.sampling.args(), result);
   return true;

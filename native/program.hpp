@@ -6,6 +6,7 @@
 #include "buffer.hpp"
 #include "encoded.hpp"
 #include "kv_pool.hpp"
+#include "layer_waits.hpp"
 #include "memory.hpp"
 #include "ops.hpp"
 #include "remote_attention.hpp"
@@ -35,6 +36,8 @@ struct StepState {
   float* attention_out;  // (tokens, columns): where a result waits to be rounded
   Team* team;
   RemoteAttention* remote;
+  LayerWaits* waits;
+  const uint8_t* unanswered;  // (sequences)
   const int32_t* abort;
 
   int rows(const Buffer& buffer) const { return buffer.logit_rows ? logit_rows : tokens; }
@@ -78,13 +81,13 @@ std::unique_ptr<ProgramOp> decode_op(EncodedReader& in, ProgramPlan& plan);
 
 class Program {
  public:
-  /** Remote keys whose room has answered nothing for `remote_deadline` fail their sequences. */
+  /** Remote keys whose room has answered nothing, and pages on their way of which nothing has come, for `remote_deadline` fail their sequences. */
   Program(EncodedReader in, const ProgramBindings& bindings, std::chrono::milliseconds remote_deadline);
 
   /** False: `abort` was set and the step can run again; nothing counts as written. Throws when the step is not one it can run. */
   bool run(KvPool& pool, const StepView& step, const int32_t* abort, const SamplingResult& result);
-  /** (sequences of the last step): 1 where remote keys were refused or late; empty where it had none. */
-  const std::vector<uint8_t>& unanswered() const { return remote_.unanswered(); }
+  /** (sequences of the last step): 1 where remote keys were refused or late, or pages on their way did not come. */
+  const std::vector<uint8_t>& unanswered() const { return unanswered_; }
 
   /** A buffer of `rows` rows that tests may read and write; throws where its memory serves others too. */
   const Buffer& open_buffer(int index, int rows) const;
@@ -104,7 +107,9 @@ class Program {
   std::unique_ptr<Sampler> sampler_;
   std::vector<int32_t> row_sequence_;
   std::vector<std::vector<AttentionSequence>> groups_;
+  std::vector<uint8_t> unanswered_;
   RemoteAttention remote_;
+  LayerWaits waits_;
 };
 
 }  // namespace kvasir

@@ -1,5 +1,6 @@
 // The ops of a program: each checks what it was given once, when decoded, and runs without checks.
 #include <algorithm>
+#include <numeric>
 
 #include "program.hpp"
 
@@ -253,6 +254,14 @@ struct LayerReady final : ProgramOp {
   void run(const StepState& s) const override { s.pool->progress.ready(static_cast<uint32_t>(layers)); }
 };
 
+/** WAIT_LAYER: pages of a layer that other steps, or other instances, have computed and that are still on their way. */
+struct WaitLayer final : ProgramOp {
+  int layer;
+
+  WaitLayer(EncodedReader& in, ProgramPlan&) : layer(in.integer("waitLayer.layer", 0, 1 << 16)) {}
+  void run(const StepState& s) const override { s.waits->await(layer, *s.pool, *s.team, s.abort); }
+};
+
 struct Attention final : ProgramOp {
   PagedLayer layer;
   const Buffer *q, *max, *sum, *out;
@@ -290,7 +299,6 @@ struct Attention final : ProgramOp {
     if (out->kind != BufferKind::f32) plan.attention_out_columns = std::max(plan.attention_out_columns, static_cast<size_t>(out->columns));
   }
   void run(const StepState& s) const override {
-    s.pool->arrivals.await(static_cast<uint32_t>(layer.index));
     Buffer plain;
     plain.columns = out->columns;
     plain.data = reinterpret_cast<uint8_t*>(s.attention_out);
@@ -301,8 +309,13 @@ struct Attention final : ProgramOp {
     args.softcap = softcap;
     args.slopes = slopes;
     const StreamOutput to = {values, max ? max->row(0) : nullptr, sum ? sum->row(0) : nullptr};
+    const RemoteCall call = {args, q->data, to, layer.group, *s.team, s.attention_scratch, s.abort};
     if (s.remote->any(layer.group)) {
-      s.remote->run({args, q->data, to, layer.group, *s.team, s.attention_scratch, s.abort});
+      s.remote->run(call);
+    } else if (s.waits->any_failed()) {
+      std::vector<int> all(static_cast<size_t>(s.step->sequences()));
+      std::iota(all.begin(), all.end(), 0);
+      run_at_home(call, (*s.groups)[layer.group], all, s.unanswered);
     } else {
       run_attention(s.op.pool, args, q->data, to.out, to.max, to.sum, s.attention_scratch);
     }
@@ -358,6 +371,7 @@ std::unique_ptr<ProgramOp> create_op(OpCode code, EncodedReader& in, ProgramPlan
     case OpCode::activate: return std::make_unique<Activate>(in, plan);
     case OpCode::add: return std::make_unique<Add>(in, plan);
     case OpCode::softcap: return std::make_unique<Softcap>(in, plan);
+    case OpCode::wait_layer: return std::make_unique<WaitLayer>(in, plan);
     case OpCode::layer_ready: return std::make_unique<LayerReady>(in, plan);
   }
   EncodedReader::refuse("unknown op code " + std::to_string(static_cast<int>(code)));

@@ -10,6 +10,8 @@ namespace {
 
 constexpr auto kLook = std::chrono::milliseconds(1);  // between looks at the abort word and at deadlines
 
+}  // namespace
+
 void clear_rows(const StreamOutput& output, size_t row, size_t rows, int heads, int head_dim) {
   std::fill_n(output.out + row * heads * head_dim, rows * heads * head_dim, 0.0f);
   if (output.max == nullptr) return;
@@ -17,7 +19,19 @@ void clear_rows(const StreamOutput& output, size_t row, size_t rows, int heads, 
   std::fill_n(output.sum + row * heads, rows * heads, 0.0f);
 }
 
-}  // namespace
+void run_at_home(const RemoteCall& call, const std::vector<AttentionSequence>& sequences, const std::vector<int>& wanted, const uint8_t* unanswered) {
+  std::vector<AttentionSequence> rest;
+  for (const int s : wanted) {
+    const AttentionSequence& sequence = sequences[s];
+    if (unanswered[s] == 0) rest.push_back(sequence);
+    else clear_rows(call.output, sequence.row, sequence.rows, call.args.heads, call.args.layout.head_dim);
+  }
+  if (rest.empty()) return;
+  AttentionArgs args = call.args;
+  args.sequences = rest.data();
+  args.sequence_count = static_cast<int>(rest.size());
+  run_attention(call.team.pool, args, call.query, call.output.out, call.output.max, call.output.sum, call.scratch);
+}
 
 void RemoteAttention::run(const RemoteCall& call) {
   Group& group = groups_[call.group];
@@ -31,12 +45,7 @@ void RemoteAttention::run(const RemoteCall& call) {
 void RemoteAttention::run_wave(Group& group, const Wave& wave, const RemoteCall& call, bool first) {
   post(group, wave, call);
   ThreadPool& threads = call.team.pool;
-  if (first && !group.plain.empty()) {
-    AttentionArgs plain = call.args;
-    plain.sequences = group.plain.data();
-    plain.sequence_count = static_cast<int>(group.plain.size());
-    run_attention(threads, plain, call.query, call.output.out, call.output.max, call.output.sum, call.scratch);
-  }
+  if (first) run_at_home(call, (*sequences_)[call.group], group.plain, unanswered_);
   const std::vector<AttentionRoot> roots = roots_of(group, wave, call);
   AttentionPieces pieces(call.args, call.query, roots.data(), static_cast<int>(roots.size()));
   const size_t workspace_bytes = pieces.workspace_bytes();

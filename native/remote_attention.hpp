@@ -22,20 +22,24 @@ struct RemoteCall {
   const int32_t* abort;
 };
 
+/** Attention of the `wanted` sequences of a step, whose keys are all at home; that of those which are `unanswered` is 0. */
+void run_at_home(const RemoteCall& call, const std::vector<AttentionSequence>& sequences, const std::vector<int>& wanted, const uint8_t* unanswered);
+
 /** What a program keeps for its remote keys: the plan of a step, and its queries from layer to layer. */
 class RemoteAttention {
  public:
   /** Queries are given up when a room has answered nothing for so long. */
   explicit RemoteAttention(std::chrono::milliseconds deadline) : deadline_(deadline) {}
 
-  /** A step begins; `sequences` are those of each layer group, and both stay until it ends. Without remote keys it costs nothing. */
-  void begin(const StepView& step, const std::vector<std::vector<AttentionSequence>>& sequences);
+  /**
+   * A step begins; `sequences` are those of each layer group. `unanswered` (sequences of the step): nothing is asked for those that are 1, and
+   * 1 is written where remote keys are refused or late. All stay until it ends. Without remote keys it costs nothing.
+   */
+  void begin(const StepView& step, const std::vector<std::vector<AttentionSequence>>& sequences, uint8_t* unanswered);
   bool any(int group) const { return static_cast<size_t>(group) < groups_.size() && groups_[group].remote; }
   /** Returns early where `abort` is set: then nothing of the output counts, and the step is aborted. */
   void run(const RemoteCall& call);
   bool aborted() const { return aborted_; }
-  /** (sequences): 1 where remote keys were refused or late; empty without remote keys. */
-  const std::vector<uint8_t>& unanswered() const { return unanswered_; }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -73,7 +77,7 @@ class RemoteAttention {
     std::vector<Root> roots;
     std::vector<Ask> asks;
     std::vector<Wave> waves;
-    std::vector<AttentionSequence> plain;  // sequences that are all at home
+    std::vector<int> plain;  // sequences that are all at home
   };
 
   void plan(Group& group, const RemoteCall& call);
@@ -95,7 +99,7 @@ class RemoteAttention {
   const StepView* step_ = nullptr;
   const std::vector<std::vector<AttentionSequence>>* sequences_ = nullptr;
   std::vector<Group> groups_;
-  std::vector<uint8_t> unanswered_;
+  uint8_t* unanswered_ = nullptr;
   bool aborted_ = false;
   GrowingMemory memory_;
 };

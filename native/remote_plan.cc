@@ -11,15 +11,14 @@ constexpr int kSliceWork = 256;                  // row x range of a query: some
 
 }  // namespace
 
-void RemoteAttention::begin(const StepView& step, const std::vector<std::vector<AttentionSequence>>& sequences) {
+void RemoteAttention::begin(const StepView& step, const std::vector<std::vector<AttentionSequence>>& sequences, uint8_t* unanswered) {
   groups_.clear();
-  unanswered_.clear();
+  unanswered_ = unanswered;
   aborted_ = false;
   if (step.remote.empty()) return;
   step_ = &step;
   sequences_ = &sequences;
   groups_.resize(sequences.size());
-  unanswered_.resize(static_cast<size_t>(step.sequences()));
   for (const RemoteKeysView& keys : step.remote) groups_[keys.group].remote = true;
 }
 
@@ -51,7 +50,7 @@ void RemoteAttention::plan(Group& group, const RemoteCall& call) {
   for (int s = 0; s < step_->sequences(); s++) {
     std::vector<Stretch> stretches = stretches_of(s, call.group);
     if (stretches.empty()) {
-      group.plain.push_back(sequences[s]);
+      group.plain.push_back(s);
       continue;
     }
     long long ranges = (sequences[s].start + sequences[s].rows - 1) / kRangeTokens + 1;

@@ -12,7 +12,6 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "checksum.hpp"
 
 namespace kvasir {
 namespace {
@@ -90,8 +89,9 @@ uint64_t header_checksum(Isa isa, const Header& header) { return checksum(isa, &
 uint64_t entry_checksum(Isa isa, const SlabEntry& entry, int slot) {
   return checksum(isa, &entry, offsetof(SlabEntry, checksum), static_cast<uint64_t>(slot) + 1);
 }
+uint64_t contents_seed(const BlockDigest& digest) { return (static_cast<uint64_t>(digest[1]) << 32) | digest[0]; }
 uint64_t contents_checksum(Isa isa, const BlockDigest& digest, const uint8_t* block, uint64_t bytes) {
-  return checksum(isa, block, bytes, (static_cast<uint64_t>(digest[1]) << 32) | digest[0]);
+  return checksum(isa, block, bytes, contents_seed(digest));
 }
 
 }  // namespace
@@ -212,6 +212,24 @@ bool Slab::read(int slot, const BlockDigest& digest, uint8_t* block) {
   const bool whole = holds(slot) && entry.digest == digest && read_at(blocks_, block, shape_.block_bytes, offset(slot)) &&
                      entry.contents == contents_checksum(isa_, digest, block, shape_.block_bytes);
   if (!whole) erase(slot);
+  return whole;
+}
+
+Slab::Reading Slab::begin_reading(int slot, const BlockDigest& digest) const {
+  return {slot, digest, RunningChecksum(isa_, contents_seed(digest)), 0, holds(slot) && entries_[slot].digest == digest};
+}
+
+void Slab::read_on(Reading& reading, uint8_t* to, uint64_t bytes) const {
+  reading.sound = reading.sound && read_at(blocks_, to, bytes, offset(reading.slot) + reading.bytes);
+  if (reading.sound) reading.sum.add(to, bytes);
+  reading.bytes += bytes;
+}
+
+bool Slab::end_reading(const Reading& reading) {
+  const SlabEntry& entry = entries_[reading.slot];
+  const bool whole = reading.sound && reading.bytes == shape_.block_bytes && holds(reading.slot) && entry.digest == reading.digest &&
+                     entry.contents == reading.sum.value();
+  if (!whole) erase(reading.slot);
   return whole;
 }
 

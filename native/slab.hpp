@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "checksum.hpp"
 #include "types.hpp"
 
 namespace kvasir {
@@ -52,6 +53,20 @@ class Slab {
   bool write(int slot, const BlockDigest& digest, uint32_t depth, const uint8_t* block);
   /** False where the slot does not hold this block, whole: then it holds nothing from now on. */
   bool read(int slot, const BlockDigest& digest, uint8_t* block);
+
+  /** A block that is read part by part: what has been read so far, and whether it can still be whole. */
+  struct Reading {
+    int slot;
+    BlockDigest digest;
+    RunningChecksum sum;
+    uint64_t bytes = 0;
+    bool sound;
+  };
+  Reading begin_reading(int slot, const BlockDigest& digest) const;
+  /** The next part of it, of whole stripes of the checksum. */
+  void read_on(Reading& reading, uint8_t* to, uint64_t bytes) const;
+  /** All parts have been read: as `read`. */
+  bool end_reading(const Reading& reading);
   /** The slot holds nothing from now on. */
   void erase(int slot);
   const std::string& error() const { return error_; }

@@ -1,5 +1,6 @@
 // One step as the kernels see it: pointers into the caller's arrays, and the check that every index in them is safe to follow.
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -17,6 +18,7 @@ struct Span {
   T operator[](size_t i) const { return data[i]; }
 };
 
+class LayerArrivals;
 class Room;
 
 /** Mirrors RemoteKeys. */
@@ -25,6 +27,13 @@ struct RemoteKeysView {
   std::shared_ptr<Room> room;  // null: there is none of that number
   int loan;
   Span<int32_t> blocks;
+};
+
+/** Mirrors ArrivingKeys. */
+struct ArrivingKeysView {
+  int sequence;
+  std::shared_ptr<LayerArrivals> arrivals;  // null: there is none of that number
+  std::chrono::milliseconds within;
 };
 
 struct StepGroupView {
@@ -52,6 +61,7 @@ struct StepView {
   Span<int32_t> tokens, positions, row_start, logit_rows;
   std::vector<StepGroupView> groups;
   std::vector<RemoteKeysView> remote;  // by (sequence, group, first_block)
+  std::vector<ArrivingKeysView> arriving;
   StepSamplingView sampling;
 
   int sequences() const { return row_start.size == 0 ? 0 : static_cast<int>(row_start.size) - 1; }

@@ -195,12 +195,18 @@ void check_sampling(const StepSamplingView& s, size_t rows, int vocabulary) {
     if (s.has_target[i] && (s.target[i] < 0 || s.target[i] >= vocabulary)) refuse(at("target", i, s.target[i]) + ": not in the vocabulary");
 }
 
+void check_arriving(const StepView& step) {
+  for (size_t i = 0; i < step.arriving.size(); i++)
+    if (step.arriving[i].sequence >= step.sequences()) refuse(at("arriving.sequence", i, step.arriving[i].sequence) + ": no such sequence");
+}
+
 }  // namespace
 
 int check_step(const StepView& step, const StepLimits& limits) {
   check_rows(step, limits);
   check_logit_rows(step);
   check_remote(step, limits);
+  check_arriving(step);
   const int highest = check_groups(step, limits);
   if (limits.vocabulary > 0) check_sampling(step.sampling, step.logit_rows.size, limits.vocabulary);
   return highest + 1;

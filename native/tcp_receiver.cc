@@ -96,6 +96,8 @@ TcpReceiver::Heard TcpReceiver::hear_frame(const Line& line, uint32_t sequence, 
   const auto exists = [&](uint32_t place) { return place < static_cast<uint32_t>(landing->places()); };
   if (landing && !std::all_of(places.begin(), places.end(), exists)) return Heard::broken;
   const Heard heard = receive_pages(line, landing.get(), header, places, ended);
+  if (heard == Heard::landed)
+    for (const uint32_t place : places) landing->landed(static_cast<int>(place));
   if (heard == Heard::landed && header.kind == FrameKind::last_pages) landing->complete();
   return heard;
 }

@@ -51,6 +51,7 @@ struct Team {
   std::mutex busy;
   ThreadTurn turn;  // within `busy`
   RemoteTally remote;
+  std::atomic<uint64_t> arrival_wait_nanoseconds{0};  // that steps waited for pages on their way
 };
 
 /** Holds the threads for a step of their own. */

@@ -180,6 +180,8 @@ class Compiler {
       x: this.#single(node),
       out: q,
     });
+    // First: what leaves with this layer may be what is waited for.
+    this.#push({ kind: 'waitLayer', layer: this.#readyLayers });
     this.#push({ kind: 'layerReady', layers: ++this.#readyLayers });
     const out = this.#define(node.out, node.kind);
     const slopes = node.alibi ? this.#vector({ kind: 'slopes', heads }) : undefined;

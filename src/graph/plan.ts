@@ -6,6 +6,7 @@ export function opReads(op: Op): readonly BufferId[] {
   switch (op.kind) {
     case 'embed':
     case 'layerReady':
+    case 'waitLayer':
       return [];
     case 'norm':
       return op.residual === undefined ? [op.x] : [op.x, op.residual];
@@ -28,7 +29,7 @@ export function opReads(op: Op): readonly BufferId[] {
 
 /** Buffers that an op writes. */
 export function opWrites(op: Op): readonly BufferId[] {
-  if (op.kind === 'layerReady') return [];
+  if (op.kind === 'layerReady' || op.kind === 'waitLayer') return [];
   if (op.kind === 'add') return [op.residual];
   if (op.kind === 'softcap') return [op.x];
   if (op.kind === 'norm' && op.residual !== undefined) return [op.out, op.residual];

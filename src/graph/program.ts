@@ -94,6 +94,8 @@ export type Op =
       readonly x: BufferId;
       readonly out: BufferId;
     } & HeadShape)
+  /** WAIT_LAYER: keys and values of this layer, in order of computation, that are still on their way to their pages are waited for. */
+  | { readonly kind: 'waitLayer'; readonly layer: number }
   /** LAYER_READY: K and V of the first `layers` layers of this step are in their pages, and may leave while the rest is computed. */
   | { readonly kind: 'layerReady'; readonly layers: number }
   /**

@@ -4,7 +4,7 @@ import type { BufferId, BufferSpec, HeadShape, LayerRef, Op, Program } from '../
 import type { ProgramBindings } from './backend.ts';
 import { activationCodes, inputFormCodes, kvTypeCodes, normStyleCodes } from './codes.ts';
 
-export const encodingVersion = 3;
+export const encodingVersion = 4;
 
 const opCodes = {
   embed: 0,
@@ -20,6 +20,7 @@ const opCodes = {
   add: 10,
   softcap: 11,
   layerReady: 12,
+  waitLayer: 13,
 } as const satisfies Record<Op['kind'], number>;
 const bufferKindCodes = { f32: 0, input: 1, query: 2 } as const satisfies Record<BufferSpec['kind'], number>;
 const rowKindCodes = { token: 0, logit: 1 } as const satisfies Record<BufferSpec['rows'], number>;
@@ -94,6 +95,8 @@ function encodeOp(op: Op): { readonly ints: readonly number[]; readonly floats: 
       return { ints: [op.x, op.residual], floats: [] };
     case 'softcap':
       return { ints: [op.x], floats: [op.cap] };
+    case 'waitLayer':
+      return { ints: [op.layer], floats: [] };
     case 'layerReady':
       return { ints: [op.layers], floats: [] };
     case 'qkv': {

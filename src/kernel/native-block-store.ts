@@ -1,5 +1,6 @@
 // The native store of a pool's blocks on SSD: a thread that reads and writes slots of a file straight from and to pages.
 import type { KvPoolHandle } from './backend.ts';
+import { NativeArrivals } from './native-arrivals.ts';
 import { loadNative, type NativeModule, type StoreCounts } from './native-module.ts';
 
 const resultsAtOnce = 64;
@@ -29,6 +30,8 @@ export class NativeBlockStore {
   readonly #native: NativeModule;
   readonly #store: number;
   readonly #results = new Int32Array(2 * resultsAtOnce);
+  /** By job. */
+  readonly #arrivals = new Map<number, NativeArrivals>();
 
   /** @param wake called in this thread, some time after there are results @throws Error in one line where the files cannot be used */
   constructor({ pool, pagesOfBlock, path, slots, identity }: BlockStoreOptions, wake: () => void) {
@@ -56,6 +59,13 @@ export class NativeBlockStore {
     this.#native.beginStoreJob(this.#store, job, kinds.read, wordsOf(blocks));
   }
 
+  readByLayer(job: number, blocks: readonly StoredBlock[], pages: Int32Array): number {
+    const arrivals = new NativeArrivals(pages.length / blocks.length, blocks.length);
+    this.#arrivals.set(job, arrivals);
+    this.#native.beginStoreLayers(this.#store, job, wordsOf(blocks), pages, arrivals.handle);
+    return arrivals.handle;
+  }
+
   write(job: number, blocks: readonly StoredBlock[]): void {
     this.#native.beginStoreJob(this.#store, job, kinds.write, wordsOf(blocks));
   }
@@ -67,6 +77,7 @@ export class NativeBlockStore {
 
   stop(job: number): void {
     this.#native.stopStoreJob(this.#store, job);
+    this.#free(job);
   }
 
   results(): readonly { readonly job: number; readonly done: number }[] {
@@ -76,7 +87,13 @@ export class NativeBlockStore {
       count = this.#native.takeStoreResults(this.#store, this.#results);
       for (let i = 0; i < count; i++) all.push({ job: this.#results[2 * i], done: this.#results[2 * i + 1] });
     } while (count === resultsAtOnce);
+    for (const { job } of all) this.#free(job);
     return all;
+  }
+
+  #free(job: number): void {
+    this.#arrivals.get(job)?.free();
+    this.#arrivals.delete(job);
   }
 
   /** Ends its thread and gives its files to whoever wants them. */

@@ -1,5 +1,6 @@
 // Landings of a pool: places in it that pages from others are written to by native threads.
 import type { KvPoolHandle } from './backend.ts';
+import { NativeArrivals } from './native-arrivals.ts';
 import { loadNative, type NativeModule } from './native-module.ts';
 
 const landedAtOnce = 64;
@@ -7,6 +8,7 @@ const landedAtOnce = 64;
 export class NativeLandings {
   readonly native: NativeModule;
   readonly #landings: number;
+  readonly #arrivals = new Map<number, NativeArrivals>();
   readonly #landed = new Int32Array(landedAtOnce);
 
   /** @param wake called in this thread, some time after landings have become complete @throws where the kernels are not compiled */
@@ -18,12 +20,25 @@ export class NativeLandings {
     this.#landings = native.createLandings(pool, wake);
   }
 
-  open(pages: Int32Array): number {
-    return this.native.openLanding(this.#landings, pages);
+  open(pages: Int32Array, layers?: number): number {
+    if (layers === undefined) return this.native.openLanding(this.#landings, pages, 0);
+    const arrivals = new NativeArrivals(layers, pages.length / layers);
+    const landing = this.native.openLanding(this.#landings, pages, arrivals.handle);
+    this.#arrivals.set(landing, arrivals);
+    return landing;
   }
 
   close(landing: number): void {
     this.native.closeLanding(landing);
+    this.#arrivals.get(landing)?.free();
+    this.#arrivals.delete(landing);
+  }
+
+  /** What steps wait for that compute behind a landing opened by `layers`, of which only the first `blocks` blocks come. */
+  arrivals(landing: number, blocks: number): number | undefined {
+    const arrivals = this.#arrivals.get(landing);
+    arrivals?.expect(blocks);
+    return arrivals?.handle;
   }
 
   /** Those that have become complete since the last call. */

@@ -24,8 +24,12 @@ export class NativeMessenger {
     return this.#landings.native.nextStep(this.#pool);
   }
 
-  open(pages: Int32Array): string {
-    return String(this.#landings.open(pages));
+  open(pages: Int32Array, layers?: number): string {
+    return String(this.#landings.open(pages, layers));
+  }
+
+  arrivals(landing: string, blocks: number): number | undefined {
+    return this.#landings.arrivals(Number(landing), blocks);
   }
 
   close(landing: string): void {

@@ -32,7 +32,13 @@ export interface NativeModule {
   /** `wake` is called in this thread when landings are complete. */
   createLandings(pool: number, wake: () => void): number;
   freeLandings(landings: number): void;
-  openLanding(landings: number, pages: Int32Array): number;
+  /** Of pages (blocks, layers) on their way, which a step can compute behind. */
+  createArrivals(layers: number, blocks: number): number;
+  /** Only the first `blocks` come. */
+  expectBlocks(arrivals: number, blocks: number): void;
+  freeArrivals(arrivals: number): void;
+  /** `arrivals` 0: nobody waits for its layers. */
+  openLanding(landings: number, pages: Int32Array, arrivals: number): number;
   closeLanding(landing: number): void;
   takeLanded(landings: number, out: Int32Array): number;
   createMessenger(pool: number): number;
@@ -57,6 +63,8 @@ export interface NativeModule {
   storeBlocks(store: number): Uint32Array;
   /** `kind`: 0 read, 1 write, 2 erase. `blocks` (n, 7): slot, page, depth, digest. */
   beginStoreJob(store: number, job: number, kind: number, blocks: Uint32Array): void;
+  /** Layer by layer to `pages` (n, pages of a block). `blocks` as those of `beginStoreJob`, without their pages. */
+  beginStoreLayers(store: number, job: number, blocks: Uint32Array, pages: Int32Array, arrivals: number): void;
   stopStoreJob(store: number, job: number): void;
   /** `out` (n, 2): job, blocks done. */
   takeStoreResults(store: number, out: Int32Array): number;

@@ -1,5 +1,5 @@
 // A step as the flat list of arguments that native/addon_programs.cc reads: both files change together.
-import { type Step, type StepResult, type StepSampling, topLogprobsMax } from '../util/step.ts';
+import { type ArrivingKeys, type Step, type StepResult, type StepSampling, topLogprobsMax } from '../util/step.ts';
 
 export function createResult(rows: number): StepResult {
   return {
@@ -21,18 +21,22 @@ export function stepArguments(step: Step, result: StepResult, unanswered: Uint8A
   for (const group of step.groups) {
     list.push(group.layers, group.pageTable, group.blocks, group.blockStart, group.firstBlock);
   }
+  list.push(unanswered);
   list.push(step.remote.length);
-  if (step.remote.length > 0) list.push(unanswered);
   for (const { sequence, group, firstBlock, room, loan, blocks } of step.remote)
     list.push(sequence, group, firstBlock, room, loan, blocks);
+  const { arriving = nothing } = step;
+  list.push(arriving.length);
+  for (const { sequence, arrivals, withinMs } of arriving) list.push(sequence, arrivals, withinMs);
   return list;
 }
 
 const none = new Uint8Array(0);
+const nothing: readonly ArrivingKeys[] = [];
 
 /** Room for a flag for each sequence, where some may go unanswered. */
 export function unansweredFlags(step: Step): Uint8Array {
-  return step.remote.length === 0 ? none : new Uint8Array(step.rowStart.length - 1);
+  return step.remote.length + (step.arriving?.length ?? 0) === 0 ? none : new Uint8Array(step.rowStart.length - 1);
 }
 
 export function withUnanswered(result: StepResult, flags: Uint8Array): StepResult {

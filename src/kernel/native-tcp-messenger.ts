@@ -68,8 +68,12 @@ export class NativeTcpMessenger {
     return this.#native.nextStep(this.#pool);
   }
 
-  open(pages: Int32Array): string {
-    const landing = this.#landings.open(pages);
+  arrivals(address: string, blocks: number): number | undefined {
+    return this.#landings.arrivals(partsOf(address).landing, blocks);
+  }
+
+  open(pages: Int32Array, layers?: number): string {
+    const landing = this.#landings.open(pages, layers);
     const key = this.#native.admitLanding(this.#receiver, landing);
     const address = `${this.#host}:${this.#port}/${landing}/${key}/${pages.length}`;
     this.#addresses.set(landing, address);

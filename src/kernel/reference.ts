@@ -247,6 +247,7 @@ function runOp(op: Op, scene: Scene): void {
       for (const [row, from] of step.logitRows.entries()) writeRow(buffer(op.out), row, rowOf(buffer(op.x), from));
       break;
     case 'layerReady':
+    case 'waitLayer':
       // Pages of the oracle stay in its thread: nobody waits for them.
       break;
     case 'qkv':

@@ -21,8 +21,10 @@ export interface Messenger {
   readonly counts: MessengerCounts;
   /** The number of the step that begins next over the pool, for `send`. */
   readonly nextStep: number;
-  /** Place i of the landing is `pages[i]` of this pool. */
-  open(pages: Int32Array): LandingHandle;
+  /** Place i of the landing is `pages[i]` of this pool. @param layers its places are (blocks, layers), and a step may compute behind what lands */
+  open(pages: Int32Array, layers?: number): LandingHandle;
+  /** Of a landing by layers, only whose first `blocks` blocks come: what such a step waits for (`Step.arriving`), until it is closed. */
+  arrivals(landing: LandingHandle, blocks: number): number | undefined;
   /** Once it returns nobody writes to the landing's pages. */
   close(landing: LandingHandle): void;
   /** Landings that have become complete since the last call. */

@@ -33,6 +33,11 @@ export interface TierStore {
   readonly counts: StoreCounts;
   /** Reading ends with the first block that is not whole. @param job a number of its own, from 1 */
   read(job: number, blocks: readonly StoredBlock[]): void;
+  /**
+   * To `pages` (blocks, pages of a block), the first page of every block, then the second...; those of `blocks` do not matter. Returns what a
+   * step waits for (`Step.arriving`) that computes behind it, until the job ends: it has a block's last page only when all of the block is whole.
+   */
+  readByLayer(job: number, blocks: readonly StoredBlock[], pages: Int32Array): number;
   write(job: number, blocks: readonly StoredBlock[]): void;
   /** The slot is to hold nothing any more: has no result. */
   erase(job: number, slot: number): void;

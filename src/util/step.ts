@@ -52,6 +52,16 @@ export interface RemoteKeys {
   readonly blocks: Int32Array;
 }
 
+/** Blocks in a sequence's list whose contents are still on their way, layer by layer: the step waits for each layer's before its attention. */
+export interface ArrivingKeys {
+  /** Place of the sequence in the step. */
+  readonly sequence: number;
+  /** Native arrivals: an integer, valid in every thread of the process. Those that are freed do not come. */
+  readonly arrivals: number;
+  /** From when the step begins: what is not there by then does not come. */
+  readonly withinMs: number;
+}
+
 /**
  * Per-row sampling parameters; every array has one entry for each row of `logitRows`, ragged lists have one more offset than rows.
  *
@@ -103,6 +113,8 @@ export interface Step {
   readonly groups: readonly StepGroup[];
   /** By (sequence, group, firstBlock), ascending; empty where all keys are at home. */
   readonly remote: readonly RemoteKeys[];
+  /** Undefined: all that is listed is there. A sequence may wait for several. */
+  readonly arriving?: readonly ArrivingKeys[] | undefined;
   /** Rows that need logits, ascending. */
   readonly logitRows: Int32Array;
   readonly sampling: StepSampling;
@@ -118,7 +130,7 @@ export interface StepResult {
   /** 1: the row's logits held NaN or no finite maximum; its other entries are meaningless. */
   readonly failed: Uint8Array;
   /**
-   * Sequences, by place in the step, ascending, whose remote keys were refused or not answered in time: nothing of them counts as written, and
+   * Sequences, by place in the step, ascending, whose remote keys were refused or not answered in time, or whose blocks on their way did not come: nothing of them counts as written, and
    * their logit rows are meaningless. All others are as ever.
    */
   readonly unanswered: Int32Array;

@@ -45,8 +45,20 @@ function kinds(ops: readonly Op[]): string[] {
 
 test('norm, attention and glu write straight in the form of the linear that reads them', () => {
   const { program } = compiled(smallConfig);
-  const layer = ['norm', 'linear', 'qkv', 'layerReady', 'attention', 'linear', 'norm', 'linear', 'glu', 'linear'];
-  expect(kinds(program.ops.slice(0, 21))).toEqual(['embed', ...layer, ...layer]);
+  const layer = [
+    'norm',
+    'linear',
+    'qkv',
+    'waitLayer',
+    'layerReady',
+    'attention',
+    'linear',
+    'norm',
+    'linear',
+    'glu',
+    'linear',
+  ];
+  expect(kinds(program.ops.slice(0, 23))).toEqual(['embed', ...layer, ...layer]);
   for (const op of program.ops) {
     if (op.kind === 'norm' || op.kind === 'glu')
       expect(program.buffers[op.out]).toMatchObject({ kind: 'input', form: 'bf16' });
@@ -134,6 +146,7 @@ test('attention and MLP beside each other: one add alone, one inside the next no
     'norm',
     'linear',
     'qkv',
+    'waitLayer',
     'layerReady',
     'attention',
     'linear',
@@ -143,9 +156,9 @@ test('attention and MLP beside each other: one add alone, one inside the next no
     'linear',
     'add',
   ];
-  expect(kinds(program.ops.slice(0, 12))).toEqual(['embed', ...layer]);
+  expect(kinds(program.ops.slice(0, 13))).toEqual(['embed', ...layer]);
   const add = program.ops.find((op) => op.kind === 'add');
-  const next = program.ops.slice(12).find((op) => op.kind === 'norm');
+  const next = program.ops.slice(13).find((op) => op.kind === 'norm');
   expect(next?.residual).toBe(add?.residual);
   const plain = compiled({ ...config, parallelResidual: false });
   expect(kinds(plain.program.ops)).not.toContain('add');

@@ -130,7 +130,8 @@ struct Debtor {
     }
     const std::vector<std::vector<AttentionSequence>> groups = {listed(away_blocks.data())};
     const StepTurn turn(team);
-    remote.begin(view, groups);
+    uint8_t lost[2] = {0, 0};
+    remote.begin(view, groups, lost);
     bool good = true;
     for (int layer = 0; layer < 3; layer++) {
       std::fill(out.begin(), out.end(), NAN);
@@ -138,7 +139,7 @@ struct Debtor {
       if (!remote.any(0)) return true;
       remote.run({call, query.data(), {out.data(), nullptr, nullptr}, 0, team, scratch.data(), &abort});
       if (remote.aborted()) return true;
-      unanswered = remote.unanswered()[0] != 0;
+      unanswered = lost[0] != 0;
       good = good && same(kRows, 1) && (unanswered || same(0, kRows));
     }
     return good;

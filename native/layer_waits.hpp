@@ -1,0 +1,43 @@
+// WAIT_LAYER: a step waits for the pages of a layer that are still on their way, and goes on without the sequences whose pages do not come.
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <vector>
+
+#include "kv_pool.hpp"
+#include "layer_arrivals.hpp"
+#include "step.hpp"
+#include "team.hpp"
+
+namespace kvasir {
+
+/** What a program keeps of the pages that a step waits for. */
+class LayerWaits {
+ public:
+  /** A transfer of which nothing has come for so long fails its sequences. */
+  explicit LayerWaits(std::chrono::milliseconds quiet) : quiet_(quiet) {}
+
+  /** A step begins. `unanswered` (sequences) stays until it ends: 1 is written for those whose pages do not come. */
+  void begin(const StepView& step, uint8_t* unanswered);
+  /** Returns when the layer's pages are there, or will not be, or where `abort` is set: then the step is aborted. Meanwhile the threads are the guests'. */
+  void await(int layer, KvPool& pool, Team& team, const int32_t* abort);
+  bool aborted() const { return aborted_; }
+  /** Is there a sequence in the step whose pages do not come? */
+  bool any_failed() const { return any_failed_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  bool is_over(const ArrivingKeysView& keys, int layer, Clock::time_point now) const;
+  template <class Over>
+  void wait(Bell& bell, Team& team, const int32_t* abort, const Over& over);
+
+  std::chrono::milliseconds quiet_;
+  const StepView* step_ = nullptr;
+  uint8_t* unanswered_ = nullptr;
+  Clock::time_point begun_;
+  bool any_failed_ = false;
+  bool aborted_ = false;
+};
+
+}  // namespace kvasir

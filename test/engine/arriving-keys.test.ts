@@ -1,0 +1,135 @@
+// Steps over blocks that are still on their way: the bits of blocks that were there, and of those that do not come only their own sequence is lost.
+import { fileURLToPath } from 'node:url';
+import { Worker } from 'node:worker_threads';
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import { Engine } from '../../src/engine/engine.ts';
+import { loadModel } from '../../src/engine/load-model.ts';
+import { groupedStep, type PlainSequence, plainPages } from '../../src/engine/plain-step.ts';
+import { createNativeBackend, loadNative } from '../../src/kernel/native.ts';
+import { NativeArrivals } from '../../src/kernel/native-arrivals.ts';
+import { NativeMessenger } from '../../src/kernel/native-messenger.ts';
+import { type ArrivingKeys, pageTokens, type Step } from '../../src/util/step.ts';
+
+const path = fileURLToPath(new URL('../../models/kvasir-tiny/kvasir-tiny-q8_0.gguf', import.meta.url));
+const blocksMax = 24;
+
+interface Arriving {
+  /** Blocks that come, and the rows behind them. */
+  readonly blocks: number;
+  readonly rows: number;
+  /** `late`: some pages of a layer never come; `closed`: nothing comes, and that is said; `gone`: they are not known any more. */
+  readonly fate: 'here' | 'comes' | 'late' | 'closed' | 'gone';
+  readonly layer: number;
+}
+
+const sequences: fc.Arbitrary<readonly Arriving[]> = fc.array(
+  fc.record({
+    blocks: fc.integer({ min: 1, max: 4 }),
+    rows: fc.integer({ min: 1, max: 9 }),
+    fate: fc.constantFrom<Arriving['fate']>('here', 'comes', 'comes', 'late', 'closed', 'gone'),
+    layer: fc.nat(),
+  }),
+  { minLength: 1, maxLength: 4 },
+);
+
+describe.skipIf(loadNative() === undefined)('a step over blocks that are on their way', () => {
+  const backend = createNativeBackend({ threads: 2 });
+  const model = loadModel({ model: path, backend, context: 256 });
+  const [home, other] = [0, 1].map(
+    () => new Engine({ model, backend, tokensMax: 256, logitRowsMax: 8, kvBytes: blocksMax * 2 ** 18 }),
+  ) as [Engine, Engine];
+  const [messenger, receiver] = [other, home].map(({ pool }) => new NativeMessenger(pool, () => {}));
+  const { groups } = model.kv;
+  const layers = home.layers.length;
+  const pages = plainPages(blocksMax, groups);
+  const noAbort = new Int32Array(1);
+  const tokenOf = (sequence: number, position: number) => 3 + ((sequence * 131 + position * 7) % 200);
+
+  /** Each sequence has 6 blocks of its own. */
+  function rowsOf(sequence: number, from: number, rows: number): PlainSequence {
+    const tokens = Array.from({ length: rows }, (_, i) => tokenOf(sequence, from + i));
+    const blocks = Array.from({ length: Math.ceil((from + rows) / pageTokens) }, (_, i) => 6 * sequence + i);
+    return { tokens, start: from, blocks, logits: 'last' };
+  }
+
+  function run(engine: Engine, step: Step, arriving?: readonly ArrivingKeys[]) {
+    const outcome = engine.run({ ...step, arriving }, noAbort);
+    if (outcome.kind !== 'done') throw new Error('aborted');
+    return outcome.result;
+  }
+
+  /** Brings the sequence's blocks to the other engine's own places, as its fate wants it. */
+  function bring(sequence: number, { blocks, fate, layer }: Arriving) {
+    const to = pages[0].pageTable.slice(6 * sequence * layers, (6 * sequence + blocks) * layers);
+    const landing = receiver.open(to, layers);
+    const arrivals = receiver.arrivals(landing, blocks) ?? 0;
+    const parcels: number[] = [];
+    for (let l = 0; l < layers; l++)
+      for (let block = 0; block < blocks; block++) {
+        const place = block * layers + l;
+        if (fate !== 'late' || l !== layer % layers) parcels.push(l, to[place], place);
+      }
+    if (fate === 'closed') messenger.send(landing, 0, Int32Array.of(), true);
+    if (fate === 'gone') receiver.close(landing);
+    if (fate === 'comes' || fate === 'late') messenger.send(landing, 0, Int32Array.from(parcels), fate === 'comes');
+    const free = () => {
+      if (fate !== 'gone') receiver.close(landing);
+      messenger.stop(landing);
+    };
+    // Long enough for what comes, and nobody waits long for what does not.
+    const withinMs = fate === 'late' ? 5 : 60_000;
+    return { keys: { sequence, arrivals, withinMs }, free };
+  }
+
+  it('has the bits of one over blocks that were there, and loses the sequences whose blocks do not come, alone', () => {
+    fc.assert(
+      fc.property(sequences, (all) => {
+        const prompt = all.map(({ blocks }, s) => ({ ...rowsOf(s, 0, blocks * pageTokens), logits: 'none' as const }));
+        const rows = all.map(({ blocks, rows }, s) => rowsOf(s, blocks * pageTokens, rows));
+        const step = groupedStep(rows, pages);
+        for (const sequence of prompt) run(other, groupedStep([sequence], pages));
+        const expected = run(other, step);
+        for (let page = 0; page < blocksMax * layers; page++)
+          home.writePage(page, home.readPage(page).fill(Number.NaN));
+        const present = prompt.filter((_, s) => all[s]?.fate === 'here');
+        for (const sequence of present) run(home, groupedStep([sequence], pages));
+        const brought = all.flatMap((arriving, s) => (arriving.fate === 'here' ? [] : [bring(s, arriving)]));
+        const result = run(
+          home,
+          step,
+          brought.map(({ keys }) => keys),
+        );
+        for (const { free } of brought) free();
+        const lost = all.flatMap(({ fate }, s) => (fate === 'here' || fate === 'comes' ? [] : [s]));
+        expect([...result.unanswered]).toEqual(lost);
+        for (const s of all.keys()) {
+          if (lost.includes(s)) continue;
+          expect(result.tokens[s]).toBe(expected.tokens[s]);
+          expect(result.logprobs[s]).toBe(expected.logprobs[s]);
+          expect(result.failed[s]).toBe(0);
+        }
+      }),
+      { numRuns: 25 },
+    );
+    receiver.landed();
+  });
+
+  it('is aborted while it waits', async () => {
+    const abort = new Int32Array(new SharedArrayBuffer(4));
+    const code = `const { workerData } = require('node:worker_threads'); Atomics.store(workerData, 0, 1);`;
+    const worker = new Worker(code, { eval: true, workerData: abort });
+    const arrivals = new NativeArrivals(layers, 1);
+    const step = groupedStep([rowsOf(0, pageTokens, 3)], pages);
+    const keys = { sequence: 0, arrivals: arrivals.handle, withinMs: 600_000 };
+    // Where it gives up before it is told to stop, nothing came for as long as a step waits: then it is tried again.
+    for (let kind = ''; kind !== 'aborted'; ) kind = home.run({ ...step, arriving: [keys] }, abort).kind;
+    arrivals.free();
+    await new Promise((resolve) => worker.on('exit', resolve));
+  });
+
+  it('refuses to wait for a sequence that there is not', () => {
+    const step = groupedStep([rowsOf(0, 0, 3)], pages);
+    expect(() => run(home, step, [{ sequence: 1, arrivals: 1, withinMs: 1 }])).toThrow('no such sequence');
+  });
+});
