@@ -126,6 +126,7 @@ function withBuffers(op: Op, rename: (id: BufferId) => BufferId): Op {
     case 'softcap':
       return { ...op, x: rename(op.x) };
     case 'layerReady':
+    case 'waitLayer':
       return op;
     case 'attention': {
       const stats = op.stats && { max: rename(op.stats.max), sum: rename(op.stats.sum) };
