@@ -54,22 +54,11 @@ export class ChildInstances {
 }
 
 function flagsOf(options: ServeOptions, own: InstanceOptions, instances: number): readonly string[] {
-  const { model, weights, inputs, context, eviction, cluster, pinMemory, admission, logLevel } = options;
+  const { model, weights, inputs, context, eviction, cluster, pinMemory, admission, logLevel, transport } = options;
   const threads = own.threads ?? Math.max(1, Math.floor(options.threads / instances));
   const kvMemory = own.kvMemory ?? options.kvMemory;
-  const given = {
-    model,
-    weights,
-    inputs,
-    threads,
-    context,
-    kvMemory,
-    eviction,
-    cluster,
-    pinMemory,
-    logLevel,
-    role: own.role,
-  };
+  const same = { model, weights, inputs, context, eviction, cluster, pinMemory, logLevel, transport };
+  const given = { ...same, threads, kvMemory, role: own.role };
   const recheck = admission === 'none' ? [] : ['--recheck'];
   return [...spelled(given), ...recheck];
 }

@@ -11,7 +11,7 @@ import { NativeTcpMessenger } from '../kernel/native-tcp-messenger.ts';
 import { collectWhenAsked } from '../live/collection.ts';
 import { InstanceLoop } from '../live/instance-loop.ts';
 import { LiveHandOffs, type PeerWays } from '../live/live-hand-offs.ts';
-import type { Messenger } from '../live/messenger.ts';
+import type { Messenger, PagesPlace } from '../live/messenger.ts';
 import type { BlockRoot, FromInstance, InstanceThreadData, ReadyMessage } from '../live/protocol.ts';
 import { recorded } from '../live/step-record.ts';
 import { StepTracer } from '../live/step-tracer.ts';
@@ -63,8 +63,8 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
   const place = { kv: model.kv, pool: engine.pool, isa: backend.isa, root, hashKey, log };
   const tiers = sizes && openTiers(settings.tiers?.ssd, { ...place, sizes }, wake);
   const borrowing = openBorrowing(settings, {
-    ...{ ways: data.lenders, tcp: data.tcp, engine, backend },
-    messenger: () => createMessenger(data.tcp, engine, wake),
+    ...{ ways: data.lenders, pages: data.pages, engine, backend },
+    messenger: () => createMessenger(data.pages, engine, wake),
     pageTable: () => machine.pools[0]?.pageTable ?? new Int32Array(0),
     ...{ settleLoads: () => tiers?.live.settle(), isRead: (pages: Int32Array) => handOffs?.reads(pages) === true },
   });
@@ -129,7 +129,7 @@ function fetchBytesPerToken({ groups, pageBytes }: LoadedModel['kv']): number | 
 
 /** Undefined where there is nobody to hand prompts to, or to take them from. */
 function createHandOffs(
-  { peers, tcp, settings }: InstanceThreadData<InstanceSettings>,
+  { peers, pages, settings }: InstanceThreadData<InstanceSettings>,
   own: MessagePort,
   engine: Engine,
   wake: () => void,
@@ -138,14 +138,14 @@ function createHandOffs(
   if (ways === undefined) return undefined;
   const shape = { groups: engine.model.kv.groups, layers: engine.layers };
   const { pageBytes } = engine.model.kv;
-  const messenger = createMessenger(settings.lending === undefined ? tcp : besideLending(tcp), engine, wake);
+  const messenger = createMessenger(settings.lending === undefined ? pages : besideLending(pages), engine, wake);
   return new LiveHandOffs({ peers: ways, messenger, shape, pageBytes });
 }
 
 /** Of a port that is given, what is lent has that one and the next. */
-function besideLending(tcp: InstanceThreadData<unknown>['tcp']): InstanceThreadData<unknown>['tcp'] {
-  const { port = 0 } = tcp ?? {};
-  return tcp && { ...tcp, port: port === 0 ? 0 : port + 2 };
+function besideLending(pages: PagesPlace | undefined): PagesPlace | undefined {
+  const { port = 0 } = pages ?? {};
+  return pages && { ...pages, port: port === 0 ? 0 : port + 2 };
 }
 
 /** Undefined where there are none. */
@@ -157,8 +157,8 @@ function waysTo(peers: InstanceThreadData<unknown>['peers'], own: MessagePort): 
   return { ports, post: (to, wire) => ports[to]?.postMessage(wire) };
 }
 
-function createMessenger(tcp: InstanceThreadData<unknown>['tcp'], { pool }: Engine, wake: () => void): Messenger {
-  return tcp === undefined ? new NativeMessenger(pool, wake) : new NativeTcpMessenger(pool, tcp, wake);
+function createMessenger(pages: PagesPlace | undefined, { pool }: Engine, wake: () => void): Messenger {
+  return pages === undefined ? new NativeMessenger(pool, wake) : new NativeTcpMessenger(pool, pages, wake);
 }
 
 /** On Linux this is the calling thread's own, and its compute threads inherit it: the gateway's thread goes first where cores are short. */

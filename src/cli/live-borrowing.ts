@@ -9,8 +9,8 @@ import { NativeGuestDoor, reachGuestRoom } from '../kernel/native-guest-door.ts'
 import type { LenderWays } from '../live/lender-ports.ts';
 import type { BureauSettings } from '../live/lending-bureau.ts';
 import { LiveLending } from '../live/live-lending.ts';
-import type { Messenger } from '../live/messenger.ts';
-import type { InstanceDescription, InstanceThreadData } from '../live/protocol.ts';
+import type { Messenger, PagesPlace } from '../live/messenger.ts';
+import type { InstanceDescription } from '../live/protocol.ts';
 import { blocksLendable } from '../policy/lending/borrowing.ts';
 import { counterUniform } from '../util/counter-random.ts';
 import { pageTokens, rangeTokens } from '../util/step.ts';
@@ -80,7 +80,7 @@ export interface Borrowing {
 interface BorrowingParts {
   readonly ways: LenderWays | undefined;
   /** Where instances of other processes reach this one. */
-  readonly tcp: InstanceThreadData<unknown>['tcp'];
+  readonly pages: PagesPlace | undefined;
   readonly engine: Engine;
   readonly backend: Backend;
   readonly messenger: () => Messenger;
@@ -108,7 +108,7 @@ export function openBorrowing(settings: InstanceSettings, parts: BorrowingParts)
   const room = backend.createGuestRoom(engine.pool);
   const live = new LiveLending({
     ...{ ways, messenger: messenger(), rooms: backend, room, pageTable, settleLoads, isRead },
-    reach: (address) => reachGuestRoom(engine.pool, address, parts.tcp?.token ?? ''),
+    reach: (address) => reachGuestRoom(engine.pool, address, parts.pages?.token ?? '', parts.pages?.transport),
     layers: engine.layers.map(({ index }) => index),
     blockBytes: group.layers * kv.pageBytes,
     guestPermilleMax: Math.round(rules.guestShare * 1000),
@@ -122,14 +122,14 @@ export function openBorrowing(settings: InstanceSettings, parts: BorrowingParts)
     borrowableBlocks: lendable.reduce((sum, blocks, i) => sum + (i === instance ? 0 : blocks), 0),
     lendableBlocks: lendable,
   };
-  const door = lending.kvBytes === 'others' && parts.tcp !== undefined ? openDoor(room, parts.tcp) : undefined;
+  const door = lending.kvBytes === 'others' && parts.pages !== undefined ? openDoor(room, parts.pages) : undefined;
   const lends = door === undefined ? undefined : { blocks: lendableOf(own, rules), door };
   return { live, stagingBlocks, lends, machine: { borrowing, roomOf: (creditor) => live.roomOf(creditor) } };
 }
 
 /** Beside the port for pages, where that one is given. */
-function openDoor(room: number, { host, port = 0, token }: NonNullable<BorrowingParts['tcp']>): string {
-  return new NativeGuestDoor(room, { host, port: port === 0 ? 0 : port + 1, token }).address;
+function openDoor(room: number, { port = 0, ...pages }: PagesPlace): string {
+  return new NativeGuestDoor(room, { ...pages, port: port === 0 ? 0 : port + 1 }).address;
 }
 
 function lendableOf(total: number, rules: BorrowOptions): number {

@@ -88,7 +88,7 @@ export function openClusterInstance(
       settings: rules === undefined ? settings : { ...settings, lending: { kvBytes: 'others', rules } },
       lending: rules && officeSettings(rules),
       role: options.role,
-      pages: { host: options.pagesHost, port: options.pagesPort, token: options.token },
+      pages: { host: options.pagesHost, port: options.pagesPort, token: options.token, transport: options.transport },
       root: blockRoot(files, options),
       vocabSize: files.config.vocabSize,
       log,

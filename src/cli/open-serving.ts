@@ -1,6 +1,7 @@
 // Opens a model for serving: its text side on this thread, its engine on a worker thread.
 import type { AdmissionSettings } from '../cluster/length-admission.ts';
 import { LiveCluster } from '../live/live-cluster.ts';
+import type { Transport } from '../live/messenger.ts';
 import type { PlacementKind } from '../policy/placement/placement.ts';
 import { pageTokens } from '../util/step.ts';
 import { openModel } from '../weights/open-model.ts';
@@ -31,7 +32,7 @@ export interface ServingOptions extends TierOptions {
   readonly traces?: boolean;
   /** Of the KV memory of each, for pinned prefixes; none unless given. */
   readonly pinMemory?: number | undefined;
-  readonly transport?: 'memory' | 'tcp' | undefined;
+  readonly transport?: Transport | undefined;
   /** Prompts that are handed over leave once they are computed, not layer by layer. */
   readonly sendsAtEnd?: boolean | undefined;
   /** (instances): where their steps are written down. */
@@ -51,7 +52,7 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
     queue,
     servedModelName,
     instances = [oneInstance],
-    transport = 'memory',
+    transport = 'auto',
     admission = everyone,
     pinMemory = 0,
     traces = false,

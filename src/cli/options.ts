@@ -45,8 +45,9 @@ export const modelOptionsSchema = z.object({
 /** Most instances of one process. */
 const instancesMax = 64;
 
-/** How keys and values go from one instance of a process to another: copied, or as between hosts. */
-export const transports = ['memory', 'tcp'] as const;
+/** How keys and values go from one instance to another: those of one process may copy them. */
+export const processTransports = ['auto', 'shared', 'tcp'] as const;
+export const transports = ['memory', ...processTransports] as const;
 
 export const instanceRoles = ['mixed', 'prefill', 'decode'] as const;
 
@@ -127,6 +128,7 @@ export const joinOptionsSchema = modelOptionsSchema.extend({
     .regex(/^[\w.:-]{1,253}$/, 'expected a name or an address')
     .default('127.0.0.1'),
   pagesPort: count(0, 65_535).default(0),
+  transport: z.enum(processTransports).default('auto'),
   token: z.string().min(16, 'a token has 16 characters at least').optional(),
   logLevel,
   ...liveBorrowFields,

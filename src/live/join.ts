@@ -6,6 +6,7 @@ import type { Bus } from './bus/bus.ts';
 import { ClusterInstance } from './cluster-instance.ts';
 import { InstanceThread } from './instance-thread.ts';
 import { type Lender, LenderLinks, type LenderLinksOptions } from './lender-links.ts';
+import type { PagesPlace } from './messenger.ts';
 import type { BlockRoot, InstanceDescription } from './protocol.ts';
 
 export interface JoinSettings {
@@ -17,7 +18,7 @@ export interface JoinSettings {
   readonly settings: unknown;
   readonly role: InstanceRole;
   /** Where others reach its pages, and the token that they need; undefined: the cluster's own. */
-  readonly pages: { readonly host: string; readonly port: number; readonly token: string | undefined };
+  readonly pages: Omit<PagesPlace, 'token'> & { readonly token: string | undefined };
   /** What its blocks chain from: the model and the form that it computes in. */
   readonly root: BlockRoot;
   /** Token ids are below. */
@@ -75,7 +76,7 @@ async function join(settings: JoinSettings, agreement: Agreement): Promise<Joine
       life: lenders?.life ?? 1,
       lands: role === 'decode',
       peers: 'others',
-      tcp: { host: pages.host, port: pages.port, token },
+      pages: { ...pages, token },
       lenders: lenders?.ways,
       traces: false,
       hashKey: Uint32Array.from(agreement.hashKey),

@@ -16,6 +16,7 @@ import { Backoff } from './backoff.ts';
 import { Conducting, type Reach } from './conducting.ts';
 import { InstanceThread } from './instance-thread.ts';
 import { type BureauSettings, LendingBureau } from './lending-bureau.ts';
+import type { Transport } from './messenger.ts';
 import { portsBetween } from './ports-between.ts';
 import type { EventsMessage, InstanceDescription, InstanceThreadData, ReadyMessage } from './protocol.ts';
 import { canServe, nothingYet, whenGone } from './snapshots.ts';
@@ -27,8 +28,8 @@ export interface LiveClusterOptions {
   readonly instances: readonly { readonly role: InstanceRole; readonly settings: unknown }[];
   /** What requests may wait, and who is taken. */
   readonly admission: AdmissionSettings;
-  /** How keys and values go from one to another: copied, or over tcp as between hosts. */
-  readonly transport?: 'memory' | 'tcp';
+  /** How keys and values go from one to another: copied unless as between processes or hosts. */
+  readonly transport?: Transport;
   /** Four words that key the identities of blocks; undefined: drawn, since none outlives the process. */
   readonly hashKey?: Uint32Array | undefined;
   /** Steps are recorded in accounts of requests; they are not unless asked for. */
@@ -60,7 +61,7 @@ interface Member {
 export class LiveCluster extends Conducting {
   readonly #options: LiveClusterOptions;
   readonly #hashKey: Uint32Array;
-  readonly #tcp: InstanceThreadData<unknown>['tcp'];
+  readonly #pages: InstanceThreadData<unknown>['pages'];
   readonly #members: Member[] = [];
   /** (instances) */
   readonly #backoffs: readonly Backoff[];
@@ -93,7 +94,9 @@ export class LiveCluster extends Conducting {
     this.#options = options;
     this.#hashKey = hashKey;
     // Nobody outside this process has the token.
-    this.#tcp = options.transport === 'tcp' ? { host: '127.0.0.1', token: webcrypto.randomUUID() } : undefined;
+    const { transport = 'auto' } = options;
+    const copies = transport === 'memory' || transport === 'auto';
+    this.#pages = copies ? undefined : { host: '127.0.0.1', token: webcrypto.randomUUID(), transport };
     this.#roles = options.instances.map(({ role }) => role);
     this.#handsOver = options.admission.roleSwitch !== undefined || this.#roles.includes('decode');
     this.#ports = portsBetween(options.instances.length);
@@ -204,7 +207,7 @@ export class LiveCluster extends Conducting {
       lands: this.#handsOver,
       peers: this.#ports[index] ?? [],
       lenders: this.#bureau?.waysOf(index),
-      tcp: this.#tcp,
+      pages: this.#pages,
       traces: this.#options.traces ?? false,
       hashKey: this.#hashKey,
       loaded,

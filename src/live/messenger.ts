@@ -1,4 +1,17 @@
-// What carries pages of an instance's pool to others, whatever the way: native threads of this process, or tcp.
+// What carries pages of an instance's pool to others, whatever the way: native threads of this process, memory shared with others, or tcp.
+
+/** Between processes: 'auto' is over shared memory where both are on one host, else by tcp. */
+export type ProcessTransport = 'auto' | 'shared' | 'tcp';
+/** Between instances: 'memory' copies within a process, and 'auto' does so where it can. */
+export type Transport = 'memory' | ProcessTransport;
+
+/** Where an instance is reached by others that know the secret. */
+export interface PagesPlace {
+  readonly host: string;
+  readonly port?: number | undefined;
+  readonly token: string;
+  readonly transport?: ProcessTransport | undefined;
+}
 
 /** Where pages land: the messenger's own name for it, which tells senders how to reach it. */
 export type LandingHandle = string;

@@ -9,6 +9,7 @@ import type { TokenInstanceConfig } from '../cluster/token-work.ts';
 import type { LoadedModel } from '../engine/load-model.ts';
 import type { LenderWays } from './lender-ports.ts';
 import type { PeerWire } from './live-hand-offs.ts';
+import type { PagesPlace } from './messenger.ts';
 
 /** Of the words that a thread shares with the gateway's: the step in flight is one of batch jobs alone. */
 export const jobsWord = 1;
@@ -121,7 +122,7 @@ export interface InstanceThreadData<Settings> {
   /** To those that it lends to and borrows from; undefined: nobody does. */
   readonly lenders?: LenderWays | undefined;
   /** Where pages from them arrive, and the secret of those who may send some; undefined: they are copied inside the process. */
-  readonly tcp: { readonly host: string; readonly port?: number | undefined; readonly token: string } | undefined;
+  readonly pages: PagesPlace | undefined;
   /** Steps are recorded. */
   readonly traces: boolean;
   /** Four words that key the identities of blocks: the same for all instances of a cluster. */

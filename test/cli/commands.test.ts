@@ -76,8 +76,8 @@ describe('kvasir', { timeout: 60_000 }, () => {
     ['a cluster of one process', ['serve', '--cluster', 'c'], /Cannot use --cluster: it needs --nats/],
     [
       'what only instances of one process know',
-      ['serve', '--nats', 'nats://127.0.0.1:1', '--instances', '2', '--transport', 'tcp'],
-      /Cannot use --transport with --nats: it is for instances of this process/,
+      ['serve', '--nats', 'nats://127.0.0.1:1', '--instances', '2', '--transport', 'memory'],
+      /Cannot use --transport memory with --nats: it is for instances of one process/,
     ],
     [
       'threads for who computes nothing',

@@ -43,7 +43,7 @@ describe.skipIf(native === undefined)('instances of a process that borrow', () =
   it.each([
     ['bf16', 'coupled', 'memory'],
     ['int8', 'apart', 'memory'],
-    ['f32', 'apart', 'tcp'],
+    ['f32', 'apart', 'shared'],
   ] as const)(`give the bits of one big instance: inputs %s, %s, over %s, ${isa}`, async (inputs, roles, transport) => {
     const alone = await started(liveCluster([{ inputs, contextTokens: 8192, kvBytes: 128 * 2 ** 20 }]));
     const each =

@@ -16,7 +16,7 @@ afterEach(() => Promise.all(open.splice(0).map((cluster) => cluster.close())));
 const started = (...instances: Parameters<typeof liveCluster>[0]) => startedOver('memory', ...instances);
 
 async function startedOver(
-  transport: 'memory' | 'tcp',
+  transport: 'memory' | 'shared' | 'tcp',
   ...instances: Parameters<typeof liveCluster>[0]
 ): Promise<LiveCluster> {
   const cluster = liveCluster(instances, transport);
@@ -106,7 +106,7 @@ describe.skipIf(native === undefined)('hand-offs between instances of a process'
     await atRest(pair);
   });
 
-  it.each(['memory', 'tcp'] as const)('survive the death of either side while pages move: %s', async (transport) => {
+  it.each(['memory', 'shared', 'tcp'] as const)('survive the death of either side while pages move: %s', async (transport) => {
     const [alone, cluster] = [await started({}), await startedOver(transport, ...apart, ...apart)];
     const asked = Array.from({ length: 12 }, (_, i) => liveRequest(`d${i}`, livePrompt(i, 60 + 30 * i), 30));
     const expected = await Promise.all(asked.map((request) => answerOf(alone, request)));
@@ -122,7 +122,7 @@ describe.skipIf(native === undefined)('hand-offs between instances of a process'
     expect(cluster.instances().filter(({ ready }) => ready)).toHaveLength(2);
   });
 
-  it.each(['memory', 'tcp'] as const)('leave nothing behind, whatever is cancelled when: %s', async (transport) => {
+  it.each(['memory', 'shared', 'tcp'] as const)('leave nothing behind, whatever is cancelled when: %s', async (transport) => {
     const alone = await started({});
     const kvBytes = 3 * 2 ** 20;
     const roles = [{ role: 'prefill', kvBytes }, { role: 'prefill' }, { role: 'decode', kvBytes }] as const;

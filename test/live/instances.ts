@@ -38,7 +38,7 @@ export const everyone: AdmissionSettings = { kind: 'none', slo: undefined, decod
 
 export function liveCluster(
   instances: LiveInstances,
-  transport: 'memory' | 'tcp' = 'memory',
+  transport: 'memory' | 'shared' | 'tcp' = 'memory',
   admission = everyone,
   hashKey?: Uint32Array,
   restarts = false,
@@ -65,7 +65,7 @@ export function borrowingCluster(
   own: Partial<InstanceSettings> = {},
   /** (instances): of each. */
   each: readonly (Partial<InstanceSettings> & { role?: InstanceRole })[] = [],
-  transport: 'memory' | 'tcp' = 'memory',
+  transport: 'memory' | 'shared' | 'tcp' = 'memory',
 ): LiveCluster {
   const valueBytes = own.inputs === 'f32' ? 4 : 2;
   const kvBytes = blocks.map((count) => count * 32 * 6 * 2 * 2 * 64 * valueBytes);

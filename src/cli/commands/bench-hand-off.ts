@@ -4,7 +4,7 @@ import { z } from 'zod';
 import { benchHandOff } from '../../bench/hand-off.ts';
 import { inputForms, weightsForms } from '../../engine/forms.ts';
 import { openServing } from '../open-serving.ts';
-import { modelFlag, modelOptionsSchema, readOptions } from '../options.ts';
+import { modelFlag, modelOptionsSchema, readOptions, transports } from '../options.ts';
 import { printTable } from '../table.ts';
 import { counts, progress } from './bench-options.ts';
 
@@ -12,7 +12,7 @@ const schema = modelOptionsSchema.pick({ model: true, weights: true, inputs: tru
   threads: z.coerce.number().int().min(1).default(1),
   prompts: counts(1, [128, 400]),
   repeats: z.coerce.number().int().min(1).default(5),
-  transport: z.enum(['memory', 'tcp']).default('memory'),
+  transport: z.enum(transports).default('memory'),
 });
 
 export function handOffCommand(): Command {
@@ -26,7 +26,7 @@ export function handOffCommand(): Command {
     .option('--threads <n>', 'compute threads of each instance (default: 1)')
     .option('--prompts <list>', 'lengths of prompts (default: 128,400)')
     .option('--repeats <n>', 'prompts of each length (default: 5)')
-    .addOption(new Option('--transport <way>', 'how pages go (default: memory)').choices(['memory', 'tcp']))
+    .addOption(new Option('--transport <way>', 'how pages go (default: memory)').choices(transports))
     .option('--json', 'print one JSON object')
     .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
       const { prompts, repeats, transport, ...own } = readOptions(schema, flags);

@@ -4,7 +4,14 @@ import { addLiveBorrowFlags, withoutDefaults } from '../borrow-options.ts';
 import type { JoinedMessage } from '../child-instances.ts';
 import { refuseIdle } from '../idle-options.ts';
 import { openClusterInstance } from '../open-cluster.ts';
-import { addClusterFlags, addModelFlags, instanceRoles, joinOptionsSchema, readOptions } from '../options.ts';
+import {
+  addClusterFlags,
+  addModelFlags,
+  instanceRoles,
+  joinOptionsSchema,
+  processTransports,
+  readOptions,
+} from '../options.ts';
 import { openLog } from '../server-log.ts';
 import { stopSignal } from '../stop-signal.ts';
 import { UsageError } from '../usage-error.ts';
@@ -27,6 +34,11 @@ export function joinCommand(): Command {
     .option('--ssd-size <size>', 'allocated at start (default: 10g)')
     .option('--pages-host <address>', 'where other instances reach the pages of this one (default: 127.0.0.1)')
     .option('--pages-port <n>', 'port for that, 0 for any (default: 0)')
+    .addOption(
+      new Option('--transport <way>', 'how pages go to and from other processes (default: auto)').choices(
+        processTransports,
+      ),
+    )
     .addOption(
       new Option('--token <secret>', 'of all instances of the cluster (default: one that it draws)').env(
         'KVASIR_TOKEN',

@@ -40,9 +40,8 @@ const ofInstances = [
   'ssd',
   'ssdSize',
   'borrow',
+  'transport',
 ] as const;
-/** What only those on threads of this process know. */
-const ofProcess = ['transport'] as const;
 const streamBufferBytesMax = 2 ** 20;
 const drainGraceMs = 30_000;
 const never = new Promise<void>(() => {});
@@ -55,7 +54,7 @@ export function serveCommand(): Command {
       'instances that serve, each on a thread of its own, or with --nats a process (default: 1)',
     )
     .addOption(
-      new Option('--transport <way>', 'how keys and values go from one instance to another (default: memory)').choices(
+      new Option('--transport <way>', 'how keys and values go from one instance to another (default: auto)').choices(
         transports,
       ),
     )
@@ -151,9 +150,8 @@ async function serveCluster(
 }
 
 function refuseUnused(options: ServeOptions, given: Record<string, unknown>): void {
-  const alone = ofProcess.find((name) => given[name] !== undefined);
-  if (alone !== undefined)
-    throw new UsageError(`Cannot use --${toFlag(alone)} with --nats: it is for instances of this process`);
+  if (options.transport === 'memory')
+    throw new UsageError('Cannot use --transport memory with --nats: it is for instances of one process');
   const wrong = options.instances === undefined && ofInstances.find((name) => given[name] !== undefined);
   if (wrong)
     throw new UsageError(
