@@ -106,64 +106,70 @@ describe.skipIf(native === undefined)('hand-offs between instances of a process'
     await atRest(pair);
   });
 
-  it.each(['memory', 'shared', 'tcp'] as const)('survive the death of either side while pages move: %s', async (transport) => {
-    const [alone, cluster] = [await started({}), await startedOver(transport, ...apart, ...apart)];
-    const asked = Array.from({ length: 12 }, (_, i) => liveRequest(`d${i}`, livePrompt(i, 60 + 30 * i), 30));
-    const expected = await Promise.all(asked.map((request) => answerOf(alone, request)));
-    const ask = (requests: readonly GenerationRequest[]) => requests.map((request) => answerOf(cluster, request));
-    const fatal = (id: string) => liveRequest(id, livePrompt(0, 60), 30);
-    // The first one kills who decodes it, the second who prefills it.
-    const early = await Promise.all(ask([...asked.slice(0, 6), fatal('last straw')]));
-    const late = await Promise.all(ask([fatal('poison'), ...asked.slice(6)]));
-    const all = [...early, ...late];
-    const wanted = [...expected.slice(0, 6), expected[0], expected[0], ...expected.slice(6)];
-    const bare = (answer: Answer | undefined) => [answer?.tokens, answer?.logprobs, answer?.end];
-    expect(all.map(bare)).toEqual(wanted.map(bare));
-    expect(cluster.instances().filter(({ ready }) => ready)).toHaveLength(2);
-  });
+  it.each(['memory', 'shared', 'tcp'] as const)(
+    'survive the death of either side while pages move: %s',
+    async (transport) => {
+      const [alone, cluster] = [await started({}), await startedOver(transport, ...apart, ...apart)];
+      const asked = Array.from({ length: 12 }, (_, i) => liveRequest(`d${i}`, livePrompt(i, 60 + 30 * i), 30));
+      const expected = await Promise.all(asked.map((request) => answerOf(alone, request)));
+      const ask = (requests: readonly GenerationRequest[]) => requests.map((request) => answerOf(cluster, request));
+      const fatal = (id: string) => liveRequest(id, livePrompt(0, 60), 30);
+      // The first one kills who decodes it, the second who prefills it.
+      const early = await Promise.all(ask([...asked.slice(0, 6), fatal('last straw')]));
+      const late = await Promise.all(ask([fatal('poison'), ...asked.slice(6)]));
+      const all = [...early, ...late];
+      const wanted = [...expected.slice(0, 6), expected[0], expected[0], ...expected.slice(6)];
+      const bare = (answer: Answer | undefined) => [answer?.tokens, answer?.logprobs, answer?.end];
+      expect(all.map(bare)).toEqual(wanted.map(bare));
+      expect(cluster.instances().filter(({ ready }) => ready)).toHaveLength(2);
+    },
+  );
 
-  it.each(['memory', 'shared', 'tcp'] as const)('leave nothing behind, whatever is cancelled when: %s', async (transport) => {
-    const alone = await started({});
-    const kvBytes = 3 * 2 ** 20;
-    const roles = [{ role: 'prefill', kvBytes }, { role: 'prefill' }, { role: 'decode', kvBytes }] as const;
-    const cluster = await startedOver(transport, ...roles);
-    const spec = fc.record({
-      kind: fc.nat(5),
-      length: fc.integer({ min: 1, max: 300 }),
-      output: fc.integer({ min: 0, max: 20 }),
-      stops: fc.boolean(),
-      echoes: fc.boolean(),
-      penalised: fc.boolean(),
-      /** Cancelled after so many events: 0, at once. */
-      cancelAfter: fc.option(fc.nat(6), { nil: undefined }),
-    });
-    let run = 0;
-    await fc.assert(
-      fc.asyncProperty(fc.array(spec, { minLength: 1, maxLength: 14 }), async (specs) => {
-        run++;
-        const ended = specs.map(async ({ kind, length, output, cancelAfter, stops, echoes, penalised }, i) => {
-          const plain = liveRequest(`${run}.${i}`, livePrompt(kind, length), output);
-          const presencePenalty = penalised ? 0.7 : 0;
-          const sampling = { ...plain.sampling, presencePenalty, promptLogprobs: echoes };
-          const request = { ...plain, sampling, stopTokenIds: stops ? evenTokens : [] };
-          if (cancelAfter !== undefined) return cancelled(cluster, request, cancelAfter);
-          const [answer, expected] = await Promise.all([answerOf(cluster, request), answerOf(alone, request)]);
-          expect([answer.tokens, answer.logprobs, answer.end]).toEqual([
-            expected.tokens,
-            expected.logprobs,
-            expected.end,
-          ]);
-        });
-        await Promise.all(ended);
-        await atRest(cluster);
-      }),
-      { numRuns: 15 },
-    );
-    const sent = cluster.instances().map((instance) => instance.sent?.bytes ?? 0);
-    // Those that prefill may have fetched prefixes from the one that decodes.
-    expect(sent.slice(0, 2).map((bytes) => bytes > 0)).toEqual([true, true]);
-    expect(cluster.instances().map((instance) => instance.sent?.faults)).toEqual([0, 0, 0]);
-  });
+  it.each(['memory', 'shared', 'tcp'] as const)(
+    'leave nothing behind, whatever is cancelled when: %s',
+    async (transport) => {
+      const alone = await started({});
+      const kvBytes = 3 * 2 ** 20;
+      const roles = [{ role: 'prefill', kvBytes }, { role: 'prefill' }, { role: 'decode', kvBytes }] as const;
+      const cluster = await startedOver(transport, ...roles);
+      const spec = fc.record({
+        kind: fc.nat(5),
+        length: fc.integer({ min: 1, max: 300 }),
+        output: fc.integer({ min: 0, max: 20 }),
+        stops: fc.boolean(),
+        echoes: fc.boolean(),
+        penalised: fc.boolean(),
+        /** Cancelled after so many events: 0, at once. */
+        cancelAfter: fc.option(fc.nat(6), { nil: undefined }),
+      });
+      let run = 0;
+      await fc.assert(
+        fc.asyncProperty(fc.array(spec, { minLength: 1, maxLength: 14 }), async (specs) => {
+          run++;
+          const ended = specs.map(async ({ kind, length, output, cancelAfter, stops, echoes, penalised }, i) => {
+            const plain = liveRequest(`${run}.${i}`, livePrompt(kind, length), output);
+            const presencePenalty = penalised ? 0.7 : 0;
+            const sampling = { ...plain.sampling, presencePenalty, promptLogprobs: echoes };
+            const request = { ...plain, sampling, stopTokenIds: stops ? evenTokens : [] };
+            if (cancelAfter !== undefined) return cancelled(cluster, request, cancelAfter);
+            const [answer, expected] = await Promise.all([answerOf(cluster, request), answerOf(alone, request)]);
+            expect([answer.tokens, answer.logprobs, answer.end]).toEqual([
+              expected.tokens,
+              expected.logprobs,
+              expected.end,
+            ]);
+          });
+          await Promise.all(ended);
+          await atRest(cluster);
+        }),
+        { numRuns: 15 },
+      );
+      const sent = cluster.instances().map((instance) => instance.sent?.bytes ?? 0);
+      // Those that prefill may have fetched prefixes from the one that decodes.
+      expect(sent.slice(0, 2).map((bytes) => bytes > 0)).toEqual([true, true]);
+      expect(cluster.instances().map((instance) => instance.sent?.faults)).toEqual([0, 0, 0]);
+    },
+  );
 });
 
 const evenTokens = Array.from({ length: 300 }, (_, i) => 2 * i);
