@@ -6,8 +6,7 @@ import { Backoff } from '../live/backoff.ts';
 import type { InstanceDescription } from '../live/protocol.ts';
 import { type BorrowOptions, servedLending } from './borrow-options.ts';
 import { tierSettings } from './instance-tiers.ts';
-import type { InstanceOptions, ServeOptions } from './options.ts';
-import { toFlag } from './options.ts';
+import { computes, type InstanceOptions, type ServeOptions, toFlag } from './options.ts';
 
 const command = fileURLToPath(new URL('./main.js', import.meta.url));
 /** To leave the cluster when it is asked to. */
@@ -34,9 +33,9 @@ export class ChildInstances {
         .replace(/[^\w-]/g, '-')
         .slice(0, 40)}-${process.pid}-${i}`;
       const flags = [
-        ...flagsOf(options, own, instances.length),
-        ...tierFlags(options, i, instances.length),
-        ...borrowFlags(servedLending(options)),
+        ...(computes(own) ? flagsOf(options, own, instances.filter(computes).length) : storeFlags(options)),
+        ...tierFlags(options, own, i, instances.length),
+        ...borrowFlags(computes(own) ? servedLending(options) : undefined),
       ];
       return new Child(name, flags, { KVASIR_NATS: nats }, watcher);
     });
@@ -63,9 +62,14 @@ function flagsOf(options: ServeOptions, own: InstanceOptions, instances: number)
   return [...spelled(given), ...recheck];
 }
 
+/** What a store shares with all others. */
+function storeFlags({ model, weights, inputs, context, eviction, cluster, logLevel }: ServeOptions): readonly string[] {
+  return spelled({ model, weights, inputs, context, eviction, cluster, logLevel, role: 'store' });
+}
+
 /** Each has a folder of its own, the same one whenever the command is run again. */
-function tierFlags(options: ServeOptions, index: number, instances: number): readonly string[] {
-  const { hostBytes, ssd } = tierSettings(options, index, instances) ?? {};
+function tierFlags(options: ServeOptions, own: InstanceOptions, index: number, instances: number): readonly string[] {
+  const { hostBytes, ssd } = tierSettings(options, index, instances, own) ?? {};
   return spelled({ hostMemory: hostBytes, ssd: ssd?.path, ssdSize: ssd?.bytes });
 }
 

@@ -23,12 +23,20 @@ export interface TierOptions {
 
 const ssdSizeDefault = 10 * 2 ** 30;
 
-/** Of one of so many instances: what is given of SSD is shared out. @throws UsageError */
-export function tierSettings(options: TierOptions, index: number, instances: number): InstanceSettings['tiers'] {
-  const { hostMemory, ssd, ssdSize } = options;
-  if (ssdSize !== undefined && ssd === undefined) throw new UsageError('Cannot use --ssd-size: it needs --ssd');
+/** Of one of so many instances: what is given of SSD is shared out, unless it has a folder of its `own`. @throws UsageError */
+export function tierSettings(
+  options: TierOptions,
+  index: number,
+  instances: number,
+  own: TierOptions = {},
+): InstanceSettings['tiers'] {
+  if (own.ssd !== undefined) return tierSettings({ ...options, ...own, ssdSize: own.ssdSize }, 0, 1);
+  const { ssd, ssdSize } = options;
+  const hostMemory = own.hostMemory ?? options.hostMemory;
+  if ((ssdSize ?? own.ssdSize) !== undefined && ssd === undefined)
+    throw new UsageError('Cannot use --ssd-size: it needs --ssd');
   if (hostMemory === undefined && ssd === undefined) return undefined;
-  const bytes = Math.floor((ssdSize ?? ssdSizeDefault) / instances);
+  const bytes = own.ssdSize ?? Math.floor((ssdSize ?? ssdSizeDefault) / instances);
   return {
     hostBytes: hostMemory,
     ssd: ssd === undefined ? undefined : { path: join(ssd, `instance-${index}`), bytes },

@@ -6,13 +6,9 @@ import { createTokenInstance } from '../cluster/token-work.ts';
 import { Engine } from '../engine/engine.ts';
 import { type LoadedModel, loadModel } from '../engine/load-model.ts';
 import type { Backend } from '../kernel/backend.ts';
-import { NativeMessenger } from '../kernel/native-messenger.ts';
-import { NativeTcpMessenger } from '../kernel/native-tcp-messenger.ts';
 import { collectWhenAsked } from '../live/collection.ts';
 import { InstanceLoop } from '../live/instance-loop.ts';
-import { LiveHandOffs, type PeerWays } from '../live/live-hand-offs.ts';
-import type { Messenger, PagesPlace } from '../live/messenger.ts';
-import type { BlockRoot, FromInstance, InstanceThreadData, ReadyMessage } from '../live/protocol.ts';
+import type { BlockRoot, FromInstance, InstanceThreadData } from '../live/protocol.ts';
 import { recorded } from '../live/step-record.ts';
 import { StepTracer } from '../live/step-tracer.ts';
 import { pagesFor } from '../policy/blocks/layer-groups.ts';
@@ -20,17 +16,14 @@ import { pageTokens } from '../util/step.ts';
 import { openModel } from '../weights/open-model.ts';
 import { createBackend } from './backend.ts';
 import { blockRoot } from './block-root.ts';
+import { createHandOffs, createMessenger, fetchBytesPerToken, logOver } from './instance-links.ts';
 import { openTiers, tierSizes } from './instance-tiers.ts';
 import { defaultKvBytes } from './kv-memory.ts';
 import { openBorrowing, stagingPages } from './live-borrowing.ts';
+import { createStore, type ServedInstance } from './store-instance.ts';
 import type { InstanceSettings } from './worker-settings.ts';
 
 const computeNiceness = 5;
-
-interface Served {
-  readonly loop: InstanceLoop;
-  readonly ready: Omit<ReadyMessage, 'kind' | 'snapshot'>;
-}
 
 /** Packs the model's weights, unless another thread of the process has them. */
 function load(settings: InstanceSettings, backend: Backend): { readonly model: LoadedModel; readonly root: BlockRoot } {
@@ -45,26 +38,26 @@ function load(settings: InstanceSettings, backend: Backend): { readonly model: L
   }
 }
 
-function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): Served {
+function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): ServedInstance {
   const { settings, loaded, hashKey, role } = data;
   const log = logOver(port);
   const backend = createBackend(settings.threads, log);
   const { model, root } = loaded ?? load(settings, backend);
-  const { contextTokens } = settings;
-  const kvBytes = settings.kvBytes ?? defaultKvBytes(model.kv, contextTokens, settings.instances);
+  const { contextTokens, kvBytes = defaultKvBytes(model.kv, contextTokens, settings.instances) } = settings;
   // Beside what is its own: room for the longest prompt, so that every one can land.
   const landingPages = data.lands ? pagesFor(model.kv.groups, contextTokens, pageTokens) : 0;
   const sizes = tierSizes(settings, model.kv);
   const otherPages = landingPages + stagingPages(settings, model.kv) + (sizes?.pages ?? 0);
   const otherBytes = otherPages * model.kv.pageBytes;
   const { tokensMax, logitRowsMax } = batchLimits;
-  const engine = new Engine({ model, backend, tokensMax, logitRowsMax, kvBytes: kvBytes + otherBytes });
+  const engine = new Engine({ ...{ model, backend, tokensMax, logitRowsMax }, kvBytes: kvBytes + otherBytes });
   const wake = (): void => loop.wake();
-  const place = { kv: model.kv, pool: engine.pool, isa: backend.isa, root, hashKey, log };
+  const memory = { kv: model.kv, pool: engine.pool, layers: engine.layers };
+  const place = { ...memory, isa: backend.isa, root, hashKey, log };
   const tiers = sizes && openTiers(settings.tiers?.ssd, { ...place, sizes }, wake);
   const borrowing = openBorrowing(settings, {
     ...{ ways: data.lenders, pages: data.pages, engine, backend },
-    messenger: () => createMessenger(data.pages, engine, wake),
+    messenger: () => createMessenger(data.pages, engine.pool, wake),
     pageTable: () => machine.pools[0]?.pageTable ?? new Int32Array(0),
     ...{ settleLoads: () => tiers?.live.settle(), isRead: (pages: Int32Array) => handOffs?.reads(pages) === true },
   });
@@ -86,7 +79,7 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
     pinShare: settings.pinShare,
   });
   const reaches = backend.isa !== 'reference' || data.lands;
-  const handOffs = reaches ? createHandOffs(data, port, engine, wake) : undefined;
+  const handOffs = reaches ? createHandOffs(data, port, memory, wake) : undefined;
   const tracer = data.traces ? new StepTracer() : undefined;
   const steps = settings.record === undefined ? engine : recorded(engine, settings.record);
   const parts = { handOffs, tiers: tiers?.live, tracer, lending: borrowing?.live };
@@ -106,10 +99,6 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
   return { loop, ready: { description, root, shared } };
 }
 
-function logOver(port: MessagePort): (message: string) => void {
-  return (message) => port.postMessage({ kind: 'log', message } satisfies FromInstance);
-}
-
 function describe({ weights, contextTokens }: InstanceSettings, { isa, threads }: Backend, model: LoadedModel) {
   return {
     weights: `${weights} (${model.packedTypes.join(', ')})`,
@@ -118,47 +107,6 @@ function describe({ weights, contextTokens }: InstanceSettings, { isa, threads }
     ...{ isa, threads, contextTokens },
     weightBytes: model.weightsBytes,
   };
-}
-
-/** Of what moves where a prefix is fetched; undefined where none can be: layers that keep a window alone are not moved. */
-function fetchBytesPerToken({ groups, pageBytes }: LoadedModel['kv']): number | undefined {
-  const [group, ...others] = groups;
-  if (group === undefined || group.window !== undefined || others.length > 0) return undefined;
-  return (group.layers * pageBytes) / pageTokens;
-}
-
-/** Undefined where there is nobody to hand prompts to, or to take them from. */
-function createHandOffs(
-  { peers, pages, settings }: InstanceThreadData<InstanceSettings>,
-  own: MessagePort,
-  engine: Engine,
-  wake: () => void,
-): LiveHandOffs | undefined {
-  const ways = waysTo(peers, own);
-  if (ways === undefined) return undefined;
-  const shape = { groups: engine.model.kv.groups, layers: engine.layers };
-  const { pageBytes } = engine.model.kv;
-  const messenger = createMessenger(settings.lending === undefined ? pages : besideLending(pages), engine, wake);
-  return new LiveHandOffs({ peers: ways, messenger, shape, pageBytes });
-}
-
-/** Of a port that is given, what is lent has that one and the next. */
-function besideLending(pages: PagesPlace | undefined): PagesPlace | undefined {
-  const { port = 0 } = pages ?? {};
-  return pages && { ...pages, port: port === 0 ? 0 : port + 2 };
-}
-
-/** Undefined where there are none. */
-function waysTo(peers: InstanceThreadData<unknown>['peers'], own: MessagePort): PeerWays | undefined {
-  if (peers === 'others')
-    return { ports: [], post: (to, wire) => own.postMessage({ kind: 'toPeer', to, wire } satisfies FromInstance) };
-  if (peers.every((port) => port === undefined)) return undefined;
-  const ports = [...peers];
-  return { ports, post: (to, wire) => ports[to]?.postMessage(wire) };
-}
-
-function createMessenger(pages: PagesPlace | undefined, { pool }: Engine, wake: () => void): Messenger {
-  return pages === undefined ? new NativeMessenger(pool, wake) : new NativeTcpMessenger(pool, pages, wake);
 }
 
 /** On Linux this is the calling thread's own, and its compute threads inherit it: the gateway's thread goes first where cores are short. */
@@ -171,7 +119,7 @@ function serve(port: MessagePort): void {
   const data = workerData as InstanceThreadData<InstanceSettings>;
   try {
     yieldToGateway();
-    const { loop, ready } = create(data, port);
+    const { loop, ready } = data.role === 'store' ? createStore(data, port) : create(data, port);
     loop.start();
     collectWhenAsked();
     post({ kind: 'ready', ...ready, snapshot: loop.snapshot() });

@@ -15,7 +15,7 @@ import { tierSettings } from './instance-tiers.ts';
 import { officeSettings } from './live-borrowing.ts';
 import { locateModel } from './locate-model.ts';
 import { contexts, instanceSettings } from './open-serving.ts';
-import { type JoinOptions, oneInstance, type ServeOptions } from './options.ts';
+import { computes, type JoinOptions, oneInstance, type ServeOptions } from './options.ts';
 import { contextTokens } from './served-model.ts';
 import { admissionSettings } from './slo-options.ts';
 import { openTextSide, type TextSide } from './text-side.ts';
@@ -37,7 +37,12 @@ export function openClusterGateway(
 ): Promise<GatewayMember> {
   return withModel(nats, options, log, async (bus, files, { path, name }) => {
     const agreement = await agreeOn(bus, { modelFingerprint: modelFingerprint(files), root: undefined });
-    const { context, home } = contexts(files, options, options.instances ?? [], servedLending(options));
+    const { context, home } = contexts(
+      files,
+      options,
+      options.instances?.filter(computes) ?? [],
+      servedLending(options),
+    );
     const text = openTextSide(files, path, context, options.servedModelName ?? name);
     const cluster = new ClusterGateway({
       ...{ bus, agreement, ...processName(undefined) },

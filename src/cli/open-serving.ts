@@ -11,7 +11,7 @@ import type { BorrowOptions } from './borrow-options.ts';
 import { type TierOptions, tierSettings } from './instance-tiers.ts';
 import { bureauSettings, reachBytes } from './live-borrowing.ts';
 import { locateModel } from './locate-model.ts';
-import { type InstanceOptions, type ModelOptions, oneInstance } from './options.ts';
+import { computes, type InstanceOptions, type ModelOptions, oneInstance } from './options.ts';
 import { contextTokens } from './served-model.ts';
 import { openTextSide, type TextSide } from './text-side.ts';
 import type { InstanceSettings } from './worker-settings.ts';
@@ -61,25 +61,27 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
   const files = openModel(path);
   try {
     const { lending } = serving;
-    const { context, home } = contexts(files, options, instances, lending);
-    const kvBytes = instances.map((own) => own.kvMemory ?? options.kvMemory);
+    const computing = instances.filter(computes);
+    const { context, home } = contexts(files, options, computing, lending);
+    const kvBytes = instances.map((own) => (computes(own) ? (own.kvMemory ?? options.kvMemory) : 0));
+    const folder = serving.ssd ?? instances.find(({ ssd }) => ssd !== undefined)?.ssd;
     // The workers pack weights while this thread builds the tokenizer.
     const cluster = new LiveCluster({
       entry: new URL('./instance-worker.js', import.meta.url),
       instances: instances.map((own, i) => ({
         role: own.role,
         settings: {
-          ...instanceSettings(options, own, path, context, instances.length, {
+          ...instanceSettings(options, own, path, context, computing.length, {
             rechecks: admission.kind !== 'none',
             pinMemory,
           }),
-          tiers: tierSettings(serving, i, instances.length),
+          tiers: tierSettings(serving, i, instances.length, own),
           record: serving.records?.[i],
           sendsAtEnd: serving.sendsAtEnd,
           lending: lending && { kvBytes, rules: lending },
         },
       })),
-      hashKey: serving.ssd === undefined ? undefined : blockKeyOf(serving.ssd),
+      hashKey: folder === undefined ? undefined : blockKeyOf(folder),
       transport,
       traces,
       // Who lends and borrows cannot join anew yet.

@@ -49,13 +49,21 @@ const instancesMax = 64;
 export const processTransports = ['auto', 'shared', 'tcp'] as const;
 export const transports = ['memory', ...processTransports] as const;
 
-export const instanceRoles = ['mixed', 'prefill', 'decode'] as const;
+export const instanceRoles = ['mixed', 'prefill', 'decode', 'store'] as const;
+
+/** Where an instance keeps cached blocks besides its KV memory. */
+const liveTierFields = {
+  hostMemory: bytes.optional(),
+  ssd: z.string().min(1).optional(),
+  ssdSize: bytes.optional(),
+};
 
 /** What sets an instance apart from the others. */
 const instanceSchema = z.strictObject({
   role: z.enum(instanceRoles).default('mixed'),
   threads: count(1, 1024).optional(),
   kvMemory: bytes.optional(),
+  ...liveTierFields,
 });
 export type InstanceOptions = z.infer<typeof instanceSchema>;
 /** Does all that there is to do, with all that there is. */
@@ -68,12 +76,18 @@ const instancesSchema = z
       count(1, instancesMax).transform((n): InstanceOptions[] => Array.from({ length: n }, () => oneInstance)),
       z.array(z.preprocess(inCamelCase, instanceSchema)).min(1).max(instancesMax),
     ],
-    `write a number from 1 to ${instancesMax}, or a list of {role, threads, kv-memory}`,
+    `write a number from 1 to ${instancesMax}, or a list of {role, threads, kv-memory, host-memory, ssd, ssd-size}`,
   )
   .refine((instances) => {
     const roles = new Set(instances.map(({ role }) => role));
     return roles.has('prefill') === roles.has('decode');
-  }, 'instances that prefill need some that decode, and those need some that prefill');
+  }, 'instances that prefill need some that decode, and those need some that prefill')
+  .refine((instances) => instances.some(computes), 'a store computes nothing: it needs some that do');
+
+/** What is not a store. */
+export function computes({ role }: { readonly role: string }): boolean {
+  return role !== 'store';
+}
 
 /** Where a cluster's processes meet, and which cluster it is. */
 const natsUrl = z.string().regex(/^(nats|tls):\/\/[^\s/]+\/?$/, 'write nats://HOST:PORT');
@@ -83,13 +97,6 @@ const apiKey = z.string().min(1, 'a key is empty');
 
 /** A share of the KV memory. */
 const pinMemory = numeric(z.number().min(0).max(0.9)).default(0);
-
-/** Where an instance keeps cached blocks besides its KV memory. */
-const liveTierFields = {
-  hostMemory: bytes.optional(),
-  ssd: z.string().min(1).optional(),
-  ssdSize: bytes.optional(),
-};
 
 export const serveOptionsSchema = modelOptionsSchema.extend({
   ...servedSloFields,

@@ -4,7 +4,7 @@ import type { LayerSpan } from '../graph/slice.ts';
 import type { Backend, KvPoolHandle, ProgramBindings, ProgramHandle, StepOutcome } from '../kernel/backend.ts';
 import type { Step } from '../util/step.ts';
 import { LayerSlice } from './layer-slice.ts';
-import type { LoadedModel } from './load-model.ts';
+import { type LoadedModel, layersOf } from './load-model.ts';
 
 export interface EngineOptions {
   readonly model: LoadedModel;
@@ -50,7 +50,7 @@ export class Engine {
     this.pool = backend.createKvPool({ pages, kvHeads, headDim, type });
     const { linears, vectors, context } = model;
     this.#bindings = { linears, vectors, tokensMax, logitRowsMax, contextMax: context };
-    this.layers = model.compiled.program.ops.flatMap((op) => (op.kind === 'qkv' ? [op.layer] : []));
+    this.layers = layersOf(model.compiled.program);
     this.#program = backend.createProgram(model.compiled.program, this.#bindings);
   }
 

@@ -1,7 +1,7 @@
 // Loading: a model's files become packed weights and a compiled program, every tensor checked before any memory is taken.
 import { type Compiled, compile, type WantedLinear } from '../graph/compile.ts';
 import { fuse } from '../graph/fuse.ts';
-import type { InputForm, KvType } from '../graph/program.ts';
+import type { InputForm, KvType, LayerRef, Program } from '../graph/program.ts';
 import type { Backend, LinearHandle, VectorHandle } from '../kernel/backend.ts';
 import { buildGraph } from '../models/registry.ts';
 import type { ModelConfig } from '../util/model-config.ts';
@@ -77,16 +77,7 @@ function load(files: ModelFiles, options: LoadOptions): LoadedModel {
   const { backend, weights = 'native', inputs = 'bf16' } = options;
   const { config } = files;
   const context = contextOf(config, options.context);
-  const graph = fuse(buildGraph(config, context));
-  const typeOf = (info: TensorInfo): TensorType => packedType(info, weights, graph.vocabularyNames.has(info.name));
-  const typeOfName = (name: string): TensorType => {
-    const info = files.tensor(name);
-    return info === undefined ? 'f32' : typeOf(info);
-  };
-  const compiled = compile(graph, {
-    inputForm: (names) => layerInputs(inputs, names.map(typeOfName)),
-    kvType: kvTypeOf(inputs),
-  });
+  const { compiled, typeOf } = compileModel(files, context, weights, inputs);
   const segments = compiled.linears.map((wanted) => checkedSegments(files, wanted, typeOf));
   const vectorData = compiled.vectors.map((wanted) => vectorValues(files, wanted, context));
   const linears = packAll(files, backend, compiled.linears, segments);
@@ -106,6 +97,34 @@ function load(files: ModelFiles, options: LoadOptions): LoadedModel {
     weightsBytes: linearBytes + vectorBytes,
     packedTypes: typesBySize(segments.flat()),
   };
+}
+
+function compileModel(files: ModelFiles, context: number, weights: WeightsForm, inputs: InputForm) {
+  const graph = fuse(buildGraph(files.config, context));
+  const typeOf = (info: TensorInfo): TensorType => packedType(info, weights, graph.vocabularyNames.has(info.name));
+  const typeOfName = (name: string): TensorType => {
+    const info = files.tensor(name);
+    return info === undefined ? 'f32' : typeOf(info);
+  };
+  const compiled = compile(graph, {
+    inputForm: (names) => layerInputs(inputs, names.map(typeOfName)),
+    kvType: kvTypeOf(inputs),
+  });
+  return { compiled, typeOf };
+}
+
+/** Of a model that is not loaded: the KV memory of one that is, and the layers in the order of computation. Reads no weights. */
+export function kvShapeOf(
+  files: ModelFiles,
+  { weights = 'native', inputs = 'bf16', context }: Pick<LoadOptions, 'weights' | 'inputs' | 'context'>,
+): { readonly kv: KvShape; readonly layers: readonly LayerRef[] } {
+  const { compiled } = compileModel(files, contextOf(files.config, context), weights, inputs);
+  return { kv: kvShape(files.config, kvTypeOf(inputs), compiled), layers: layersOf(compiled.program) };
+}
+
+/** In the order of computation: the group of each, and its place there. */
+export function layersOf({ ops }: Program): readonly LayerRef[] {
+  return ops.flatMap((op) => (op.kind === 'qkv' ? [op.layer] : []));
 }
 
 /** Packs every layer; when a read fails half-way, what was packed is freed. */

@@ -157,14 +157,15 @@ export class LiveCluster extends Conducting {
   }
 
   async #start(): Promise<readonly InstanceDescription[]> {
-    const first = await this.#startOne(0, undefined);
+    const { instances } = this.#options;
+    const lead = this.#roles.findIndex((role) => role !== 'store');
+    const first = await this.#startOne(lead, undefined);
     const loaded = first.shared && { model: first.shared, root: first.root };
-    const rest = this.#options.instances.slice(1).map((_, i) => this.#startOne(i + 1, loaded));
-    const messages = [first, ...(await Promise.all(rest))];
+    const messages = await Promise.all(instances.map((_, i) => (i === lead ? first : this.#startOne(i, loaded))));
     this.placement.begin(
       first.root,
       messages.map(({ description }) => description.threads),
-      this.#transfersBetween(messages)?.config,
+      this.#transfersBetween(first, messages.length)?.config,
     );
     for (const [i, { description }] of messages.entries())
       this.admission.joined(i, description.capacityTokens, description.contextTokens);
@@ -180,19 +181,26 @@ export class LiveCluster extends Conducting {
       explains: true,
     });
     this.begin(conductor);
-    // What it had on SSD, nobody has heard of yet.
-    for (const [i, { description }] of messages.entries())
-      if ((description.tiers?.found ?? 0) > 0) this.#member(i).thread.send({ kind: 'tellBlocks' });
-    this.#bureau?.begin(Math.min(...messages.map(({ description }) => description.stagingBlocks ?? 0)));
+    for (const [i, message] of messages.entries()) this.#introduce(i, message);
+    // Stores neither lend nor borrow.
+    this.#bureau?.begin(Math.min(...messages.flatMap(({ description }) => description.stagingBlocks ?? [])));
     for (const [i, { snapshot }] of messages.entries()) if (!this.#gone.has(i)) this.#member(i).snapshot = snapshot;
     return messages.map(({ description }) => description);
   }
 
+  #introduce(index: InstanceIndex, { description, shared }: ReadyMessage): void {
+    const { thread } = this.#member(index);
+    // What it had on SSD, nobody has heard of yet.
+    if ((description.tiers?.found ?? 0) > 0) thread.send({ kind: 'tellBlocks' });
+    const stores = this.#roles.flatMap((role, i) => (role === 'store' ? [{ instance: i, key: i }] : []));
+    if (stores.length > 0 && shared !== undefined) thread.send({ kind: 'stores', stores });
+  }
+
   /** Undefined where prefixes stay where they are. */
-  #transfersBetween([{ description, shared }, ...others]: readonly ReadyMessage[]): TokenTransfers | undefined {
+  #transfersBetween({ description, shared }: ReadyMessage, instances: number): TokenTransfers | undefined {
     const bytesPerToken = description.fetchBytesPerToken;
-    if (shared === undefined || bytesPerToken === undefined || others.length === 0) return undefined;
-    this.#transfers = new TokenTransfers(others.length + 1, bytesPerToken);
+    if (shared === undefined || bytesPerToken === undefined || instances === 1) return undefined;
+    this.#transfers = new TokenTransfers(instances, bytesPerToken);
     return this.#transfers;
   }
 
@@ -237,7 +245,7 @@ export class LiveCluster extends Conducting {
   /** Weights go with the last thread that has them: then the model is loaded again. */
   async #startAnew(index: InstanceIndex): Promise<void> {
     this.#reconnect(index);
-    const having = this.#members.find((_, i) => !this.#gone.has(i));
+    const having = this.#members.find(({ loaded }, i) => !this.#gone.has(i) && loaded !== undefined);
     const message = await this.#startOne(index, having?.loaded);
     const { capacityTokens, contextTokens } = message.description;
     const member = this.#member(index);
@@ -245,6 +253,7 @@ export class LiveCluster extends Conducting {
     this.#gone.delete(index);
     this.admission.joined(index, capacityTokens, contextTokens);
     this.feed({ kind: 'instanceJoined', instance: index, life: member.life, capacityTokens });
+    this.#introduce(index, message);
     this.log(`Instance ${index} serves again`);
   }
 

@@ -27,6 +27,11 @@ export function startInstance(flags: readonly string[], within: readonly string[
   return startCommand(['join', '--threads', '1', ...flags], /Joined as (\S+)/, {}, within);
 }
 
+/** One that keeps what others compute. */
+export function startStore(flags: readonly string[]): Promise<RunningProcess> {
+  return startCommand(['join', '--role', 'store', ...flags], /Joined as (\S+)/, {});
+}
+
 async function startCommand(
   args: readonly string[],
   ready: RegExp,

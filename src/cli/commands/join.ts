@@ -7,6 +7,7 @@ import { openClusterInstance } from '../open-cluster.ts';
 import {
   addClusterFlags,
   addModelFlags,
+  givenOptions,
   instanceRoles,
   joinOptionsSchema,
   processTransports,
@@ -14,13 +15,18 @@ import {
 } from '../options.ts';
 import { openLog } from '../server-log.ts';
 import { stopSignal } from '../stop-signal.ts';
+import { refuseIdleStore } from '../store-flags.ts';
 import { UsageError } from '../usage-error.ts';
 import { describeInstances } from './serve.ts';
 
 export function joinCommand(): Command {
   const command = new Command('join').description('add an instance to a cluster whose gateways are `serve --nats`');
   return addLiveBorrowFlags(addClusterFlags(addModelFlags(command)))
-    .addOption(new Option('--role <role>', 'what it computes (default: mixed)').choices(instanceRoles))
+    .addOption(
+      new Option('--role <role>', 'what it computes; a store keeps what others compute (default: mixed)').choices(
+        instanceRoles,
+      ),
+    )
     .option(
       '--recheck',
       'refuse prompts that land here and would decode late, where gateways have --admission (default: off)',
@@ -50,6 +56,7 @@ export function joinCommand(): Command {
       const given = withoutDefaults(flags);
       const options = readOptions(joinOptionsSchema, given);
       refuseIdle(given, { borrow: options.borrow, admission: 'none', roleSwitch: false });
+      if (options.role === 'store') refuseIdleStore(givenOptions(given), options);
       if (options.nats === undefined) throw new UsageError('Cannot join a cluster: --nats nats://HOST:PORT is missing');
       const { log } = openLog(options.logLevel, options.name === undefined ? {} : { instance: options.name });
       const member = await openClusterInstance(options.nats, options, log);

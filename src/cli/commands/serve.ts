@@ -15,6 +15,7 @@ import { openServing } from '../open-serving.ts';
 import {
   addClusterFlags,
   addModelFlags,
+  computes,
   givenOptions,
   readOptions,
   type ServeOptions,
@@ -25,6 +26,7 @@ import {
 import { openLog, type ServerLog } from '../server-log.ts';
 import { addServedSloFlags, admissionSettings } from '../slo-options.ts';
 import { stopSignal } from '../stop-signal.ts';
+import { refuseIdleStore } from '../store-flags.ts';
 import type { TextSide } from '../text-side.ts';
 import { UsageError } from '../usage-error.ts';
 
@@ -79,6 +81,7 @@ export function serveCommand(): Command {
       const flags = withoutDefaults(given);
       const options = readOptions(serveOptionsSchema, flags);
       refuseIdle(givenOptions(flags), options);
+      for (const own of options.instances ?? []) if (!computes(own)) refuseIdleStore(own, { ...options, ...own });
       const log = openLog(options.logLevel);
       if (options.nats === undefined) await serveAlone(options, log);
       else await serveCluster(options.nats, options, givenOptions(flags), log);
@@ -216,8 +219,9 @@ function announce(model: ServedModel, gateway: Gateway, options: ServeOptions): 
 }
 
 export function describeInstances(id: string, instances: readonly InstanceDescription[]): string {
-  const [first] = instances;
+  const first = instances.find(computes) ?? instances[0];
   if (first === undefined) throw new Error(`Cannot describe model ${id}: no instance serves it`);
+  if (!computes(first)) return `Store for model ${id}: ${describeShare(first)}`;
   const { weights, inputs, isa, weightBytes, contextTokens } = first;
   const kernels = isa === 'reference' ? 'none (TypeScript oracle)' : isa;
   const model =
@@ -229,8 +233,8 @@ export function describeInstances(id: string, instances: readonly InstanceDescri
   );
 }
 
-function describeShare({ threads, kvBytes, tiers }: InstanceDescription): string {
-  const share = `${threads} threads, KV ${megabytes(kvBytes)}`;
+function describeShare({ threads, kvBytes, tiers, role }: InstanceDescription): string {
+  const share = role === 'store' ? 'no weights, no KV pool' : `${threads} threads, KV ${megabytes(kvBytes)}`;
   if (tiers === undefined) return share;
   const { hostBlocks, ssdBlocks, blockBytes, found } = tiers;
   const ssd =

@@ -1,0 +1,64 @@
+// How an instance's thread reaches others: over ports or its own process, pages through the messenger.
+import type { MessagePort } from 'node:worker_threads';
+import type { KvShape } from '../engine/load-model.ts';
+import type { LayerRef } from '../graph/program.ts';
+import type { KvPoolHandle } from '../kernel/backend.ts';
+import { NativeMessenger } from '../kernel/native-messenger.ts';
+import { NativeTcpMessenger } from '../kernel/native-tcp-messenger.ts';
+import { LiveHandOffs, type PeerWays } from '../live/live-hand-offs.ts';
+import type { Messenger, PagesPlace } from '../live/messenger.ts';
+import type { FromInstance, InstanceThreadData } from '../live/protocol.ts';
+import { pageTokens } from '../util/step.ts';
+import type { InstanceSettings } from './worker-settings.ts';
+
+/** Pages, and which layers they are of. */
+interface PagedMemory {
+  readonly pool: KvPoolHandle;
+  readonly kv: KvShape;
+  readonly layers: readonly LayerRef[];
+}
+
+/** Of what moves where a prefix is fetched; undefined where none can be: layers that keep a window alone are not moved. */
+export function fetchBytesPerToken({ groups, pageBytes }: KvShape): number | undefined {
+  const [group, ...others] = groups;
+  if (group === undefined || group.window !== undefined || others.length > 0) return undefined;
+  return (group.layers * pageBytes) / pageTokens;
+}
+
+/** Undefined where there is nobody to hand prompts to, or to take them from. */
+export function createHandOffs(
+  { peers, pages, settings }: InstanceThreadData<InstanceSettings>,
+  own: MessagePort,
+  memory: PagedMemory,
+  wake: () => void,
+): LiveHandOffs | undefined {
+  const ways = waysTo(peers, own);
+  if (ways === undefined) return undefined;
+  const { pool, kv, layers } = memory;
+  const messenger = createMessenger(settings.lending === undefined ? pages : besideLending(pages), pool, wake);
+  return new LiveHandOffs({ peers: ways, messenger, shape: { groups: kv.groups, layers }, pageBytes: kv.pageBytes });
+}
+
+/** Of a port that is given, what is lent has that one and the next. */
+function besideLending(pages: PagesPlace | undefined): PagesPlace | undefined {
+  const { port = 0 } = pages ?? {};
+  return pages && { ...pages, port: port === 0 ? 0 : port + 2 };
+}
+
+/** Undefined where there are none. */
+function waysTo(peers: InstanceThreadData<unknown>['peers'], own: MessagePort): PeerWays | undefined {
+  if (peers === 'others')
+    return { ports: [], post: (to, wire) => own.postMessage({ kind: 'toPeer', to, wire } satisfies FromInstance) };
+  if (peers.every((port) => port === undefined)) return undefined;
+  const ports = [...peers];
+  return { ports, post: (to, wire) => ports[to]?.postMessage(wire) };
+}
+
+export function createMessenger(pages: PagesPlace | undefined, pool: KvPoolHandle, wake: () => void): Messenger {
+  return pages === undefined ? new NativeMessenger(pool, wake) : new NativeTcpMessenger(pool, pages, wake);
+}
+
+/** Lines for the log of whoever started the thread. */
+export function logOver(port: MessagePort): (message: string) => void {
+  return (message) => port.postMessage({ kind: 'log', message } satisfies FromInstance);
+}

@@ -1,0 +1,87 @@
+// A store among processes: what an instance has computed outlives it there, and is found on the store's SSD after a kill.
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { loadNative } from '../../src/kernel/native.ts';
+import { NatsServer, natsInstalled } from '../live/bus/nats-server.ts';
+import { health, idle, model } from './cluster.ts';
+import {
+  metricSum,
+  type RunningProcess,
+  type RunningServer,
+  startInstance,
+  startServer,
+  startStore,
+  until,
+} from './server.ts';
+
+const prompt = Array.from({ length: 700 }, (_, i) => 300 + ((7 * i) % 90));
+const wholeBlocks = Math.floor((prompt.length - 1) / 32);
+/** Of kvasir-tiny: 6 pages. */
+const blockBytes = 6 * 2 ** 14;
+
+async function complete(gateway: RunningServer): Promise<{ readonly text: string; readonly cachedTokens: number }> {
+  const response = await fetch(`${gateway.url}/v1/completions`, {
+    method: 'POST',
+    body: JSON.stringify({ model, prompt, max_tokens: 4, temperature: 0, ignore_eos: true }),
+  });
+  const { choices, usage } = (await response.json()) as {
+    choices: { text: string }[];
+    usage: { prompt_tokens_details?: { cached_tokens: number } };
+  };
+  return { text: choices[0]?.text ?? '', cachedTokens: usage.prompt_tokens_details?.cached_tokens ?? 0 };
+}
+
+if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefined)) {
+  it.skip('a store among processes: needs nats-server and the native kernels', () => {});
+} else {
+  describe('a store among processes', { timeout: 60_000 }, () => {
+    const folder = mkdtempSync(join(tmpdir(), 'kvasir-store-'));
+    const processes: RunningProcess[] = [];
+    let nats: NatsServer;
+    let gateway: RunningServer;
+    const noted = async (started: Promise<RunningProcess>): Promise<RunningProcess> => {
+      const instance = await started;
+      processes.push(instance);
+      return instance;
+    };
+    const computing = () => noted(startInstance(['--nats', nats.url, '--kv-memory', '64m']));
+    const keeping = () =>
+      noted(startStore(['--nats', nats.url, '--host-memory', '16m', '--ssd', folder, '--ssd-size', '64m']));
+    const serve = (count: number) => until(async () => (await health(gateway)) === count);
+    const written = () =>
+      until(
+        async () => (await metricSum(gateway, 'kvasir_instance_ssd_written_bytes_total')) >= wholeBlocks * blockBytes,
+      );
+
+    beforeAll(async () => {
+      nats = await NatsServer.start('-js');
+      gateway = await startServer(['--nats', nats.url]);
+      processes.push(gateway);
+    });
+    afterAll(async () => {
+      for (const { process } of processes) process.kill('SIGKILL');
+      await nats.stop();
+      rmSync(folder, { recursive: true });
+    });
+
+    it('keeps what an instance computed that is killed, and what was kept before it is killed itself', async () => {
+      const [store, first] = await Promise.all([keeping(), computing()]);
+      await serve(2);
+      const { text, cachedTokens } = await complete(gateway);
+      expect(cachedTokens).toBe(0);
+      await written();
+      first.process.kill('SIGKILL');
+      const second = await computing();
+      await serve(2);
+      expect(await complete(gateway)).toEqual({ text, cachedTokens: 32 * wholeBlocks });
+      for (const { process } of [store, second]) process.kill('SIGKILL');
+      const [again] = await Promise.all([keeping(), computing()]);
+      expect(again.output()).toContain(`(${wholeBlocks} of `);
+      await serve(2);
+      expect(await complete(gateway)).toEqual({ text, cachedTokens: 32 * wholeBlocks });
+      await until(() => idle(gateway));
+    });
+  });
+}
