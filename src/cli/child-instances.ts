@@ -63,8 +63,9 @@ function flagsOf(options: ServeOptions, own: InstanceOptions, instances: number)
 }
 
 /** What a store shares with all others. */
-function storeFlags({ model, weights, inputs, context, eviction, cluster, logLevel }: ServeOptions): readonly string[] {
-  return spelled({ model, weights, inputs, context, eviction, cluster, logLevel, role: 'store' });
+function storeFlags(options: ServeOptions): readonly string[] {
+  const { model, weights, inputs, context, eviction, cluster, logLevel, transport } = options;
+  return spelled({ model, weights, inputs, context, eviction, cluster, logLevel, transport, role: 'store' });
 }
 
 /** Each has a folder of its own, the same one whenever the command is run again. */
