@@ -59,7 +59,9 @@ function flagsOf(options: ServeOptions, own: InstanceOptions, instances: number)
   const same = { model, weights, inputs, context, eviction, cluster, pinMemory, logLevel, transport };
   const given = { ...same, threads, kvMemory, role: own.role };
   const recheck = admission === 'none' ? [] : ['--recheck'];
-  return [...spelled(given), ...recheck];
+  const handsOver = options.roleSwitch || options.instances?.some(({ role }) => role === 'decode') === true;
+  const switches = own.role === 'mixed' && handsOver ? ['--role-switch'] : [];
+  return [...spelled(given), ...recheck, ...switches];
 }
 
 /** What a store shares with all others. */

@@ -80,7 +80,7 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
   });
   const reaches = backend.isa !== 'reference' || data.lands;
   const handOffs = reaches ? createHandOffs(data, port, memory, wake) : undefined;
-  const tracer = data.traces ? new StepTracer() : undefined;
+  const tracer = new StepTracer(data.traces);
   const steps = settings.record === undefined ? engine : recorded(engine, settings.record);
   const parts = { handOffs, tiers: tiers?.live, tracer, lending: borrowing?.live };
   const loop = new InstanceLoop(machine, steps, port, new Int32Array(data.abort), log, parts);

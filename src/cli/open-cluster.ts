@@ -33,7 +33,7 @@ export interface GatewayMember extends TextSide {
 export function openClusterGateway(
   nats: string,
   options: ServeOptions,
-  log: (message: string) => void,
+  { log, traces }: { readonly log: (message: string) => void; readonly traces: boolean },
 ): Promise<GatewayMember> {
   return withModel(nats, options, log, async (bus, files, { path, name }) => {
     const agreement = await agreeOn(bus, { modelFingerprint: modelFingerprint(files), root: undefined });
@@ -49,6 +49,7 @@ export function openClusterGateway(
       queueMax: options.queue,
       timeoutUs: (options.requestTimeout ?? requestTimeoutSDefault) * 1_000_000,
       admission: admissionSettings(options),
+      traces,
       log,
     });
     const close = async (): Promise<void> => {
@@ -92,7 +93,7 @@ export function openClusterInstance(
       entry: new URL('./instance-worker.js', import.meta.url),
       settings: rules === undefined ? settings : { ...settings, lending: { kvBytes: 'others', rules } },
       lending: rules && officeSettings(rules),
-      role: options.role,
+      ...{ role: options.role, roleSwitch: options.roleSwitch },
       pages: { host: options.pagesHost, port: options.pagesPort, token: options.token, transport: options.transport },
       root: blockRoot(files, options),
       vocabSize: files.config.vocabSize,

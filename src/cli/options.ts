@@ -128,6 +128,7 @@ export const joinOptionsSchema = modelOptionsSchema.extend({
   name: clusterName.optional(),
   role: z.enum(instanceRoles).default('mixed'),
   recheck: z.boolean().default(false),
+  roleSwitch: z.boolean().default(false),
   pinMemory,
   ...liveTierFields,
   pagesHost: z

@@ -46,6 +46,8 @@ export interface ClusterGatewayOptions {
   readonly timeoutUs: number;
   /** What requests may wait, and who is taken. */
   readonly admission: AdmissionSettings;
+  /** Somebody collects traces: instances tell of their steps. */
+  readonly traces?: boolean;
   readonly log: (message: string) => void;
 }
 
@@ -57,6 +59,8 @@ interface Slot {
   /** Sessions that it has had: the conductor knows them as lives of one instance. */
   life: number;
   snapshot: InstanceSnapshot;
+  /** As it says, or has been told. */
+  role: InstanceRole;
 }
 
 export class ClusterGateway extends Conducting {
@@ -85,7 +89,7 @@ export class ClusterGateway extends Conducting {
     this.#station = new Station<InstanceAnnouncement>({
       ...{ bus, name, life, log },
       kind: 'gateway',
-      about: {},
+      about: { traces: options.traces ?? false },
       read: readInstance,
       refuses: (member) => this.#refuses(member),
       onJoined: (peer) => this.#join(peer),
@@ -97,11 +101,16 @@ export class ClusterGateway extends Conducting {
   }
 
   switchRole(instance: InstanceIndex, role: InstanceRole): string | undefined {
-    return this.roles()[instance] === role ? undefined : 'instances of other processes keep the role they joined with';
+    const slot = this.#slots[instance];
+    if (slot?.peer === undefined) return 'it is not there';
+    if (slot.role === role) return undefined;
+    if (!slot.peer.member.switches) return 'it keeps the role that it joined with: join with --role-switch';
+    this.feed({ kind: 'switchRole', instance, role });
+    return this.roles()[instance] === role ? undefined : 'nobody would be left to prefill, or nobody to decode';
   }
 
   roles(): readonly InstanceRole[] {
-    return this.#slots.map(({ peer }) => peer?.member.role ?? 'mixed');
+    return this.#slots.map(({ role }) => role);
   }
 
   instances(): readonly InstanceSnapshot[] {
@@ -117,7 +126,7 @@ export class ClusterGateway extends Conducting {
 
   protected hindrance(): ReturnType<Conducting['hindrance']> {
     if (!this.#isConnected) return { kind: 'unreachable', message: 'the NATS server is out of reach' };
-    const roles = this.#slots.flatMap(({ peer }) => peer?.member.role ?? []);
+    const roles = this.#present().map(({ role }) => role);
     if (canServe(roles)) return undefined;
     const message =
       roles.length === 0
@@ -126,7 +135,22 @@ export class ClusterGateway extends Conducting {
     return { kind: 'incomplete', message };
   }
 
-  protected onRole(): void {}
+  /** Its own doing, or that of the work: the instance tells all other gateways. */
+  protected onRole(instance: InstanceIndex, role: InstanceRole): void {
+    const slot = this.#slots[instance];
+    if (slot.role === role || role === 'store') return;
+    slot.role = role;
+    this.#tell(instance, { kind: 'role', role });
+  }
+
+  /** Another gateway has given it that role. */
+  #follow(instance: InstanceIndex, role: InstanceRole): void {
+    const slot = this.#slots[instance];
+    if (slot.role === role) return;
+    slot.role = role;
+    this.log(`Instance ${slot.name} is ${role} from now on`);
+    this.feed({ kind: 'switchRole', instance, role });
+  }
 
   #present(): readonly Slot[] {
     return this.#slots.filter(({ peer }) => peer !== undefined);
@@ -151,6 +175,7 @@ export class ClusterGateway extends Conducting {
     if (slot.name !== name) this.placement.replaced(instance);
     slot.name = name;
     slot.peer = peer;
+    slot.role = role;
     slot.life++;
     this.admission.joined(instance, capacityTokens, capacityTokens);
     this.log(`Instance ${name} has joined: ${this.#present().length} serve`);
@@ -164,7 +189,7 @@ export class ClusterGateway extends Conducting {
     const own = this.#slots.findIndex((slot) => slot.name === name);
     if (own >= 0) return own;
     if (this.#slots.length < slotsMax)
-      return this.#slots.push({ peer: undefined, name, life: 0, snapshot: nothingYet }) - 1;
+      return this.#slots.push({ peer: undefined, name, life: 0, snapshot: nothingYet, role: 'mixed' }) - 1;
     const free = this.#slots.findIndex(({ peer }) => peer === undefined);
     return free < 0 ? undefined : free;
   }
@@ -180,6 +205,7 @@ export class ClusterGateway extends Conducting {
       instances: slots.map(() => ({ capacityTokens: 0, absent: true })),
       queueMax: this.#options.queueMax,
       size: sizeOf,
+      roleSwitch: this.#options.admission.roleSwitch,
       placement: this.placement.config,
       admission: this.admission.config(this.placement.prefills),
       jobs: { isJob: ({ batch }) => batch === true, memoryShare: batchLimits.background.memoryShare },
@@ -211,7 +237,9 @@ export class ClusterGateway extends Conducting {
   #hear(peer: Peer<InstanceAnnouncement>, message: Uint8Array): void {
     const instance = this.#slotOf(peer);
     if (instance === undefined) return;
-    const turn = readTurn(message);
+    const { steps, role, ...turn } = readTurn(message);
+    if (role !== undefined) this.#follow(instance, role);
+    this.hearSteps(instance, steps);
     const { life } = this.#slots[instance];
     this.hear(instance, {
       ...turn,

@@ -2,11 +2,12 @@
 import { type Agreement, identityOf } from '../cluster/agreement.ts';
 import type { InstanceRole } from '../cluster/conductor.ts';
 import type { PrefixFetch } from '../cluster/messages.ts';
-import type { PinId, PinState } from '../cluster/pinning.ts';
 import type { GenerationEvent, GenerationRequest, InstanceSnapshot, RequestId } from '../cluster/ports.ts';
 import type { Bus } from './bus/bus.ts';
 import { GatewayPins } from './gateway-pins.ts';
+import { GatewayTurns } from './gateway-turns.ts';
 import type { InstanceThread } from './instance-thread.ts';
+import type { PeerWire } from './live-hand-offs.ts';
 import { isAboutPrefix, PrefixesBetween } from './prefixes-between.ts';
 import { PromptsIn } from './prompts-in.ts';
 import { type Leaving, PromptsOut } from './prompts-out.ts';
@@ -37,6 +38,8 @@ export interface ClusterInstanceOptions {
   readonly fetchBytesPerToken: number | undefined;
   readonly thread: Pick<InstanceThread, 'send' | 'interrupt'>;
   readonly role: InstanceRole;
+  /** May it be given another role? Then prompts of others may land here whatever it is. */
+  readonly switches: boolean;
   /** Is its process gManager? Undefined where nothing is lent. */
   readonly manages: () => boolean | undefined;
   /** Another process has joined under its name. */
@@ -66,15 +69,10 @@ interface Owned {
   readonly id: RequestId;
 }
 
-/** What a turn has for one gateway. */
-interface OwnTurn {
-  readonly events: [RequestId, GenerationEvent][];
-  readonly prefilled: RequestId[];
-  readonly letGo: [RequestId, string][];
-  readonly pins: [PinId, PinState][];
-}
-
-const nothingToTell: Turn = { events: [], prefilled: [], letGo: [], pins: [], journals: [], blocks: undefined };
+const nothingToTell: Turn = {
+  ...{ events: [], prefilled: [], letGo: [], pins: [], steps: [] },
+  ...{ journals: [], blocks: undefined },
+};
 
 export class ClusterInstance {
   readonly #options: ClusterInstanceOptions;
@@ -90,21 +88,32 @@ export class ClusterInstance {
   readonly #in: PromptsIn | undefined;
   /** Undefined: prefixes stay where they are. */
   readonly #prefixes: PrefixesBetween | undefined;
+  #role: InstanceRole;
   #snapshot: InstanceSnapshot = nothingYet;
   #journal = 0;
+  #traces = false;
 
   constructor(options: ClusterInstanceOptions) {
     this.#options = options;
     const { bus, name, life, log, onReplaced, root, agreement, capacityTokens, role, thread, fetchBytesPerToken } =
       options;
     const own = { bus, name, life, log };
+    const identity = identityOf(root, agreement.hashKey);
+    const about = { root, identity, switches: options.switches, capacityTokens, fetchBytesPerToken };
+    this.#role = role;
+    const roleNow = (): InstanceRole => this.#role;
     this.#station = new Station<GatewayAnnouncement>({
       ...own,
       onReplaced,
       kind: 'instance',
-      about: { role, root, identity: identityOf(root, agreement.hashKey), capacityTokens, fetchBytesPerToken },
+      get about() {
+        return { ...about, role: roleNow() };
+      },
       read: readGateway,
-      onJoined: (peer) => this.#served.set(peer, { peer, requests: new Map(), reports: 0 }),
+      onJoined: (peer) => {
+        this.#served.set(peer, { peer, requests: new Map(), reports: 0 });
+        this.#trace();
+      },
       onLost: (peer) => this.#lose(peer),
       onMessage: (peer, message) => this.#take(peer, readOrder(message)),
       status: (peer) => encode(this.#status(peer)),
@@ -112,8 +121,8 @@ export class ClusterInstance {
     const left = (here: RequestId): void => this.#leave(here);
     if (fetchBytesPerToken !== undefined)
       this.#prefixes = new PrefixesBetween({ ...own, thread, keeps: role === 'store' });
-    if (role === 'prefill') this.#out = new PromptsOut({ ...own, thread, taken: left });
-    if (role !== 'decode') return;
+    if (role === 'prefill' || options.switches) this.#out = new PromptsOut({ ...own, thread, taken: left });
+    if (role !== 'decode' && !options.switches) return;
     this.#in = new PromptsIn({
       ...{ ...own, thread, left },
       expect: (leaving) => this.#expect(leaving),
@@ -144,42 +153,39 @@ export class ClusterInstance {
       this.#prefixes?.send(to, wire);
       return;
     }
-    this.#out?.send(to, wire);
-    this.#in?.send(to, wire);
+    if (isAnswer(wire)) this.#in?.send(to, wire);
+    else this.#out?.send(to, wire);
   }
 
   /** One turn of the thread's loop: to each gateway what is its own, and what the cache has to all. */
-  hear({ events, snapshot, prefilled, letGo, pins, journals, blocks }: EventsMessage): void {
+  hear({ events, snapshot, prefilled, letGo, pins, steps, journals, blocks }: EventsMessage): void {
     this.#snapshot = snapshot;
     this.#journal = journals.at(-1)?.number ?? this.#journal;
-    const turns = new Map<Served, OwnTurn>();
-    const turnOf = (served: Served) => {
-      const known = turns.get(served);
-      if (known !== undefined) return known;
-      const turn: OwnTurn = { events: [], prefilled: [], letGo: [], pins: [] };
-      turns.set(served, turn);
-      return turn;
-    };
-    if (journals.length > 0 || blocks !== undefined) for (const served of this.#served.values()) turnOf(served);
+    const turns = new GatewayTurns<Served>();
+    turns.addSteps(steps, (here) => {
+      const owned = this.#owned.get(here);
+      return owned?.served.peer.member.traces === true ? { gateway: owned.served, id: owned.id } : undefined;
+    });
+    if (journals.length > 0 || blocks !== undefined) for (const served of this.#served.values()) turns.of(served);
     for (const here of prefilled) {
       const owned = this.#owned.get(here);
-      if (owned !== undefined) turnOf(owned.served).prefilled.push(owned.id);
+      if (owned !== undefined) turns.of(owned.served).prefilled.push(owned.id);
     }
     for (const [here, event] of events) {
       const owned = this.#owned.get(here);
       if (owned === undefined) continue;
-      turnOf(owned.served).events.push([owned.id, event]);
+      turns.of(owned.served).events.push([owned.id, event]);
       this.#count(here, owned, event);
     }
     for (const [here, why] of letGo) {
       const owned = this.#owned.get(here);
       if (owned === undefined) continue;
-      turnOf(owned.served).letGo.push([owned.id, why]);
+      turns.of(owned.served).letGo.push([owned.id, why]);
       this.#forget(here, owned);
     }
     for (const [here, state] of pins) {
       const pin = this.#pins.heard(here, state);
-      if (pin !== undefined) turnOf(pin.gateway).pins.push([pin.id, state]);
+      if (pin !== undefined) turns.of(pin.gateway).pins.push([pin.id, state]);
     }
     for (const [{ peer }, turn] of turns) this.#tell(peer, { ...turn, journals, blocks });
   }
@@ -251,7 +257,28 @@ export class ClusterInstance {
         break;
       case 'tellBlocks':
         thread.send(order);
+        break;
+      case 'role':
+        this.#switch(order.role);
     }
+  }
+
+  /** What it has goes on as it is. Gateways hear of changes in the order in which they were made. */
+  #switch(role: InstanceRole): void {
+    if (role === this.#role || !this.#options.switches) return;
+    this.#role = role;
+    this.#options.log(`The role is ${role} from now on`);
+    for (const { peer } of this.#served.values()) this.#tell(peer, { ...nothingToTell, role });
+    // Whoever comes later reads it there.
+    this.#station.announce();
+  }
+
+  /** Steps are recorded while a gateway wants to hear of them. */
+  #trace(): void {
+    const on = [...this.#served.keys()].some(({ member }) => member.traces);
+    if (on === this.#traces) return;
+    this.#traces = on;
+    this.#options.thread.send({ kind: 'traces', on });
   }
 
   #pin(served: Served, { id, request, ttlUs }: Extract<Order, { kind: 'pin' }>): void {
@@ -308,6 +335,7 @@ export class ClusterInstance {
   #lose(peer: Gateway): void {
     const served = this.#served.get(peer);
     this.#served.delete(peer);
+    this.#trace();
     if (served !== undefined)
       for (const id of this.#pins.lose(served)) this.#options.thread.send({ kind: 'unpin', id });
     for (const id of [...(served?.requests.keys() ?? [])]) {
@@ -336,4 +364,9 @@ export class ClusterInstance {
 
 function nameHere({ member: { name, life }, session }: Gateway, id: RequestId): RequestId {
   return `${name}.${life}.${session}/${id}`;
+}
+
+/** Is it said to an instance that prefills? */
+function isAnswer(wire: PeerWire): boolean {
+  return wire.kind === 'message' && ['reserved', 'taken', 'declined'].includes(wire.message.kind);
 }

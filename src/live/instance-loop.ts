@@ -192,6 +192,9 @@ export class InstanceLoop {
         this.#handOffs?.replace(message.peer, message.port);
         this.#listen(message.peer, message.port);
         break;
+      case 'traces':
+        if (this.#tracer !== undefined) this.#tracer.on = message.on;
+        break;
       case 'close':
         this.#close();
         break;

@@ -17,6 +17,8 @@ export interface JoinSettings {
   readonly entry: URL;
   readonly settings: unknown;
   readonly role: InstanceRole;
+  /** A mixed one may be given another role, as those that prefill or decode always may. */
+  readonly roleSwitch?: boolean;
   /** Where others reach its pages, and the token that they need; undefined: the cluster's own. */
   readonly pages: Omit<PagesPlace, 'token'> & { readonly token: string | undefined };
   /** What its blocks chain from: the model and the form that it computes in. */
@@ -63,7 +65,8 @@ function agreed({ bus, root, pages }: JoinSettings): Promise<Agreement> {
 }
 
 async function join(settings: JoinSettings, agreement: Agreement): Promise<JoinedInstance> {
-  const { root, log, role, pages } = settings;
+  const { root, log, role, pages, roleSwitch = false } = settings;
+  const switches = role === 'prefill' || role === 'decode' || (role === 'mixed' && roleSwitch);
   const token = pages.token ?? agreement.pages?.token;
   if (token === undefined) throw new Error('Cannot join the cluster: its record names no token for pages');
   const lenders = settings.lending && (await LenderLinks.open({ ...settings, manager: settings.lending }));
@@ -74,7 +77,8 @@ async function join(settings: JoinSettings, agreement: Agreement): Promise<Joine
       settings: settings.settings,
       role,
       life: lenders?.life ?? 1,
-      lands: role === 'decode',
+      // Prompts of others may come whatever it is now.
+      lands: switches,
       peers: 'others',
       pages: { ...pages, token },
       lenders: lenders?.ways,
@@ -96,7 +100,7 @@ async function join(settings: JoinSettings, agreement: Agreement): Promise<Joine
   });
   const onReplaced = (): void => replace(`another process has joined as ${settings.name}`);
   const joined = new ClusterInstance({
-    ...{ ...settings, agreement, capacityTokens, thread, onReplaced },
+    ...{ ...settings, agreement, capacityTokens, thread, switches, onReplaced },
     fetchBytesPerToken: description.fetchBytesPerToken,
     manages: () => lenders?.isManager,
   });

@@ -1,18 +1,15 @@
 // Prompts that were computed in another process and go on here: what the thread and those who prefill tell each other, over links on the bus.
 import type { InstanceIndex } from '../cluster/messages.ts';
 import type { RequestId } from '../cluster/ports.ts';
-import type { Bus } from './bus/bus.ts';
+import { type HandOffEnd, handOffStation } from './hand-off-station.ts';
 import type { InstanceThread } from './instance-thread.ts';
 import type { PeerWire } from './live-hand-offs.ts';
 import type { Leaving } from './prompts-out.ts';
-import { type Peer, Station } from './station.ts';
+import type { Peer, Station } from './station.ts';
 import { encode } from './wire/codec.ts';
-import { type HandOffWire, type PeerAnnouncement, readHandOff, readPeer } from './wire/messages.ts';
+import type { HandOffWire, PeerAnnouncement } from './wire/messages.ts';
 
-export interface PromptsInOptions {
-  readonly bus: Bus;
-  readonly name: string;
-  readonly life: number;
+export interface PromptsInOptions extends HandOffEnd {
   readonly thread: Pick<InstanceThread, 'send'>;
   /** A prompt is to land here: the name that its request has here; undefined where its gateway's session is not known. @throws Error where it cannot be taken */
   readonly expect: (leaving: Leaving) => RequestId | undefined;
@@ -20,7 +17,6 @@ export interface PromptsInOptions {
   readonly landed: (here: RequestId) => void;
   /** It will not come. */
   readonly left: (here: RequestId) => void;
-  readonly log: (message: string) => void;
 }
 
 type Prefiller = Peer<PeerAnnouncement>;
@@ -42,15 +38,10 @@ export class PromptsIn {
 
   constructor(options: PromptsInOptions) {
     this.#options = options;
-    const { bus, name, life, log } = options;
-    this.#station = new Station<PeerAnnouncement>({
-      ...{ bus, name, life, log },
-      kind: 'decode',
-      about: {},
-      read: readPeer,
-      onJoined: (peer) => this.#join(peer),
-      onLost: (peer) => this.#lose(peer),
-      onMessage: (peer, message) => this.#hear(peer, readHandOff(message)),
+    this.#station = handOffStation('decode', options, {
+      join: (peer) => this.#join(peer),
+      lose: (peer) => this.#lose(peer),
+      hear: (peer, told) => this.#hear(peer, told),
     });
   }
 

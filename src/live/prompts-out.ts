@@ -1,21 +1,17 @@
 // Prompts that are computed in this process and go on in another: what the thread and those who decode tell each other, over links on the bus.
 import type { InstanceIndex } from '../cluster/messages.ts';
 import type { RequestId } from '../cluster/ports.ts';
-import type { Bus } from './bus/bus.ts';
+import { type HandOffEnd, handOffStation } from './hand-off-station.ts';
 import type { InstanceThread } from './instance-thread.ts';
 import type { PeerWire } from './live-hand-offs.ts';
-import { type Peer, Station, silentUs } from './station.ts';
+import { type Peer, type Station, silentUs } from './station.ts';
 import { encode } from './wire/codec.ts';
-import { type HandOffWire, type PeerAnnouncement, readHandOff, readPeer, type SessionName } from './wire/messages.ts';
+import type { HandOffWire, PeerAnnouncement, SessionName } from './wire/messages.ts';
 
-export interface PromptsOutOptions {
-  readonly bus: Bus;
-  readonly name: string;
-  readonly life: number;
+export interface PromptsOutOptions extends HandOffEnd {
   readonly thread: Pick<InstanceThread, 'send'>;
   /** The request goes on elsewhere. */
   readonly taken: (here: RequestId) => void;
-  readonly log: (message: string) => void;
 }
 
 type Decoder = Peer<PeerAnnouncement>;
@@ -43,15 +39,10 @@ export class PromptsOut {
 
   constructor(options: PromptsOutOptions) {
     this.#options = options;
-    const { bus, name, life, log } = options;
-    this.#station = new Station<PeerAnnouncement>({
-      ...{ bus, name, life, log },
-      kind: 'prefill',
-      about: {},
-      read: readPeer,
-      onJoined: (peer) => this.#join(peer),
-      onLost: (peer) => this.#lose(peer),
-      onMessage: (peer, message) => this.#hear(peer, readHandOff(message)),
+    this.#station = handOffStation('prefill', options, {
+      join: (peer) => this.#join(peer),
+      lose: (peer) => this.#lose(peer),
+      hear: (peer, told) => this.#hear(peer, told),
     });
   }
 

@@ -25,6 +25,8 @@ export type ToInstance =
   | { readonly kind: 'peerSays'; readonly from: InstanceIndex; readonly wire: PeerWire }
   /** An instance of this process has been started anew, and is reached over this port now. */
   | { readonly kind: 'newPeer'; readonly peer: InstanceIndex; readonly port: MessagePort }
+  /** Steps are recorded from now on, or no more. */
+  | { readonly kind: 'traces'; readonly on: boolean }
   | { readonly kind: 'close' };
 
 export type FromInstance =

@@ -23,14 +23,17 @@ interface Linked<Theirs extends Announcement> extends Peer<Theirs> {
   readonly link: Link;
 }
 
-/** Who deals with whom, and who of the two begins sessions: a gateway with instances, one that prefills with those that decode, those that lend, or fetch prefixes, with one another. */
+/**
+ * Who deals with whom, who of the two begins sessions, and by which subjects they hear and tell: a gateway with instances, one that prefills with those
+ * that decode, those that lend, or fetch prefixes, with one another. A process may prefill and decode.
+ */
 const kinds = {
-  gateway: { others: 'instance', leads: true, links: 'link' },
-  instance: { others: 'gateway', leads: false, links: 'link' },
-  prefill: { others: 'decode', leads: true, links: 'peer' },
-  decode: { others: 'prefill', leads: false, links: 'peer' },
-  lender: { others: 'lender', leads: 'byName', links: 'lend' },
-  fetcher: { others: 'fetcher', leads: 'byName', links: 'fetch' },
+  gateway: { others: 'instance', leads: true, hears: 'link', tells: 'link' },
+  instance: { others: 'gateway', leads: false, hears: 'link', tells: 'link' },
+  prefill: { others: 'decode', leads: true, hears: 'peerback', tells: 'peer' },
+  decode: { others: 'prefill', leads: false, hears: 'peer', tells: 'peerback' },
+  lender: { others: 'lender', leads: 'byName', hears: 'lend', tells: 'lend' },
+  fetcher: { others: 'fetcher', leads: 'byName', hears: 'fetch', tells: 'fetch' },
 } as const;
 export type StationKind = keyof typeof kinds;
 
@@ -39,7 +42,7 @@ export interface StationOptions<Theirs extends Announcement> {
   readonly kind: StationKind;
   readonly name: string;
   readonly life: number;
-  /** What it says of itself besides. */
+  /** What it says of itself besides, now. */
   readonly about: object;
   /** @throws Error for what is none of theirs */
   readonly read: (bytes: Uint8Array) => Theirs;
@@ -81,20 +84,20 @@ export class Station<Theirs extends Announcement> {
   /** Hears and is heard from now on. */
   start(): void {
     const { bus, kind, name, life } = this.#options;
-    const { others, links } = kinds[kind];
+    const { others, hears } = kinds[kind];
     this.#stops.push(
       bus.subscribe(`beat.${others}`, (bytes) => this.#try('announcement', () => this.#hearBeat(bytes))),
       bus.subscribe(`beat.${kind}`, (bytes) => this.#try('announcement', () => this.#hearOwnKind(bytes))),
       bus.subscribe(`leave.${others}`, (bytes) =>
         this.#try('farewell', () => this.#feed({ kind: 'left', ...readLeave(bytes) })),
       ),
-      bus.subscribe(`${links}.${name}.${life}.*.*`, (payload, subject) =>
+      bus.subscribe(`${hears}.${name}.${life}.*.*`, (payload, subject) =>
         this.#try('frame', () => this.#hearFrame(subject, payload)),
       ),
       bus.watch((up) => this.#connect(up)),
     );
     this.#beat = setInterval(() => this.#tell(), beatMs);
-    this.#announce();
+    this.announce();
   }
 
   /** Told once for each peer that has a session, in order and whole, or the session ends. */
@@ -114,13 +117,14 @@ export class Station<Theirs extends Announcement> {
     sayFarewell(bus, kind, name, life);
   }
 
-  #announce(): void {
+  /** Nobody has to wait for the next beat. */
+  announce(): void {
     const { bus, kind, name, life, about } = this.#options;
     bus.publish(`beat.${kind}`, encode({ version: wireVersion, name, life, number: ++this.#number, ...about }));
   }
 
   #tell(): void {
-    this.#announce();
+    this.announce();
     for (const linked of this.#links.values()) this.#tally(linked);
   }
 
@@ -182,7 +186,7 @@ export class Station<Theirs extends Announcement> {
   #join(member: Theirs): void {
     this.#present.set(member.name, member);
     // Whoever is new has not heard of us.
-    this.#announce();
+    this.announce();
     if (!this.#leads(member.name)) return;
     const linked = this.#begin(member, this.#lastSession(member) + 1);
     // Others may speak to it of us before the next tally is due.
@@ -284,7 +288,7 @@ export class Station<Theirs extends Announcement> {
 
   #publish({ member }: Pick<Peer<Theirs>, 'member'>, frame: Frame): void {
     const { bus, kind, name, life } = this.#options;
-    bus.publish(`${kinds[kind].links}.${member.name}.${member.life}.${name}.${life}`, encodeFrame(frame));
+    bus.publish(`${kinds[kind].tells}.${member.name}.${member.life}.${name}.${life}`, encodeFrame(frame));
   }
 }
 

@@ -11,16 +11,23 @@ export class StepTracer {
   #steps: StepTrace[] = [];
   #rows: StepTrace['rows'] = [];
   #startedUs = 0;
+  /** Does somebody want to hear of steps? */
+  on: boolean;
+
+  constructor(on: boolean) {
+    this.on = on;
+  }
 
   /** A step is about to run. */
   begin({ inFlight }: Pick<TokenInstance, 'inFlight'>): void {
+    if (!this.on) return;
     this.#rows = inFlight.map(({ id, sequence: { computed, planned } }) => [id, computed, planned] as const);
     this.#startedUs = epochUs();
   }
 
   /** It has run, or was stopped. */
   end(aborted: boolean): void {
-    this.#steps.push({ startedUs: this.#startedUs, endedUs: epochUs(), aborted, rows: this.#rows });
+    if (this.on) this.#steps.push({ startedUs: this.#startedUs, endedUs: epochUs(), aborted, rows: this.#rows });
   }
 
   /** Those since the last time. */

@@ -98,6 +98,34 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
       await whole();
     });
 
+    it('changes roles under load, whichever gateway says so, without a failed request', async () => {
+      const role = async (which: number, instance: number, to: string) => {
+        const path = `/api/instances/${instance}/role`;
+        return (await fetch(gateway(which).url + path, { method: 'POST', body: JSON.stringify({ role: to }) })).status;
+      };
+      const rolesAt = async (which: number) => {
+        const view = (await (await fetch(`${gateway(which).url}/api/cluster`)).json()) as {
+          instances: { role: string }[];
+        };
+        return view.instances.map((instance) => instance.role);
+      };
+      const decoders = async (which: number) => (await rolesAt(which)).filter((each) => each === 'decode').length;
+      const before = await rolesAt(0);
+      const [first, second] = [before.indexOf('prefill'), before.lastIndexOf('prefill')];
+      const under = streams(0);
+      expect(await role(0, first, 'decode')).toBe(200);
+      expect(await role(0, second, 'decode')).toBe(409);
+      under.push(...streams(1));
+      await until(async () => (await decoders(1)) === 3);
+      under.push(...streams(1));
+      expect(await role(0, first, 'prefill')).toBe(200);
+      under.push(...streams(0));
+      expect(await answers(under)).toEqual([...expected, ...expected, ...expected, ...expected]);
+      await until(async () => (await decoders(1)) === 2);
+      expect(await rolesAt(0)).toEqual(before);
+      await whole();
+    });
+
     it('goes on when the NATS server is killed and comes back', async () => {
       const under = streams(0);
       await halfway(under);

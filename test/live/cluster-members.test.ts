@@ -57,9 +57,9 @@ async function instance(
   return joined;
 }
 
-async function gateway(bus: Bus, name: string, timeoutS = 60): Promise<ClusterGateway> {
+async function gateway(bus: Bus, name: string, timeoutS = 60, traces = false): Promise<ClusterGateway> {
   const agreement = await agreeOn(bus, { modelFingerprint: root.modelFingerprint, root: undefined });
-  const own = { bus, name, life: ++lives, agreement, log: () => {} };
+  const own = { bus, name, life: ++lives, agreement, traces, log: () => {} };
   const cluster = new ClusterGateway({
     ...own,
     queueMax: 64,
@@ -275,13 +275,30 @@ describe.skipIf(loadNative() === undefined)('prompts that are computed in one pr
   const computed = (cluster: ClusterGateway) =>
     cluster.instances().map(({ computedPromptTokens }) => computedPromptTokens > 0);
 
+  /** Each token of prompt and output was in a step, where that ran; of whoever does not collect traces nobody knows. */
+  const stepsAreTold = (traced: ClusterGateway, other: ClusterGateway): void => {
+    for (const [i, prompt] of prompts.entries()) {
+      const account = traced.account(`r${i}`);
+      const [placed] = account?.placements ?? [];
+      const computed = account?.steps.filter(({ instance }) => instance === placed?.instance) ?? [];
+      const decoded = account?.steps.filter(({ instance }) => instance === placed?.decodeAt) ?? [];
+      const last = computed.at(-1);
+      expect((last?.from ?? 0) + (last?.rows ?? 0)).toBe(prompt.length);
+      expect(decoded.length).toBeGreaterThanOrEqual(39);
+      expect(account?.blocks).toBeDefined();
+      expect(account?.prefilledUs).toBeDefined();
+      expect(placed?.prefillUs).toBeDefined();
+      expect(other.account(`r${i}`)?.steps).toEqual([]);
+    }
+  };
+
   it.each<[string, BusFaults]>([
     ['tells all', { loss: 0, doubled: 0, late: 0 }],
     ['loses, doubles and reorders', { loss: 0.05, doubled: 0.1, late: 0.1 }],
   ])('have the bits of one process over a bus that %s', async (_, faults) => {
     const hub = new MemoryHub();
     const bus = (seed: number) => faultyBus(hub.connect(), seed, faults);
-    const [first, second] = [await gateway(bus(1), 'g1'), await gateway(bus(2), 'g2')];
+    const [first, second] = [await gateway(bus(1), 'g1', 60, true), await gateway(bus(2), 'g2')];
     await instance(bus(3), 'p', 'prefill');
     await until(() => serving(first) === 1);
     expect((await answerOf(first, liveRequest('early', [1], 4))).end).toMatchObject({ code: 'NOT_READY' });
@@ -294,5 +311,25 @@ describe.skipIf(loadNative() === undefined)('prompts that are computed in one pr
     // What it has heard of them may be half a second old.
     await until(() => computed(first)[0] === true);
     expect(computed(first)).toEqual([true, false, false]);
+    stepsAreTold(first, second);
+    // Another role, whichever gateway says so; nobody would be left to prefill.
+    expect(first.switchRole(0, 'decode')).toContain('nobody would be left');
+    const under = ask(first, 's');
+    expect(second.switchRole(2, 'prefill')).toBeUndefined();
+    await until(() => first.roles()[2] === 'prefill');
+    expect(first.switchRole(0, 'decode')).toBeUndefined();
+    const after = ask(second, 't');
+    await until(() => second.roles()[0] === 'decode');
+    const answers = [await under, await after, await ask(second, 'u')];
+    for (const all of answers) expect(all.map(heard)).toEqual(expected.map(heard));
+    expect([first.roles(), second.roles()]).toEqual([
+      ['decode', 'decode', 'prefill'],
+      ['decode', 'decode', 'prefill'],
+    ]);
+    expect(second.account('u0')?.placements).toMatchObject([{ instance: 2 }]);
+    await atRest(first);
+    const late = await gateway(bus(6), 'g3');
+    await until(() => serving(late) === 3);
+    expect(late.roles().toSorted()).toEqual(['decode', 'decode', 'prefill']);
   });
 });

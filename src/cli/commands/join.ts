@@ -27,6 +27,7 @@ export function joinCommand(): Command {
         instanceRoles,
       ),
     )
+    .option('--role-switch', 'a mixed instance may be given another role, as others always may (default: off)')
     .option(
       '--recheck',
       'refuse prompts that land here and would decode late, where gateways have --admission (default: off)',
@@ -55,7 +56,7 @@ export function joinCommand(): Command {
     .action(async (flags: Record<string, unknown>) => {
       const given = withoutDefaults(flags);
       const options = readOptions(joinOptionsSchema, given);
-      refuseIdle(given, { borrow: options.borrow, admission: 'none', roleSwitch: false });
+      refuseIdle(given, { borrow: options.borrow, admission: 'none', roleSwitch: options.roleSwitch });
       if (options.role === 'store') refuseIdleStore(givenOptions(given), options);
       if (options.nats === undefined) throw new UsageError('Cannot join a cluster: --nats nats://HOST:PORT is missing');
       const { log } = openLog(options.logLevel, options.name === undefined ? {} : { instance: options.name });

@@ -130,7 +130,10 @@ async function serveCluster(
   log: ServerLog,
 ): Promise<void> {
   refuseUnused(options, given);
-  const member = await openClusterGateway(nats, options, log.log);
+  const member = await openClusterGateway(nats, options, {
+    log: log.log,
+    traces: otlpEndpoint(options) !== undefined,
+  });
   try {
     const gateway = await openGateway(member, options, log.logger);
     const children =

@@ -19,7 +19,7 @@ import type { LandingHandle } from '../messenger.ts';
 import type { BlockRoot, EventsMessage } from '../protocol.ts';
 import { decode } from './codec.ts';
 import { wireVersion } from './frames.ts';
-import { lendingSnapshot } from './lending-snapshot.ts';
+import { instanceSnapshot } from './instance-snapshot.ts';
 import { refusalCause } from './refusal-cause.ts';
 
 const count = z.number().int().min(0);
@@ -65,6 +65,7 @@ const decodeAt = z.strictObject({ name, life: count, session: count });
 
 const prefix = z.strictObject({ name, life: count, blocks: count, patienceUs: figure });
 
+const switched = z.enum(['mixed', 'prefill', 'decode']);
 const order = z.discriminatedUnion('kind', [
   z.strictObject({
     kind: z.literal('submit'),
@@ -76,6 +77,7 @@ const order = z.discriminatedUnion('kind', [
   z.strictObject({ kind: z.literal('tellBlocks') }),
   z.strictObject({ kind: z.literal('pin'), id, request, ttlUs: figure }),
   z.strictObject({ kind: z.literal('unpin'), id }),
+  z.strictObject({ kind: z.literal('role'), role: switched }),
 ]);
 
 const logprobs = z
@@ -129,6 +131,13 @@ const pinState = z.discriminatedUnion('kind', [
   z.strictObject({ kind: z.literal('unpinned') }),
 ]);
 
+const step = z.strictObject({
+  startedUs: figure,
+  endedUs: figure,
+  aborted: z.boolean(),
+  rows: z.array(z.tuple([id, count, count])),
+});
+
 const turn = z.strictObject({
   events: z.array(z.tuple([id, event])),
   prefilled: z.array(id),
@@ -136,53 +145,12 @@ const turn = z.strictObject({
   pins: z.array(z.tuple([id, pinState])),
   journals: z.array(journal),
   blocks: blocks.optional(),
-});
-
-const tier = z.strictObject({ blocks: count, capacity: count });
-const snapshot = z.strictObject({
-  ready: z.boolean(),
-  waiting: count,
-  running: count,
-  pages: z.strictObject({ total: count, used: count, cached: count, free: count }),
-  promptTokens: count,
-  cachedTokens: count,
-  computedPromptTokens: count,
-  generatedTokens: count,
-  preemptions: count,
-  steps: count,
-  stepMsTotal: figure,
-  evictedBlocks: count,
-  stepCost: z.array(figure).length(5).exactOptional(),
-  usedPageSeconds: figure,
-  tiers: z
-    .strictObject({
-      host: tier,
-      ssd: tier,
-      reads: z.strictObject({ host: count, ssd: count, instance: count }),
-      lostBlocks: count,
-      moved: z
-        .strictObject({ copiedBytes: count, ssdReadBytes: count, ssdWrittenBytes: count, badBlocks: count })
-        .optional(),
-    })
-    .optional(),
-  landing: z.strictObject({ total: count, free: count }).exactOptional(),
-  lending: lendingSnapshot.optional(),
-  links: z.array(z.strictObject({ to: count, bytes: count, backlogBytes: count })).exactOptional(),
-  sent: z
-    .strictObject({
-      pages: count,
-      bytes: count,
-      earlyBytes: count,
-      streams: count,
-      firstPages: count,
-      copySeconds: figure,
-      faults: count,
-    })
-    .exactOptional(),
+  steps: z.array(step),
+  role: switched.exactOptional(),
 });
 
 const status = z.strictObject({
-  snapshot,
+  snapshot: instanceSnapshot,
   number: count,
   journal: count,
   requests: z.array(z.strictObject({ id, outputs: count, awaited: z.boolean() })),
@@ -231,9 +199,11 @@ const instanceAnnouncement = z.strictObject({
   role,
   root,
   identity: text,
+  switches: z.boolean(),
   capacityTokens: count,
   fetchBytesPerToken: figure.optional(),
 });
+const gatewayAnnouncement = z.strictObject({ ...memberFields, traces: z.boolean() });
 const named = z.object({ name: memberFields.name, life: count });
 const leave = z.strictObject({ name: memberFields.name, life: count });
 
@@ -297,10 +267,15 @@ export type Order =
   | { readonly kind: 'cancel'; readonly id: RequestId; readonly interrupt: boolean }
   | { readonly kind: 'tellBlocks' }
   | ({ readonly kind: 'pin' } & PinOrder)
-  | { readonly kind: 'unpin'; readonly id: PinId };
+  | { readonly kind: 'unpin'; readonly id: PinId }
+  /** What it does from now on; all gateways are told. */
+  | { readonly kind: 'role'; readonly role: InstanceRole };
 
-/** What one turn of an instance's loop brought a gateway. */
-export type Turn = Omit<EventsMessage, 'kind' | 'snapshot' | 'steps'>;
+/** What one turn of an instance's loop brought a gateway: `steps` where it asks for them, with rows of its own requests alone. */
+export interface Turn extends Omit<EventsMessage, 'kind' | 'snapshot'> {
+  /** It does that from now on. */
+  readonly role?: InstanceRole;
+}
 
 /** Of an instance, told with each tally. */
 export interface Status {
@@ -315,11 +290,15 @@ export interface Status {
 
 export interface GatewayAnnouncement extends Announcement {
   readonly version: typeof wireVersion;
+  /** Somebody collects traces: it wants to hear of steps. */
+  readonly traces: boolean;
 }
 
 export interface InstanceAnnouncement extends Announcement {
   readonly version: typeof wireVersion;
   readonly role: InstanceRole;
+  /** May it be given another role? */
+  readonly switches: boolean;
   readonly root: BlockRoot;
   /** Of its blocks: as `identityOf` gives it. */
   readonly identity: string;
@@ -344,7 +323,7 @@ export interface FetcherAnnouncement extends PeerAnnouncement {
 export const readOrder = reader<Order>('an order', order);
 export const readTurn = reader<Turn>("an instance's turn", turn);
 export const readStatus = reader<Status>("an instance's status", status);
-export const readGateway = reader<GatewayAnnouncement>("a gateway's announcement", z.strictObject(memberFields));
+export const readGateway = reader<GatewayAnnouncement>("a gateway's announcement", gatewayAnnouncement);
 export const readInstance = reader<InstanceAnnouncement>("an instance's announcement", instanceAnnouncement);
 export const readPeer = reader<PeerAnnouncement>("a peer's announcement", z.strictObject(memberFields));
 export const readFetcher = reader<FetcherAnnouncement>(

@@ -36,6 +36,8 @@ const turn: Turn = {
   ],
   prefilled: [],
   letGo: [],
+  steps: [{ startedUs: 5, endedUs: 6, aborted: false, rows: [['r', 0, 3]] }],
+  role: 'decode',
   pins: [
     ['p1', { kind: 'pinned', tokens: 64, untilUs: 5 }],
     ['p2', { kind: 'unpinned' }],
