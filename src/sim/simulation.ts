@@ -200,6 +200,11 @@ export class Simulation {
     return this.#nowUs;
   }
 
+  /** Does any other instance than this one compute now? */
+  isComputingBeside(index: InstanceIndex): boolean {
+    return this.#executors.some((executor, other) => other !== index && executor.isRunning);
+  }
+
   get live(): number {
     return this.#clients.live;
   }

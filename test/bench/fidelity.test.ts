@@ -18,7 +18,7 @@ it.skipIf(loadNative() === undefined)('serves one load live and simulated', asyn
   try {
     const described = await cluster.ready();
     const report = await benchFidelity({
-      ...{ cluster, records, requests, vocabSize: 500, contextTokens: 512, onProgress: () => {} },
+      ...{ cluster, records, requests, vocabSize: 500, contextTokens: 300, calibrationMs: 0, onProgress: () => {} },
       ...{ capacityTokens: described.map(({ capacityTokens }) => capacityTokens), kvBytesPerToken: 1024 },
     });
     expect(report.requests).toBe(requests.length);

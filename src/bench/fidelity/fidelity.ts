@@ -1,10 +1,13 @@
 // How true the simulator is: a load served live on this machine, and the same load simulated with the same configuration.
 import type { ClusterPort, InferencePort } from '../../cluster/ports.ts';
 import { readStepRecord } from '../../live/step-record.ts';
+import type { LinearTimes } from '../../policy/cost/linear-cost.ts';
+import type { MeasuredKind } from '../../policy/cost/measured-cost.ts';
 import type { TraceRequest } from '../../trace/request.ts';
 import { meanOfLongest } from '../../util/longest-gaps.ts';
-import { median, round } from '../statistics.ts';
-import { type Calibration, calibrate } from './calibrate.ts';
+import { median, percentile, round } from '../statistics.ts';
+import { calibrate } from './calibrate.ts';
+import { type Calibration, fitCalibration } from './fit.ts';
 import { type Served, serveTrace } from './live-run.ts';
 import { simulateTrace } from './simulated-run.ts';
 
@@ -17,6 +20,8 @@ export interface FidelityBench {
   readonly vocabSize: number;
   readonly contextTokens: number;
   readonly requests: readonly TraceRequest[];
+  /** How long to calibrate before the load, and again behind it. */
+  readonly calibrationMs: number;
   readonly onProgress: (line: string) => void;
 }
 
@@ -27,9 +32,24 @@ interface Figures {
   readonly hitRatioTokens: number;
 }
 
+interface CalibrationFigures {
+  readonly steps: number;
+  readonly decode: KindFigures;
+  readonly prompt: KindFigures;
+  readonly admitUs: number;
+  readonly deliverUs: number | undefined;
+}
+
+interface KindFigures {
+  readonly times: LinearTimes;
+  /** Steps that had the machine to themselves and those that shared it: how many, and the quartiles of taken over fitted. */
+  readonly alone: readonly (number | undefined)[];
+  readonly beside: readonly (number | undefined)[];
+}
+
 export interface FidelityReport {
   readonly requests: number;
-  readonly calibration: Omit<Calibration, 'prefills'>;
+  readonly calibration: CalibrationFigures;
   readonly live: Figures;
   /** By fitted times, from the requests as they were meant to come. */
   readonly simulated: Figures;
@@ -47,20 +67,22 @@ export interface FidelityReport {
 
 export async function benchFidelity(options: FidelityBench): Promise<FidelityReport> {
   const { cluster, records, requests, vocabSize, onProgress } = options;
-  const calibration = await calibrate(cluster, records, options);
-  onProgress(`times fitted to ${calibration.steps} steps, median error ${(100 * calibration.fitError).toFixed(1)} %`);
+  const calibrated = [await calibrate(cluster, records, { ...options, salt: 'before' })];
+  onProgress(`measured ${calibrated[0].steps.length} steps`);
   const before = records.map((record) => readStepRecord(record).length);
   const served = await serveTrace(cluster, requests, { vocabSize, salt: 'fidelity' });
   const steps = records.map((record, i) => readStepRecord(record, before[i]));
   onProgress(`served ${served.length} requests live`);
+  // A machine whose speed drifts is met in the middle.
+  calibrated.push(await calibrate(cluster, records, { ...options, salt: 'after' }));
+  const calibration = fitCalibration(calibrated);
   const meant = simulateTrace({ ...options, calibration }, requests);
   const came = [...served].sort((a, b) => a.index - b.index);
   const arrivals = requests.map((request, i) => ({ ...request, arrivalUs: came[i].arrivalUs }));
   const replay = simulateTrace({ ...options, calibration }, arrivals, steps);
   const [live, simulated, replayed] = [served, meant.served, replay.served].map(figuresOf);
-  const { prefills: _, ...fitted } = calibration;
   return {
-    ...{ requests: requests.length, calibration: fitted, live, simulated, replayed },
+    ...{ requests: requests.length, calibration: figuresOfCalibration(calibration), live, simulated, replayed },
     ttftRatio: round(simulated.ttftMs / live.ttftMs),
     tbtRatio: round(simulated.tbtMs / live.tbtMs),
     samePlacement: samePlacement(served, replay.served),
@@ -68,6 +90,15 @@ export async function benchFidelity(options: FidelityBench): Promise<FidelityRep
     steps: steps.reduce((sum, all) => sum + all.length, 0),
     matchedSteps: replay.matchedSteps,
   };
+}
+
+function figuresOfCalibration({ steps, measured, admitUs, deliverUs }: Calibration): CalibrationFigures {
+  const quartiles = (values: Float64Array) => [25, 50, 75].map((p) => round(percentile([...values], p)));
+  const figures = ({ times, alone, beside }: MeasuredKind): KindFigures => ({
+    ...{ times, alone: [alone.length, ...quartiles(alone)], beside: [beside.length, ...quartiles(beside)] },
+  });
+  const waits = { admitUs, deliverUs: round(median(deliverUs.flat())) };
+  return { steps, decode: figures(measured.decode), prompt: figures(measured.prompt), ...waits };
 }
 
 function figuresOf(served: readonly Served[]): Figures {

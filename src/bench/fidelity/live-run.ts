@@ -7,8 +7,9 @@ import { pageTokens } from '../../util/step.ts';
 
 export interface Served {
   readonly index: number;
-  /** From the start of the run. */
+  /** From the start of the run, and by the clock of step records. */
   readonly arrivalUs: number;
+  readonly clockUs: number;
   readonly inputTokens: number;
   readonly cachedTokens: number;
   /** Where its prompt went. */
@@ -52,6 +53,7 @@ function serve(
       else if (event.kind === 'finished')
         resolve({
           ...{ index, arrivalUs: Math.round((arrival - start) * 1000), inputTokens: request.prompt.length },
+          ...{ clockUs: Math.round((performance.timeOrigin + arrival) * 1000) },
           ...{ cachedTokens, startedUs, ttftUs: tokenUs[0] },
           instance: port.account(request.id)?.placements[0]?.instance,
           gapUs: Float64Array.from(tokenUs.slice(1), (us, i) => us - tokenUs[i]),

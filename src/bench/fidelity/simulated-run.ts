@@ -2,13 +2,14 @@
 import { PrefillWatch } from '../../cluster/prefill-watch.ts';
 import { batchLimits } from '../../cluster/token-limits.ts';
 import type { RecordedStep } from '../../live/step-record.ts';
-import { LinearCost, type TimedStep } from '../../policy/cost/linear-cost.ts';
+import { MeasuredCost, type Variation } from '../../policy/cost/measured-cost.ts';
 import { RecordedSteps } from '../../policy/cost/recorded-steps.ts';
 import type { StepCostModel } from '../../policy/cost/roofline.ts';
 import { Simulation } from '../../sim/simulation.ts';
 import type { TraceRequest } from '../../trace/request.ts';
+import { counterUniform } from '../../util/counter-random.ts';
 import { pageTokens } from '../../util/step.ts';
-import { type Calibration, gapUsMax } from './calibrate.ts';
+import { type Calibration, withGaps } from './fit.ts';
 import type { Served } from './live-run.ts';
 
 export interface SimulatedCluster {
@@ -31,10 +32,13 @@ export function simulateTrace(
   recorded?: readonly (readonly RecordedStep[])[],
 ): SimulatedRun {
   const sizes = { layers: 1, kvBytesPerToken, activationBytesPerToken: 1 };
-  const model = (i: number) => new LinearCost(calibration.times, { ...sizes, kvCapacityTokens: capacityTokens[i] });
-  const fitted = model(0);
-  const replays = recorded?.map((steps) => new RecordedSteps(withGaps(steps), fitted));
-  const costOf = (i: number): StepCostModel => replays?.[i] ?? fitted;
+  const model = (i: number, variation?: Variation) =>
+    new MeasuredCost(calibration.measured, { ...sizes, kvCapacityTokens: capacityTokens[i] }, variation);
+  const replays = recorded?.map((steps, i) => new RecordedSteps(withGaps(steps), model(i)));
+  const costOf = (i: number): StepCostModel =>
+    replays?.[i] ?? model(i, { seed: i, beside: () => simulation.isComputingBeside(i) });
+  // Placement is decided before that, and in a replay it is placement that counts.
+  const admitUs = recorded === undefined ? calibration.admitUs : 0;
   const served: Served[] = [];
   const placed = new Map<string, number>();
   const simulation = new Simulation({
@@ -54,13 +58,19 @@ export function simulateTrace(
     inspect: {
       after: () => {},
       ended: ({ id, trace, firstTokenUs = 0, cachedTokens, gapUs }) => {
-        const { index, arrivalUs, inputTokens } = trace;
+        const { index, inputTokens } = trace;
+        const arrivalUs = trace.arrivalUs - admitUs;
         const figures = { index, arrivalUs, inputTokens, cachedTokens, instance: placed.get(id), startedUs: 0 };
-        served.push({ ...figures, ttftUs: firstTokenUs - arrivalUs, gapUs: gapUs.slice(0, trace.outputTokens - 1) });
+        const seen = delivered(
+          firstTokenUs - arrivalUs,
+          gapUs.subarray(0, trace.outputTokens - 1),
+          latenessOf(index, calibration),
+        );
+        served.push({ ...figures, clockUs: arrivalUs, ...seen });
       },
     },
   });
-  for (const request of requests) simulation.arrive(request);
+  for (const request of requests) simulation.arrive({ ...request, arrivalUs: request.arrivalUs + admitUs });
   simulation.finish();
   return { served, matchedSteps: (replays ?? []).reduce((sum, { matched }) => sum + matched, 0) };
 }
@@ -75,10 +85,23 @@ function learnedFrom({ prefills }: Calibration, instances: number): PrefillWatch
   return watch;
 }
 
-/** What an instance does between two steps counts with the second one. */
-function withGaps(steps: readonly RecordedStep[]): readonly TimedStep[] {
-  return steps.map(({ startedUs, us, shape }, i) => {
-    const gap = i === 0 ? 0 : startedUs - steps[i - 1].startedUs - steps[i - 1].us;
-    return { shape, us: us + (gap >= 0 && gap <= gapUsMax ? gap : 0) };
-  });
+/** How long tokens of a request are under way: as those of a request that was seen, drawn for it; longer outputs go on with its second half. */
+function latenessOf(request: number, { deliverUs }: Calibration): (token: number) => number {
+  if (deliverUs.length === 0) return () => 0;
+  const seen = deliverUs[Math.floor(counterUniform(0, 0, request) * deliverUs.length)];
+  const half = seen.length >> 1;
+  return (token) => seen[token < seen.length ? token : half + ((token - half) % (seen.length - half))];
+}
+
+/** What a client sees. */
+function delivered(
+  ttftUs: number,
+  gapUs: Float64Array,
+  lateUs: (token: number) => number,
+): { readonly ttftUs: number; readonly gapUs: Float64Array } {
+  return {
+    ttftUs: Math.round(ttftUs + lateUs(0)),
+    // Nothing overtakes what came before.
+    gapUs: gapUs.map((us, i) => Math.max(0, us + lateUs(i + 1) - lateUs(i))),
+  };
 }

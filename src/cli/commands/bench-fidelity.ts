@@ -23,6 +23,9 @@ const schema = modelOptionsSchema.pick({ model: true, weights: true, inputs: tru
   seed: z.coerce.number().int().min(0).default(1),
 });
 
+/** More where the fewest rounds take longer. */
+const calibrationMs = 4000;
+
 /** Steps that a record has room for. */
 const stepsMax = 1_000_000;
 
@@ -54,7 +57,7 @@ export function fidelityCommand(): Command {
         const described = await serving.cluster.ready();
         const report = await benchFidelity({
           ...{ cluster: serving.cluster, records, requests, onProgress: progress },
-          ...{ vocabSize: serving.model.vocabSize, contextTokens: context },
+          ...{ vocabSize: serving.model.vocabSize, contextTokens: context, calibrationMs },
           capacityTokens: described.map(({ capacityTokens }) => capacityTokens),
           kvBytesPerToken: described[0].kvBytes / described[0].capacityTokens,
         });

@@ -61,55 +61,67 @@ export class LinearCost implements StepCostModel {
 }
 
 /**
- * Least squares of relative errors, so that a decode step weighs as much as a chunk; no time is negative (what would be is left out, one at a time).
- * @throws RangeError where the steps do not tell
+ * Least squares of relative errors, so that a decode step weighs as much as a chunk. No time is negative: what would be is left out, one at a time, and so is
+ * what the steps do not tell from the times before it.
+ * @param wanted the others are nothing
+ * @throws RangeError of no steps
  */
-export function fitLinearCost(steps: readonly TimedStep[]): LinearTimes {
-  const used = [0, 1, 2, 3, 4];
+export function fitLinearCost(
+  steps: readonly TimedStep[],
+  wanted: readonly (keyof LinearTimes)[] = names,
+): LinearTimes {
+  if (steps.length === 0) throw new RangeError('Cannot fit a cost model: there are no steps');
+  const used = [...wanted];
   for (;;) {
     const solved = solve(steps, used);
     const worst = solved.indexOf(Math.min(...solved));
     if (solved[worst] >= 0) {
-      const all = new Array<number>(5).fill(0);
-      for (const [i, feature] of used.entries()) all[feature] = solved[i] / units[feature];
-      const [stepUs, rowUs, keyUs, decodeRowUs, logitRowUs] = all;
-      return { stepUs, rowUs, keyUs, decodeRowUs, logitRowUs };
+      const times = { stepUs: 0, rowUs: 0, keyUs: 0, decodeRowUs: 0, logitRowUs: 0 };
+      for (const [i, name] of used.entries()) times[name] = solved[i];
+      return times;
     }
     used.splice(worst, 1);
   }
 }
 
-/** Keeps the unknowns of like size. */
-const units = [1, 256, 65_536, 32, 32];
+const names = ['stepUs', 'rowUs', 'keyUs', 'decodeRowUs', 'logitRowUs'] as const;
 
-function featuresOf({ rows, keyRows, decodeRows, logitRows }: StepShape): readonly number[] {
-  return [1, rows, keyRows, decodeRows, logitRows].map((value, i) => value / units[i]);
-}
+const features: Readonly<Record<keyof LinearTimes, (shape: StepShape) => number>> = {
+  stepUs: () => 1,
+  rowUs: ({ rows }) => rows,
+  keyUs: ({ keyRows }) => keyRows,
+  decodeRowUs: ({ decodeRows }) => decodeRows,
+  logitRowUs: ({ logitRows }) => logitRows,
+};
 
-/** Normal equations by elimination. */
-function solve(steps: readonly TimedStep[], used: readonly number[]): readonly number[] {
+/** What is left of an unknown's own sum, of 1, once those before it are taken out. */
+const toldApart = 1e-9;
+
+/** Normal equations, each unknown in units that make its own sum 1, by elimination. An unknown that is not told apart is below nothing. */
+function solve(steps: readonly TimedStep[], used: readonly (keyof LinearTimes)[]): readonly number[] {
   const n = used.length;
-  const matrix = Array.from({ length: n }, () => new Array<number>(n + 1).fill(0));
-  for (const { shape, us } of steps) {
-    const all = featuresOf(shape);
-    const x = used.map((feature) => all[feature] / us);
-    for (let i = 0; i < n; i++) {
-      for (let j = 0; j < n; j++) matrix[i][j] += x[i] * x[j];
-      matrix[i][n] += x[i];
-    }
-  }
+  const columns = used.map((name) => Float64Array.from(steps, ({ shape, us }) => features[name](shape) / us));
+  const norms = columns.map((column) => Math.sqrt(dot(column, column)));
+  const ones = new Float64Array(steps.length).fill(1);
+  const matrix = columns.map((a, i) => [
+    ...columns.map((b, j) => dot(a, b) / (norms[i] * norms[j])),
+    dot(a, ones) / norms[i],
+  ]);
   for (let i = 0; i < n; i++) {
-    const pivot = matrix
-      .slice(i)
-      .reduce((best, row, k) => (Math.abs(row[i]) > Math.abs(matrix[best][i]) ? i + k : best), i);
-    [matrix[i], matrix[pivot]] = [matrix[pivot], matrix[i]];
+    // No rows are exchanged: the matrix is positive definite but for what is not told apart.
     const divisor = matrix[i][i];
-    if (Math.abs(divisor) < 1e-18) throw new RangeError(`Cannot fit a cost model: ${steps.length} steps are too alike`);
+    if (!(divisor > toldApart)) return used.map((_, k) => (k === i ? -1 : 0));
     for (let k = 0; k < n; k++) {
       if (k === i) continue;
       const factor = matrix[k][i] / divisor;
       for (let j = i; j <= n; j++) matrix[k][j] -= factor * matrix[i][j];
     }
   }
-  return matrix.map((row, i) => row[n] / row[i]);
+  return matrix.map((row, i) => row[n] / row[i] / norms[i]);
+}
+
+function dot(a: Float64Array, b: Float64Array): number {
+  let sum = 0;
+  for (const [i, value] of a.entries()) sum += value * b[i];
+  return sum;
 }

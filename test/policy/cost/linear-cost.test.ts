@@ -44,8 +44,19 @@ describe('times fitted to steps', () => {
     );
   });
 
-  it('are refused where the steps do not tell', () => {
-    expect(() => fitLinearCost([])).toThrow('Cannot fit a cost model: 0 steps are too alike');
+  it('leave out what the steps do not tell from others', () => {
+    const decodes = [1, 2, 4].flatMap((rows) =>
+      [10, 500].map((keys) => ({ rows, keyRows: rows * keys, decodeRows: rows, decodeKeys: 0, logitRows: rows })),
+    );
+    const fitted = fitLinearCost(decodes.map((shape) => ({ shape, us: 400 + 30 * shape.rows + shape.keyRows })));
+    expect(fitted.stepUs).toBeCloseTo(400, 3);
+    expect(fitted.rowUs).toBeCloseTo(30, 3);
+    expect(fitted.keyUs).toBeCloseTo(1, 3);
+    expect(fitted.decodeRowUs + fitted.logitRowUs).toBe(0);
+  });
+
+  it('are refused of no steps', () => {
+    expect(() => fitLinearCost([])).toThrow('Cannot fit a cost model: there are no steps');
   });
 
   it('let as many rows into a budget as keep it', () => {

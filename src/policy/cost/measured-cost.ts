@@ -1,0 +1,146 @@
+// Steps as a machine ran them: times fitted to steps that only decode and to those with prompts, and how far from them steps were, alone and beside others.
+import { counterUniform } from '../../util/counter-random.ts';
+import { fitLinearCost, type KvSizes, LinearCost, type LinearTimes, type TimedStep } from './linear-cost.ts';
+import type { StepCostModel } from './roofline.ts';
+import type { LayerRange, StepShape } from './step-shape.ts';
+
+export interface MeasuredStep extends TimedStep {
+  /** Did another instance of the machine compute for the most of it? */
+  readonly beside: boolean;
+}
+
+export interface MeasuredKind {
+  readonly times: LinearTimes;
+  /** Taken over fitted, in the order in which the steps ran: those that had the machine to themselves, */
+  readonly alone: Float64Array;
+  /** and those that shared it. */
+  readonly beside: Float64Array;
+}
+
+/** Kernels for a few rows are others than those for many, so each kind has its own times. */
+export interface MeasuredSteps {
+  /** Steps in which every sequence runs one row. */
+  readonly decode: MeasuredKind;
+  /** Steps with rows of prompts, whoever decodes beside them. */
+  readonly prompt: MeasuredKind;
+}
+
+/** Steps that follow one another are slow together: so many in a row are drawn as they were seen. */
+const stretch = 16;
+
+/** @throws RangeError where there are no steps of a kind */
+export function measureSteps(steps: readonly MeasuredStep[]): MeasuredSteps {
+  const decode = steps.filter(({ shape }) => isDecode(shape));
+  const prompt = steps.filter(({ shape }) => !isDecode(shape));
+  // Where each sequence runs one row, decoding sequences and rows with logits are counted with the rows.
+  return { decode: measure(decode, ['stepUs', 'rowUs', 'keyUs']), prompt: measure(prompt) };
+}
+
+function measure(steps: readonly MeasuredStep[], wanted?: readonly (keyof LinearTimes)[]): MeasuredKind {
+  const times = fitLinearCost(steps, wanted);
+  const fitted = new LinearCost(times, noSizes);
+  const ratios = (beside: boolean) =>
+    Float64Array.from(
+      steps.filter((step) => step.beside === beside),
+      ({ shape, us }) => us / fitted.stepUs(shape),
+    );
+  return { times, alone: ratios(false), beside: ratios(true) };
+}
+
+const noSizes: KvSizes = { layers: 1, kvBytesPerToken: 0, kvCapacityTokens: 0, activationBytesPerToken: 0 };
+
+function isDecode({ rows, decodeRows }: StepShape): boolean {
+  return rows === decodeRows;
+}
+
+export interface Variation {
+  readonly seed: number;
+  /** Does another instance of the machine compute now? */
+  readonly beside: () => boolean;
+}
+
+/**
+ * Steps vary as they were seen to vary: a stretch of the seen ratios after another, each from a place drawn anew (moving blocks, Künsch 1989).
+ * TBT is made of a request's longest gaps, which a model without spread makes all alike and too short.
+ */
+export class MeasuredCost implements StepCostModel {
+  readonly layers: number;
+  readonly kvBytesPerToken: number;
+  readonly kvCapacityTokens: number;
+  readonly activationBytesPerToken: number;
+  readonly #decode: Kind;
+  readonly #prompt: Kind;
+  readonly #variation: Variation | undefined;
+
+  /** @param variation undefined: every step takes what is fitted */
+  constructor({ decode, prompt }: MeasuredSteps, sizes: KvSizes, variation?: Variation) {
+    this.layers = sizes.layers;
+    this.kvBytesPerToken = sizes.kvBytesPerToken;
+    this.kvCapacityTokens = sizes.kvCapacityTokens;
+    this.activationBytesPerToken = sizes.activationBytesPerToken;
+    this.#variation = variation;
+    const seed = variation?.seed ?? 0;
+    this.#decode = kindOf(decode, sizes, [seed, 0]);
+    this.#prompt = kindOf(prompt, sizes, [seed, 2]);
+  }
+
+  stepUs(shape: StepShape): number {
+    const { cost, alone, beside } = this.#kindOf(shape);
+    if (this.#variation === undefined) return cost.stepUs(shape);
+    const ratio = this.#variation.beside() ? beside.next() : alone.next();
+    return Math.max(1, Math.round(cost.stepUs(shape) * ratio));
+  }
+
+  stageUs(shape: StepShape, range: LayerRange): number {
+    return this.#kindOf(shape).cost.stageUs(shape, range);
+  }
+
+  rowsWithin(budgetUs: number, shape: StepShape, position: number): number {
+    return this.#prompt.cost.rowsWithin(budgetUs, shape, position);
+  }
+
+  #kindOf(shape: StepShape): Kind {
+    return isDecode(shape) ? this.#decode : this.#prompt;
+  }
+}
+
+interface Kind {
+  readonly cost: LinearCost;
+  readonly alone: MovingBlocks;
+  readonly beside: MovingBlocks;
+}
+
+/** Where nothing was seen alone, or beside others, the one stands for the other. */
+function kindOf({ times, alone, beside }: MeasuredKind, sizes: KvSizes, [seed, stream]: [number, number]): Kind {
+  return {
+    cost: new LinearCost(times, sizes),
+    alone: new MovingBlocks(alone.length > 0 ? alone : beside, seed, stream),
+    beside: new MovingBlocks(beside.length > 0 ? beside : alone, seed, stream + 1),
+  };
+}
+
+/** Values of a series, in stretches. Pure of (values, seed, stream, how many were drawn). */
+export class MovingBlocks {
+  readonly #values: Float64Array;
+  readonly #seed: number;
+  readonly #stream: number;
+  #drawn = 0;
+  #at = 0;
+
+  constructor(values: Float64Array, seed: number, stream: number) {
+    this.#values = values;
+    this.#seed = seed;
+    this.#stream = stream;
+  }
+
+  next(): number {
+    const { length } = this.#values;
+    if (this.#drawn % stretch === 0) {
+      this.#at = Math.floor(counterUniform(this.#seed, this.#stream, this.#drawn / stretch) * length);
+    }
+    this.#drawn++;
+    const value = this.#values[this.#at];
+    this.#at = (this.#at + 1) % length;
+    return value;
+  }
+}
