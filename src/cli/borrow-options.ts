@@ -27,13 +27,32 @@ export const borrowFields = {
 
 const liveLeaseMs = 10_000;
 /** A step may take long, and a thread hears nothing meanwhile: leases are. */
-export const liveBorrowFields = { ...borrowFields, leaseMs: positive.default(liveLeaseMs) };
+export const liveBorrowFields = {
+  ...borrowFields,
+  leaseMs: positive.default(liveLeaseMs),
+  lendHost: share.default(0),
+};
 
 const borrowSchema = z.object(borrowFields);
 export type BorrowOptions = Readonly<z.infer<typeof borrowSchema>>;
 
+/** Of instances that serve. */
+export interface LendingRules extends BorrowOptions {
+  /** Host memory of each for blocks of sequences, its own and others', and that as a share; none unless given. */
+  readonly lentHostBytes?: number | undefined;
+  readonly lendHost?: number | undefined;
+}
+
+interface LiveOptions extends BorrowOptions {
+  readonly lendHost: number;
+  readonly hostMemory?: number | undefined;
+}
+
 export function addLiveBorrowFlags(command: Command): Command {
-  return addBorrowFlags(command, liveLeaseMs);
+  return addBorrowFlags(command, liveLeaseMs).option(
+    '--lend-host <share>',
+    'of --host-memory, what blocks of sequences go to, its own and others (default: 0)',
+  );
 }
 
 /** Those that were given: a flag that says no is `true` where it was not. */
@@ -43,17 +62,39 @@ export function withoutDefaults({ settle, borrowAhead, ...flags }: Record<string
 
 /** Of instances that serve. @throws UsageError where they cannot borrow from one another */
 export function servedLending(
-  options: BorrowOptions & { readonly instances?: readonly unknown[] | undefined },
-): BorrowOptions | undefined {
+  options: LiveOptions & { readonly instances?: readonly unknown[] | undefined },
+): LendingRules | undefined {
   if (!options.borrow) return undefined;
   if ((options.instances?.length ?? 0) < 2)
     throw new UsageError('Cannot use --borrow: it needs two --instances at least');
-  return options;
+  return lendingRules(options);
 }
 
 /** Of an instance that joins a cluster: undefined where it neither lends nor borrows. */
-export function joinedLending(options: BorrowOptions): BorrowOptions | undefined {
-  return options.borrow ? options : undefined;
+export function joinedLending(options: LiveOptions): LendingRules | undefined {
+  return options.borrow ? lendingRules(options) : undefined;
+}
+
+function lendingRules(options: LiveOptions): LendingRules {
+  if (options.lendHost > 0 && options.hostMemory === undefined)
+    throw new UsageError('Cannot use --lend-host: it needs --host-memory');
+  return withHostMemory(options, options.hostMemory);
+}
+
+/** Of an instance that has so much of it. */
+export function withHostMemory(rules: LendingRules, hostMemory: number | undefined): LendingRules {
+  return { ...rules, lentHostBytes: lentBytes({ hostMemory, lendHost: rules.lendHost }) };
+}
+
+/** Of the host memory of an instance, what is for blocks of sequences; the rest is for cached ones. */
+export function lentBytes({
+  hostMemory = 0,
+  lendHost = 0,
+}: {
+  hostMemory?: number | undefined;
+  lendHost?: number | undefined;
+}): number {
+  return Math.floor(hostMemory * lendHost);
 }
 
 export function addBorrowFlags(command: Command, leaseMs = 2000): Command {

@@ -4,7 +4,7 @@ import { hostname } from 'node:os';
 import { fileURLToPath } from 'node:url';
 import { Backoff } from '../live/backoff.ts';
 import type { InstanceDescription } from '../live/protocol.ts';
-import { type BorrowOptions, servedLending } from './borrow-options.ts';
+import { servedLending } from './borrow-options.ts';
 import { tierSettings } from './instance-tiers.ts';
 import { computes, type InstanceOptions, type ServeOptions, toFlag } from './options.ts';
 
@@ -35,7 +35,7 @@ export class ChildInstances {
       const flags = [
         ...(computes(own) ? flagsOf(options, own, instances.filter(computes).length) : storeFlags(options)),
         ...tierFlags(options, own, i, instances.length),
-        ...borrowFlags(computes(own) ? servedLending(options) : undefined),
+        ...borrowFlags(computes(own) && servedLending(options) ? options : undefined),
       ];
       return new Child(name, flags, { KVASIR_NATS: nats }, watcher);
     });
@@ -72,15 +72,19 @@ function storeFlags(options: ServeOptions): readonly string[] {
 
 /** Each has a folder of its own, the same one whenever the command is run again. */
 function tierFlags(options: ServeOptions, own: InstanceOptions, index: number, instances: number): readonly string[] {
-  const { hostBytes, ssd } = tierSettings(options, index, instances, own) ?? {};
-  return spelled({ hostMemory: hostBytes, ssd: ssd?.path, ssdSize: ssd?.bytes });
+  const { ssd } = tierSettings(options, index, instances, own) ?? {};
+  return spelled({ hostMemory: own.hostMemory ?? options.hostMemory, ssd: ssd?.path, ssdSize: ssd?.bytes });
 }
 
-function borrowFlags(rules: BorrowOptions | undefined): readonly string[] {
+function borrowFlags(rules: ServeOptions | undefined): readonly string[] {
   if (rules === undefined) return [];
-  const { lendShare, lowWater, guestShare, lookAheadMs, leaseMs, settleMs, borrowAhead, settle } = rules;
+  const { lendShare, lowWater, guestShare, lookAheadMs, leaseMs, settleMs, lendHost, borrowAhead, settle } = rules;
   const denied = [...(borrowAhead ? [] : ['--no-borrow-ahead']), ...(settle ? [] : ['--no-settle'])];
-  return ['--borrow', ...spelled({ lendShare, lowWater, guestShare, lookAheadMs, leaseMs, settleMs }), ...denied];
+  return [
+    '--borrow',
+    ...spelled({ lendShare, lowWater, guestShare, lookAheadMs, leaseMs, settleMs, lendHost }),
+    ...denied,
+  ];
 }
 
 function spelled(given: Readonly<Record<string, string | number | undefined>>): readonly string[] {

@@ -10,12 +10,15 @@ import { loadNative, type NativeModule } from '../kernel/native-module.ts';
 import { LiveTiers, type PageLoader } from '../live/live-tiers.ts';
 import type { BlockRoot, InstanceDescription } from '../live/protocol.ts';
 import { pageTokens } from '../util/step.ts';
+import { lentBytes } from './borrow-options.ts';
 import { UsageError } from './usage-error.ts';
 import type { InstanceSettings } from './worker-settings.ts';
 
 export interface TierOptions {
   /** Of each instance. */
   readonly hostMemory?: number | undefined;
+  /** Of that, what is for blocks of sequences instead; 0 unless given. */
+  readonly lendHost?: number | undefined;
   /** A folder for blocks on SSD, and what all instances together may put there. */
   readonly ssd?: string | undefined;
   readonly ssdSize?: number | undefined;
@@ -28,17 +31,20 @@ export function tierSettings(
   options: TierOptions,
   index: number,
   instances: number,
-  own: TierOptions = {},
+  own: TierOptions & { readonly role?: string } = {},
 ): InstanceSettings['tiers'] {
-  if (own.ssd !== undefined) return tierSettings({ ...options, ...own, ssdSize: own.ssdSize }, 0, 1);
+  const lendHost = own.role === 'store' ? 0 : options.lendHost;
+  if (own.ssd !== undefined) return tierSettings({ ...options, ...own, lendHost, ssdSize: own.ssdSize }, 0, 1);
   const { ssd, ssdSize } = options;
   const hostMemory = own.hostMemory ?? options.hostMemory;
   if ((ssdSize ?? own.ssdSize) !== undefined && ssd === undefined)
     throw new UsageError('Cannot use --ssd-size: it needs --ssd');
-  if (hostMemory === undefined && ssd === undefined) return undefined;
+  const hostBytes = hostMemory && hostMemory - lentBytes({ hostMemory, lendHost });
+  const isCached = (hostBytes ?? 0) > 0;
+  if (!isCached && ssd === undefined) return undefined;
   const bytes = own.ssdSize ?? Math.floor((ssdSize ?? ssdSizeDefault) / instances);
   return {
-    hostBytes: hostMemory,
+    hostBytes: isCached ? hostBytes : undefined,
     ssd: ssd === undefined ? undefined : { path: join(ssd, `instance-${index}`), bytes },
   };
 }

@@ -19,7 +19,7 @@ import { blockRoot } from './block-root.ts';
 import { createHandOffs, createMessenger, fetchBytesPerToken, logOver } from './instance-links.ts';
 import { openTiers, tierSizes } from './instance-tiers.ts';
 import { defaultKvBytes } from './kv-memory.ts';
-import { openBorrowing, stagingPages } from './live-borrowing.ts';
+import { borrowingPages, openBorrowing } from './live-borrowing.ts';
 import { createStore, type ServedInstance } from './store-instance.ts';
 import type { InstanceSettings } from './worker-settings.ts';
 
@@ -47,7 +47,8 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
   // Beside what is its own: room for the longest prompt, so that every one can land.
   const landingPages = data.lands ? pagesFor(model.kv.groups, contextTokens, pageTokens) : 0;
   const sizes = tierSizes(settings, model.kv);
-  const otherPages = landingPages + stagingPages(settings, model.kv) + (sizes?.pages ?? 0);
+  const lent = borrowingPages(settings, model.kv);
+  const otherPages = landingPages + lent.staging + (sizes?.pages ?? 0) + lent.host;
   const otherBytes = otherPages * model.kv.pageBytes;
   const { tokensMax, logitRowsMax } = batchLimits;
   const engine = new Engine({ ...{ model, backend, tokensMax, logitRowsMax }, kvBytes: kvBytes + otherBytes });
@@ -86,7 +87,7 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
   const loop = new InstanceLoop(machine, steps, port, new Int32Array(data.abort), log, parts);
   const description = {
     ...describe(settings, backend, model),
-    kvBytes: (engine.pages - (sizes?.pages ?? 0)) * model.kv.pageBytes,
+    kvBytes: (engine.pages - (sizes?.pages ?? 0) - lent.host) * model.kv.pageBytes,
     tiers: tiers?.description,
     stagingBlocks: borrowing?.stagingBlocks,
     lends: borrowing?.lends,

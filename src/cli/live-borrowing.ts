@@ -6,6 +6,7 @@ import type { Engine } from '../engine/engine.ts';
 import type { KvShape } from '../engine/load-model.ts';
 import type { Backend } from '../kernel/backend.ts';
 import { NativeGuestDoor, reachGuestRoom } from '../kernel/native-guest-door.ts';
+import { loadNative } from '../kernel/native-module.ts';
 import type { LenderWays } from '../live/lender-ports.ts';
 import type { BureauSettings } from '../live/lending-bureau.ts';
 import { LiveLending } from '../live/live-lending.ts';
@@ -14,7 +15,7 @@ import type { InstanceDescription } from '../live/protocol.ts';
 import { blocksLendable } from '../policy/lending/borrowing.ts';
 import { counterUniform } from '../util/counter-random.ts';
 import { pageTokens, rangeTokens } from '../util/step.ts';
-import { type BorrowOptions, policyOf, timesOf } from './borrow-options.ts';
+import { type LendingRules, policyOf, timesOf } from './borrow-options.ts';
 import { defaultKvBytes } from './kv-memory.ts';
 import type { InstanceSettings } from './worker-settings.ts';
 
@@ -27,31 +28,38 @@ const silentUs = 5_000_000;
 export interface LendingSettings {
   /** (instances): KV memory that each was given; undefined: by the context. `others`: they are in other processes, and heard of later. */
   readonly kvBytes: readonly (number | undefined)[] | 'others';
-  readonly rules: BorrowOptions;
+  readonly rules: LendingRules;
 }
 
-function liveTimes(rules: BorrowOptions): BureauSettings['times'] {
+function liveTimes(rules: LendingRules): BureauSettings['times'] {
   return { ...timesOf(rules), ...patience, silentUs };
 }
 
 /** Of KV memory, what a request may fill that the smallest instance takes in: its own, and what all others lend but for what whole ranges leave unused. */
-export function reachBytes(kvBytes: readonly number[], blockBytes: number, rules: BorrowOptions): number {
+export function reachBytes(kvBytes: readonly number[], blockBytes: number, rules: LendingRules): number {
   const pools = kvBytes.map((bytes) => Math.floor(bytes / blockBytes));
   const lendable = pools.map((total) => lendableOf(total, rules));
   const all = lendable.reduce((sum, blocks) => sum + blocks, 0);
-  const reach = pools.map((own, i) => own + Math.max(0, all - lendable[i] - slackBlocks(rangeBlocks)));
+  const host = hostBlocks(rules, blockBytes);
+  const elsewhere = host + (pools.length - 1) * lendableOf(host, rules);
+  const reach = pools.map((own, i) => own + Math.max(0, all - lendable[i] + elsewhere - slackBlocks(rangeBlocks)));
   return Math.min(...reach) * blockBytes;
+}
+
+/** Of each instance's host memory, for blocks of sequences. */
+function hostBlocks({ lentHostBytes = 0 }: LendingRules, blockBytes: number): number {
+  return Math.floor(lentHostBytes / blockBytes);
 }
 
 /** For a gManager that may be in any of several processes. */
 export function officeSettings(
-  rules: BorrowOptions,
+  rules: LendingRules,
 ): Omit<BureauSettings, 'instances'> & { readonly blocksMax: number } {
   return { ...bureauSettings(rules), blocksMax: stagingBlocks };
 }
 
 /** For the gManager. */
-export function bureauSettings(rules: BorrowOptions): Omit<BureauSettings, 'instances'> {
+export function bureauSettings(rules: LendingRules): Omit<BureauSettings, 'instances'> {
   const times = liveTimes(rules);
   const [seed = 1] = webcrypto.getRandomValues(new Uint32Array(1));
   return {
@@ -61,9 +69,14 @@ export function bureauSettings(rules: BorrowOptions): Omit<BureauSettings, 'inst
   };
 }
 
-/** Pages of the staging buffer, beside the pool's own. */
-export function stagingPages(settings: InstanceSettings, { groups }: KvShape): number {
-  return settings.lending === undefined ? 0 : stagingBlocks * (groups[0]?.layers ?? 0);
+/** Pages beside the pool's own: of the staging buffer, and of host memory, which come last of all. */
+export function borrowingPages(
+  { lending }: InstanceSettings,
+  { groups, pageBytes }: KvShape,
+): { readonly staging: number; readonly host: number } {
+  const layers = groups[0]?.layers ?? 0;
+  if (lending === undefined || layers === 0) return { staging: 0, host: 0 };
+  return { staging: stagingBlocks * layers, host: hostBlocks(lending.rules, layers * pageBytes) * layers };
 }
 
 /** One range is settled at a time. */
@@ -109,21 +122,24 @@ export function openBorrowing(settings: InstanceSettings, parts: BorrowingParts)
   const live = new LiveLending({
     ...{ ways, messenger: messenger(), rooms: backend, room, pageTable, settleLoads, isRead },
     reach: (address) => reachGuestRoom(engine.pool, address, parts.pages?.token ?? '', parts.pages?.transport),
+    copyPages: (from, to) => loadNative()?.copyPages(engine.pool, from, to),
     layers: engine.layers.map(({ index }) => index),
     blockBytes: group.layers * kv.pageBytes,
     guestPermilleMax: Math.round(rules.guestShare * 1000),
   });
-  const lendable = pools.map((total) => lendableOf(total, rules));
+  const host = hostBlocks(rules, group.layers * kv.pageBytes);
+  const lendable = pools.map((total) => lendableOf(total, rules) + lendableOf(host, rules));
   const borrowing = {
+    ...{ hostBlocks: host, hostFirstPage: engine.pages - host * group.layers },
     instance,
     policy: livePolicy(own, rules),
     times: liveTimes(rules),
     ...{ stagingBlocks, rangeBlocks, handsOver: true },
-    borrowableBlocks: lendable.reduce((sum, blocks, i) => sum + (i === instance ? 0 : blocks), 0),
+    borrowableBlocks: lendable.reduce((sum, blocks, i) => sum + (i === instance ? 0 : blocks), host),
     lendableBlocks: lendable,
   };
   const door = lending.kvBytes === 'others' && parts.pages !== undefined ? openDoor(room, parts.pages) : undefined;
-  const lends = door === undefined ? undefined : { blocks: lendableOf(own, rules), door };
+  const lends = door === undefined ? undefined : { blocks: lendableOf(own, rules) + lendableOf(host, rules), door };
   return { live, stagingBlocks, lends, machine: { borrowing, roomOf: (creditor) => live.roomOf(creditor) } };
 }
 
@@ -132,12 +148,13 @@ function openDoor(room: number, { port = 0, ...pages }: PagesPlace): string {
   return new NativeGuestDoor(room, { ...pages, port: port === 0 ? 0 : port + 1 }).address;
 }
 
-function lendableOf(total: number, rules: BorrowOptions): number {
+/** Of a memory of so many blocks. */
+function lendableOf(total: number, rules: LendingRules): number {
   return blocksLendable({ total, available: total, lent: 0 }, livePolicy(total, rules));
 }
 
 /** A loan has a range at least. */
-function livePolicy(blocks: number, rules: BorrowOptions): ReturnType<typeof policyOf> {
+function livePolicy(blocks: number, rules: LendingRules): ReturnType<typeof policyOf> {
   const policy = policyOf(blocks, rules);
   const loanBlocksMin = Math.max(policy.loanBlocksMin, rangeBlocks);
   const highWaterBlocks = policy.highWaterBlocks - policy.loanBlocksMin + loanBlocksMin;

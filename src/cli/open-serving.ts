@@ -7,7 +7,7 @@ import { pageTokens } from '../util/step.ts';
 import { openModel } from '../weights/open-model.ts';
 import type { ModelFiles } from '../weights/types.ts';
 import { blockKeyOf } from './block-key.ts';
-import type { BorrowOptions } from './borrow-options.ts';
+import { type LendingRules, withHostMemory } from './borrow-options.ts';
 import { type TierOptions, tierSettings } from './instance-tiers.ts';
 import { bureauSettings, reachBytes } from './live-borrowing.ts';
 import { locateModel } from './locate-model.ts';
@@ -42,7 +42,7 @@ export interface ServingOptions extends TierOptions {
   /** Lines on stderr unless given. */
   readonly log?: (message: string) => void;
   /** Instances lend one another memory. */
-  readonly lending?: BorrowOptions | undefined;
+  readonly lending?: LendingRules | undefined;
 }
 
 const everyone: AdmissionSettings = { kind: 'none', slo: undefined, decodeUs: 0 };
@@ -78,7 +78,7 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
           tiers: tierSettings(serving, i, instances.length, own),
           record: serving.records?.[i],
           sendsAtEnd: serving.sendsAtEnd,
-          lending: lending && { kvBytes, rules: lending },
+          lending: lending && { kvBytes, rules: withHostMemory(lending, own.hostMemory ?? serving.hostMemory) },
         },
       })),
       hashKey: folder === undefined ? undefined : blockKeyOf(folder),
@@ -119,7 +119,7 @@ export function contexts(
   files: ModelFiles,
   options: ModelOptions,
   instances: readonly InstanceOptions[],
-  lending: BorrowOptions | undefined,
+  lending: LendingRules | undefined,
 ): { readonly context: number; readonly home: number | undefined } {
   const least = leastKvMemory(options, instances);
   if (lending === undefined) return { context: contextTokens(files, { ...options, kvMemory: least }), home: undefined };
@@ -140,7 +140,7 @@ function withLoans(
   { config }: ModelFiles,
   { kvMemory, inputs }: ModelOptions,
   instances: readonly InstanceOptions[],
-  lending: BorrowOptions,
+  lending: LendingRules,
 ): number | undefined {
   const given = instances.flatMap((own) => own.kvMemory ?? kvMemory ?? []);
   if (given.length < instances.length) return undefined;

@@ -4,7 +4,8 @@ import type { InstanceEffect } from './effects.ts';
 import type { InstanceConfig } from './instance-config.ts';
 
 export function createCache(config: InstanceConfig, push: (effect: InstanceEffect<never, never>) => void): BlockCache {
-  const { tiers, contents } = config;
+  const { tiers, contents, borrowing } = config;
+  const { hostBlocks: blocks = 0, hostFirstPage: firstPage } = borrowing ?? {};
   const mover = contents && {
     copy: (from: Int32Array, to: Int32Array) => push({ kind: 'copyPages', from, to }),
     load: (from: Int32Array, to: Int32Array) => push({ kind: 'loadPages', from, to }),
@@ -13,7 +14,8 @@ export function createCache(config: InstanceConfig, push: (effect: InstanceEffec
   return new BlockCache({
     ...config,
     landingPages: config.handOff?.landingPages,
-    stagingBlocks: config.borrowing?.stagingBlocks,
+    stagingBlocks: borrowing?.stagingBlocks,
+    hostRows: firstPage === undefined ? undefined : { blocks, firstPage },
     tiers: tiers && { ...tiers, mover },
   });
 }

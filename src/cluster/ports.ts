@@ -207,6 +207,9 @@ export interface LendingSnapshot {
   readonly remoteBlocks: number;
   /** Blocks that went out, that were called back, that came home by settlements, and that were lost with whoever had them. */
   readonly movedBlocks: number;
+  /** Of those, to host memory, its own or a creditor's; and blocks that sequences have in its own now. */
+  readonly hostBlocks: number;
+  readonly ownHostBlocks: number;
   readonly vacatedBlocks: number;
   readonly homeBlocks: number;
   readonly lostBlocks: number;

@@ -66,7 +66,7 @@ export class Proposals<Request> {
     if (jobs.isJob(request)) return this.ofJob(nowUs, size, jobs.anyHeld);
     const holds = this.#holders(size);
     const decodes = holds && ((i: InstanceIndex) => holds(i, kvTokens(size)));
-    const elsewhere = placer.choose(nowUs, request, size.promptTokens, holds && this.#computers(size, holds));
+    const elsewhere = placer.choose(nowUs, request, size.promptTokens, this.#computers(size, holds));
     const inline = elsewhere && this.#inline(nowUs, request, size, decodes);
     const alone =
       inline === undefined
@@ -96,10 +96,12 @@ export class Proposals<Request> {
     return undefined;
   }
 
-  /** The output has to fit beside the prompt, unless one decodes it that could hold both. */
-  #computers(size: RequestSize, holds: Holds): (instance: InstanceIndex) => boolean {
+  /** The output has to fit beside the prompt, unless one decodes it that could hold both; where nobody decodes what others prefill, mixed ones do both. */
+  #computers(size: RequestSize, holds: Holds | undefined): ((instance: InstanceIndex) => boolean) | undefined {
     const { roles } = this.#parts;
     const apart = size.outputTokensMax > 1;
+    const alone = apart && roles.decoding.length === 0;
+    if (holds === undefined) return alone ? (i) => roles.of(i) !== 'prefill' : undefined;
     const isDecoded = !apart || roles.decoding.some((i) => holds(i, kvTokens(size)));
     return (i) => (roles.of(i) === 'prefill' ? isDecoded && holds(i, size.promptTokens) : holds(i, kvTokens(size)));
   }

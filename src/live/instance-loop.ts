@@ -366,7 +366,14 @@ export class InstanceLoop {
   }
 }
 
-const lendings: ReadonlySet<string> = new Set(['lending', 'moveBlocks', 'stopMove', 'lendBlocks', 'takeBackBlocks']);
+const lendings: ReadonlySet<string> = new Set([
+  'lending',
+  'moveBlocks',
+  'copyHome',
+  'stopMove',
+  'lendBlocks',
+  'takeBackBlocks',
+]);
 
 function isLending(effect: InstanceEffect): effect is BorrowerEffect {
   return lendings.has(effect.kind);

@@ -22,6 +22,8 @@ export interface LiveLendingOptions {
   /** (rows, layers): pages of blocks at home. */
   readonly pageTable: () => Int32Array;
   readonly blockBytes: number;
+  /** Of the pool, one by one; done when it returns. */
+  readonly copyPages: (from: Int32Array, to: Int32Array) => void;
   /** What is on its way from host memory to pages at home is there when it returns. */
   readonly settleLoads: () => void;
   /** May something else than moves still read one of these pages at home? Then they are not given up yet. */
@@ -98,6 +100,9 @@ export class LiveLending {
       case 'moveBlocks':
         this.#move(effect);
         break;
+      case 'copyHome':
+        this.#options.copyPages(effect.from, effect.to);
+        break;
       case 'stopMove':
         this.#stop(effect.move);
         break;
@@ -127,7 +132,8 @@ export class LiveLending {
     this.#moves.set(move.move, moving);
     if (move.to === this.#instance) {
       moving.landing = this.#options.messenger.open(this.#homePages(move.targets));
-      this.#post(move.from, { kind: 'copy', move: move.move, blocks: move.sources, landing: moving.landing });
+      if (move.from === this.#instance) this.#copyHome(moving, moving.landing);
+      else this.#post(move.from, { kind: 'copy', move: move.move, blocks: move.sources, landing: moving.landing });
     } else this.#post(move.to, { kind: 'expect', move: move.move, blocks: move.targets });
   }
 
@@ -138,8 +144,7 @@ export class LiveLending {
     const { from, sources } = moving;
     if (from === this.#instance) {
       moving.landing = landing;
-      this.#options.settleLoads();
-      this.#copy(this.#homePages(sources), landing);
+      this.#copyHome(moving, landing);
     } else this.#post(from, { kind: 'copy', move, blocks: sources, landing });
   }
 
@@ -190,6 +195,12 @@ export class LiveLending {
     const pages = new Int32Array(rows.length * width);
     for (const [i, row] of rows.entries()) pages.set(table.subarray(row * width, (row + 1) * width), i * width);
     return pages;
+  }
+
+  /** From home. */
+  #copyHome({ sources }: BlocksToMove, landing: LandingHandle): void {
+    this.#options.settleLoads();
+    this.#copy(this.#homePages(sources), landing);
   }
 
   /** @param pages (blocks, layers): those of place i go to place i of the landing */

@@ -53,6 +53,8 @@ export interface BorrowWorldOptions {
   readonly settles: boolean;
   readonly seed: number;
   readonly changes?: Partial<LendingPolicy>;
+  /** Of host memory, for blocks of sequences. */
+  readonly hostBlocks?: number;
 }
 
 export class BorrowWorld {
@@ -74,23 +76,28 @@ export class BorrowWorld {
   readonly #copies = new Map<string, Copying>();
   readonly #whereabouts = new Map<string, number>();
 
-  constructor({ blocks, settles, seed, changes }: BorrowWorldOptions) {
+  constructor({ blocks, settles, seed, changes, hostBlocks = 0 }: BorrowWorldOptions) {
     const policy = { ...usual, ...changes };
     const lendable = blocks.map((total) => blocksLendable({ total, available: total, lent: 0 }, policy));
-    const all = lendable.reduce((sum, each) => sum + each, 0);
+    const lendableHost = blocksLendable({ total: hostBlocks, available: hostBlocks, lent: 0 }, policy);
+    const hosts = hostBlocks + (blocks.length - 1) * lendableHost;
+    const all = lendable.reduce((sum, each) => sum + each, hosts);
     this.instances = blocks.map((total, instance) =>
       createTokenInstance({
         ...baseConfig,
         ...{ groups, pages: total * 2, limits: { ...limits, sequencesMax: 6 } },
         borrowing: {
           ...{ instance, policy, times, stagingBlocks, rangeBlocks },
+          ...{ hostBlocks, hostFirstPage: (total + stagingBlocks) * 2 },
           borrowableBlocks: all - (lendable[instance] ?? 0),
           lendableBlocks: lendable,
         },
         roomOf: (creditor) => ({ room: creditor, loan: instance }),
       }),
     );
-    this.engines = blocks.map((total) => new FakeEngine((total + stagingBlocks) * 2, groups, this.#pagesLent));
+    this.engines = blocks.map(
+      (total) => new FakeEngine((total + stagingBlocks + hostBlocks) * 2, groups, this.#pagesLent),
+    );
     this.#lent = blocks.map(() => new Map());
     this.gmanager = new GManager({
       epoch: 1,
@@ -166,6 +173,10 @@ export class BorrowWorld {
         break;
       case 'moveBlocks':
         this.#move(from, effect);
+        break;
+      case 'copyHome':
+        for (const [i, page] of effect.from.entries())
+          this.engines[from]?.copy(effect.to[i] ?? -1, this.engines[from], page);
         break;
       case 'stopMove':
         this.#copies.delete(`${from} ${effect.move}`);

@@ -28,6 +28,17 @@ describe('instances that borrow', () => {
     expect(world.unanswered).toBe(0);
   });
 
+  it('serve one that is longer than all device memory, by host memory of its own and others', () => {
+    const world = new BorrowWorld({ blocks: [72, 72], hostBlocks: 64, settles: true, seed: 1 });
+    const long = request('long', promptOf(1, 6_000), { maxTokens: 40 });
+    world.submit(long, 0);
+    world.finish();
+    expect(world.tokensOf('long')).toEqual(expectedOutput(long).tokens);
+    // All that others' device memory lends is 64 blocks, and its own is 72.
+    expect(world.totals[0]?.hostBlocks).toBeGreaterThanOrEqual(64);
+    expect(world.unanswered).toBe(0);
+  });
+
   /** One instance runs short beside a long request, then the other: both have memory of the other's when what filled them is gone. */
   function entangled(
     settles: boolean,
@@ -71,7 +82,7 @@ describe('instances that borrow', () => {
         fc.array(fc.nat(1_000_000), { minLength: 200, maxLength: 600 }),
         fc.option(fc.record({ instance: fc.nat(2), after: fc.nat(3_000) }), { nil: undefined, freq: 3 }),
         (specs, choices, death) => {
-          const world = new BorrowWorld({ blocks: [72, 80, 100], settles, seed: choices[0] ?? 0 });
+          const world = new BorrowWorld({ blocks: [72, 80, 100], hostBlocks: 40, settles, seed: choices[0] ?? 0 });
           const requests = specs.map(({ kind, ranges, tokens, output }, i) =>
             request(`r${i}`, promptOf(kind, Math.min(4_600, ranges * 512 + tokens)), { maxTokens: output }),
           );

@@ -1,7 +1,7 @@
 // Clusters of real instances for tests: the embedded model on worker threads, and what each request is answered.
 import { fileURLToPath } from 'node:url';
 import { blockRoot } from '../../src/cli/block-root.ts';
-import type { BorrowOptions } from '../../src/cli/borrow-options.ts';
+import type { LendingRules } from '../../src/cli/borrow-options.ts';
 import { bureauSettings } from '../../src/cli/live-borrowing.ts';
 import type { InstanceSettings } from '../../src/cli/worker-settings.ts';
 import type { InstanceRole } from '../../src/cluster/conductor.ts';
@@ -61,7 +61,7 @@ export function liveCluster(
 /** All lend, and borrow: each has so many blocks of the embedded model. */
 export function borrowingCluster(
   blocks: readonly number[],
-  changes: Partial<BorrowOptions> = {},
+  changes: Partial<LendingRules> = {},
   own: Partial<InstanceSettings> = {},
   /** (instances): of each. */
   each: readonly (Partial<InstanceSettings> & { role?: InstanceRole })[] = [],
@@ -85,7 +85,7 @@ export function borrowingCluster(
   });
 }
 
-const borrowing: BorrowOptions = {
+const borrowing: LendingRules = {
   ...{ borrow: true, lendShare: 0.9, lowWater: 0.02, guestShare: 0.3, lookAheadMs: 200 },
   ...{ leaseMs: 10_000, borrowAhead: true, settle: true, settleMs: 100 },
 };

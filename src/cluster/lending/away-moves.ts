@@ -7,7 +7,7 @@ import type { InstanceId } from '../../policy/lending/terms.ts';
 import type { RManager } from '../rmanager.ts';
 import { AwayBook } from './away-blocks.ts';
 import { type AwayLayout, awayLayout } from './away-layout.ts';
-import { BlockMoves, type BlockSite, type Move, type MoveDriver, type MoveNumber } from './block-moves.ts';
+import { BlockMoves, type BlockSite, lentName, type Move, type MoveDriver, type MoveNumber } from './block-moves.ts';
 import type { SettlementId } from './messages.ts';
 import { StagedBlocks } from './staged-blocks.ts';
 
@@ -37,7 +37,7 @@ export class AwayMoves {
       throw new Error('Cannot borrow: the block cache has no rows for what lies outside tables');
     this.#parts = parts;
     this.#outside = outside;
-    this.#staged = new StagedBlocks(outside);
+    this.#staged = new StagedBlocks(outside, driver);
     this.#moves = new BlockMoves(driver);
   }
 
@@ -132,8 +132,9 @@ export class AwayMoves {
   #siteOf(rblock: RBlockId): BlockSite {
     const { instance } = this.#parts;
     const place = this.#parts.rmanager.find(rblock);
-    if (place?.kind === 'remote') return { instance: place.instance, at: place.block };
-    if (place?.kind === 'home' && place.memory === 'host') return { instance, at: place.block };
+    if (place?.kind === 'remote') return { instance: place.instance, at: lentName(place.memory, place.block) };
+    if (place?.kind === 'home' && place.memory === 'host')
+      return { instance, at: this.#outside.host(place.block) ?? place.block };
     const row = place?.kind === 'home' ? this.#outside.home(place.block) : this.#staged.rowOf(rblock);
     if (row === undefined) throw new Error(`Borrower broken: rBlock ${rblock} is nowhere`);
     return { instance, at: row };

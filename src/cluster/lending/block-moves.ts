@@ -3,17 +3,22 @@ import type { Sequence } from '../../policy/batching/sequence.ts';
 import type { BlockId } from '../../policy/blocks/block-pool.ts';
 import type { PageRow } from '../../policy/blocks/outside-rows.ts';
 import type { RBlockId } from '../../policy/lending/rblock-table.ts';
-import type { InstanceId } from '../../policy/lending/terms.ts';
+import type { InstanceId, Memory } from '../../policy/lending/terms.ts';
 import type { SettlementId } from './messages.ts';
 
 /** Numbered by the instance whose blocks they are: one for each pair of instances between which blocks of a move go. */
 export type MoveNumber = number;
 
+/** What a lent block is called by whoever borrows it: blocks of a creditor's two memories may have one number. */
+export function lentName(memory: Memory, block: BlockId): BlockId {
+  return 2 * block + Number(memory === 'host');
+}
+
 export interface BlocksToMove {
   readonly move: MoveNumber;
   readonly from: InstanceId;
   readonly to: InstanceId;
-  /** (blocks): at a creditor the block that it lent, at the instance whose they are a row of its page table; and where each goes, likewise. */
+  /** (blocks): at a creditor the name of the block that it lent, at the instance whose they are a row of its page table; and where each goes, likewise. */
   readonly sources: readonly (BlockId | PageRow)[];
   readonly targets: readonly (BlockId | PageRow)[];
   readonly purpose: 'borrow' | 'settle';
@@ -36,6 +41,8 @@ export interface BlockSite {
 export interface MoveDriver {
   start(part: BlocksToMove): void;
   stop(move: MoveNumber): void;
+  /** (pages) both, at home: before anything else is started. */
+  copyHome(from: Int32Array, to: Int32Array): void;
 }
 
 interface Way {

@@ -8,13 +8,13 @@ import type { BlockId } from '../../policy/blocks/block-pool.ts';
 import type { StepShape } from '../../policy/cost/step-shape.ts';
 import type { LendingPolicy } from '../../policy/lending/borrowing.ts';
 import { LendingMemory } from '../../policy/lending/lending-memory.ts';
-import type { InstanceId } from '../../policy/lending/terms.ts';
+import type { InstanceId, Memory } from '../../policy/lending/terms.ts';
 import type { Fates } from '../fates.ts';
 import type { InstanceEvent } from '../messages.ts';
 import { RManager } from '../rmanager.ts';
 import type { AwayLayout } from './away-layout.ts';
 import { AwayMoves } from './away-moves.ts';
-import type { BlocksToMove, MoveNumber } from './block-moves.ts';
+import { type BlocksToMove, lentName, type MoveNumber } from './block-moves.ts';
 import { DemandTeller } from './demand.ts';
 import type { Envelope, Gathering, LendingEffect, RManagerEvent, SettlementId } from './messages.ts';
 import { Reach } from './reach.ts';
@@ -30,6 +30,8 @@ export interface BorrowingConfig {
   readonly stagingBlocks: number;
   /** Of host memory that holds KV beyond the instance's own: sequences' and others'. None unless given. */
   readonly hostBlocks?: number | undefined;
+  /** Where contents are real: the page at which that host memory begins, block after block. */
+  readonly hostFirstPage?: number | undefined;
   /** Prompts that no instance could hold are handed over too: each has memory to land in before it starts. Not with groups that prefill together. */
   readonly handsOver?: boolean | undefined;
   /** Blocks that all others together may lend, and those of its own host memory. */
@@ -43,6 +45,8 @@ export interface BorrowingConfig {
 export type BorrowerEffect =
   | { readonly kind: 'lending'; readonly envelope: Envelope }
   | ({ readonly kind: 'moveBlocks' } & BlocksToMove)
+  /** (pages) both, at home: contents that came for a place in host memory. */
+  | { readonly kind: 'copyHome'; readonly from: Int32Array; readonly to: Int32Array }
   /** Nobody wants what is under way of this move. */
   | { readonly kind: 'stopMove'; readonly move: MoveNumber }
   /** Another instance may write to these blocks, and have attention computed over them. (blocks, layers) their pages. */
@@ -126,6 +130,7 @@ export class Borrower implements Overflow {
       {
         start: (part) => push({ kind: 'moveBlocks', ...part }),
         stop: (move) => push({ kind: 'stopMove', move }),
+        copyHome: (from, to) => push({ kind: 'copyHome', from, to }),
       },
     );
   }
@@ -340,8 +345,8 @@ export class Borrower implements Overflow {
         this.#lend(effect);
         break;
       case 'reclaimed':
-        if (effect.memory === 'device')
-          this.#push({ kind: 'takeBackBlocks', from: effect.debtor, blocks: effect.blocks });
+        if (this.#hasContents(effect.memory))
+          this.#push({ kind: 'takeBackBlocks', from: effect.debtor, blocks: lentNames(effect) });
         break;
       case 'met':
         this.#fates?.met(effect.fate, effect.message);
@@ -349,13 +354,26 @@ export class Borrower implements Overflow {
     }
   }
 
+  /** Blocks of host memory have none in the simulator. */
+  #hasContents(memory: Memory): boolean {
+    return memory === 'device' || this.#config.hostFirstPage !== undefined;
+  }
+
   #lend({ debtor, memory, blocks }: Extract<LendingEffect, { kind: 'granted' }>): void {
-    if (memory !== 'device') return;
-    const { lending, blockPages } = this.#cache;
+    if (!this.#hasContents(memory)) return;
+    const { blockPages } = this.#cache;
     const pages = new Int32Array(blocks.length * blockPages);
-    for (const [i, block] of blocks.entries())
-      pages.set(lending.pageTable.subarray(block * blockPages, (block + 1) * blockPages), i * blockPages);
-    this.#push({ kind: 'lendBlocks', to: debtor, blocks, pages });
+    for (const [i, block] of blocks.entries()) pages.set(this.#pagesOf(memory, block), i * blockPages);
+    this.#push({ kind: 'lendBlocks', to: debtor, blocks: lentNames({ memory, blocks }), pages });
+  }
+
+  #pagesOf(memory: Memory, block: BlockId): Int32Array {
+    const { lending, blockPages, outside } = this.#cache;
+    if (memory === 'device') return lending.pageTable.subarray(block * blockPages, (block + 1) * blockPages);
+    const row = outside?.host(block);
+    if (outside === undefined || row === undefined)
+      throw new Error(`Borrower broken: host block ${block} has no pages`);
+    return outside.pagesOf(row);
   }
 
   /** Throws unless every rBlock is held once, and every sequence has all of its blocks somewhere. */
@@ -372,6 +390,10 @@ const unansweredMax = 2;
 /** Blocks that the ends of what moves may leave unused, of which whole ranges go. */
 export function slackBlocks(rangeBlocks: number): number {
   return 2 * (rangeBlocks - 1);
+}
+
+function lentNames({ memory, blocks }: { readonly memory: Memory; readonly blocks: readonly BlockId[] }): BlockId[] {
+  return blocks.map((block) => lentName(memory, block));
 }
 
 const nothing = { rows: 0, decodeRows: 0 };

@@ -4,6 +4,7 @@ import type { InstanceId } from '../../policy/lending/terms.ts';
 interface ReachConfig {
   readonly borrowableBlocks: number;
   readonly lendableBlocks?: readonly number[] | undefined;
+  readonly hostBlocks?: number | undefined;
 }
 
 export class Reach {
@@ -34,7 +35,7 @@ export class Reach {
   }
 
   get blocks(): number {
-    if (this.#told !== undefined) return this.#told;
+    if (this.#told !== undefined) return this.#told + (this.#config.hostBlocks ?? 0);
     const { borrowableBlocks, lendableBlocks = [] } = this.#config;
     let blocks = borrowableBlocks;
     for (const instance of this.#gone) blocks -= lendableBlocks[instance] ?? 0;

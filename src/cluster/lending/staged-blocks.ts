@@ -1,17 +1,22 @@
 // Contents on their way home: in the staging buffer until a step may find them in the place that they were given.
+
+import type { BlockId } from '../../policy/blocks/block-pool.ts';
 import type { OutsideRows, PageRow } from '../../policy/blocks/outside-rows.ts';
 import type { RBlockId, RBlockPlace } from '../../policy/lending/rblock-table.ts';
+import type { MoveDriver } from './block-moves.ts';
 
 export class StagedBlocks {
   readonly #outside: OutsideRows;
+  readonly #driver: Pick<MoveDriver, 'copyHome'>;
   readonly #rows = new Map<RBlockId, PageRow>();
   /** They have a place at home, which has not taken their contents in. */
   #placed: RBlockId[] = [];
   /** Rows that nobody wants: a step that is planned may still name them. */
   #dropped: PageRow[] = [];
 
-  constructor(outside: OutsideRows) {
+  constructor(outside: OutsideRows, driver: Pick<MoveDriver, 'copyHome'>) {
     this.#outside = outside;
+    this.#driver = driver;
   }
 
   rowOf(rblock: RBlockId): PageRow | undefined {
@@ -49,11 +54,17 @@ export class StagedBlocks {
       const row = this.#rows.get(rblock);
       const place = find(rblock);
       if (row === undefined || place?.kind !== 'home') continue;
-      if (place.memory === 'host') this.#outside.unstage(row);
+      if (place.memory === 'host') this.#toHost(row, place.block);
       else this.#outside.settle(row, place.block);
       this.#rows.delete(rblock);
     }
     this.#placed = [];
+  }
+
+  #toHost(row: PageRow, block: BlockId): void {
+    const to = this.#outside.host(block);
+    if (to !== undefined) this.#driver.copyHome(this.#outside.pagesOf(row), this.#outside.pagesOf(to));
+    this.#outside.unstage(row);
   }
 
   /** Throws unless the buffer holds these and nothing else. */

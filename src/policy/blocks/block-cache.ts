@@ -10,7 +10,7 @@ import { GroupCache, type Growth } from './group-cache.ts';
 import { type LandedPrompt, LandingPages } from './landing-pages.ts';
 import { blockPages, blocksFor, capacityTokens } from './layer-groups.ts';
 import { LowerTiers, type LowerTiersConfig } from './lower-tiers.ts';
-import { OutsideRows } from './outside-rows.ts';
+import { type HostRows, OutsideRows } from './outside-rows.ts';
 import { PagePool } from './page-pool.ts';
 import { type TierMover, TierMoves } from './tier-moves.ts';
 
@@ -34,6 +34,8 @@ export interface BlockCacheConfig {
   readonly pinShare?: number | undefined;
   /** Blocks besides that a buffer holds, for contents that come home from other instances; undefined: none lie elsewhere. For models of one layer group. */
   readonly stagingBlocks?: number | undefined;
+  /** Host memory for blocks of sequences, where contents are real. */
+  readonly hostRows?: HostRows | undefined;
 }
 
 /**
@@ -68,7 +70,17 @@ export class BlockCache {
   #evicted = 0;
 
   constructor(config: BlockCacheConfig) {
-    const { pages, blockTokens, groups, eviction, landingPages = 0, tiers, pinShare = 0, stagingBlocks } = config;
+    const {
+      pages,
+      blockTokens,
+      groups,
+      eviction,
+      landingPages = 0,
+      tiers,
+      pinShare = 0,
+      stagingBlocks,
+      hostRows,
+    } = config;
     this.blockTokens = blockTokens;
     this.blockPages = blockPages(groups);
     this.pages = new PagePool(pages, landingPages + (stagingBlocks ?? 0) * this.blockPages);
@@ -78,9 +90,10 @@ export class BlockCache {
     for (const { layers } of groups) ends.push(ends[ends.length - 1] + Math.floor(pages / layers));
     const queue = new EvictionQueue(ends[groups.length], eviction);
     this.#queue = queue;
-    const spareRows = stagingBlocks === undefined ? 0 : OutsideRows.rows(ends[groups.length], stagingBlocks);
+    const blocks = ends[groups.length];
+    const spareRows = stagingBlocks === undefined ? 0 : OutsideRows.rows(blocks, stagingBlocks, hostRows?.blocks ?? 0);
     this.groups = groups.map((group, i) => new GroupCache(group, blockTokens, this.pages, queue, ends[i], spareRows));
-    if (stagingBlocks !== undefined) this.outside = this.#outsideRows(stagingBlocks, landingPages);
+    if (stagingBlocks !== undefined) this.outside = this.#outsideRows(stagingBlocks, landingPages, hostRows);
     this.#told = this.groups.find(({ window }) => window === undefined) ?? this.groups[0];
     this.#whole = this.groups.filter(({ window }) => window === undefined);
     this.#windowed = this.groups.filter(({ window }) => window !== undefined);
@@ -92,11 +105,11 @@ export class BlockCache {
     this.#told.journal = this.lower;
   }
 
-  #outsideRows(stagingBlocks: number, firstPage: number): OutsideRows {
+  #outsideRows(stagingBlocks: number, firstPage: number, host: HostRows | undefined): OutsideRows {
     const [group, other] = this.groups;
     if (other !== undefined || group.window !== undefined)
       throw new Error('Cannot lend blocks: only models of one layer group without a window do');
-    return new OutsideRows(group.pool, this.lending, stagingBlocks, firstPage);
+    return new OutsideRows(group.pool, this.lending, stagingBlocks, firstPage, host);
   }
 
   /** Blocks still missing at the end of the table before `tokens` tokens have room. */

@@ -5,6 +5,12 @@ import type { BlockId, BlockPool } from './block-pool.ts';
 /** A row of the cache's page table, as a step lists it. */
 export type PageRow = number;
 
+/** Host memory whose blocks steps may read: their pages follow one another. */
+export interface HostRows {
+  readonly blocks: number;
+  readonly firstPage: number;
+}
+
 /** For models of one layer group. The staging buffer has pages of its own, which are exchanged for those of the blocks that take its contents in. */
 export class OutsideRows {
   readonly #pool: BlockPool;
@@ -12,21 +18,42 @@ export class OutsideRows {
   readonly #staged: Uint8Array;
   readonly #firstStaged: PageRow;
   readonly #freeStaged: PageRow[];
+  readonly #hostBlocks: number;
 
   /** Rows of the page table behind those of the cache. */
-  static rows(blocks: number, stagingBlocks: number): number {
-    return blocks + stagingBlocks;
+  static rows(blocks: number, stagingBlocks: number, hostBlocks: number): number {
+    return blocks + stagingBlocks + hostBlocks;
   }
 
-  /** @param firstPage of the staging buffer, whose pages follow one another */
-  constructor(pool: BlockPool, lending: LendingMemory, stagingBlocks: number, firstPage: number) {
+  /** @param firstPage of the staging buffer, whose pages follow one another @param host undefined: steps find nothing there */
+  constructor(
+    pool: BlockPool,
+    lending: LendingMemory,
+    stagingBlocks: number,
+    firstPage: number,
+    host: HostRows = { blocks: 0, firstPage: 0 },
+  ) {
     this.#pool = pool;
     this.#lending = lending;
     this.#firstStaged = 2 * pool.total;
     this.#staged = new Uint8Array(stagingBlocks);
     this.#freeStaged = Array.from({ length: stagingBlocks }, (_, i) => this.#firstStaged + stagingBlocks - 1 - i);
     const at = this.#firstStaged * pool.layers;
-    for (let i = 0; i < stagingBlocks * pool.layers; i++) pool.pageTable[at + i] = firstPage + i;
+    const staged = stagingBlocks * pool.layers;
+    for (let i = 0; i < staged; i++) pool.pageTable[at + i] = firstPage + i;
+    this.#hostBlocks = host.blocks;
+    for (let i = 0; i < host.blocks * pool.layers; i++) pool.pageTable[at + staged + i] = host.firstPage + i;
+  }
+
+  /** Of a block of host memory; undefined where steps find nothing there. */
+  host(block: BlockId): PageRow | undefined {
+    return block < this.#hostBlocks ? this.#firstStaged + this.#staged.length + block : undefined;
+  }
+
+  /** (layers) */
+  pagesOf(row: PageRow): Int32Array {
+    const { layers, pageTable } = this.#pool;
+    return pageTable.slice(row * layers, (row + 1) * layers);
   }
 
   /** Of a block that was handed out at home; valid while it is. */
