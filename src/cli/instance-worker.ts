@@ -74,9 +74,7 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
     hashKey,
     handOff: { layerWise: settings.sendsAtEnd !== true, landingTokens: 0, landingPages, rechecks: settings.rechecks },
     journalLife: data.life,
-    contents: { onSsd: undefined },
-    ...tiers?.machine,
-    ...borrowing?.machine,
+    ...{ contents: { onSsd: undefined }, ...tiers?.machine, ...borrowing?.machine },
     pinShare: settings.pinShare,
   });
   const reaches = backend.isa !== 'reference' || data.lands;

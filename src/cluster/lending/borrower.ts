@@ -8,14 +8,15 @@ import type { BlockId } from '../../policy/blocks/block-pool.ts';
 import type { StepShape } from '../../policy/cost/step-shape.ts';
 import type { LendingPolicy } from '../../policy/lending/borrowing.ts';
 import { LendingMemory } from '../../policy/lending/lending-memory.ts';
-import type { InstanceId, Memory } from '../../policy/lending/terms.ts';
+import type { InstanceId } from '../../policy/lending/terms.ts';
 import type { Fates } from '../fates.ts';
 import type { InstanceEvent } from '../messages.ts';
 import { RManager } from '../rmanager.ts';
 import type { AwayLayout } from './away-layout.ts';
 import { AwayMoves } from './away-moves.ts';
-import { type BlocksToMove, lentName, type MoveNumber } from './block-moves.ts';
+import type { BlocksToMove, MoveNumber } from './block-moves.ts';
 import { DemandTeller } from './demand.ts';
+import { LentPages } from './lent-pages.ts';
 import type { Envelope, Gathering, LendingEffect, RManagerEvent, SettlementId } from './messages.ts';
 import { Reach } from './reach.ts';
 import { type RemoteWork, remoteWork } from './remote-work.ts';
@@ -97,6 +98,7 @@ export class Borrower implements Overflow {
   readonly #host: LendingMemory;
   readonly #push: (effect: BorrowerEffect) => void;
   readonly #moves: AwayMoves;
+  readonly #lent: LentPages;
   readonly #demand = new DemandTeller();
   /** Nothing runs, and a prompt waits. */
   #starves = false;
@@ -117,6 +119,7 @@ export class Borrower implements Overflow {
     this.#reach = new Reach(config);
     this.#cache = cache;
     this.#push = push;
+    this.#lent = new LentPages(cache, config.hostFirstPage !== undefined, push);
     const memories = { device: cache.lending, host: LendingMemory.alone(config.hostBlocks ?? 0, cache.blockPages) };
     this.#host = memories.host;
     // gManager and creditors count lives from 1.
@@ -342,38 +345,15 @@ export class Borrower implements Overflow {
         this.#moves.placed(effect.rblock);
         break;
       case 'granted':
-        this.#lend(effect);
+        this.#lent.granted(effect);
         break;
       case 'reclaimed':
-        if (this.#hasContents(effect.memory))
-          this.#push({ kind: 'takeBackBlocks', from: effect.debtor, blocks: lentNames(effect) });
+        this.#lent.reclaimed(effect);
         break;
       case 'met':
         this.#fates?.met(effect.fate, effect.message);
         break;
     }
-  }
-
-  /** Blocks of host memory have none in the simulator. */
-  #hasContents(memory: Memory): boolean {
-    return memory === 'device' || this.#config.hostFirstPage !== undefined;
-  }
-
-  #lend({ debtor, memory, blocks }: Extract<LendingEffect, { kind: 'granted' }>): void {
-    if (!this.#hasContents(memory)) return;
-    const { blockPages } = this.#cache;
-    const pages = new Int32Array(blocks.length * blockPages);
-    for (const [i, block] of blocks.entries()) pages.set(this.#pagesOf(memory, block), i * blockPages);
-    this.#push({ kind: 'lendBlocks', to: debtor, blocks: lentNames({ memory, blocks }), pages });
-  }
-
-  #pagesOf(memory: Memory, block: BlockId): Int32Array {
-    const { lending, blockPages, outside } = this.#cache;
-    if (memory === 'device') return lending.pageTable.subarray(block * blockPages, (block + 1) * blockPages);
-    const row = outside?.host(block);
-    if (outside === undefined || row === undefined)
-      throw new Error(`Borrower broken: host block ${block} has no pages`);
-    return outside.pagesOf(row);
   }
 
   /** Throws unless every rBlock is held once, and every sequence has all of its blocks somewhere. */
@@ -390,10 +370,6 @@ const unansweredMax = 2;
 /** Blocks that the ends of what moves may leave unused, of which whole ranges go. */
 export function slackBlocks(rangeBlocks: number): number {
   return 2 * (rangeBlocks - 1);
-}
-
-function lentNames({ memory, blocks }: { readonly memory: Memory; readonly blocks: readonly BlockId[] }): BlockId[] {
-  return blocks.map((block) => lentName(memory, block));
 }
 
 const nothing = { rows: 0, decodeRows: 0 };

@@ -7,7 +7,7 @@ import type { BlockListener } from './block-journal.ts';
 import type { BlockTable } from './block-table.ts';
 import { type EvictionKind, EvictionQueue } from './eviction.ts';
 import { GroupCache, type Growth } from './group-cache.ts';
-import { type LandedPrompt, LandingPages } from './landing-pages.ts';
+import { type LandedPrompt, LandingPages, takeLanded } from './landing-pages.ts';
 import { blockPages, blocksFor, capacityTokens } from './layer-groups.ts';
 import { LowerTiers, type LowerTiersConfig } from './lower-tiers.ts';
 import { type HostRows, OutsideRows } from './outside-rows.ts';
@@ -88,11 +88,11 @@ export class BlockCache {
     this.capacityTokens = capacityTokens(groups, pages - Math.floor(pages * pinShare), blockTokens);
     const ends = [0];
     for (const { layers } of groups) ends.push(ends[ends.length - 1] + Math.floor(pages / layers));
-    const queue = new EvictionQueue(ends[groups.length], eviction);
-    this.#queue = queue;
-    const blocks = ends[groups.length];
-    const spareRows = stagingBlocks === undefined ? 0 : OutsideRows.rows(blocks, stagingBlocks, hostRows?.blocks ?? 0);
-    this.groups = groups.map((group, i) => new GroupCache(group, blockTokens, this.pages, queue, ends[i], spareRows));
+    this.#queue = new EvictionQueue(ends[groups.length], eviction);
+    const spareRows = stagingBlocks === undefined ? 0 : OutsideRows.rows(ends[groups.length], stagingBlocks, hostRows);
+    this.groups = groups.map(
+      (group, i) => new GroupCache(group, blockTokens, this.pages, this.#queue, ends[i], spareRows),
+    );
     if (stagingBlocks !== undefined) this.outside = this.#outsideRows(stagingBlocks, landingPages, hostRows);
     this.#told = this.groups.find(({ window }) => window === undefined) ?? this.groups[0];
     this.#whole = this.groups.filter(({ window }) => window === undefined);
@@ -107,9 +107,9 @@ export class BlockCache {
 
   #outsideRows(stagingBlocks: number, firstPage: number, host: HostRows | undefined): OutsideRows {
     const [group, other] = this.groups;
-    if (other !== undefined || group.window !== undefined)
-      throw new Error('Cannot lend blocks: only models of one layer group without a window do');
-    return new OutsideRows(group.pool, this.lending, stagingBlocks, firstPage, host);
+    if (other === undefined && group.window === undefined)
+      return new OutsideRows(group.pool, this.lending, stagingBlocks, firstPage, host);
+    throw new Error('Cannot lend blocks: only models of one layer group without a window do');
   }
 
   /** Blocks still missing at the end of the table before `tokens` tokens have room. */
@@ -292,18 +292,7 @@ export class BlockCache {
 
   /** The table's blocks from `index` on, which nothing is in, take in the pages that have landed for them. */
   takeLanded(table: BlockTable, index: number, landed: LandedPrompt): void {
-    for (let g = 0; g < this.groups.length; g++)
-      for (let i = Math.max(index, landed.layout.first(g)); i < table.length; i++) this.#exchange(table, g, i, landed);
-  }
-
-  #exchange(table: BlockTable, g: number, index: number, { layout, pages }: LandedPrompt): void {
-    const { pool } = this.groups[g];
-    const { first, blocks } = table.groups[g];
-    const block = blocks.at(index - first);
-    for (let layer = 0; layer < pool.layers; layer++) {
-      const place = layout.place(g, index, layer);
-      pages[place] = pool.exchange(block, layer, pages[place]);
-    }
+    takeLanded(this.groups, table, index, landed);
   }
 
   /** Evicts until so many pages are free; false, and nothing evicted, when too much is in use. */

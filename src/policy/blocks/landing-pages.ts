@@ -1,5 +1,7 @@
 // Pages of the pool that are set aside for prompts computed elsewhere, and where in them each page of a prompt lands.
 import type { LayerGroup } from '../../util/step.ts';
+import type { BlockPool } from './block-pool.ts';
+import type { BlockTable } from './block-table.ts';
 import { blocksFor, firstBlockSeen } from './layer-groups.ts';
 
 /**
@@ -41,6 +43,24 @@ export interface LandedPrompt {
   readonly layout: LandingLayout;
   /** (places): a page for each. */
   readonly pages: Int32Array;
+}
+
+/** The table's blocks from `index` on, which nothing is in, take in what has landed for them, and leave their pages there. */
+export function takeLanded(
+  groups: readonly { readonly pool: BlockPool }[],
+  table: BlockTable,
+  index: number,
+  { layout, pages }: LandedPrompt,
+): void {
+  for (const [g, { pool }] of groups.entries()) {
+    const { first, blocks } = table.groups[g];
+    for (let i = Math.max(index, layout.first(g)); i < table.length; i++) {
+      for (let layer = 0; layer < pool.layers; layer++) {
+        const place = layout.place(g, i, layer);
+        pages[place] = pool.exchange(blocks.at(i - first), layer, pages[place]);
+      }
+    }
+  }
 }
 
 /** Pages 0..total-1 at first; each that blocks take in is exchanged for one of theirs. */

@@ -21,8 +21,8 @@ export class OutsideRows {
   readonly #hostBlocks: number;
 
   /** Rows of the page table behind those of the cache. */
-  static rows(blocks: number, stagingBlocks: number, hostBlocks: number): number {
-    return blocks + stagingBlocks + hostBlocks;
+  static rows(blocks: number, stagingBlocks: number, host: HostRows | undefined): number {
+    return blocks + stagingBlocks + (host?.blocks ?? 0);
   }
 
   /** @param firstPage of the staging buffer, whose pages follow one another @param host undefined: steps find nothing there */
