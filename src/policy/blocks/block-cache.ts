@@ -340,10 +340,7 @@ export class BlockCache {
     }
   }
 
-  /**
-   * Nobody is to share the table's blocks from some point on: they may move. Returns the first that is its own, of those before `end`. Only for
-   * models of one group without a window, and while the table holds all blocks from the first on.
-   */
+  /** Nobody is to share the table's blocks from some point on: they may move. Returns the first that is its own, of those before `end`. While the table holds all blocks from the first on. */
   disown(table: BlockTable, end: number): number {
     return this.groups[0].disown(table.groups[0], end);
   }
