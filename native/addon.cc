@@ -76,7 +76,7 @@ Napi::Object initialise(Napi::Env env, Napi::Object exports) {
   bind_pools(env, exports);
   bind_transfers(env, exports);
   bind_guests(env, exports);
-  bind_tcp(env, exports);
+  bind_far(env, exports);
   bind_stores(env, exports);
   bind_programs(env, exports);
   bind_benches(env, exports);

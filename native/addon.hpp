@@ -7,8 +7,8 @@
 #include "messenger.hpp"
 #include "page_loader.hpp"
 #include "program.hpp"
-#include "tcp_messenger.hpp"
-#include "tcp_receiver.hpp"
+#include "far_messenger.hpp"
+#include "page_receiver.hpp"
 
 namespace kvasir {
 
@@ -35,12 +35,12 @@ struct Registries {
   Registry<BlockStore> block_stores{"block store"};
   Registry<Room> rooms{"guest room"};
   Registry<GuestDoor> guest_doors{"guest door"};
-  Registry<TcpReceiver> tcp_receivers{"tcp receiver"};
-  Registry<TcpMessenger> tcp_messengers{"tcp messenger"};
+  Registry<PageReceiver> page_receivers{"page receiver"};
+  Registry<FarMessenger> far_messengers{"far messenger"};
 
   void forget_thread() {
-    tcp_messengers.forget_thread();
-    tcp_receivers.forget_thread();
+    far_messengers.forget_thread();
+    page_receivers.forget_thread();
     messengers.forget_thread();
     block_stores.forget_thread();
     guest_doors.forget_thread();
@@ -70,7 +70,7 @@ Napi::Object counts_object(Napi::Env env, const MessengerCounts& counts);
 void bind_pools(Napi::Env env, Napi::Object exports);
 void bind_transfers(Napi::Env env, Napi::Object exports);
 void bind_guests(Napi::Env env, Napi::Object exports);
-void bind_tcp(Napi::Env env, Napi::Object exports);
+void bind_far(Napi::Env env, Napi::Object exports);
 void bind_stores(Napi::Env env, Napi::Object exports);
 void bind_weights(Napi::Env env, Napi::Object exports);
 void bind_programs(Napi::Env env, Napi::Object exports);

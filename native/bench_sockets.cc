@@ -9,11 +9,12 @@
 #include <stdexcept>
 #include <thread>
 
+#include "bench_cores.hpp"
 #include "tcp_socket.hpp"
 
 namespace kvasir {
 
-double bench_sockets(const uint8_t* from, uint8_t* to, size_t bytes, size_t chunk_bytes) {
+double bench_sockets(const uint8_t* from, uint8_t* to, size_t bytes, size_t chunk_bytes, const std::vector<int>& reader_cores) {
   const SocketPair pair = loopback_pair();
   for (const Socket* socket : {&pair.sender, &pair.receiver}) {
     fcntl(socket->descriptor(), F_SETFL, fcntl(socket->descriptor(), F_GETFL) & ~O_NONBLOCK);
@@ -21,6 +22,7 @@ double bench_sockets(const uint8_t* from, uint8_t* to, size_t bytes, size_t chun
   size_t received = 0;
   const auto begin = std::chrono::steady_clock::now();
   std::thread reader([&] {
+    stay_on(reader_cores);
     while (received < bytes) {
       const int64_t got = pair.receiver.receive_some(to + received, std::min(chunk_bytes, bytes - received));
       if (got <= 0) break;

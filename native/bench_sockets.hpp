@@ -2,10 +2,11 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace kvasir {
 
-/** Seconds from the first byte sent until the last is there, over the loopback interface, at most `chunk_bytes` a call. */
-double bench_sockets(const uint8_t* from, uint8_t* to, size_t bytes, size_t chunk_bytes);
+/** Seconds from the first byte sent until the last is there, over the loopback interface, at most `chunk_bytes` a call. Who reads stays on those cores, if any. */
+double bench_sockets(const uint8_t* from, uint8_t* to, size_t bytes, size_t chunk_bytes, const std::vector<int>& reader_cores);
 
 }  // namespace kvasir

@@ -1,7 +1,7 @@
 // Queries and partials over a connection, version 1, little-endian: after the greeting of messengers, queries go one way and answers the other.
 #pragma once
 #include "guest_query.hpp"
-#include "tcp_frames.hpp"
+#include "page_frames.hpp"
 
 namespace kvasir {
 

@@ -26,6 +26,12 @@ class Line {
   /** Into several places, one behind the other. */
   virtual int64_t receive_parts(const iovec* parts, int count) const = 0;
   virtual int64_t send_some(const void* from, size_t bytes) const = 0;
+  /** What is there, where it lies until it is taken; null where the line keeps nothing in this process's memory. The other side may write to it still. */
+  virtual const uint8_t* arrived(size_t& bytes) const {
+    bytes = 0;
+    return nullptr;
+  }
+  virtual void take(size_t) const {}
 
   /** At once? Also where the other side has ended. */
   virtual bool is_readable() const = 0;

@@ -7,7 +7,7 @@
 #include <string>
 #include <thread>
 
-#include "tcp_frames.hpp"
+#include "page_frames.hpp"
 
 namespace kvasir {
 

@@ -145,6 +145,14 @@ int64_t SharedLine::receive_some(void* to, size_t bytes) const {
   return receive_parts(&all, 1);
 }
 
+const uint8_t* SharedLine::arrived(size_t& bytes) const {
+  const size_t there = in_.available();
+  bytes = there == RingEnd::kLie ? 0 : there;
+  return in_.next();
+}
+
+void SharedLine::take(size_t bytes) const { in_.pass(bytes); }
+
 int64_t SharedLine::send_some(const void* from, size_t bytes) const {
   const size_t room = out_.available();
   if (room == RingEnd::kLie || is_over()) return kBroken;

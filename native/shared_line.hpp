@@ -22,6 +22,8 @@ class SharedLine final : public Line {
   int64_t receive_some(void* to, size_t bytes) const override;
   int64_t receive_parts(const iovec* parts, int count) const override;
   int64_t send_some(const void* from, size_t bytes) const override;
+  const uint8_t* arrived(size_t& bytes) const override;
+  void take(size_t bytes) const override;
   bool is_readable() const override;
   bool await_readable(Deadline deadline, const std::atomic<bool>& ended) const override;
   void await_bytes(size_t count) const override;

@@ -1,8 +1,8 @@
-// How fast the tcp messenger brings pages to another pool, against a bare socket loop over the same memory in the same run.
+// How fast pages come to another pool over tcp and over shared memory, against a bare socket loop over the same memory in the same run.
 import type { Backend } from '../kernel/backend.ts';
-import { loadNative, type NativeModule } from '../kernel/native-module.ts';
-import { NativeTcpMessenger } from '../kernel/native-tcp-messenger.ts';
-import { median, round } from './statistics.ts';
+import { NativeFarMessenger } from '../kernel/native-far-messenger.ts';
+import { loadNative, type NativeModule, type Transport } from '../kernel/native-module.ts';
+import { median, percentile, round } from './statistics.ts';
 
 export interface MessengerBench {
   /** KiB of a page, and of a frame: multiples of 8. */
@@ -10,35 +10,54 @@ export interface MessengerBench {
   readonly frames: readonly number[];
   /** MiB that are brought each time. */
   readonly mebibytes: number;
+  /** Rounds: in each one the three ways take turns. */
   readonly repeats: number;
+  /** Cores of senders and receivers: 2 keeps them apart, 1 has them share one, 0 leaves them to the scheduler. */
+  readonly cores: number;
   readonly onProgress: (line: string) => void;
 }
 
 export interface MessengerRow {
   readonly pageKiB: number;
   readonly frameKiB: number;
-  /** Medians of runs that take turns. */
-  readonly messengerGBs: number;
+  /** Medians of rounds. */
+  readonly tcpGBs: number;
+  readonly sharedGBs: number;
   readonly socketsGBs: number;
-  /** Messenger over sockets: median of all turns, and the fastest of each, which others on the machine disturbed least. */
-  readonly ratio: number;
-  readonly bestRatio: number;
+  /** Over sockets of the same round: medians, and of tcp the tenths of rounds that are below and above. */
+  readonly tcpRatio: number;
+  readonly tcpRatioLow: number;
+  readonly tcpRatioHigh: number;
+  readonly sharedRatio: number;
+  /** From sending one page until this thread hears that it is there: medians. */
+  readonly tcpPageUs: number;
+  readonly sharedPageUs: number;
 }
 
 /** A bf16 page of one KV head of this many dimensions has 8 KiB. */
 const headDim = 64;
 const headKiB = 8;
 
-/** @throws Error where the kernels are not compiled */
+/** @throws Error where the kernels are not compiled, or the system has not so many cores */
 export async function benchMessenger(backend: Backend, options: MessengerBench): Promise<readonly MessengerRow[]> {
   const native = loadNative();
   if (native === undefined || backend.isa === 'reference')
     throw new Error('Cannot measure the messenger: the native kernels are not compiled');
+  const all = Int32Array.from(native.allowedCores());
+  if (all.length < options.cores)
+    throw new Error(`Cannot measure the messenger: --cores ${options.cores}, and the system gives ${all.length}`);
+  const [of, to] =
+    options.cores === 0 ? [all, all] : [all.subarray(0, 1), all.subarray(options.cores - 1, options.cores)];
   const rows: MessengerRow[] = [];
   for (const pageKiB of options.pages) {
-    const pages = Math.max(1, Math.floor((options.mebibytes * 1024) / pageKiB));
+    const count = Math.max(1, Math.floor((options.mebibytes * 1024) / pageKiB));
     for (const frameKiB of options.frames) {
-      rows.push(await measure(backend, native, { pageKiB, frameKiB, count: pages, repeats: options.repeats }));
+      const run = { pageKiB, frameKiB, count, repeats: options.repeats, senders: of, receivers: to };
+      try {
+        rows.push(await measure(backend, native, run));
+      } finally {
+        native.stayOn(all);
+      }
       options.onProgress(`pages of ${pageKiB} KiB, frames of ${frameKiB} KiB`);
     }
   }
@@ -50,53 +69,93 @@ interface Measure extends Pick<MessengerBench, 'repeats'> {
   readonly frameKiB: number;
   /** Pages that are brought. */
   readonly count: number;
+  /** Cores. */
+  readonly senders: Int32Array;
+  readonly receivers: Int32Array;
 }
 
 async function measure(backend: Backend, native: NativeModule, run: Measure): Promise<MessengerRow> {
-  const { pageKiB, frameKiB, count, repeats } = run;
+  const { pageKiB, frameKiB, count, repeats, senders, receivers } = run;
   const frameBytes = frameKiB * 1024;
   const spec = { type: 'bf16', kvHeads: pageKiB / headKiB, headDim, pages: count } as const;
   const [from, to] = [backend.createKvPool(spec), backend.createKvPool(spec)];
-  const tcp = { host: '127.0.0.1', token: 'bench', transport: 'tcp', frameBytes } as const;
-  let woken = (): void => {};
   // What wakes this thread does not keep it alive.
   const alive = setInterval(() => {}, 60_000);
-  const sender = new NativeTcpMessenger(from, tcp, () => {});
-  const receiver = new NativeTcpMessenger(to, tcp, () => woken());
+  const open = (transport: Transport) => new Way(native, { from, to, transport, frameBytes, senders, receivers });
+  const [tcp, shared] = [open('tcp'), open('shared')];
   try {
-    const bring = async (): Promise<number> => {
-      const landing = receiver.open(Int32Array.from({ length: count }, (_, i) => i));
-      const landed = new Promise<void>((resolve) => {
-        woken = resolve;
-      });
-      const parcels = Int32Array.from({ length: 3 * count }, (_, i) => (i % 3 === 0 ? 0 : Math.floor(i / 3)));
-      const start = performance.now();
-      sender.send(landing, 0, parcels, true);
-      await landed;
-      const seconds = (performance.now() - start) / 1000;
-      receiver.close(landing);
-      receiver.landed();
-      return seconds;
-    };
-    // Untimed: memory is touched and the connection made.
-    await bring();
-    native.benchSockets(from, to, frameBytes, count);
     const gigabytes = (count * pageKiB * 1024) / 1e9;
-    const messenger: number[] = [];
-    const sockets: number[] = [];
+    const sockets = () => native.benchSockets(from, to, frameBytes, count, receivers);
+    // Untimed: memory is touched and connections are made.
+    for (const way of [tcp, shared]) await way.bring(count);
+    sockets();
+    const rates: { tcp: number; shared: number; sockets: number }[] = [];
+    const pageUs: { tcp: number; shared: number }[] = [];
     for (let i = 0; i < repeats; i++) {
-      messenger.push(gigabytes / (await bring()));
-      sockets.push(gigabytes / native.benchSockets(from, to, frameBytes, count));
+      rates.push({
+        tcp: gigabytes / (await tcp.bring(count)),
+        sockets: gigabytes / sockets(),
+        shared: gigabytes / (await shared.bring(count)),
+      });
+      pageUs.push({ tcp: (await tcp.bring(1)) * 1e6, shared: (await shared.bring(1)) * 1e6 });
     }
+    const tcpRatios = rates.map((rate) => rate.tcp / rate.sockets);
+    const middle = (values: readonly number[]) => round(median(values) ?? 0);
     return {
-      ...{ pageKiB, frameKiB, messengerGBs: round(median(messenger) ?? 0), socketsGBs: round(median(sockets) ?? 0) },
-      ratio: round(median(messenger.map((rate, i) => rate / (sockets[i] ?? rate))) ?? 0),
-      bestRatio: round(Math.max(...messenger) / Math.max(...sockets)),
+      ...{ pageKiB, frameKiB, tcpGBs: middle(rates.map((rate) => rate.tcp)) },
+      ...{ sharedGBs: middle(rates.map((rate) => rate.shared)), socketsGBs: middle(rates.map((rate) => rate.sockets)) },
+      ...{ tcpRatio: middle(tcpRatios), tcpRatioLow: round(percentile(tcpRatios, 10) ?? 0) },
+      tcpRatioHigh: round(percentile(tcpRatios, 90) ?? 0),
+      sharedRatio: middle(rates.map((rate) => rate.shared / rate.sockets)),
+      ...{ tcpPageUs: middle(pageUs.map((us) => us.tcp)), sharedPageUs: middle(pageUs.map((us) => us.shared)) },
     };
   } finally {
     clearInterval(alive);
-    sender.free();
-    receiver.free();
+    for (const way of [tcp, shared]) way.free();
     for (const pool of [from, to]) backend.freeKvPool(pool);
+  }
+}
+
+interface WayOptions extends Pick<Measure, 'senders' | 'receivers'> {
+  readonly from: number;
+  readonly to: number;
+  readonly transport: Transport;
+  readonly frameBytes: number;
+}
+
+/** From one pool to the other. Threads stay where the one was that started them. */
+class Way {
+  readonly #sender: NativeFarMessenger;
+  readonly #receiver: NativeFarMessenger;
+  #woken = (): void => {};
+
+  constructor(native: NativeModule, { from, to, transport, frameBytes, senders, receivers }: WayOptions) {
+    const options = { host: '127.0.0.1', token: 'bench', transport, frameBytes };
+    native.stayOn(receivers);
+    this.#receiver = new NativeFarMessenger(to, options, () => this.#woken());
+    // It is this thread that starts the sender's when it first sends, and that writes to the bare socket.
+    native.stayOn(senders);
+    this.#sender = new NativeFarMessenger(from, options, () => {});
+  }
+
+  /** Seconds until so many pages are there. */
+  async bring(count: number): Promise<number> {
+    const landing = this.#receiver.open(Int32Array.from({ length: count }, (_, i) => i));
+    const landed = new Promise<void>((resolve) => {
+      this.#woken = resolve;
+    });
+    const parcels = Int32Array.from({ length: 3 * count }, (_, i) => (i % 3 === 0 ? 0 : Math.floor(i / 3)));
+    const start = performance.now();
+    this.#sender.send(landing, 0, parcels, true);
+    await landed;
+    const seconds = (performance.now() - start) / 1000;
+    this.#receiver.close(landing);
+    this.#receiver.landed();
+    return seconds;
+  }
+
+  free(): void {
+    this.#sender.free();
+    this.#receiver.free();
   }
 }

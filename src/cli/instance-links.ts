@@ -3,8 +3,8 @@ import type { MessagePort } from 'node:worker_threads';
 import type { KvShape } from '../engine/load-model.ts';
 import type { LayerRef } from '../graph/program.ts';
 import type { KvPoolHandle } from '../kernel/backend.ts';
+import { NativeFarMessenger } from '../kernel/native-far-messenger.ts';
 import { NativeMessenger } from '../kernel/native-messenger.ts';
-import { NativeTcpMessenger } from '../kernel/native-tcp-messenger.ts';
 import { LiveHandOffs, type PeerWays } from '../live/live-hand-offs.ts';
 import type { Messenger, PagesPlace } from '../live/messenger.ts';
 import type { FromInstance, InstanceThreadData } from '../live/protocol.ts';
@@ -55,7 +55,7 @@ function waysTo(peers: InstanceThreadData<unknown>['peers'], own: MessagePort): 
 }
 
 export function createMessenger(pages: PagesPlace | undefined, pool: KvPoolHandle, wake: () => void): Messenger {
-  return pages === undefined ? new NativeMessenger(pool, wake) : new NativeTcpMessenger(pool, pages, wake);
+  return pages === undefined ? new NativeMessenger(pool, wake) : new NativeFarMessenger(pool, pages, wake);
 }
 
 /** Lines for the log of whoever started the thread. */

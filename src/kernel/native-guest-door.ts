@@ -1,4 +1,4 @@
-// Guest rooms over tcp: a door where debtors of other processes reach a room, and rooms behind the doors of others.
+// Guest rooms of other processes, over shared memory or tcp: a door where debtors of other processes reach a room, and rooms behind the doors of others.
 import { createHash } from 'node:crypto';
 import type { KvPoolHandle } from './backend.ts';
 import type { GuestRoomHandle } from './guests.ts';

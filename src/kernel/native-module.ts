@@ -84,17 +84,21 @@ export interface NativeModule {
   admitLanding(receiver: number, landing: number): string;
   receiverCounts(receiver: number): ReceiverCounts;
   freeReceiver(receiver: number): void;
-  createTcpMessenger(pool: number, way: number, key: Uint8Array, frameBytes: number, giveUpMs: number): number;
+  createFarMessenger(pool: number, way: number, key: Uint8Array, frameBytes: number, giveUpMs: number): number;
   /** To a landing: host, port, number, key, places. Then as `sendPages`. */
-  sendPagesOverTcp(messenger: number, ...landing: readonly (string | number | Int32Array)[]): void;
-  stopSendingOverTcp(messenger: number, ...landing: readonly (string | number)[]): void;
-  leftOverTcp(messenger: number, ...landing: readonly (string | number)[]): number;
-  /** Addresses of landings that have been given up since the last call, as `NativeTcpMessenger` writes them. */
+  sendPagesFar(messenger: number, ...landing: readonly (string | number | Int32Array)[]): void;
+  stopSendingFar(messenger: number, ...landing: readonly (string | number)[]): void;
+  leftFar(messenger: number, ...landing: readonly (string | number)[]): number;
+  /** Addresses of landings that have been given up since the last call, as `NativeFarMessenger` writes them. */
   takeGivenUp(messenger: number): readonly string[];
-  tcpMessengerCounts(messenger: number): TcpMessengerCounts;
-  freeTcpMessenger(messenger: number): void;
+  farMessengerCounts(messenger: number): FarMessengerCounts;
+  freeFarMessenger(messenger: number): void;
   /** Seconds that a bare socket loop takes to bring the first `pages` from one pool to another of the same shape. */
-  benchSockets(from: number, to: number, chunkBytes: number, pages: number): number;
+  benchSockets(from: number, to: number, chunkBytes: number, pages: number, readerCores: Int32Array): number;
+  /** Cores that this thread may run on; none where the system does not say. */
+  allowedCores(): readonly number[];
+  /** This thread, and those that it starts, stay on these. */
+  stayOn(cores: Int32Array): void;
   createGuestRoom(team: number, pool: number): number;
   freeGuestRoom(room: number): void;
   /** `host` and `port` to listen at; 32 bytes of key. */
@@ -158,7 +162,7 @@ export interface StoreCounts {
   readonly error: string;
 }
 
-export interface TcpMessengerCounts extends MessengerCounts {
+export interface FarMessengerCounts extends MessengerCounts {
   /** Connections that ended before everything had arrived: what was missing was sent again. */
   readonly broken: number;
   /** Times that a receiver could not be reached for so long that nothing is sent any more. */

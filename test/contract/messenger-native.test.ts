@@ -5,8 +5,8 @@ import { describe, expect, it } from 'vitest';
 import { Engine } from '../../src/engine/engine.ts';
 import { loadModel } from '../../src/engine/load-model.ts';
 import { createNativeBackend, loadNative } from '../../src/kernel/native.ts';
+import { NativeFarMessenger } from '../../src/kernel/native-far-messenger.ts';
 import { NativeMessenger } from '../../src/kernel/native-messenger.ts';
-import { NativeTcpMessenger } from '../../src/kernel/native-tcp-messenger.ts';
 import type { Messenger } from '../../src/live/messenger.ts';
 import { type MessengerEnd, messengerContract } from './messenger.ts';
 
@@ -35,14 +35,14 @@ else {
   messengerContract('the native messenger', () => open(({ pool }, wake) => new NativeMessenger(pool, wake)));
   const tcp = { host: '127.0.0.1', token: 'a secret', transport: 'tcp' } as const;
   messengerContract('the native messenger over tcp', () =>
-    open(({ pool }, wake) => new NativeTcpMessenger(pool, tcp, wake)),
+    open(({ pool }, wake) => new NativeFarMessenger(pool, tcp, wake)),
   );
   messengerContract('the native messenger over shared memory', () =>
-    open(({ pool }, wake) => new NativeTcpMessenger(pool, { ...tcp, transport: 'shared' }, wake)),
+    open(({ pool }, wake) => new NativeFarMessenger(pool, { ...tcp, transport: 'shared' }, wake)),
   );
 
   it('tells which landings it has given up, and sends them nothing more until they are stopped', async () => {
-    const [sender, receiver] = open(({ pool }, wake) => new NativeTcpMessenger(pool, { ...tcp, giveUpMs: 100 }, wake));
+    const [sender, receiver] = open(({ pool }, wake) => new NativeFarMessenger(pool, { ...tcp, giveUpMs: 100 }, wake));
     const landing = receiver.messenger.open(Int32Array.of(0, 1));
     const gone = landing.replace(/:\d+/, `:${await closedPort()}`);
     const page = Int32Array.of(0, 0, 0);

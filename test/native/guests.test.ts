@@ -8,7 +8,7 @@ import { findCompiler } from '../../scripts/build-native.mjs';
 import { root } from '../../scripts/root.mjs';
 
 const sources = [
-  ...['guest_room', 'guest_door', 'guest_frames', 'far_room', 'remote_attention', 'remote_plan', 'tcp_frames'],
+  ...['guest_room', 'guest_door', 'guest_frames', 'far_room', 'remote_attention', 'remote_plan', 'page_frames'],
   ...[
     'tcp_socket',
     'line',

@@ -1,4 +1,4 @@
-// The native messenger of a pool to pools of other processes and hosts: over tcp, by native threads, straight into pages.
+// The native messenger of a pool to pools of other processes and hosts: over shared memory or tcp, by native threads, straight into pages.
 import { createHash } from 'node:crypto';
 import type { KvPoolHandle } from './backend.ts';
 import { NativeLandings } from './native-landings.ts';
@@ -9,7 +9,7 @@ const usualFrameBytes = 2 ** 20;
 /** Long enough for an instance's network to come back, and far less than clients wait. */
 const usualGiveUpMs = 15_000;
 
-export interface TcpMessengerOptions {
+export interface FarMessengerOptions {
   /** Where this pool's landings are reached. */
   readonly host: string;
   /** 0 or undefined: one that is free. */
@@ -24,7 +24,7 @@ export interface TcpMessengerOptions {
 }
 
 /** A landing is named by its address, which says how others reach it. What each member does is told where it is asked for: `Messenger` of `live`. */
-export class NativeTcpMessenger {
+export class NativeFarMessenger {
   readonly #landings: NativeLandings;
   readonly #native: NativeModule;
   readonly #pool: KvPoolHandle;
@@ -38,7 +38,7 @@ export class NativeTcpMessenger {
    * @param wake called in this thread, some time after landings have become complete
    * @throws where the kernels are not compiled, or nobody can listen at that address
    */
-  constructor(pool: KvPoolHandle, options: TcpMessengerOptions, wake: () => void) {
+  constructor(pool: KvPoolHandle, options: FarMessengerOptions, wake: () => void) {
     const {
       host,
       port = 0,
@@ -55,11 +55,11 @@ export class NativeTcpMessenger {
     this.#host = host;
     this.#receiver = this.#native.createReceiver(pool, host, port, way, Uint8Array.from(key));
     this.#port = this.#native.receiverPort(this.#receiver);
-    this.#messenger = this.#native.createTcpMessenger(pool, way, Uint8Array.from(key), frameBytes, giveUpMs);
+    this.#messenger = this.#native.createFarMessenger(pool, way, Uint8Array.from(key), frameBytes, giveUpMs);
   }
 
   get counts(): MessengerCounts & { readonly faults: number } {
-    const { broken, givenUp, ...sent } = this.#native.tcpMessengerCounts(this.#messenger);
+    const { broken, givenUp, ...sent } = this.#native.farMessengerCounts(this.#messenger);
     const received = this.#native.receiverCounts(this.#receiver);
     return { ...sent, faults: broken + givenUp + received.refused + received.broken };
   }
@@ -96,22 +96,22 @@ export class NativeTcpMessenger {
 
   send(address: string, step: number, parcels: Int32Array, last: boolean): void {
     const { host, port, landing, key, places } = partsOf(address);
-    this.#native.sendPagesOverTcp(this.#messenger, host, port, landing, key, places, step, parcels, Number(last));
+    this.#native.sendPagesFar(this.#messenger, host, port, landing, key, places, step, parcels, Number(last));
   }
 
   stop(address: string): void {
     const { host, port, landing, key, places } = partsOf(address);
-    this.#native.stopSendingOverTcp(this.#messenger, host, port, landing, key, places);
+    this.#native.stopSendingFar(this.#messenger, host, port, landing, key, places);
   }
 
   left(address: string): number {
     const { host, port, landing, key, places } = partsOf(address);
-    return this.#native.leftOverTcp(this.#messenger, host, port, landing, key, places);
+    return this.#native.leftFar(this.#messenger, host, port, landing, key, places);
   }
 
   /** Ends its connections and threads. */
   free(): void {
-    this.#native.freeTcpMessenger(this.#messenger);
+    this.#native.freeFarMessenger(this.#messenger);
     this.#native.freeReceiver(this.#receiver);
     this.#landings.free();
   }

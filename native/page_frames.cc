@@ -1,5 +1,5 @@
 // The greeting: each side draws a challenge, and proves the key over both.
-#include "tcp_frames.hpp"
+#include "page_frames.hpp"
 
 #include <cstring>
 

@@ -1,5 +1,5 @@
 // Two threads: one copies pages into frames and sends them, the other hears what has arrived.
-#include "tcp_sender.hpp"
+#include "page_sender.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -32,7 +32,7 @@ std::vector<Parcel> once_each(const std::vector<Parcel>& parcels) {
 
 }  // namespace
 
-TcpSender::TcpSender(std::shared_ptr<KvPool> pool, HostPort address, Way way, const HashKey& key, size_t frame_bytes, int give_up_ms)
+PageSender::PageSender(std::shared_ptr<KvPool> pool, HostPort address, Way way, const HashKey& key, size_t frame_bytes, int give_up_ms)
     : pool_(std::move(pool)),
       address_(std::move(address)),
       way_(way),
@@ -43,7 +43,7 @@ TcpSender::TcpSender(std::shared_ptr<KvPool> pool, HostPort address, Way way, co
       outbox_(pool_->progress),
       thread_([this] { serve(); }) {}
 
-TcpSender::~TcpSender() {
+PageSender::~PageSender() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     ended_ = true;
@@ -53,7 +53,7 @@ TcpSender::~TcpSender() {
   thread_.join();
 }
 
-void TcpSender::send(const RemoteLanding& landing, const std::vector<Parcel>& parcels, bool last) {
+void PageSender::send(const RemoteLanding& landing, const std::vector<Parcel>& parcels, bool last) {
   check_parcels(*pool_, landing.places, parcels);
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -63,37 +63,37 @@ void TcpSender::send(const RemoteLanding& landing, const std::vector<Parcel>& pa
   pool_->progress.bell.ring();
 }
 
-void TcpSender::stop(const RemoteLanding& landing) {
+void PageSender::stop(const RemoteLanding& landing) {
   outbox_.stop([&](const RemoteLanding& target) { return target == landing; });
   std::lock_guard<std::mutex> lock(mutex_);
   for (auto* all : {&lost_, &untold_}) all->erase(std::remove(all->begin(), all->end(), landing), all->end());
 }
 
-size_t TcpSender::left(const RemoteLanding& landing) const {
+size_t PageSender::left(const RemoteLanding& landing) const {
   return outbox_.left([&](const RemoteLanding& target) { return target == landing; });
 }
 
 /** Under the lock. */
-bool TcpSender::is_lost(const RemoteLanding& landing) const {
+bool PageSender::is_lost(const RemoteLanding& landing) const {
   return std::find(lost_.begin(), lost_.end(), landing) != lost_.end();
 }
 
-SenderCounts TcpSender::counts() const {
+SenderCounts PageSender::counts() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return counts_;
 }
 
-std::vector<RemoteLanding> TcpSender::take_given_up() {
+std::vector<RemoteLanding> PageSender::take_given_up() {
   std::lock_guard<std::mutex> lock(mutex_);
   return std::exchange(untold_, {});
 }
 
-bool TcpSender::is_idle() const {
+bool PageSender::is_idle() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return !connected_ && lost_.empty() && outbox_.empty();
 }
 
-void TcpSender::serve() {
+void PageSender::serve() {
   while (!ended_) {
     const uint32_t seen = pool_->progress.bell.rung();
     if (outbox_.empty()) {
@@ -108,7 +108,7 @@ void TcpSender::serve() {
   }
 }
 
-bool TcpSender::connect() {
+bool PageSender::connect() {
   line_ = reach(address_, way_, key_, pool_->layout, kReachMs, ended_);
   if (line_ == nullptr) return false;
   sequence_ = 0;
@@ -121,7 +121,7 @@ bool TcpSender::connect() {
   return true;
 }
 
-void TcpSender::disconnect() {
+void PageSender::disconnect() {
   broken_ = true;
   line_->cut();
   ears_.join();
@@ -135,7 +135,7 @@ void TcpSender::disconnect() {
 }
 
 /** After a failure: waits a little longer each time, and gives up in the end. */
-void TcpSender::rest() {
+void PageSender::rest() {
   std::unique_lock<std::mutex> lock(mutex_);
   if (!fails_) failing_ = steady_clock::now();
   fails_ = true;
@@ -148,7 +148,7 @@ void TcpSender::rest() {
 }
 
 /** Under the lock. */
-void TcpSender::give_up() {
+void PageSender::give_up() {
   counts_.given_up++;
   fails_ = false;
   pause_ms_ = 0;
@@ -159,7 +159,7 @@ void TcpSender::give_up() {
   outbox_.stop([&](const RemoteLanding& target) { return is_lost(target); });
 }
 
-void TcpSender::carry() {
+void PageSender::carry() {
   Letters::Turn turn;
   while (!ended_ && !broken_) {
     const uint32_t seen = pool_->progress.bell.rung();
@@ -171,12 +171,12 @@ void TcpSender::carry() {
   }
 }
 
-bool TcpSender::is_full() const {
+bool PageSender::is_full() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return unacknowledged_bytes_ >= kWindowBytes;
 }
 
-bool TcpSender::send_turn(const Letters::Turn& turn) {
+bool PageSender::send_turn(const Letters::Turn& turn) {
   // Stopped meanwhile: nothing of it is sent.
   if (outbox_.is_stopped(turn)) return true;
   const auto begin = steady_clock::now();
@@ -212,7 +212,7 @@ bool TcpSender::send_turn(const Letters::Turn& turn) {
 }
 
 /** What the pages hold now. A stream that is stopped meanwhile leaves a frame that says so. */
-bool TcpSender::send_frame(const Letters::Turn& turn, const FrameHeader& unsigned_header, const std::vector<Parcel>& parcels) {
+bool PageSender::send_frame(const Letters::Turn& turn, const FrameHeader& unsigned_header, const std::vector<Parcel>& parcels) {
   FrameHeader header = unsigned_header;
   std::vector<uint32_t> places;
   for (const Parcel& parcel : parcels) places.push_back(static_cast<uint32_t>(parcel.place));
@@ -243,7 +243,7 @@ bool TcpSender::send_frame(const Letters::Turn& turn, const FrameHeader& unsigne
 }
 
 /** Bytes `from` to `to` of the frame's pages. */
-void TcpSender::copy_pages(const std::vector<Parcel>& parcels, size_t from, size_t to, PagesChecksum& sum, uint8_t* out) const {
+void PageSender::copy_pages(const std::vector<Parcel>& parcels, size_t from, size_t to, PagesChecksum& sum, uint8_t* out) const {
   for (size_t at = from; at < to;) {
     const size_t offset = at % page_bytes_, bytes = std::min(page_bytes_ - offset, to - at);
     sum.add(pool_->page(parcels[at / page_bytes_].page) + offset, bytes, out + (at - from));
@@ -252,7 +252,7 @@ void TcpSender::copy_pages(const std::vector<Parcel>& parcels, size_t from, size
 }
 
 /** Whatever is wrong with what it hears ends the connection. */
-void TcpSender::hear_acks() {
+void PageSender::hear_acks() {
   Ack ack;
   for (;;) {
     if (!line_->await_readable(in_milliseconds(0), broken_)) {
@@ -267,13 +267,13 @@ void TcpSender::hear_acks() {
   pool_->progress.bell.ring();
 }
 
-bool TcpSender::is_late() const {
+bool PageSender::is_late() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return !unacknowledged_.empty() && steady_clock::now() - heard_ > milliseconds(kSilenceMs);
 }
 
 /** Frames up to the acknowledged one have arrived. */
-bool TcpSender::take_ack(const Ack& ack) {
+bool PageSender::take_ack(const Ack& ack) {
   std::vector<Letters::Turn> arrived;
   {
     std::lock_guard<std::mutex> lock(mutex_);

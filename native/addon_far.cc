@@ -2,6 +2,7 @@
 #include <napi.h>
 
 #include "addon.hpp"
+#include "bench_cores.hpp"
 #include "bench_sockets.hpp"
 
 namespace kvasir {
@@ -25,10 +26,15 @@ Napi::Value bind_create_receiver(Arguments& in, Napi::Env env) {
   const auto pool = registries().pools.get(in.handle("KV pool"));
   const HostPort address = address_argument(in, 0);
   const Way way = way_argument(in);
-  return number(env, registries().tcp_receivers.add(std::make_shared<TcpReceiver>(pool, address, way, key_argument(in))));
+  return number(env, registries().page_receivers.add(std::make_shared<PageReceiver>(pool, address, way, key_argument(in))));
 }
 
-Napi::Value bind_receiver_port(Arguments& in, Napi::Env env) { return number(env, registries().tcp_receivers.get(in.handle("tcp receiver"))->port()); }
+Napi::Value bind_receiver_port(Arguments& in, Napi::Env env) { return number(env, registries().page_receivers.get(in.handle("page receiver"))->port()); }
+
+std::vector<int> cores_argument(Arguments& in) {
+  const Span<int32_t> cores = in.array<int32_t>("cores");
+  return std::vector<int>(cores.data, cores.data + cores.size);
+}
 
 std::string key_text(uint64_t key) {
   char text[17];
@@ -38,13 +44,13 @@ std::string key_text(uint64_t key) {
 
 /** (receiver, landing) => key, as text, that senders have to name */
 Napi::Value bind_admit_landing(Arguments& in, Napi::Env env) {
-  const auto receiver = registries().tcp_receivers.get(in.handle("tcp receiver"));
+  const auto receiver = registries().page_receivers.get(in.handle("page receiver"));
   return Napi::String::New(env, key_text(receiver->admit(registries().landings.get(in.handle("landing")))));
 }
 
 /** (receiver) => { pages, bytes, late, refused, broken } */
 Napi::Value bind_receiver_counts(Arguments& in, Napi::Env env) {
-  const ReceiverCounts counts = registries().tcp_receivers.get(in.handle("tcp receiver"))->counts();
+  const ReceiverCounts counts = registries().page_receivers.get(in.handle("page receiver"))->counts();
   Napi::Object result = Napi::Object::New(env);
   result.Set("pages", static_cast<double>(counts.pages));
   result.Set("bytes", static_cast<double>(counts.bytes));
@@ -55,23 +61,23 @@ Napi::Value bind_receiver_counts(Arguments& in, Napi::Env env) {
 }
 
 Napi::Value bind_free_receiver(Arguments& in, Napi::Env env) {
-  registries().tcp_receivers.remove(in.handle("tcp receiver"));
+  registries().page_receivers.remove(in.handle("page receiver"));
   return env.Undefined();
 }
 
 /** (pool, way, key, frameBytes, giveUpMs) => messenger */
-Napi::Value bind_create_tcp_messenger(Arguments& in, Napi::Env env) {
+Napi::Value bind_create_far_messenger(Arguments& in, Napi::Env env) {
   const auto pool = registries().pools.get(in.handle("KV pool"));
   const Way way = way_argument(in);
   const HashKey key = key_argument(in);
   const auto frame_bytes = static_cast<size_t>(in.integer("frameBytes", 1, kFrameBytesMax));
   const int give_up_ms = in.integer("giveUpMs", 0, INT32_MAX);
-  return number(env, registries().tcp_messengers.add(std::make_shared<TcpMessenger>(pool, way, key, frame_bytes, give_up_ms)));
+  return number(env, registries().far_messengers.add(std::make_shared<FarMessenger>(pool, way, key, frame_bytes, give_up_ms)));
 }
 
 /** (messenger, host, port, landing, its key, its places, step, parcels (n, 3): layer, page, place, last) */
-Napi::Value bind_send_pages_over_tcp(Arguments& in, Napi::Env env) {
-  const auto messenger = registries().tcp_messengers.get(in.handle("tcp messenger"));
+Napi::Value bind_send_pages_far(Arguments& in, Napi::Env env) {
+  const auto messenger = registries().far_messengers.get(in.handle("far messenger"));
   const HostPort address = address_argument(in, 1);
   const RemoteLanding landing = read_landing(in);
   const std::vector<Parcel> parcels = parcels_argument(in);
@@ -80,16 +86,16 @@ Napi::Value bind_send_pages_over_tcp(Arguments& in, Napi::Env env) {
 }
 
 /** (messenger, host, port, landing, its key, its places): once it returns nothing is read for it any more */
-Napi::Value bind_stop_sending_over_tcp(Arguments& in, Napi::Env env) {
-  const auto messenger = registries().tcp_messengers.get(in.handle("tcp messenger"));
+Napi::Value bind_stop_sending_far(Arguments& in, Napi::Env env) {
+  const auto messenger = registries().far_messengers.get(in.handle("far messenger"));
   const HostPort address = address_argument(in, 1);
   messenger->stop(address, read_landing(in));
   return env.Undefined();
 }
 
 /** (messenger, host, port, landing, its key, its places) => parcels for it whose pages may still be read */
-Napi::Value bind_left_over_tcp(Arguments& in, Napi::Env env) {
-  const auto messenger = registries().tcp_messengers.get(in.handle("tcp messenger"));
+Napi::Value bind_left_far(Arguments& in, Napi::Env env) {
+  const auto messenger = registries().far_messengers.get(in.handle("far messenger"));
   const HostPort address = address_argument(in, 1);
   return Napi::Number::New(env, static_cast<double>(messenger->left(address, read_landing(in))));
 }
@@ -97,7 +103,7 @@ Napi::Value bind_left_over_tcp(Arguments& in, Napi::Env env) {
 /** (messenger) => addresses of landings that have been given up since the last call: HOST:PORT/NUMBER/KEY/PLACES */
 Napi::Value bind_take_given_up(Arguments& in, Napi::Env env) {
   Napi::Array all = Napi::Array::New(env);
-  registries().tcp_messengers.get(in.handle("tcp messenger"))->take_given_up([&](const HostPort& address, const RemoteLanding& landing) {
+  registries().far_messengers.get(in.handle("far messenger"))->take_given_up([&](const HostPort& address, const RemoteLanding& landing) {
     const std::string numbers = std::to_string(landing.number) + "/" + key_text(landing.key) + "/" + std::to_string(landing.places);
     all.Set(all.Length(), Napi::String::New(env, address.host + ":" + std::to_string(address.port) + "/" + numbers));
   });
@@ -105,25 +111,39 @@ Napi::Value bind_take_given_up(Arguments& in, Napi::Env env) {
 }
 
 /** (messenger) => { pages, bytes, earlyBytes, streams, firstPages, copySeconds, broken, givenUp } */
-Napi::Value bind_tcp_messenger_counts(Arguments& in, Napi::Env env) {
-  const SenderCounts counts = registries().tcp_messengers.get(in.handle("tcp messenger"))->counts();
+Napi::Value bind_far_messenger_counts(Arguments& in, Napi::Env env) {
+  const SenderCounts counts = registries().far_messengers.get(in.handle("far messenger"))->counts();
   Napi::Object result = counts_object(env, counts.sent);
   result.Set("broken", static_cast<double>(counts.broken));
   result.Set("givenUp", static_cast<double>(counts.given_up));
   return result;
 }
 
-Napi::Value bind_free_tcp_messenger(Arguments& in, Napi::Env env) {
-  registries().tcp_messengers.remove(in.handle("tcp messenger"));
+Napi::Value bind_free_far_messenger(Arguments& in, Napi::Env env) {
+  registries().far_messengers.remove(in.handle("far messenger"));
   return env.Undefined();
 }
 
-/** (from, to, chunkBytes, chunks) => seconds that a bare socket loop takes to bring the same pages from one pool to the other */
+/** (from, to, chunkBytes, pages, cores of the reader) => seconds that a bare socket loop takes to bring the same pages from one pool to the other */
 Napi::Value bind_bench_sockets(Arguments& in, Napi::Env env) {
   const auto from = registries().pools.get(in.handle("KV pool")), to = registries().pools.get(in.handle("KV pool"));
   const auto chunk_bytes = static_cast<size_t>(in.integer("chunkBytes", 1, kFrameBytesMax));
   const auto bytes = static_cast<size_t>(in.integer("pages", 1, std::min(from->pages, to->pages))) * from->layout.page_bytes();
-  return number(env, bench_sockets(from->data(), to->data(), bytes, chunk_bytes));
+  return number(env, bench_sockets(from->data(), to->data(), bytes, chunk_bytes, cores_argument(in)));
+}
+
+/** () => cores that this thread may run on; empty where the system does not say */
+Napi::Value bind_allowed_cores(Arguments&, Napi::Env env) {
+  const std::vector<int> cores = allowed_cores();
+  Napi::Array all = Napi::Array::New(env, cores.size());
+  for (size_t i = 0; i < cores.size(); i++) all.Set(static_cast<uint32_t>(i), cores[i]);
+  return all;
+}
+
+/** (cores): this thread, and those that it starts, stay on them */
+Napi::Value bind_stay_on(Arguments& in, Napi::Env env) {
+  stay_on(cores_argument(in));
+  return env.Undefined();
 }
 
 }  // namespace
@@ -145,20 +165,22 @@ HashKey key_argument(Arguments& in) {
   return key;
 }
 
-void bind_tcp(Napi::Env env, Napi::Object exports) {
+void bind_far(Napi::Env env, Napi::Object exports) {
   bind<bind_create_receiver>(env, exports, "createReceiver");
   bind<bind_receiver_port>(env, exports, "receiverPort");
   bind<bind_admit_landing>(env, exports, "admitLanding");
   bind<bind_receiver_counts>(env, exports, "receiverCounts");
   bind<bind_free_receiver>(env, exports, "freeReceiver");
-  bind<bind_create_tcp_messenger>(env, exports, "createTcpMessenger");
-  bind<bind_send_pages_over_tcp>(env, exports, "sendPagesOverTcp");
-  bind<bind_stop_sending_over_tcp>(env, exports, "stopSendingOverTcp");
-  bind<bind_left_over_tcp>(env, exports, "leftOverTcp");
+  bind<bind_create_far_messenger>(env, exports, "createFarMessenger");
+  bind<bind_send_pages_far>(env, exports, "sendPagesFar");
+  bind<bind_stop_sending_far>(env, exports, "stopSendingFar");
+  bind<bind_left_far>(env, exports, "leftFar");
   bind<bind_take_given_up>(env, exports, "takeGivenUp");
-  bind<bind_tcp_messenger_counts>(env, exports, "tcpMessengerCounts");
-  bind<bind_free_tcp_messenger>(env, exports, "freeTcpMessenger");
+  bind<bind_far_messenger_counts>(env, exports, "farMessengerCounts");
+  bind<bind_free_far_messenger>(env, exports, "freeFarMessenger");
   bind<bind_bench_sockets>(env, exports, "benchSockets");
+  bind<bind_allowed_cores>(env, exports, "allowedCores");
+  bind<bind_stay_on>(env, exports, "stayOn");
 }
 
 }  // namespace kvasir

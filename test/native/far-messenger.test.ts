@@ -9,11 +9,11 @@ import { root } from '../../scripts/root.mjs';
 import { availableIsas, loadNative } from '../../src/kernel/native.ts';
 
 const sources = [
-  ...['tcp_receiver', 'tcp_sender', 'tcp_frames', 'tcp_socket', 'line', 'listener', 'local_socket'],
+  ...['page_receiver', 'page_sender', 'page_frames', 'tcp_socket', 'line', 'listener', 'local_socket'],
   ...['shared_line', 'shared_ring', 'checksum', 'keyed_hash', 'landing', 'kv_pool'],
   ...['shared_mapping', 'memory', 'attention_layout', 'isa'],
 ];
-const folder = mkdtempSync(join(tmpdir(), 'kvasir-tcp-'));
+const folder = mkdtempSync(join(tmpdir(), 'kvasir-far-'));
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
 const native = loadNative();
@@ -38,7 +38,7 @@ function compiled(sanitizer: string): Promise<string | undefined> {
   const names = [...sources, ...(avx2 ? ['checksum_avx2'] : [])].map((name) => join(root, 'native', `${name}.cc`));
   const { command = '', prefix = [] } = compiler ?? {};
   return new Promise((resolve) => {
-    const files = [join(root, 'test/native/tcp_check.cc'), ...names];
+    const files = [join(root, 'test/native/far_check.cc'), ...names];
     const child = spawn(command, [...prefix, ...flags, ...files, '-o', program], { stdio: 'ignore' });
     child.on('error', () => resolve(undefined));
     child.on('close', (code) => {

@@ -35,13 +35,13 @@ struct SenderCounts {
  * leaves. So whoever stops a stream waits for a copy in memory, never for the network. What the other side has not acknowledged is sent again over
  * the next connection.
  */
-class TcpSender {
+class PageSender {
  public:
   /** @param frame_bytes of pages in a frame, about @param give_up_ms after the first failure nobody waits for these pages any more */
-  TcpSender(std::shared_ptr<KvPool> pool, HostPort address, Way way, const HashKey& key, size_t frame_bytes, int give_up_ms);
-  ~TcpSender();
-  TcpSender(const TcpSender&) = delete;
-  TcpSender& operator=(const TcpSender&) = delete;
+  PageSender(std::shared_ptr<KvPool> pool, HostPort address, Way way, const HashKey& key, size_t frame_bytes, int give_up_ms);
+  ~PageSender();
+  PageSender(const PageSender&) = delete;
+  PageSender& operator=(const PageSender&) = delete;
 
   const HostPort& address() const { return address_; }
   /** Sends nothing to a landing that was given up. */

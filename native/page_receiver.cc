@@ -1,9 +1,8 @@
 // Every write to a page happens inside the landing's `while_open`, takes what has already arrived and waits for nothing; waiting is done outside.
-#include "tcp_receiver.hpp"
+#include "page_receiver.hpp"
 
 #include <algorithm>
 
-#include "pages_checksum.hpp"
 
 namespace kvasir {
 namespace {
@@ -29,12 +28,12 @@ void check_arrived(PagesChecksum& sum, const Landing& landing, const std::vector
 
 }  // namespace
 
-TcpReceiver::TcpReceiver(std::shared_ptr<KvPool> pool, const HostPort& address, Way way, const HashKey& key)
+PageReceiver::PageReceiver(std::shared_ptr<KvPool> pool, const HostPort& address, Way way, const HashKey& key)
     : pool_(std::move(pool)),
       page_bytes_(pool_->layout.page_bytes()),
       listener_(address, way, key, pool_->layout, [this](Line& line, const std::atomic<bool>& ended) { hear(line, ended); }) {}
 
-uint64_t TcpReceiver::admit(const std::shared_ptr<Landing>& landing) {
+uint64_t PageReceiver::admit(const std::shared_ptr<Landing>& landing) {
   uint64_t key;
   fill_random(&key, sizeof key);
   std::lock_guard<std::mutex> lock(mutex_);
@@ -43,14 +42,14 @@ uint64_t TcpReceiver::admit(const std::shared_ptr<Landing>& landing) {
   return key;
 }
 
-ReceiverCounts TcpReceiver::counts() const {
+ReceiverCounts PageReceiver::counts() const {
   std::lock_guard<std::mutex> lock(mutex_);
   ReceiverCounts all = counts_;
   all.refused = listener_.refused();
   return all;
 }
 
-void TcpReceiver::hear(Line& line, const std::atomic<bool>& ended) {
+void PageReceiver::hear(Line& line, const std::atomic<bool>& ended) {
   std::vector<uint32_t> places;
   size_t owed = 0;
   bool on = true;
@@ -67,7 +66,7 @@ void TcpReceiver::hear(Line& line, const std::atomic<bool>& ended) {
   }
 }
 
-void TcpReceiver::count(Heard heard, size_t pages) {
+void PageReceiver::count(Heard heard, size_t pages) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (heard == Heard::landed) {
     counts_.pages += pages;
@@ -78,7 +77,7 @@ void TcpReceiver::count(Heard heard, size_t pages) {
 }
 
 /** A frame is believed once its checksum, its order, its lengths and its places are right; until then it goes into memory of this thread alone. */
-TcpReceiver::Heard TcpReceiver::hear_frame(const Line& line, uint32_t sequence, std::vector<uint32_t>& places, const std::atomic<bool>& ended) {
+PageReceiver::Heard PageReceiver::hear_frame(const Line& line, uint32_t sequence, std::vector<uint32_t>& places, const std::atomic<bool>& ended) {
   FrameHeader header;
   places.clear();
   if (!line.await_readable(kNever, ended)) return Heard::left;
@@ -102,20 +101,20 @@ TcpReceiver::Heard TcpReceiver::hear_frame(const Line& line, uint32_t sequence, 
   return heard;
 }
 
-bool TcpReceiver::is_sane(const FrameHeader& header, uint32_t sequence) const {
+bool PageReceiver::is_sane(const FrameHeader& header, uint32_t sequence) const {
   const bool known = header.kind == FrameKind::pages || header.kind == FrameKind::last_pages;
   return header.magic == kFrameMagic && header.version == kWireVersion && known && header.sequence == sequence && header.count <= kFramePagesMax &&
          header.bytes == header.count * page_bytes_;
 }
 
-std::shared_ptr<Landing> TcpReceiver::find(const FrameHeader& header) {
+std::shared_ptr<Landing> PageReceiver::find(const FrameHeader& header) {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto found = admitted_.find(header.landing);
   return found != admitted_.end() && found->second.key == header.landing_key ? found->second.landing.lock() : nullptr;
 }
 
 /** Without a landing, or once it is closed, what comes is thrown away. */
-TcpReceiver::Heard TcpReceiver::receive_pages(const Line& line, Landing* landing, const FrameHeader& header, const std::vector<uint32_t>& places,
+PageReceiver::Heard PageReceiver::receive_pages(const Line& line, Landing* landing, const FrameHeader& header, const std::vector<uint32_t>& places,
                                               const std::atomic<bool>& ended) {
   PagesChecksum sum(pool_->isa, kPagesSeed, page_bytes_);
   std::vector<uint8_t> waste;
@@ -124,7 +123,8 @@ TcpReceiver::Heard TcpReceiver::receive_pages(const Line& line, Landing* landing
   for (size_t done = 0; done < header.bytes;) {
     int64_t got = Line::kNothing;
     open = open && landing->while_open([&] {
-      got = receive_into(line, *landing, places, done);
+      const size_t copied = copy_arrived(line, *landing, places, done, header.bytes - done, sum);
+      got = copied > 0 ? static_cast<int64_t>(copied) : receive_into(line, *landing, places, done);
       if (got > 0) check_arrived(sum, *landing, places, done + static_cast<size_t>(got), page_bytes_);
     });
     if (!open) {
@@ -147,8 +147,23 @@ TcpReceiver::Heard TcpReceiver::receive_pages(const Line& line, Landing* landing
   return end == sum.value() ? Heard::landed : Heard::broken;
 }
 
+/** Where a line keeps what has arrived: into the pages from byte `done` of the frame on, checked on the way. Returns how many bytes. */
+size_t PageReceiver::copy_arrived(const Line& line, const Landing& landing, const std::vector<uint32_t>& places, size_t done, size_t rest, PagesChecksum& sum) const {
+  size_t there;
+  const uint8_t* from = line.arrived(there);
+  // What was received otherwise before is checked first.
+  const size_t bytes = sum.bytes() == done ? std::min({there, rest, kWriteBytes}) / kChecksumStripe * kChecksumStripe : 0;
+  for (size_t at = 0; at < bytes;) {
+    const size_t page = (done + at) / page_bytes_, offset = (done + at) % page_bytes_, part = std::min(page_bytes_ - offset, bytes - at);
+    sum.add(from + at, part, landing.place(static_cast<int>(places[page])) + offset);
+    at += part;
+  }
+  if (bytes > 0) line.take(bytes);
+  return bytes;
+}
+
 /** Into the pages from byte `done` of the frame on. */
-int64_t TcpReceiver::receive_into(const Line& line, const Landing& landing, const std::vector<uint32_t>& places, size_t done) const {
+int64_t PageReceiver::receive_into(const Line& line, const Landing& landing, const std::vector<uint32_t>& places, size_t done) const {
   iovec parts[kWritePages];
   int count = 0;
   size_t offset = done % page_bytes_, wanted = 0;

@@ -3,13 +3,13 @@
 #include <list>
 #include <mutex>
 
-#include "tcp_sender.hpp"
+#include "page_sender.hpp"
 
 namespace kvasir {
 
-class TcpMessenger {
+class FarMessenger {
  public:
-  TcpMessenger(std::shared_ptr<KvPool> pool, Way way, const HashKey& key, size_t frame_bytes, int give_up_ms)
+  FarMessenger(std::shared_ptr<KvPool> pool, Way way, const HashKey& key, size_t frame_bytes, int give_up_ms)
       : pool_(std::move(pool)), way_(way), key_(key), frame_bytes_(frame_bytes), give_up_ms_(give_up_ms) {}
 
   /** As `Messenger::send`, to a landing of whoever listens there. */
@@ -21,7 +21,7 @@ class TcpMessenger {
   /** Once this returns, nothing is read for the landing any more. */
   void stop(const HostPort& address, const RemoteLanding& landing) {
     std::lock_guard<std::mutex> lock(mutex_);
-    for (TcpSender& sender : senders_)
+    for (PageSender& sender : senders_)
       if (sender.address() == address) sender.stop(landing);
   }
 
@@ -29,7 +29,7 @@ class TcpMessenger {
   size_t left(const HostPort& address, const RemoteLanding& landing) const {
     std::lock_guard<std::mutex> lock(mutex_);
     size_t left = 0;
-    for (const TcpSender& sender : senders_)
+    for (const PageSender& sender : senders_)
       if (sender.address() == address) left += sender.left(landing);
     return left;
   }
@@ -38,20 +38,20 @@ class TcpMessenger {
   template <class Tell>
   void take_given_up(const Tell& tell) {
     std::lock_guard<std::mutex> lock(mutex_);
-    for (TcpSender& sender : senders_)
+    for (PageSender& sender : senders_)
       for (const RemoteLanding& landing : sender.take_given_up()) tell(sender.address(), landing);
   }
 
   SenderCounts counts() const {
     std::lock_guard<std::mutex> lock(mutex_);
     SenderCounts sum = gone_;
-    for (const TcpSender& sender : senders_) sum += sender.counts();
+    for (const PageSender& sender : senders_) sum += sender.counts();
     return sum;
   }
 
  private:
-  TcpSender& sender_for(const HostPort& address) {
-    for (TcpSender& sender : senders_)
+  PageSender& sender_for(const HostPort& address) {
+    for (PageSender& sender : senders_)
       if (sender.address() == address) return sender;
     // Instances come and go: threads for those that went are not kept.
     for (auto at = senders_.begin(); at != senders_.end();) {
@@ -71,7 +71,7 @@ class TcpMessenger {
   const size_t frame_bytes_;
   const int give_up_ms_;
   mutable std::mutex mutex_;
-  std::list<TcpSender> senders_;
+  std::list<PageSender> senders_;
   SenderCounts gone_;  // of senders that are no more
 };
 

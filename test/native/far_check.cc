@@ -9,8 +9,8 @@
 
 #include "checksum.hpp"
 #include "shared_line.hpp"
-#include "tcp_messenger.hpp"
-#include "tcp_world.hpp"
+#include "far_messenger.hpp"
+#include "far_world.hpp"
 
 using namespace kvasir;
 
@@ -20,7 +20,7 @@ enum class End { complete, stopped, closed };
 
 struct Traffic {
   World& world;
-  TcpMessenger messenger{world.from, world.way, key_of(7), kFrameBytes, 15000};
+  FarMessenger messenger{world.from, world.way, key_of(7), kFrameBytes, 15000};
 
   std::vector<Parcel> parcels(int landing) const {
     // Sent again before the first has left, as a page is that fills.

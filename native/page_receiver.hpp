@@ -6,6 +6,7 @@
 
 #include "landing.hpp"
 #include "listener.hpp"
+#include "pages_checksum.hpp"
 
 namespace kvasir {
 
@@ -18,12 +19,12 @@ struct ReceiverCounts {
 };
 
 /** Each connection is read by a thread of its own, and a landing's pages are written by that one. */
-class TcpReceiver {
+class PageReceiver {
  public:
   /** Throws where it cannot listen there. */
-  TcpReceiver(std::shared_ptr<KvPool> pool, const HostPort& address, Way way, const HashKey& key);
-  TcpReceiver(const TcpReceiver&) = delete;
-  TcpReceiver& operator=(const TcpReceiver&) = delete;
+  PageReceiver(std::shared_ptr<KvPool> pool, const HostPort& address, Way way, const HashKey& key);
+  PageReceiver(const PageReceiver&) = delete;
+  PageReceiver& operator=(const PageReceiver&) = delete;
 
   int port() const { return listener_.port(); }
   /** Lets senders that name this key write to the landing, until it is closed. */
@@ -42,6 +43,7 @@ class TcpReceiver {
   bool is_sane(const FrameHeader& header, uint32_t sequence) const;
   Heard receive_pages(const Line& line, Landing* landing, const FrameHeader& header, const std::vector<uint32_t>& places, const std::atomic<bool>& ended);
   int64_t receive_into(const Line& line, const Landing& landing, const std::vector<uint32_t>& places, size_t done) const;
+  size_t copy_arrived(const Line& line, const Landing& landing, const std::vector<uint32_t>& places, size_t done, size_t rest, PagesChecksum& sum) const;
   std::shared_ptr<Landing> find(const FrameHeader& header);
   void count(Heard heard, size_t pages);
 

@@ -7,7 +7,7 @@
 #include <random>
 #include <thread>
 
-#include "tcp_receiver.hpp"
+#include "page_receiver.hpp"
 
 namespace kvasir {
 
@@ -87,7 +87,7 @@ struct World {
   std::shared_ptr<KvPool> from = new_pool(kPages), to = new_pool(kPages);
   std::shared_ptr<LandingBoard> board = std::make_shared<LandingBoard>([] {});
   const Way way;
-  TcpReceiver receiver{to, {"127.0.0.1", 0}, way, key_of(7)};
+  PageReceiver receiver{to, {"127.0.0.1", 0}, way, key_of(7)};
   std::mt19937 chance{1};
   int number = 0;
 
