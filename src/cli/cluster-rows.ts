@@ -15,6 +15,8 @@ const instance = z.looseObject({
   step_seconds: count,
   sent_bytes: count,
   lending: z.object({ lent_blocks: count, borrowed_blocks: count }).nullable(),
+  store: z.object({ taken_bytes: count }).nullable(),
+  tiers: z.object({ host: z.object({ blocks: count }), ssd: z.object({ blocks: count }) }).nullable(),
   links: z.array(z.object({ to: count, bytes: count, backlog_bytes: count })),
 });
 
@@ -32,6 +34,7 @@ type InstanceView = ClusterView['instances'][number];
 export function topRows(view: ClusterView, before: ClusterView | undefined): readonly object[] {
   const seconds = before === undefined ? 0 : (view.at_ms - before.at_ms) / 1000;
   const lends = view.instances.some(({ lending }) => lending !== null);
+  const keeps = view.instances.some(({ store }) => store !== null);
   return view.instances.map((now) => {
     const then = before?.instances.find(({ instance: known }) => known === now.instance);
     const rate = (of: (each: InstanceView) => number) =>
@@ -50,6 +53,11 @@ export function topRows(view: ClusterView, before: ClusterView | undefined): rea
       'output/s': rounded(rate((each) => each.generated_tokens)),
       'hit%': now.prompt_tokens === 0 ? undefined : percent(now.cached_tokens / now.prompt_tokens),
       ...(lends && { lent: now.lending?.lent_blocks, borrowed: now.lending?.borrowed_blocks }),
+      ...(keeps && {
+        'kept host/SSD':
+          now.store === null ? undefined : `${now.tiers?.host.blocks ?? 0}/${now.tiers?.ssd.blocks ?? 0}`,
+        'taken MB/s': now.store === null ? undefined : rounded(rate((each) => (each.store?.taken_bytes ?? 0) / 1e6)),
+      }),
       'sent MB/s': rounded(rate((each) => each.sent_bytes / 1e6)),
       'backlog MB': rounded(now.links.reduce((sum, link) => sum + link.backlog_bytes, 0) / 1e6),
     };

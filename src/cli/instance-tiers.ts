@@ -109,6 +109,7 @@ export function openTiers(ssd: { readonly path: string } | undefined, place: Tie
     copy: (from, to) => native.copyPages(pool, from, to),
     loader: createLoader(native, pool, kv.groups[0]?.layers ?? 1),
     pageBytes: kv.pageBytes,
+    blockBytes: (kv.groups[0]?.layers ?? 1) * kv.pageBytes,
     store,
     log,
   });

@@ -4,7 +4,7 @@ import { toFlag } from './options.ts';
 import { UsageError } from './usage-error.ts';
 
 /** Of instances that compute. */
-const ofComputing = ['threads', 'kvMemory', 'recheck', 'pinMemory', 'borrow'] as const;
+const ofComputing = ['threads', 'kvMemory', 'recheck', 'pinMemory', 'borrow', 'roleSwitch'] as const;
 
 /** @param given what was said of it, by name @param tiers what it has, for all that is said of it or of all instances @throws UsageError */
 export function refuseIdleStore(given: Readonly<Record<string, unknown>>, tiers: TierOptions): void {

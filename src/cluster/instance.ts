@@ -324,7 +324,9 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
 
   snapshot(): InstanceSnapshot {
     const { coefficients } = this.#config.cost;
+    const { kept } = this.#prefixes;
     const snapshot = this.#totals.snapshot(this.#batcher, this.#cache);
+    if (kept !== undefined) return { ...snapshot, store: kept };
     return coefficients === undefined ? snapshot : { ...snapshot, stepCost: coefficients };
   }
 

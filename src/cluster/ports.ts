@@ -178,6 +178,8 @@ export interface InstanceSnapshot {
   readonly usedPageSeconds: number;
   /** Of the prefix cache below device memory, where there are any. */
   readonly tiers?: TiersSnapshot | undefined;
+  /** Of an instance that keeps what others compute. */
+  readonly store?: StoreSnapshot | undefined;
   /** Pages set aside for prompts of other instances, and those of them that wait for one. */
   readonly landing?: { readonly total: number; readonly free: number };
   /** Of memory that instances lend to one another, where they do. */
@@ -240,6 +242,16 @@ export interface TierSnapshot {
   readonly blocks: number;
   /** What it may hold now. */
   readonly capacity: number;
+}
+
+/** Prefixes that came to a store and left it. */
+export interface StoreSnapshot {
+  readonly takenBlocks: number;
+  readonly sentBlocks: number;
+  /** What was offered and not taken, for want of room or because too much else was. */
+  readonly declinedOffers: number;
+  /** Of live ones: of the blocks that came. */
+  readonly takenBytes?: number | undefined;
 }
 
 export interface TiersSnapshot {

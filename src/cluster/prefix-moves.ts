@@ -10,7 +10,7 @@ import { digestWords } from '../util/blake2s.ts';
 import type { Push } from './hand-offs.ts';
 import type { InstanceConfig } from './instance-config.ts';
 import type { InstanceEvent, InstanceIndex, PrefixFetch, PrefixMessage } from './messages.ts';
-import type { RequestId } from './ports.ts';
+import type { RequestId, StoreSnapshot } from './ports.ts';
 import { type LoadPart, type LoadSource, PrefixLoads } from './prefix-loads.ts';
 import { PrefixOffers } from './prefix-offers.ts';
 import { PrefixSends } from './prefix-sends.ts';
@@ -118,12 +118,14 @@ export class PrefixMoves<Request, S extends Served> {
     const { id } = message;
     switch (message.kind) {
       case 'fetch':
-        this.offers.asked(this.#nowUs(), from, id);
         if (this.#stagings.begin(from, id, message)) return undefined;
-        return this.sends.send(from, id, message) ? undefined : `request ${id} is being served`;
+        if (!this.sends.send(from, id, message)) return `request ${id} is being served`;
+        if (this.sends.blocksOf(from, id) > 0) this.offers.asked(this.#nowUs(), from, id);
+        return undefined;
       case 'missing':
         return this.#arrive(id, from, 0);
       case 'unwanted':
+        this.offers.left(this.#nowUs(), from, id, 0);
         if (this.#stagings.stop(from, id)) return undefined;
         return this.sends.stop(from, id) ? undefined : `nothing is being sent for request ${id}`;
       case 'offer':
@@ -142,6 +144,17 @@ export class PrefixMoves<Request, S extends Served> {
   advance(nowUs: number, waiting: readonly Sequence[]): void {
     this.loads.advance(nowUs, waiting);
     this.takes?.advance(nowUs);
+  }
+
+  /** Undefined: it is no store. */
+  get kept(): StoreSnapshot | undefined {
+    return (
+      this.takes && {
+        takenBlocks: this.takes.blocks,
+        declinedOffers: this.takes.declined,
+        sentBlocks: this.sends.blocks,
+      }
+    );
   }
 
   /** Prefixes that come or leave. */

@@ -1,5 +1,5 @@
 // GET /api/cluster: instances as they are now, for `kvasir top` and dashboards.
-import type { ClusterPort, InferencePort, InstanceSnapshot } from '../cluster/ports.ts';
+import type { ClusterPort, InferencePort, InstanceSnapshot, StoreSnapshot } from '../cluster/ports.ts';
 
 export function describeCluster(model: string, port: InferencePort, cluster: ClusterPort): object {
   const roles = cluster.roles();
@@ -26,8 +26,17 @@ function describeLending(lending: NonNullable<InstanceSnapshot['lending']>): obj
   };
 }
 
+function describeStore({ takenBlocks, takenBytes, sentBlocks, declinedOffers }: StoreSnapshot): object {
+  return {
+    taken_blocks: takenBlocks,
+    taken_bytes: takenBytes ?? 0,
+    sent_blocks: sentBlocks,
+    declined_offers: declinedOffers,
+  };
+}
+
 function describeInstance(snapshot: InstanceSnapshot): object {
-  const { ready, waiting, running, pages, landing, sent, links = [], tiers, lending } = snapshot;
+  const { ready, waiting, running, pages, landing, sent, links = [], tiers, lending, store } = snapshot;
   return {
     ready,
     requests: { waiting, running },
@@ -44,6 +53,7 @@ function describeInstance(snapshot: InstanceSnapshot): object {
     sent_bytes: sent?.bytes ?? 0,
     links: links.map(({ to, bytes, backlogBytes }) => ({ to, bytes, backlog_bytes: backlogBytes })),
     lending: lending === undefined ? null : describeLending(lending),
+    store: store === undefined ? null : describeStore(store),
     tiers: tiers === undefined ? null : { host: tiers.host, ssd: tiers.ssd, reads: tiers.reads },
   };
 }

@@ -25,6 +25,15 @@ export const tierCounters: readonly InstanceMetric[] = [
     'Bytes copied between the pool and host memory',
     (s) => s.tiers?.moved?.copiedBytes ?? 0,
   ],
+  ['kvasir_instance_store_taken_blocks_total', 'Blocks that a store took of others', (s) => s.store?.takenBlocks ?? 0],
+  ['kvasir_instance_store_taken_bytes_total', 'Their bytes', (s) => s.store?.takenBytes ?? 0],
+  ['kvasir_instance_store_sent_blocks_total', 'Blocks that a store sent to others', (s) => s.store?.sentBlocks ?? 0],
+  ['kvasir_instance_store_sent_bytes_total', 'Their bytes', (s) => (s.store === undefined ? 0 : (s.sent?.bytes ?? 0))],
+  [
+    'kvasir_instance_store_declined_offers_total',
+    'Prefixes that a store was offered and did not take: there was no room, or too much else',
+    (s) => s.store?.declinedOffers ?? 0,
+  ],
   ['kvasir_instance_ssd_read_bytes_total', 'Bytes read of SSD', (s) => s.tiers?.moved?.ssdReadBytes ?? 0],
   ['kvasir_instance_ssd_written_bytes_total', 'Bytes written to SSD', (s) => s.tiers?.moved?.ssdWrittenBytes ?? 0],
   [

@@ -130,6 +130,7 @@ export class InstanceLoop {
       ...(borrower && { lending: this.#lending?.snapshot(borrower) }),
       ...(this.#handOffs && { sent: this.#handOffs.counts, links: this.#handOffs.links }),
       ...(tiers && { tiers: { ...tiers, moved: this.#tiers?.moved } }),
+      ...(snapshot.store && { store: this.#tiers?.withBytes(snapshot.store) }),
     };
   }
 

@@ -1,7 +1,7 @@
 // Carries out what an instance's cache decides about its lower tiers: blocks copied inside the pool's memory, read from SSD and written there.
 import type { InstanceEffect } from '../cluster/effects.ts';
 import type { InstanceEvent } from '../cluster/messages.ts';
-import type { RequestId, TiersSnapshot } from '../cluster/ports.ts';
+import type { RequestId, StoreSnapshot, TiersSnapshot } from '../cluster/ports.ts';
 import type { StoredBlock, StoreResult, TierStore } from './tier-store.ts';
 
 type TierEffect = Extract<
@@ -29,6 +29,7 @@ export interface LiveTiersOptions {
   readonly copy: (from: Int32Array, to: Int32Array) => void;
   readonly loader: PageLoader;
   readonly pageBytes: number;
+  readonly blockBytes: number;
   /** Undefined: there is no SSD. */
   readonly store: TierStore | undefined;
   readonly log: (message: string) => void;
@@ -57,6 +58,10 @@ export class LiveTiers {
     if (store === undefined) return { copiedBytes, ssdReadBytes: 0, ssdWrittenBytes: 0, badBlocks: 0 };
     const { readBytes, writtenBytes, badBlocks } = store.counts;
     return { copiedBytes, ssdReadBytes: readBytes, ssdWrittenBytes: writtenBytes, badBlocks };
+  }
+
+  withBytes(store: StoreSnapshot): StoreSnapshot {
+    return { ...store, takenBytes: store.takenBlocks * this.#options.blockBytes };
   }
 
   carryOut(effect: TierEffect): void {

@@ -185,3 +185,30 @@ function childAnswers(settings: InstanceSettings, requests: readonly unknown[], 
     child.on('close', () => (complaints === '' ? resolve(answers) : reject(new Error(complaints))));
   });
 }
+
+describe('tiers of instances that hand prompts over', () => {
+  it('stay when roles change, and what lies there is found in the new role', async () => {
+    const of = (i: number) => ({
+      kvBytes: 2 ** 22,
+      tiers: { hostBytes: 2 ** 23, ssd: { path: join(folder, `instance-${i}`), bytes: 2 ** 24 } },
+    });
+    const alone = await started({});
+    const cluster = await startedAll(
+      (['prefill', 'prefill', 'decode'] as const).map((role, i) => ({ role, ...of(i) })),
+    );
+    const expected = await ask(alone, 'a', 3);
+    expect((await ask(cluster, 'a', 3)).map(bits)).toEqual(expected.map(bits));
+    const blocksOf = (i: number) => cluster.instances()[i]?.tiers?.host.blocks ?? 0;
+    const before = blocksOf(0);
+    expect(before).toBeGreaterThan(0);
+    expect(cluster.switchRole(0, 'decode')).toBeUndefined();
+    expect((await ask(cluster, 'b', 3)).map(bits)).toEqual(expected.map(bits));
+    expect(blocksOf(0)).toBeGreaterThanOrEqual(before);
+    expect(cluster.switchRole(2, 'prefill')).toBeUndefined();
+    const answers = await ask(cluster, 'c', 3);
+    expect(answers.map(bits)).toEqual(expected.map(bits));
+    expect(answers.map(({ cachedTokens }) => cachedTokens)).toEqual(
+      prompts.map(({ length }) => Math.floor((length - 1) / 32) * 32),
+    );
+  });
+});

@@ -32,6 +32,9 @@ export const instanceSnapshot = z.strictObject({
         .optional(),
     })
     .optional(),
+  store: z
+    .strictObject({ takenBlocks: count, sentBlocks: count, declinedOffers: count, takenBytes: count.optional() })
+    .optional(),
   landing: z.strictObject({ total: count, free: count }).exactOptional(),
   lending: lendingSnapshot.optional(),
   links: z.array(z.strictObject({ to: count, bytes: count, backlogBytes: count })).exactOptional(),

@@ -1,0 +1,58 @@
+// A store among live instances: bits of what comes from there, and what becomes of requests and memory when it, or who offers to it, dies.
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, beforeEach, expect, it } from 'vitest';
+import { loadNative } from '../../src/kernel/native.ts';
+import type { LiveCluster } from '../../src/live/live-cluster.ts';
+import { type Answer, answerOf, everyone, liveCluster, livePrompt, liveRequest } from './instances.ts';
+
+const key = Uint32Array.of(1, 2, 3, 4);
+const open: LiveCluster[] = [];
+let folder: string;
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), 'kvasir-stores-'));
+});
+afterEach(async () => {
+  await Promise.all(open.splice(0).map((cluster) => cluster.close()));
+  rmSync(folder, { recursive: true, force: true });
+});
+
+async function started(instances: Parameters<typeof liveCluster>[0]): Promise<LiveCluster> {
+  const cluster = liveCluster(instances, 'memory', everyone, key, true);
+  open.push(cluster);
+  await cluster.ready();
+  return cluster;
+}
+
+const store = () =>
+  ({
+    role: 'store',
+    tiers: { hostBytes: 4 * 2 ** 20, ssd: { path: join(folder, 'store'), bytes: 2 ** 24 } },
+  }) as const;
+
+async function until(holds: () => boolean): Promise<void> {
+  while (!holds()) await new Promise((resolve) => setTimeout(resolve, 2));
+}
+
+const bits = ({ tokens, logprobs, end }: Answer) => ({ tokens, logprobs, end });
+const prompt = livePrompt(1, 400);
+const wholeBlocks = Math.floor((prompt.length - 1) / 32);
+/** Of a request that ends the thread that it is placed at. */
+const deadly = (name: string) => liveRequest(`deadly ${name}`, livePrompt(60, 20), 1);
+
+it.skipIf(loadNative() === undefined)('gives back the bits of what died with who computed it', async () => {
+  const cluster = await started([{}, store()]);
+  const first = await answerOf(cluster, liveRequest('a', prompt, 6));
+  await until(() => (cluster.instances()[1]?.store?.takenBlocks ?? 0) >= wholeBlocks);
+  const taken = cluster.instances()[1]?.store;
+  expect(taken?.takenBytes).toBe((taken?.takenBlocks ?? 0) * 6 * 2 ** 14);
+  // It is started anew, and its cache is empty; the store stays.
+  await answerOf(cluster, deadly('one'));
+  await until(() => cluster.instances()[0]?.ready === true && cluster.instances()[0]?.promptTokens === 0);
+  const second = await answerOf(cluster, liveRequest('b', prompt, 6));
+  expect(bits(second)).toEqual(bits(first));
+  expect([first.cachedTokens, second.cachedTokens]).toEqual([0, 32 * wholeBlocks]);
+  expect(cluster.instances()[1]?.store?.sentBlocks).toBe(wholeBlocks);
+  expect(cluster.snapshot().pages.used).toBe(0);
+});
