@@ -1,5 +1,5 @@
 // Attention over paged KV: writing K and V, causal attention with its softmax statistics, merging of partials.
-// Order (part of the form): keys are split at absolute multiples of 512 into ranges; inside a range come all scores, their maximum, the weights
+// Order (part of the form): keys are split at absolute multiples of 256 into ranges; inside a range come all scores, their maximum, the weights
 // exp(score - maximum), rounded where products take bf16 pairs, their sum, and the values in the order of keys; the partials (o, m, l) of ranges merge in a
 // binary tree aligned at absolute positions. So bits depend on (query, keys, ISA) alone: not on batch, chunking, threads or tiles.
 #pragma once

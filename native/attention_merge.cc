@@ -10,11 +10,13 @@
 namespace kvasir {
 namespace {
 
+constexpr float kRounds = 12582912.0f;  // added to it, a float below 2^22 has no bits left for a fraction
+
 /** exp(x), x <= 0, relative error under 2e-7; 0 below -87. ln 2 in two parts, the first with bits to spare, so that n ln 2 is exact. */
 float exp_negative(float x) {
   if (x < -87.0f) return 0.0f;
   if (x != x) return x;
-  float n = std::nearbyint(x * 1.44269504f);
+  float n = (x * 1.44269504f + kRounds) - kRounds;
   float f = (x - n * 0.693359375f) - n * -2.12194440e-4f;
   float p = f * 0.00138436072f + 0.00837419555f;
   p = p * f + 0.0416680053f;
@@ -27,8 +29,13 @@ float exp_negative(float x) {
 
 bool is_empty(const PartialRows& part, int row) { return part.sum[row] == 0.0f && part.max[row] == -INFINITY; }
 
-void merge_row(float* left, const float* right, int columns, float keep, float add) {
-  for (int i = 0; i < columns; i++) left[i] = left[i] * keep + right[i] * add;
+/** left = keep left + add right. One of the factors is 1, and a product by it exact: it is left out. */
+void merge_row(float* __restrict left, const float* __restrict right, int columns, float keep, float add) {
+  if (keep == 1.0f) {
+    for (int i = 0; i < columns; i++) left[i] = left[i] + right[i] * add;
+  } else {
+    for (int i = 0; i < columns; i++) left[i] = left[i] * keep + right[i];
+  }
 }
 
 }  // namespace
@@ -45,8 +52,9 @@ void merge_rows(const PartialRows& left, const PartialRows& right, int rows, int
       continue;
     }
     float max = left.max[row] > right.max[row] ? left.max[row] : right.max[row];
-    float keep = exp_negative(left.max[row] - max);
-    float add = exp_negative(right.max[row] - max);
+    float lower = exp_negative(left.max[row] > right.max[row] ? right.max[row] - max : left.max[row] - max);
+    float keep = left.max[row] > right.max[row] ? 1.0f : lower;
+    float add = left.max[row] > right.max[row] ? lower : 1.0f;
     merge_row(o, other, columns, keep, add);
     left.sum[row] = left.sum[row] * keep + right.sum[row] * add;
     left.max[row] = max;

@@ -17,7 +17,7 @@ constexpr int kWholeSequence = 1 << 19;  // ranges of a group that nothing outgr
 constexpr int kShortContext = 8192;
 constexpr int kMiddleContext = 32768;
 
-int group_ranges_min(int context) { return context < kShortContext ? 1 : context < kMiddleContext ? 4 : 16; }
+int group_ranges_min(int context) { return context < kShortContext ? 1 : context < kMiddleContext ? 8 : 32; }
 
 constexpr int kRangeBlocks = kRangeTokens / kPageTokens;
 

@@ -1,11 +1,11 @@
-// Queries and partials over a connection, version 1, little-endian: after the greeting of messengers, queries go one way and answers the other.
+// Queries and partials over a connection, version 2, little-endian: after the greeting of messengers, queries go one way and answers the other.
 #pragma once
 #include "guest_query.hpp"
 #include "page_frames.hpp"
 
 namespace kvasir {
 
-constexpr uint32_t kGuestWireVersion = 1;
+constexpr uint32_t kGuestWireVersion = 2;  // 2: ranges of 256 keys
 constexpr uint32_t kQueryMagic = 0x71677672;
 constexpr uint32_t kAnswerMagic = 0x61677672;
 

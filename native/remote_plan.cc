@@ -7,7 +7,7 @@ namespace kvasir {
 namespace {
 
 constexpr size_t kWaveBytes = size_t{64} << 20;  // of partials kept at once
-constexpr int kSliceWork = 256;                  // row x range of a query: some tens of milliseconds of one core
+constexpr int kSliceWork = 512;                  // row x range of a query: some tens of milliseconds of one core
 
 }  // namespace
 

@@ -32,7 +32,7 @@ export interface StepGroup {
 export const away = -1;
 
 /** Tokens of one attention range, the least that a creditor holds of a sequence: whole ranges move. */
-export const rangeTokens = 512;
+export const rangeTokens = 256;
 
 /**
  * Whole ranges of a sequence whose keys and values lie in another pool: its instance's guest room computes attention over them. The range

@@ -7,7 +7,7 @@ import { expectedOutput, promptOf, request } from './world.ts';
 
 const spec = fc.record({
   kind: fc.nat(4),
-  /** Of 512 tokens. */
+  /** Of 512 tokens, two ranges of attention. */
   ranges: fc.integer({ min: 0, max: 9 }),
   tokens: fc.integer({ min: 1, max: 511 }),
   output: fc.integer({ min: 1, max: 40 }),
@@ -19,7 +19,7 @@ const spec = fc.record({
 
 describe('instances that borrow', () => {
   it('serve a request that is longer than any pool', () => {
-    const world = new BorrowWorld({ blocks: [72, 72, 72, 72], settles: true, seed: 1 });
+    const world = new BorrowWorld({ blocks: [64, 64, 64, 64], settles: true, seed: 1 });
     const long = request('long', promptOf(1, 7_168 - 64), { maxTokens: 64 });
     world.submit(long, 0);
     world.finish();

@@ -18,7 +18,7 @@ import { counts, list, progress } from './bench-options.ts';
 const partNames = ['speed', 'settle', 'move'] as const;
 
 const schema = modelOptionsSchema.pick({ model: true, weights: true, inputs: true }).extend({
-  pool: z.coerce.number().int().min(1024).default(2304),
+  pool: z.coerce.number().int().min(1024).default(2048),
   context: z.coerce.number().int().min(1024).default(7168),
   generate: z.coerce.number().int().min(2).default(32),
   repeats: z.coerce.number().int().min(1).default(3),
@@ -35,7 +35,7 @@ export function borrowCommand(): Command {
     .addOption(modelFlag().default(undefined, 'random weights in the shape of a model of 1B parameters'))
     .addOption(new Option('--weights <form>', 'weights in memory (default: native)').choices(weightsForms))
     .addOption(new Option('--inputs <form>', 'rounding of linear inputs (default: bf16)').choices(inputForms))
-    .option('--pool <tokens>', 'that each instance holds (default: 2304)')
+    .option('--pool <tokens>', 'that each instance holds (default: 2048)')
     .option('--instances <n>', 'of one thread each (default: 4)')
     .option('--context <tokens>', 'where the request of `speed` ends (default: 7168)')
     .option('--generate <tokens>', 'that `speed` times (default: 32)')

@@ -367,9 +367,9 @@ export class Borrower implements Overflow {
 /** A creditor may be slow; more often than this in a row its blocks are given up. */
 const unansweredMax = 2;
 
-/** Blocks that the ends of what moves may leave unused, of which whole ranges go. */
+/** Blocks that may stay unused because only whole ranges go: what exceeds home ends within one. */
 export function slackBlocks(rangeBlocks: number): number {
-  return 2 * (rangeBlocks - 1);
+  return rangeBlocks - 1;
 }
 
 const nothing = { rows: 0, decodeRows: 0 };

@@ -15,7 +15,7 @@ export interface BlockRoot {
 }
 
 /** Bumped when the layout or the arithmetic of blocks changes. */
-const version = 1;
+const version = 2;
 
 /** Hashed over code units, not UTF-8 bytes: as unambiguous, and no encoder is needed. */
 function words(text: string): number[] {
