@@ -147,7 +147,13 @@ export function testRemoteKeys(backend: Backend, numRuns = 8, reach?: Reach): vo
   });
 
   test('refuses remote keys that are not whole ranges before the first row, in order, and away from home', () => {
-    const whole = attentionScene({ heads: 2, kvHeads: 2, headDim: 8 }, 'f32', [{ start: 2 * rangeTokens + 76, rows: 1 }], 5, false);
+    const whole = attentionScene(
+      { heads: 2, kvHeads: 2, headDim: 8 },
+      'f32',
+      [{ start: 2 * rangeTokens + 76, rows: 1 }],
+      5,
+      false,
+    );
     const lent = lendOut(whole, 1, () => 0);
     const [first, second] = lent.step.remote;
     const refused: readonly (readonly [readonly RemoteKeys[], RegExp])[] = [
@@ -155,7 +161,10 @@ export function testRemoteKeys(backend: Backend, numRuns = 8, reach?: Reach): vo
       [[{ ...first, group: 1 }, second], /remote\[0\] names layer group 1/],
       [[{ ...first, firstBlock: rangeBlocks / 2 }, second], /remote\[0\] holds no whole ranges/],
       [[first, { ...second, blocks: second.blocks.subarray(1) }], /no whole ranges|not at home/],
-      [[first, { ...second, firstBlock: 2 * rangeBlocks }], new RegExp(`remote\\[1\\] reaches block ${3 * rangeBlocks}`)],
+      [
+        [first, { ...second, firstBlock: 2 * rangeBlocks }],
+        new RegExp(`remote\\[1\\] reaches block ${3 * rangeBlocks}`),
+      ],
       [[second, first], /remote\[1\] is not in order/],
       [[first], /not at home/],
     ];
