@@ -19,6 +19,8 @@ export interface InstanceSettings {
   readonly eviction: ModelOptions['eviction'];
   /** Prompts leave for where they are decoded once all of them is computed, not layer by layer: to compare with. */
   readonly sendsAtEnd?: boolean | undefined;
+  /** Requests start when all of the prefix that they fetch is here: to compare with. */
+  readonly awaitsPrefixes?: boolean | undefined;
   /** Where its steps are written down, if somebody wants to know. */
   readonly record?: SharedArrayBuffer | undefined;
   /** Where blocks are kept besides; undefined: what leaves the pool is gone. */

@@ -135,8 +135,10 @@ export class Departures<Request, S extends Served> {
     // Further than computed: the step was aborted, or the sequence preempted. It goes again.
     const from = Math.min(this.#sent(departure), computed);
     const to = Math.min(computed + planned, departure.tokens);
-    if (computed > from) this.#stream(departure, from, computed, undefined, undefined);
-    if (to > computed) this.#stream(departure, computed, to, step, undefined);
+    // What the step waits for leaves as that comes.
+    const here = departure.served.sequence.arriving === undefined ? computed : from;
+    if (here > from) this.#stream(departure, from, here, undefined, undefined);
+    if (to > here) this.#stream(departure, here, to, step, undefined);
     departure.streamed = to;
   }
 

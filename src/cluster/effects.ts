@@ -95,19 +95,26 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
       /** Where contents are real: (blocks, layers) pages of the pool where they are. */
       readonly pages?: Int32Array;
     }
-  /** Where contents are real: another instance may write the prefix that is about to be asked for to these pages, (blocks, layers). */
-  | { readonly kind: 'expectPrefix'; readonly id: RequestId; readonly from: InstanceIndex; readonly pages: Int32Array }
+  /** Where contents are real: another instance may write the prefix that is about to be asked for to these pages, (blocks, layers). `ahead`: of which block they begin, where steps may run meanwhile: tell `arriving` too. */
+  | {
+      readonly kind: 'expectPrefix';
+      readonly id: RequestId;
+      readonly from: InstanceIndex;
+      readonly pages: Int32Array;
+      readonly ahead?: number | undefined;
+    }
   /** It may write no more, and is not writing any more when this has been carried out. */
   | { readonly kind: 'closePrefix'; readonly id: RequestId }
-  /** Read `blocks` blocks of SSD into host memory: then all of the request's prompt before block `to` is there. Answer with `loaded`. `what`: which, where contents are real. */
+  /** Read `blocks` blocks of SSD into host memory, or layer by layer to `pages` of the pool, (blocks, layers): then all of the request's prompt before block `to` is there. Answer with `loaded`. `what`: which, where contents are real. */
   | {
       readonly kind: 'readSsd';
       readonly id: RequestId;
       readonly blocks: number;
       readonly to: number;
       readonly what?: readonly SsdBlock[];
+      readonly pages?: Int32Array | undefined;
     }
-  /** Where contents are real: nothing is written to host memory for this read any more when this has been carried out. */
+  /** Where contents are real: nothing is written to host memory or the pool for this read any more when this has been carried out. */
   | { readonly kind: 'stopRead'; readonly id: RequestId }
   /** Write so many blocks that host memory had no room for, in the order in which they were told. Answer with `ssdWritten`. `what`: which, where contents are real. */
   | { readonly kind: 'writeSsd'; readonly blocks: number; readonly what?: readonly SsdBlock[] }

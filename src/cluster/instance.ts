@@ -5,6 +5,7 @@ import type { BlockPool } from '../policy/blocks/block-pool.ts';
 import { wideZero } from '../util/wide-zero.ts';
 import { CacheJournal } from './cache-journal.ts';
 import { createDecodeCheck, type DecodeCheck } from './decode-check.ts';
+import { EarlyStart } from './early-start.ts';
 import type { InstanceEffect } from './effects.ts';
 import { HandOffs } from './hand-offs.ts';
 import { HostTraffic } from './host-traffic.ts';
@@ -19,6 +20,7 @@ import { type MigrationConfig, Mover } from './migration/mover.ts';
 import { askAgain, concernsPrefixes, hearPeers, type Peers } from './peers.ts';
 import { Pinning } from './pinning.ts';
 import type { InstanceSnapshot, RequestId } from './ports.ts';
+import type { AwaitedBlocks } from './prefix-loads.ts';
 import { PrefixMoves } from './prefix-moves.ts';
 import { Presence } from './presence.ts';
 import { Reception } from './reception.ts';
@@ -121,6 +123,8 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       contents: config.contents !== undefined,
       nowUs: () => this.#nowUs,
       cost: config.cost,
+      batcher: this.#batcher,
+      start: config.startsAhead === true ? new EarlyStart(config, this.#batcher) : undefined,
     };
     return new PrefixMoves(this.#cache, owner, config);
   }
@@ -134,6 +138,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
         end: (nowUs, served, event, forget) => this.#reception.end(nowUs, served, event, forget),
         remove: (served, forget) => this.roster.remove(served, forget),
         unanswered: ({ sequence }) => this.borrower?.unanswered(sequence),
+        behind: (served, answered) => this.#prefixes.loads.ran(served, answered),
         prefilled: (id) => this.#effects.push({ kind: 'prefilled', id }),
         computed: (served) => this.#prefixes.offers.offer(served),
       },
@@ -211,6 +216,11 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     return this.#cache;
   }
 
+  /** What the step in flight has still to wait for, by place in its plan: asked for when it begins. */
+  arriving(nowUs: number): readonly AwaitedBlocks[] {
+    return this.#prefixes.loads.awaited(nowUs, this.inFlight);
+  }
+
   /** Prefixes that come or leave. */
   get moving(): number {
     return this.#prefixes.moving;
@@ -238,6 +248,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
         break;
       case 'peer':
       case 'landed':
+      case 'arriving':
       case 'loaded':
       case 'prefixSent':
       case 'ssdWritten':

@@ -134,7 +134,7 @@ export class Launcher<Request extends { readonly id: RequestId }, S extends Serv
     if (served.started) return;
     served.started = true;
     const { loads, handOffs, work, emit } = this.#parts;
-    loads.drop(served);
+    loads.started(served);
     const held = handOffs.arrivals.heldOf(served.id);
     if (held !== undefined) {
       handOffs.arrivals.drop(served.id);

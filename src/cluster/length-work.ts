@@ -192,7 +192,10 @@ class ServedLengths implements Served {
 }
 
 /** Nothing goes to an executor but the step's shape, and nothing comes back but its times. */
-class LengthWork implements Work<LengthRequest, ServedLengths, undefined, undefined> {
+/** Places of requests whose blocks did not come. */
+export type LengthResult = { readonly unanswered: readonly number[] } | undefined;
+
+class LengthWork implements Work<LengthRequest, ServedLengths, undefined, LengthResult> {
   /** With it, equal steps run in one go: a request ends when its output is as long as the trace says. */
   readonly #coalesce: boolean;
 
@@ -233,8 +236,8 @@ class LengthWork implements Work<LengthRequest, ServedLengths, undefined, undefi
     return undefined;
   }
 
-  isUnanswered(): boolean {
-    return false;
+  isUnanswered(result: LengthResult, place: number): boolean {
+    return result?.unanswered.includes(place) === true;
   }
 
   failed(): boolean {
@@ -273,7 +276,7 @@ export type { HostLink, StepCostModel };
 export { type LayerRange, layersOf };
 
 /** An instance whose steps are only timed. */
-export type LengthInstance = Instance<LengthRequest, ServedLengths, undefined, undefined>;
+export type LengthInstance = Instance<LengthRequest, ServedLengths, undefined, LengthResult>;
 
 export interface LengthInstanceConfig
   extends Pick<
@@ -291,6 +294,7 @@ export interface LengthInstanceConfig
     | 'fates'
     | 'keeps'
     | 'stores'
+    | 'startsAhead'
     | 'witness'
   > {
   readonly cost: StepCostModel;

@@ -49,6 +49,8 @@ export interface PrefixFetch {
   readonly blocks: number;
   /** From when it is asked for: what takes longer is computed. */
   readonly patienceUs: number;
+  /** How long it is predicted to take. */
+  readonly transferUs?: number | undefined;
 }
 
 /** A prefix, `blocks` long, that an instance has, of which each member of a group gets its layers. */
@@ -138,6 +140,8 @@ export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =
       readonly id: RequestId;
       readonly held: readonly GenerationEvent[];
     }
+  /** A source has begun: the blocks of the request's prompt before `to` come from it. Late, doubled, unknown or lost: nothing to do. */
+  | { readonly kind: 'arriving'; readonly id: RequestId; readonly source: LoadSource; readonly to: number }
   /** A source has done its part: the blocks of the request's prompt before `to` are here. Late, doubled or unknown: nothing to do. */
   | {
       readonly kind: 'loaded';

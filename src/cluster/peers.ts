@@ -15,7 +15,7 @@ export interface Peers<Request extends { readonly id: RequestId }, S extends Ser
 
 type PeerEvent<Request> = Extract<
   InstanceEvent<Request, never>,
-  { kind: 'peer' | 'landed' | 'loaded' | 'prefixSent' | 'ssdWritten' | 'stores' | 'activations' }
+  { kind: 'peer' | 'landed' | 'arriving' | 'loaded' | 'prefixSent' | 'ssdWritten' | 'stores' | 'activations' }
 >;
 
 /** Returns what to log of an event that changed nothing. @param step in flight */
@@ -66,6 +66,7 @@ export function concernsPrefixes<Request>(event: InstanceEvent<Request, never>):
     what === 'missing' ||
     what === 'unwanted' ||
     what === 'prefixSent' ||
+    what === 'arriving' ||
     what === 'loaded'
   );
 }

@@ -385,7 +385,7 @@ export class Placer<Request> {
 export function fetchOf(decision: PlacementDecision): PrefixFetch | undefined {
   const { from, ownBlocks, fetchedBlocks, transferUs, savedUs } = decision;
   if (from === undefined) return undefined;
-  return { from, blocks: ownBlocks + fetchedBlocks, patienceUs: Math.ceil(transferUs + savedUs) };
+  return { from, blocks: ownBlocks + fetchedBlocks, patienceUs: Math.ceil(transferUs + savedUs), transferUs };
 }
 
 const nobody: readonly InstanceIndex[] = [];

@@ -1,4 +1,5 @@
 // The prefixes that come to an instance and leave it: what its peers and its driver tell it about them.
+import type { Batcher } from '../policy/batching/batcher.ts';
 import type { Sequence } from '../policy/batching/sequence.ts';
 import type { BlockCache } from '../policy/blocks/block-cache.ts';
 import type { BlockChain } from '../policy/blocks/block-chain.ts';
@@ -7,6 +8,7 @@ import type { Landing, Spares } from '../policy/blocks/moving-prefix.ts';
 import type { SsdBlock } from '../policy/blocks/tier-moves.ts';
 import type { StepPredictor } from '../policy/cost/step-shape.ts';
 import { digestWords } from '../util/blake2s.ts';
+import type { EarlyStart } from './early-start.ts';
 import type { Push } from './hand-offs.ts';
 import type { InstanceConfig } from './instance-config.ts';
 import type { InstanceEvent, InstanceIndex, PrefixFetch, PrefixMessage } from './messages.ts';
@@ -18,7 +20,7 @@ import { PrefixStagings } from './prefix-stagings.ts';
 import { PrefixTakes } from './prefix-takes.ts';
 import type { Served } from './work.ts';
 
-type MoveEvent = Extract<InstanceEvent, { kind: 'loaded' | 'prefixSent' | 'ssdWritten' | 'stores' }>;
+type MoveEvent = Extract<InstanceEvent, { kind: 'arriving' | 'loaded' | 'prefixSent' | 'ssdWritten' | 'stores' }>;
 
 type PeerPart = LoadPart & { readonly source: InstanceIndex };
 type Keeping = Pick<InstanceConfig, 'keeps' | 'stores' | 'journalLife'>;
@@ -31,6 +33,9 @@ interface Owner<Request> {
   readonly contents: boolean;
   readonly nowUs: () => number;
   readonly cost: Pick<StepPredictor, 'predictUs'>;
+  readonly batcher: Pick<Batcher, 'arrived' | 'recompute'>;
+  /** Undefined: nobody starts before its prefix is here. */
+  readonly start: EarlyStart | undefined;
 }
 
 export class PrefixMoves<Request, S extends Served> {
@@ -47,15 +52,18 @@ export class PrefixMoves<Request, S extends Served> {
   /** What is being read of SSD, by request. */
   readonly #ssdReads = new Map<RequestId, readonly SsdBlock[]>();
 
-  /** @param store undefined: it is none */
-  constructor(cache: BlockCache, { push, spares, contents, nowUs, cost }: Owner<Request>, store: Keeping = {}) {
+  constructor(
+    cache: BlockCache,
+    { push, spares, contents, nowUs, cost, batcher, start }: Owner<Request>,
+    config: Keeping = {},
+  ) {
     this.#push = push;
     this.#contents = contents;
     this.#cache = cache;
     this.sends = new PrefixSends(cache, { push, spares, contents });
     this.#nowUs = nowUs;
     this.offers = new PrefixOffers({ push, cost, blockTokens: cache.blockTokens, sends: this.sends });
-    this.offers.stores = store.stores ?? [];
+    this.offers.stores = config.stores ?? [];
     this.#stagings = new PrefixStagings(cache, {
       push,
       spares,
@@ -65,20 +73,23 @@ export class PrefixMoves<Request, S extends Served> {
       ask: (served, part, landing) => this.#ask(served, part, landing),
       stop: (served, part) => this.#stop(served, part),
       spares,
+      batcher,
+      start,
     });
-    if (store.keeps !== true) return;
+    if (config.keeps !== true) return;
     this.takes = new PrefixTakes(cache, {
       ask: (name, chain, part, landing) => this.#fetch(name, chain, part, landing),
       stop: (name, source) => this.#unwant(name, source),
       spares,
-      life: store.journalLife ?? 0,
+      life: config.journalLife ?? 0,
     });
   }
 
   /** SSD may have more of its prompt, and another instance has, as far as is known, where `prefix` says so. */
   want(served: S, prefix: PrefixFetch | undefined): void {
-    if (prefix !== undefined) this.loads.want(served, [{ source: prefix.from, to: prefix.blocks }], prefix.patienceUs);
-    else if (this.#cache.lower?.ssd !== undefined) this.loads.want(served, [], Number.POSITIVE_INFINITY);
+    if (prefix !== undefined) this.loads.want(served, [{ source: prefix.from, to: prefix.blocks }], prefix);
+    else if (this.#cache.lower?.ssd !== undefined)
+      this.loads.want(served, [], { patienceUs: Number.POSITIVE_INFINITY });
   }
 
   /** The driver has done something; returns why that changed nothing, where it did not. */
@@ -88,6 +99,10 @@ export class PrefixMoves<Request, S extends Served> {
         if (event.source === 'ssd' && this.#stagings.read(event.id, event.to, event.bad)) return undefined;
         if (event.source === 'ssd') this.#readOfSsd(event.id, event.bad);
         return this.#arrive(event.id, event.source, event.to);
+      case 'arriving':
+        return this.loads.announce(event.id, event.source, event.to)
+          ? undefined
+          : `request ${event.id} does not wait for it`;
       case 'prefixSent':
         this.offers.left(this.#nowUs(), event.to, event.id, this.sends.blocksOf(event.to, event.id));
         return this.sends.sent(event.to, event.id) ? undefined : `nothing is being sent for request ${event.id}`;
@@ -177,14 +192,18 @@ export class PrefixMoves<Request, S extends Served> {
       const read = lower?.readSsd(sequence.chain, from, to, landing) ?? { blocks: [], to };
       const { blocks } = read;
       this.#ssdReads.set(id, blocks);
-      this.#push({ kind: 'readSsd', id, blocks: blocks.length, to: read.to, ...(lower?.moves && { what: blocks }) });
+      const pages = landing.inPool && this.#contents ? landing.pages(from, read.to) : undefined;
+      const what = lower?.moves && { what: blocks, pages };
+      this.#push({ kind: 'readSsd', id, blocks: blocks.length, to: read.to, ...what });
+      if (landing.inPool) this.loads.announce(id, source, read.to);
       return;
     }
     this.#fetch(id, sequence.chain, { source, from, to }, landing);
   }
 
   #fetch(id: RequestId, { words }: BlockChain, { source, from, to }: PeerPart, landing: Landing): void {
-    if (this.#contents) this.#push({ kind: 'expectPrefix', id, from: source, pages: landing.pages(from, to) });
+    const ahead = landing.inPool ? from : undefined;
+    if (this.#contents) this.#push({ kind: 'expectPrefix', id, from: source, pages: landing.pages(from, to), ahead });
     const chain = { blocks: to, words: words.slice(0, to * digestWords) };
     this.#push({ kind: 'send', to: source, message: { kind: 'fetch', id, chain, from } });
   }

@@ -128,6 +128,7 @@ export class Reception<Request extends { readonly id: RequestId }, S extends Ser
     const { roster, handOffs, stages, pinning, check, prefixes } = this.#parts;
     this.#throughput.ended(nowUs);
     stages.drop(served.id);
+    this.#parts.prefixes.loads.drop(served);
     handOffs.departures.drop(served.id);
     roster.silence(served.id);
     if (event.kind === 'finished') {

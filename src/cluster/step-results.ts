@@ -14,6 +14,8 @@ interface Owner<S> {
   readonly end: (nowUs: number, served: S, event: GenerationEvent, forget: boolean) => void;
   /** A creditor did not answer: its rows are to be computed again. */
   readonly unanswered: (served: S) => void;
+  /** It computed behind blocks that were on their way: they have come, or it is to be computed without. */
+  readonly behind: (served: S, answered: boolean) => void;
   /** Frees all that it holds. */
   readonly remove: (served: S, forget: boolean) => void;
   /** Its prompt is computed, and goes on elsewhere unless it ends with its first token. */
@@ -50,7 +52,9 @@ export class StepResults<Request, S extends Served, Plan, Result> {
       const served = flight.requests[place];
       rows.scored = served.sequence.scoredRows;
       rows.samples = served.sequence.samplesNow;
-      if (work.isUnanswered(result, place)) this.#owner.unanswered(served);
+      const unanswered = work.isUnanswered(result, place);
+      if (served.sequence.arriving !== undefined) this.#owner.behind(served, !unanswered);
+      if (unanswered) this.#owner.unanswered(served);
       else if (work.failed(result, rows)) this.#failRow(nowUs, served);
       else if (rows.samples && departing && departures.has(served.id))
         this.#commitPrompt(nowUs, served, result, rows, run);

@@ -283,9 +283,9 @@ export class ClusterGateway extends Conducting {
     return peer && { name: peer.member.name, life: peer.member.life, session: peer.session };
   }
 
-  #named({ from, blocks, patienceUs }: PrefixFetch): NamedPrefix | undefined {
+  #named({ from, ...wanted }: PrefixFetch): NamedPrefix | undefined {
     const source = this.#sessionOf(from);
-    return source && { name: source.name, life: source.life, blocks, patienceUs };
+    return source && { name: source.name, life: source.life, ...wanted };
   }
 
   #tell(instance: InstanceIndex, order: Order): void {

@@ -318,9 +318,9 @@ export class ClusterInstance {
   }
 
   /** Undefined where nobody of that name can be asked: it is computed. */
-  #fetchOf({ name, life, blocks, patienceUs }: NamedPrefix): PrefixFetch | undefined {
+  #fetchOf({ name, life, ...wanted }: NamedPrefix): PrefixFetch | undefined {
     const from = this.#prefixes?.indexOf({ name, life });
-    return from === undefined ? undefined : { from, blocks, patienceUs };
+    return from === undefined ? undefined : { from, ...wanted };
   }
 
   /** Kernels read what these ids point to. */

@@ -8,6 +8,7 @@ import type { GenerationEvent, InstanceSnapshot, RequestId } from '../cluster/po
 import type { TokenInstance } from '../cluster/token-work.ts';
 import type { Engine } from '../engine/engine.ts';
 import { Alarm, nowUs } from './alarm.ts';
+import { awaitedKeys } from './awaited-keys.ts';
 import type { LenderNews } from './lender-ports.ts';
 import type { LiveHandOffs, PeerWire } from './live-hand-offs.ts';
 import type { LiveLending } from './live-lending.ts';
@@ -228,13 +229,20 @@ export class InstanceLoop {
 
   #execute({ step, plan }: RunStep): InstanceEvent {
     try {
-      const outcome = this.#engine.run(plan, this.#abort);
+      const outcome = this.#engine.run(this.#waiting(plan), this.#abort);
       return outcome.kind === 'done'
         ? { kind: 'stepDone', step, result: outcome.result }
         : { kind: 'stepAborted', step };
     } catch (error) {
       return { kind: 'stepFailed', step, message: error instanceof Error ? error.message : String(error) };
     }
+  }
+
+  /** Prefixes that have not come yet are waited for layer by layer. */
+  #waiting(plan: RunStep['plan']): RunStep['plan'] {
+    const awaited = this.#machine.arriving(nowUs());
+    if (awaited.length === 0) return plan;
+    return { ...plan, arriving: awaitedKeys(awaited, this.#tiers, this.#handOffs?.prefixes) };
   }
 
   #feed(event: InstanceEvent): void {

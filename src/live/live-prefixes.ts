@@ -19,6 +19,8 @@ interface Expected {
   readonly from: InstanceIndex;
   /** As the sender says. */
   blocks: number | undefined;
+  /** The first block that lands, where steps may run meanwhile. */
+  readonly ahead: number | undefined;
   complete: boolean;
 }
 
@@ -52,15 +54,22 @@ export class LivePrefixes {
     return this.#sending.size > 0;
   }
 
-  expect({ id, from, pages }: Expect): void {
-    const handle = this.#messenger.open(pages);
-    this.#expected.set(id, { handle, from, blocks: undefined, complete: false });
+  expect({ id, from, pages, ahead }: Expect): void {
+    const handle = this.#messenger.open(pages, ahead === undefined ? undefined : this.#layers);
+    this.#expected.set(id, { handle, from, blocks: undefined, ahead, complete: false });
     this.#byHandle.set(handle, id);
   }
 
   /** Where the prefix that the request waits for lands. */
   landingOf(id: RequestId): LandingHandle | undefined {
     return this.#expected.get(id)?.handle;
+  }
+
+  /** What a step waits for that runs behind what lands (`Step.arriving`); undefined: it does not come. */
+  arrivalsOf(id: RequestId): number | undefined {
+    const { handle, ahead, blocks } = this.#expected.get(id) ?? {};
+    if (handle === undefined || ahead === undefined || blocks === undefined) return undefined;
+    return this.#messenger.arrivals(handle, Math.max(0, blocks - ahead));
   }
 
   /** Nothing is written there any more once it returns. */
@@ -82,7 +91,13 @@ export class LivePrefixes {
     const sending = this.#sending.get(keyOf(to, id));
     if (sending === undefined || pages === undefined) return;
     const parcels = new Int32Array(3 * pages.length);
-    for (let i = 0; i < pages.length; i++) parcels.set([i % this.#layers, pages[i] ?? 0, i], 3 * i);
+    // Layer by layer: the other side may compute with the first ones while the others come.
+    const count = pages.length / this.#layers;
+    for (let i = 0; i < pages.length; i++) {
+      const layer = Math.floor(i / count);
+      const place = (i % count) * this.#layers + layer;
+      parcels.set([layer, pages[place] ?? 0, place], 3 * i);
+    }
     this.#messenger.send(sending.landing, 0, parcels, true);
     this.#post(to, { kind: 'prefix', id, blocks });
   }
@@ -108,7 +123,9 @@ export class LivePrefixes {
     const expected = this.#expected.get(wire.id);
     if (expected === undefined || expected.from !== from) return undefined;
     expected.blocks = wire.blocks;
-    return this.#loaded(wire.id, expected);
+    const loaded = this.#loaded(wire.id, expected);
+    if (loaded !== undefined || expected.ahead === undefined) return loaded;
+    return { kind: 'arriving', id: wire.id, source: from, to: wire.blocks };
   }
 
   /** A landing of the messenger is complete: what to tell the machine, if it is a prefix and all is known of it. */

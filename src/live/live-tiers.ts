@@ -14,6 +14,8 @@ interface Read {
   readonly blocks: readonly StoredBlock[];
   /** All of the prompt before this block is there when all blocks are. */
   readonly to: number;
+  /** Of the pool, (blocks, layers): read there, layer by layer. */
+  readonly pages: Int32Array | undefined;
 }
 
 /** Copies blocks while a step runs, which waits for them layer by layer. */
@@ -41,6 +43,8 @@ export class LiveTiers {
   /** By job. */
   readonly #reads = new Map<number, Read>();
   readonly #byId = new Map<RequestId, number>();
+  /** Of those that steps may run behind, by job. */
+  readonly #arrivals = new Map<number, number>();
   /** Reads of nothing: they have ended. */
   #ended: InstanceEvent[] = [];
   #copiedPages = 0;
@@ -76,7 +80,7 @@ export class LiveTiers {
         this.#loads = effect;
         break;
       case 'readSsd':
-        this.#read({ id: effect.id, to: effect.to, blocks: effect.what ?? [] });
+        this.#read({ id: effect.id, to: effect.to, blocks: effect.what ?? [], pages: effect.pages });
         break;
       case 'stopRead':
         this.#stop(effect.id);
@@ -116,7 +120,14 @@ export class LiveTiers {
     const job = ++this.#jobs;
     this.#reads.set(job, read);
     this.#byId.set(read.id, job);
-    store.read(job, read.blocks);
+    if (read.pages === undefined) store.read(job, read.blocks);
+    else this.#arrivals.set(job, store.readByLayer(job, read.blocks, read.pages));
+  }
+
+  /** What a step waits for that runs behind what is read (`Step.arriving`); undefined: it does not come. */
+  arrivalsOf(id: RequestId): number | undefined {
+    const job = this.#byId.get(id);
+    return job === undefined ? undefined : this.#arrivals.get(job);
   }
 
   #stop(id: RequestId): void {
@@ -126,6 +137,7 @@ export class LiveTiers {
     this.#options.store?.stop(job);
     this.#byId.delete(id);
     this.#reads.delete(job);
+    this.#arrivals.delete(job);
   }
 
   /** What has ended since the last call. */
@@ -145,6 +157,7 @@ export class LiveTiers {
   #loaded({ job, done }: StoreResult, { id, blocks, to }: Read): InstanceEvent {
     this.#reads.delete(job);
     this.#byId.delete(id);
+    this.#arrivals.delete(job);
     const bad = blocks[done];
     if (bad === undefined) return { kind: 'loaded', id, source: 'ssd', to };
     return { kind: 'loaded', id, source: 'ssd', to: bad.depth - 1, bad: bad.slot };

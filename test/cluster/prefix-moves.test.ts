@@ -2,12 +2,18 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import type { InstanceEffect } from '../../src/cluster/effects.ts';
-import { createLengthInstance, type LengthInstance, LengthRequest } from '../../src/cluster/length-work.ts';
+import {
+  createLengthInstance,
+  type LengthInstance,
+  LengthRequest,
+  type LengthResult,
+} from '../../src/cluster/length-work.ts';
 import type { InstanceEvent } from '../../src/cluster/messages.ts';
+import type { AwaitedBlocks, LoadSource } from '../../src/cluster/prefix-loads.ts';
 import { Float64Pool } from '../../src/util/float64-pool.ts';
 import { blockTokens, cost } from './small-cost.ts';
 
-type Event = InstanceEvent<LengthRequest, undefined>;
+type Event = InstanceEvent<LengthRequest, LengthResult>;
 type Effect = InstanceEffect<undefined, LengthRequest>;
 
 interface Asked {
@@ -38,11 +44,28 @@ class PrefixWorld {
   nowUs = 0;
   readonly #patienceUs: number;
 
-  /** @param blocks of each instance */
-  constructor(blocks = 30, patienceUs = 1e9) {
+  /** What the step in flight of each instance waited for when it began. */
+  readonly #awaited = new Map<number, readonly AwaitedBlocks[]>();
+  /** What has been told as loaded. */
+  readonly #came = new Set<string>();
+  /** Steps that ran behind blocks that came, and in vain. */
+  behind = 0;
+  inVain = 0;
+
+  /** @param blocks of each instance @param startsAhead requests start while their prefixes come */
+  constructor(blocks = 30, patienceUs = 1e9, startsAhead = false) {
     this.#patienceUs = patienceUs;
     const limits = { tokensMax: 64, logitRowsMax: 9, sequencesMax: 8, stepUsDecoding: 5_000, stepUsPrefill: 5_000 };
-    const config = { cost, blockTokens, blocks, eviction: 'lru', limits, coalesce: false, queueMax: 1_000 } as const;
+    const config = {
+      cost,
+      blockTokens,
+      blocks,
+      eviction: 'lru',
+      limits,
+      coalesce: false,
+      queueMax: 1_000,
+      startsAhead,
+    } as const;
     this.instances = Array.from({ length: instances }, () => createLengthInstance(config));
   }
 
@@ -68,7 +91,10 @@ class PrefixWorld {
   advance(choice: number, doubled = false, lost = false): boolean {
     const options = this.messages.length + this.steps.size;
     if (options === 0) return false;
-    const at = choice % options;
+    const picked = choice % options;
+    // That all is here is mostly heard when a step has run meanwhile.
+    const waits = this.messages[picked]?.event.kind === 'loaded' && this.steps.size > 0 && choice % 7 > 0;
+    const at = waits ? this.messages.length : picked;
     if (at < this.messages.length) {
       const message = this.messages[at];
       const kind = message?.event.kind;
@@ -79,16 +105,37 @@ class PrefixWorld {
     } else {
       const [to, step] = [...this.steps][at - this.messages.length] ?? [0, 0];
       this.steps.delete(to);
-      this.tell(to, { kind: 'stepDone', step, result: undefined });
+      this.tell(to, { kind: 'stepDone', step, result: this.#resultOf(to, choice) });
     }
     return true;
   }
 
   tell(to: number, event: Event): void {
     this.nowUs += 100;
+    if (event.kind === 'loaded' && event.to > 0) this.#came.add(`${to} ${event.id} ${event.source}`);
     const instance = this.instances[to];
+    const ran = this.steps.get(to);
     for (const effect of instance?.step(this.nowUs, event) ?? []) this.#apply(to, effect);
     instance?.check();
+    if (this.steps.get(to) !== ran) this.#awaited.set(to, instance?.arriving(this.nowUs) ?? []);
+  }
+
+  /** What is on its way may have come by now, before anybody is told; what is lost has not. */
+  #resultOf(at: number, choice: number): LengthResult {
+    const awaited = this.#awaited.get(at) ?? [];
+    const missing = awaited.filter(({ id, sources }) => {
+      const told = sources?.every((source) => this.#came.has(`${at} ${id} ${source}`)) === true;
+      return !told && (choice % 4 === 0 || sources?.every((source) => this.#comes(at, id, source)) !== true);
+    });
+    this.behind += awaited.length - missing.length;
+    this.inVain += missing.length;
+    return { unanswered: missing.map(({ place }) => place) };
+  }
+
+  #comes(at: number, id: string, source: LoadSource): boolean {
+    const pending = ({ to, event }: PrefixWorld['messages'][number]) =>
+      to === at && event.kind === 'loaded' && event.id === id && event.source === source && event.to > 0;
+    return this.#came.has(`${at} ${id} ${source}`) || this.messages.some(pending);
   }
 
   #apply(from: number, effect: Effect): void {
@@ -107,6 +154,7 @@ class PrefixWorld {
         expect(tokens).toBeGreaterThan(0);
         this.sent.set(id, (this.sent.get(id) ?? 0) + tokens);
         this.messages.push({ to: from, event: { kind: 'prefixSent', id, to } });
+        this.messages.push({ to, event: { kind: 'arriving', id, source: from, to: blocks } });
         this.messages.push({ to, event: { kind: 'loaded', id, source: from, to: blocks } });
         break;
       }
@@ -178,44 +226,53 @@ const requestsOf = fc.array(asked, { minLength: 1, maxLength: 20 });
 describe('prefixes between instances', () => {
   test('messages in any order, late or twice: every request is answered once, and nothing stays pinned', () => {
     const sizes = fc.constantFrom(12, 30);
-    let [whole, sent, late] = [0, 0, 0];
+    let [whole, sent, late, behind, inVain] = [0, 0, 0, 0, 0];
     fc.assert(
-      fc.property(requestsOf, moves, sizes, (requests, history, size) => {
-        const world = new PrefixWorld(size);
-        const cancelled = new Set<string>();
-        let next = 0;
-        for (const [i, { choice, doubled, cancel }] of history.entries()) {
-          if (i % 8 === 0 && next < requests.length) world.submit(requests[next++] as Asked);
-          if (cancel < next && choice % 10 === 0) {
-            cancelled.add(String(cancel));
-            world.cancel(String(cancel));
+      fc.property(
+        requestsOf,
+        moves,
+        sizes,
+        fc.constantFrom(true, true, false),
+        (requests, history, size, startsAhead) => {
+          const world = new PrefixWorld(size, 1e9, startsAhead);
+          const cancelled = new Set<string>();
+          let next = 0;
+          for (const [i, { choice, doubled, cancel }] of history.entries()) {
+            if (i % 8 === 0 && next < requests.length) world.submit(requests[next++] as Asked);
+            if (cancel < next && choice % 10 === 0) {
+              cancelled.add(String(cancel));
+              world.cancel(String(cancel));
+            }
+            world.advance(choice, doubled);
           }
-          world.advance(choice, doubled);
-        }
-        world.finish();
-        expect(world.pagesUsed()).toEqual([0, 0, 0]);
-        for (const { id } of world.requests) {
-          const heard = world.heard.get(id) ?? [];
-          expect(heard.filter((kind) => kind === 'finished').length).toBeLessThanOrEqual(1);
-          if (cancelled.has(id)) continue;
-          expect([heard[0], heard.at(-1)]).toEqual(['started', 'finished']);
-          whole++;
-        }
-        sent += world.sent.size;
-        late += world.ignored.length;
-      }),
+          world.finish();
+          expect(world.pagesUsed()).toEqual([0, 0, 0]);
+          for (const { id } of world.requests) {
+            const heard = world.heard.get(id) ?? [];
+            expect(heard.filter((kind) => kind === 'finished').length).toBeLessThanOrEqual(1);
+            if (cancelled.has(id)) continue;
+            expect([heard[0], heard.at(-1)]).toEqual(['started', 'finished']);
+            whole++;
+          }
+          sent += world.sent.size;
+          late += world.ignored.length;
+          behind += world.behind;
+          inVain += world.inVain;
+        },
+      ),
       { numRuns: 100, endOnFailure: true },
     );
     expect(whole).toBeGreaterThan(150);
     expect(sent).toBeGreaterThan(50);
     expect(late).toBeGreaterThan(50);
+    expect(Math.min(behind, inVain)).toBeGreaterThan(3);
   });
 
   test('messages that are lost cost their requests no more than patience', () => {
     let [given, lost] = [0, 0];
     fc.assert(
-      fc.property(requestsOf, moves, (requests, history) => {
-        const world = new PrefixWorld(30, 3_000);
+      fc.property(requestsOf, moves, fc.boolean(), (requests, history, startsAhead) => {
+        const world = new PrefixWorld(30, 3_000, startsAhead);
         for (const request of requests) world.submit(request);
         for (const { choice, cancel } of history) {
           world.advance(choice, false, cancel < 20);
@@ -232,8 +289,8 @@ describe('prefixes between instances', () => {
   });
 
   /** Instance 0 has computed the family's prompt of six blocks. */
-  const warmed = () => {
-    const world = new PrefixWorld();
+  const warmed = (startsAhead = false) => {
+    const world = new PrefixWorld(30, 1e9, startsAhead);
     world.submit({ at: 0, family: 0, blocks: 6, output: 1, from: 0, said: 0 });
     world.finish();
     return world;
@@ -277,6 +334,31 @@ describe('prefixes between instances', () => {
     world.finish();
     expect(world.sent.get('2')).toBe(3 * blockTokens);
     expect(world.cachedTokens(1)).toBe(3 * blockTokens);
+  });
+
+  test('let a request start while they come, and are shared once its step has seen them', () => {
+    const world = warmed(true);
+    world.submit(again);
+    // The submit, the question, what has left, and that it comes.
+    for (let i = 0; i < 4; i++) world.advance(0);
+    expect(world.instances[1]?.inFlight.map(({ id }) => id)).toEqual(['1']);
+    expect([...world.told]).toEqual([6, 0, 0]);
+    world.finish();
+    expect(world.cachedTokens(1)).toBe(5 * blockTokens);
+    expect([...world.told]).toEqual([6, 6, 0]);
+    expect([world.behind, world.inVain]).toEqual([1, 0]);
+  });
+
+  test('that do not come are computed by those that had started behind them', () => {
+    const world = warmed(true);
+    world.submit(again);
+    for (let i = 0; i < 4; i++) world.advance(0);
+    world.messages.splice(0);
+    world.finish();
+    expect([world.behind, world.inVain]).toEqual([0, 1]);
+    expect(world.heard.get('1')).toEqual(['started', 'tokens', 'finished']);
+    expect(world.pagesUsed()).toEqual([0, 0, 0]);
+    expect([...world.told]).toEqual([6, 6, 0]);
   });
 
   test('stop when their request is cancelled, and both sides let go', () => {

@@ -35,6 +35,8 @@ function world() {
     contents: false,
     nowUs: () => 0,
     cost: { predictUs: () => 0 },
+    batcher: { arrived: () => {}, recompute: () => {} },
+    start: undefined,
   });
   serve(cache, chainOf(1));
   serve(cache, chainOf(2));

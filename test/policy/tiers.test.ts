@@ -264,7 +264,7 @@ describe('SSD', () => {
     expect(onSsd()).toBe(0);
     lower?.written(1);
     expect(onSsd()).toBe(4);
-    const read = lower?.readSsd(chainOf('aaaa'), 0, 4, { slot: () => undefined }).blocks ?? [];
+    const read = lower?.readSsd(chainOf('aaaa'), 0, 4, { slot: () => undefined, inPool: false }).blocks ?? [];
     expect(read).toHaveLength(4);
     serve(world, 'cccc');
     expect(lower?.takeWrites().count).toBe(4);

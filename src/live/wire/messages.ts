@@ -63,7 +63,7 @@ const request = z.strictObject({
 const name = z.string().regex(/^[\w-]{1,64}$/);
 const decodeAt = z.strictObject({ name, life: count, session: count });
 
-const prefix = z.strictObject({ name, life: count, blocks: count, patienceUs: figure });
+const prefix = z.strictObject({ name, life: count, blocks: count, patienceUs: figure, transferUs: figure.optional() });
 
 const switched = z.enum(['mixed', 'prefill', 'decode']);
 const order = z.discriminatedUnion('kind', [

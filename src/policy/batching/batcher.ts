@@ -188,10 +188,7 @@ export class Batcher {
     }
     this.#waiting.remove(sequence);
     sequence.state = 'running';
-    const { chain, table, known } = sequence;
-    const reusable = sequence.reusableBlocks(this.#blockTokens);
-    const again = sequence.cachedTokens !== undefined;
-    sequence.computed = this.#cache.take(chain, reusable, table, { known, again }) * this.#blockTokens;
+    sequence.computed = this.#startBehind(sequence) * this.#blockTokens;
     sequence.cachedTokens ??= sequence.computed;
     if (sequence.isLanding && !this.room.isOverlong(sequence)) this.#load(sequence);
     this.#shares?.start(sequence, Math.max(0, sequence.promptLength - Math.max(sequence.computed, sequence.landed)));
@@ -199,6 +196,23 @@ export class Batcher {
     this.#claims.open(sequence);
     this.#admitted.push(sequence);
     return true;
+  }
+
+  /** Blocks that it need not compute. */
+  #startBehind(sequence: Sequence): number {
+    const { arriving, chain, table, known } = sequence;
+    arriving?.lend(table);
+    if (arriving !== undefined) return arriving.blocks;
+    const again = sequence.cachedTokens !== undefined;
+    return this.#cache.take(chain, sequence.reusableBlocks(this.#blockTokens), table, { known, again });
+  }
+
+  /** The blocks that it runs behind have come: those from `from` on are shared from now on. Not while a step that holds it is in flight. */
+  arrived(sequence: Sequence, from: number): void {
+    const { arriving, chain, table } = sequence;
+    sequence.arriving = undefined;
+    if (arriving !== undefined && sequence.state === 'running')
+      sequence.swapped(this.#cache.commit(chain, from, arriving.blocks, table) * this.#blockTokens);
   }
 
   /** There was room for all its tokens when it was let in. */

@@ -20,6 +20,7 @@ export class KnownPrefixes {
     if (sequence.state === 'running') return sequence.remaining;
     if (sequence.landed > 0) return sequence.remaining - sequence.landed;
     const { blockTokens } = this.#cache;
+    if (sequence.arriving !== undefined) return sequence.remaining - sequence.arriving.blocks * blockTokens;
     const reusable = sequence.reusableBlocks(blockTokens);
     return sequence.remaining - this.#cache.match(sequence.chain, reusable, sequence.known) * blockTokens;
   }
@@ -59,7 +60,7 @@ export class KnownPrefixes {
   /** Does a waiting sequence wait for a block that another computes, or that comes from elsewhere? */
   isAwaited(sequence: Sequence): boolean {
     if (sequence.loading) return true;
-    if (sequence.landed > 0) return false;
+    if (sequence.landed > 0 || sequence.arriving !== undefined) return false;
     const awaited = sequence.waitsForBlock;
     if (awaited !== undefined && this.#claims.isPromised(sequence, awaited)) return true;
     const reusable = sequence.reusableBlocks(this.#cache.blockTokens);

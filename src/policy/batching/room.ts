@@ -90,6 +90,10 @@ export class Room {
 
   /** Pages that would be available no more if it came. */
   pagesNeeded(sequence: Sequence): number {
+    const { arriving } = sequence;
+    // The blocks that it starts behind are somebody's already.
+    if (arriving !== undefined)
+      return (Math.ceil(sequence.length / this.#cache.blockTokens) - arriving.blocks) * this.#cache.blockPages;
     return this.#cache.pagesToRun(
       sequence.chain,
       sequence.reusableBlocks(this.#cache.blockTokens),

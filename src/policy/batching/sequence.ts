@@ -33,6 +33,13 @@ export interface SequenceSpec {
   readonly scoresPrompt: boolean;
 }
 
+/** Blocks that are still on their way when a sequence starts behind them. */
+export interface ArrivingPrefix {
+  readonly blocks: number;
+  /** Gives an empty table all of them, pinned. */
+  lend(table: BlockTable): void;
+}
+
 /** `parked`: computed as far as it is to be here, and holding its blocks until they have been copied. */
 export type SequenceState = 'new' | 'waiting' | 'running' | 'parked' | 'ended';
 
@@ -75,6 +82,8 @@ export class Sequence {
   awaitsLanding = false;
   /** Blocks of its prefix are on their way here: while it waits it is not let in. */
   loading = false;
+  /** It may start behind these; once it runs: they are not known to be here. */
+  arriving: ArrivingPrefix | undefined;
   /** Its blocks before this one may be shared; undefined: all may. Those that follow have left the index, so that they can move. */
   sharedBlocks: number | undefined;
   /** How many of its blocks, from `sharedBlocks` on, are not in the table but away. */

@@ -129,6 +129,14 @@ export class GroupCache {
     return used;
   }
 
+  /** Appends the first `count` blocks that another table holds, pinned once more. */
+  shareHeld(from: HeldBlocks, count: number, held: HeldBlocks): void {
+    for (let i = 0; i < count; i++) {
+      this.#pin(from.blocks.at(i));
+      held.blocks.push(from.blocks.at(i));
+    }
+  }
+
   /** Appends an empty block; there must be pages for it. */
   allocate(held: HeldBlocks): void {
     const block = this.pool.allocate();

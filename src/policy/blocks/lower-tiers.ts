@@ -137,6 +137,11 @@ export class LowerTiers implements BlockListener {
     return this.moves?.pagesOfSlots(slots) ?? new Int32Array(0);
   }
 
+  /** Blocks came to the pool itself. */
+  cameToPool(blocks: number, origin: BlockOrigin): void {
+    this.#reads[origins.indexOf(origin)] += blocks;
+  }
+
   /** Blocks of which `read` was told since the last call. */
   takeReads(): number {
     const blocks = this.#newReads;
@@ -197,15 +202,15 @@ export class LowerTiers implements BlockListener {
    * Those of the chain's blocks `from..to` that SSD has and host memory has not: they are being read until `readOfSsd`. Contents go where
    * there is `room` for the block in host memory; they end where a block was lost to make that room.
    */
-  readSsd(chain: BlockChain, from: number, to: number, room: Pick<Landing, 'slot'>): SsdRead {
+  readSsd(chain: BlockChain, from: number, to: number, room: Pick<Landing, 'slot' | 'inPool'>): SsdRead {
     const blocks: SsdBlock[] = [];
     for (let i = from; i < to; i++) {
       const at = i * digestWords;
       const slot = this.host.find(chain.words, at) === undefined ? this.ssd?.find(chain.words, at) : undefined;
-      const into = this.moves === undefined ? undefined : room.slot(i);
-      if (slot === undefined && into !== undefined) return { blocks, to: i };
+      const into = this.moves === undefined || room.inPool ? undefined : room.slot(i);
+      if (slot === undefined && (into !== undefined || room.inPool)) return { blocks, to: i };
       // Somebody else brings it, where there is nowhere to bring it to.
-      if (slot === undefined || (into === undefined && this.moves !== undefined)) continue;
+      if (slot === undefined || (into === undefined && this.moves !== undefined && !room.inPool)) continue;
       this.ssd?.pin(slot);
       const page = into === undefined ? 0 : (this.moves?.pageOf(into) ?? 0);
       blocks.push({ slot, page, depth: i + 1, digest: digestAt(chain.words, at) });

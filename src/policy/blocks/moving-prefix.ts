@@ -13,6 +13,8 @@ export type Spares = (pages: number) => boolean;
 export interface Landing {
   /** The chain's blocks before this one are here already, or have room. */
   readonly blocks: number;
+  /** It is of the pool. */
+  readonly inPool: boolean;
   /** Where in host memory a block is expected; undefined: elsewhere, or by somebody else. */
   slot(block: number): SlotId | undefined;
   /** (to - from, layers): where the contents of blocks `from..to` are to go; of models with one layer group. */
@@ -21,6 +23,12 @@ export interface Landing {
   fill(from: number, to: number, origin: BlockOrigin): void;
   /** Lets go of all; room that was not filled is free again. */
   close(): void;
+}
+
+/** One in the pool itself, where sequences can stand on it before it is filled. */
+export interface PoolLanding extends Landing {
+  /** Gives an empty table the chain's first `blocks` blocks, pinned once more. */
+  lend(blocks: number, table: BlockTable): void;
 }
 
 /** Blocks of a chain that stay where they are. */
@@ -49,6 +57,21 @@ export function landPrefix(
   return PoolTable.open(cache, chain, own, to, spares);
 }
 
+/** In the pool. Undefined when there is no room, or where host memory has a part of what is here or comes. @param own blocks that are here */
+export function landInPool(
+  cache: BlockCache,
+  chain: BlockChain,
+  own: number,
+  to: number,
+  spares: Spares,
+): PoolLanding | undefined {
+  const [group, other] = cache.groups;
+  if (other !== undefined || group.window !== undefined || cache.match(chain, own) < own) return undefined;
+  for (let i = own; i < to; i++)
+    if (cache.lower?.host.find(chain.words, i * digestWords) !== undefined) return undefined;
+  return PoolTable.open(cache, chain, own, to, spares);
+}
+
 /** From host memory where all of it is there. Undefined when no block from `from` on is here, or none can be pinned. */
 export function holdPrefix(cache: BlockCache, chain: BlockChain, from: number, spares: Spares): HeldPrefix | undefined {
   const blocks = cache.match(chain, chain.blocks);
@@ -59,8 +82,9 @@ export function holdPrefix(cache: BlockCache, chain: BlockChain, from: number, s
 }
 
 /** Blocks of the pool, pinned by a table that no sequence has. */
-class PoolTable implements Landing {
+class PoolTable implements PoolLanding {
   readonly blocks: number;
+  readonly inPool = true;
   readonly #cache: BlockCache;
   readonly #chain: BlockChain;
   readonly #table: BlockTable;
@@ -96,7 +120,13 @@ class PoolTable implements Landing {
     return pages;
   }
 
-  fill(from: number, to: number): void {
+  lend(blocks: number, table: BlockTable): void {
+    for (const [g, group] of this.#cache.groups.entries())
+      group.shareHeld(this.#table.groups[g], blocks, table.groups[g]);
+  }
+
+  fill(from: number, to: number, origin: BlockOrigin): void {
+    this.#cache.lower?.cameToPool(to - from, origin);
     this.#cache.leaveBehind(this.#table, to * this.#cache.blockTokens);
     this.#cache.commit(this.#chain, from, to, this.#table);
   }
@@ -110,6 +140,7 @@ class PoolTable implements Landing {
 /** Slots of host memory that wait for their contents. */
 class HostLanding implements Landing {
   readonly blocks: number;
+  readonly inPool = false;
   readonly #lower: LowerTiers;
   readonly #from: number;
   /** From block `from` on; undefined: it is there, or another brings it. */
