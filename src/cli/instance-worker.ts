@@ -75,8 +75,8 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
     handOff: { layerWise: settings.sendsAtEnd !== true, landingTokens: 0, landingPages, rechecks: settings.rechecks },
     journalLife: data.life,
     ...{ contents: { onSsd: undefined }, ...tiers?.machine, ...borrowing?.machine },
-    // The oracle's pages are its thread's alone; blocks that may move to creditors have to be here.
-    startsAhead: backend.isa !== 'reference' && borrowing === undefined && settings.awaitsPrefixes !== true,
+    // Blocks that may move to creditors have to be here.
+    startsAhead: borrowing === undefined && settings.awaitsPrefixes !== true && backend.isa !== 'reference',
     pinShare: settings.pinShare,
   });
   const reaches = backend.isa !== 'reference' || data.lands;

@@ -17,7 +17,7 @@ import { Launcher } from './launcher.ts';
 import { Borrower } from './lending/borrower.ts';
 import type { InstanceEvent, StepNumber } from './messages.ts';
 import { type MigrationConfig, Mover } from './migration/mover.ts';
-import { askAgain, concernsPrefixes, hearPeers, type Peers } from './peers.ts';
+import { askAgain, concernsPrefixes, hearPeers, type PeerEvent, type Peers } from './peers.ts';
 import { Pinning } from './pinning.ts';
 import type { InstanceSnapshot, RequestId } from './ports.ts';
 import type { AwaitedBlocks } from './prefix-loads.ts';
@@ -253,12 +253,9 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       case 'prefixSent':
       case 'ssdWritten':
       case 'stores':
-      case 'activations': {
-        const why = hearPeers(this.#peers, event, this.#launcher.flight?.step);
-        if (why !== undefined) this.#config.fates?.heard(event, this.roster);
-        if (why !== undefined) this.#ignore(why);
+      case 'activations':
+        this.#hearPeers(event);
         break;
-      }
       case 'streamBroken':
         this.#reception.broken(event);
         break;
@@ -292,6 +289,13 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     if (journal !== undefined) this.#effects.push(journal);
     if (reports) this.#report();
     return this.#effects;
+  }
+
+  #hearPeers(event: PeerEvent<Request>): void {
+    const why = hearPeers(this.#peers, event, this.#launcher.flight?.step);
+    if (why === undefined) return;
+    this.#config.fates?.heard(event, this.roster);
+    this.#ignore(why);
   }
 
   #report(): void {

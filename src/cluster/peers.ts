@@ -13,7 +13,7 @@ export interface Peers<Request extends { readonly id: RequestId }, S extends Ser
   readonly stages: Stages<Request, S, Plan, Result>;
 }
 
-type PeerEvent<Request> = Extract<
+export type PeerEvent<Request> = Extract<
   InstanceEvent<Request, never>,
   { kind: 'peer' | 'landed' | 'arriving' | 'loaded' | 'prefixSent' | 'ssdWritten' | 'stores' | 'activations' }
 >;
