@@ -75,8 +75,7 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
     handOff: { layerWise: settings.sendsAtEnd !== true, landingTokens: 0, landingPages, rechecks: settings.rechecks },
     journalLife: data.life,
     ...{ contents: { onSsd: undefined }, ...tiers?.machine, ...borrowing?.machine },
-    // Blocks that may move to creditors have to be here.
-    startsAhead: borrowing === undefined && settings.awaitsPrefixes !== true && backend.isa !== 'reference',
+    startsAhead: startsAhead(settings, backend),
     pinShare: settings.pinShare,
   });
   const reaches = backend.isa !== 'reference' || data.lands;
@@ -98,6 +97,11 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
   // What the oracle holds is this thread's alone.
   const shared = backend.isa === 'reference' ? undefined : model;
   return { loop, ready: { description, root, shared } };
+}
+
+/** Blocks that may move to creditors have to be here, and the oracle's pages are its thread's alone. */
+function startsAhead({ lending, awaitsPrefixes }: InstanceSettings, { isa }: Backend): boolean {
+  return lending === undefined && awaitsPrefixes !== true && isa !== 'reference';
 }
 
 function describe({ weights, contextTokens }: InstanceSettings, { isa, threads }: Backend, model: LoadedModel) {
