@@ -111,6 +111,7 @@ export const serveOptionsSchema = modelOptionsSchema.extend({
   port: count(0, 65_535).default(8000),
   apiKey: z.union([apiKey.transform((key) => [key]), z.array(apiKey)]).default([]),
   servedModelName: z.string().min(1).optional(),
+  data: z.string().min(1).optional(),
   queue: count(1).default(256),
   otlpEndpoint: z
     .string()

@@ -10,6 +10,7 @@ import { chatCompletions } from './chat.ts';
 import { describeCluster } from './cluster-view.ts';
 import { completions } from './completions.ts';
 import { Contexts } from './contexts.ts';
+import type { DataFolder } from './data-folder.ts';
 import { checkModel, type EndpointCall, type EndpointContext } from './endpoint.ts';
 import { ApiError, errorHeaders, newRequestId, toApiError } from './errors.ts';
 import { switchRole } from './instance-roles.ts';
@@ -31,6 +32,8 @@ export interface GatewayOptions {
   readonly encode: Encode;
   readonly logger: Logger;
   readonly apiKeys: readonly string[];
+  /** Where files and batches outlive the process; undefined: they end with it. */
+  readonly data?: DataFolder | undefined;
   /** Origins that browsers may call from, `*` for any; empty: CORS is off. */
   readonly corsOrigins: readonly string[];
   readonly bodyBytesMax: number;
@@ -79,7 +82,8 @@ export function createApp(
   });
   app.all('/api/instances/:number/role', (c) => refuseMethod(c, 'POST'));
   addContextRoutes(app, context, options);
-  addBatchRoutes(app, context, options.bodyBytesMax, stopping);
+  const kept = options.data && { folder: options.data, owners: keys };
+  addBatchRoutes(app, context, options.bodyBytesMax, stopping, kept);
   const post = (path: string, endpoint: Endpoint): void => {
     app.post(path, async (c) => endpoint(await readJson(c.req.raw, options.bodyBytesMax), context, callOf(c)));
     app.all(path, (c) => refuseMethod(c, 'POST'));

@@ -4,7 +4,7 @@ import { Batches } from './batches.ts';
 import { readBytes, readJson } from './body.ts';
 import type { EndpointContext } from './endpoint.ts';
 import { badField } from './errors.ts';
-import { describeFile, FileStore } from './file-store.ts';
+import { describeFile, FileStore, type Kept } from './file-store.ts';
 import { type Env, refuseMethod } from './routing.ts';
 
 /** All files together, in bodies of the largest size. */
@@ -12,16 +12,17 @@ const bodiesMax = 16;
 const listMax = 100;
 const listDefault = 20;
 
-/** @param stopping the server ends: batches are given up */
+/** @param stopping the server ends: what of batches runs is given up @param kept undefined: files and batches end with the process */
 export function addBatchRoutes(
   app: Hono<Env>,
   context: EndpointContext,
   bodyBytesMax: number,
   stopping: AbortSignal,
+  kept: Kept | undefined,
 ): void {
-  const files = new FileStore(bodiesMax * bodyBytesMax);
+  const files = new FileStore(bodiesMax * bodyBytesMax, within(kept, 'files'));
   addFileRoutes(app, files, bodyBytesMax);
-  const batches = new Batches(context, files, stopping);
+  const batches = new Batches(context, files, stopping, within(kept, 'batches'));
   const [all, one, cancel] = ['/v1/batches', '/v1/batches/:id', '/v1/batches/:id/cancel'];
   app.post(all, async (c) => c.json(batches.create(await readJson(c.req.raw, bodyBytesMax), c.get('tenant'))));
   app.get(all, (c) => c.json(batches.list(c.get('tenant'), c.req.query('after'), limitOf(c))));
@@ -30,6 +31,10 @@ export function addBatchRoutes(
   app.all(all, (c) => refuseMethod(c, 'GET, POST'));
   app.all(one, (c) => refuseMethod(c, 'GET'));
   app.all(cancel, (c) => refuseMethod(c, 'POST'));
+}
+
+function within(kept: Kept | undefined, name: string): Kept | undefined {
+  return kept && { ...kept, folder: kept.folder.within(name) };
 }
 
 function addFileRoutes(app: Hono<Env>, files: FileStore, bodyBytesMax: number): void {

@@ -2,72 +2,44 @@
 import { randomUUID } from 'node:crypto';
 import { setMaxListeners } from 'node:events';
 import { setTimeout as sleep } from 'node:timers/promises';
-import { z } from 'zod';
-import {
-  answerLine,
-  type BatchLine,
-  type BatchUrl,
-  batchUrls,
-  isErrors,
-  type LineError,
-  readLines,
-} from './batch-lines.ts';
+import { answerLine, type BatchLine, type BatchUrl, isErrors, readLines } from './batch-lines.ts';
+import { type Batch, BatchRecords, batchSchema, isOver, newBatch, type Status } from './batch-records.ts';
 import { chatCompletions } from './chat.ts';
 import { completions } from './completions.ts';
 import type { EndpointCall, EndpointContext } from './endpoint.ts';
 import { ApiError, badField, newRequestId, toApiError } from './errors.ts';
 import { parseBody } from './fields.ts';
-import type { FileStore } from './file-store.ts';
+import type { FileStore, Kept } from './file-store.ts';
 
 const windowMs = 24 * 3_600_000;
 const batchesMax = 256;
 /** Requests of a batch that are under way at once: all others wait here, not in the queue. */
 const together = 16;
 
-export const batchSchema = z.object({
-  input_file_id: z.string(),
-  endpoint: z.enum(batchUrls),
-  completion_window: z.literal('24h'),
-  metadata: z.record(z.string().max(64), z.string().max(512)).optional(),
-});
-
-type Status = 'in_progress' | 'failed' | 'completed' | 'expired' | 'cancelling' | 'cancelled';
-
-interface Batch {
-  readonly id: string;
-  readonly tenant: string;
-  readonly asked: z.infer<typeof batchSchema>;
-  readonly createdS: number;
-  readonly errors: readonly LineError[];
-  readonly lines: readonly BatchLine[];
-  readonly stop: AbortController;
-  status: Status;
-  /** When it came to its states. */
-  readonly at: Partial<Record<Status, number>>;
-  /** Lines that have been begun. */
-  next: number;
-  completed: number;
-  failed: number;
-  readonly outputs: Record<'answers' | 'errors', string[]>;
-  outputFile: string | undefined;
-  errorFile: string | undefined;
-}
-
 const nowS = () => Math.floor(Date.now() / 1000);
 
-/** Kept until the process ends, the latest ones. */
+/** The latest ones are kept: until the process ends, or in a folder, from which they go on when it starts anew. */
 export class Batches {
   readonly #context: EndpointContext;
   readonly #files: FileStore;
   readonly #batches = new Map<string, Batch>();
 
-  /** @param stopping no more is begun, and what runs is given up */
-  constructor(context: EndpointContext, files: FileStore, stopping: AbortSignal) {
+  readonly #records: BatchRecords;
+  readonly #stopping: AbortSignal;
+
+  /** @param stopping no more is begun, and what runs is given up @param kept undefined: they end with the process */
+  constructor(context: EndpointContext, files: FileStore, stopping: AbortSignal, kept?: Kept) {
     this.#context = context;
     this.#files = files;
+    this.#stopping = stopping;
+    this.#records = new BatchRecords(kept);
     stopping.addEventListener('abort', () => {
       for (const batch of this.#batches.values()) batch.stop.abort();
     });
+    for (const batch of this.#records.restore()) {
+      this.#batches.set(batch.id, batch);
+      if (!isOver(batch)) this.#start(batch);
+    }
   }
 
   /** @throws ApiError 400 naming the field, 404 for a file that there is not, 429 for one batch too many */
@@ -80,16 +52,11 @@ export class Batches {
     const read = readLines(bytes, asked.endpoint);
     const id = `batch_${randomUUID().replaceAll('-', '')}`;
     const [errors, lines] = isErrors(read) ? [read, []] : [[], read];
-    const batch: Batch = {
-      ...{ id, tenant, asked, createdS: nowS(), errors, lines, stop: new AbortController() },
-      ...{ status: 'in_progress', at: {}, next: 0, completed: 0, failed: 0 },
-      ...{ outputs: { answers: [], errors: [] }, outputFile: undefined, errorFile: undefined },
-    };
-    // Each request under way hears it, and as it waits for its turn; more than that would be a leak.
-    setMaxListeners(2 * together, batch.stop.signal);
-    this.#batches.set(id, batch);
+    const batch = newBatch({ id, tenant, asked, createdS: nowS(), errors, lines, total: lines.length });
     become(batch, errors.length > 0 ? 'failed' : 'in_progress');
-    if (errors.length === 0) void this.#run(batch);
+    this.#records.begin(batch, bytes);
+    this.#batches.set(id, batch);
+    if (errors.length === 0) this.#start(batch);
     return describe(batch);
   }
 
@@ -113,6 +80,7 @@ export class Batches {
     const batch = this.#find(id, tenant);
     if (batch.status === 'in_progress') {
       become(batch, 'cancelling');
+      this.#records.save(batch);
       batch.stop.abort();
     }
     return describe(batch);
@@ -127,23 +95,34 @@ export class Batches {
   /** The oldest one that is over goes. */
   #makeRoom(): void {
     if (this.#batches.size < batchesMax) return;
-    for (const [id, { status }] of this.#batches) {
-      if (status === 'in_progress' || status === 'cancelling') continue;
+    for (const [id, batch] of this.#batches) {
+      if (!isOver(batch)) continue;
       this.#batches.delete(id);
+      this.#records.forget(batch);
       return;
     }
     throw new ApiError(429, `Cannot run batch: ${batchesMax} are under way`, { code: 'too_many_batches' });
   }
 
+  /** Or goes on with it. */
+  #start(batch: Batch): void {
+    // Each request under way hears it, and as it waits for its turn; more than that would be a leak.
+    setMaxListeners(2 * together, batch.stop.signal);
+    if (batch.status === 'cancelling') batch.stop.abort();
+    void this.#run(batch);
+  }
+
   async #run(batch: Batch): Promise<void> {
-    const expiry = setTimeout(() => {
+    const expire = (): void => {
       become(batch, 'expired');
       batch.stop.abort();
-    }, windowMs);
+    };
+    const expiry = setTimeout(expire, Math.max(0, batch.createdS * 1000 + windowMs - Date.now()));
     expiry.unref();
     await Promise.all(Array.from({ length: together }, () => this.#runLines(batch)));
     clearTimeout(expiry);
-    this.#finish(batch);
+    // What the process leaves goes on when it starts anew.
+    if (!this.#stopping.aborted) this.#finish(batch);
   }
 
   async #runLines(batch: Batch): Promise<void> {
@@ -154,24 +133,35 @@ export class Batches {
     }
   }
 
-  /** Where the queue is full it comes again, as often as it takes. */
+  /** Where the queue is full, or nobody serves yet, it comes again, as often as it takes. */
   async #runLine(batch: Batch, { customId, body }: BatchLine): Promise<void> {
     const { signal } = batch.stop;
     for (;;) {
       const requestId = newRequestId();
       const { status, answer, retryAfterMs } = await this.#ask(batch, requestId, body);
       if (signal.aborted) return;
-      if (status === 429 && retryAfterMs !== undefined) {
+      if ((status === 429 || status === 503) && retryAfterMs !== undefined) {
         await sleep(retryAfterMs, undefined, { signal, ref: false }).catch(() => {});
         if (signal.aborted) return;
         continue;
       }
       const id = `batch_req_${randomUUID().replaceAll('-', '')}`;
       const kind = status === 200 ? 'answers' : 'errors';
-      batch.outputs[kind].push(answerLine(id, customId, status, requestId, answer));
+      const text = answerLine(id, customId, status, requestId, answer);
+      batch.outputs[kind].push(text);
+      this.#note(batch, customId, kind, text);
       if (status === 200) batch.completed++;
       else batch.failed++;
       return;
+    }
+  }
+
+  /** Where it cannot be written down it would be asked again after a restart. */
+  #note(batch: Batch, customId: string, kind: 'answers' | 'errors', text: string): void {
+    try {
+      this.#records.answered(batch, customId, kind, text);
+    } catch (err) {
+      this.#context.logger.error({ err, batch: batch.id }, 'Cannot keep an answer of a batch');
     }
   }
 
@@ -196,21 +186,25 @@ export class Batches {
   }
 
   #finish(batch: Batch): void {
-    const { tenant, outputs, id } = batch;
-    const keep = (lines: readonly string[], name: string): string | undefined => {
+    const { tenant, outputs, id, total } = batch;
+    const keep = (lines: readonly string[], name: 'output' | 'error'): string | undefined => {
       if (lines.length === 0) return undefined;
       const bytes = Buffer.from(lines.join(''));
-      return this.#files.add({ tenant, filename: `${id}_${name}.jsonl`, purpose: 'batch_output', bytes }).id;
+      const file = { tenant, filename: `${id}_${name}.jsonl`, purpose: 'batch_output', bytes } as const;
+      return this.#files.add(file, `file-${id}-${name}`).id;
     };
-    const left = batch.lines.length - batch.completed - batch.failed;
+    const left = total - batch.completed - batch.failed;
     try {
       batch.outputFile = keep(outputs.answers, 'output');
       batch.errorFile = keep(outputs.errors, 'error');
       if (batch.status !== 'expired') become(batch, left > 0 ? 'cancelled' : 'completed');
-    } catch {
+      this.#records.save(batch);
+    } catch (err) {
       // There is no room for what it has written.
       become(batch, 'failed');
+      this.#context.logger.error({ err, batch: id }, 'Cannot keep the answers of a batch');
     }
+    batch.lines = [];
     outputs.answers = [];
     outputs.errors = [];
   }
@@ -226,7 +220,7 @@ function endpointOf(url: BatchUrl) {
 }
 
 function describe(batch: Batch): object {
-  const { id, asked, createdS, errors, status, at, lines, completed, failed } = batch;
+  const { id, asked, createdS, errors, status, at, total, completed, failed } = batch;
   return {
     id,
     object: 'batch',
@@ -246,7 +240,7 @@ function describe(batch: Batch): object {
     expired_at: at.expired ?? null,
     cancelling_at: at.cancelling ?? null,
     cancelled_at: at.cancelled ?? null,
-    request_counts: { total: lines.length, completed, failed },
+    request_counts: { total, completed, failed },
     metadata: asked.metadata ?? null,
   };
 }

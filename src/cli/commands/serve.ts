@@ -2,6 +2,7 @@
 import { Command, Option } from 'commander';
 import type { Logger } from 'pino';
 import type { ClusterPort, InferencePort } from '../../cluster/ports.ts';
+import type { DataFolder } from '../../gateway/data-folder.ts';
 import { OtlpExporter } from '../../gateway/otlp-exporter.ts';
 import type { ServedModel } from '../../gateway/served-model.ts';
 import { type Gateway, listen } from '../../gateway/server.ts';
@@ -11,6 +12,7 @@ import { ChildInstances } from '../child-instances.ts';
 import { refuseIdle } from '../idle-options.ts';
 import { answerMemoryQuestions } from '../memory-questions.ts';
 import { openClusterGateway } from '../open-cluster.ts';
+import { openData } from '../open-data.ts';
 import { openServing } from '../open-serving.ts';
 import {
   addClusterFlags,
@@ -46,6 +48,11 @@ const ofInstances = [
 ] as const;
 const streamBufferBytesMax = 2 ** 20;
 const drainGraceMs = 30_000;
+/** What either way of serving writes to. */
+interface Surface extends ServerLog {
+  readonly data: DataFolder | undefined;
+}
+
 const never = new Promise<void>(() => {});
 
 export function serveCommand(): Command {
@@ -66,6 +73,7 @@ export function serveCommand(): Command {
     .option('--pin-memory <share>', 'of the KV memory, what pinned prefixes may hold (default: 0)')
     .option('--host <address>', 'address to listen on (default: 127.0.0.1)')
     .option('--port <n>', 'port to listen on, 0 for any (default: 8000)')
+    .option('--data <folder>', 'where files and batches outlive the process (default: they end with it)')
     .option('--api-key <key...>', 'keys that clients must send one of (default: none needed)')
     .option('--served-model-name <id>', "model id for clients (default: the file's or folder's stem)")
     .option('--queue <n>', 'requests accepted at once; past it clients get 429 (default: 256)')
@@ -83,12 +91,18 @@ export function serveCommand(): Command {
       refuseIdle(givenOptions(flags), options);
       for (const own of options.instances ?? []) if (!computes(own)) refuseIdleStore(own, { ...options, ...own });
       const log = openLog(options.logLevel);
-      if (options.nats === undefined) await serveAlone(options, log);
-      else await serveCluster(options.nats, options, givenOptions(flags), log);
+      const data = options.data === undefined ? undefined : await openData(options.data, log.log);
+      try {
+        const surface = { ...log, data: data?.folder };
+        if (options.nats === undefined) await serveAlone(options, surface);
+        else await serveCluster(options.nats, options, givenOptions(flags), surface);
+      } finally {
+        await data?.release();
+      }
     });
 }
 
-async function serveAlone(options: ServeOptions, log: ServerLog): Promise<void> {
+async function serveAlone(options: ServeOptions, surface: Surface): Promise<void> {
   const wrong = (['cluster', 'requestTimeout'] as const).find((name) => options[name] !== undefined);
   if (wrong !== undefined) throw new UsageError(`Cannot use --${toFlag(wrong)}: it needs --nats`);
   refuseInline(options);
@@ -97,15 +111,15 @@ async function serveAlone(options: ServeOptions, log: ServerLog): Promise<void> 
     admission: admissionSettings(options),
     traces: otlpEndpoint(options) !== undefined,
     lending: servedLending(options),
-    log: log.log,
+    log: surface.log,
   });
   try {
-    const gateway = await openGateway(serving, options, log.logger);
+    const gateway = await openGateway(serving, options, surface);
     try {
       answerMemoryQuestions(options.instances?.length ?? 1);
       console.log(describeInstances(serving.model.id, await serving.cluster.ready()));
       announce(serving.model, gateway, options);
-      await served(serving.cluster.ended, log);
+      await served(serving.cluster.ended, surface);
     } finally {
       await gateway.drain(drainGraceMs);
     }
@@ -127,17 +141,18 @@ async function serveCluster(
   nats: string,
   options: ServeOptions,
   given: Record<string, unknown>,
-  log: ServerLog,
+  surface: Surface,
 ): Promise<void> {
   refuseUnused(options, given);
   const member = await openClusterGateway(nats, options, {
-    log: log.log,
+    log: surface.log,
     traces: otlpEndpoint(options) !== undefined,
   });
   try {
-    const gateway = await openGateway(member, options, log.logger);
+    const gateway = await openGateway(member, options, surface);
     const children =
-      options.instances && new ChildInstances(nats, options, options.instances, { log: log.log, died: member.died });
+      options.instances &&
+      new ChildInstances(nats, options, options.instances, { log: surface.log, died: member.died });
     try {
       console.log(
         children === undefined
@@ -145,7 +160,7 @@ async function serveCluster(
           : describeInstances(member.model.id, await children.joined()),
       );
       announce(member.model, gateway, options);
-      await served(never, log);
+      await served(never, surface);
     } finally {
       await gateway.drain(drainGraceMs);
       await children?.close();
@@ -169,7 +184,7 @@ function refuseUnused(options: ServeOptions, given: Record<string, unknown>): vo
 function openGateway(
   { model, cluster, encode }: TextSide & { readonly cluster: InferencePort & ClusterPort },
   options: ServeOptions,
-  logger: Logger,
+  { logger, data }: Surface,
 ): Promise<Gateway> {
   const settings = {
     model,
@@ -179,6 +194,7 @@ function openGateway(
     logger,
     exporter: createExporter(options, logger),
     apiKeys: options.apiKey,
+    data,
     corsOrigins: options.corsOrigin,
     bodyBytesMax: options.bodyLimit,
     streamBufferBytesMax,

@@ -1,0 +1,148 @@
+// What is kept of batches: what was asked, how far they are, and each answer as it comes, so that a restart goes on where they were.
+import { z } from 'zod';
+import { type BatchLine, batchUrls, isErrors, type LineError, readLines } from './batch-lines.ts';
+import type { Kept } from './file-store.ts';
+
+export const batchSchema = z.object({
+  input_file_id: z.string(),
+  endpoint: z.enum(batchUrls),
+  completion_window: z.literal('24h'),
+  metadata: z.record(z.string().max(64), z.string().max(512)).optional(),
+});
+
+const statuses = ['in_progress', 'failed', 'completed', 'expired', 'cancelling', 'cancelled'] as const;
+export type Status = (typeof statuses)[number];
+const kinds = ['answers', 'errors'] as const;
+type Kind = (typeof kinds)[number];
+
+export interface Batch {
+  readonly id: string;
+  readonly tenant: string;
+  readonly asked: z.infer<typeof batchSchema>;
+  readonly createdS: number;
+  readonly errors: readonly LineError[];
+  /** Of the input; none of them is kept once it is over. */
+  readonly total: number;
+  lines: readonly BatchLine[];
+  readonly stop: AbortController;
+  status: Status;
+  /** When it came to its states. */
+  readonly at: { [S in Status]?: number | undefined };
+  /** Lines that have been begun. */
+  next: number;
+  completed: number;
+  failed: number;
+  readonly outputs: Record<Kind, string[]>;
+  outputFile: string | undefined;
+  errorFile: string | undefined;
+}
+
+const recordSchema = z.object({
+  id: z.string().regex(/^batch_\w{1,64}$/),
+  owner: z.string(),
+  asked: batchSchema,
+  createdS: z.number(),
+  errors: z.array(
+    z.object({ code: z.string(), message: z.string(), param: z.string().nullable(), line: z.number().nullable() }),
+  ),
+  total: z.number(),
+  status: z.enum(statuses),
+  at: z.partialRecord(z.enum(statuses), z.number()),
+  completed: z.number(),
+  failed: z.number(),
+  outputFile: z.string().optional(),
+  errorFile: z.string().optional(),
+});
+
+const answerSchema = z.object({ customId: z.string(), kind: z.enum(kinds), line: z.string() });
+
+/** Undefined: it was damaged, and is asked again. */
+function readAnswer(line: string): z.infer<typeof answerSchema> | undefined {
+  try {
+    return answerSchema.parse(JSON.parse(line));
+  } catch {
+    return undefined;
+  }
+}
+
+/** A batch that nothing has been done of yet. */
+export function newBatch(
+  about: Pick<Batch, 'id' | 'tenant' | 'asked' | 'createdS' | 'errors' | 'lines' | 'total'>,
+): Batch {
+  return {
+    ...about,
+    ...{ stop: new AbortController(), status: 'in_progress', at: {}, next: 0, completed: 0, failed: 0 },
+    ...{ outputs: { answers: [], errors: [] }, outputFile: undefined, errorFile: undefined },
+  };
+}
+
+export function isOver({ status }: Pick<Batch, 'status'>): boolean {
+  return status !== 'in_progress' && status !== 'cancelling';
+}
+
+export class BatchRecords {
+  /** Undefined: batches end with the process. */
+  readonly #kept: Kept | undefined;
+
+  constructor(kept: Kept | undefined) {
+    this.#kept = kept;
+  }
+
+  /** It is there once its record is. */
+  begin(batch: Batch, input: Uint8Array): void {
+    if (!isOver(batch)) this.#kept?.folder.write(`${batch.id}.input`, input);
+    this.save(batch);
+  }
+
+  save({ tenant, stop: _, lines: __, outputs: ___, next: ____, ...batch }: Batch): void {
+    if (this.#kept === undefined) return;
+    const { folder, owners } = this.#kept;
+    folder.write(`${batch.id}.json`, JSON.stringify({ ...batch, owner: owners.ownerOf(tenant) }));
+    if (isOver(batch)) this.#removeWork(batch.id);
+  }
+
+  answered({ id }: Batch, customId: string, kind: Kind, line: string): void {
+    this.#kept?.folder.append(`${id}.answers`, JSON.stringify({ customId, kind, line }));
+  }
+
+  forget({ id }: Batch): void {
+    this.#kept?.folder.remove(`${id}.json`);
+    this.#removeWork(id);
+  }
+
+  /** As they were when the process ended, the oldest first. */
+  restore(): readonly Batch[] {
+    if (this.#kept === undefined) return [];
+    const { folder } = this.#kept;
+    const restored = folder.names('.json').flatMap((name) => this.#restoreOne(this.#kept, name) ?? []);
+    for (const name of folder.names('.input')) if (!restored.some(({ id }) => id === name)) this.#removeWork(name);
+    return restored.sort((a, b) => a.createdS - b.createdS);
+  }
+
+  #restoreOne(kept: Kept | undefined, name: string): Batch | undefined {
+    const record = kept?.folder.readAs(`${name}.json`, (json) => recordSchema.parse(JSON.parse(json.toString())));
+    if (kept === undefined || record === undefined) return undefined;
+    const { owner, outputFile, errorFile, status, at, completed, failed, ...about } = record;
+    const batch = newBatch({ ...about, tenant: kept.owners.tenantOf(owner), lines: [] });
+    Object.assign(batch, { status, at, completed, failed, outputFile, errorFile });
+    if (isOver(batch)) return batch;
+    const read = readLines(kept.folder.read(`${name}.input`) ?? new Uint8Array(), record.asked.endpoint);
+    const lines = isErrors(read) ? [] : read;
+    const done = new Map(
+      kept.folder.lines(`${name}.answers`).flatMap((line) => {
+        const answer = readAnswer(line);
+        return answer === undefined ? [] : [[answer.customId, answer] as const];
+      }),
+    );
+    for (const { kind, line } of done.values()) batch.outputs[kind].push(line);
+    batch.completed = batch.outputs.answers.length;
+    batch.failed = batch.outputs.errors.length;
+    batch.lines = lines.filter(({ customId }) => !done.has(customId));
+    return batch;
+  }
+
+  #removeWork(id: string): void {
+    this.#kept?.folder.remove(`${id}.input`);
+    this.#kept?.folder.remove(`${id}.answers`);
+  }
+}
