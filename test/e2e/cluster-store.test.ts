@@ -18,19 +18,37 @@ import {
 
 const prompt = Array.from({ length: 700 }, (_, i) => 300 + ((7 * i) % 90));
 const wholeBlocks = Math.floor((prompt.length - 1) / 32);
+/** Until a prefix comes sooner than it is computed. */
+const roundsMax = 30;
 /** Of kvasir-tiny: 6 pages. */
 const blockBytes = 6 * 2 ** 14;
 
-async function complete(gateway: RunningServer): Promise<{ readonly text: string; readonly cachedTokens: number }> {
+const others = [11, 13].map((factor) => Array.from({ length: 700 }, (_, i) => 300 + ((factor * i) % 90)));
+
+async function complete(
+  gateway: RunningServer,
+  asked = prompt,
+): Promise<{ readonly text: string; readonly cachedTokens: number }> {
   const response = await fetch(`${gateway.url}/v1/completions`, {
     method: 'POST',
-    body: JSON.stringify({ model, prompt, max_tokens: 4, temperature: 0, ignore_eos: true }),
+    body: JSON.stringify({ model, prompt: asked, max_tokens: 4, temperature: 0, ignore_eos: true }),
   });
   const { choices, usage } = (await response.json()) as {
     choices: { text: string }[];
     usage: { prompt_tokens_details?: { cached_tokens: number } };
   };
   return { text: choices[0]?.text ?? '', cachedTokens: usage.prompt_tokens_details?.cached_tokens ?? 0 };
+}
+
+/** Where nobody else has it: an instance has room for two prompts, and what takes too long to come, on a busy machine, is computed. */
+async function comesFromStore(gateway: RunningServer, text: string): Promise<void> {
+  for (let round = 0; round < roundsMax; round++) {
+    const answer = await complete(gateway);
+    expect(answer.text).toBe(text);
+    if (answer.cachedTokens === 32 * wholeBlocks) return;
+    for (const other of others) await complete(gateway, other);
+  }
+  throw new Error(`nothing came from the store in ${roundsMax} rounds`);
 }
 
 if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefined)) {
@@ -46,7 +64,7 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
       processes.push(instance);
       return instance;
     };
-    const computing = () => noted(startInstance(['--nats', nats.url, '--kv-memory', '64m']));
+    const computing = () => noted(startInstance(['--nats', nats.url, '--kv-memory', '4m']));
     const keeping = () =>
       noted(startStore(['--nats', nats.url, '--host-memory', '16m', '--ssd', folder, '--ssd-size', '64m']));
     const serve = (count: number) => until(async () => (await health(gateway)) === count);
@@ -66,7 +84,7 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
       rmSync(folder, { recursive: true });
     });
 
-    it('keeps what an instance computed that is killed, and what was kept before it is killed itself', async () => {
+    it('keeps what an instance computed that is killed, and what was kept before it is killed itself; nobody waits for it', async () => {
       const [store, first] = await Promise.all([keeping(), computing()]);
       await serve(2);
       const { text, cachedTokens } = await complete(gateway);
@@ -75,12 +93,19 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
       first.process.kill('SIGKILL');
       const second = await computing();
       await serve(2);
-      expect(await complete(gateway)).toEqual({ text, cachedTokens: 32 * wholeBlocks });
+      await comesFromStore(gateway, text);
       for (const { process } of [store, second]) process.kill('SIGKILL');
       const [again] = await Promise.all([keeping(), computing()]);
       expect(again.output()).toContain(`(${wholeBlocks} of `);
       await serve(2);
-      expect(await complete(gateway)).toEqual({ text, cachedTokens: 32 * wholeBlocks });
+      await comesFromStore(gateway, text);
+      // The first prompt is in the store alone when that is paused, and killed.
+      for (const other of others) await complete(gateway, other);
+      again.process.kill('SIGSTOP');
+      expect((await complete(gateway)).text).toBe(text);
+      again.process.kill('SIGKILL');
+      for (const other of others) await complete(gateway, other);
+      expect((await complete(gateway)).text).toBe(text);
       await until(() => idle(gateway));
     });
   });

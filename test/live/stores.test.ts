@@ -42,17 +42,24 @@ const wholeBlocks = Math.floor((prompt.length - 1) / 32);
 const deadly = (name: string) => liveRequest(`deadly ${name}`, livePrompt(60, 20), 1);
 
 it.skipIf(loadNative() === undefined)('gives back the bits of what died with who computed it', async () => {
-  const cluster = await started([{}, store()]);
+  const cluster = await started([{ kvBytes: 2 ** 21 }, store()]);
   const first = await answerOf(cluster, liveRequest('a', prompt, 6));
+  expect(first.cachedTokens).toBe(0);
   await until(() => (cluster.instances()[1]?.store?.takenBlocks ?? 0) >= wholeBlocks);
   const taken = cluster.instances()[1]?.store;
   expect(taken?.takenBytes).toBe((taken?.takenBlocks ?? 0) * 6 * 2 ** 14);
   // It is started anew, and its cache is empty; the store stays.
   await answerOf(cluster, deadly('one'));
   await until(() => cluster.instances()[0]?.ready === true && cluster.instances()[0]?.promptTokens === 0);
-  const second = await answerOf(cluster, liveRequest('b', prompt, 6));
-  expect(bits(second)).toEqual(bits(first));
-  expect([first.cachedTokens, second.cachedTokens]).toEqual([0, 32 * wholeBlocks]);
-  expect(cluster.instances()[1]?.store?.sentBlocks).toBe(wholeBlocks);
+  // What takes too long to come, on a busy machine, is computed: then others push it out again.
+  let cachedTokens: number | undefined = 0;
+  for (let round = 0; cachedTokens !== 32 * wholeBlocks; round++) {
+    if (round === 30) throw new Error('nothing comes from the store');
+    const answer = await answerOf(cluster, liveRequest(`b${round}`, prompt, 6));
+    expect(bits(answer)).toEqual(bits(first));
+    ({ cachedTokens } = answer);
+    for (const kind of [2, 3]) await answerOf(cluster, liveRequest(`c${round} ${kind}`, livePrompt(kind, 400), 1));
+  }
+  expect(cluster.instances()[1]?.store?.sentBlocks).toBeGreaterThanOrEqual(wholeBlocks);
   expect(cluster.snapshot().pages.used).toBe(0);
 });

@@ -41,8 +41,8 @@ async function cluster(hub: MemoryHub, life: number) {
         ...liveSettings,
         tiers: { hostBytes: undefined, ssd: { path: join(folder, name), bytes: 2 ** 24 } },
       };
-      const joins = { ...own, bus: hub.connect(), name, role: 'mixed', pages, root, vocabSize: 100_000 } as const;
-      return joinCluster({ ...joins, entry: dyingWorker, settings });
+      const joins = { ...own, bus: hub.connect(), name, role: 'mixed', roleSwitch: true } as const;
+      return joinCluster({ ...joins, pages, root, vocabSize: 100_000, entry: dyingWorker, settings });
     }),
   );
   const close = async (): Promise<void> => {
@@ -54,18 +54,32 @@ async function cluster(hub: MemoryHub, life: number) {
   return { gateway, close };
 }
 
-it.skipIf(loadNative() === undefined)('blocks on SSD are known to a gateway from the start', async () => {
-  const hub = new MemoryHub();
-  const before = await cluster(hub, 1);
-  await Promise.all(prompts.map((prompt, i) => answerOf(before.gateway, liveRequest(`a${i}`, prompt, 1))));
-  const blocks = fullBlocks.reduce((sum, count) => sum + count, 0);
-  const onSsd = (of: ClusterGateway) => of.instances().map(({ tiers }) => tiers?.ssd.blocks ?? 0);
-  await until(() => onSsd(before.gateway).reduce((sum, count) => sum + count, 0) >= blocks);
-  expect(onSsd(before.gateway).every((count) => count > 0)).toBe(true);
-  await before.close();
-  const after = await cluster(hub, 2);
-  const cached: (number | undefined)[] = [];
-  for (const [i, prompt] of prompts.entries())
-    cached.push((await answerOf(after.gateway, liveRequest(`b${i}`, prompt, 1))).cachedTokens);
-  expect(cached).toEqual(fullBlocks.map((count) => 32 * count));
-});
+it.skipIf(loadNative() === undefined)(
+  'blocks on SSD are known to a gateway from the start, and stay when roles change',
+  async () => {
+    const hub = new MemoryHub();
+    const before = await cluster(hub, 1);
+    await Promise.all(prompts.map((prompt, i) => answerOf(before.gateway, liveRequest(`a${i}`, prompt, 1))));
+    const blocks = fullBlocks.reduce((sum, count) => sum + count, 0);
+    const onSsd = (of: ClusterGateway) => of.instances().map(({ tiers }) => tiers?.ssd.blocks ?? 0);
+    await until(() => onSsd(before.gateway).reduce((sum, count) => sum + count, 0) >= blocks);
+    expect(onSsd(before.gateway).every((count) => count > 0)).toBe(true);
+    await before.close();
+    const after = await cluster(hub, 2);
+    const answers = [];
+    for (const [i, prompt] of prompts.entries())
+      answers.push(await answerOf(after.gateway, liveRequest(`b${i}`, prompt, 3)));
+    expect(answers.map(({ cachedTokens }) => cachedTokens)).toEqual(fullBlocks.map((count) => 32 * count));
+    // They stay when roles change, and are used in the new one.
+    const held = onSsd(after.gateway);
+    expect(after.gateway.switchRole(1, 'decode')).toBeUndefined();
+    expect(after.gateway.switchRole(0, 'prefill')).toBeUndefined();
+    const again = await Promise.all(
+      prompts.map((prompt, i) => answerOf(after.gateway, liveRequest(`c${i}`, prompt, 3))),
+    );
+    expect(again.map(({ tokens }) => tokens)).toEqual(answers.map(({ tokens }) => tokens));
+    expect(Math.max(...again.map(({ cachedTokens = 0 }) => cachedTokens))).toBeGreaterThan(0);
+    expect(onSsd(after.gateway).every((count, i) => count >= (held[i] ?? 0))).toBe(true);
+    expect(after.gateway.roles()).toEqual(['prefill', 'decode']);
+  },
+);
