@@ -35,6 +35,7 @@ function world(hostBlocks: number) {
   const owner = {
     push: (effect: InstanceEffect<never, never>) => effects.push(effect),
     ...{ spares: () => true, contents: false, nowUs: () => clock.nowUs, cost: { predictUs: () => 0 } },
+    ...{ batcher: { arrived: () => {}, recompute: () => {} }, start: undefined },
   };
   const moves = new PrefixMoves<never, never>(cache, owner, { keeps: true, journalLife: 3 });
   /** What it asks for next: of whom, under which name, from which block to which. */
