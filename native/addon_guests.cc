@@ -82,9 +82,7 @@ Napi::Value bind_set_guest_share(Arguments& in, Napi::Env env) {
   return env.Undefined();
 }
 
-/** (room) => { queries, rows, refused, seconds, bytesIn, bytesOut } */
-Napi::Value bind_guest_counts(Arguments& in, Napi::Env env) {
-  const GuestRoomCounts counts = own_room(in)->counts();
+Napi::Object counts_object(Napi::Env env, const GuestRoomCounts& counts) {
   Napi::Object result = Napi::Object::New(env);
   result.Set("queries", static_cast<double>(counts.queries));
   result.Set("rows", static_cast<double>(counts.rows));
@@ -93,6 +91,15 @@ Napi::Value bind_guest_counts(Arguments& in, Napi::Env env) {
   result.Set("bytesIn", static_cast<double>(counts.bytes_in));
   result.Set("bytesOut", static_cast<double>(counts.bytes_out));
   return result;
+}
+
+/** (room) => { queries, rows, refused, seconds, bytesIn, bytesOut } */
+Napi::Value bind_guest_counts(Arguments& in, Napi::Env env) { return counts_object(env, own_room(in)->counts()); }
+
+/** (room, loan) => the same, of that loan, but for the time */
+Napi::Value bind_guest_counts_of(Arguments& in, Napi::Env env) {
+  const auto room = own_room(in);
+  return counts_object(env, room->counts_of(in.integer("loan", 0, INT32_MAX)));
 }
 
 /** (team) => { queries, bytesOut, bytesIn, waitSeconds } */
@@ -119,6 +126,7 @@ void bind_guests(Napi::Env env, Napi::Object exports) {
   bind<bind_take_back_blocks>(env, exports, "takeBackBlocks");
   bind<bind_set_guest_share>(env, exports, "setGuestShare");
   bind<bind_guest_counts>(env, exports, "guestCounts");
+  bind<bind_guest_counts_of>(env, exports, "guestCountsOf");
   bind<bind_remote_counts>(env, exports, "remoteCounts");
 }
 

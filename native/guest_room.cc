@@ -129,6 +129,27 @@ GuestRoomCounts GuestRoom::counts() const {
   return counts_;
 }
 
+GuestRoomCounts GuestRoom::counts_of(int loan) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = counts_of_loans_.find(loan);
+  return found == counts_of_loans_.end() ? GuestRoomCounts{} : found->second;
+}
+
+/** Under the lock. A query has keys of one loan. */
+void GuestRoom::count(const GuestQuery& query, bool answered) {
+  const int loan = query.keys.empty() ? 0 : query.keys.front().loan;
+  for (GuestRoomCounts* counts : {&counts_, &counts_of_loans_[loan]}) {
+    if (!answered) {
+      counts->refused++;
+      continue;
+    }
+    counts->queries++;
+    counts->rows += static_cast<uint64_t>(query.rows);
+    counts->bytes_in += query.bytes_out();
+    counts->bytes_out += query.bytes_back();
+  }
+}
+
 void GuestRoom::post(std::shared_ptr<GuestQuery> query) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -144,7 +165,7 @@ void GuestRoom::post(std::shared_ptr<GuestQuery> query) {
 void GuestRoom::refuse(GuestQuery& query) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    counts_.refused++;
+    count(query, false);
   }
   query.end(GuestQuery::State::refused);
 }
@@ -260,14 +281,7 @@ void GuestRoom::finish(GuestServing& serving) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     serving_.erase(std::find_if(serving_.begin(), serving_.end(), [&](const auto& other) { return other.get() == &serving; }));
-    if (whole) {
-      counts_.queries++;
-      counts_.rows += static_cast<uint64_t>(query.rows);
-      counts_.bytes_in += query.bytes_out();
-      counts_.bytes_out += query.bytes_back();
-    } else {
-      counts_.refused++;
-    }
+    count(query, whole);
   }
   query.end(whole ? GuestQuery::State::answered : GuestQuery::State::refused);
 }

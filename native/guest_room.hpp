@@ -4,6 +4,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -57,6 +58,8 @@ class GuestRoom final : public Room {
   void take_back(int loan, const std::vector<int32_t>& blocks);
   void set_share(int thousandths) { share_.store(thousandths, std::memory_order_relaxed); }
   GuestRoomCounts counts() const;
+  /** Of the queries of one loan, but for the time. */
+  GuestRoomCounts counts_of(int loan) const;
   const KvLayout& layout() const { return pool_->layout; }
   void post(std::shared_ptr<GuestQuery> query) override;
   void close() override;
@@ -74,6 +77,7 @@ class GuestRoom final : public Room {
   void run_task(GuestServing& serving, int task, int thread, bool yields);
   void finish(GuestServing& serving);
   void refuse(GuestQuery& query);
+  void count(const GuestQuery& query, bool answered);
   void rest(std::chrono::nanoseconds worked);
   uint8_t* workspace(int thread) const { return workspaces_ + workspace_bytes_ * thread; }
 
@@ -88,6 +92,7 @@ class GuestRoom final : public Room {
   std::deque<std::shared_ptr<GuestQuery>> queue_;
   Servings serving_;
   GuestRoomCounts counts_;
+  std::unordered_map<int, GuestRoomCounts> counts_of_loans_;
 
   // Of the room's thread.
   GrowingMemory memory_;

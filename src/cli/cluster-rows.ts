@@ -14,7 +14,14 @@ const instance = z.looseObject({
   generated_tokens: count,
   step_seconds: count,
   sent_bytes: count,
-  lending: z.object({ lent_blocks: count, borrowed_blocks: count }).nullable(),
+  lending: z
+    .object({
+      lent_blocks: count,
+      borrowed_blocks: count,
+      debts: z.array(z.object({ to: count, blocks: count, loan_refusals: count })),
+      guests: z.array(z.object({ of: count, queries: count, query_bytes: count, partial_bytes: count })),
+    })
+    .nullable(),
   store: z.object({ taken_bytes: count }).nullable(),
   tiers: z.object({ host: z.object({ blocks: count }), ssd: z.object({ blocks: count }) }).nullable(),
   links: z.array(z.object({ to: count, bytes: count, backlog_bytes: count })),
@@ -52,7 +59,14 @@ export function topRows(view: ClusterView, before: ClusterView | undefined): rea
       'prompt/s': rounded(rate((each) => each.computed_prompt_tokens)),
       'output/s': rounded(rate((each) => each.generated_tokens)),
       'hit%': now.prompt_tokens === 0 ? undefined : percent(now.cached_tokens / now.prompt_tokens),
-      ...(lends && { lent: now.lending?.lent_blocks, borrowed: now.lending?.borrowed_blocks }),
+      ...(lends && {
+        lent: now.lending?.lent_blocks,
+        borrowed: now.lending?.borrowed_blocks,
+        owes: now.lending?.debts.flatMap(({ to, blocks }) => (blocks > 0 ? [`${to}:${blocks}`] : [])).join(' '),
+        refused: now.lending?.debts.reduce((sum, debt) => sum + debt.loan_refusals, 0),
+        'guest q/s': rounded(rate((each) => sumOf(each, ({ queries }) => queries))),
+        'guest MB/s': rounded(rate((each) => sumOf(each, (guest) => guest.query_bytes + guest.partial_bytes) / 1e6)),
+      }),
       ...(keeps && {
         'kept host/SSD':
           now.store === null ? undefined : `${now.tiers?.host.blocks ?? 0}/${now.tiers?.ssd.blocks ?? 0}`,
@@ -62,6 +76,12 @@ export function topRows(view: ClusterView, before: ClusterView | undefined): rea
       'backlog MB': rounded(now.links.reduce((sum, link) => sum + link.backlog_bytes, 0) / 1e6),
     };
   });
+}
+
+type Guest = NonNullable<InstanceView['lending']>['guests'][number];
+
+function sumOf({ lending }: InstanceView, read: (guest: Guest) => number): number {
+  return (lending?.guests ?? []).reduce((sum, guest) => sum + read(guest), 0);
 }
 
 function percent(share: number | undefined): number | undefined {

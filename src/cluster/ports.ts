@@ -200,6 +200,20 @@ export interface InstanceSnapshot {
   };
 }
 
+/** Between an instance and another that lends. */
+export interface LendingLink {
+  readonly peer: number;
+  /** Blocks borrowed there, bytes of blocks that were moved there or came from there for this one, and loans refused there. */
+  readonly borrowedBlocks: number;
+  readonly movedBytes: number;
+  readonly refusals: number;
+  /** Queries of the other's that were answered here, those that were not, and their bytes: rows in, partials out. */
+  readonly queries: number;
+  readonly refusedQueries: number;
+  readonly queryBytes: number;
+  readonly partialBytes: number;
+}
+
 export interface LendingSnapshot {
   /** Across processes: its process is gManager. */
   readonly isManager?: boolean;
@@ -218,8 +232,9 @@ export interface LendingSnapshot {
   /** How often sequences waited for memory on its way, and how long. */
   readonly stalls: number;
   readonly stallUs: number;
-  /** (instances): blocks borrowed there, and bytes of blocks that were moved there or came from there, for this one. */
-  readonly links: readonly { readonly borrowedBlocks: number; readonly movedBytes: number }[];
+  /** Its number among those that lend, which links name. */
+  readonly place: number;
+  readonly links: readonly LendingLink[];
   /** Attention computed for others over blocks of this instance: query rows in, partials out. */
   readonly guests: {
     readonly queries: number;

@@ -3,14 +3,20 @@ import type { ClusterPort, InferencePort, InstanceSnapshot, StoreSnapshot } from
 
 export function describeCluster(model: string, port: InferencePort, cluster: ClusterPort): object {
   const roles = cluster.roles();
-  const instances = port
-    .instances()
-    .map((snapshot, instance) => ({ instance, role: roles[instance], ...describeInstance(snapshot) }));
+  const snapshots = port.instances();
+  const places = new Map(snapshots.map(({ lending }, instance) => [lending?.place, instance]));
+  const instances = snapshots.map((snapshot, instance) => ({
+    ...{ instance, role: roles[instance] },
+    ...describeInstance(snapshot, (place) => places.get(place)),
+  }));
   return { object: 'kvasir.cluster', model, at_ms: Date.now(), ready: port.snapshot().ready, instances };
 }
 
-/** Debts: blocks that it has of others, by creditor, and others of it. */
-function describeLending(lending: NonNullable<InstanceSnapshot['lending']>): object {
+/** Debts: what it has of others, by creditor; guests: what others ask of it, by debtor. */
+function describeLending(
+  lending: NonNullable<InstanceSnapshot['lending']>,
+  instanceAt: (place: number) => number | undefined,
+): object {
   const { lentBlocks, borrowedBlocks, remoteBlocks, movedBlocks, lostBlocks, stalls, stallUs, links } = lending;
   return {
     lent_blocks: lentBlocks,
@@ -20,9 +26,18 @@ function describeLending(lending: NonNullable<InstanceSnapshot['lending']>): obj
     lost_blocks: lostBlocks,
     stalls,
     stall_seconds: stallUs / 1e6,
-    debts: links.flatMap((link, to) =>
-      link.borrowedBlocks === 0 ? [] : [{ to, blocks: link.borrowedBlocks, moved_bytes: link.movedBytes }],
-    ),
+    debts: links.flatMap(({ peer, borrowedBlocks: blocks, movedBytes, refusals }) => {
+      const to = instanceAt(peer);
+      if (to === undefined || blocks + movedBytes + refusals === 0) return [];
+      return [{ to, blocks, moved_bytes: movedBytes, loan_refusals: refusals }];
+    }),
+    guests: links.flatMap(({ peer, queries, refusedQueries, queryBytes, partialBytes }) => {
+      const of = instanceAt(peer);
+      if (of === undefined || queries + refusedQueries === 0) return [];
+      return [
+        { of, queries, refused_queries: refusedQueries, query_bytes: queryBytes, partial_bytes: partialBytes },
+      ];
+    }),
   };
 }
 
@@ -35,7 +50,7 @@ function describeStore({ takenBlocks, takenBytes, sentBlocks, declinedOffers }: 
   };
 }
 
-function describeInstance(snapshot: InstanceSnapshot): object {
+function describeInstance(snapshot: InstanceSnapshot, instanceAt: (place: number) => number | undefined): object {
   const { ready, waiting, running, pages, landing, sent, links = [], tiers, lending, store } = snapshot;
   return {
     ready,
@@ -52,7 +67,7 @@ function describeInstance(snapshot: InstanceSnapshot): object {
     step_seconds: snapshot.stepMsTotal / 1000,
     sent_bytes: sent?.bytes ?? 0,
     links: links.map(({ to, bytes, backlogBytes }) => ({ to, bytes, backlog_bytes: backlogBytes })),
-    lending: lending === undefined ? null : describeLending(lending),
+    lending: lending === undefined ? null : describeLending(lending, instanceAt),
     store: store === undefined ? null : describeStore(store),
     tiers: tiers === undefined ? null : { host: tiers.host, ssd: tiers.ssd, reads: tiers.reads },
   };

@@ -1,6 +1,6 @@
 // Metrics of memory that instances lend to one another: what is lent, what was moved, and what queries cost, by instance and by link.
 import { Counter, Gauge, type Registry } from 'prom-client';
-import type { InstanceSnapshot, LendingSnapshot } from '../cluster/ports.ts';
+import type { InstanceSnapshot, LendingLink, LendingSnapshot } from '../cluster/ports.ts';
 
 type InstanceMetric = readonly [name: string, help: string, read: (s: InstanceSnapshot) => number];
 
@@ -35,28 +35,59 @@ export const lendingCounters: readonly InstanceMetric[] = [
   ['kvasir_instance_remote_wait_seconds_total', 'Time that steps waited for them', of((l) => l.remote.waitSeconds)],
 ];
 
+type Read = (link: LendingLink) => number;
+
+/** What the debtor says of its creditors, and what the creditor says of its debtors. */
+const ofDebtors: readonly (readonly [name: string, help: string, read: Read])[] = [
+  ['kvasir_link_moved_bytes_total', 'Bytes of blocks moved to a creditor, or from there', (l) => l.movedBytes],
+  ['kvasir_link_loan_refusals_total', 'Loans that a creditor refused', (l) => l.refusals],
+];
+const ofCreditors: readonly (readonly [name: string, help: string, read: Read])[] = [
+  ['kvasir_link_queries_total', 'Queries that a creditor answered', (l) => l.queries],
+  ['kvasir_link_query_refusals_total', 'Queries that a creditor refused', (l) => l.refusedQueries],
+  ['kvasir_link_query_bytes_total', 'Bytes of query rows sent there', (l) => l.queryBytes],
+  ['kvasir_link_partial_bytes_total', 'Bytes of partial attention that came back', (l) => l.partialBytes],
+];
+
+interface Labelled {
+  readonly instance: number;
+  readonly creditor: number;
+  readonly link: LendingLink;
+}
+
+/** Links name instances by their places among those that lend. @param says whose word it is */
+function labelled(instances: readonly InstanceSnapshot[], says: 'debtor' | 'creditor'): readonly Labelled[] {
+  const at = new Map(instances.map(({ lending }, instance) => [lending?.place, instance]));
+  return instances.flatMap(({ lending }, teller) =>
+    (lending?.links ?? []).flatMap((link) => {
+      const peer = at.get(link.peer);
+      if (peer === undefined) return [];
+      return says === 'debtor'
+        ? [{ instance: teller, creditor: peer, link }]
+        : [{ instance: peer, creditor: teller, link }];
+    }),
+  );
+}
+
 /** By debtor and creditor. */
 export function addLinkMetrics(registry: Registry, instances: () => readonly InstanceSnapshot[]): void {
-  const labelled = { labelNames: ['instance', 'creditor'], registers: [registry] };
-  const links = () =>
-    instances().flatMap(({ lending }, instance) =>
-      (lending?.links ?? []).flatMap((link, creditor) => (creditor === instance ? [] : [{ instance, creditor, link }])),
-    );
+  const labels = { labelNames: ['instance', 'creditor'], registers: [registry] };
   new Gauge({
-    ...labelled,
+    ...labels,
     name: 'kvasir_link_borrowed_blocks',
     help: 'Blocks that an instance holds from a creditor',
     collect() {
-      for (const { instance, creditor, link } of links()) this.set({ instance, creditor }, link.borrowedBlocks);
-    },
-  });
-  new Counter({
-    ...labelled,
-    name: 'kvasir_link_moved_bytes_total',
-    help: 'Bytes of blocks that an instance moved to a creditor, or had moved from there',
-    collect() {
       this.reset();
-      for (const { instance, creditor, link } of links()) this.inc({ instance, creditor }, link.movedBytes);
+      for (const { link, ...of } of labelled(instances(), 'debtor')) this.set(of, link.borrowedBlocks);
     },
   });
+  for (const [says, metrics] of [['debtor', ofDebtors] as const, ['creditor', ofCreditors] as const])
+    for (const [name, help, read] of metrics)
+      new Counter({
+        ...{ ...labels, name, help },
+        collect() {
+          this.reset();
+          for (const { link, ...of } of labelled(instances(), says)) this.inc(of, read(link));
+        },
+      });
 }

@@ -110,6 +110,8 @@ export interface NativeModule {
   takeBackBlocks(room: number, loan: number, blocks: Int32Array): void;
   setGuestShare(room: number, thousandths: number): void;
   guestCounts(room: number): GuestCounts;
+  /** Of one loan's queries, but for the time. */
+  guestCountsOf(room: number, loan: number): GuestCounts;
   remoteCounts(team: number): RemoteCounts;
   createProgram(
     team: number,

@@ -109,6 +109,7 @@ export class InstanceLoop {
   #hearLender(news: LenderNews): void {
     if (this.#closed) return;
     const event = 'wire' in news ? this.#lending?.hear(news.instance, news.wire) : news;
+    if (event?.kind === 'lending') this.#lending?.count(event.envelope);
     if (event !== undefined) this.#feed(event);
   }
 

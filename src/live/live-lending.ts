@@ -8,6 +8,7 @@ import type { GuestRooms } from './guest-rooms.ts';
 import { LenderPorts, type LenderWays } from './lender-ports.ts';
 import type { LenderWire } from './lender-wire.ts';
 import { LentBlocks } from './lent-blocks.ts';
+import { LendingLinks } from './lending-links.ts';
 import type { LandingHandle, Messenger } from './messenger.ts';
 
 export interface LiveLendingOptions {
@@ -22,6 +23,8 @@ export interface LiveLendingOptions {
   /** (rows, layers): pages of blocks at home. */
   readonly pageTable: () => Int32Array;
   readonly blockBytes: number;
+  /** Of the room: what a debtor's queries came to. */
+  readonly guestCountsOf: (debtor: InstanceIndex) => Omit<LendingSnapshot['guests'], 'seconds'> | undefined;
   /** Of the pool, one by one; done when it returns. */
   readonly copyPages: (from: Int32Array, to: Int32Array) => void;
   /** What is on its way from host memory to pages at home is there when it returns. */
@@ -47,8 +50,7 @@ export class LiveLending {
   readonly #options: LiveLendingOptions;
   readonly #lent: LentBlocks;
   readonly #moves = new Map<number, Moving>();
-  /** By instance: bytes of blocks that went there, or came from there, for us. */
-  readonly #movedBytes = new Map<InstanceIndex, number>();
+  readonly #links = new LendingLinks();
   readonly #rooms = new Map<InstanceIndex, number>();
   /** Of other processes: where the room of each is. */
   readonly #doors = new Map<InstanceIndex, string>();
@@ -80,15 +82,10 @@ export class LiveLending {
 
   /** @param borrower whose effects it carries out */
   snapshot({ totals, rmanager }: Pick<Borrower, 'totals' | 'rmanager'>): LendingSnapshot {
-    const { rooms, room } = this.#options;
-    const links = Array.from({ length: this.ports.count }, (_, creditor) => {
-      const debts = rmanager.debtor.totals.filter((debt) => debt.creditor === creditor);
-      return {
-        borrowedBlocks: debts.reduce((sum, { blocks }) => sum + blocks, 0),
-        movedBytes: this.#movedBytes.get(creditor) ?? 0,
-      };
-    });
-    return { ...totals, links, guests: rooms.guestCounts(room), remote: rooms.remoteCounts() };
+    const { rooms, room, guestCountsOf } = this.#options;
+    const links = this.#links.all(rmanager.debtor.totals, guestCountsOf);
+    const counts = { guests: rooms.guestCounts(room), remote: rooms.remoteCounts() };
+    return { ...totals, place: this.#instance, links, ...counts };
   }
 
   carryOut(effect: BorrowerEffect): void {
@@ -107,6 +104,7 @@ export class LiveLending {
         this.#stop(effect.move);
         break;
       case 'lendBlocks':
+        this.#links.lent(effect.to);
         this.#lent.lend(effect.to, effect.blocks, effect.pages);
         rooms.lendBlocks(room, effect.to, Int32Array.from(effect.blocks), effect.pages);
         break;
@@ -166,7 +164,7 @@ export class LiveLending {
     this.#moves.delete(move);
     const bytes = moving.sources.length * this.#options.blockBytes;
     for (const other of new Set([moving.from, moving.to]))
-      if (other !== this.#instance) this.#movedBytes.set(other, (this.#movedBytes.get(other) ?? 0) + bytes);
+      if (other !== this.#instance) this.#links.moved(other, bytes);
     // It is done with them.
     if (moving.from !== this.#instance) this.#post(moving.from, { kind: 'drop', move });
     if (moving.from === this.#instance) {
@@ -214,6 +212,11 @@ export class LiveLending {
       parcels[3 * place + 2] = place;
     }
     messenger.send(landing, 0, parcels, true);
+  }
+
+  /** What comes of messages about memory. */
+  count(envelope: Envelope): void {
+    this.#links.heard(envelope);
   }
 
   /** What another instance's word is for the machine, if anything. */

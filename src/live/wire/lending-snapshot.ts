@@ -4,6 +4,17 @@ import { z } from 'zod';
 const count = z.number().int().min(0);
 const figure = z.number().min(0);
 
+const link = z.strictObject({
+  peer: count,
+  borrowedBlocks: count,
+  movedBytes: count,
+  refusals: count,
+  queries: count,
+  refusedQueries: count,
+  queryBytes: count,
+  partialBytes: count,
+});
+
 export const lendingSnapshot = z.strictObject({
   lentBlocks: count,
   borrowedBlocks: count,
@@ -16,7 +27,8 @@ export const lendingSnapshot = z.strictObject({
   lostBlocks: count,
   stalls: count,
   stallUs: figure,
-  links: z.array(z.strictObject({ borrowedBlocks: count, movedBytes: count })).max(4096),
+  place: count,
+  links: z.array(link).max(4096),
   guests: z.strictObject({
     queries: count,
     rows: count,
