@@ -34,9 +34,7 @@ function describeLending(
     guests: links.flatMap(({ peer, queries, refusedQueries, queryBytes, partialBytes }) => {
       const of = instanceAt(peer);
       if (of === undefined || queries + refusedQueries === 0) return [];
-      return [
-        { of, queries, refused_queries: refusedQueries, query_bytes: queryBytes, partial_bytes: partialBytes },
-      ];
+      return [{ of, queries, refused_queries: refusedQueries, query_bytes: queryBytes, partial_bytes: partialBytes }];
     }),
   };
 }

@@ -7,8 +7,8 @@ import type { LendingSnapshot } from '../cluster/ports.ts';
 import type { GuestRooms } from './guest-rooms.ts';
 import { LenderPorts, type LenderWays } from './lender-ports.ts';
 import type { LenderWire } from './lender-wire.ts';
-import { LentBlocks } from './lent-blocks.ts';
 import { LendingLinks } from './lending-links.ts';
+import { LentBlocks } from './lent-blocks.ts';
 import type { LandingHandle, Messenger } from './messenger.ts';
 
 export interface LiveLendingOptions {

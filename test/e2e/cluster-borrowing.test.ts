@@ -1,59 +1,43 @@
-// Processes that lend one another memory: a request longer than any of their pools has the tokens of one big instance, whoever of them is killed.
-import { afterEach, beforeAll, describe, expect, it } from 'vitest';
+// Processes of several roles that lend one another memory: log-probabilities have the bits of one big instance, whether NATS is killed, a process is paused or a link is cut meanwhile.
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { loadNative } from '../../src/kernel/native.ts';
 import { NatsServer, natsInstalled } from '../live/bus/nats-server.ts';
 import { livePrompt } from '../live/instances.ts';
-import { Stream } from './cluster.ts';
+import { model } from './cluster.ts';
+import { NetworkLink } from './network-link.ts';
 import { metricSum, type RunningProcess, type RunningServer, startInstance, startServer, until } from './server.ts';
 
-/** 64 blocks of 32 tokens of the embedded model. */
+/** 64 blocks of 32 tokens of the embedded model: two suffice. */
 const kvMemory = String(64 * 32 * 6 * 2 * 2 * 64 * 2);
 const context = ['--context', '8192'];
-const closing: (() => unknown)[] = [];
-afterEach(async () => {
-  for (const close of closing.splice(0).toReversed()) await close();
-});
+const prompt = livePrompt(1, 1_900);
+const outputs = 600;
 
-const native = loadNative() !== undefined;
-const runs = native && (natsInstalled || process.env.CI !== undefined);
-
-interface Cluster {
-  readonly gateway: RunningServer;
-  readonly join: (name: string) => Promise<RunningProcess>;
-  readonly members: ReadonlyMap<string, RunningProcess>;
+interface Told {
+  readonly tokens: readonly string[];
+  /** Of each token: its own, and those of the two likeliest. */
+  readonly logprobs: readonly unknown[];
+  readonly error: string | undefined;
 }
 
-async function started(names: readonly string[]): Promise<Cluster> {
-  const nats = await NatsServer.start('-js');
-  closing.push(() => nats.stop());
-  const members = new Map<string, RunningProcess>();
-  const join = async (name: string): Promise<RunningProcess> => {
-    const lends = ['--borrow', '--lend-share', '0.9', '--lease-ms', '3000'];
-    const member = await startInstance([
-      ...['--nats', nats.url, '--name', name, '--kv-memory', kvMemory],
-      ...context,
-      ...lends,
-    ]);
-    members.set(name, member);
-    closing.push(() => member.process.kill('SIGKILL'));
-    return member;
+/** One completion whose first token is waited for. */
+async function ask(gateway: RunningServer): Promise<{ readonly answer: Promise<Told> }> {
+  const body = { model, prompt, max_tokens: outputs, temperature: 0.8, seed: 3, ignore_eos: true, logprobs: 2 };
+  const response = await fetch(`${gateway.url}/v1/completions`, {
+    method: 'POST',
+    body: JSON.stringify({ ...body, stream: true }),
+  });
+  return { answer: response.text().then(read) };
+}
+
+function read(text: string): Told {
+  const chunks = text.split('\n').flatMap((line) => (line.startsWith('data: {') ? [JSON.parse(line.slice(6))] : []));
+  const logprobs = chunks.flatMap((chunk) => chunk.choices?.[0]?.logprobs ?? []);
+  return {
+    tokens: logprobs.flatMap((each) => each.tokens),
+    logprobs: logprobs.flatMap((each) => [each.token_logprobs, each.top_logprobs]).flat(),
+    error: chunks.find((chunk) => chunk.error !== undefined)?.error.message,
   };
-  const gateway = await startServer(['--nats', nats.url, ...context]);
-  closing.push(() => gateway.stop());
-  await Promise.all(names.map(join));
-  await until(async () => (await metricSum(gateway, 'kvasir_instance_gmanager')) === 1);
-  return { gateway, join, members };
-}
-
-const long = { prompt: livePrompt(1, 1_900) };
-/** So many that gateways, which are told twice a second, hear of the loans before the end. */
-const outputs = 1_100;
-const ask = (gateway: RunningServer): Stream => new Stream(gateway, 1, outputs, long);
-
-async function ofInstances(gateway: RunningServer, name: string): Promise<readonly number[]> {
-  const text = await (await fetch(`${gateway.url}/metrics`)).text();
-  const lines = text.split('\n').filter((line) => line.startsWith(`${name}{`));
-  return lines.map((line) => Number(line.slice(line.lastIndexOf(' ') + 1)));
 }
 
 const gauges = {
@@ -62,6 +46,12 @@ const gauges = {
   debtor: 'kvasir_instance_borrowed_blocks',
 };
 
+async function ofInstances(gateway: RunningServer, name: string): Promise<readonly number[]> {
+  const text = await (await fetch(`${gateway.url}/metrics`)).text();
+  const lines = text.split('\n').filter((line) => line.startsWith(`${name}{`));
+  return lines.map((line) => Number(line.slice(line.lastIndexOf(' ') + 1)));
+}
+
 /** Nobody has, lends or borrows anything. */
 async function atRest(gateway: RunningServer): Promise<boolean> {
   const held = ['kv_pages_used', 'lent_blocks', 'borrowed_blocks'].map((name) => `kvasir_instance_${name}`);
@@ -69,8 +59,32 @@ async function atRest(gateway: RunningServer): Promise<boolean> {
   return true;
 }
 
-describe.skipIf(!runs)('instances of processes that borrow (needs nats-server)', () => {
-  let expected = '';
+const runs = loadNative() !== undefined && (natsInstalled || process.env.CI !== undefined);
+
+describe.skipIf(!runs)('processes that lend, and what befalls them (needs nats-server)', { timeout: 60_000 }, () => {
+  const link = runs ? NetworkLink.open() : undefined;
+  const members = new Map<string, RunningProcess>();
+  let nats: NatsServer;
+  let gateway: RunningServer;
+  let expected: Told;
+  /** In the order in which the gateway met them, it numbers them. */
+  let names: readonly (keyof typeof roles)[] = [];
+
+  const roles = { p: 'prefill', d: 'decode', m: 'mixed' } as const;
+  const join = async (name: keyof typeof roles): Promise<void> => {
+    const within = name === 'm' ? link : undefined;
+    const url = within === undefined ? nats.url : nats.url.replace('127.0.0.1', within.here);
+    const pages = within === undefined ? (link?.here ?? '127.0.0.1') : within.there;
+    const member = await startInstance(
+      [
+        ...['--nats', url, '--name', name, '--role', roles[name], '--kv-memory', kvMemory, '--pages-host', pages],
+        ...['--borrow', '--lend-share', '0.9', '--lease-ms', '3000', ...context],
+      ],
+      within?.within,
+    );
+    members.set(name, member);
+  };
+
   beforeAll(async () => {
     const alone = await startServer([
       '--threads',
@@ -79,35 +93,86 @@ describe.skipIf(!runs)('instances of processes that borrow (needs nats-server)',
       'models/kvasir-tiny/kvasir-tiny-q8_0.gguf',
       ...context,
     ]);
-    expected = (await ask(alone).answer).text;
+    expected = await (await ask(alone)).answer;
     await alone.stop();
+    nats = await NatsServer.start('-js', '-a', '0.0.0.0');
+    gateway = await startServer(['--nats', nats.url, ...context]);
+    await Promise.all((['p', 'd', 'm'] as const).map(join));
+    await until(async () => (await metricSum(gateway, 'kvasir_instance_gmanager')) === 1);
+    names = [...gateway.output().matchAll(/Instance ([pdm]) has joined/g)].map(([, name]) => name as 'p' | 'd' | 'm');
   }, 60_000);
+  afterAll(async () => {
+    for (const { process } of [...members.values(), gateway]) process.kill('SIGKILL');
+    await nats.stop();
+    link?.close();
+  });
 
-  it('answer as one big instance does, also when debtor, creditor and gManager are killed', async () => {
-    const { gateway, join, members } = await started(['a', 'b', 'c']);
-    // In the order in which the gateway met them, it numbers them.
-    const names = [...gateway.output().matchAll(/Instance (\w+) has joined/g)].map(([, name]) => name ?? '');
-    expect((await ask(gateway).answer).text).toBe(expected);
-    expect(await metricSum(gateway, 'kvasir_instance_remote_queries_total')).toBeGreaterThan(0);
+  const memberThat = async (gauge: string): Promise<RunningProcess & { readonly name: keyof typeof roles }> => {
+    let at = -1;
+    await until(async () => {
+      at = (await ofInstances(gateway, gauge)).findIndex((figure) => figure > 0);
+      return at >= 0;
+    });
+    const name = names[at];
+    const member = name && members.get(name);
+    if (member === undefined) throw new Error(`Nobody is ${at}: ${names}`);
+    return { ...member, name };
+  };
+  const right = async (answer: Promise<Told>): Promise<void> => {
+    expect(await answer).toEqual(expected);
     await until(() => atRest(gateway));
+  };
 
-    for (const victim of ['creditor', 'gManager', 'debtor'] as const) {
-      const stream = ask(gateway);
-      let at = -1;
-      await until(async () => {
-        at = (await ofInstances(gateway, gauges[victim])).findIndex((figure) => figure > 0);
-        return at >= 0;
-      });
-      const name = names[at] ?? '';
-      const killed = members.get(name);
-      expect(killed, victim).toBeDefined();
-      killed?.process.kill('SIGKILL');
-      // Who comes again has the number and the place that it had.
-      await join(name);
-      const { text, error } = await stream.answer;
-      expect([victim, error, text]).toEqual([victim, undefined, expected]);
-      await until(() => atRest(gateway));
-      await until(async () => (await metricSum(gateway, 'kvasir_instance_gmanager')) === 1);
-    }
-  }, 120_000);
+  it('answer with the bits of one big instance, and count what goes over each link', async () => {
+    expect([expected.error, expected.tokens.length]).toEqual([undefined, outputs]);
+    const { answer } = await ask(gateway);
+    await right(answer);
+    const queries = await metricSum(gateway, 'kvasir_link_queries_total');
+    expect(queries).toBeGreaterThan(0);
+    expect(queries).toBe(await metricSum(gateway, 'kvasir_instance_guest_queries_total'));
+    expect(await metricSum(gateway, 'kvasir_link_moved_bytes_total')).toBeGreaterThan(0);
+  });
+
+  it.each(['creditor', 'gManager', 'debtor'] as const)('also when a %s is killed and comes back', async (who) => {
+    const { answer } = await ask(gateway);
+    const { process, name } = await memberThat(gauges[who]);
+    process.kill('SIGKILL');
+    // It has the number and the place that it had.
+    await join(name);
+    await right(answer);
+    await until(async () => (await metricSum(gateway, 'kvasir_instance_gmanager')) === 1);
+  });
+
+  it('also when the NATS server is killed and comes back', async () => {
+    const { answer } = await ask(gateway);
+    await memberThat(gauges.debtor);
+    await nats.kill();
+    await nats.start();
+    await right(answer);
+  });
+
+  it.each(['creditor', 'debtor'] as const)('also when a %s is paused for longer than its leases', async (who) => {
+    const { answer } = await ask(gateway);
+    const paused = await memberThat(gauges[who]);
+    const heard = async () =>
+      (await fetch(`${gateway.url}/health`)).json() as Promise<{ instances: { ready: number } }>;
+    paused.process.kill('SIGSTOP');
+    await until(async () => (await heard()).instances.ready === 2);
+    const ended = await answer;
+    paused.process.kill('SIGCONT');
+    await until(async () => (await heard()).instances.ready === 3);
+    expect(ended).toEqual(expected);
+    await until(() => atRest(gateway));
+  });
+
+  it.skipIf(link === undefined)('also when the link of one of them is cut', async () => {
+    const { answer } = await ask(gateway);
+    await memberThat(gauges.debtor);
+    link?.cut(true);
+    const ended = await answer;
+    link?.cut(false);
+    expect(ended).toEqual(expected);
+    await until(async () => (await metricSum(gateway, 'kvasir_instance_gmanager')) === 1);
+    await until(() => atRest(gateway));
+  });
 });
