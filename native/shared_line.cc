@@ -2,7 +2,6 @@
 #include "shared_line.hpp"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -42,7 +41,6 @@ namespace {
 using std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kNap{100};
-constexpr std::chrono::microseconds kPoll{50};
 
 #if defined(__linux__)
 
@@ -168,11 +166,7 @@ bool SharedLine::is_there(const RingEnd& end, size_t bytes) const { return end.a
 bool SharedLine::is_readable() const { return is_there(in_, 1); }
 
 bool SharedLine::await_available(const RingEnd& end, size_t bytes, Deadline deadline, const std::atomic<bool>& ended) const {
-  const auto polled = steady_clock::now() + kPoll;
-  do {
-    if (is_there(end, bytes)) return true;
-    pause();
-  } while (steady_clock::now() < polled);
+  if (spin([&] { return is_there(end, bytes); })) return true;
   while (!ended.load(std::memory_order_acquire)) {
     if (is_hung_up(socket_)) cut();
     else end.sleep(bytes, kNap);

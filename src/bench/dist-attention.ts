@@ -2,6 +2,8 @@
 import { plainPageTable, plainStep } from '../engine/plain-step.ts';
 import type { HeadShape, Program } from '../graph/program.ts';
 import type { Backend, KvPoolHandle, ProgramHandle } from '../kernel/backend.ts';
+import { NativeFarMessenger } from '../kernel/native-far-messenger.ts';
+import { NativeGuestDoor, reachGuestRoom } from '../kernel/native-guest-door.ts';
 import { NativeMessenger } from '../kernel/native-messenger.ts';
 import { loadNative } from '../kernel/native-module.ts';
 import { away, pageTokens, type RemoteKeys, rangeTokens, type Step } from '../util/step.ts';
@@ -13,6 +15,8 @@ export interface DistAttentionBench {
   readonly debtor: Backend;
   readonly creditor: Backend;
   readonly layers: number;
+  /** How queries and pages go: as inside a process, or as between two of them. */
+  readonly transport: 'memory' | 'shared' | 'tcp';
   /** Tokens, half of which lie at the creditor: for the split. */
   readonly contexts: readonly number[];
   /** Tokens at the creditor: queried against fetched. */
@@ -39,7 +43,7 @@ export interface ShippingRow {
   readonly shippedBytes: number;
   readonly fetchedBytes: number;
   readonly timesFewerBytes: number;
-  /** Attention of all layers with remote keys; copying the pages in one process; attention over them at home. */
+  /** Attention of all layers with remote keys; copying the pages; attention over them at home. */
   readonly shippedMs: number;
   readonly fetchMs: number;
   readonly homeMs: number;
@@ -55,6 +59,7 @@ export interface DistAttentionReport {
 /** Heads of a model of a billion parameters. */
 const shape: HeadShape = { heads: 32, kvHeads: 8, headDim: 64 };
 const loan = 1;
+const [host, token] = ['127.0.0.1', 'bench'];
 
 /** @throws Error where the kernels are not compiled */
 export async function benchDistAttention(options: DistAttentionBench): Promise<DistAttentionReport> {
@@ -162,22 +167,32 @@ function pageValues(kind: number): Float32Array {
   return Float32Array.from({ length: count }, (_, i) => Math.sin((1.3 + kind / 10) * i));
 }
 
-/** A room of the creditor with `tokens` lent, and the keys that name it. */
-function lend(phase: Phase, layers: number, tokens: number): { readonly room: number; readonly keys: RemoteKeys } {
-  const room = phase.backend.createGuestRoom(phase.pool);
+/** A room of the creditor with `tokens` lent, and the keys that name it, as the debtor reaches it. */
+function lend({ layers, transport }: DistAttentionBench, guest: Phase, home: Phase, tokens: number) {
+  const own = guest.backend.createGuestRoom(guest.pool);
   const blocks = Int32Array.from({ length: tokens / pageTokens }, (_, i) => i);
-  phase.backend.lendBlocks(room, loan, blocks, plainPageTable(blocks.length, layers));
-  return { room, keys: { sequence: 0, group: 0, firstBlock: 0, room, loan, blocks } };
+  guest.backend.lendBlocks(own, loan, blocks, plainPageTable(blocks.length, layers));
+  const between = transport === 'memory' ? undefined : transport;
+  const door = between && new NativeGuestDoor(own, { host, token, transport: between });
+  const room = door === undefined ? own : reachGuestRoom(home.pool, door.address, token, between);
+  const keys: RemoteKeys = { sequence: 0, group: 0, firstBlock: 0, room, loan, blocks };
+  const free = (): void => {
+    if (room !== own) home.backend.freeGuestRoom(room);
+    door?.close();
+    guest.backend.freeGuestRoom(own);
+  };
+  return { keys, free };
 }
 
-function measureSplit({ two, debtor, creditor, layers, repeats }: DistAttentionBench, context: number): SplitRow {
+function measureSplit(options: DistAttentionBench, context: number): SplitRow {
+  const { two, debtor, creditor, layers, repeats } = options;
   const half = Math.floor(context / 2 / rangeTokens) * rangeTokens;
   const [whole, home, guest] = [
     new Phase(two, layers, context),
     new Phase(debtor, layers, context - half, half / pageTokens),
     new Phase(creditor, layers, half),
   ];
-  const { room, keys } = lend(guest, layers, half);
+  const { keys, free } = lend(options, guest, home, half);
   try {
     const alone = whole.step(context, []);
     const apart = home.step(context, [keys]);
@@ -201,7 +216,7 @@ function measureSplit({ two, debtor, creditor, layers, repeats }: DistAttentionB
       sameBits: whole.bits() === home.bits(),
     };
   } finally {
-    creditor.freeGuestRoom(room);
+    free();
     for (const phase of [whole, home, guest]) phase.free();
   }
 }
@@ -209,8 +224,8 @@ function measureSplit({ two, debtor, creditor, layers, repeats }: DistAttentionB
 async function measureShipping(options: DistAttentionBench, remote: number): Promise<ShippingRow> {
   const { debtor, creditor, layers, repeats } = options;
   const [home, guest] = [new Phase(debtor, layers, remote + pageTokens), new Phase(creditor, layers, remote)];
-  const { room, keys } = lend(guest, layers, remote);
-  const fetcher = new Fetcher(guest, home);
+  const { keys, free } = lend(options, guest, home, remote);
+  const fetcher = new Fetcher(guest, home, options.transport);
   try {
     const apart = home.step(remote + 1, [keys]);
     const near = home.step(remote + 1, []);
@@ -237,26 +252,30 @@ async function measureShipping(options: DistAttentionBench, remote: number): Pro
     };
   } finally {
     fetcher.free();
-    creditor.freeGuestRoom(room);
+    free();
     for (const phase of [home, guest]) phase.free();
   }
 }
 
-/** Copies all pages of one pool to the first ones of another, by the messenger that instances of one process use. */
+/** Copies all pages of one pool to the first ones of another, by the messenger that instances use. */
 class Fetcher {
   readonly bytes: number;
-  readonly #sender: NativeMessenger;
-  readonly #receiver: NativeMessenger;
+  readonly #sender: NativeMessenger | NativeFarMessenger;
+  readonly #receiver: NativeMessenger | NativeFarMessenger;
   readonly #pages: number;
   // What wakes this thread does not keep it alive.
   readonly #alive = setInterval(() => {}, 60_000);
   #landed = (): void => {};
 
-  constructor(from: Phase, to: Phase) {
+  constructor(from: Phase, to: Phase, transport: DistAttentionBench['transport']) {
     this.#pages = from.pages;
     this.bytes = from.pages * 2 * shape.kvHeads * pageTokens * shape.headDim * Uint16Array.BYTES_PER_ELEMENT;
-    this.#sender = new NativeMessenger(from.pool, () => {});
-    this.#receiver = new NativeMessenger(to.pool, () => this.#landed());
+    const open = (pool: KvPoolHandle, wake: () => void) =>
+      transport === 'memory'
+        ? new NativeMessenger(pool, wake)
+        : new NativeFarMessenger(pool, { host, token, transport }, wake);
+    this.#sender = open(from.pool, () => {});
+    this.#receiver = open(to.pool, () => this.#landed());
   }
 
   /** @returns milliseconds */

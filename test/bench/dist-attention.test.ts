@@ -11,6 +11,7 @@ it.skipIf(loadNative() === undefined)(
     try {
       const { split, shipping } = await benchDistAttention({
         ...{ two, debtor, creditor, layers: 2, contexts: [2048, 3072], remote: [1024, 1536], repeats: 2 },
+        transport: 'shared',
         onProgress: () => {},
       });
       expect(split.map(({ context, sameBits }) => [context, sameBits])).toEqual([

@@ -320,6 +320,18 @@ void check_hash() {
   }
 }
 
+/** Shared memory where both have it, tcp where either has not; nobody where they have nothing in common. */
+void check_ways() {
+  const auto serve = [](const Line& line, const std::atomic<bool>& ended) { line.await_readable(kNever, ended); };
+  const Listener both({"127.0.0.1", 0}, Way::automatic, key_of(7), kLayout, serve), tcp({"127.0.0.1", 0}, Way::tcp, key_of(7), kLayout, serve);
+  const auto shares = [](const Listener& to, Way way) {
+    const auto line = reach({"127.0.0.1", to.port()}, way, key_of(7), kLayout, 3000, kNeverEnded);
+    return line == nullptr ? -1 : dynamic_cast<const SharedLine*>(line.get()) != nullptr ? 1 : 0;
+  };
+  expect(shares(both, Way::automatic) == 1 && shares(both, Way::tcp) == 0 && shares(both, Way::shared) == 1, "who has both ways");
+  expect(shares(tcp, Way::automatic) == 0 && shares(tcp, Way::tcp) == 0 && shares(tcp, Way::shared) == -1, "who has tcp alone");
+}
+
 /** The memory that a peer passes is taken as it must be alone, and positions in it that cannot be end the connection. */
 void check_memory() {
   const std::string name = local_name(key_of(9), {"127.0.0.1", 1});
@@ -375,6 +387,7 @@ int main(int argc, char** argv) {
     check_traffic(world, rounds);
   }
   check_memory();
+  check_ways();
   std::printf("%d rounds, %d wrong\n", rounds, failures);
   return failures == 0 ? 0 : 1;
 }
