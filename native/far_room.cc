@@ -55,6 +55,7 @@ bool FarRoom::send_next() {
     refuse_all();
     return true;
   }
+  const std::lock_guard<std::mutex> sending(sending_);
   {
     std::lock_guard<std::mutex> lock(mutex_);
     query = std::move(waiting_.front());
@@ -84,6 +85,8 @@ void FarRoom::hear() {
       if (found == asked_.end()) break;
       query = found->second;
     }
+    // Nobody answers what has not left; one that does is not believed before it has.
+    { const std::lock_guard<std::mutex> sent(sending_); }
     if (!receive_partials(*line_, header, *query, in_milliseconds(kStallMs), broken_)) break;
     {
       std::lock_guard<std::mutex> lock(mutex_);

@@ -40,6 +40,7 @@ class FarRoom final : public Room {
   std::unordered_map<uint32_t, std::shared_ptr<GuestQuery>> asked_;  // by sequence
   bool closed_ = false;
 
+  std::mutex sending_;  // a query, which is read meanwhile
   std::unique_ptr<Line> line_;
   uint32_t sequence_ = 0;
   std::atomic<bool> broken_{false};
