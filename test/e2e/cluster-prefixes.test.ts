@@ -39,7 +39,7 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
       await nats.stop();
     });
 
-    it('come over tcp, and the answers are those of one instance, whoever dies', async () => {
+    it('come from process to process, and the answers are those of one instance, whoever dies', async () => {
       if (gateway === undefined || alone === undefined) throw new Error('nobody serves');
       const [server, one] = [gateway, alone];
       await until(async () => (await health(server)) === 2);
