@@ -1,6 +1,7 @@
 // How long the conductor's decision takes: a full prefix index of many instances, and the prompts of a trace, one after another.
 import { LengthRequest } from '../cluster/length-work.ts';
-import { type Placed, Placer } from '../cluster/placer.ts';
+import type { Placed } from '../cluster/placed.ts';
+import { Placer } from '../cluster/placer.ts';
 import type { BlockChain } from '../policy/blocks/block-chain.ts';
 import type { TraceRequest } from '../trace/request.ts';
 import { Float64Pool } from '../util/float64-pool.ts';

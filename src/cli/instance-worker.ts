@@ -8,6 +8,7 @@ import { type LoadedModel, loadModel } from '../engine/load-model.ts';
 import type { Backend } from '../kernel/backend.ts';
 import { collectWhenAsked } from '../live/collection.ts';
 import { InstanceLoop } from '../live/instance-loop.ts';
+import { LiveStages } from '../live/live-stages.ts';
 import type { BlockRoot, FromInstance, InstanceThreadData } from '../live/protocol.ts';
 import { recorded } from '../live/step-record.ts';
 import { StepTracer } from '../live/step-tracer.ts';
@@ -82,7 +83,8 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
   const handOffs = reaches ? createHandOffs(data, port, memory, wake) : undefined;
   const tracer = new StepTracer(data.traces);
   const steps = settings.record === undefined ? engine : recorded(engine, settings.record);
-  const parts = { handOffs, tiers: tiers?.live, tracer, lending: borrowing?.live };
+  const stages = handOffs && new LiveStages(engine, (to, wire) => handOffs.post(to, wire));
+  const parts = { handOffs, stages, tiers: tiers?.live, tracer, lending: borrowing?.live };
   const loop = new InstanceLoop(machine, steps, port, new Int32Array(data.abort), log, parts);
   const description = {
     ...describe(settings, backend, model),
@@ -91,6 +93,7 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
     stagingBlocks: borrowing?.stagingBlocks,
     lends: borrowing?.lends,
     fetchBytesPerToken: backend.isa === 'reference' ? undefined : fetchBytesPerToken(model.kv),
+    stageLayers: fetchBytesPerToken(model.kv) === undefined ? undefined : engine.layers.length,
     capacityTokens: machine.capacityTokens,
     role,
   };

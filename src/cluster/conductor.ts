@@ -8,7 +8,8 @@ import type { ConductorEffect } from './effects.ts';
 import type { FatedMessage, Fates } from './fates.ts';
 import type { AdmissionConfig, PoolLoads } from './gate.ts';
 import type { ConductorEvent, InstanceIndex } from './messages.ts';
-import type { BlockCounts, PlacerConfig } from './placer.ts';
+import type { BlockCounts } from './placed.ts';
+import type { PlacerConfig } from './placer.ts';
 import type { GenerationEvent, RequestId } from './ports.ts';
 import type { Proposal } from './proposals.ts';
 import type { Refusal } from './refusals.ts';
@@ -236,8 +237,9 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     tracked.started = true;
     if (event.kind === 'finished' || event.kind === 'failed') {
       this.#dispatch.ending(nowUs, now, event);
-      // Of a group the others still have something when one fails.
-      if (now.group !== undefined && event.kind === 'failed') this.#dispatch.leave(tracked, false);
+      // Of a group the others still have something when one fails, or ends it with the first token.
+      const decoded = event.kind === 'finished' && instance === speaksFor(now);
+      if (now.group !== undefined && !decoded) this.#dispatch.leave(tracked, false);
       else this.#dispatch.settle(tracked, now);
       this.#end(nowUs, tracked, event);
       return;

@@ -107,6 +107,8 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
         serve: (request) => this.#work.serve(request, this.#arrivalNumber++),
         alone: (request, decode) => this.#reception.serve(request, decode),
         started: (served) => this.#launcher.begin(served),
+        broke: (nowUs, served) => this.#results.failRow(nowUs, served),
+        ended: (nowUs, served, told, reason) => this.#results.endPrompt(nowUs, served, told, reason),
       },
     );
     this.#check = createDecodeCheck(config, { batcher: this.#batcher, roster: this.roster, work: this.#work });
@@ -199,6 +201,11 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   /** Whose rows are in the step that runs. */
   get inFlight(): readonly S[] {
     return this.#launcher.flight?.requests ?? [];
+  }
+
+  /** Does it run some layers of a prompt that is not computed? */
+  hasStage(id: RequestId): boolean {
+    return this.#stages.has(id);
   }
 
   /** Tokens of prompts that were found in pinned blocks. */

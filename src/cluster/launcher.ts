@@ -100,7 +100,7 @@ export class Launcher<Request extends { readonly id: RequestId }, S extends Serv
     const { requests, range } = planned;
     this.#flight = begun(planned, ++this.#steps, nowUs);
     this.#parts.hostTraffic.flush();
-    const plan = work.plan(range === undefined ? requests : []);
+    const plan = work.plan(requests, range);
     this.#push(runStep(this.#flight, plan, traffic, borrower?.remoteWork(requests)));
     borrower?.planned(planned);
     if (handOffs.departures.size > 0) handOffs.departures.launched(this.#steps);

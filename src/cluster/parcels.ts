@@ -3,6 +3,7 @@ import { LandingLayout } from '../policy/blocks/landing-pages.ts';
 import type { LayerGroup } from '../util/step.ts';
 import { pageTokens } from '../util/step.ts';
 import type { InstanceEffect } from './effects.ts';
+import { StagePages } from './stage-pages.ts';
 
 export type Stream = Extract<InstanceEffect, { kind: 'stream' }>;
 
@@ -26,10 +27,10 @@ export interface ParcelShape {
 
 /**
  * (parcels, 3): layer, in the order of computation; page of the sender; place in the landing. Layer after layer; whole pages, those that fill
- * later too. Of groups with a window only what the first token of output sees.
+ * later too. Of groups with a window only what the first token of output sees. Of a range of the layers, these are numbered from its first.
  */
 export function parcelsOf(
-  { from, tokens, promptTokens, table }: Pick<Stream, 'from' | 'tokens' | 'promptTokens' | 'table'>,
+  { from, tokens, promptTokens, table, range }: Pick<Stream, 'from' | 'tokens' | 'promptTokens' | 'table' | 'range'>,
   { groups, layers }: ParcelShape,
   pools: readonly PageTable[],
 ): Int32Array {
@@ -37,6 +38,13 @@ export function parcelsOf(
   // A page that is full, or as full as it will be, is not sent again.
   const end = tokens === 0 ? 0 : Math.ceil((from + tokens) / pageTokens);
   const parcels: number[] = [];
+  if (range !== undefined) {
+    const pages = new StagePages(table.groups[0], pools[0], range);
+    for (let layer = pages.from; layer < pages.to; layer++)
+      for (let block = Math.floor(from / pageTokens); block < end; block++)
+        parcels.push(layer - pages.from, pages.page(block, layer), layout.place(0, block, layer));
+    return Int32Array.from(parcels);
+  }
   for (const [layer, { group, index }] of layers.entries()) {
     const { layers: width, pageTable } = pools[group];
     const { first, blocks } = table.groups[group];

@@ -12,11 +12,11 @@ import {
 } from '../policy/placement/placement.ts';
 import { PrefillQueues } from '../policy/placement/prefill-queues.ts';
 import { type JournalVerdict, PrefixIndex, PrefixMatches } from '../policy/placement/prefix-index.ts';
-import type { Replication } from '../policy/placement/replica-table.ts';
 import { type TransferConfig, TransferTimes } from '../policy/placement/transfer-times.ts';
 import { wideZero } from '../util/wide-zero.ts';
 import type { BlockFates, Considered } from './account.ts';
 import type { GroupPrefix, InstanceIndex, PrefixFetch } from './messages.ts';
+import type { BlockCounts, MissReasons, Placed } from './placed.ts';
 
 export type { PipelineSettings, PlacementSettings };
 
@@ -30,46 +30,18 @@ export interface PlacerConfig<Request> extends PlacementSettings {
   /** Undefined: prefixes never move between instances. */
   readonly transfers: TransferConfig | undefined;
   /** Long prompts may be computed by groups; `prefills` (instances) predicts them, of those that are alike by one. Undefined: never. */
-  readonly pipeline?: (PipelineSettings & { readonly prefills: readonly PipelinedPrefill[] }) | undefined;
+  readonly pipeline?:
+    | (PipelineSettings & {
+        readonly prefills: readonly PipelinedPrefill[];
+        /** Undefined: any request may be. */
+        readonly takes?: (request: Request) => boolean;
+        /** Whole prompts alone are computed so. */
+        readonly takesPrefixes?: boolean;
+      })
+    | undefined;
   /** Blocks that the index has room for from the start, and those that it remembers when nobody holds them any more. */
   readonly blocks: number;
   readonly rememberedBlocks: number;
-}
-
-/** Why blocks of prompts were computed, counted when their requests started. */
-export interface MissReasons {
-  /** Nobody has told of it before, as far as is remembered. */
-  neverSeen: number;
-  /** Instances had it; none has now. */
-  evicted: number;
-  /** An instance has it: another one, or this one since just now. */
-  elsewhere: number;
-  /** Not full, or the last token's, whose logits are wanted. */
-  partial: number;
-}
-
-/** Of the blocks of prompts, counted when their requests started, and of what instances hold now. */
-export interface BlockCounts {
-  readonly hits: number;
-  readonly misses: Readonly<MissReasons>;
-  readonly replication: Replication;
-}
-
-/** What is kept of a placed request while it lives. */
-export interface Placed {
-  readonly instance: InstanceIndex;
-  /** Others that compute the prompt with it. */
-  readonly helpers: readonly InstanceIndex[];
-  /** Those of them whose prefill has not ended. */
-  readonly computing: Set<InstanceIndex>;
-  readonly promptTokens: number;
-  readonly chain: BlockChain | undefined;
-  /** When its prefix is there. */
-  readonly readyUs: number;
-  /** Where it goes when its prompt is computed. */
-  readonly decodeAt: InstanceIndex | undefined;
-  /** Predicted of each of them, while its prefill has not ended. */
-  prefillUs: number | undefined;
 }
 
 /** What the members of a group do, each. */
@@ -172,18 +144,22 @@ export class Placer<Request> {
     return this.#placement.choose(question, view);
   }
 
-  /** Who would compute the prompt that was asked about last sooner, together, than whoever it would go to; undefined: nobody. */
+  /** Who would compute the prompt that was asked about last sooner, together, than whoever it would go to; undefined: nobody. @param decodeAt does not help */
   group(
+    request: Request,
     promptTokens: number,
     decision: PlacementDecision,
+    decodeAt: InstanceIndex,
   ): { readonly choice: GroupChoice; readonly prefix: GroupPrefix | undefined } | undefined {
     const { pipeline, blockTokens = 1 } = this.#config ?? plain;
-    if (pipeline === undefined) return undefined;
+    if (pipeline === undefined || pipeline.takes?.(request) === false) return undefined;
     const cachedTokens = (decision.ownBlocks + decision.fetchedBlocks) * blockTokens;
     const alone = { ...decision, cachedTokens };
-    const known = this.#longestPrefix(blockTokens);
+    const known = pipeline.takesPrefixes === false ? undefined : this.#longestPrefix(blockTokens);
     const { pending } = this.#queues;
-    const choice = chooseGroup(promptTokens, alone, this.#view, pending, pipeline, this.#groupPrefills, known);
+    const up = this.#view.up.with(decodeAt, 0);
+    const view = { ...this.#view, up };
+    const choice = chooseGroup(promptTokens, alone, view, pending, pipeline, this.#groupPrefills, known);
     if (choice === undefined) return undefined;
     const uses = known !== undefined && choice.cachedTokens > 0;
     return { choice, prefix: uses ? { from: known.from, blocks: known.blocks } : undefined };

@@ -72,7 +72,8 @@ export class Proposals<Request> {
       inline === undefined
         ? this.#route(nowUs, elsewhere, size, decodes)
         : { instance: inline.instance, decodeAt: undefined };
-    const grouped = elsewhere && alone?.decodeAt !== undefined && placer.group(size.promptTokens, elsewhere);
+    const grouped =
+      elsewhere && alone?.decodeAt !== undefined && placer.group(request, size.promptTokens, elsewhere, alone.decodeAt);
     const { decision, route } = grouped ? together(grouped, alone) : { decision: inline ?? elsewhere, route: alone };
     const verdict =
       decision &&

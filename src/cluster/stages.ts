@@ -2,7 +2,8 @@
 import { outranks } from '../policy/batching/sequence.ts';
 import { awaitedUs, type BatchLimits } from '../policy/batching/step-budget.ts';
 import type { BlockCache } from '../policy/blocks/block-cache.ts';
-import type { LayerRange, StepPredictor, StepShape } from '../policy/cost/step-shape.ts';
+import { blocksFor } from '../policy/blocks/layer-groups.ts';
+import type { StepPredictor, StepShape } from '../policy/cost/step-shape.ts';
 import type { DecodeLeg, Departures } from './departures.ts';
 import type { Push } from './hand-offs.ts';
 import type { InFlight, PlannedStep } from './in-flight.ts';
@@ -10,27 +11,9 @@ import type { InstanceTotals } from './instance-totals.ts';
 import type { Activations, InstanceIndex, PipelineGroup, PipelineMessage } from './messages.ts';
 import type { GenerationEvent, RequestId } from './ports.ts';
 import type { Roster } from './roster.ts';
+import { beginAt, rangeOf, type Stage } from './stage.ts';
 import { StagePrefixes } from './stage-prefixes.ts';
 import type { Served, StepRun, Work } from './work.ts';
-
-interface Stage<Request, S> {
-  readonly request: Request;
-  readonly served: S;
-  readonly group: PipelineGroup;
-  /** Its place in the group. */
-  readonly index: number;
-  /** Leading tokens whose inputs are here. */
-  ready: number;
-  /** Chunks that have come before those before them: from, to. */
-  readonly came: Map<number, number>;
-  /** It keeps blocks. */
-  began: boolean;
-  /** Leading tokens whose keys and values are here, of its layers; undefined: they are on their way. */
-  cachedTokens: number | undefined;
-  /** Of the first one: members (itself among them) that have not said yet what they have, and what all others have at least. */
-  readonly awaited: Set<InstanceIndex>;
-  allHave: number;
-}
 
 interface Parts<Request, S extends Served, Plan, Result> {
   readonly work: Work<Request, S, Plan, Result>;
@@ -50,6 +33,9 @@ interface Owner<Request, S> {
   readonly alone: (request: Request, decode: DecodeLeg) => void;
   /** All members keep memory. */
   readonly started: (served: S) => void;
+  /** Its prompt is computed, and what came of it. */
+  readonly broke: (nowUs: number, served: S) => void;
+  readonly ended: (nowUs: number, served: S, told: readonly GenerationEvent[], reason: 'stop' | 'length') => void;
 }
 
 /** Of the time in which stages go before prompts that came later, what those get: short ones would wait long. */
@@ -138,7 +124,10 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
   #begin(stage: Stage<Request, S>): boolean {
     const { request, served, group } = stage;
     const range = rangeOf(stage);
-    const tokens = Math.ceil(served.sequence.promptLength * this.#parts.cost.layerShare(range));
+    const { cache, cost } = this.#parts;
+    // Pages are whole: what a layer has of the last block takes as much as of any other.
+    const whole = blocksFor(served.sequence.promptLength, cache.blockTokens) * cache.blockTokens;
+    const tokens = Math.ceil(whole * cost.layerShare(range));
     if (!this.#parts.roster.keep(served, tokens)) return false;
     stage.began = true;
     this.#parts.departures.add(request, served, legOf(group), { senders: group.members, range });
@@ -309,7 +298,7 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
   }
 
   /** The chunk in flight is computed: its outputs go to the next member, or what the client hears first to whoever decodes. */
-  commit(_nowUs: number, { requests, startedUs }: InFlight<S>, result: Result, stepUs: ArrayLike<number>): void {
+  commit(nowUs: number, { requests, startedUs }: InFlight<S>, result: Result, stepUs: ArrayLike<number>): void {
     const { work, totals, departures } = this.#parts;
     totals.ran(stepUs);
     const [served] = requests;
@@ -327,15 +316,23 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
     }
     sequence.planned = 0;
     if (sequence.computed < sequence.promptLength) return;
+    if (last && work.failed(result, firstRow)) {
+      this.#owner.broke(nowUs, served);
+      return;
+    }
     this.drop(id);
     const held: GenerationEvent[] = [];
-    if (last) {
-      totals.generated++;
-      const run: StepRun = { startedUs, stepUs };
-      work.commit(served, result, firstRow, run, (_, event) => held.push(event));
-    }
+    const run: StepRun = { startedUs, stepUs };
+    const reason = last ? work.commit(served, result, firstRow, run, (_, event) => held.push(event)) : undefined;
+    if (last) totals.generated++;
     this.#owner.push({ kind: 'prefilled', id });
-    departures.compute(id, held);
+    if (reason === undefined) departures.compute(id, held);
+    else this.#owner.ended(nowUs, served, held, reason);
+  }
+
+  /** Does it have chunks to come, or to compute? */
+  has(id: RequestId): boolean {
+    return this.#stages.has(id);
   }
 
   /** What was under way to the member after this one is lost, and whoever decodes will not have its part. Undefined where nothing was. */
@@ -370,18 +367,6 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
         throw new Error(`Stages broken: request ${id} has computed ${computed} of ${ready} tokens that came`);
     }
   }
-}
-
-/** What is before that is not computed. */
-function beginAt(stage: Stage<unknown, Served>, tokens: number): void {
-  const { sequence } = stage.served;
-  sequence.computed = tokens;
-  sequence.cachedTokens = tokens;
-  stage.ready = tokens;
-}
-
-function rangeOf({ group, index }: Pick<Stage<unknown, unknown>, 'group' | 'index'>): LayerRange {
-  return { index, stages: group.members.length };
 }
 
 const firstRow = { row: 0, scored: 0, samples: true };

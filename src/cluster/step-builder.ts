@@ -4,11 +4,13 @@ import type { BatchLimits } from '../policy/batching/step-budget.ts';
 import type { BlockPool } from '../policy/blocks/block-pool.ts';
 import type { HeldBlocks } from '../policy/blocks/block-table.ts';
 import { blocksFor } from '../policy/blocks/layer-groups.ts';
+import type { LayerRange } from '../policy/cost/step-shape.ts';
 import type { InstanceId } from '../policy/lending/terms.ts';
 import { Int32List } from '../util/int32-list.ts';
 import { pageTokens, type RemoteKeys, type Step, type StepGroup, type StepSampling } from '../util/step.ts';
 import type { AwayLayout } from './lending/away-layout.ts';
 import type { ServedRequest } from './request.ts';
+import { StagePages } from './stage-pages.ts';
 
 /** Per-row parameters of `StepSampling`, one entry for each logit row. */
 function samplingArrays(rows: number) {
@@ -41,6 +43,8 @@ export interface BorrowedKeys {
 /** The block lists of one layer group. */
 class GroupLists {
   readonly #pool: BlockPool;
+  /** Of a step that runs some of the layers: where its one sequence's pages are. */
+  #pages: Int32Array | undefined;
   readonly #blocks = new Int32List(256);
   readonly #blockStart: Int32Array;
   readonly #firstBlock: Int32Array;
@@ -53,6 +57,15 @@ class GroupLists {
 
   clear(): void {
     this.#blocks.clear();
+    this.#pages = undefined;
+  }
+
+  /** The step's one sequence, of which some layers lie here. */
+  addStage(held: HeldBlocks, end: number, range: LayerRange): void {
+    this.#pages = new StagePages(held, this.#pool, range).table(end);
+    this.#blockStart[0] = 0;
+    this.#firstBlock[0] = 0;
+    for (let block = 0; block < end; block++) this.#blocks.push(block);
   }
 
   /** Lists the held blocks before block `end`: they begin with the first that the sequence's next row sees. */
@@ -73,7 +86,7 @@ class GroupLists {
 
   view(sequences: number): StepGroup {
     return {
-      pageTable: this.#pool.pageTable,
+      pageTable: this.#pages ?? this.#pool.pageTable,
       layers: this.#pool.layers,
       blocks: this.#blocks.view(),
       blockStart: this.#blockStart.subarray(0, sequences),
@@ -110,25 +123,27 @@ export class StepBuilder {
     this.#sampling = samplingArrays(limits.logitRowsMax);
   }
 
-  /** Sequences with `planned` rows, in the order that results are to come back. */
-  build(requests: readonly ServedRequest[]): Step {
+  /** Sequences with `planned` rows, in the order that results are to come back. @param range of one sequence, these layers */
+  build(requests: readonly ServedRequest[], range?: LayerRange): Step {
     this.#rows = 0;
     this.#logits = 0;
     this.#remote = [];
     for (const list of [...this.#groups, this.#seenTokens, this.#seenCounts, this.#biasTokens]) list.clear();
-    for (let i = 0; i < requests.length; i++) this.#addSequence(requests[i], i);
+    for (let i = 0; i < requests.length; i++) this.#addSequence(requests[i], i, range);
     this.#rowStart[requests.length] = this.#rows;
     return this.#views(requests.length);
   }
 
-  #addSequence(served: ServedRequest, index: number): void {
+  #addSequence(served: ServedRequest, index: number, range: LayerRange | undefined): void {
     const { sequence } = served;
     const { computed, planned } = sequence;
     const known = served.content.tokens.raw;
     this.#rowStart[index] = this.#rows;
     const end = blocksFor(computed + planned, pageTokens);
     const layout = sequence.awayBlocks > 0 ? this.#borrowed?.layoutOf(sequence) : undefined;
-    if (layout === undefined)
+    if (range !== undefined)
+      for (let g = 0; g < this.#groups.length; g++) this.#groups[g].addStage(sequence.table.groups[g], end, range);
+    else if (layout === undefined)
       for (let g = 0; g < this.#groups.length; g++) this.#groups[g].add(index, sequence.table.groups[g], end);
     else this.#addSpread(index, sequence, end, layout);
     for (let position = computed; position < computed + planned; position++) {
@@ -140,7 +155,8 @@ export class StepBuilder {
     for (let i = 0; i < scored; i++) {
       this.#addLogitRow(served, this.#rows + scoredFrom + i - computed, known[scoredFrom + i + 1]);
     }
-    if (sequence.samplesNow) this.#addLogitRow(served, this.#rows + planned - 1, undefined);
+    const samples = sequence.samplesNow && (range === undefined || range.index === range.stages - 1);
+    if (samples) this.#addLogitRow(served, this.#rows + planned - 1, undefined);
     this.#rows += planned;
   }
 

@@ -55,7 +55,7 @@ export class StepResults<Request, S extends Served, Plan, Result> {
       const unanswered = work.isUnanswered(result, place);
       if (served.sequence.arriving !== undefined) this.#owner.behind(served, !unanswered);
       if (unanswered) this.#owner.unanswered(served);
-      else if (work.failed(result, rows)) this.#failRow(nowUs, served);
+      else if (work.failed(result, rows)) this.failRow(nowUs, served);
       else if (rows.samples && departing && departures.has(served.id))
         this.#commitPrompt(nowUs, served, result, rows, run);
       else this.#commitRows(nowUs, served, result, rows, run);
@@ -78,9 +78,14 @@ export class StepResults<Request, S extends Served, Plan, Result> {
       batcher.park(sequence);
       departures.compute(served.id, held);
     } else {
-      for (const event of held) this.#owner.emit(served.id, event);
-      this.#owner.end(nowUs, served, { kind: 'finished', reason }, false);
+      this.endPrompt(nowUs, served, held, reason);
     }
+  }
+
+  /** The first token of a prompt that was to go on elsewhere is its last. */
+  endPrompt(nowUs: number, served: S, told: readonly GenerationEvent[], reason: 'stop' | 'length'): void {
+    for (const event of told) this.#owner.emit(served.id, event);
+    this.#owner.end(nowUs, served, { kind: 'finished', reason }, false);
   }
 
   #commitRows(nowUs: number, served: S, result: Result, rows: ResultRows, run: StepRun): void {
@@ -100,7 +105,7 @@ export class StepResults<Request, S extends Served, Plan, Result> {
   }
 
   /** Its own numbers broke: whatever it computed is dropped from the cache. */
-  #failRow(nowUs: number, served: S): void {
+  failRow(nowUs: number, served: S): void {
     const position = served.sequence.computed + served.sequence.planned;
     this.#fail(nowUs, served, `Cannot generate: the model's logits are not finite: after ${position} tokens`);
   }

@@ -3,23 +3,39 @@ import { TokenContent } from '../policy/batching/token-content.ts';
 import type { BlockChain } from '../policy/blocks/block-chain.ts';
 import { type BlockRoot, rootDigest } from '../policy/blocks/block-hash.ts';
 import type { PrefillPredictor } from '../policy/cost/prefill.ts';
+import { layersOf } from '../policy/cost/step-shape.ts';
+import type { PipelineSettings } from '../policy/pipeline/group.ts';
+import { PipelinedPrefill } from '../policy/pipeline/pipelined-prefill.ts';
 import type { TransferConfig } from '../policy/placement/transfer-times.ts';
 import { pageTokens } from '../util/step.ts';
 import type { InstanceIndex } from './messages.ts';
 import type { PlacerConfig } from './placer.ts';
 import type { GenerationEvent, GenerationRequest, RequestId } from './ports.ts';
 import { PrefillWatch } from './prefill-watch.ts';
+import { batchLimits } from './token-limits.ts';
 
 /** Blocks that the index has room for from the start: it grows. */
 const blocks = 4_096;
 /** Blocks remembered when nobody holds them any more, to say why they were missed. */
 const rememberedBlocks = 65_536;
+/** Between two members of a group: a message, and rows in shared memory. */
+const hopUs = 1_000;
+/** Smallest chunk of a group, and what any costs besides its rows, in rows: weights are read once more. */
+const stageTokensMin = 128;
+const stageTokensMore = 32;
+
+/** Groups that compute prompts together, and the layers of the model. */
+export interface TokenPipeline extends PipelineSettings {
+  readonly layers: number;
+}
+
 export class TokenPlacement {
   readonly #hashKey: Uint32Array;
   #watch = new PrefillWatch([]);
   readonly #chains = new WeakMap<GenerationRequest, BlockChain>();
   #root: BlockRoot | undefined;
   #transfers: TransferConfig | undefined;
+  #pipeline: TokenPipeline | undefined;
 
   /** @param hashKey the cluster's, which keys the identities of blocks */
   constructor(hashKey: Uint32Array) {
@@ -27,8 +43,9 @@ export class TokenPlacement {
   }
 
   /** The model is loaded: its blocks chain from `root`. @param kinds (instances): equal for those that compute alike @param transfers undefined: prefixes stay where they are */
-  begin(root: BlockRoot, kinds: readonly number[], transfers?: TransferConfig): void {
+  begin(root: BlockRoot, kinds: readonly number[], transfers?: TransferConfig, pipeline?: TokenPipeline): void {
     this.#root = root;
+    this.#pipeline = pipeline;
     this.#transfers = transfers;
     this.#watch = new PrefillWatch(kinds);
   }
@@ -52,9 +69,25 @@ export class TokenPlacement {
       chainOf: (request) => this.#chainOf(request),
       predictors: this.#watch.times,
       transfers: this.#transfers,
+      pipeline: this.#pipeline && {
+        ...this.#pipeline,
+        prefills: this.#groupPrefills(this.#pipeline),
+        takes: isPlain,
+        takesPrefixes: false,
+      },
       blocks,
       rememberedBlocks,
     };
+  }
+
+  /** (instances): those that share what was learned share these. */
+  #groupPrefills({ layers }: TokenPipeline): readonly PipelinedPrefill[] {
+    const { tokensMax, stepUsPrefill } = batchLimits;
+    return this.#watch.times.map((times) => {
+      const predictStageUs: StageTimes = ({ rows }, range) =>
+        (times.prefillUs(rows + stageTokensMore, 0) * layersOf(layers, range)) / layers;
+      return new PipelinedPrefill({ predictStageUs }, tokensMax, () => hopUs, stepUsPrefill, stageTokensMin);
+    });
   }
 
   forwarded(instance: InstanceIndex, { id, prompt }: GenerationRequest): void {
@@ -83,4 +116,11 @@ export class TokenPlacement {
     this.#chains.set(request, chain);
     return chain;
   }
+}
+
+type StageTimes = ConstructorParameters<typeof PipelinedPrefill>[0]['predictStageUs'];
+
+/** Rows of a prompt that are scored, and output that goes on, are one instance's work. */
+function isPlain({ sampling, resumed }: GenerationRequest): boolean {
+  return !sampling.promptLogprobs && (resumed?.tokens.length ?? 0) === 0;
 }

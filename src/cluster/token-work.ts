@@ -2,6 +2,7 @@
 import type { Sequence } from '../policy/batching/sequence.ts';
 import { type BlockRoot, rootDigest } from '../policy/blocks/block-hash.ts';
 import { StepCost } from '../policy/cost/step-cost.ts';
+import type { LayerRange } from '../policy/cost/step-shape.ts';
 import { pageTokens, type Step, type StepResult } from '../util/step.ts';
 import { Instance } from './instance.ts';
 import type { InstanceConfig } from './instance-config.ts';
@@ -24,7 +25,8 @@ export interface TokenInstanceConfig extends Omit<InstanceConfig, 'blockTokens' 
 export type TokenInstance = Instance<GenerationRequest, ServedRequest, Step, StepResult>;
 
 export function createTokenInstance(config: TokenInstanceConfig): TokenInstance {
-  return new Instance({ ...config, blockTokens: pageTokens, cost: new StepCost() }, (pools, borrower) => {
+  const layers = config.groups.reduce((sum, group) => sum + group.layers, 0);
+  return new Instance({ ...config, blockTokens: pageTokens, cost: new StepCost(layers) }, (pools, borrower) => {
     const { limits, roomOf } = config;
     const layoutOf = (sequence: Sequence) => borrower?.layoutOf(sequence);
     return new TokenWork(config, new StepBuilder(limits, pools, roomOf && { layoutOf, roomOf }));
@@ -71,8 +73,8 @@ class TokenWork implements Work<GenerationRequest, ServedRequest, Step, StepResu
     return tbtUsMax;
   }
 
-  plan(requests: readonly ServedRequest[]): Step {
-    return this.#builder.build(requests);
+  plan(requests: readonly ServedRequest[], range?: LayerRange): Step {
+    return this.#builder.build(requests, range);
   }
 
   isUnanswered({ unanswered }: StepResult, place: number): boolean {

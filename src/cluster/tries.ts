@@ -1,7 +1,7 @@
 // What the conductor keeps of a request that it has taken: where it is tried, for which time, and what its client has heard.
 import type { Gated } from './gate.ts';
 import type { InstanceIndex, PipelineGroup } from './messages.ts';
-import type { Placed } from './placer.ts';
+import type { Placed } from './placed.ts';
 import type { GenerationEvent, RequestId } from './ports.ts';
 
 /** Where a request goes: `decodeAt` where another instance decodes. */

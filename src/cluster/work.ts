@@ -1,5 +1,6 @@
 // What an instance works on, as its machine sees it: tokens for an engine, or lengths alone for a simulator.
 import type { Sequence } from '../policy/batching/sequence.ts';
+import type { LayerRange } from '../policy/cost/step-shape.ts';
 import type { GenerationEvent, RequestId } from './ports.ts';
 import type { RequestSize } from './request-size.ts';
 
@@ -48,8 +49,8 @@ export interface Work<Request, S extends Served, Plan, Result> {
   joined(served: S, nowUs: number): void;
   /** What a resumed request may wait for each token; Infinity: as long as it takes. */
   tbtUsMax(request: Request): number;
-  /** Lays out sequences with planned rows, in the order that their results are to come back. */
-  plan(requests: readonly S[]): Plan;
+  /** Lays out sequences with planned rows, in the order that their results are to come back. @param range of one, in blocks that were kept for these layers alone */
+  plan(requests: readonly S[], range?: LayerRange): Plan;
   /** Did a creditor not answer for the request at this place of the plan? Then nothing of it was computed. */
   isUnanswered(result: Result, place: number): boolean;
   /** Did any of these rows break? */

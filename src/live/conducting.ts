@@ -2,7 +2,7 @@
 
 import type { Conductor, InstanceRole } from '../cluster/conductor.ts';
 import type { ConductorEffect } from '../cluster/effects.ts';
-import type { ConductorEvent, InstanceIndex, PrefixFetch } from '../cluster/messages.ts';
+import type { ConductorEvent, InstanceIndex, PipelineGroup, PrefixFetch } from '../cluster/messages.ts';
 import type { PinId, PinOrder } from '../cluster/pinning.ts';
 import type {
   ClusterPort,
@@ -27,6 +27,8 @@ export interface ForwardLegs {
   readonly decodeAt: InstanceIndex | undefined;
   /** What it is to fetch before it starts. */
   readonly prefix?: PrefixFetch | undefined;
+  /** Who computes its prompt together. */
+  readonly group?: PipelineGroup | undefined;
 }
 
 /** Instances, as the conductor reaches them. */
@@ -222,7 +224,8 @@ export abstract class Conducting implements InferencePort, ClusterPort {
         this.#emit(effect.id, effect.event);
         break;
       case 'forward':
-        placement.forwarded(effect.instance, effect.request);
+        // What a group takes says nothing of how long one instance would.
+        if (effect.group === undefined) placement.forwarded(effect.instance, effect.request);
         reach.forward(effect.instance, admission.forwarded(effect.request), effect);
         break;
       case 'cancel':

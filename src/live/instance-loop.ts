@@ -7,11 +7,13 @@ import type { PinId, PinState } from '../cluster/pinning.ts';
 import type { GenerationEvent, InstanceSnapshot, RequestId } from '../cluster/ports.ts';
 import type { TokenInstance } from '../cluster/token-work.ts';
 import type { Engine } from '../engine/engine.ts';
+import type { StepOutcome } from '../kernel/backend.ts';
 import { Alarm, nowUs } from './alarm.ts';
 import { awaitedKeys } from './awaited-keys.ts';
 import type { LenderNews } from './lender-ports.ts';
 import type { LiveHandOffs, PeerWire } from './live-hand-offs.ts';
 import type { LiveLending } from './live-lending.ts';
+import type { LiveStages } from './live-stages.ts';
 import type { LiveTiers } from './live-tiers.ts';
 import { type BlockJournal, type BlockSnapshot, type EventsMessage, jobsWord, type ToInstance } from './protocol.ts';
 import type { StepTracer } from './step-tracer.ts';
@@ -27,6 +29,8 @@ type HandOffEffect = Extract<
 export interface LoopParts {
   /** Undefined where no prompt is handed over. */
   readonly handOffs?: LiveHandOffs | undefined;
+  /** Undefined where no group computes prompts. */
+  readonly stages?: LiveStages | undefined;
   /** Undefined where what leaves the pool is gone. */
   readonly tiers?: LiveTiers | undefined;
   /** Undefined where steps are not recorded. */
@@ -43,6 +47,7 @@ export class InstanceLoop {
   readonly #abort: Int32Array;
   readonly #log: (message: string) => void;
   readonly #handOffs: LiveHandOffs | undefined;
+  readonly #stages: LiveStages | undefined;
   readonly #tiers: LiveTiers | undefined;
   readonly #tracer: StepTracer | undefined;
   readonly #lending: LiveLending | undefined;
@@ -67,7 +72,7 @@ export class InstanceLoop {
     port: MessagePort,
     abort: Int32Array,
     log: (message: string) => void,
-    { handOffs, tiers, tracer, lending }: LoopParts = {},
+    { handOffs, stages, tiers, tracer, lending }: LoopParts = {},
   ) {
     this.#machine = machine;
     this.#engine = engine;
@@ -75,6 +80,7 @@ export class InstanceLoop {
     this.#abort = abort;
     this.#log = log;
     this.#handOffs = handOffs;
+    this.#stages = stages;
     this.#tiers = tiers;
     this.#tracer = tracer;
     this.#lending = lending;
@@ -131,6 +137,7 @@ export class InstanceLoop {
       ...snapshot,
       ...(borrower && { lending: this.#lending?.snapshot(borrower) }),
       ...(this.#handOffs && { sent: this.#handOffs.counts, links: this.#handOffs.links }),
+      ...(this.#stages && { stageChunks: this.#stages.chunks }),
       ...(tiers && { tiers: { ...tiers, moved: this.#tiers?.moved } }),
       ...(snapshot.store && { store: this.#tiers?.withBytes(snapshot.store) }),
     };
@@ -183,7 +190,9 @@ export class InstanceLoop {
 
   #hear(from: InstanceIndex, wire: PeerWire): void {
     if (this.#closed) return;
-    for (const event of this.#handOffs?.hear(from, wire) ?? []) this.#feed(event);
+    if (wire.kind === 'chunk') {
+      if (this.#stages !== undefined) this.#feed(this.#stages.hear(wire));
+    } else for (const event of this.#handOffs?.hear(from, wire) ?? []) this.#feed(event);
   }
 
   #take(message: ToInstance): void {
@@ -228,9 +237,10 @@ export class InstanceLoop {
     this.#feed(ended);
   }
 
-  #execute({ step, plan }: RunStep): InstanceEvent {
+  #execute({ step, plan, range }: RunStep): InstanceEvent {
     try {
-      const outcome = this.#engine.run(this.#waiting(plan), this.#abort);
+      const outcome =
+        range === undefined ? this.#engine.run(this.#waiting(plan), this.#abort) : this.#runStage(plan, range);
       return outcome.kind === 'done'
         ? { kind: 'stepDone', step, result: outcome.result }
         : { kind: 'stepAborted', step };
@@ -246,6 +256,12 @@ export class InstanceLoop {
     return { ...plan, arriving: awaitedKeys(awaited, this.#tiers, this.#handOffs?.prefixes) };
   }
 
+  #runStage(plan: RunStep['plan'], range: NonNullable<RunStep['range']>): StepOutcome {
+    const [chunk] = this.#machine.inFlight;
+    if (this.#stages === undefined || chunk === undefined) throw new Error('no group computes prompts here');
+    return this.#stages.run(plan, range, chunk.id, this.#abort);
+  }
+
   #feed(event: InstanceEvent): void {
     this.#changed = true;
     for (const effect of this.#machine.step(nowUs(), event)) {
@@ -254,6 +270,7 @@ export class InstanceLoop {
       if (isLending(effect)) this.#lending?.carryOut(effect);
       else this.#carryOut(effect);
     }
+    this.#stages?.sweep(this.#machine);
   }
 
   #carryOut(effect: Exclude<InstanceEffect, BorrowerEffect>): void {
@@ -311,7 +328,8 @@ export class InstanceLoop {
         this.#pins.push([effect.id, effect.state]);
         break;
       case 'pass':
-        throw new Error(`Cannot carry out ${effect.kind}: nobody here asks for it`);
+        this.#stages?.pass(effect);
+        break;
     }
   }
 
@@ -390,7 +408,7 @@ function isLending(effect: InstanceEffect): effect is BorrowerEffect {
 }
 
 function mayBeLate({ kind }: InstanceEvent): boolean {
-  return kind === 'cancel' || kind === 'peer' || kind === 'streamBroken';
+  return kind === 'cancel' || kind === 'peer' || kind === 'streamBroken' || kind === 'activations';
 }
 
 /** Its arrays are the machine's, used again for the next one. */

@@ -4,12 +4,12 @@ import type { MessagePort } from 'node:worker_threads';
 import { Conductor, type InstanceRole } from '../cluster/conductor.ts';
 import type { AdmissionSettings } from '../cluster/length-admission.ts';
 import type { InstanceIndex } from '../cluster/messages.ts';
-import type { PlacerConfig } from '../cluster/placer.ts';
+import type { PipelineSettings, PlacerConfig } from '../cluster/placer.ts';
 import type { GenerationRequest, InstanceSnapshot } from '../cluster/ports.ts';
 import { sizeOf } from '../cluster/request-size.ts';
 import { TokenAdmission } from '../cluster/token-admission.ts';
 import { batchLimits } from '../cluster/token-limits.ts';
-import { TokenPlacement } from '../cluster/token-placement.ts';
+import { type TokenPipeline, TokenPlacement } from '../cluster/token-placement.ts';
 import { TokenProgress } from '../cluster/token-progress.ts';
 import { TokenTransfers } from '../cluster/token-transfers.ts';
 import { Backoff } from './backoff.ts';
@@ -38,6 +38,8 @@ export interface LiveClusterOptions {
   readonly queueMax: number;
   /** Where requests go; by what instances hold and have to do unless given. */
   readonly placement?: PlacerConfig<GenerationRequest>['kind'] | undefined;
+  /** Long prompts may be computed by groups of instances that prefill; undefined: each by one. */
+  readonly pipeline?: PipelineSettings | undefined;
   /** Instances lend one another memory; undefined: each has its own alone. */
   readonly lending?: Omit<BureauSettings, 'instances'> | undefined;
   /** Are those started anew whose thread ends? */
@@ -166,6 +168,7 @@ export class LiveCluster extends Conducting {
       first.root,
       messages.map(({ description }) => description.threads),
       this.#transfersBetween(first, messages.length)?.config,
+      this.#pipelineOf(first),
     );
     for (const [i, { description }] of messages.entries())
       this.admission.joined(i, description.capacityTokens, description.contextTokens);
@@ -202,6 +205,18 @@ export class LiveCluster extends Conducting {
     if (shared === undefined || bytesPerToken === undefined || instances === 1) return undefined;
     this.#transfers = new TokenTransfers(instances, bytesPerToken);
     return this.#transfers;
+  }
+
+  #pipelineOf({ description: { stageLayers }, shared }: ReadyMessage): TokenPipeline | undefined {
+    const { pipeline } = this.#options;
+    if (pipeline === undefined) return undefined;
+    if (shared === undefined) throw new Error('Cannot compute prompts in groups: it needs the native kernels');
+    if (stageLayers === undefined || stageLayers < pipeline.members) {
+      const why =
+        stageLayers === undefined ? 'some layers of the model keep a window alone' : `it has ${stageLayers} layers`;
+      throw new Error(`Cannot compute prompts in groups of ${pipeline.members}: ${why}`);
+    }
+    return { ...pipeline, layers: stageLayers };
   }
 
   #startOne(index: InstanceIndex, loaded: InstanceThreadData<unknown>['loaded']): Promise<ReadyMessage> {
@@ -278,8 +293,8 @@ export class LiveCluster extends Conducting {
 
   #reach(): Reach {
     return {
-      forward: (instance, request, { decodeAt, prefix }) =>
-        this.#member(instance).thread.send({ kind: 'submit', request, decodeAt, prefix }),
+      forward: (instance, request, { decodeAt, prefix, group }) =>
+        this.#member(instance).thread.send({ kind: 'submit', request, decodeAt, prefix, group }),
       cancel: (instance, id, interrupt) => {
         const { thread } = this.#member(instance);
         thread.send({ kind: 'cancel', id });

@@ -6,12 +6,14 @@ import type { GenerationEvent, LinkSnapshot, RequestId } from '../cluster/ports.
 import type { TokenInstance } from '../cluster/token-work.ts';
 import { LinkCounts } from './link-counts.ts';
 import { LivePrefixes, type PrefixWire } from './live-prefixes.ts';
+import type { ChunkWire } from './live-stages.ts';
 import type { LandingHandle, Messenger, MessengerCounts } from './messenger.ts';
 import { Unsent } from './unsent.ts';
 
 /** What instances tell each other. */
 export type PeerWire =
   | PrefixWire
+  | ChunkWire
   /** With `reserved` and `fetch` comes where the prompt, or its prefix, is to land. */
   | { readonly kind: 'message'; readonly message: PeerMessage; readonly landing: LandingHandle | undefined }
   /** What the client hears first once all has landed. */
@@ -19,12 +21,19 @@ export type PeerWire =
   /** It is there no more. */
   | { readonly kind: 'gone' };
 
-/** A prompt that is expected here. */
-interface Landing {
+/** What one instance sends of a prompt that is expected here. */
+interface Part {
+  readonly id: RequestId;
+  readonly from: InstanceIndex;
   readonly handle: LandingHandle;
-  from: InstanceIndex | undefined;
   held: readonly GenerationEvent[] | undefined;
   complete: boolean;
+}
+
+/** A prompt that is expected here: where it lands, and who sends it. */
+interface Landing {
+  readonly pages: Int32Array;
+  readonly parts: Map<InstanceIndex, Part>;
 }
 
 /** How peers are reached. */
@@ -60,7 +69,7 @@ export class LiveHandOffs {
   readonly #links = new LinkCounts();
   readonly #unsent: Unsent;
   readonly #landings = new Map<RequestId, Landing>();
-  readonly #byHandle = new Map<LandingHandle, RequestId>();
+  readonly #byHandle = new Map<LandingHandle, Part>();
   /** The step that has run, if its result has not been fed yet or is the last. */
   #ran: StepNumber | undefined;
   #lookedUs = 0;
@@ -73,7 +82,7 @@ export class LiveHandOffs {
     this.#messenger = options.messenger;
     this.#unsent = new Unsent(options.messenger);
     const layers = options.shape.groups[0]?.layers ?? 1;
-    this.prefixes = new LivePrefixes(options.messenger, layers, (to, wire) => this.#post(to, wire));
+    this.prefixes = new LivePrefixes(options.messenger, layers, (to, wire) => this.post(to, wire));
   }
 
   get ports(): readonly (MessagePort | undefined)[] {
@@ -102,26 +111,36 @@ export class LiveHandOffs {
   }
 
   send(to: InstanceIndex, message: PeerMessage): void {
-    const landing = message.kind === 'reserved' ? this.#landings.get(message.id) : undefined;
-    if (landing !== undefined) landing.from = to;
+    const landing = message.kind === 'reserved' ? this.#openTo(to, message.id) : undefined;
     if (message.kind === 'release' || message.kind === 'taken') this.#gone(message.id);
     if (message.kind === 'missing') this.prefixes.missing(to, message.id);
     const wanted = message.kind === 'fetch' ? this.prefixes.landingOf(message.id) : undefined;
-    this.#post(to, { kind: 'message', message, landing: landing?.handle ?? wanted });
+    this.post(to, { kind: 'message', message, landing: landing?.handle ?? wanted });
   }
 
   open(id: RequestId, pages: Int32Array): void {
-    const handle = this.#messenger.open(pages);
-    this.#landings.set(id, { handle, from: undefined, held: undefined, complete: false });
-    this.#byHandle.set(handle, id);
+    this.#landings.set(id, { pages, parts: new Map() });
+  }
+
+  /** Each of those who send some of the layers has a landing of its own, over the same pages. */
+  #openTo(from: InstanceIndex, id: RequestId): Part | undefined {
+    const landing = this.#landings.get(id);
+    const known = landing?.parts.get(from);
+    if (landing === undefined || known !== undefined) return known;
+    const part = { id, from, handle: this.#messenger.open(landing.pages), held: undefined, complete: false };
+    landing.parts.set(from, part);
+    this.#byHandle.set(part.handle, part);
+    return part;
   }
 
   close(id: RequestId): void {
     const landing = this.#landings.get(id);
     if (landing === undefined) return;
     this.#landings.delete(id);
-    this.#byHandle.delete(landing.handle);
-    this.#messenger.close(landing.handle);
+    for (const { handle } of landing.parts.values()) {
+      this.#byHandle.delete(handle);
+      this.#messenger.close(handle);
+    }
   }
 
   stream(effect: Stream, pools: TokenInstance['pools']): void {
@@ -133,7 +152,7 @@ export class LiveHandOffs {
     this.#links.add(to, id, (parcels.length / parcelWords) * this.#options.pageBytes);
     this.#unsent.add(landing, parcels);
     this.#messenger.send(landing, computing ? this.#messenger.nextStep : 0, parcels, held !== undefined);
-    if (held !== undefined) this.#post(to, { kind: 'held', id, held });
+    if (held !== undefined) this.post(to, { kind: 'held', id, held });
   }
 
   stop(id: RequestId): void {
@@ -156,18 +175,18 @@ export class LiveHandOffs {
   }
 
   /** The events that a peer's message is for the machine. */
-  hear(from: InstanceIndex, wire: PeerWire): readonly InstanceEvent[] {
+  hear(from: InstanceIndex, wire: Exclude<PeerWire, ChunkWire>): readonly InstanceEvent[] {
     if (wire.kind === 'gone') return this.prefixes.lost(from);
     const event = this.#hearOne(from, wire);
     return event === undefined ? [] : [event];
   }
 
-  #hearOne(from: InstanceIndex, wire: Exclude<PeerWire, { kind: 'gone' }>): InstanceEvent | undefined {
+  #hearOne(from: InstanceIndex, wire: Exclude<PeerWire, { kind: 'gone' } | ChunkWire>): InstanceEvent | undefined {
     if (wire.kind === 'held') {
-      const landing = this.#landings.get(wire.id);
-      if (landing === undefined) return undefined;
-      landing.held = wire.held;
-      return this.#landed(wire.id, landing);
+      const part = this.#landings.get(wire.id)?.parts.get(from);
+      if (part === undefined) return undefined;
+      part.held = wire.held;
+      return landedEvent(part);
     }
     if (wire.kind !== 'message') return this.prefixes.hear(from, wire);
     const { message, landing } = wire;
@@ -195,11 +214,9 @@ export class LiveHandOffs {
   #takeLanded(): readonly InstanceEvent[] {
     const events: InstanceEvent[] = [];
     for (const handle of this.#messenger.landed()) {
-      const id = this.#byHandle.get(handle);
-      const landing = id === undefined ? undefined : this.#landings.get(id);
-      if (landing !== undefined) landing.complete = true;
-      const event =
-        id === undefined || landing === undefined ? this.prefixes.landed(handle) : this.#landed(id, landing);
+      const part = this.#byHandle.get(handle);
+      if (part !== undefined) part.complete = true;
+      const event = part === undefined ? this.prefixes.landed(handle) : landedEvent(part);
       if (event !== undefined) events.push(event);
     }
     return events;
@@ -214,13 +231,13 @@ export class LiveHandOffs {
     return [...events, ...this.prefixes.givenUp(givenUp)];
   }
 
-  /** Pages and what comes with them take ways of their own: the later of the two says that all is here. */
-  #landed(id: RequestId, { from, held, complete }: Landing): InstanceEvent | undefined {
-    if (!complete || held === undefined || from === undefined) return undefined;
-    return { kind: 'landed', from, id, held };
-  }
-
-  #post(to: InstanceIndex, wire: PeerWire): void {
+  /** Says it to another instance. */
+  post(to: InstanceIndex, wire: PeerWire): void {
     this.#options.peers.post(to, wire);
   }
+}
+
+/** Pages and what comes with them take ways of their own: the later of the two says that all is here. */
+function landedEvent({ id, from, held, complete }: Part): InstanceEvent | undefined {
+  return complete && held !== undefined ? { kind: 'landed', from, id, held } : undefined;
 }

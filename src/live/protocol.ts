@@ -97,6 +97,8 @@ export interface InstanceDescription {
   readonly stagingBlocks?: number | undefined;
   /** Blocks that it may lend, and where instances of other processes have attention computed over them. */
   readonly lends?: { readonly blocks: number; readonly door: string } | undefined;
+  /** Layers of the model, of which a group may run ranges; undefined: some of them keep a window alone. */
+  readonly stageLayers?: number | undefined;
   /** Undefined: no prefix can be fetched from it. */
   readonly fetchBytesPerToken: number | undefined;
   /** Blocks below the pool, and those that SSD had at the start. */

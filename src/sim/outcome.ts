@@ -1,7 +1,7 @@
 // What came of a simulated run: latencies, rates, and a hash of all that happened.
 import type { ConductorEffect } from '../cluster/effects.ts';
 import type { LengthRequest } from '../cluster/length-work.ts';
-import type { BlockCounts, MissReasons } from '../cluster/placer.ts';
+import type { BlockCounts, MissReasons } from '../cluster/placed.ts';
 import type { GenerationEvent, RefusalCause } from '../cluster/ports.ts';
 import { meanOfLongest } from '../util/longest-gaps.ts';
 import { scramble } from '../util/scramble.ts';

@@ -6,6 +6,7 @@ import { bureauSettings } from '../../src/cli/live-borrowing.ts';
 import type { InstanceSettings } from '../../src/cli/worker-settings.ts';
 import type { InstanceRole } from '../../src/cluster/conductor.ts';
 import type { AdmissionSettings } from '../../src/cluster/length-admission.ts';
+import type { PipelineSettings } from '../../src/cluster/placer.ts';
 import type { GenerationEvent, GenerationRequest, InferencePort } from '../../src/cluster/ports.ts';
 import { LiveCluster } from '../../src/live/live-cluster.ts';
 import type { BlockRoot } from '../../src/live/protocol.ts';
@@ -42,6 +43,7 @@ export function liveCluster(
   admission = everyone,
   hashKey?: Uint32Array,
   restarts = false,
+  pipeline?: PipelineSettings,
 ): LiveCluster {
   return new LiveCluster({
     entry: dyingWorker,
@@ -54,6 +56,7 @@ export function liveCluster(
     hashKey,
     queueMax: 64,
     restarts,
+    pipeline,
     log: () => {},
   });
 }

@@ -1,6 +1,6 @@
 // How long a step will take: a linear model of its shape, fitted on line to the steps that ran.
 
-import type { LayerRange, StepPredictor, StepShape } from './step-shape.ts';
+import { type LayerRange, layersOf, type StepPredictor, type StepShape } from './step-shape.ts';
 
 const features = 5;
 
@@ -28,9 +28,12 @@ export class StepCost implements StepPredictor {
   readonly #covariance = new Float64Array(features * features);
   readonly #x = new Float64Array(features);
   readonly #gain = new Float64Array(features);
+  readonly #layers: number | undefined;
   #observed = 0;
 
-  constructor() {
+  /** @param layers of the model; undefined: ranges of them are alike */
+  constructor(layers?: number) {
+    this.#layers = layers;
     for (let i = 0; i < features; i++) this.#covariance[i * features + i] = priorVariance(i);
   }
 
@@ -53,13 +56,13 @@ export class StepCost implements StepPredictor {
     return Math.max(stepUsMin, this.#dot());
   }
 
-  /** Nothing is known of layers: all ranges are alike. */
+  /** Layers are alike. */
   predictStageUs(shape: StepShape, range: LayerRange): number {
     return this.predictUs(shape) * this.layerShare(range);
   }
 
-  layerShare({ stages }: LayerRange): number {
-    return 1 / stages;
+  layerShare(range: LayerRange): number {
+    return this.#layers === undefined ? 1 / range.stages : layersOf(this.#layers, range) / this.#layers;
   }
 
   observe(shape: StepShape, stepUs: ArrayLike<number>): void {

@@ -22,6 +22,13 @@ export function layersOf(layers: number, { index, stages }: LayerRange): number 
   return Math.floor(layers / stages) + Number(index < layers % stages);
 }
 
+/** Which those are: the first, and the first behind them. */
+export function layersBetween(layers: number, range: LayerRange): { readonly from: number; readonly to: number } {
+  const { index, stages } = range;
+  const from = index * Math.floor(layers / stages) + Math.min(index, layers % stages);
+  return { from, to: from + layersOf(layers, range) };
+}
+
 /** Predictions are of the step that a batcher is about to plan. */
 export interface StepPredictor {
   /** What has been learned, where something is. */

@@ -1,8 +1,8 @@
 // How long a group of instances takes for one prompt when each runs a range of the layers and passes chunks on (Mooncake, section 5.1).
 import type { StepPredictor } from '../cost/step-shape.ts';
 
-/** Smallest chunk that is tried: with fewer rows reading weights bounds a step. */
-const chunkTokensMin = 512;
+/** Smallest chunk that is tried unless given: with fewer rows reading weights bounds a step. */
+const chunkTokensMinDefault = 512;
 
 export interface PipelinePlan {
   readonly chunkTokens: number;
@@ -26,6 +26,7 @@ export interface GroupPrompt {
 export class PipelinedPrefill {
   readonly #steps: Pick<StepPredictor, 'predictStageUs'>;
   readonly #chunkTokensMax: number;
+  readonly #chunkTokensMin: number;
   readonly #hopUs: (tokens: number) => number;
   readonly #othersUs: number;
   readonly #shape = { rows: 0, keyRows: 0, decodeRows: 0, decodeKeys: 0, logitRows: 0 };
@@ -36,9 +37,11 @@ export class PipelinedPrefill {
     chunkTokensMax: number,
     hopUs: (tokens: number) => number,
     othersUs: number,
+    chunkTokensMin = chunkTokensMinDefault,
   ) {
     this.#steps = steps;
     this.#chunkTokensMax = chunkTokensMax;
+    this.#chunkTokensMin = chunkTokensMin;
     this.#hopUs = hopUs;
     this.#othersUs = othersUs;
   }
@@ -49,7 +52,7 @@ export class PipelinedPrefill {
     const costUs = ({ prefillUs, workUs }: PipelinePlan) => prefillUs + prompt.others * workUs;
     for (
       let chunk = this.#chunkTokensMax;
-      best === undefined || chunk >= chunkTokensMin;
+      best === undefined || chunk >= this.#chunkTokensMin;
       chunk = Math.floor(chunk / 2)
     ) {
       const plan = this.#with(chunk, prompt);

@@ -1,0 +1,40 @@
+// What is kept of requests that were placed, and counted of their blocks.
+import type { BlockChain } from '../policy/blocks/block-chain.ts';
+import type { Replication } from '../policy/placement/replica-table.ts';
+import type { InstanceIndex } from './messages.ts';
+
+/** Why blocks of prompts were computed, counted when their requests started. */
+export interface MissReasons {
+  /** Nobody has told of it before, as far as is remembered. */
+  neverSeen: number;
+  /** Instances had it; none has now. */
+  evicted: number;
+  /** An instance has it: another one, or this one since just now. */
+  elsewhere: number;
+  /** Not full, or the last token's, whose logits are wanted. */
+  partial: number;
+}
+
+/** Of the blocks of prompts, counted when their requests started, and of what instances hold now. */
+export interface BlockCounts {
+  readonly hits: number;
+  readonly misses: Readonly<MissReasons>;
+  readonly replication: Replication;
+}
+
+/** What is kept of a placed request while it lives. */
+export interface Placed {
+  readonly instance: InstanceIndex;
+  /** Others that compute the prompt with it. */
+  readonly helpers: readonly InstanceIndex[];
+  /** Those of them whose prefill has not ended. */
+  readonly computing: Set<InstanceIndex>;
+  readonly promptTokens: number;
+  readonly chain: BlockChain | undefined;
+  /** When its prefix is there. */
+  readonly readyUs: number;
+  /** Where it goes when its prompt is computed. */
+  readonly decodeAt: InstanceIndex | undefined;
+  /** Predicted of each of them, while its prefill has not ended. */
+  prefillUs: number | undefined;
+}

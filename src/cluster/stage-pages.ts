@@ -1,0 +1,42 @@
+// Where a prompt's keys and values lie at an instance that runs a range of its layers: pages of the blocks that it keeps, one after another.
+import type { HeldBlocks } from '../policy/blocks/block-table.ts';
+import { type LayerRange, layersBetween } from '../policy/cost/step-shape.ts';
+
+/** Pages of blocks, one for each layer: (blocks, layers). */
+interface PageTable {
+  readonly layers: number;
+  readonly pageTable: Int32Array;
+}
+
+/** Blocks are kept for a share of the layers, so that of all their pages each serves some layer of the range. */
+export class StagePages {
+  /** The layers of the range, and the first behind them. */
+  readonly from: number;
+  readonly to: number;
+  readonly #held: HeldBlocks;
+  readonly #pool: PageTable;
+
+  constructor(held: HeldBlocks, pool: PageTable, range: LayerRange) {
+    const { from, to } = layersBetween(pool.layers, range);
+    this.from = from;
+    this.to = to;
+    this.#held = held;
+    this.#pool = pool;
+  }
+
+  /** Of the prompt's block `block`, what a layer of the range has. */
+  page(block: number, layer: number): number {
+    const { layers, pageTable } = this.#pool;
+    const at = block * (this.to - this.from) + (layer - this.from);
+    return pageTable[this.#held.blocks.at(Math.floor(at / layers)) * layers + (at % layers)];
+  }
+
+  /** (blocks, layers) pages as a step takes them; those of layers outside the range are somebody's, and nobody touches them. */
+  table(blocks: number): Int32Array {
+    const { layers } = this.#pool;
+    const table = new Int32Array(blocks * layers).fill(this.page(0, this.from));
+    for (let block = 0; block < blocks; block++)
+      for (let layer = this.from; layer < this.to; layer++) table[block * layers + layer] = this.page(block, layer);
+    return table;
+  }
+}

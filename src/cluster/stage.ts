@@ -1,0 +1,35 @@
+// A prompt of which an instance runs a range of the layers.
+import type { LayerRange } from '../policy/cost/step-shape.ts';
+import type { InstanceIndex, PipelineGroup } from './messages.ts';
+import type { Served } from './work.ts';
+
+export interface Stage<Request, S> {
+  readonly request: Request;
+  readonly served: S;
+  readonly group: PipelineGroup;
+  /** Its place in the group. */
+  readonly index: number;
+  /** Leading tokens whose inputs are here. */
+  ready: number;
+  /** Chunks that have come before those before them: from, to. */
+  readonly came: Map<number, number>;
+  /** It keeps blocks. */
+  began: boolean;
+  /** Leading tokens whose keys and values are here, of its layers; undefined: they are on their way. */
+  cachedTokens: number | undefined;
+  /** Of the first one: members (itself among them) that have not said yet what they have, and what all others have at least. */
+  readonly awaited: Set<InstanceIndex>;
+  allHave: number;
+}
+
+/** What is before that is not computed. */
+export function beginAt(stage: Stage<unknown, Served>, tokens: number): void {
+  const { sequence } = stage.served;
+  sequence.computed = tokens;
+  sequence.cachedTokens = tokens;
+  stage.ready = tokens;
+}
+
+export function rangeOf({ group, index }: Pick<Stage<unknown, unknown>, 'group' | 'index'>): LayerRange {
+  return { index, stages: group.members.length };
+}

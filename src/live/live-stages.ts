@@ -1,0 +1,116 @@
+// Runs an instance's stages of prompts that groups compute: rows of the layers before come in shared memory, and go on in shared memory.
+import type { InstanceEffect } from '../cluster/effects.ts';
+import type { Activations, InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
+import type { RequestId } from '../cluster/ports.ts';
+import type { TokenInstance } from '../cluster/token-work.ts';
+import type { Engine } from '../engine/engine.ts';
+import type { LayerSlice } from '../engine/layer-slice.ts';
+import type { StepOutcome } from '../kernel/backend.ts';
+import { type LayerRange, layersBetween } from '../policy/cost/step-shape.ts';
+
+type RunStep = Extract<InstanceEffect, { kind: 'runStep' }>;
+type Pass = Extract<InstanceEffect, { kind: 'pass' }>;
+
+/** What a range of the layers made of a chunk. */
+export interface ChunkWire {
+  readonly kind: 'chunk';
+  readonly id: RequestId;
+  readonly chunk: Activations;
+  /** (tokens - from, hidden) float32: the residual stream. */
+  readonly rows: SharedArrayBuffer;
+}
+
+/** A chunk that is here: tokens from..to. */
+interface Arrived {
+  readonly from: number;
+  readonly to: number;
+  readonly rows: Float32Array;
+}
+
+export class LiveStages {
+  readonly #engine: Pick<Engine, 'slice' | 'layers'>;
+  readonly #post: (to: InstanceIndex, wire: ChunkWire) => void;
+  /** Programs of ranges of the layers, made when first wanted. */
+  readonly #slices = new Map<string, LayerSlice>();
+  readonly #arrived = new Map<RequestId, Arrived[]>();
+  /** (places in a group): chunks that ran. */
+  readonly #chunks: number[] = [];
+  #ran: LayerSlice | undefined;
+
+  constructor(engine: Pick<Engine, 'slice' | 'layers'>, post: (to: InstanceIndex, wire: ChunkWire) => void) {
+    this.#engine = engine;
+    this.#post = post;
+  }
+
+  /** (places in a group): chunks that ran as the first of a group, the second... */
+  get chunks(): readonly number[] {
+    return this.#chunks;
+  }
+
+  /** One chunk through the layers of the range. @param id whose it is */
+  run(plan: RunStep['plan'], range: LayerRange, id: RequestId, abort: Int32Array): StepOutcome {
+    const slice = this.#sliceOf(range);
+    this.#ran = slice;
+    const from = plan.positions[0];
+    const input = range.index === 0 ? undefined : this.#rowsOf(id, from, from + plan.positions.length, slice.columns);
+    const outcome = slice.run(plan, abort, input);
+    if (outcome.kind === 'done') this.#chunks[range.index] = (this.#chunks[range.index] ?? 0) + 1;
+    return outcome;
+  }
+
+  /** Of the chunk that ran last. */
+  pass({ id, to, chunk }: Pass): void {
+    const { columns } = this.#slice;
+    const rows = chunk.tokens - chunk.from;
+    const shared = new SharedArrayBuffer(rows * columns * Float32Array.BYTES_PER_ELEMENT);
+    new Float32Array(shared).set(this.#slice.readOutput(rows));
+    this.#post(to, { kind: 'chunk', id, chunk, rows: shared });
+  }
+
+  get #slice(): LayerSlice {
+    if (this.#ran === undefined) throw new Error('Cannot pass a chunk on: none has run');
+    return this.#ran;
+  }
+
+  hear({ id, chunk, rows }: ChunkWire): InstanceEvent {
+    const arrived = this.#arrived.get(id) ?? [];
+    arrived.push({ from: chunk.from, to: chunk.tokens, rows: new Float32Array(rows) });
+    this.#arrived.set(id, arrived);
+    return { kind: 'activations', id, ...chunk };
+  }
+
+  /** Lets go of what nobody will compute. */
+  sweep(machine: Pick<TokenInstance, 'hasStage'>): void {
+    for (const id of this.#arrived.keys()) if (!machine.hasStage(id)) this.#arrived.delete(id);
+  }
+
+  /** (to - from, columns): what has come of these tokens; what came of those before them is not wanted any more. */
+  #rowsOf(id: RequestId, from: number, to: number, columns: number): Float32Array {
+    const arrived = (this.#arrived.get(id) ?? []).filter((chunk) => chunk.to > from);
+    this.#arrived.set(id, arrived);
+    const whole = arrived.find((chunk) => chunk.from === from && chunk.to === to);
+    if (whole !== undefined) return whole.rows;
+    const rows = new Float32Array((to - from) * columns);
+    let missing = to - from;
+    for (const chunk of arrived) {
+      const [first, end] = [Math.max(from, chunk.from), Math.min(to, chunk.to)];
+      if (first >= end) continue;
+      rows.set(
+        chunk.rows.subarray((first - chunk.from) * columns, (end - chunk.from) * columns),
+        (first - from) * columns,
+      );
+      missing -= end - first;
+    }
+    if (missing > 0) throw new Error(`Cannot run layers of request ${id}: rows of ${missing} tokens are not here`);
+    return rows;
+  }
+
+  #sliceOf(range: LayerRange): LayerSlice {
+    const key = `${range.index} ${range.stages}`;
+    const known = this.#slices.get(key);
+    if (known !== undefined) return known;
+    const slice = this.#engine.slice(layersBetween(this.#engine.layers.length, range));
+    this.#slices.set(key, slice);
+    return slice;
+  }
+}

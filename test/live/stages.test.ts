@@ -1,0 +1,134 @@
+// Long prompts computed by groups of instances, each a range of the layers: the bits of one instance, and nothing left behind.
+import fc from 'fast-check';
+import { afterEach, describe, expect, it } from 'vitest';
+import type { InstanceSettings } from '../../src/cli/worker-settings.ts';
+import type { InstanceRole } from '../../src/cluster/conductor.ts';
+import { loadNative } from '../../src/kernel/native.ts';
+import type { LiveCluster } from '../../src/live/live-cluster.ts';
+import { type Answer, answerOf, cancelled, everyone, liveCluster, livePrompt, liveRequest } from './instances.ts';
+
+const native = loadNative();
+const open: LiveCluster[] = [];
+afterEach(() => Promise.all(open.splice(0).map((cluster) => cluster.close())));
+
+type Own = Partial<InstanceSettings>;
+
+async function started(
+  instances: readonly (Own & { readonly role?: InstanceRole })[],
+  members: number | undefined,
+  transport: 'memory' | 'tcp' = 'memory',
+): Promise<LiveCluster> {
+  const pipeline = members === undefined ? undefined : { members, tokensOver: 300 };
+  const long = instances.map((instance) => ({ contextTokens: 2048, ...instance }));
+  const cluster = liveCluster(long, transport, everyone, undefined, false, pipeline);
+  open.push(cluster);
+  await cluster.ready();
+  return cluster;
+}
+
+const group = (prefills: number, own: Own = {}) => [
+  ...Array.from({ length: prefills }, () => ({ role: 'prefill', ...own }) as const),
+  { role: 'decode', ...own } as const,
+];
+
+/** Resolves when no instance has anything to do and no request holds pages; the test's own time-out bounds it. */
+async function atRest(cluster: LiveCluster): Promise<void> {
+  const busy = () => cluster.instances().some(({ waiting, running, pages }) => waiting + running + pages.used > 0);
+  while (busy()) await new Promise((resolve) => setTimeout(resolve, 2));
+}
+
+const chunksOf = (cluster: LiveCluster) => cluster.instances().map(({ stageChunks = [] }) => stageChunks);
+const ran = (cluster: LiveCluster, place: number) =>
+  chunksOf(cluster).reduce((sum, chunks) => sum + (chunks[place] ?? 0), 0);
+const bare = (answer: Answer | undefined) => [answer?.tokens, answer?.logprobs, answer?.end];
+
+describe.skipIf(native === undefined)('groups of instances', () => {
+  const requests = [1000, 385, 640].map((length, kind) => liveRequest(`r${length}`, livePrompt(kind, length), 6));
+
+  it.each([
+    { inputs: 'bf16', members: 2 },
+    { inputs: 'int8', members: 3 },
+    { inputs: 'f32', members: 2 },
+  ] as const)(
+    'compute prompts with the bits of one instance: $inputs, $members members',
+    async ({ inputs, members }) => {
+      const [alone, cluster] = [
+        await started([{ inputs }], undefined),
+        await started(group(members, { inputs }), members),
+      ];
+      for (const request of requests) {
+        const [expected, answer] = await Promise.all([answerOf(alone, request), answerOf(cluster, request)]);
+        expect(bare(answer)).toEqual(bare(expected));
+      }
+      for (let place = 0; place < members; place++) expect(ran(cluster, place)).toBeGreaterThan(requests.length);
+      await atRest(cluster);
+    },
+  );
+
+  it('end a request whose first token is its last', async () => {
+    const [alone, cluster] = [await started([{}], undefined), await started(group(2), 2)];
+    for (const request of requests) {
+      const { tokens } = await answerOf(alone, request);
+      const { tokens: told, end } = await answerOf(cluster, { ...request, stopTokenIds: tokens.slice(0, 1) });
+      expect([told, end]).toEqual([tokens.slice(0, 1), { kind: 'finished', reason: 'stop' }]);
+    }
+    expect(ran(cluster, 1)).toBeGreaterThan(requests.length);
+    await atRest(cluster);
+  });
+
+  it('leave prompts that are scored, and those that fit no member, to one instance', async () => {
+    const kvBytes = 7 * 2 ** 20;
+    const [alone, cluster] = [await started([{}], undefined), await started(group(2, { kvBytes }), 2)];
+    const asked = requests.slice(0, 2).map((request) => ({
+      ...request,
+      sampling: { ...request.sampling, promptLogprobs: true },
+    }));
+    const answers = await Promise.all(asked.map((request) => answerOf(cluster, request)));
+    for (const [i, request] of asked.entries()) expect(bare(answers[i])).toEqual(bare(await answerOf(alone, request)));
+    expect(ran(cluster, 0)).toBe(0);
+    await atRest(cluster);
+  });
+
+  it.each(['memory', 'tcp'] as const)('leave nothing behind, whatever is cancelled when: %s', async (transport) => {
+    const kvBytes = 6 * 2 ** 20;
+    const [alone, cluster] = [await started([{}], undefined), await started(group(3, { kvBytes }), 2, transport)];
+    const spec = fc.record({
+      kind: fc.nat(5),
+      length: fc.integer({ min: 1, max: 900 }),
+      output: fc.integer({ min: 1, max: 6 }),
+      /** Cancelled after so many events: 0, at once. */
+      cancelAfter: fc.option(fc.nat(3), { nil: undefined }),
+    });
+    let run = 0;
+    await fc.assert(
+      fc.asyncProperty(fc.array(spec, { minLength: 1, maxLength: 8 }), async (specs) => {
+        run++;
+        const ended = specs.map(async ({ kind, length, output, cancelAfter }, i) => {
+          const request = liveRequest(`${run}.${i}`, livePrompt(kind, length), output);
+          if (cancelAfter !== undefined) return cancelled(cluster, request, cancelAfter);
+          const [answer, expected] = await Promise.all([answerOf(cluster, request), answerOf(alone, request)]);
+          expect(bare(answer)).toEqual(bare(expected));
+        });
+        await Promise.all(ended);
+        await atRest(cluster);
+      }),
+      { numRuns: 5 },
+    );
+    expect(ran(cluster, 1)).toBeGreaterThan(0);
+  });
+
+  it.each([
+    { who: 'the first one, when it has passed a chunk on', by: 'struck by chunk' },
+    { who: 'another one, when it is to help', by: 'struck by enlisted' },
+    { who: 'the last one, when the prompt is computed', by: 'struck by the end' },
+    { who: 'whoever decodes, when it has given memory', by: 'struck by reserved' },
+  ])('answer all where one dies: $who', async ({ by }) => {
+    const alone = await started([{}], undefined);
+    const cluster = await started([...group(3), { role: 'decode' }], 2);
+    const asked = [by, 'a', 'b', 'c'].map((id, kind) => liveRequest(id, livePrompt(kind, 900 - 100 * kind), 6));
+    const answers = await Promise.all(asked.map((request) => answerOf(cluster, request)));
+    for (const [i, request] of asked.entries()) expect(bare(answers[i])).toEqual(bare(await answerOf(alone, request)));
+    expect(cluster.instances().filter(({ ready }) => ready)).toHaveLength(4);
+    await atRest(cluster);
+  });
+});
