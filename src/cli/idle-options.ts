@@ -17,12 +17,19 @@ export function refuseIdle(
     borrow,
     admission,
     roleSwitch,
-  }: { readonly borrow: boolean; readonly admission: string; readonly roleSwitch: boolean },
+    cppGroup,
+  }: {
+    readonly borrow: boolean;
+    readonly admission: string;
+    readonly roleSwitch: boolean;
+    readonly cppGroup?: number | undefined;
+  },
 ): void {
   const rules = [
     [borrow, ofBorrowing, '--borrow'],
     [admission === 'predictive', ofForecasts, '--admission predictive'],
     [roleSwitch, ['roleDwell'], '--role-switch'],
+    [cppGroup !== undefined, ['cppTokens'], '--cpp-group'],
   ] as const;
   for (const [inUse, names, needed] of rules) {
     const idle = inUse ? undefined : names.find((name) => given[name] !== undefined);

@@ -1,5 +1,6 @@
 // Opens a model for serving: its text side on this thread, its engine on a worker thread.
 import type { AdmissionSettings } from '../cluster/length-admission.ts';
+import type { PipelineSettings } from '../cluster/placer.ts';
 import { LiveCluster } from '../live/live-cluster.ts';
 import type { Transport } from '../live/messenger.ts';
 import type { PlacementKind } from '../policy/placement/placement.ts';
@@ -43,6 +44,8 @@ export interface ServingOptions extends TierOptions {
   readonly log?: (message: string) => void;
   /** Instances lend one another memory. */
   readonly lending?: LendingRules | undefined;
+  /** Long prompts are computed by groups of those that prefill. */
+  readonly pipeline?: PipelineSettings | undefined;
 }
 
 const everyone: AdmissionSettings = { kind: 'none', slo: undefined, decodeUs: 0 };
@@ -89,6 +92,7 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
       admission,
       queueMax: queue,
       placement: serving.placement,
+      pipeline: serving.pipeline,
       lending: lending && bureauSettings(lending),
       log: serving.log ?? console.error,
     });

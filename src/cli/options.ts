@@ -6,6 +6,7 @@ import { parse } from 'yaml';
 import { z } from 'zod';
 import { evictionKinds } from '../policy/blocks/eviction.ts';
 import { liveBorrowFields } from './borrow-options.ts';
+import { liveCppFields } from './cpp-options.ts';
 import { numeric } from './schema-parts.ts';
 import { logLevel } from './server-log.ts';
 import { servedSloFields } from './slo-options.ts';
@@ -121,6 +122,7 @@ export const serveOptionsSchema = modelOptionsSchema.extend({
   bodyLimit: bytes.default(16 * 2 ** 20),
   logLevel,
   ...liveBorrowFields,
+  ...liveCppFields,
 });
 
 export const joinOptionsSchema = modelOptionsSchema.extend({

@@ -185,7 +185,7 @@ export interface InstanceSnapshot {
   /** Of memory that instances lend to one another, where they do. */
   readonly lending?: LendingSnapshot | undefined;
   /** (places in a group): chunks of prompts that it has run as the first of a group, the second... where groups compute prompts. */
-  readonly stageChunks?: readonly number[] | undefined;
+  readonly stageChunks?: readonly number[];
   /** To those that prompts have gone to. */
   readonly links?: readonly LinkSnapshot[];
   /** What has been copied to other instances, where prompts are handed over: pages, their bytes, those of them that left while a step ran. */

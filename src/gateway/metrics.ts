@@ -3,6 +3,7 @@ import { Counter, Gauge, Histogram, Registry } from 'prom-client';
 import type { ClusterPort, InferencePort, InstanceSnapshot, LinkSnapshot } from '../cluster/ports.ts';
 import { addLinkMetrics, lendingCounters, lendingGauges } from './lending-metrics.ts';
 import { auditPredictions } from './prediction-metrics.ts';
+import { addStageMetrics } from './stage-metrics.ts';
 import { tierCounters, tierGauges } from './tier-metrics.ts';
 
 const latencySeconds = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60];
@@ -126,6 +127,7 @@ export class GatewayMetrics {
       },
     });
     addLinkMetrics(this.#registry, () => port.instances());
+    addStageMetrics(this.#registry, () => port.instances());
     auditPredictions(this.#registry, cluster, { ttft: latencySeconds, tbt: gapSeconds });
   }
 

@@ -137,7 +137,7 @@ export class InstanceLoop {
       ...snapshot,
       ...(borrower && { lending: this.#lending?.snapshot(borrower) }),
       ...(this.#handOffs && { sent: this.#handOffs.counts, links: this.#handOffs.links }),
-      ...(this.#stages && { stageChunks: this.#stages.chunks }),
+      ...(this.#stages?.chunks.length && { stageChunks: this.#stages.chunks }),
       ...(tiers && { tiers: { ...tiers, moved: this.#tiers?.moved } }),
       ...(snapshot.store && { store: this.#tiers?.withBytes(snapshot.store) }),
     };

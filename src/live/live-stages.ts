@@ -54,7 +54,8 @@ export class LiveStages {
     const from = plan.positions[0];
     const input = range.index === 0 ? undefined : this.#rowsOf(id, from, from + plan.positions.length, slice.columns);
     const outcome = slice.run(plan, abort, input);
-    if (outcome.kind === 'done') this.#chunks[range.index] = (this.#chunks[range.index] ?? 0) + 1;
+    while (this.#chunks.length <= range.index) this.#chunks.push(0);
+    if (outcome.kind === 'done') this.#chunks[range.index]++;
     return outcome;
   }
 

@@ -9,6 +9,7 @@ import { type Gateway, listen } from '../../gateway/server.ts';
 import type { InstanceDescription } from '../../live/protocol.ts';
 import { addLiveBorrowFlags, servedLending, withoutDefaults } from '../borrow-options.ts';
 import { ChildInstances } from '../child-instances.ts';
+import { addLiveCppFlags, servedPipeline } from '../cpp-options.ts';
 import { refuseIdle } from '../idle-options.ts';
 import { answerMemoryQuestions } from '../memory-questions.ts';
 import { openClusterGateway } from '../open-cluster.ts';
@@ -57,7 +58,7 @@ const never = new Promise<void>(() => {});
 
 export function serveCommand(): Command {
   const command = new Command('serve').description('serve a model over an OpenAI-compatible endpoint');
-  return addLiveBorrowFlags(addServedSloFlags(addClusterFlags(addModelFlags(command))))
+  return addLiveCppFlags(addLiveBorrowFlags(addServedSloFlags(addClusterFlags(addModelFlags(command)))))
     .option(
       '--instances <n>',
       'instances that serve, each on a thread of its own, or with --nats a process (default: 1)',
@@ -106,8 +107,10 @@ async function serveAlone(options: ServeOptions, surface: Surface): Promise<void
   const wrong = (['cluster', 'requestTimeout'] as const).find((name) => options[name] !== undefined);
   if (wrong !== undefined) throw new UsageError(`Cannot use --${toFlag(wrong)}: it needs --nats`);
   refuseInline(options);
+  const pipeline = servedPipeline(options);
   const serving = await openServing(options, {
     ...options,
+    pipeline,
     admission: admissionSettings(options),
     traces: otlpEndpoint(options) !== undefined,
     lending: servedLending(options),
@@ -144,6 +147,7 @@ async function serveCluster(
   surface: Surface,
 ): Promise<void> {
   refuseUnused(options, given);
+  servedPipeline(options);
   const member = await openClusterGateway(nats, options, {
     log: surface.log,
     traces: otlpEndpoint(options) !== undefined,

@@ -37,6 +37,7 @@ export const instanceSnapshot = z.strictObject({
     .optional(),
   landing: z.strictObject({ total: count, free: count }).exactOptional(),
   lending: lendingSnapshot.optional(),
+  stageChunks: z.array(count).exactOptional(),
   links: z.array(z.strictObject({ to: count, bytes: count, backlogBytes: count })).exactOptional(),
   sent: z
     .strictObject({
