@@ -92,8 +92,6 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
     tiers: tiers?.description,
     stagingBlocks: borrowing?.stagingBlocks,
     lends: borrowing?.lends,
-    fetchBytesPerToken: backend.isa === 'reference' ? undefined : fetchBytesPerToken(model.kv),
-    stageLayers: fetchBytesPerToken(model.kv) === undefined ? undefined : engine.layers.length,
     capacityTokens: machine.capacityTokens,
     role,
   };
@@ -114,6 +112,8 @@ function describe({ weights, contextTokens }: InstanceSettings, { isa, threads }
     inputs: [...new Set(model.compiled.linears.map((linear) => linear.inputs))].join(', '),
     ...{ isa, threads, contextTokens },
     weightBytes: model.weightsBytes,
+    fetchBytesPerToken: isa === 'reference' ? undefined : fetchBytesPerToken(model.kv),
+    stageLayers: fetchBytesPerToken(model.kv) === undefined ? undefined : model.kv.groups[0]?.layers,
   };
 }
 

@@ -2,6 +2,9 @@
 import type { HeldBlocks } from '../policy/blocks/block-table.ts';
 import { type LayerRange, layersBetween } from '../policy/cost/step-shape.ts';
 
+/** Of the model's layers, the first of a range and the first behind it. */
+export const stageLayers = layersBetween;
+
 /** Pages of blocks, one for each layer: (blocks, layers). */
 interface PageTable {
   readonly layers: number;
@@ -17,7 +20,7 @@ export class StagePages {
   readonly #pool: PageTable;
 
   constructor(held: HeldBlocks, pool: PageTable, range: LayerRange) {
-    const { from, to } = layersBetween(pool.layers, range);
+    const { from, to } = stageLayers(pool.layers, range);
     this.from = from;
     this.to = to;
     this.#held = held;

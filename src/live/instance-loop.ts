@@ -7,7 +7,6 @@ import type { PinId, PinState } from '../cluster/pinning.ts';
 import type { GenerationEvent, InstanceSnapshot, RequestId } from '../cluster/ports.ts';
 import type { TokenInstance } from '../cluster/token-work.ts';
 import type { Engine } from '../engine/engine.ts';
-import type { StepOutcome } from '../kernel/backend.ts';
 import { Alarm, nowUs } from './alarm.ts';
 import { awaitedKeys } from './awaited-keys.ts';
 import type { LenderNews } from './lender-ports.ts';
@@ -256,7 +255,7 @@ export class InstanceLoop {
     return { ...plan, arriving: awaitedKeys(awaited, this.#tiers, this.#handOffs?.prefixes) };
   }
 
-  #runStage(plan: RunStep['plan'], range: NonNullable<RunStep['range']>): StepOutcome {
+  #runStage(plan: RunStep['plan'], range: NonNullable<RunStep['range']>): ReturnType<Engine['run']> {
     const [chunk] = this.#machine.inFlight;
     if (this.#stages === undefined || chunk === undefined) throw new Error('no group computes prompts here');
     return this.#stages.run(plan, range, chunk.id, this.#abort);

@@ -2,13 +2,14 @@
 import type { InstanceEffect } from '../cluster/effects.ts';
 import type { Activations, InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
 import type { RequestId } from '../cluster/ports.ts';
+import { stageLayers } from '../cluster/stage-pages.ts';
 import type { TokenInstance } from '../cluster/token-work.ts';
 import type { Engine } from '../engine/engine.ts';
 import type { LayerSlice } from '../engine/layer-slice.ts';
-import type { StepOutcome } from '../kernel/backend.ts';
-import { type LayerRange, layersBetween } from '../policy/cost/step-shape.ts';
 
 type RunStep = Extract<InstanceEffect, { kind: 'runStep' }>;
+type LayerRange = NonNullable<RunStep['range']>;
+type StepOutcome = ReturnType<LayerSlice['run']>;
 type Pass = Extract<InstanceEffect, { kind: 'pass' }>;
 
 /** What a range of the layers made of a chunk. */
@@ -110,7 +111,7 @@ export class LiveStages {
     const key = `${range.index} ${range.stages}`;
     const known = this.#slices.get(key);
     if (known !== undefined) return known;
-    const slice = this.#engine.slice(layersBetween(this.#engine.layers.length, range));
+    const slice = this.#engine.slice(stageLayers(this.#engine.layers.length, range));
     this.#slices.set(key, slice);
     return slice;
   }
