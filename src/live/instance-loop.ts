@@ -9,6 +9,7 @@ import type { TokenInstance } from '../cluster/token-work.ts';
 import type { Engine } from '../engine/engine.ts';
 import { Alarm, nowUs } from './alarm.ts';
 import { awaitedKeys } from './awaited-keys.ts';
+import { type HandOffEffect, handOver } from './hand-over.ts';
 import type { LenderNews } from './lender-ports.ts';
 import type { LiveHandOffs, PeerWire } from './live-hand-offs.ts';
 import type { LiveLending } from './live-lending.ts';
@@ -18,12 +19,6 @@ import { type BlockJournal, type BlockSnapshot, type EventsMessage, jobsWord, ty
 import type { StepTracer } from './step-tracer.ts';
 
 type RunStep = Extract<InstanceEffect, { kind: 'runStep' }>;
-type PrefixEffect = 'expectPrefix' | 'closePrefix' | 'streamPrefix';
-type HandOffEffect = Extract<
-  InstanceEffect,
-  { kind: 'send' | 'stream' | 'stopStream' | 'openLanding' | 'closeLanding' | PrefixEffect }
->;
-
 /** What some instances have. */
 export interface LoopParts {
   /** Undefined where no prompt is handed over. */
@@ -336,33 +331,7 @@ export class InstanceLoop {
     const handOffs = this.#handOffs;
     if (handOffs === undefined) throw new Error(`Cannot carry out ${effect.kind}: there is no other instance`);
     if (effect.kind === 'stream' || effect.kind === 'streamPrefix') this.#tiers?.settle();
-    switch (effect.kind) {
-      case 'send':
-        handOffs.send(effect.to, effect.message);
-        break;
-      case 'stream':
-        handOffs.stream(effect, this.#machine.pools);
-        break;
-      case 'stopStream':
-        if (effect.of === 'prefix') handOffs.prefixes.stop(effect.to, effect.id);
-        else handOffs.stop(effect.id);
-        break;
-      case 'expectPrefix':
-        handOffs.prefixes.expect(effect);
-        break;
-      case 'closePrefix':
-        handOffs.prefixes.close(effect.id);
-        break;
-      case 'streamPrefix':
-        handOffs.prefixes.stream(effect);
-        break;
-      case 'openLanding':
-        handOffs.open(effect.id, effect.pages);
-        break;
-      case 'closeLanding':
-        handOffs.close(effect.id);
-        break;
-    }
+    handOver(handOffs, effect, this.#machine.pools);
   }
 
   /** One message for all that a turn brought; without events only before the thread sleeps. */
