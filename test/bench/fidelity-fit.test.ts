@@ -1,6 +1,6 @@
 // What a calibration makes of a record of steps and of what clients saw.
 import { expect, it } from 'vitest';
-import { fitCalibration, measure, withGaps } from '../../src/bench/fidelity/fit.ts';
+import { asSeen, fitCalibration, measure, withGaps } from '../../src/bench/fidelity/fit.ts';
 import type { Served } from '../../src/bench/fidelity/live-run.ts';
 import type { RecordedStep } from '../../src/live/step-record.ts';
 
@@ -20,23 +20,28 @@ it('tells steps that shared the machine for most of their time', () => {
   expect(steps.map(({ beside }) => beside)).toEqual([false, true, true]);
 });
 
-it('finds how long a lone request waits for its first step, and its tokens for their client', () => {
-  // Two chunks, then three decode steps; 100 us between any two.
-  const record = [step(500, 900, 64, 0), step(1500, 900, 64, 1), ...[2500, 3500, 4500].map((us) => step(us, 900))];
-  const lone: Served = {
-    ...{ index: 0, arrivalUs: 0, clockUs: 200, inputTokens: 128, cachedTokens: 0, instance: 1, startedUs: 40 },
-    ...{ ttftUs: 2250, gapUs: Float64Array.of(1010, 990, 1000) },
-  };
-  const measured = measure([[], record], { served: [lone], lone: [lone] });
-  expect(measured.admitUs).toEqual([200]);
-  expect(measured.deliverUs).toEqual([[50, 60, 50, 50]]);
-  expect(measured.prefills).toEqual([{ computedTokens: 128, us: 2210 }]);
-  // One whose tokens do not come from as many steps tells nothing.
-  const odd = { ...lone, gapUs: Float64Array.of(1010, 990, 1000, 1000) };
-  expect(measure([[], record], { served: [odd], lone: [odd] }).deliverUs).toEqual([]);
+/** Two chunks, then three decode steps; 100 us between any two. */
+const record = [step(500, 900, 64, 0), step(1500, 900, 64, 1), ...[2500, 3500, 4500].map((us) => step(us, 900))];
+const lone: Served = {
+  ...{ index: 0, arrivalUs: 0, clockUs: 200, inputTokens: 128, cachedTokens: 0, instance: 1, startedUs: 40 },
+  ...{ ttftUs: 2250, gapUs: Float64Array.of(1030, 970, 1000) },
+};
+
+it('takes steps to end when clients have their tokens: one that is late makes the next one shorter', () => {
+  const { steps, admitUs, prefills } = measure([[], record], { served: [lone], lone: [lone] });
+  // The first chunk gives none: it ends the usual 50 us late.
+  expect(steps.map(({ us }) => us)).toEqual([950, 1000, 1030, 970, 1000]);
+  expect(admitUs).toEqual([300]);
+  expect(prefills).toEqual([{ computedTokens: 128, us: 2210 }]);
 });
 
-it('joins calibrations: all steps and waits, and the prefills of the first', () => {
+it('takes the last token of a step, and steps themselves where tokens are missing', () => {
+  const pair = [step(0, 900, 1, 2), step(1000, 900, 1, 2)];
+  expect(asSeen(pair, [1950, 930, 1990, 910]).map(({ us }) => us)).toEqual([930, 1060]);
+  expect(asSeen(pair, [1950, 930, 910])).toEqual(withGaps(pair));
+});
+
+it('joins graded steps with rehearsals, of which the ratios are, and the first of which taught the conductor', () => {
   const shapes = [1, 2, 4, 8].flatMap((n) => [50, 900].map((keys) => ({ n, keys })));
   const steps = (slow: number) => [
     ...shapes.map(({ n, keys }) => ({
@@ -51,13 +56,16 @@ it('joins calibrations: all steps and waits, and the prefills of the first', () 
     })),
   ];
   const one = (slow: number, admitUs: readonly number[]) => ({
-    ...{ steps: steps(slow), admitUs, deliverUs: [[slow]], prefills: [{ computedTokens: 1, us: slow }] },
+    ...{ steps: steps(slow), admitUs, prefills: [{ computedTokens: 1, us: slow }] },
   });
-  const { measured, ...rest } = fitCalibration([one(1, [300, 100]), one(1.2, [200])]);
-  expect(rest).toEqual({ steps: 32, admitUs: 200, deliverUs: [[1], [1.2]], prefills: [{ computedTokens: 1, us: 1 }] });
-  // Relative errors weigh, so the middle lies a little below the mean.
-  expect(measured.decode.times.stepUs / 4000).toBeCloseTo(1.08, 1);
+  const { measured, ...rest } = fitCalibration(one(1, [300, 100, 200]), [one(1.2, []), one(1.2, [])]);
+  const prefills = [1, 1.2].map((us) => ({ computedTokens: 1, us }));
+  expect(rest).toEqual({ steps: 48, admitUs: 200, prefills });
+  const stepUs = measured.decode.times.stepUs;
+  expect(stepUs).toBeGreaterThan(4000);
+  expect(stepUs).toBeLessThan(4800);
   expect(measured.decode.alone.length).toBe(16);
+  expect((stepUs * measured.decode.alone[0]) / 4800).toBeCloseTo(1, 2);
   expect(measured.decode.beside.length).toBe(0);
   expect(measured.prompt.beside.length).toBe(16);
 });

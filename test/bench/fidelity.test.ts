@@ -18,7 +18,16 @@ it.skipIf(loadNative() === undefined)('serves one load live and simulated', asyn
   try {
     const described = await cluster.ready();
     const report = await benchFidelity({
-      ...{ cluster, records, requests, vocabSize: 500, contextTokens: 300, calibrationMs: 0, onProgress: () => {} },
+      ...{
+        cluster,
+        records,
+        requests,
+        vocabSize: 500,
+        contextTokens: 300,
+        rehearsals: [requests.slice(0, 4), requests.slice(4, 8)],
+        calibrationMs: 0,
+        onProgress: () => {},
+      },
       ...{ capacityTokens: described.map(({ capacityTokens }) => capacityTokens), kvBytesPerToken: 1024 },
     });
     expect(report.requests).toBe(requests.length);

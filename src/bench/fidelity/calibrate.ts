@@ -22,22 +22,20 @@ export interface CalibrationOptions {
   readonly contextTokens: number;
   /** Rounds begin for so long. */
   readonly calibrationMs: number;
-  /** Prompts of one calibration are not found in the cache of another. */
-  readonly salt: string;
 }
 
 /** @param records (instances): where steps are written down */
 export async function calibrate(
   cluster: InferencePort & ClusterPort,
   records: readonly SharedArrayBuffer[],
-  { vocabSize, contextTokens, calibrationMs, salt }: CalibrationOptions,
+  { vocabSize, contextTokens, calibrationMs }: CalibrationOptions,
 ): Promise<Measurements> {
   const served: Served[] = [];
   const lone: Served[] = [];
   let round = 0;
   const run = async (requests: number, inputTokens: number): Promise<void> => {
     const all = Array.from({ length: requests }, (_, index) => alone(index, inputTokens));
-    const ended = await serveTrace(cluster, all, { vocabSize, salt: `${salt} ${round++}` });
+    const ended = await serveTrace(cluster, all, { vocabSize, salt: `calibration ${round++}` });
     served.push(...ended);
     if (requests === 1) lone.push(...ended);
   };
@@ -55,6 +53,21 @@ export async function calibrate(
   return measure(
     records.map((record, i) => readStepRecord(record, skip[i])),
     { served, lone },
+  );
+}
+
+/** Another load of the kind that is to be simulated: how steps vary that follow one another as they do there. */
+export async function rehearse(
+  cluster: InferencePort & ClusterPort,
+  records: readonly SharedArrayBuffer[],
+  requests: readonly TraceRequest[],
+  { vocabSize, salt }: { readonly vocabSize: number; readonly salt: string },
+): Promise<Measurements> {
+  const skip = records.map((record) => readStepRecord(record).length);
+  const served = await serveTrace(cluster, requests, { vocabSize, salt });
+  return measure(
+    records.map((record, i) => readStepRecord(record, skip[i])),
+    { served, lone: [] },
   );
 }
 

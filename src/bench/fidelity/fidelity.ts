@@ -6,7 +6,7 @@ import type { MeasuredKind } from '../../policy/cost/measured-cost.ts';
 import type { TraceRequest } from '../../trace/request.ts';
 import { meanOfLongest } from '../../util/longest-gaps.ts';
 import { median, percentile, round } from '../statistics.ts';
-import { calibrate } from './calibrate.ts';
+import { calibrate, rehearse } from './calibrate.ts';
 import { type Calibration, fitCalibration } from './fit.ts';
 import { type Served, serveTrace } from './live-run.ts';
 import { simulateTrace } from './simulated-run.ts';
@@ -20,7 +20,9 @@ export interface FidelityBench {
   readonly vocabSize: number;
   readonly contextTokens: number;
   readonly requests: readonly TraceRequest[];
-  /** How long to calibrate before the load, and again behind it. */
+  /** Loads of the same kind: one before it and one behind it, so that a machine whose speed drifts is met in the middle. */
+  readonly rehearsals: readonly [readonly TraceRequest[], readonly TraceRequest[]];
+  /** How long to calibrate, first of all. */
   readonly calibrationMs: number;
   readonly onProgress: (line: string) => void;
 }
@@ -37,7 +39,6 @@ interface CalibrationFigures {
   readonly decode: KindFigures;
   readonly prompt: KindFigures;
   readonly admitUs: number;
-  readonly deliverUs: number | undefined;
 }
 
 interface KindFigures {
@@ -65,22 +66,28 @@ export interface FidelityReport {
   readonly matchedSteps: number;
 }
 
+/** With a seed of its own each: medians are over them together, so that they do not hang on one draw of how steps vary. */
+const simulatedRuns = 5;
+
 export async function benchFidelity(options: FidelityBench): Promise<FidelityReport> {
-  const { cluster, records, requests, vocabSize, onProgress } = options;
-  const calibrated = [await calibrate(cluster, records, { ...options, salt: 'before' })];
-  onProgress(`measured ${calibrated[0].steps.length} steps`);
+  const { cluster, records, requests, rehearsals, vocabSize, onProgress } = options;
+  const graded = await calibrate(cluster, records, options);
+  onProgress(`measured ${graded.steps.length} graded steps`);
+  const rehearsalOf = (i: number) => rehearse(cluster, records, rehearsals[i], { vocabSize, salt: `rehearsal ${i}` });
+  const rehearsed = [await rehearsalOf(0)];
   const before = records.map((record) => readStepRecord(record).length);
   const served = await serveTrace(cluster, requests, { vocabSize, salt: 'fidelity' });
   const steps = records.map((record, i) => readStepRecord(record, before[i]));
   onProgress(`served ${served.length} requests live`);
-  // A machine whose speed drifts is met in the middle.
-  calibrated.push(await calibrate(cluster, records, { ...options, salt: 'after' }));
-  const calibration = fitCalibration(calibrated);
-  const meant = simulateTrace({ ...options, calibration }, requests);
+  rehearsed.push(await rehearsalOf(1));
+  const calibration = fitCalibration(graded, rehearsed);
+  const simulations = Array.from({ length: simulatedRuns }, (_, seed) =>
+    simulateTrace({ ...options, calibration }, requests, { seed }),
+  );
   const came = [...served].sort((a, b) => a.index - b.index);
   const arrivals = requests.map((request, i) => ({ ...request, arrivalUs: came[i].arrivalUs }));
-  const replay = simulateTrace({ ...options, calibration }, arrivals, steps);
-  const [live, simulated, replayed] = [served, meant.served, replay.served].map(figuresOf);
+  const replay = simulateTrace({ ...options, calibration }, arrivals, { recorded: steps });
+  const [live, simulated, replayed] = [served, simulations.flatMap((one) => one.served), replay.served].map(figuresOf);
   return {
     ...{ requests: requests.length, calibration: figuresOfCalibration(calibration), live, simulated, replayed },
     ttftRatio: round(simulated.ttftMs / live.ttftMs),
@@ -92,13 +99,12 @@ export async function benchFidelity(options: FidelityBench): Promise<FidelityRep
   };
 }
 
-function figuresOfCalibration({ steps, measured, admitUs, deliverUs }: Calibration): CalibrationFigures {
+function figuresOfCalibration({ steps, measured, admitUs }: Calibration): CalibrationFigures {
   const quartiles = (values: Float64Array) => [25, 50, 75].map((p) => round(percentile([...values], p)));
   const figures = ({ times, alone, beside }: MeasuredKind): KindFigures => ({
     ...{ times, alone: [alone.length, ...quartiles(alone)], beside: [beside.length, ...quartiles(beside)] },
   });
-  const waits = { admitUs, deliverUs: round(median(deliverUs.flat())) };
-  return { steps, decode: figures(measured.decode), prompt: figures(measured.prompt), ...waits };
+  return { steps, decode: figures(measured.decode), prompt: figures(measured.prompt), admitUs };
 }
 
 function figuresOf(served: readonly Served[]): Figures {

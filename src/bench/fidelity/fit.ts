@@ -5,13 +5,11 @@ import { type MeasuredStep, type MeasuredSteps, measureSteps } from '../../polic
 import { median } from '../statistics.ts';
 import type { Served } from './live-run.ts';
 
-/** What was seen in one calibration. */
+/** What was seen of some requests. */
 export interface Measurements {
   readonly steps: readonly MeasuredStep[];
   /** From submission to the start of a request's first step, where its instance was idle. */
   readonly admitUs: readonly number[];
-  /** (requests, tokens): from the end of a step until the client had its token. */
-  readonly deliverUs: readonly (readonly number[])[];
   /** In order: what a conductor has learned from. */
   readonly prefills: readonly { readonly computedTokens: number; readonly us: number }[];
 }
@@ -19,10 +17,8 @@ export interface Measurements {
 export interface Calibration {
   readonly measured: MeasuredSteps;
   readonly admitUs: number;
-  /** (requests, tokens) */
-  readonly deliverUs: readonly (readonly number[])[];
   readonly steps: number;
-  /** Of the first calibration. */
+  /** Those before the load. */
   readonly prefills: Measurements['prefills'];
 }
 
@@ -39,24 +35,58 @@ export function measure(
 ): Measurements {
   const steps = records.flatMap((record, i) => {
     const others = records.filter((_, other) => other !== i).flat();
-    return withGaps(record).map((step, k) => ({ ...step, beside: isBeside(record[k], others) }));
+    const tokensUs = served.filter(({ instance }) => instance === i).flatMap(tokensOf);
+    return asSeen(record, tokensUs).map((step, k) => ({ ...step, beside: isBeside(record[k], others) }));
   });
   const prefills = served.map(({ inputTokens, cachedTokens, ttftUs, startedUs }) => ({
     computedTokens: inputTokens - cachedTokens,
     us: ttftUs - startedUs,
   }));
-  return { steps, ...waitsOf(lone, records), prefills };
+  const admitUs = lone.flatMap(({ clockUs, instance = 0 }) => {
+    const first = records[instance].find(({ startedUs }) => startedUs >= clockUs);
+    return first === undefined ? [] : [first.startedUs - clockUs];
+  });
+  return { steps, admitUs, prefills };
+}
+
+/** When each came to its client, by the clock of step records. */
+function tokensOf({ clockUs, ttftUs, gapUs }: Served): readonly number[] {
+  const tokensUs = [clockUs + ttftUs];
+  for (const us of gapUs) tokensUs.push(tokensUs[tokensUs.length - 1] + us);
+  return tokensUs;
+}
+
+/**
+ * Steps as clients see them: one that gives tokens ends when its last token comes, which may be late where the step was not and makes the next one
+ * shorter; another one the usual delay after its end.
+ * @param tokensUs of all sequences, in any order; where they are not as many as rows of logits, steps end when they end
+ */
+export function asSeen(steps: readonly RecordedStep[], tokensUs: readonly number[]): readonly TimedStep[] {
+  const given = steps.reduce((sum, { shape }) => sum + shape.logitRows, 0);
+  if (given !== tokensUs.length) return withGaps(steps);
+  const inOrder = [...tokensUs].sort((a, b) => a - b);
+  let next = 0;
+  const lateUs = steps.map(({ startedUs, us, shape: { logitRows } }) => {
+    next += logitRows;
+    return logitRows > 0 ? inOrder[next - 1] - startedUs - us : undefined;
+  });
+  const usual = median(lateUs.filter((us) => us !== undefined)) ?? 0;
+  const endsUs = steps.map(({ startedUs, us }, i) => startedUs + us + (lateUs[i] ?? usual));
+  const gaps = gapsUs(steps);
+  return steps.map(({ startedUs, shape }, i) => ({
+    shape,
+    us: Math.max(1, endsUs[i] - (gaps[i] === undefined ? startedUs : endsUs[i - 1])),
+  }));
 }
 
 /** @throws RangeError where no steps of a kind were seen */
-export function fitCalibration(all: readonly Measurements[]): Calibration {
-  const steps = all.flatMap((one) => one.steps);
-  const admitUs = all.flatMap((one) => one.admitUs);
+export function fitCalibration(graded: Measurements, rehearsed: readonly Measurements[]): Calibration {
+  const typical = rehearsed.flatMap(({ steps }) => steps);
   return {
-    measured: measureSteps(steps),
-    admitUs: Math.max(0, Math.round(median(admitUs) ?? 0)),
-    deliverUs: all.flatMap((one) => one.deliverUs),
-    ...{ steps: steps.length, prefills: all[0].prefills },
+    measured: measureSteps(graded.steps, typical),
+    admitUs: Math.max(0, Math.round(median(graded.admitUs) ?? 0)),
+    steps: graded.steps.length + typical.length,
+    prefills: [...graded.prefills, ...rehearsed[0].prefills],
   };
 }
 
@@ -88,25 +118,4 @@ function isBeside({ startedUs, us }: RecordedStep, others: readonly RecordedStep
     sharedUs += Math.max(0, toUs - fromUs);
   }
   return 2 * sharedUs > us;
-}
-
-/** The tokens of a request that was the only one come from the steps with logits that ran between its submission and its end, in order. */
-function waitsOf(
-  lone: readonly Served[],
-  records: readonly (readonly RecordedStep[])[],
-): Pick<Measurements, 'admitUs' | 'deliverUs'> {
-  const admitUs: number[] = [];
-  const deliverUs: number[][] = [];
-  for (const { clockUs, ttftUs, gapUs, instance = 0 } of lone) {
-    const tokensUs = [clockUs + ttftUs];
-    for (const us of gapUs) tokensUs.push(tokensUs[tokensUs.length - 1] + us);
-    const endUs = tokensUs[tokensUs.length - 1];
-    const own = records[instance].filter(({ startedUs }) => startedUs >= clockUs && startedUs < endUs);
-    const giving = own.filter(({ shape }) => shape.logitRows > 0);
-    if (giving.length !== tokensUs.length) continue;
-    // The usual gap is part of its first step already.
-    admitUs.push(own[0].startedUs - clockUs - usualGapUs(records[instance]));
-    deliverUs.push(giving.map(({ startedUs, us }, i) => tokensUs[i] - startedUs - us));
-  }
-  return { admitUs, deliverUs };
 }

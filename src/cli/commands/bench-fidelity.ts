@@ -26,6 +26,9 @@ const schema = modelOptionsSchema.pick({ model: true, weights: true, inputs: tru
 /** More where the fewest rounds take longer. */
 const calibrationMs = 4000;
 
+/** Each of the two has as many requests as this part of the load. */
+const rehearsalShare = 4;
+
 /** Steps that a record has room for. */
 const stepsMax = 1_000_000;
 
@@ -47,7 +50,12 @@ export function fidelityCommand(): Command {
       const { instances, threads, ...options } = readOptions(schema, flags);
       const records = Array.from({ length: instances }, () => createStepRecord(stepsMax));
       const requests = makeLoad(options);
-      const longest = Math.max(...requests.map(({ inputTokens, outputTokens }) => inputTokens + outputTokens));
+      const length = Math.max(10, Math.ceil(options.requests / rehearsalShare));
+      const rehearsal = (other: number) => makeLoad({ ...options, requests: length, seed: options.seed + other });
+      const rehearsals = [rehearsal(2 ** 20), rehearsal(2 ** 21)] as const;
+      const longest = Math.max(
+        ...[requests, ...rehearsals].flat().map(({ inputTokens, outputTokens }) => inputTokens + outputTokens),
+      );
       const context = Math.max(longest, calibrationContext);
       const serving = await openServing(
         { ...options, threads, context, eviction: 'lru' },
@@ -56,7 +64,7 @@ export function fidelityCommand(): Command {
       try {
         const described = await serving.cluster.ready();
         const report = await benchFidelity({
-          ...{ cluster: serving.cluster, records, requests, onProgress: progress },
+          ...{ cluster: serving.cluster, records, requests, rehearsals, onProgress: progress },
           ...{ vocabSize: serving.model.vocabSize, contextTokens: context, calibrationMs },
           capacityTokens: described.map(({ capacityTokens }) => capacityTokens),
           kvBytesPerToken: described[0].kvBytes / described[0].capacityTokens,

@@ -28,23 +28,29 @@ export interface MeasuredSteps {
 /** Steps that follow one another are slow together: so many in a row are drawn as they were seen. */
 const stretch = 16;
 
-/** @throws RangeError where there are no steps of a kind */
-export function measureSteps(steps: readonly MeasuredStep[]): MeasuredSteps {
-  const decode = steps.filter(({ shape }) => isDecode(shape));
-  const prompt = steps.filter(({ shape }) => !isDecode(shape));
+/**
+ * @param graded steps of many shapes, which tell the times
+ * @param typical steps as they follow one another under load, which tell how steps vary
+ * @throws RangeError where there are no steps of a kind
+ */
+export function measureSteps(graded: readonly MeasuredStep[], typical: readonly MeasuredStep[]): MeasuredSteps {
+  const of = (wanted: boolean, names?: readonly (keyof LinearTimes)[]): MeasuredKind => {
+    const [shapes, load] = [graded, typical].map((steps) => steps.filter(({ shape }) => isDecode(shape) === wanted));
+    const times = fitLinearCost([...shapes, ...load], names);
+    return { times, ...ratiosOf(load.length > 0 ? load : shapes, times) };
+  };
   // Where each sequence runs one row, decoding sequences and rows with logits are counted with the rows.
-  return { decode: measure(decode, ['stepUs', 'rowUs', 'keyUs']), prompt: measure(prompt) };
+  return { decode: of(true, ['stepUs', 'rowUs', 'keyUs']), prompt: of(false) };
 }
 
-function measure(steps: readonly MeasuredStep[], wanted?: readonly (keyof LinearTimes)[]): MeasuredKind {
-  const times = fitLinearCost(steps, wanted);
+function ratiosOf(steps: readonly MeasuredStep[], times: LinearTimes): Pick<MeasuredKind, 'alone' | 'beside'> {
   const fitted = new LinearCost(times, noSizes);
   const ratios = (beside: boolean) =>
     Float64Array.from(
       steps.filter((step) => step.beside === beside),
       ({ shape, us }) => us / fitted.stepUs(shape),
     );
-  return { times, alone: ratios(false), beside: ratios(true) };
+  return { alone: ratios(false), beside: ratios(true) };
 }
 
 const noSizes: KvSizes = { layers: 1, kvBytesPerToken: 0, kvCapacityTokens: 0, activationBytesPerToken: 0 };

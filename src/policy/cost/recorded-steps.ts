@@ -42,9 +42,11 @@ export class RecordedSteps implements StepCostModel {
     return this.#model.rowsWithin(budgetUs, shape, position);
   }
 
-  /** As much slower or faster than the model as the recorded step was. */
+  /** As much slower or faster than the model as the recorded step was; what held that one up adds, whatever the rows. */
   #scaled({ shape: recorded, us }: TimedStep, shape: StepShape): number {
-    return Math.max(1, Math.round((this.#model.stepUs(shape) * us) / this.#model.stepUs(recorded)));
+    const [here, there] = [this.#model.stepUs(shape), this.#model.stepUs(recorded)];
+    const scaled = (here * us) / there;
+    return Math.max(1, Math.round(us > there ? Math.min(scaled, here + us - there) : scaled));
   }
 }
 

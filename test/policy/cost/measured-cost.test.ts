@@ -33,7 +33,7 @@ function seen(alone: readonly number[], beside: readonly number[]): readonly Mea
 
 describe('measured steps', () => {
   it('have the times of their kind', () => {
-    const cost = new MeasuredCost(measureSteps(seen([1], [])), sizes);
+    const cost = new MeasuredCost(measureSteps(seen([1], []), []), sizes);
     for (const shape of [decode(3, 700), decode(16, 20)])
       expect(cost.stepUs(shape) / decodeUs(shape)).toBeCloseTo(1, 3);
     for (const shape of [prompt(70, 2), prompt(512, 0)]) expect(cost.stepUs(shape) / promptUs(shape)).toBeCloseTo(1, 3);
@@ -43,7 +43,7 @@ describe('measured steps', () => {
   });
 
   it('vary alone as they did alone, and beside others as they did beside others', () => {
-    const measured = measureSteps(seen([0.9, 1, 1.1], [1.4, 1.6]));
+    const measured = measureSteps(seen([1], [1.2]), seen([0.9, 1, 1.1], [1.4, 1.6]));
     let beside = false;
     const cost = new MeasuredCost(measured, sizes, { seed: 7, beside: () => beside });
     const fitted = new MeasuredCost(measured, sizes);
@@ -57,7 +57,7 @@ describe('measured steps', () => {
   });
 
   it('vary in the same way for the same seed, and where nothing was seen beside others as alone', () => {
-    const measured = measureSteps(seen([0.8, 1, 1.2], []));
+    const measured = measureSteps(seen([0.8, 1, 1.2], []), []);
     const draws = (seed: number, beside: boolean) => {
       const cost = new MeasuredCost(measured, sizes, { seed, beside: () => beside });
       return Array.from({ length: 100 }, () => cost.stepUs(prompt(101, 1)));

@@ -22,3 +22,8 @@ it('take the recorded time, as much more or less where rows differ, and what the
   expect(steps.stepUs(shape(50))).toBe(150);
   expect(steps.matched).toBe(1);
 });
+
+it('let what held a step up add, whatever the rows', () => {
+  const steps = new RecordedSteps([{ shape: shape(0), us: 5100 }], model);
+  expect(steps.stepUs(shape(900))).toBe(6000);
+});
