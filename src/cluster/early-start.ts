@@ -26,7 +26,8 @@ export class EarlyStart {
     const cached = blocks * this.#config.blockTokens;
     const rows = Math.min(sequence.length - cached, this.#config.limits.tokensMax);
     const keyRows = rows * cached + (rows * (rows + 1)) / 2;
-    return comesUs <= this.#config.cost.predictUs({ rows, keyRows, decodeRows: 0, decodeKeys: 0, logitRows: 1 });
+    const chunkUs = this.#config.cost.predictUs({ rows, keyRows, decodeRows: 0, decodeKeys: 0, logitRows: 1 });
+    return comesUs <= Math.min(chunkUs, this.#config.limits.stepUsPrefill);
   }
 
   /** How long a step of so many requests waits for what is predicted to come in `comesUs`, and given up in `patienceUs`. */

@@ -152,12 +152,11 @@ export class PrefixLoads<S extends Served> {
     const { served, early, comesUs } = load;
     const { sequence } = served;
     const blocks = announced(load);
+    const leftUs = Math.max(0, comesUs - nowUs);
     const may =
-      early !== undefined &&
-      blocks !== undefined &&
-      this.#owner.start?.may(sequence, blocks, Math.max(0, comesUs - nowUs)) === true;
+      early !== undefined && blocks !== undefined && this.#owner.start?.may(sequence, blocks, leftUs) === true;
     sequence.loading = !may;
-    sequence.arriving = may ? { blocks, lend: (table) => early.lend(blocks, table) } : undefined;
+    sequence.arriving = may ? { blocks, comesUs: leftUs, lend: (table) => early.lend(blocks, table) } : undefined;
   }
 
   #begin(nowUs: number, { served, offers, patience }: Wish<S>, isFirst: boolean): void {

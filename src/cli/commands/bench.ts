@@ -18,6 +18,7 @@ import { UsageError } from '../usage-error.ts';
 import { borrowCommand } from './bench-borrow.ts';
 import { costCommand } from './bench-cost.ts';
 import { distAttentionCommand } from './bench-dist-attention.ts';
+import { earlyStartCommand } from './bench-early-start.ts';
 import { fidelityCommand } from './bench-fidelity.ts';
 import { handOffCommand } from './bench-hand-off.ts';
 import { kernelCommand } from './bench-kernel.ts';
@@ -40,6 +41,7 @@ export function benchCommand(): Command {
     .addCommand(costCommand())
     .addCommand(placementCommand())
     .addCommand(handOffCommand())
+    .addCommand(earlyStartCommand())
     .addCommand(tiersCommand())
     .addCommand(fidelityCommand())
     .addCommand(killsCommand())

@@ -36,6 +36,8 @@ export interface SequenceSpec {
 /** Blocks that are still on their way when a sequence starts behind them. */
 export interface ArrivingPrefix {
   readonly blocks: number;
+  /** Until the last is predicted to be here: a step that starts behind them alone takes that long anyway. */
+  readonly comesUs: number;
   /** Gives an empty table all of them, pinned. */
   lend(table: BlockTable): void;
 }

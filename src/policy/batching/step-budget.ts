@@ -85,9 +85,10 @@ export class StepBudget {
 
   /** Rows that the sequence's prefill may take now. With `atLeastBlock`, time is ignored up to a block: a prefill must get on. */
   rowsFor(sequence: Sequence, atLeastBlock: boolean): number {
-    const { remaining, computed } = sequence;
-    let byTime = this.#cost.rowsWithin(this.#us, this.#shape, computed);
-    if (byTime < remaining && this.#cost.rowsWithin(this.#us * endSlack, this.#shape, computed) >= remaining) {
+    const { remaining, computed, arriving } = sequence;
+    const us = this.#shape.rows === 0 ? Math.max(this.#us, arriving?.comesUs ?? 0) : this.#us;
+    let byTime = this.#cost.rowsWithin(us, this.#shape, computed);
+    if (byTime < remaining && this.#cost.rowsWithin(us * endSlack, this.#shape, computed) >= remaining) {
       byTime = remaining;
     }
     return Math.min(this.rows, remaining, atLeastBlock ? Math.max(byTime, this.#chunkMin) : byTime);

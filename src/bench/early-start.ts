@@ -1,0 +1,159 @@
+// What it is worth that requests start while the prefix that they fetch is still on its way: time to the first token against waiting for all of it.
+import { randomBytes } from 'node:crypto';
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { GenerationRequest } from '../cluster/ports.ts';
+import { InstanceThread } from '../live/instance-thread.ts';
+import { portsBetween } from '../live/ports-between.ts';
+import { median, round } from './statistics.ts';
+
+export interface EarlyStartBench {
+  readonly entry: URL;
+  /** Settings of the one that has prefixes, of one that starts ahead and of one that waits for all of a prefix. */
+  readonly settings: readonly [unknown, unknown, unknown];
+  readonly vocabSize: number;
+  readonly blockTokens: number;
+  /** Lengths: of the prefix that is fetched, whole blocks, and of what is computed behind it. */
+  readonly prefix: number;
+  readonly rest: number;
+  readonly repeats: number;
+  readonly log: (line: string) => void;
+}
+
+export interface EarlyStartReport {
+  readonly prefix: number;
+  readonly rest: number;
+  /** Medians of times to the first token, of runs that take turns: the prefix is computed, is here, comes ahead of use, or is waited for. */
+  readonly computedMs: number;
+  readonly hereMs: number;
+  readonly aheadMs: number;
+  readonly awaitedMs: number;
+  /** Ahead of use against waiting for all of it. */
+  readonly ratio: number;
+  /** Of what is computed behind the prefix, or of its way where that is shorter: was hidden. */
+  readonly hidden: number;
+  readonly bytes: number;
+}
+
+const patienceUs = 60e6;
+
+/** Over tcp, whatever the loopback interface carries. */
+export async function benchEarlyStart(options: EarlyStartBench): Promise<EarlyStartReport> {
+  const bench = new Bench(options);
+  try {
+    await bench.ready();
+    await bench.round(0);
+    const runs: Round[] = [];
+    for (let i = 1; i <= options.repeats; i++) {
+      runs.push(await bench.round(i));
+      options.log(`prefix ${i} of ${options.repeats}`);
+    }
+    const of = (ms: (run: Round) => number) => median(runs.map(ms)) ?? 0;
+    const [computedMs, hereMs, aheadMs, awaitedMs] = [
+      of((run) => run.computedMs),
+      of((run) => run.hereMs),
+      of((run) => run.aheadMs),
+      of((run) => run.awaitedMs),
+    ];
+    const most = Math.min(hereMs, awaitedMs - hereMs);
+    return {
+      ...{ prefix: options.prefix, rest: options.rest },
+      ...{ computedMs: round(computedMs), hereMs: round(hereMs), aheadMs: round(aheadMs), awaitedMs: round(awaitedMs) },
+      ratio: round(aheadMs / awaitedMs),
+      hidden: round((awaitedMs - aheadMs) / most),
+      bytes: bench.bytes / (2 * (options.repeats + 1)),
+    };
+  } finally {
+    await bench.close();
+  }
+}
+
+interface Round {
+  readonly computedMs: number;
+  readonly hereMs: number;
+  readonly aheadMs: number;
+  readonly awaitedMs: number;
+}
+
+class Bench {
+  readonly #options: EarlyStartBench;
+  readonly #threads: readonly InstanceThread[];
+  readonly #heard = new Map<string, () => void>();
+  readonly #ended = new Map<string, () => void>();
+  #requests = 0;
+  /** As the last round measured it. */
+  #transferUs = 0;
+  bytes = 0;
+
+  constructor(options: EarlyStartBench) {
+    this.#options = options;
+    const ports = portsBetween(3);
+    const [token, hashKey] = [randomBytes(32).toString('hex'), new Uint32Array(randomBytes(16).buffer.slice(0, 16))];
+    this.#threads = options.settings.map(
+      (settings, i) =>
+        new InstanceThread({
+          entry: options.entry,
+          data: {
+            ...{ settings, role: 'mixed', life: 1, lands: false, peers: ports[i] ?? [], traces: false, hashKey },
+            pages: { host: '127.0.0.1', port: 0, token, transport: 'tcp' },
+            loaded: undefined,
+          },
+          log: options.log,
+          onEvents: ({ events, snapshot }) => {
+            if (i === 0) this.bytes = snapshot.sent?.bytes ?? 0;
+            for (const [id, { kind }] of events) {
+              if (kind === 'tokens') this.#heard.get(id)?.();
+              if (kind === 'finished' || kind === 'failed') this.#ended.get(id)?.();
+            }
+          },
+        }),
+    );
+  }
+
+  async ready(): Promise<void> {
+    await Promise.all(this.#threads.map((thread) => thread.ready));
+  }
+
+  async close(): Promise<void> {
+    await Promise.all(this.#threads.map((thread) => thread.close()));
+  }
+
+  async round(number: number): Promise<Round> {
+    const { prefix, rest, vocabSize } = this.#options;
+    const walk = (kind: number, length: number) =>
+      Array.from({ length }, (_, i) => ((i + 1) * (2 * kind + 7919) + kind) % vocabSize);
+    const shared = walk(number, prefix);
+    const prompt = (kind: number) => Int32Array.from([...shared, ...walk(1000 + 4 * number + kind, rest)]);
+    const computedMs = await this.#ask(0, prompt(0));
+    const hereMs = await this.#ask(0, prompt(1));
+    const awaitedMs = await this.#ask(2, prompt(2), true);
+    this.#transferUs = Math.max(0, awaitedMs - hereMs) * 1000;
+    const aheadMs = await this.#ask(1, prompt(3), true);
+    return { computedMs, hereMs, aheadMs, awaitedMs };
+  }
+
+  /** Until the first token. */
+  async #ask(instance: number, prompt: Int32Array, fetches = false): Promise<number> {
+    const request = requestOf(`early ${this.#requests++}`, prompt);
+    const blocks = this.#options.prefix / this.#options.blockTokens;
+    const prefix = fetches ? { from: 0, blocks, patienceUs, transferUs: this.#transferUs } : undefined;
+    const startMs = performance.now();
+    let ms = 0;
+    const ended = new Promise<void>((resolve) => this.#ended.set(request.id, resolve));
+    this.#heard.set(request.id, () => {
+      ms ||= performance.now() - startMs;
+    });
+    this.#threads[instance]?.send({ kind: 'submit', request, prefix });
+    await ended;
+    // The other side lets go of what it sent.
+    await sleep(20);
+    return ms;
+  }
+}
+
+function requestOf(id: string, prompt: Int32Array): GenerationRequest {
+  const sampling = {
+    ...{ temperature: 0, topP: 1, topK: 0, minP: 0, repetitionPenalty: 1, frequencyPenalty: 0, presencePenalty: 0 },
+    ...{ logitBias: [], seed: [0, 0] as const, topLogprobs: undefined, promptLogprobs: false },
+  };
+  return { id, prompt, maxTokens: 2, sampling, stopTokenIds: [], priority: 0, salt: '' };
+}

@@ -1,0 +1,20 @@
+// The bench of prefixes that come ahead of use, over real instances: both ways bring every page once.
+import { expect, it } from 'vitest';
+import { benchEarlyStart } from '../../src/bench/early-start.ts';
+import { loadNative } from '../../src/kernel/native.ts';
+import { dyingWorker, liveSettings } from '../live/instances.ts';
+
+it.skipIf(loadNative() === undefined)(
+  'times requests behind a prefix that is computed, here, coming, or waited for',
+  async () => {
+    const report = await benchEarlyStart({
+      entry: dyingWorker,
+      settings: [liveSettings, liveSettings, { ...liveSettings, awaitsPrefixes: true }],
+      ...{ vocabSize: 500, blockTokens: 32, prefix: 96, rest: 20, repeats: 1, log: () => {} },
+    });
+    const { computedMs, hereMs, aheadMs, awaitedMs, bytes } = report;
+    expect(Math.min(computedMs, hereMs, aheadMs, awaitedMs)).toBeGreaterThan(0);
+    // 3 blocks of 6 layers, bf16: keys and values of 2 heads of 64.
+    expect(bytes).toBe(3 * 6 * 32 * 2 * 2 * 64 * 2);
+  },
+);
