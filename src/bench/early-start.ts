@@ -125,9 +125,11 @@ class Bench {
     const prompt = (kind: number) => Int32Array.from([...shared, ...walk(1000 + 4 * number + kind, rest)]);
     const computedMs = await this.#ask(0, prompt(0));
     const hereMs = await this.#ask(0, prompt(1));
-    const awaitedMs = await this.#ask(2, prompt(2), true);
+    const isEven = number % 2 === 0;
+    const first = await this.#ask(isEven ? 2 : 1, prompt(2), true);
+    const second = await this.#ask(isEven ? 1 : 2, prompt(3), true);
+    const [aheadMs, awaitedMs] = isEven ? [second, first] : [first, second];
     this.#transferUs = Math.max(0, awaitedMs - hereMs) * 1000;
-    const aheadMs = await this.#ask(1, prompt(3), true);
     return { computedMs, hereMs, aheadMs, awaitedMs };
   }
 

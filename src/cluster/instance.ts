@@ -319,7 +319,10 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#cache.lower?.readEnded();
     if (event.kind === 'stepDone') {
       const stepUs = event.stepUs ?? [nowUs - flight.startedUs];
-      if (flight.range === undefined) this.#config.cost.observe(flight.shape, stepUs);
+      // What a step waited for says nothing of the next.
+      const waited =
+        this.#config.startsAhead === true && flight.requests.some(({ sequence }) => sequence.arriving !== undefined);
+      if (flight.range === undefined && !waited) this.#config.cost.observe(flight.shape, stepUs);
       if (flight.range === undefined) this.#stages.otherRan(stepUs);
       (flight.range === undefined ? this.#results : this.#stages).commit(nowUs, flight, event.result, stepUs);
     }
