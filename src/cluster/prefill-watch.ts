@@ -21,6 +21,10 @@ export class PrefillWatch {
     this.times = PrefillTimes.of(kinds);
   }
 
+  get size(): number {
+    return this.#prompts.size;
+  }
+
   forwarded(instance: InstanceIndex, id: RequestId, tokens: number): void {
     this.#prompts.set(id, { instance, tokens, computed: tokens, startedUs: undefined });
   }

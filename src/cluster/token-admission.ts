@@ -101,6 +101,11 @@ export class TokenAdmission {
     this.#counting.delete(id);
   }
 
+  /** Tries whose outputs are counted. */
+  get counted(): number {
+    return this.#counting.size;
+  }
+
   /** What an instance has told of itself. */
   told(instance: InstanceIndex, { stepCost }: InstanceSnapshot): void {
     if (stepCost !== undefined) this.#members[instance].steps.take(stepCost);

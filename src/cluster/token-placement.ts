@@ -103,6 +103,11 @@ export class TokenPlacement {
     this.#watch.prefilled(nowUs, id);
   }
 
+  /** Prompts whose prefills are watched. */
+  get watched(): number {
+    return this.#watch.size;
+  }
+
   /** Its prefill is of no interest any more. */
   left(id: RequestId): void {
     this.#watch.left(id);

@@ -64,6 +64,8 @@ export abstract class Conducting implements InferencePort, ClusterPort {
   protected readonly log: (message: string) => void;
   protected abstract readonly reach: Reach;
   readonly #sinks = new Map<RequestId, Sink>();
+  /** Names of current tries, by the names of their requests. */
+  readonly #tries = new Map<RequestId, RequestId>();
   readonly #pins = new Map<PinId, PinListener>();
   readonly #listeners: ((account: RequestAccount) => void)[] = [];
   readonly #accounts = new RequestLog(accountsMax, (account) => {
@@ -134,6 +136,7 @@ export abstract class Conducting implements InferencePort, ClusterPort {
   cancel(id: RequestId): void {
     if (!this.#sinks.delete(id)) return;
     this.#accounts.cancelled(nowUs(), id);
+    this.#leave(id);
     // From within a sink: what its event came with is carried out first, or an instance would hear of the cancel before the request.
     if (this.#carrying > 0) this.#cancels.push(id);
     else this.feed({ kind: 'cancel', id });
@@ -160,6 +163,20 @@ export abstract class Conducting implements InferencePort, ClusterPort {
 
   account(id: RequestId): RequestAccount | undefined {
     return this.#accounts.find(id);
+  }
+
+  /** What is kept of requests under way: nothing once all have ended, however they did. */
+  get underWay(): {
+    readonly sinks: number;
+    readonly tries: number;
+    readonly prefills: number;
+    readonly outputs: number;
+  } {
+    const { placement, admission } = this;
+    return {
+      ...{ sinks: this.#sinks.size, tries: this.#tries.size },
+      ...{ prefills: placement.watched, outputs: admission.counted },
+    };
   }
 
   drain(): Promise<void> {
@@ -224,13 +241,13 @@ export abstract class Conducting implements InferencePort, ClusterPort {
         this.#emit(effect.id, effect.event);
         break;
       case 'forward':
+        this.#leave(effect.id);
+        this.#tries.set(effect.id, effect.request.id);
         // What a group takes says nothing of how long one instance would.
         if (effect.group === undefined) placement.forwarded(effect.instance, effect.request);
         reach.forward(effect.instance, admission.forwarded(effect.request), effect);
         break;
       case 'cancel':
-        placement.left(effect.id);
-        admission.left(effect.id);
         reach.cancel(effect.instance, effect.id, effect.interrupt);
         break;
       case 'askBlocks':
@@ -256,6 +273,15 @@ export abstract class Conducting implements InferencePort, ClusterPort {
     }
   }
 
+  /** Its current try is over, whoever it was lost with. */
+  #leave(id: RequestId): void {
+    const name = this.#tries.get(id);
+    if (name === undefined) return;
+    this.#tries.delete(id);
+    this.placement.left(name);
+    this.admission.left(name);
+  }
+
   #tellPin({ id, instance, state }: Extract<ConductorEffect, { kind: 'pinTold' }>): void {
     const told = this.#pins.get(id);
     if (state.kind !== 'pinned') this.#pins.delete(id);
@@ -264,7 +290,10 @@ export abstract class Conducting implements InferencePort, ClusterPort {
 
   #emit(id: RequestId, event: GenerationEvent): void {
     const sink = this.#sinks.get(id);
-    if (event.kind === 'finished' || event.kind === 'failed') this.#sinks.delete(id);
+    if (event.kind === 'finished' || event.kind === 'failed') {
+      this.#sinks.delete(id);
+      this.#leave(id);
+    }
     try {
       sink?.(event);
     } catch (error) {
