@@ -15,7 +15,7 @@ import { TokenTransfers } from '../cluster/token-transfers.ts';
 import type { Bus } from './bus/bus.ts';
 import { Conducting, type Reach } from './conducting.ts';
 import type { BlockRoot } from './protocol.ts';
-import { canServe, countsOf, nothingYet, whenGone } from './snapshots.ts';
+import { canServe, countsOf, nothingYet, storeStays, whenGone } from './snapshots.ts';
 import { type Peer, Station, silentUs } from './station.ts';
 import { encode } from './wire/codec.ts';
 import {
@@ -104,6 +104,7 @@ export class ClusterGateway extends Conducting {
     const slot = this.#slots[instance];
     if (slot?.peer === undefined) return 'it is not there';
     if (slot.role === role) return undefined;
+    if (slot.role === 'store') return storeStays;
     if (!slot.peer.member.switches) return 'it keeps the role that it joined with: join with --role-switch';
     this.feed({ kind: 'switchRole', instance, role });
     return this.roles()[instance] === role ? undefined : 'nobody would be left to prefill, or nobody to decode';

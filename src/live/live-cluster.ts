@@ -19,7 +19,7 @@ import { type BureauSettings, LendingBureau } from './lending-bureau.ts';
 import type { Transport } from './messenger.ts';
 import { portsBetween } from './ports-between.ts';
 import type { EventsMessage, InstanceDescription, InstanceThreadData, ReadyMessage } from './protocol.ts';
-import { canServe, nothingYet, whenGone } from './snapshots.ts';
+import { canServe, nothingYet, storeStays, whenGone } from './snapshots.ts';
 
 export interface LiveClusterOptions {
   /** Module that the threads run: it makes an instance and starts an InstanceLoop. */
@@ -125,6 +125,7 @@ export class LiveCluster extends Conducting {
 
   switchRole(instance: InstanceIndex, role: InstanceRole): string | undefined {
     if (this.#roles[instance] === role) return undefined;
+    if (this.#roles[instance] === 'store') return storeStays;
     if (!this.#handsOver)
       return 'instances of this server hand no prompts over: start it with some that prefill and some that decode, or with --role-switch';
     this.feed({ kind: 'switchRole', instance, role });

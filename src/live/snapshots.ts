@@ -26,6 +26,9 @@ export function whenGone({ landing: _, lending, ...counted }: InstanceSnapshot):
   return { ...counted, ready, waiting, running, pages, ...(lending && { lending: { ...lending, ...nothing } }) };
 }
 
+/** Why its role does not change. */
+export const storeStays = 'a store has no weights, and stays one';
+
 /** Is there one that does all, or one for each part? */
 export function canServe(roles: readonly InstanceRole[]): boolean {
   return roles.includes('mixed') || (roles.includes('prefill') && roles.includes('decode'));
