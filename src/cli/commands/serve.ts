@@ -11,6 +11,7 @@ import { addLiveBorrowFlags, servedLending, withoutDefaults } from '../borrow-op
 import { ChildInstances } from '../child-instances.ts';
 import { addLiveCppFlags, servedPipeline } from '../cpp-options.ts';
 import { refuseIdle } from '../idle-options.ts';
+import { leftBehind } from '../left-behind.ts';
 import { answerMemoryQuestions } from '../memory-questions.ts';
 import { openClusterGateway } from '../open-cluster.ts';
 import { openData } from '../open-data.ts';
@@ -92,6 +93,8 @@ export function serveCommand(): Command {
       refuseIdle(givenOptions(flags), options);
       for (const own of options.instances ?? []) if (!computes(own)) refuseIdleStore(own, { ...options, ...own });
       const log = openLog(options.logLevel);
+      const left = options.ssd && leftBehind(options.ssd, options.instances?.length ?? 1);
+      if (left) log.logger.warn(left);
       const data = options.data === undefined ? undefined : await openData(options.data, log.log);
       try {
         const surface = { ...log, data: data?.folder };
