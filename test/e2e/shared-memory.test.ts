@@ -1,0 +1,82 @@
+// Pages from one process to another over shared memory: one that is stopped holds up the sender alone, and one that is killed is given up.
+import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { createInterface } from 'node:readline';
+import { setTimeout as pass } from 'node:timers/promises';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { createNativeBackend, loadNative } from '../../src/kernel/native.ts';
+import { NativeFarMessenger } from '../../src/kernel/native-far-messenger.ts';
+
+const spec = { type: 'bf16', kvHeads: 8, headDim: 64, pages: 64 } as const;
+const options = { host: '127.0.0.1', token: 'a secret', transport: 'shared', giveUpMs: 300 } as const;
+
+/** For each line that it reads: opens a landing on all its pages and says its name; says when one is complete. */
+const receiver = `
+import { createInterface } from 'node:readline';
+const dist = new URL('dist/kernel/', 'file://' + process.cwd() + '/');
+const { createNativeBackend } = await import(new URL('native.js', dist));
+const { NativeFarMessenger } = await import(new URL('native-far-messenger.js', dist));
+const pool = createNativeBackend({ threads: 1 }).createKvPool(${JSON.stringify(spec)});
+const messenger = new NativeFarMessenger(pool, ${JSON.stringify(options)}, () => {
+  for (const landing of messenger.landed()) console.log('landed ' + landing);
+});
+const pages = Int32Array.from({ length: ${spec.pages} }, (_, i) => i);
+createInterface({ input: process.stdin }).on('line', () => console.log('open ' + messenger.open(pages)));
+`;
+
+describe.skipIf(loadNative() === undefined || process.platform !== 'linux')('pages over shared memory', () => {
+  const backend = createNativeBackend({ threads: 1 });
+  const messenger = new NativeFarMessenger(backend.createKvPool(spec), options, () => {});
+  // 256 MiB: each page many times.
+  const parcels = Int32Array.from({ length: 3 * 4096 }, (_, i) => (i % 3 === 0 ? 0 : Math.floor(i / 3) % spec.pages));
+  const total = 4096 * 2 ** 16;
+  let child: ChildProcess;
+  let lines: AsyncIterator<string>;
+  const said = async (): Promise<string> => (await lines.next()).value;
+  const open = async (): Promise<string> => {
+    child.stdin?.write('\n');
+    return (await said()).replace('open ', '');
+  };
+  /** Resolves when some of what is sent has left. */
+  const begun = async (before: number): Promise<void> => {
+    while (messenger.counts.bytes === before) await pass(1);
+  };
+
+  beforeAll(() => {
+    child = spawn(process.execPath, ['--input-type=module', '-e', receiver], { stdio: ['pipe', 'pipe', 'inherit'] });
+    if (child.stdout === null) throw new Error('no output');
+    lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
+  });
+  afterAll(() => {
+    child.kill('SIGKILL');
+    messenger.free();
+    backend.close();
+  });
+
+  it('come when a process that was stopped goes on', async () => {
+    const landing = await open();
+    messenger.send(landing, 0, parcels, true);
+    await begun(0);
+    child.kill('SIGSTOP');
+    // Until the rings are full, or all had come before.
+    for (let sent = 0; sent !== messenger.counts.bytes; await pass(20)) sent = messenger.counts.bytes;
+    child.kill('SIGCONT');
+    expect(await said()).toBe(`landed ${landing}`);
+    expect(messenger.counts).toMatchObject({ bytes: total, faults: 0 });
+  });
+
+  it('are given up when a process is killed while they come', async () => {
+    const landing = await open();
+    messenger.send(landing, 0, parcels, true);
+    await begun(total);
+    child.kill('SIGKILL');
+    await once(child, 'exit');
+    const told: string[] = [];
+    while (told.length === 0) {
+      told.push(...messenger.givenUp());
+      await pass(1);
+    }
+    expect(told).toEqual([landing]);
+    expect(messenger.counts.faults).toBeGreaterThan(0);
+  });
+});
