@@ -27,7 +27,7 @@ const schema = modelOptionsSchema.pick({ model: true, weights: true, inputs: tru
 const calibrationMs = 4000;
 
 /** Each of the two has as many requests as this part of the load. */
-const rehearsalShare = 4;
+const rehearsalShare = 3;
 
 /** Steps that a record has room for. */
 const stepsMax = 1_000_000;
