@@ -30,31 +30,35 @@ const lone: Served = {
 it('takes steps to end when clients have their tokens: one that is late makes the next one shorter', () => {
   const { steps, admitUs, prefills } = measure([[], record], { served: [lone], lone: [lone] });
   // The first chunk gives none: it ends the usual 50 us late.
-  expect(steps.map(({ us }) => us)).toEqual([950, 1000, 1030, 970, 1000]);
+  expect(steps.map(({ seenUs }) => seenUs)).toEqual([950, 1000, 1030, 970, 1000]);
+  expect(steps.map(({ us }) => us)).toEqual([1000, 1000, 1000, 1000, 1000]);
   expect(admitUs).toEqual([300]);
   expect(prefills).toEqual([{ computedTokens: 128, us: 2210 }]);
 });
 
 it('takes the last token of a step, and steps themselves where tokens are missing', () => {
   const pair = [step(0, 900, 1, 2), step(1000, 900, 1, 2)];
-  expect(asSeen(pair, [1950, 930, 1990, 910]).map(({ us }) => us)).toEqual([930, 1060]);
-  expect(asSeen(pair, [1950, 930, 910])).toEqual(withGaps(pair));
+  expect(asSeen(pair, [1950, 930, 1990, 910])).toEqual([930, 1060]);
+  expect(asSeen(pair, [1950, 930, 910])).toEqual([1000, 1000]);
+  // Both came together: what the first one lacked was paid there.
+  expect(asSeen(pair, [1950, 1950, 1950, 1950])).toEqual([1950, 1]);
 });
 
 it('joins graded steps with rehearsals, of which the ratios are, and the first of which taught the conductor', () => {
   const shapes = [1, 2, 4, 8].flatMap((n) => [50, 900].map((keys) => ({ n, keys })));
-  const steps = (slow: number) => [
-    ...shapes.map(({ n, keys }) => ({
-      shape: { rows: n, keyRows: n * keys, decodeRows: n, decodeKeys: n * keys, logitRows: n },
-      us: slow * (4000 + 300 * n + n * keys),
-      beside: false,
-    })),
-    ...shapes.map(({ n, keys }) => ({
-      shape: { rows: 32 * n, keyRows: 40 * n * keys, decodeRows: n % 3, decodeKeys: 0, logitRows: n % 5 },
-      us: slow * (2000 + 9600 * n + 8 * n * keys),
-      beside: true,
-    })),
-  ];
+  const steps = (slow: number) =>
+    [
+      ...shapes.map(({ n, keys }) => ({
+        shape: { rows: n, keyRows: n * keys, decodeRows: n, decodeKeys: n * keys, logitRows: n },
+        us: slow * (4000 + 300 * n + n * keys),
+        beside: false,
+      })),
+      ...shapes.map(({ n, keys }) => ({
+        shape: { rows: 32 * n, keyRows: 40 * n * keys, decodeRows: n % 3, decodeKeys: 0, logitRows: n % 5 },
+        us: slow * (2000 + 9600 * n + 8 * n * keys),
+        beside: true,
+      })),
+    ].map((step) => ({ ...step, seenUs: step.us }));
   const one = (slow: number, admitUs: readonly number[]) => ({
     ...{ steps: steps(slow), admitUs, prefills: [{ computedTokens: 1, us: slow }] },
   });

@@ -36,7 +36,8 @@ export function measure(
   const steps = records.flatMap((record, i) => {
     const others = records.filter((_, other) => other !== i).flat();
     const tokensUs = served.filter(({ instance }) => instance === i).flatMap(tokensOf);
-    return asSeen(record, tokensUs).map((step, k) => ({ ...step, beside: isBeside(record[k], others) }));
+    const seenUs = asSeen(record, tokensUs);
+    return withGaps(record).map((step, k) => ({ ...step, seenUs: seenUs[k], beside: isBeside(record[k], others) }));
   });
   const prefills = served.map(({ inputTokens, cachedTokens, ttftUs, startedUs }) => ({
     computedTokens: inputTokens - cachedTokens,
@@ -57,13 +58,13 @@ function tokensOf({ clockUs, ttftUs, gapUs }: Served): readonly number[] {
 }
 
 /**
- * Steps as clients see them: one that gives tokens ends when its last token comes, which may be late where the step was not and makes the next one
+ * How long steps take as clients see them: one that gives tokens ends when its last token comes, which may be late where the step was not and makes the next one
  * shorter; another one the usual delay after its end.
  * @param tokensUs of all sequences, in any order; where they are not as many as rows of logits, steps end when they end
  */
-export function asSeen(steps: readonly RecordedStep[], tokensUs: readonly number[]): readonly TimedStep[] {
+export function asSeen(steps: readonly RecordedStep[], tokensUs: readonly number[]): readonly number[] {
   const given = steps.reduce((sum, { shape }) => sum + shape.logitRows, 0);
-  if (given !== tokensUs.length) return withGaps(steps);
+  if (given !== tokensUs.length) return withGaps(steps).map(({ us }) => us);
   const inOrder = [...tokensUs].sort((a, b) => a - b);
   let next = 0;
   const lateUs = steps.map(({ startedUs, us, shape: { logitRows } }) => {
@@ -73,10 +74,7 @@ export function asSeen(steps: readonly RecordedStep[], tokensUs: readonly number
   const usual = median(lateUs.filter((us) => us !== undefined)) ?? 0;
   const endsUs = steps.map(({ startedUs, us }, i) => startedUs + us + (lateUs[i] ?? usual));
   const gaps = gapsUs(steps);
-  return steps.map(({ startedUs, shape }, i) => ({
-    shape,
-    us: Math.max(1, endsUs[i] - (gaps[i] === undefined ? startedUs : endsUs[i - 1])),
-  }));
+  return steps.map(({ startedUs }, i) => Math.max(1, endsUs[i] - (gaps[i] === undefined ? startedUs : endsUs[i - 1])));
 }
 
 /** @throws RangeError where no steps of a kind were seen */

@@ -5,13 +5,15 @@ import type { StepCostModel } from './roofline.ts';
 import type { LayerRange, StepShape } from './step-shape.ts';
 
 export interface MeasuredStep extends TimedStep {
+  /** How long it took as clients see it, which may be next to nothing where the step before came late. */
+  readonly seenUs: number;
   /** Did another instance of the machine compute for the most of it? */
   readonly beside: boolean;
 }
 
 export interface MeasuredKind {
   readonly times: LinearTimes;
-  /** Taken over fitted, in the order in which the steps ran: those that had the machine to themselves, */
+  /** Seen over fitted, in the order in which the steps ran: those that had the machine to themselves, */
   readonly alone: Float64Array;
   /** and those that shared it. */
   readonly beside: Float64Array;
@@ -48,7 +50,7 @@ function ratiosOf(steps: readonly MeasuredStep[], times: LinearTimes): Pick<Meas
   const ratios = (beside: boolean) =>
     Float64Array.from(
       steps.filter((step) => step.beside === beside),
-      ({ shape, us }) => us / fitted.stepUs(shape),
+      ({ shape, seenUs }) => seenUs / fitted.stepUs(shape),
     );
   return { alone: ratios(false), beside: ratios(true) };
 }

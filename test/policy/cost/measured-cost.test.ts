@@ -28,7 +28,8 @@ function seen(alone: readonly number[], beside: readonly number[]): readonly Mea
     ...decodes.map((shape, i) => ({ shape, us: decodeUs(shape) * ratios[i % ratios.length], beside: isBeside })),
     ...prompts.map((shape, i) => ({ shape, us: promptUs(shape) * ratios[i % ratios.length], beside: isBeside })),
   ];
-  return [...steps(alone, false), ...(beside.length > 0 ? steps(beside, true) : [])];
+  const all = [...steps(alone, false), ...(beside.length > 0 ? steps(beside, true) : [])];
+  return all.map((step) => ({ ...step, seenUs: step.us }));
 }
 
 describe('measured steps', () => {
@@ -54,6 +55,12 @@ describe('measured steps', () => {
     expect(Math.max(...alone)).toBeLessThan(Math.min(...shared));
     const mean = (values: readonly number[]) => values.reduce((sum, value) => sum + value, 0) / values.length;
     expect(mean(shared) / mean(alone)).toBeCloseTo(1.5, 1);
+  });
+
+  it('are fitted to what ran, however soon one was seen after the one before', () => {
+    const late = seen([1], []).map((step, i) => (i % 5 === 0 ? { ...step, seenUs: 1 } : step));
+    const cost = new MeasuredCost(measureSteps(late, []), sizes);
+    expect(cost.stepUs(prompt(200, 0)) / promptUs(prompt(200, 0))).toBeCloseTo(1, 3);
   });
 
   it('vary in the same way for the same seed, and where nothing was seen beside others as alone', () => {
