@@ -65,17 +65,17 @@ class Bench {
   }
 
   async move(
-    how: 'read' | 'write',
+    how: 'read' | 'write' | 'readByLayer',
     blocks: readonly (readonly [slot: number, page: number, name: number])[],
   ): Promise<number> {
     const job = ++this.#jobs;
     const rung = new Promise<void>((resolve) => {
       this.#wake = resolve;
     });
-    this.store[how](
-      job,
-      blocks.map(([slot, page, name]) => ({ slot, page, depth: name, digest: digestOf(name) })),
-    );
+    const stored = blocks.map(([slot, page, name]) => ({ slot, page, depth: name, digest: digestOf(name) }));
+    const pages = Int32Array.from(blocks.flatMap(([, page]) => [page, page + 1, page + 2]));
+    if (how === 'readByLayer') this.store.readByLayer(job, stored, pages);
+    else this.store[how](job, stored);
     await rung;
     return this.store.results().find((result) => result.job === job)?.done ?? Number.NaN;
   }
@@ -104,6 +104,22 @@ async function filled(): Promise<void> {
 }
 
 describe.skipIf(native === undefined)('blocks on SSD', () => {
+  it('are read layer by layer too, those before the first that is not whole', async () => {
+    await filled();
+    // The first byte of slot 2.
+    change(blocks(), Math.floor(statSync(blocks()).size / slots) * 2, 1);
+    const bench = new Bench();
+    const to = [30, 33, 36].map((page, i) => [i, page, i + 1] as const);
+    expect(await bench.move('readByLayer', to)).toBe(2);
+    expect([bench.names(30), bench.names(33)]).toEqual([1, 2].map((name) => [name, name + 1 / 8, name + 2 / 8]));
+    expect(await bench.move('readByLayer', [[4, 36, 5]])).toBe(1);
+    expect(bench.names(36)).toEqual([5, 5 + 1 / 8, 5 + 2 / 8]);
+    expect(bench.store.counts).toMatchObject({ badBlocks: 1 });
+    expect(() =>
+      bench.store.readByLayer(9, [{ slot: 0, page: 0, depth: 1, digest: digestOf(1) }], Int32Array.of(1, 2)),
+    ).toThrow('no such slots or pages');
+  });
+
   it('are found again, in the order of writing', async () => {
     const before = new Bench();
     await before.fillAll();
