@@ -223,6 +223,9 @@ export interface LendingSnapshot {
   readonly lentBlocks: number;
   readonly borrowedBlocks: number;
   readonly remoteBlocks: number;
+  /** Bytes of blocks that its messenger copied, and those of them that left while a step ran. */
+  readonly copiedBytes: number;
+  readonly earlyBytes: number;
   /** Blocks that went out, that were called back, that came home by settlements, and that were lost with whoever had them. */
   readonly movedBlocks: number;
   /** Of those, to host memory, its own or a creditor's; and blocks that sequences have in its own now. */

@@ -22,6 +22,12 @@ export const lendingGauges: readonly InstanceMetric[] = [
 
 export const lendingCounters: readonly InstanceMetric[] = [
   ['kvasir_instance_moved_out_blocks_total', 'Blocks moved to creditors', of((l) => l.movedBlocks)],
+  [
+    'kvasir_instance_moved_bytes_total',
+    'Bytes of blocks copied to creditors, and for debtors',
+    of((l) => l.copiedBytes),
+  ],
+  ['kvasir_instance_moved_early_bytes_total', 'Of those, bytes that left while a step ran', of((l) => l.earlyBytes)],
   ['kvasir_instance_called_back_blocks_total', 'Blocks moved because creditors called', of((l) => l.vacatedBlocks)],
   ['kvasir_instance_settled_blocks_total', 'Blocks that came home by settlements', of((l) => l.homeBlocks)],
   ['kvasir_instance_lost_blocks_total', 'Blocks lost with their creditors', of((l) => l.lostBlocks)],

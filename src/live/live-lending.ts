@@ -85,7 +85,8 @@ export class LiveLending {
     const { rooms, room, guestCountsOf } = this.#options;
     const links = this.#links.all(rmanager.debtor.totals, guestCountsOf);
     const counts = { guests: rooms.guestCounts(room), remote: rooms.remoteCounts() };
-    return { ...totals, place: this.#instance, links, ...counts };
+    const { bytes: copiedBytes, earlyBytes } = this.#options.messenger.counts;
+    return { ...totals, copiedBytes, earlyBytes, place: this.#instance, links, ...counts };
   }
 
   carryOut(effect: BorrowerEffect): void {

@@ -27,6 +27,8 @@ export const lendingSnapshot = z.strictObject({
   lostBlocks: count,
   stalls: count,
   stallUs: figure,
+  copiedBytes: count,
+  earlyBytes: count,
   place: count,
   links: z.array(link).max(4096),
   guests: z.strictObject({

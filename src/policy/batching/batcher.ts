@@ -154,8 +154,15 @@ export class Batcher {
       const to = Math.min(Math.floor(sequence.computed / this.#blockTokens), sequence.chain.blocks);
       if (sequence.sharedBlocks === undefined)
         sequence.swapped(this.#cache.commit(sequence.chain, from, to, sequence.table) * this.#blockTokens);
+      else this.#keepBelow(sequence, from, to);
       this.#claims.advance(sequence, to);
     }
+  }
+
+  /** What it computes is cached in the tiers below alone: here it may move away. */
+  #keepBelow({ chain, table }: Sequence, from: number, to: number): void {
+    const { first, blocks } = table.groups[0];
+    this.#cache.lower?.keep(chain, from, to, (index) => blocks.at(index - first));
   }
 
   /** Pages that those who run still need for their known tokens, and the first of those who wait and are not let in for want of room. */

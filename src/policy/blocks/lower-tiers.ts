@@ -78,6 +78,16 @@ export class LowerTiers implements BlockListener {
     if (this.ssd?.expects(words, at) !== true) this.listener?.record(words, at, stored, depth);
   }
 
+  /** The chain's blocks `from..to`, computed by a sequence whose own ones may move away, are copied at once: device memory has them under no name. */
+  keep({ words }: BlockChain, from: number, to: number, blockAt: (index: number) => BlockId): void {
+    for (let index = from; index < to; index++) {
+      const at = index * digestWords;
+      if (this.#onDevice(words, at)) continue;
+      this.record(words, at, true, index + 1, blockAt(index));
+      this.record(words, at, false, 0);
+    }
+  }
+
   #stored(slot: SlotId, block: BlockId | undefined): void {
     if (block !== undefined) this.moves?.store(block, slot);
     this.#writes.stored(slot);
