@@ -64,7 +64,8 @@ class Wire {
       const int64_t got = from.receive_some(bytes, sizeof bytes);
       if (got == Line::kNothing) continue;
       if (got <= 0) break;
-      if (harmful && harm > 0 && chance_() % harm == 0) {
+      const uint32_t odds = harm;
+      if (harmful && odds > 0 && chance_() % odds == 0) {
         harmed++;
         if (chance_() % 2 == 0) break;
         bytes[chance_() % static_cast<uint64_t>(got)] ^= 1 << (chance_() % 8);
