@@ -137,12 +137,11 @@ export function requestWorld(seed: number): RequestWorld {
     faults: planOf(seed, dice),
   };
   const pipeline = grouped ? pipelineOf(config, groups) : undefined;
-  const world = withStores(
-    withMore({ config: { ...config, pipeline }, trace: traceOf(dice) }, new Dice(seed, 8)),
-    new Dice(seed, 10),
-  );
+  const world = withMore({ config: { ...config, pipeline }, trace: traceOf(dice) }, new Dice(seed, 8));
   const lends = new Dice(seed, 9);
-  return lends.chance(0.5) ? withLending(world, lends, anyTime('gmanager', { everyUs: 2_500_000 })) : world;
+  return lends.chance(0.5)
+    ? withLending(world, lends, anyTime('gmanager', { everyUs: 2_500_000 }))
+    : withStores(world, new Dice(seed, 10));
 }
 
 const roleSwitch: NonNullable<SimulationConfig['admission']['roleSwitch']> = {

@@ -28,7 +28,7 @@ const times = { ...defaultLendingTimes, settleUs: 200_000 };
 export function withLending({ config, trace }: RequestWorld, dice: Dice, gmanager: Fault): RequestWorld {
   const blocks = dice.between(blocksMin, blocksMax);
   const lendable = Math.floor(blocks * lentShareMax);
-  const { length } = config.instances.filter(({ role }) => role !== 'store');
+  const { length } = config.instances;
   const policy = {
     ...{ lentShareMax, lowWaterBlocks: 2, highWaterBlocks: 7, recallBlocks: 1, loanBlocksMin: 2, guestPermilleMax },
     lookAheadUs: dice.chance(0.8) ? 100_000 : 0,
@@ -37,7 +37,6 @@ export function withLending({ config, trace }: RequestWorld, dice: Dice, gmanage
   const lendableHost = Math.floor((hostBlocks * lentShareMax) / rangeBlocks) * rangeBlocks;
   const handsOver = config.pipeline === undefined;
   const instances = config.instances.map((spec, instance) => {
-    if (spec.role === 'store') return spec;
     const borrowableBlocks =
       handsOver || spec.role === 'mixed' ? (lendable + lendableHost) * (length - 1) + hostBlocks : 0;
     const figures = { stagingBlocks: 8, hostBlocks, borrowableBlocks, rangeBlocks };
