@@ -66,44 +66,48 @@ describe.skipIf(native === undefined)('instances of a process that borrow', () =
   it.each([
     ['with host memory and SSD', 2 ** 22, [0, 1, 2].map(tiersOf)],
     ['prompts handed over', 0, (['prefill', 'decode', 'mixed'] as const).map((role) => ({ role }))],
-  ])('whatever is cancelled, and whoever dies: %s', async (_name, lentHostBytes, each) => {
-    const alone = await started(liveCluster([{ contextTokens: 8192, kvBytes: 128 * 2 ** 20 }]));
-    const cluster = await started(borrowingCluster([40, 40, 48], { lowWater: 0.05, lentHostBytes }, {}, each));
-    const spec = fc.record({
-      kind: fc.nat(5),
-      length: fc.integer({ min: 1, max: 2_300 }),
-      output: fc.integer({ min: 1, max: 60 }),
-      /** Cancelled after so many events: 0, at once. */
-      cancelAfter: fc.option(fc.nat(20), { nil: undefined, freq: 3 }),
-    });
-    let run = 0;
-    const load = fc.asyncProperty(fc.array(spec, { minLength: 1, maxLength: 12 }), async (specs) => {
-      run++;
-      const ended = specs.map(async ({ kind, length, output, cancelAfter }, i) => {
-        const request = liveRequest(`${run}.${i}`, livePrompt(kind, length), output);
-        if (cancelAfter !== undefined) return cancelled(cluster, request, cancelAfter);
-        const [answer, expected] = await Promise.all([answerOf(cluster, request), answerOf(alone, request)]);
-        if (answer.end.kind === 'failed')
-          expect([answer.end.code, answer.end.message]).toEqual(['CONTEXT_TOO_LONG', expect.any(String)]);
-        else expect([answer.tokens, answer.logprobs]).toEqual([expected.tokens, expected.logprobs]);
+  ])(
+    'whatever is cancelled, and whoever dies: %s',
+    async (_name, lentHostBytes, each) => {
+      const alone = await started(liveCluster([{ contextTokens: 8192, kvBytes: 128 * 2 ** 20 }]));
+      const cluster = await started(borrowingCluster([40, 40, 48], { lowWater: 0.05, lentHostBytes }, {}, each));
+      const spec = fc.record({
+        kind: fc.nat(5),
+        length: fc.integer({ min: 1, max: 2_300 }),
+        output: fc.integer({ min: 1, max: 60 }),
+        /** Cancelled after so many events: 0, at once. */
+        cancelAfter: fc.option(fc.nat(20), { nil: undefined, freq: 3 }),
       });
-      await Promise.all(ended);
-      await atRest(cluster);
-    });
-    const long = liveRequest('long', livePrompt(8, 2_200), 30);
-    const alike = await Promise.all([answerOf(cluster, long), answerOf(alone, long)]);
-    expect(alike[0]).toEqual(alike[1]);
-    // What is spread over creditors is cached in host memory, where there is some.
-    const again = await answerOf(cluster, { ...long, id: 'again' });
-    expect({ ...again, cachedTokens: 0 }).toEqual({ ...alike[1], cachedTokens: 0 });
-    expect((again.cachedTokens ?? 0) >= 16 * 32).toBe(lentHostBytes > 0);
-    await fc.assert(load, { numRuns: 2, endOnFailure: true });
-    const moved = cluster.instances().map(({ lending }) => lending?.movedBlocks ?? 0);
-    expect(moved.reduce((sum, blocks) => sum + blocks, 0)).toBeGreaterThan(0);
-    // One of them dies in the middle of it; the others go on.
-    const dying = liveRequest('last straw', livePrompt(9, 900), 40);
-    await Promise.all([fc.assert(load, { numRuns: 1 }), answerOf(cluster, dying)]);
-    expect(cluster.instances().filter(({ ready }) => ready)).toHaveLength(2);
-    await fc.assert(load, { numRuns: 1 });
-  });
+      let run = 0;
+      const load = fc.asyncProperty(fc.array(spec, { minLength: 1, maxLength: 12 }), async (specs) => {
+        run++;
+        const ended = specs.map(async ({ kind, length, output, cancelAfter }, i) => {
+          const request = liveRequest(`${run}.${i}`, livePrompt(kind, length), output);
+          if (cancelAfter !== undefined) return cancelled(cluster, request, cancelAfter);
+          const [answer, expected] = await Promise.all([answerOf(cluster, request), answerOf(alone, request)]);
+          if (answer.end.kind === 'failed')
+            expect([answer.end.code, answer.end.message]).toEqual(['CONTEXT_TOO_LONG', expect.any(String)]);
+          else expect([answer.tokens, answer.logprobs]).toEqual([expected.tokens, expected.logprobs]);
+        });
+        await Promise.all(ended);
+        await atRest(cluster);
+      });
+      const long = liveRequest('long', livePrompt(8, 2_200), 30);
+      const alike = await Promise.all([answerOf(cluster, long), answerOf(alone, long)]);
+      expect(alike[0]).toEqual(alike[1]);
+      // What is spread over creditors is cached in host memory, where there is some.
+      const again = await answerOf(cluster, { ...long, id: 'again' });
+      expect({ ...again, cachedTokens: 0 }).toEqual({ ...alike[1], cachedTokens: 0 });
+      expect((again.cachedTokens ?? 0) >= 16 * 32).toBe(lentHostBytes > 0);
+      await fc.assert(load, { numRuns: 2, endOnFailure: true });
+      const moved = cluster.instances().map(({ lending }) => lending?.movedBlocks ?? 0);
+      expect(moved.reduce((sum, blocks) => sum + blocks, 0)).toBeGreaterThan(0);
+      // One of them dies in the middle of it; the others go on.
+      const dying = liveRequest('last straw', livePrompt(9, 900), 40);
+      await Promise.all([fc.assert(load, { numRuns: 1 }), answerOf(cluster, dying)]);
+      expect(cluster.instances().filter(({ ready }) => ready)).toHaveLength(2);
+      await fc.assert(load, { numRuns: 1 });
+    },
+    120_000,
+  );
 });
