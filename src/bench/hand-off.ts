@@ -64,7 +64,7 @@ async function measure({ alone, pair, atEnd, vocabSize, repeats }: HandOffBench,
 }
 
 /** Until the client hears the first token; resolves when the request has ended. */
-function firstTokenMs(port: InferencePort, prompt: Int32Array): Promise<number> {
+export function firstTokenMs(port: InferencePort, prompt: Int32Array): Promise<number> {
   return new Promise((resolve, reject) => {
     const startMs = performance.now();
     let ms = 0;
@@ -88,7 +88,7 @@ function requestOf(prompt: Int32Array): GenerationRequest {
 }
 
 /** Tokens that no one chose; another walk for each `kind`. */
-function newPrompt(length: number, vocabSize: number, kind: number): Int32Array {
+export function newPrompt(length: number, vocabSize: number, kind: number): Int32Array {
   return Int32Array.from({ length }, (_, i) => ((i + 1) * (2 * kind + 7919) + length) % vocabSize);
 }
 

@@ -25,6 +25,7 @@ import { kernelCommand } from './bench-kernel.ts';
 import { killsCommand } from './bench-kills.ts';
 import { messengerCommand } from './bench-messenger.ts';
 import { counts, list, progress, threadsFlag } from './bench-options.ts';
+import { pipelineCommand } from './bench-pipeline.ts';
 import { placementCommand } from './bench-placement.ts';
 import { soakCommand } from './bench-soak.ts';
 import { tiersCommand } from './bench-tiers.ts';
@@ -32,7 +33,7 @@ import { tiersCommand } from './bench-tiers.ts';
 export function benchCommand(): Command {
   return new Command('bench')
     .description(
-      'measure: engine, kernel, http, accuracy, cost, placement, hand-off, tiers, messenger, dist-attention, borrow, fidelity, kills, soak',
+      'measure: engine, kernel, http, accuracy, cost, placement, hand-off, pipeline, tiers, messenger, dist-attention, borrow, fidelity, kills, soak',
     )
     .addCommand(engineCommand())
     .addCommand(kernelCommand())
@@ -42,6 +43,7 @@ export function benchCommand(): Command {
     .addCommand(placementCommand())
     .addCommand(handOffCommand())
     .addCommand(earlyStartCommand())
+    .addCommand(pipelineCommand())
     .addCommand(tiersCommand())
     .addCommand(fidelityCommand())
     .addCommand(killsCommand())

@@ -1,0 +1,56 @@
+// What computing a prompt in a group brings: time to the first token from several instances, each a range of the layers, against one of them alone.
+import type { InferencePort } from '../cluster/ports.ts';
+import { firstTokenMs, newPrompt } from './hand-off.ts';
+import { median, round } from './statistics.ts';
+
+export interface PipelineBench {
+  /** One instance that prefills and one that decodes; and a group of such instead of the first. */
+  readonly alone: InferencePort;
+  readonly group: InferencePort;
+  readonly vocabSize: number;
+  /** Lengths of prompts. */
+  readonly prompts: readonly number[];
+  readonly repeats: number;
+  readonly onProgress: (line: string) => void;
+}
+
+export interface PipelineRow {
+  readonly prompt: number;
+  /** Medians, of runs that take turns. */
+  readonly aloneMs: number;
+  readonly groupMs: number;
+  /** The first over the second. */
+  readonly faster: number;
+  /** Of a prompt, at each member; 0: it was computed by one. */
+  readonly chunks: number;
+}
+
+/** Rows for each length of prompt, after some of it that are not timed. Every prompt is new to all caches. */
+export async function benchPipeline(options: PipelineBench): Promise<readonly PipelineRow[]> {
+  const rows: PipelineRow[] = [];
+  for (const prompt of options.prompts) {
+    rows.push(await measure(options, prompt));
+    options.onProgress(`prompts of ${prompt} tokens`);
+  }
+  return rows;
+}
+
+async function measure({ alone, group, vocabSize, repeats }: PipelineBench, prompt: number): Promise<PipelineRow> {
+  const ports = [alone, group];
+  const times: number[][] = ports.map(() => []);
+  for (const port of ports) await firstTokenMs(port, newPrompt(prompt, vocabSize, repeats));
+  const before = chunksOf(group);
+  for (let i = 0; i < repeats; i++) {
+    for (const [p, port] of ports.entries()) times[p].push(await firstTokenMs(port, newPrompt(prompt, vocabSize, i)));
+  }
+  const [aloneMs, groupMs] = times.map((all) => median(all) ?? 0);
+  return {
+    ...{ prompt, aloneMs: round(aloneMs), groupMs: round(groupMs), faster: round(aloneMs / groupMs) },
+    chunks: round((chunksOf(group) - before) / repeats),
+  };
+}
+
+/** That first members have run. */
+function chunksOf(port: InferencePort): number {
+  return port.instances().reduce((sum, { stageChunks = [] }) => sum + (stageChunks[0] ?? 0), 0);
+}
