@@ -62,12 +62,15 @@ export function withoutDefaults({ settle, borrowAhead, ...flags }: Record<string
 
 /** Of instances that serve. @throws UsageError where they cannot borrow from one another */
 export function servedLending(
-  options: LiveOptions & { readonly instances?: readonly unknown[] | undefined },
+  options: LiveOptions & {
+    readonly instances?: readonly { readonly role: string; readonly hostMemory?: number | undefined }[] | undefined;
+  },
 ): LendingRules | undefined {
   if (!options.borrow) return undefined;
-  if ((options.instances?.length ?? 0) < 2)
-    throw new UsageError('Cannot use --borrow: it needs two --instances at least');
-  return lendingRules(options);
+  const lenders = options.instances?.filter(({ role }) => role !== 'store') ?? [];
+  if (lenders.length < 2) throw new UsageError('Cannot use --borrow: it needs two --instances that compute at least');
+  const [most] = lenders.flatMap(({ hostMemory }) => hostMemory ?? []).sort((a, b) => b - a);
+  return lendingRules({ ...options, hostMemory: options.hostMemory ?? most });
 }
 
 /** Of an instance that joins a cluster: undefined where it neither lends nor borrows. */

@@ -35,7 +35,7 @@ export class ChildInstances {
       const flags = [
         ...(computes(own) ? flagsOf(options, own, instances.filter(computes).length) : storeFlags(options)),
         ...tierFlags(options, own, i, instances.length),
-        ...borrowFlags(computes(own) && servedLending(options) ? options : undefined),
+        ...(computes(own) && servedLending(options) ? borrowFlags(options, own) : []),
       ];
       return new Child(name, flags, { KVASIR_NATS: nats }, watcher);
     });
@@ -76,9 +76,9 @@ function tierFlags(options: ServeOptions, own: InstanceOptions, index: number, i
   return spelled({ hostMemory: own.hostMemory ?? options.hostMemory, ssd: ssd?.path, ssdSize: ssd?.bytes });
 }
 
-function borrowFlags(rules: ServeOptions | undefined): readonly string[] {
-  if (rules === undefined) return [];
-  const { lendShare, lowWater, guestShare, lookAheadMs, leaseMs, settleMs, lendHost, borrowAhead, settle } = rules;
+function borrowFlags(rules: ServeOptions, { hostMemory = rules.hostMemory }: InstanceOptions): readonly string[] {
+  const { lendShare, lowWater, guestShare, lookAheadMs, leaseMs, settleMs, borrowAhead, settle } = rules;
+  const lendHost = hostMemory === undefined ? undefined : rules.lendHost;
   const denied = [...(borrowAhead ? [] : ['--no-borrow-ahead']), ...(settle ? [] : ['--no-settle'])];
   return [
     '--borrow',

@@ -49,6 +49,16 @@ export function tierSettings(
   };
 }
 
+/** @throws UsageError where two instances would keep their blocks in one place */
+export function refuseSharedFolders(
+  options: TierOptions,
+  instances: readonly (TierOptions & { role: string })[],
+): void {
+  const paths = instances.flatMap((own, i) => tierSettings(options, i, instances.length, own)?.ssd?.path ?? []);
+  const twice = paths.find((path, i) => paths.indexOf(path) < i);
+  if (twice !== undefined) throw new UsageError(`Cannot use --ssd: two instances would keep their blocks at ${twice}`);
+}
+
 export interface TierSizes {
   readonly hostBlocks: number;
   readonly ssdBlocks: number;

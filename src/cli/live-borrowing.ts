@@ -25,9 +25,17 @@ const answerUs = 1_000_000;
 const patience = { answerUs, prepareUs: 3 * answerUs, doubtUs: answerUs, homeUs: 20 * answerUs, holdUs: 4 * answerUs };
 const silentUs = 5_000_000;
 
+/** What an instance lends of. */
+interface LenderMemory {
+  /** KV memory that it was given; undefined: by the context. */
+  readonly kvBytes: number | undefined;
+  /** Host memory for blocks of sequences. */
+  readonly hostBytes: number;
+}
+
 export interface LendingSettings {
-  /** (instances): KV memory that each was given; undefined: by the context. `others`: they are in other processes, and heard of later. */
-  readonly kvBytes: readonly (number | undefined)[] | 'others';
+  /** (instances). `others`: they are in other processes, and heard of later. */
+  readonly lenders: readonly LenderMemory[] | 'others';
   readonly rules: LendingRules;
 }
 
@@ -36,13 +44,19 @@ function liveTimes(rules: LendingRules): BureauSettings['times'] {
 }
 
 /** Of KV memory, what a request may fill that the smallest instance takes in: its own, and what all others lend but for what whole ranges leave unused. */
-export function reachBytes(kvBytes: readonly number[], blockBytes: number, rules: LendingRules): number {
-  const pools = kvBytes.map((bytes) => Math.floor(bytes / blockBytes));
-  const lendable = pools.map((total) => lendableOf(total, rules));
+export function reachBytes(
+  lenders: readonly { readonly kvBytes: number; readonly hostBytes: number }[],
+  blockBytes: number,
+  rules: LendingRules,
+): number {
+  const blocks = lenders.map(({ kvBytes, hostBytes }) => ({
+    own: Math.floor(kvBytes / blockBytes),
+    host: Math.floor(hostBytes / blockBytes),
+  }));
+  const lendable = blocks.map(({ own, host }) => lendableOf(own, rules) + lendableOf(host, rules));
   const all = lendable.reduce((sum, blocks) => sum + blocks, 0);
-  const host = hostBlocks(rules, blockBytes);
-  const elsewhere = host + (pools.length - 1) * lendableOf(host, rules);
-  const reach = pools.map((own, i) => own + Math.max(0, all - lendable[i] + elsewhere - slackBlocks(rangeBlocks)));
+  const slack = slackBlocks(rangeBlocks);
+  const reach = blocks.map(({ own, host }, i) => own + Math.max(0, host + all - lendable[i] - slack));
   return Math.min(...reach) * blockBytes;
 }
 
@@ -117,7 +131,6 @@ export function openBorrowing(settings: InstanceSettings, parts: BorrowingParts)
   const blocksOf = (bytes = defaultKvBytes(kv, contextTokens, instances)) =>
     Math.floor(bytes / kv.pageBytes / group.layers);
   const own = blocksOf(settings.kvBytes);
-  const pools = lending.kvBytes === 'others' ? [] : lending.kvBytes.map(blocksOf);
   const room = backend.createGuestRoom(engine.pool);
   const live = new LiveLending({
     ...{ ways, messenger: messenger(), rooms: backend, room, pageTable, settleLoads, isRead },
@@ -129,7 +142,11 @@ export function openBorrowing(settings: InstanceSettings, parts: BorrowingParts)
     guestPermilleMax: Math.round(rules.guestShare * 1000),
   });
   const host = hostBlocks(rules, group.layers * kv.pageBytes);
-  const lendable = pools.map((total) => lendableOf(total, rules) + lendableOf(host, rules));
+  const lenders = lending.lenders === 'others' ? [] : lending.lenders;
+  const lendable = lenders.map(
+    ({ kvBytes, hostBytes }) =>
+      lendableOf(blocksOf(kvBytes), rules) + lendableOf(Math.floor(hostBytes / kv.pageBytes / group.layers), rules),
+  );
   const borrowing = {
     ...{ hostBlocks: host, hostFirstPage: engine.pages - host * group.layers },
     instance,
@@ -139,7 +156,7 @@ export function openBorrowing(settings: InstanceSettings, parts: BorrowingParts)
     borrowableBlocks: lendable.reduce((sum, blocks, i) => sum + (i === instance ? 0 : blocks), host),
     lendableBlocks: lendable,
   };
-  const door = lending.kvBytes === 'others' && parts.pages !== undefined ? openDoor(room, parts.pages) : undefined;
+  const door = lending.lenders === 'others' && parts.pages !== undefined ? openDoor(room, parts.pages) : undefined;
   const lends = door === undefined ? undefined : { blocks: lendableOf(own, rules) + lendableOf(host, rules), door };
   return { live, stagingBlocks, lends, machine: { borrowing, roomOf: (creditor) => live.roomOf(creditor) } };
 }

@@ -91,7 +91,7 @@ export function openClusterInstance(
     const joined = await joinCluster({
       ...{ bus, name, life },
       entry: new URL('./instance-worker.js', import.meta.url),
-      settings: rules === undefined ? settings : { ...settings, lending: { kvBytes: 'others', rules } },
+      settings: rules === undefined ? settings : { ...settings, lending: { lenders: 'others', rules } },
       lending: rules && officeSettings(rules),
       ...{ role: options.role, roleSwitch: options.roleSwitch },
       pages: { host: options.pagesHost, port: options.pagesPort, token: options.token, transport: options.transport },

@@ -8,7 +8,7 @@ import { pageTokens } from '../util/step.ts';
 import { openModel } from '../weights/open-model.ts';
 import type { ModelFiles } from '../weights/types.ts';
 import { blockKeyOf } from './block-key.ts';
-import { type LendingRules, withHostMemory } from './borrow-options.ts';
+import { type LendingRules, lentBytes, withHostMemory } from './borrow-options.ts';
 import { type TierOptions, tierSettings } from './instance-tiers.ts';
 import { bureauSettings, reachBytes } from './live-borrowing.ts';
 import { locateModel } from './locate-model.ts';
@@ -48,6 +48,9 @@ export interface ServingOptions extends TierOptions {
   readonly pipeline?: PipelineSettings | undefined;
 }
 
+/** What all instances have that say nothing of their own. */
+type SharedOptions = ModelOptions & Pick<TierOptions, 'hostMemory'>;
+
 const everyone: AdmissionSettings = { kind: 'none', slo: undefined, decodeUs: 0 };
 
 export async function openServing(options: ModelOptions, serving: ServingOptions): Promise<Serving> {
@@ -65,8 +68,12 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
   try {
     const { lending } = serving;
     const computing = instances.filter(computes);
-    const { context, home } = contexts(files, options, computing, lending);
-    const kvBytes = instances.map((own) => (computes(own) ? (own.kvMemory ?? options.kvMemory) : 0));
+    const shared = { ...options, hostMemory: serving.hostMemory };
+    const { context, home } = contexts(files, shared, computing, lending);
+    const lenders = instances.map((own) => ({
+      kvBytes: computes(own) ? (own.kvMemory ?? options.kvMemory) : 0,
+      hostBytes: computes(own) ? lentOf(shared, own, lending) : 0,
+    }));
     const folder = serving.ssd ?? instances.find(({ ssd }) => ssd !== undefined)?.ssd;
     // The workers pack weights while this thread builds the tokenizer.
     const cluster = new LiveCluster({
@@ -81,7 +88,7 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
           tiers: tierSettings(serving, i, instances.length, own),
           record: serving.records?.[i],
           sendsAtEnd: serving.sendsAtEnd,
-          lending: lending && { kvBytes, rules: withHostMemory(lending, own.hostMemory ?? serving.hostMemory) },
+          lending: lending && { lenders, rules: withHostMemory(lending, own.hostMemory ?? serving.hostMemory) },
         },
       })),
       hashKey: folder === undefined ? undefined : blockKeyOf(folder),
@@ -117,11 +124,10 @@ async function textOrClosed(cluster: LiveCluster, open: () => TextSide): Promise
   }
 }
 
-/** What the smallest instance has; undefined where each takes what the context needs. */
 /** Of a request, and where instances borrow of one that any of them holds alone. @throws UsageError */
 export function contexts(
   files: ModelFiles,
-  options: ModelOptions,
+  options: SharedOptions,
   instances: readonly InstanceOptions[],
   lending: LendingRules | undefined,
 ): { readonly context: number; readonly home: number | undefined } {
@@ -134,6 +140,7 @@ export function contexts(
   };
 }
 
+/** What the smallest instance has; undefined where each takes what the context needs. */
 function leastKvMemory({ kvMemory }: ModelOptions, instances: readonly InstanceOptions[]): number | undefined {
   const given = instances.flatMap((own) => own.kvMemory ?? kvMemory ?? []);
   return given.length === 0 ? undefined : Math.min(...given);
@@ -142,15 +149,24 @@ function leastKvMemory({ kvMemory }: ModelOptions, instances: readonly InstanceO
 /** What a request may fill, where instances borrow; undefined where some of them take what the context needs. */
 function withLoans(
   { config }: ModelFiles,
-  { kvMemory, inputs }: ModelOptions,
+  options: SharedOptions,
   instances: readonly InstanceOptions[],
   lending: LendingRules,
 ): number | undefined {
-  const given = instances.flatMap((own) => own.kvMemory ?? kvMemory ?? []);
+  const { inputs } = options;
+  const given = instances.flatMap((own) => {
+    const kvBytes = own.kvMemory ?? options.kvMemory;
+    return kvBytes === undefined ? [] : { kvBytes, hostBytes: lentOf(options, own, lending) };
+  });
   if (given.length < instances.length) return undefined;
   const valueBytes = inputs === 'f32' ? 4 : 2;
   const blockBytes = 2 * config.layers * config.kvHeads * config.headDim * valueBytes * pageTokens;
   return reachBytes(given, blockBytes, lending);
+}
+
+/** Host memory of an instance for blocks of sequences. */
+function lentOf(options: SharedOptions, own: InstanceOptions, lending: LendingRules | undefined): number {
+  return lentBytes({ hostMemory: own.hostMemory ?? options.hostMemory, lendHost: lending?.lendHost });
 }
 
 /** Threads that are given for all are shared out. */

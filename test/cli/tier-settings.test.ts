@@ -3,7 +3,7 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
-import { tierSettings } from '../../src/cli/instance-tiers.ts';
+import { refuseSharedFolders, tierSettings } from '../../src/cli/instance-tiers.ts';
 import { leftBehind } from '../../src/cli/left-behind.ts';
 
 it('is nothing unless asked for, and a part of SSD in a place of its own for each', () => {
@@ -18,6 +18,13 @@ it('is nothing unless asked for, and a part of SSD in a place of its own for eac
 
 it('is refused where only its size is given', () => {
   expect(() => tierSettings({ ssdSize: 7 }, 0, 1)).toThrow('Cannot use --ssd-size: it needs --ssd');
+});
+
+it('is refused where two instances would have one folder', () => {
+  const own = { role: 'store', ssd: '/s' };
+  expect(() => refuseSharedFolders({ ssd: '/t' }, [{ role: 'mixed' }, own])).not.toThrow();
+  expect(() => refuseSharedFolders({ ssd: '/s' }, [{ role: 'mixed' }, own])).toThrow('blocks at /s/instance-0');
+  expect(() => refuseSharedFolders({}, [own, own])).toThrow('Cannot use --ssd: two instances');
 });
 
 it('that more instances have left is named, with what it takes of the disk', () => {

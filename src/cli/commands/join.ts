@@ -56,7 +56,7 @@ export function joinCommand(): Command {
     .action(async (flags: Record<string, unknown>) => {
       const given = withoutDefaults(flags);
       const options = readOptions(joinOptionsSchema, given);
-      refuseIdle(given, { borrow: options.borrow, admission: 'none', roleSwitch: options.roleSwitch });
+      refuseIdle(givenOptions(given), { borrow: options.borrow, admission: 'none', roleSwitch: options.roleSwitch });
       if (options.role === 'store') refuseIdleStore(givenOptions(given), options);
       if (options.nats === undefined) throw new UsageError('Cannot join a cluster: --nats nats://HOST:PORT is missing');
       const { log } = openLog(options.logLevel, options.name === undefined ? {} : { instance: options.name });

@@ -11,6 +11,7 @@ import { addLiveBorrowFlags, servedLending, withoutDefaults } from '../borrow-op
 import { ChildInstances } from '../child-instances.ts';
 import { addLiveCppFlags, servedPipeline } from '../cpp-options.ts';
 import { refuseIdle } from '../idle-options.ts';
+import { refuseSharedFolders } from '../instance-tiers.ts';
 import { leftBehind } from '../left-behind.ts';
 import { answerMemoryQuestions } from '../memory-questions.ts';
 import { openClusterGateway } from '../open-cluster.ts';
@@ -92,6 +93,7 @@ export function serveCommand(): Command {
       const options = readOptions(serveOptionsSchema, flags);
       refuseIdle(givenOptions(flags), options);
       for (const own of options.instances ?? []) if (!computes(own)) refuseIdleStore(own, { ...options, ...own });
+      refuseSharedFolders(options, options.instances ?? []);
       const log = openLog(options.logLevel);
       const left = options.ssd && leftBehind(options.ssd, options.instances?.length ?? 1);
       if (left) log.logger.warn(left);
