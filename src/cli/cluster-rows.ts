@@ -4,6 +4,7 @@ import { z } from 'zod';
 const count = z.number();
 const instance = z.looseObject({
   instance: count,
+  name: z.string().nullable(),
   role: z.string(),
   ready: z.boolean(),
   requests: z.object({ waiting: count, running: count }),
@@ -41,6 +42,7 @@ type InstanceView = ClusterView['instances'][number];
 export function topRows(view: ClusterView, before: ClusterView | undefined): readonly object[] {
   const seconds = before === undefined ? 0 : (view.at_ms - before.at_ms) / 1000;
   const lends = view.instances.some(({ lending }) => lending !== null);
+  const named = view.instances.some(({ name }) => name !== null);
   const keeps = view.instances.some(({ store }) => store !== null);
   return view.instances.map((now) => {
     const then = before?.instances.find(({ instance: known }) => known === now.instance);
@@ -49,6 +51,7 @@ export function topRows(view: ClusterView, before: ClusterView | undefined): rea
     const busy = rate((each) => each.step_seconds);
     return {
       instance: now.instance,
+      ...(named && { name: now.name ?? undefined }),
       role: now.role,
       up: now.ready ? 'yes' : 'no',
       waiting: now.requests.waiting,

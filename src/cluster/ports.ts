@@ -160,6 +160,8 @@ export interface LinkSnapshot {
 
 /** Counters and gauges of an instance, for /metrics, /ready and dashboards. */
 export interface InstanceSnapshot {
+  /** Of an instance that joined as a process. */
+  readonly name?: string;
   readonly ready: boolean;
   readonly waiting: number;
   readonly running: number;

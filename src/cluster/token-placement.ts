@@ -20,9 +20,8 @@ const blocks = 4_096;
 const rememberedBlocks = 65_536;
 /** Between two members of a group: a message, and rows in shared memory. */
 const hopUs = 1_000;
-/** Smallest chunk of a group, and what any costs besides its rows, in rows: weights are read once more. */
+/** Smallest chunk of a group. */
 const stageTokensMin = 128;
-const stageTokensMore = 32;
 
 /** Groups that compute prompts together, and the layers of the model. */
 export interface TokenPipeline extends PipelineSettings {
@@ -85,7 +84,7 @@ export class TokenPlacement {
     const { tokensMax, stepUsPrefill } = batchLimits;
     return this.#watch.times.map((times) => {
       const predictStageUs: StageTimes = ({ rows }, range) =>
-        (times.prefillUs(rows + stageTokensMore, 0) * layersOf(layers, range)) / layers;
+        (times.prefillUs(rows, 0) * layersOf(layers, range)) / layers;
       return new PipelinedPrefill({ predictStageUs }, tokensMax, () => hopUs, stepUsPrefill, stageTokensMin);
     });
   }

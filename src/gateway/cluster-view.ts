@@ -6,7 +6,7 @@ export function describeCluster(model: string, port: InferencePort, cluster: Clu
   const snapshots = port.instances();
   const places = new Map(snapshots.map(({ lending }, instance) => [lending?.place, instance]));
   const instances = snapshots.map((snapshot, instance) => ({
-    ...{ instance, role: roles[instance] },
+    ...{ instance, name: snapshot.name ?? null, role: roles[instance] },
     ...describeInstance(snapshot, (place) => places.get(place)),
   }));
   return { object: 'kvasir.cluster', model, at_ms: Date.now(), ready: port.snapshot().ready, instances };

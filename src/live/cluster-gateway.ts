@@ -115,7 +115,7 @@ export class ClusterGateway extends Conducting {
   }
 
   instances(): readonly InstanceSnapshot[] {
-    return this.#slots.map(({ snapshot }) => snapshot);
+    return this.#slots.map(({ snapshot, name }) => ({ ...snapshot, name }));
   }
 
   /** Instances cancel what they still have of its requests. */

@@ -33,7 +33,7 @@ import { tiersCommand } from './bench-tiers.ts';
 export function benchCommand(): Command {
   return new Command('bench')
     .description(
-      'measure: engine, kernel, http, accuracy, cost, placement, hand-off, pipeline, tiers, messenger, dist-attention, borrow, fidelity, kills, soak',
+      'measure: engine, kernel, http, accuracy, cost, placement, hand-off, early-start, pipeline, tiers, messenger, dist-attention, borrow, fidelity, kills, soak',
     )
     .addCommand(engineCommand())
     .addCommand(kernelCommand())

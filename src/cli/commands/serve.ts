@@ -262,7 +262,10 @@ export function describeInstances(id: string, instances: readonly InstanceDescri
 }
 
 function describeShare({ threads, kvBytes, tiers, role }: InstanceDescription): string {
-  const share = role === 'store' ? 'no weights, no KV pool' : `${threads} threads, KV ${megabytes(kvBytes)}`;
+  const share =
+    role === 'store'
+      ? 'no weights, no KV pool'
+      : `${threads} ${threads === 1 ? 'thread' : 'threads'}, KV ${megabytes(kvBytes)}`;
   if (tiers === undefined) return share;
   const { hostBlocks, ssdBlocks, blockBytes, found } = tiers;
   const ssd =

@@ -5,6 +5,8 @@ import type { PrefillPredictor } from './prefill.ts';
 const usPerTokenGuess = 200;
 /** Weight of the latest prefill. */
 const newest = 0.2;
+/** What a prompt of any length takes besides, as so many tokens: few rows cost as much as many, and messages take their time. */
+const tokensBesides = 32;
 
 /** Time from a prompt's start to its first token goes by the tokens that had to be computed, as lately; of who has computed none, as with the others. */
 export class PrefillTimes implements PrefillPredictor {
@@ -25,12 +27,12 @@ export class PrefillTimes implements PrefillPredictor {
   }
 
   prefillUs(tokens: number, cachedTokens: number): number {
-    return Math.max(1, tokens - cachedTokens) * (this.#usPerToken ?? this.#mean());
+    return workOf(tokens - cachedTokens) * (this.#usPerToken ?? this.#mean());
   }
 
   observe(computedTokens: number, us: number): void {
     this.#usPerToken ??= this.#mean();
-    this.#usPerToken += newest * (us / Math.max(1, computedTokens) - this.#usPerToken);
+    this.#usPerToken += newest * (us / workOf(computedTokens) - this.#usPerToken);
   }
 
   /** Another computes in its place. */
@@ -42,4 +44,8 @@ export class PrefillTimes implements PrefillPredictor {
     const learned = this.#all.flatMap((times) => times.#usPerToken ?? []);
     return learned.length === 0 ? usPerTokenGuess : learned.reduce((sum, us) => sum + us, 0) / learned.length;
   }
+}
+
+function workOf(computedTokens: number): number {
+  return Math.max(1, computedTokens) + tokensBesides;
 }
