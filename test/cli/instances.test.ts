@@ -45,7 +45,7 @@ test.each([
   ['instances: [{role: prefil}, {}]', '[0].role: Invalid option: expected one of "mixed"|"prefill"|"decode"'],
   ['instances: [{}, {rol: prefill}]', '[1]: Unrecognized key: "rol"'],
   ['instances: [{kv-memory: 2q}]', "[0].kv-memory: '2q' is no size: write 512m or 2g"],
-  ['instances: 65', '--instances 65: write a number from 1 to 64, or a list of {role, threads, kv-memory}'],
+  ['instances: 65', '--instances 65: write a number from 1 to 64, or a list of {role, threads, kv-memory, '],
   ['slo-classes: {chat: {ttft: soon, tbt: 1s}}', 'chat.ttft: write 250ms, 30s, or 10x'],
   ['slo-classes: {chat: {completion: 1s, priority: high}}', 'chat.priority: Invalid input: expected number'],
   ['slo-classes: {chat: {ttft: 1s}}', '{"chat":{"ttft":"1s"}}: chat: write name=TTFT/TBT or name=COMPLETION, in YAML'],

@@ -68,6 +68,8 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
 
     it.each(['SIGTERM', 'SIGKILL'] as const)('are gone when the gateway ends by %s', async (signal) => {
       const other = await startServer(['--config', config]);
+      // It says who has joined and that it serves on two streams: which is read first is not known.
+      await until(async () => pidsOf(other).length === 2);
       const pids = pidsOf(other);
       expect(pids.map(isAlive)).toEqual([true, true]);
       other.process.kill(signal);

@@ -279,7 +279,9 @@ describe.skipIf(loadNative() === undefined)('prompts that are computed in one pr
   const stepsAreTold = (traced: ClusterGateway, other: ClusterGateway): void => {
     for (const [i, prompt] of prompts.entries()) {
       const account = traced.account(`r${i}`);
-      const [placed] = account?.placements ?? [];
+      const [placed, ...others] = account?.placements ?? [];
+      // Of a member that a busy machine has kept silent for too long: what it had computed is computed elsewhere.
+      if (others.length > 0) continue;
       const computed = account?.steps.filter(({ instance }) => instance === placed?.instance) ?? [];
       const decoded = account?.steps.filter(({ instance }) => instance === placed?.decodeAt) ?? [];
       const last = computed.at(-1);

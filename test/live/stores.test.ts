@@ -28,7 +28,7 @@ async function started(instances: Parameters<typeof liveCluster>[0]): Promise<Li
 const store = () =>
   ({
     role: 'store',
-    tiers: { hostBytes: 4 * 2 ** 20, ssd: { path: join(folder, 'store'), bytes: 2 ** 24 } },
+    tiers: { hostBytes: 2 ** 24, ssd: { path: join(folder, 'store'), bytes: 2 ** 25 } },
   }) as const;
 
 async function until(holds: () => boolean): Promise<void> {
@@ -36,13 +36,14 @@ async function until(holds: () => boolean): Promise<void> {
 }
 
 const bits = ({ tokens, logprobs, end }: Answer) => ({ tokens, logprobs, end });
-const prompt = livePrompt(1, 400);
+/** What comes must come before it could be computed: this takes 0.8 s to compute by the guess that stands until an instance has computed. */
+const prompt = livePrompt(1, 4010);
 const wholeBlocks = Math.floor((prompt.length - 1) / 32);
 /** Of a request that ends the thread that it is placed at. */
 const deadly = (name: string) => liveRequest(`deadly ${name}`, livePrompt(60, 20), 1);
 
 it.skipIf(loadNative() === undefined)('gives back the bits of what died with who computed it', async () => {
-  const cluster = await started([{ kvBytes: 2 ** 21 }, store()]);
+  const cluster = await started([{ kvBytes: 2 ** 24, contextTokens: 4096 }, store()]);
   const first = await answerOf(cluster, liveRequest('a', prompt, 6));
   expect(first.cachedTokens).toBe(0);
   await until(() => (cluster.instances()[1]?.store?.takenBlocks ?? 0) >= wholeBlocks);
@@ -51,15 +52,9 @@ it.skipIf(loadNative() === undefined)('gives back the bits of what died with who
   // It is started anew, and its cache is empty; the store stays.
   await answerOf(cluster, deadly('one'));
   await until(() => cluster.instances()[0]?.ready === true && cluster.instances()[0]?.promptTokens === 0);
-  // What takes too long to come, on a busy machine, is computed: then others push it out again.
-  let cachedTokens: number | undefined = 0;
-  for (let round = 0; cachedTokens !== 32 * wholeBlocks; round++) {
-    if (round === 30) throw new Error('nothing comes from the store');
-    const answer = await answerOf(cluster, liveRequest(`b${round}`, prompt, 6));
-    expect(bits(answer)).toEqual(bits(first));
-    ({ cachedTokens } = answer);
-    for (const kind of [2, 3]) await answerOf(cluster, liveRequest(`c${round} ${kind}`, livePrompt(kind, 400), 1));
-  }
+  const answer = await answerOf(cluster, liveRequest('b', prompt, 6));
+  expect([bits(answer), answer.cachedTokens]).toEqual([bits(first), 32 * wholeBlocks]);
   expect(cluster.instances()[1]?.store?.sentBlocks).toBeGreaterThanOrEqual(wholeBlocks);
-  expect(cluster.snapshot().pages.used).toBe(0);
+  // What the output has added may still be on its way to the store.
+  await until(() => cluster.snapshot().pages.used === 0);
 });
