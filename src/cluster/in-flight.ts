@@ -2,6 +2,7 @@
 import type { Sequence } from '../policy/batching/sequence.ts';
 import type { LayerRange, StepShape } from '../policy/cost/step-shape.ts';
 import type { InstanceEffect } from './effects.ts';
+import type { RemoteWork } from './lending/remote-work.ts';
 import type { StepNumber } from './messages.ts';
 import type { Served } from './work.ts';
 
@@ -20,6 +21,8 @@ export interface PlannedStep<S> {
 export interface InFlight<S> extends PlannedStep<S> {
   readonly step: StepNumber;
   readonly startedUs: number;
+  /** What it has computed where some of its keys and values lie. */
+  readonly remote: readonly RemoteWork[] | undefined;
   /** It was asked to end with the step that runs. */
   ending: boolean;
   /** That step was asked to stop. */
@@ -35,7 +38,12 @@ const abortDecodeUsMin = 100_000;
 const runStepUsMax = 0.9 * abortDecodeUsMin;
 
 /** Field by field: a spread takes as long as the rest of planning a step. */
-export function begun<S>(planned: PlannedStep<S>, step: StepNumber, nowUs: number): InFlight<S> {
+export function begun<S>(
+  planned: PlannedStep<S>,
+  step: StepNumber,
+  nowUs: number,
+  remote: InFlight<S>['remote'],
+): InFlight<S> {
   const { predictedUs, shape, requests, stepsMax, background, range } = planned;
   return {
     predictedUs,
@@ -46,6 +54,7 @@ export function begun<S>(planned: PlannedStep<S>, step: StepNumber, nowUs: numbe
     range,
     step,
     startedUs: nowUs,
+    remote,
     ending: false,
     aborting: false,
     yielding: false,
@@ -61,10 +70,9 @@ type RunStep<Plan> = Extract<InstanceEffect<Plan>, { kind: 'runStep' }>;
 
 /** For the driver. */
 export function runStep<Plan>(
-  { step, predictedUs, shape, stepsMax, range, background }: InFlight<unknown>,
+  { step, predictedUs, shape, stepsMax, range, background, remote }: InFlight<unknown>,
   plan: Plan,
   traffic: Pick<RunStep<Plan>, 'loadTokens' | 'storeTokens'>,
-  remote: RunStep<Plan>['remote'],
 ): RunStep<Plan> {
   const { loadTokens, storeTokens } = traffic;
   return {

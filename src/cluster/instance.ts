@@ -283,11 +283,13 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#prefixes.advance(nowUs, this.#batcher.waiting);
     const reports = event.kind === 'wake' && this.#presence.isDue(nowUs);
     if (reports) askAgain(this.#peers, this.mover, this.#config.fates);
+    // Whoever has memory elsewhere looks before each step at how much is left here, which prefixes take and give back.
+    const looks = this.borrower !== undefined || this.mover !== undefined;
     const waits = this.#batcher.waiting.length > 0 || !this.#stages.isEmpty;
     if (this.#launcher.flight === undefined) {
       this.#presence.count(this.roster, this.handOffs.departures);
       this.#launcher.next(nowUs);
-    } else if (!('step' in event) && (waits || !concernsPrefixes(event))) this.#launcher.endRun();
+    } else if (!('step' in event) && (looks || waits || !concernsPrefixes(event))) this.#launcher.endRun();
     // Who was let in made way for the next: not only when a step ends, of which a run of equal ones has one.
     this.#prefixes.advance(nowUs, this.#batcher.waiting);
     this.#prefixes.writeSsd();
@@ -332,7 +334,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
 
   #hearOfMemory(nowUs: number, event: InstanceEvent<Request, Result>): void {
     this.borrower?.hear(nowUs, event);
-    if (event.kind === 'creditorCut') this.#launcher.strand();
+    if (event.kind === 'creditorCut') this.#launcher.strand(event.creditor);
     if (this.borrower?.hasShrunk === true) this.#reception.failOverlong(nowUs);
   }
 

@@ -16,7 +16,7 @@ import {
 import type { InstanceTotals } from './instance-totals.ts';
 import { type Landing, takeLanded } from './landed.ts';
 import type { Borrower } from './lending/borrower.ts';
-import type { InstanceEvent, StepNumber } from './messages.ts';
+import type { InstanceEvent, InstanceIndex, StepNumber } from './messages.ts';
 import type { Mover } from './migration/mover.ts';
 import type { Pinning } from './pinning.ts';
 import type { RequestId } from './ports.ts';
@@ -98,11 +98,11 @@ export class Launcher<Request extends { readonly id: RequestId }, S extends Serv
   #run(nowUs: number, planned: PlannedStep<S>, traffic = nothingMoved): void {
     const { work, borrower, handOffs } = this.#parts;
     const { requests, range } = planned;
-    this.#flight = begun(planned, ++this.#steps, nowUs);
+    this.#flight = begun(planned, ++this.#steps, nowUs, borrower?.remoteWork(requests));
     this.#parts.hostTraffic.flush();
     const plan = work.plan(requests, range);
-    this.#push(runStep(this.#flight, plan, traffic, borrower?.remoteWork(requests)));
-    borrower?.planned(planned);
+    this.#push(runStep(this.#flight, plan, traffic));
+    if (borrower?.planned(planned) === true) this.#endAfterFirst(this.#flight);
     if (handOffs.departures.size > 0) handOffs.departures.launched(this.#steps);
   }
 
@@ -166,10 +166,12 @@ export class Launcher<Request extends { readonly id: RequestId }, S extends Serv
     return true;
   }
 
-  /** A creditor is out of reach: a step that waits for what it has is in vain. */
-  strand(): void {
+  /** A creditor is out of reach: a step that waits for what it has is in vain, also where its blocks have come home meanwhile. */
+  strand(creditor: InstanceIndex): void {
     const flight = this.#flight;
-    if (flight === undefined || flight.aborting || this.#parts.borrower?.lost(flight.requests) !== true) return;
+    if (flight === undefined || flight.aborting) return;
+    const waits = flight.remote?.some((work) => work.creditor === creditor) === true;
+    if (!waits && this.#parts.borrower?.lost(flight.requests) !== true) return;
     flight.aborting = true;
     this.#push({ kind: 'abortStep', step: flight.step });
   }
@@ -179,6 +181,13 @@ export class Launcher<Request extends { readonly id: RequestId }, S extends Serv
     if (this.#flight === undefined) return;
     const ending = endingFor(this.#flight, this.#parts.batcher.waiting[0]);
     if (ending !== undefined) this.#push(ending);
+  }
+
+  /** What was said of the plan may change what the next step computes: the run has one. */
+  #endAfterFirst(flight: InFlight<S>): void {
+    if (flight.stepsMax === 1) return;
+    flight.ending = true;
+    this.#push({ kind: 'endRun', step: flight.step });
   }
 
   /** The step that has ended; where it is not in flight, why not. */

@@ -1,13 +1,16 @@
 // Requests under faults: whatever is lost, doubled, late or dead, each is answered once and nothing leaks.
 import { expect, it } from 'vitest';
 import { addRequestCounts, neverInRequests, requestWorld, runRequestChaos } from '../../src/sim/faults/chaos.ts';
+import { Courier } from '../../src/sim/faults/courier.ts';
 import { parseFault } from '../../src/sim/faults/parse.ts';
+import { Dice } from '../../src/sim/lending/dice.ts';
 import { Simulation } from '../../src/sim/simulation.ts';
 
 it('holds every rule over many seeds, each fault injected and handlers run', () => {
   const sum = runRequestChaos(1);
   for (let seed = 2; seed <= 40; seed++) addRequestCounts(sum, runRequestChaos(seed));
-  const rare = ['late letGo', 'orphan report', 'orphan snapshot', 'orphan taken', 'orphan reserved', 'late submit'];
+  // Each is met in fewer than one of 25 worlds: the soak of 500 is to reach it.
+  const rare = ['late letGo', 'late unable', 'orphan report', 'orphan snapshot', 'orphan taken', 'orphan reserved'];
   expect(neverInRequests(sum).filter((name) => !rare.includes(name))).toEqual([]);
   expect(sum.completed).toBeGreaterThan(sum.requests / 2);
   expect(sum.groups).toBeGreaterThan(20);
@@ -19,7 +22,9 @@ it('is a function of its seed', () => {
 });
 
 it('is the same with equal steps run one by one', () => {
-  for (let seed = 1; seed <= 50; seed++) {
+  // Some of these had: a fetch that takes memory from who borrows, a join that parts two others, a cut while blocks come home.
+  const once = [404, 539, 540];
+  for (const seed of [...Array.from({ length: 30 }, (_, i) => i + 1), ...once]) {
     const hashes = [true, false].map((coalesce) => {
       const { config, trace } = requestWorld(seed);
       const instances = config.instances.map((one) => ({ ...one, machine: { ...one.machine, coalesce } }));
@@ -33,6 +38,24 @@ it('is the same with equal steps run one by one', () => {
     });
     expect(hashes[0], `seed ${seed}`).toBe(hashes[1]);
   }
+});
+
+it('parts and joins by each partition for itself', () => {
+  const courier = new Courier(
+    new Dice(1, 1),
+    [],
+    () => {},
+    () => {},
+  );
+  const both = [0, 2];
+  const one = [0];
+  courier.cut(both);
+  courier.cut(one);
+  expect([courier.canHear(0, 2), courier.canHear(0, 1), courier.canHear(2, 1)]).toEqual([false, false, false]);
+  courier.join(one);
+  expect([courier.canHear(0, 2), courier.canHear(0, 1), courier.canHear(2, 1)]).toEqual([true, false, false]);
+  courier.join(both);
+  expect([courier.canHear(0, 2), courier.canHear(0, 1), courier.canHear(2, 1)]).toEqual([true, true, true]);
 });
 
 it('reads faults, and says in one line what is wrong with one', () => {

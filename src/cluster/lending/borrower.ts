@@ -223,18 +223,25 @@ export class Borrower implements Overflow {
     for (const [sequence, { broken }] of this.#moves.book.all) if (broken) this.#batcher?.recompute(sequence);
   }
 
-  /** A plan is made: tells what is needed from now on, and moves out what will have to. */
-  planned(step?: { readonly shape: StepShape; readonly predictedUs: number }): void {
+  /** A plan is made: tells what is needed from now on, and moves out what will have to. True: by that alone the next plan may let in others. */
+  planned(step?: { readonly shape: StepShape; readonly predictedUs: number }): boolean {
     const batcher = this.#batcher;
-    if (batcher === undefined) return;
+    if (batcher === undefined) return false;
+    const before = this.#terms;
     this.stalls.planned(this.#nowUs);
     for (const sequence of batcher.admitted) if (batcher.room.isOverlong(sequence)) this.#gatherings++;
     const { shape = nothing, predictedUs = 1 } = step ?? {};
     // Until nothing is left to say or do: equal steps that follow find nothing either.
     for (;;) {
       const told = this.#tell(batcher, shape, predictedUs);
-      if (!this.#spill() && !told) return;
+      if (!this.#spill() && !told) return this.#terms.some((term, i) => term !== before[i]);
     }
+  }
+
+  /** On which prompts are let in: a turn is lost when another prompt waits for one. */
+  get #terms(): readonly unknown[] {
+    const { hasTurn, creditor } = this.rmanager;
+    return [hasTurn, creditor.hold, this.pagesInHand, this.#cache.availablePages];
   }
 
   /** What is needed, if that has changed. */

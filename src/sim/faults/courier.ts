@@ -10,7 +10,8 @@ export class Courier {
   readonly #later: (delayUs: number, action: () => void) => void;
   readonly #count: (fault: FaultName) => void;
   #faults: readonly Fault[];
-  readonly #cutOff = new Set<Party>();
+  /** Those on one side of each partition. */
+  readonly #cuts = new Set<readonly Party[]>();
   #longestUs = 0;
 
   constructor(
@@ -33,20 +34,22 @@ export class Courier {
   /** From now on nothing goes wrong any more. */
   heal(): void {
     this.#faults = [];
-    this.#cutOff.clear();
+    this.#cuts.clear();
   }
 
-  /** These hear one another but nobody else. */
+  /** From now on nothing comes from these to the others, or from the others to these, until the same are joined. */
   cut(parties: readonly Party[]): void {
-    for (const party of parties) this.#cutOff.add(party);
+    this.#cuts.add(parties);
   }
 
+  /** Other partitions last: nobody loses anybody by it. */
   join(parties: readonly Party[]): void {
-    for (const party of parties) this.#cutOff.delete(party);
+    this.#cuts.delete(parties);
   }
 
   canHear(from: Party, to: Party): boolean {
-    return this.#cutOff.has(from) === this.#cutOff.has(to);
+    for (const parties of this.#cuts) if (parties.includes(from) !== parties.includes(to)) return false;
+    return true;
   }
 
   /** What stands between the two when it arrives decides whether it does. */

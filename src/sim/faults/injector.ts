@@ -65,7 +65,7 @@ export class Injector {
         for (const instance of instances ?? [this.#anyone()]) this.#slow(instance, factor, forUs);
         break;
       case 'partition': {
-        const parties = instances ?? this.#some();
+        const parties = [...(instances ?? this.#some())];
         victim.count('partition');
         victim.cut(parties);
         this.#after(forUs, () => victim.join(parties));
