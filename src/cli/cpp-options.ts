@@ -39,9 +39,9 @@ export function servedPipeline(options: CppOptions): PipelineSettings | undefine
   const prefill = instances.filter(({ role }) => role === 'prefill').length;
   const why =
     nats !== undefined
-      ? 'instances of a group are threads of one process: it goes without --nats'
+      ? 'instances of a group are threads of one process, not of a cluster by --nats'
       : borrow
-        ? 'it goes without --borrow'
+        ? 'groups keep no borrowed memory: take it or --borrow'
         : prefill < members
           ? `it needs so many instances of role prefill: there ${prefill === 1 ? 'is' : 'are'} ${prefill}`
           : undefined;
