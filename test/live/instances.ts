@@ -2,7 +2,7 @@
 import { fileURLToPath } from 'node:url';
 import { blockRoot } from '../../src/cli/block-root.ts';
 import type { LendingRules } from '../../src/cli/borrow-options.ts';
-import { bureauSettings } from '../../src/cli/live-borrowing.ts';
+import { bureauSettings, type LendingSettings } from '../../src/cli/live-borrowing.ts';
 import type { InstanceSettings } from '../../src/cli/worker-settings.ts';
 import type { InstanceRole } from '../../src/cluster/conductor.ts';
 import type { AdmissionSettings } from '../../src/cluster/length-admission.ts';
@@ -76,7 +76,8 @@ export function borrowingCluster(
   return new LiveCluster({
     entry: dyingWorker,
     instances: blocks.map((_, instance) => {
-      const lending = { kvBytes, rules };
+      const lenders = kvBytes.map((bytes) => ({ kvBytes: bytes, hostBytes: rules.lentHostBytes ?? 0 }));
+      const lending: LendingSettings = { lenders, rules };
       const { role = 'mixed', ...its } = each[instance] ?? {};
       const all: InstanceSettings = { ...liveSettings, contextTokens: 8192, instances: blocks.length, ...own };
       return { role, settings: { ...all, ...its, kvBytes: kvBytes[instance], lending } };
