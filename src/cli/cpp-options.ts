@@ -37,14 +37,13 @@ export function servedPipeline(options: CppOptions): PipelineSettings | undefine
   const { cppGroup: members, cppTokens: tokensOver, instances = [], borrow, nats } = options;
   if (members === undefined) return undefined;
   const prefill = instances.filter(({ role }) => role === 'prefill').length;
-  const why =
-    nats !== undefined
-      ? 'instances of a group are threads of one process, not of a cluster by --nats'
-      : borrow
-        ? 'groups keep no borrowed memory: take it or --borrow'
-        : prefill < members
-          ? `it needs so many instances of role prefill: there ${prefill === 1 ? 'is' : 'are'} ${prefill}`
-          : undefined;
+  // Over a bus others may join.
+  const isEnough = prefill >= members || (nats !== undefined && options.instances === undefined);
+  const why = borrow
+    ? 'groups keep no borrowed memory: take it or --borrow'
+    : isEnough
+      ? undefined
+      : `it needs so many instances of role prefill: there ${prefill === 1 ? 'is' : 'are'} ${prefill}`;
   if (why !== undefined) throw new UsageError(`Cannot use --cpp-group ${members}: ${why}`);
   return { members, tokensOver };
 }

@@ -1,15 +1,22 @@
 // How an instance's thread reaches others: over ports or its own process, pages through the messenger.
 import type { MessagePort } from 'node:worker_threads';
+import type { InstanceIndex } from '../cluster/messages.ts';
+import { batchLimits } from '../cluster/token-limits.ts';
 import type { KvShape } from '../engine/load-model.ts';
 import type { LayerRef } from '../graph/program.ts';
-import type { KvPoolHandle } from '../kernel/backend.ts';
+import type { Backend, KvPoolHandle } from '../kernel/backend.ts';
 import { NativeFarMessenger } from '../kernel/native-far-messenger.ts';
 import { NativeMessenger } from '../kernel/native-messenger.ts';
 import { LiveHandOffs, type PeerWays } from '../live/live-hand-offs.ts';
+import { LiveRows, type RowsWire } from '../live/live-rows.ts';
 import type { Messenger, PagesPlace } from '../live/messenger.ts';
 import type { FromInstance, InstanceThreadData } from '../live/protocol.ts';
 import { pageTokens } from '../util/step.ts';
 import type { InstanceSettings } from './worker-settings.ts';
+
+/** Pages of rows are written as if they were keys and values of so many heads: 64 KiB each. */
+const rowHeads = 4;
+const rowDim = 64;
 
 /** Pages, and which layers they are of. */
 interface PagedMemory {
@@ -37,6 +44,26 @@ export function createHandOffs(
   const { pool, kv, layers } = memory;
   const messenger = createMessenger(settings.lending === undefined ? pages : besideLending(pages), pool, wake);
   return new LiveHandOffs({ peers: ways, messenger, shape: { groups: kv.groups, layers }, pageBytes: kv.pageBytes });
+}
+
+/** Rows that go to members of groups in other processes; undefined where there are none, or none that this one could compute with. */
+export function createRows(
+  { peers, pages, lands, settings }: InstanceThreadData<InstanceSettings>,
+  { backend, columns }: { readonly backend: Backend; readonly columns: number },
+  post: (to: InstanceIndex, wire: RowsWire) => void,
+  wake: () => void,
+): LiveRows | undefined {
+  if (peers !== 'others' || pages === undefined || !lands || settings.lending !== undefined) return undefined;
+  const { port = 0 } = pages;
+  const pageValues = 2 * rowHeads * pageTokens * rowDim;
+  const chunkPages = Math.ceil((batchLimits.tokensMax * columns) / pageValues);
+  // Half of them for what comes: one chunk is taken out while the next lands.
+  const count = 4 * chunkPages;
+  const pool = backend.createKvPool({ pages: count, kvHeads: rowHeads, headDim: rowDim, type: 'f32' });
+  const messenger = createMessenger({ ...pages, port: port === 0 ? 0 : port + 1 }, pool, wake);
+  const read = (page: number): Float32Array => backend.readPage(pool, page);
+  const write = (page: number, values: Float32Array): void => backend.writePage(pool, page, values);
+  return new LiveRows({ pages: count, chunkPages, pageValues, columns, read, write }, messenger, post);
 }
 
 /** Of a port that is given, what is lent has that one and the next. */

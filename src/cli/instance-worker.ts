@@ -8,6 +8,7 @@ import { type LoadedModel, loadModel } from '../engine/load-model.ts';
 import type { Backend } from '../kernel/backend.ts';
 import { collectWhenAsked } from '../live/collection.ts';
 import { InstanceLoop } from '../live/instance-loop.ts';
+import type { LiveHandOffs } from '../live/live-hand-offs.ts';
 import { LiveStages } from '../live/live-stages.ts';
 import type { BlockRoot, FromInstance, InstanceThreadData } from '../live/protocol.ts';
 import { recorded } from '../live/step-record.ts';
@@ -17,7 +18,7 @@ import { pageTokens } from '../util/step.ts';
 import { openModel } from '../weights/open-model.ts';
 import { createBackend } from './backend.ts';
 import { blockRoot } from './block-root.ts';
-import { createHandOffs, createMessenger, fetchBytesPerToken, logOver } from './instance-links.ts';
+import { createHandOffs, createMessenger, createRows, fetchBytesPerToken, logOver } from './instance-links.ts';
 import { openTiers, tierSizes } from './instance-tiers.ts';
 import { defaultKvBytes } from './kv-memory.ts';
 import { borrowingPages, openBorrowing } from './live-borrowing.ts';
@@ -83,7 +84,8 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
   const handOffs = reaches ? createHandOffs(data, port, memory, wake) : undefined;
   const tracer = new StepTracer(data.traces);
   const steps = settings.record === undefined ? engine : recorded(engine, settings.record);
-  const stages = handOffs && new LiveStages(engine, (to, wire) => handOffs.post(to, wire));
+  const compute = { engine, backend, columns: model.config.hiddenSize };
+  const stages = handOffs && createStages(data, compute, handOffs, wake);
   const parts = { handOffs, stages, tiers: tiers?.live, tracer, lending: borrowing?.live };
   const loop = new InstanceLoop(machine, steps, port, new Int32Array(data.abort), log, parts);
   const description = {
@@ -100,12 +102,24 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
   return { loop, ready: { description, root, shared } };
 }
 
+function createStages(
+  data: InstanceThreadData<InstanceSettings>,
+  { engine, backend, columns }: { readonly engine: Engine; readonly backend: Backend; readonly columns: number },
+  handOffs: LiveHandOffs,
+  wake: () => void,
+): LiveStages {
+  const rows = createRows(data, { backend, columns }, (to, wire) => handOffs.post(to, wire), wake);
+  return new LiveStages(engine, (to, wire) => handOffs.post(to, wire), rows);
+}
+
 /** Blocks that may move to creditors have to be here, and the oracle's pages are its thread's alone. */
 function startsAhead({ lending, awaitsPrefixes }: InstanceSettings, { isa }: Backend): boolean {
   return lending === undefined && awaitsPrefixes !== true && isa !== 'reference';
 }
 
-function describe({ weights, contextTokens }: InstanceSettings, { isa, threads }: Backend, model: LoadedModel) {
+function describe(settings: InstanceSettings, backend: Backend, model: LoadedModel) {
+  const { weights, contextTokens } = settings;
+  const { isa, threads } = backend;
   return {
     weights: `${weights} (${model.packedTypes.join(', ')})`,
     // A layer whose weights are not quantised takes bf16 where int8 was asked for.
@@ -113,8 +127,14 @@ function describe({ weights, contextTokens }: InstanceSettings, { isa, threads }
     ...{ isa, threads, contextTokens },
     weightBytes: model.weightsBytes,
     fetchBytesPerToken: isa === 'reference' ? undefined : fetchBytesPerToken(model.kv),
-    stageLayers: fetchBytesPerToken(model.kv) === undefined ? undefined : model.kv.groups[0]?.layers,
+    stageLayers: stageLayers(settings, backend, model),
   };
+}
+
+/** Who borrows computes prompts whole, and so do the oracle and models whose layers keep a window. */
+function stageLayers({ lending }: InstanceSettings, { isa }: Backend, { kv }: LoadedModel): number | undefined {
+  if (lending !== undefined || isa === 'reference' || fetchBytesPerToken(kv) === undefined) return undefined;
+  return kv.groups[0]?.layers;
 }
 
 /** On Linux this is the calling thread's own, and its compute threads inherit it: the gateway's thread goes first where cores are short. */

@@ -11,6 +11,7 @@ import { openModel } from '../weights/open-model.ts';
 import type { ModelFiles } from '../weights/types.ts';
 import { blockRoot } from './block-root.ts';
 import { joinedLending, servedLending } from './borrow-options.ts';
+import { servedPipeline } from './cpp-options.ts';
 import { tierSettings } from './instance-tiers.ts';
 import { officeSettings } from './live-borrowing.ts';
 import { locateModel } from './locate-model.ts';
@@ -49,6 +50,7 @@ export function openClusterGateway(
       queueMax: options.queue,
       timeoutUs: (options.requestTimeout ?? requestTimeoutSDefault) * 1_000_000,
       admission: admissionSettings(options),
+      pipeline: servedPipeline(options),
       traces,
       log,
     });
@@ -57,7 +59,7 @@ export function openClusterGateway(
       await Promise.all([bus.close(), text.close()]);
     };
     const died = (name: string, life: number): void => {
-      const kinds = ['instance', 'prefill', 'decode', 'lender', 'fetcher'] as const;
+      const kinds = ['instance', 'prefill', 'decode', 'lender', 'fetcher', 'stage'] as const;
       for (const kind of kinds) sayFarewell(bus, kind, name, life);
     };
     return { ...text, model: { ...text.model, homeTokens: home }, cluster, died, close };

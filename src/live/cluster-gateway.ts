@@ -4,8 +4,9 @@ import { type Agreement, formsDiffer, identityOf } from '../cluster/agreement.ts
 import { Conductor, type InstanceRole } from '../cluster/conductor.ts';
 import type { AdmissionSettings } from '../cluster/length-admission.ts';
 import type { Departure } from '../cluster/membership.ts';
-import type { InstanceIndex, PrefixFetch } from '../cluster/messages.ts';
+import type { InstanceIndex, PipelineGroup, PrefixFetch } from '../cluster/messages.ts';
 import type { GenerationRequest, InstanceSnapshot } from '../cluster/ports.ts';
+import type { PipelineSettings } from '../cluster/placer.ts';
 import { sizeOf } from '../cluster/request-size.ts';
 import { TokenAdmission } from '../cluster/token-admission.ts';
 import { batchLimits } from '../cluster/token-limits.ts';
@@ -20,6 +21,7 @@ import { type Peer, Station, silentUs } from './station.ts';
 import { encode } from './wire/codec.ts';
 import {
   type InstanceAnnouncement,
+  type NamedGroup,
   type NamedPrefix,
   type Order,
   readInstance,
@@ -46,6 +48,8 @@ export interface ClusterGatewayOptions {
   readonly timeoutUs: number;
   /** What requests may wait, and who is taken. */
   readonly admission: AdmissionSettings;
+  /** Long prompts may be computed by groups of instances that prefill, which are taken to be alike. */
+  readonly pipeline?: PipelineSettings | undefined;
   /** Somebody collects traces: instances tell of their steps. */
   readonly traces?: boolean;
   readonly log: (message: string) => void;
@@ -157,8 +161,11 @@ export class ClusterGateway extends Conducting {
     return this.#slots.filter(({ peer }) => peer !== undefined);
   }
 
-  #refuses({ root, identity }: InstanceAnnouncement): string | undefined {
+  #refuses({ root, identity, role, stageLayers }: InstanceAnnouncement): string | undefined {
     const { hashKey, modelFingerprint } = this.#options.agreement;
+    const { pipeline } = this.#options;
+    if (pipeline !== undefined && role !== 'store' && (stageLayers ?? 0) < pipeline.members)
+      return `it can be in no group of ${pipeline.members}: ${noGroups(stageLayers)}`;
     const differs = formsDiffer(this.#root ?? { ...root, modelFingerprint }, root);
     if (differs !== undefined) return differs;
     return identityOf(root, hashKey) === identity ? undefined : 'it keys the identities of blocks in another way';
@@ -196,12 +203,16 @@ export class ClusterGateway extends Conducting {
   }
 
   /** The first instance says what blocks chain from. */
-  #begin({ root, fetchBytesPerToken }: InstanceAnnouncement): void {
+  #begin({ root, fetchBytesPerToken, stageLayers }: InstanceAnnouncement): void {
     if (this.#root !== undefined) return;
     this.#root = root;
+    const { pipeline } = this.#options;
     const slots = Array.from({ length: slotsMax }, (_, slot) => slot);
     if (fetchBytesPerToken !== undefined) this.#transfers = new TokenTransfers(slotsMax, fetchBytesPerToken);
-    this.placement.begin(root, slots, this.#transfers?.config);
+    // A group is of those that compute alike, as all do for all that is known.
+    const kinds = pipeline === undefined ? slots : slots.map(() => 0);
+    const groups = pipeline && stageLayers !== undefined ? { ...pipeline, layers: stageLayers } : undefined;
+    this.placement.begin(root, kinds, this.#transfers?.config, groups);
     const conductor = new Conductor<GenerationRequest>({
       instances: slots.map(() => ({ capacityTokens: 0, absent: true })),
       queueMax: this.#options.queueMax,
@@ -266,11 +277,12 @@ export class ClusterGateway extends Conducting {
 
   #reach(): Reach {
     return {
-      forward: (instance, request, { decodeAt, prefix }) =>
+      forward: (instance, request, { decodeAt, prefix, group }) =>
         this.#tell(instance, {
           ...{ kind: 'submit', request },
           decodeAt: this.#sessionOf(decodeAt),
           prefix: prefix && this.#named(prefix),
+          group: group && this.#namedGroup(group),
         }),
       cancel: (instance, id, interrupt) => this.#tell(instance, { kind: 'cancel', id, interrupt }),
       tellBlocks: (instance) => this.#tell(instance, { kind: 'tellBlocks' }),
@@ -289,8 +301,20 @@ export class ClusterGateway extends Conducting {
     return source && { name: source.name, life: source.life, ...wanted };
   }
 
+  /** Undefined where one of them has gone. */
+  #namedGroup({ members, chunkTokens }: PipelineGroup): NamedGroup | undefined {
+    const named = members.flatMap((member) => this.#sessionOf(member) ?? []);
+    return named.length === members.length ? { members: named, chunkTokens } : undefined;
+  }
+
   #tell(instance: InstanceIndex, order: Order): void {
     const peer = this.#slots[instance]?.peer;
     if (peer !== undefined) this.#station.send(peer, encode(order));
   }
+}
+
+function noGroups(stageLayers: number | undefined): string {
+  return stageLayers === undefined
+    ? 'some layers of the model keep a window alone, it borrows memory, or it has no native kernels'
+    : `the model has ${stageLayers} layers`;
 }

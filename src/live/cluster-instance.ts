@@ -10,9 +10,11 @@ import type { InstanceThread } from './instance-thread.ts';
 import type { PeerWire } from './live-hand-offs.ts';
 import { isAboutPrefix, PrefixesBetween } from './prefixes-between.ts';
 import { PromptsIn } from './prompts-in.ts';
-import { type Leaving, PromptsOut } from './prompts-out.ts';
+import { PromptsOut } from './prompts-out.ts';
 import type { BlockRoot, EventsMessage, ToPeerMessage } from './protocol.ts';
+import { nameAt } from './request-names.ts';
 import { nothingYet } from './snapshots.ts';
+import { StagesBetween } from './stages-between.ts';
 import { type Peer, Station } from './station.ts';
 import { encode } from './wire/codec.ts';
 import {
@@ -21,6 +23,7 @@ import {
   type Order,
   readGateway,
   readOrder,
+  type SessionName,
   type Status,
   type Turn,
 } from './wire/messages.ts';
@@ -36,6 +39,8 @@ export interface ClusterInstanceOptions {
   readonly vocabSize: number;
   /** Undefined: no prefix can be fetched from it, or by it. */
   readonly fetchBytesPerToken: number | undefined;
+  /** Layers of the model, of which a group may run ranges; undefined: it computes prompts whole. */
+  readonly stageLayers: number | undefined;
   readonly thread: Pick<InstanceThread, 'send' | 'interrupt'>;
   readonly role: InstanceRole;
   /** May it be given another role? Then prompts of others may land here whatever it is. */
@@ -86,6 +91,8 @@ export class ClusterInstance {
   readonly #out: PromptsOut | undefined;
   /** Undefined: nobody else's prompts land here. */
   readonly #in: PromptsIn | undefined;
+  /** Undefined: it computes no prompts with others. */
+  readonly #stages: StagesBetween | undefined;
   /** Undefined: prefixes stay where they are. */
   readonly #prefixes: PrefixesBetween | undefined;
   #role: InstanceRole;
@@ -95,11 +102,11 @@ export class ClusterInstance {
 
   constructor(options: ClusterInstanceOptions) {
     this.#options = options;
-    const { bus, name, life, log, onReplaced, root, agreement, capacityTokens, role, thread, fetchBytesPerToken } =
-      options;
+    const { bus, name, life, log, onReplaced, root, agreement, capacityTokens, role, thread } = options;
+    const { fetchBytesPerToken, stageLayers } = options;
     const own = { bus, name, life, log };
     const identity = identityOf(root, agreement.hashKey);
-    const about = { root, identity, switches: options.switches, capacityTokens, fetchBytesPerToken };
+    const about = { root, identity, switches: options.switches, capacityTokens, fetchBytesPerToken, stageLayers };
     this.#role = role;
     const roleNow = (): InstanceRole => this.#role;
     this.#station = new Station<GatewayAnnouncement>({
@@ -121,11 +128,20 @@ export class ClusterInstance {
     const left = (here: RequestId): void => this.#leave(here);
     if (fetchBytesPerToken !== undefined)
       this.#prefixes = new PrefixesBetween({ ...own, thread, keeps: role === 'store' });
-    if (role === 'prefill' || options.switches) this.#out = new PromptsOut({ ...own, thread, taken: left });
+    if (role === 'prefill' || options.switches) {
+      const out = new PromptsOut({ ...own, thread, taken: left });
+      this.#out = out;
+      if (stageLayers !== undefined)
+        this.#stages = new StagesBetween({
+          ...{ ...own, thread, left },
+          expect: (gateway, request) => this.#expect(gateway, request, false),
+          leaves: (leaving, decodeAt) => out.add(leaving, decodeAt),
+        });
+    }
     if (role !== 'decode' && !options.switches) return;
     this.#in = new PromptsIn({
       ...{ ...own, thread, left },
-      expect: (leaving) => this.#expect(leaving),
+      expect: ({ gateway, request }) => this.#expect(gateway, request, true),
       landed: (here) => this.#land(here),
     });
   }
@@ -135,6 +151,7 @@ export class ClusterInstance {
     this.#snapshot = snapshot;
     this.#prefixes?.start();
     this.#out?.start();
+    this.#stages?.start();
     this.#in?.start();
     this.#station.start();
   }
@@ -144,6 +161,7 @@ export class ClusterInstance {
     this.#station.close();
     this.#prefixes?.close();
     this.#out?.close();
+    this.#stages?.close();
     this.#in?.close();
   }
 
@@ -153,7 +171,8 @@ export class ClusterInstance {
       this.#prefixes?.send(to, wire);
       return;
     }
-    if (isAnswer(wire)) this.#in?.send(to, wire);
+    if (this.#stages?.reaches(to) === true) this.#stages.send(to, wire);
+    else if (isAnswer(wire)) this.#in?.send(to, wire);
     else this.#out?.send(to, wire);
   }
 
@@ -182,6 +201,8 @@ export class ClusterInstance {
       if (owned === undefined) continue;
       turns.of(owned.served).letGo.push([owned.id, why]);
       this.#forget(here, owned);
+      // Of a group it may have more: what gateways say of it is not heard any more.
+      this.#options.thread.send({ kind: 'cancel', id: here });
     }
     for (const [here, state] of pins) {
       const pin = this.#pins.heard(here, state);
@@ -201,6 +222,7 @@ export class ClusterInstance {
     served.requests.delete(id);
     this.#owned.delete(here);
     this.#out?.forget(here);
+    this.#stages?.forget(here);
     this.#in?.forget(here);
   }
 
@@ -210,13 +232,13 @@ export class ClusterInstance {
     if (owned !== undefined) this.#forget(here, owned);
   }
 
-  /** A prompt of one of the gateways' requests is to land here. */
-  #expect({ gateway: { name, life, session }, request }: Leaving): RequestId | undefined {
+  /** A gateway's request of which something is to come here, from another instance. @param awaited nothing is computed of it here before it has landed */
+  #expect({ name, life, session }: SessionName, request: GenerationRequest, awaited: boolean): RequestId | undefined {
     const wrong = this.#unknownTokenOf(request);
     if (wrong !== undefined) throw new Error(wrong);
     for (const [peer, served] of this.#served)
       if (peer.member.name === name && peer.member.life === life && peer.session === session)
-        return this.#own(served, request.id, true);
+        return this.#own(served, request.id, awaited);
     return undefined;
   }
 
@@ -293,7 +315,7 @@ export class ClusterInstance {
     this.#options.thread.send({ kind: 'pin', id: here, request: { ...request, id: here }, ttlUs });
   }
 
-  #submit(served: Served, { request, decodeAt, prefix }: Extract<Order, { kind: 'submit' }>): void {
+  #submit(served: Served, { request, decodeAt, prefix, group: named }: Extract<Order, { kind: 'submit' }>): void {
     const { id } = request;
     const wrong = this.#unknownTokenOf(request);
     if (wrong !== undefined) {
@@ -303,16 +325,17 @@ export class ClusterInstance {
     }
     const here = this.#own(served, id, false);
     const { name, life } = served.peer.member;
-    const index =
-      decodeAt &&
-      this.#out?.add(
-        { kind: 'reserve', id: here, gateway: { name, life, session: decodeAt.session }, request },
-        decodeAt,
-      );
+    const gateway = { name, life };
+    // Where one of them is not known this one computes it all.
+    const group = decodeAt && named && this.#stages?.join(here, { gateway, request, group: named, index: 0, decodeAt });
+    const leaving = decodeAt && { ...gateway, session: decodeAt.session };
     this.#options.thread.send({
       kind: 'submit',
       request: { ...request, id: here },
-      decodeAt: index,
+      decodeAt:
+        group?.decodeAt ??
+        (leaving && this.#out?.add({ kind: 'reserve', id: here, gateway: leaving, request }, decodeAt)),
+      group,
       prefix: prefix && this.#fetchOf(prefix),
     });
   }
@@ -363,7 +386,7 @@ export class ClusterInstance {
 }
 
 function nameHere({ member: { name, life }, session }: Gateway, id: RequestId): RequestId {
-  return `${name}.${life}.${session}/${id}`;
+  return nameAt({ name, life, session }, id);
 }
 
 /** Is it said to an instance that prefills? */

@@ -229,8 +229,11 @@ export abstract class Conducting implements InferencePort, ClusterPort {
     this.#carrying--;
     if (this.#carrying > 0) return;
     const cancel = this.#cancels.shift();
-    if (cancel !== undefined) this.feed({ kind: 'cancel', id: cancel });
-    else this.#alarm.set(this.#closing ? Number.POSITIVE_INFINITY : this.#conductor.nextUs);
+    if (cancel !== undefined) {
+      // It may have been forwarded since.
+      this.#leave(cancel);
+      this.feed({ kind: 'cancel', id: cancel });
+    } else this.#alarm.set(this.#closing ? Number.POSITIVE_INFINITY : this.#conductor.nextUs);
   }
 
   #carryOut(effect: ConductorEffect): void {

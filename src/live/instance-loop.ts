@@ -13,7 +13,7 @@ import { type HandOffEffect, handOver } from './hand-over.ts';
 import type { LenderNews } from './lender-ports.ts';
 import type { LiveHandOffs, PeerWire } from './live-hand-offs.ts';
 import type { LiveLending } from './live-lending.ts';
-import type { LiveStages } from './live-stages.ts';
+import { isOfStage, type LiveStages } from './live-stages.ts';
 import type { LiveTiers } from './live-tiers.ts';
 import { type BlockJournal, type BlockSnapshot, type EventsMessage, jobsWord, type ToInstance } from './protocol.ts';
 import type { StepTracer } from './step-tracer.ts';
@@ -139,7 +139,7 @@ export class InstanceLoop {
 
   get #nextUs(): number {
     const never = Number.POSITIVE_INFINITY;
-    const parts = [this.#machine, this.#handOffs, this.#machine.borrower, this.#lending];
+    const parts = [this.#machine, this.#handOffs, this.#stages, this.#machine.borrower, this.#lending];
     return Math.min(...parts.map((part) => part?.nextUs ?? never));
   }
 
@@ -180,13 +180,16 @@ export class InstanceLoop {
       }
     }
     for (const event of handOffs.news(nowUs())) this.#feed(event);
+    for (const event of this.#stages?.news(nowUs()) ?? []) this.#feed(event);
   }
 
   #hear(from: InstanceIndex, wire: PeerWire): void {
     if (this.#closed) return;
-    if (wire.kind === 'chunk') {
-      if (this.#stages !== undefined) this.#feed(this.#stages.hear(wire));
-    } else for (const event of this.#handOffs?.hear(from, wire) ?? []) this.#feed(event);
+    if (wire.kind === 'gone') this.#stages?.lost(from);
+    const events = isOfStage(wire)
+      ? this.#stages?.hear(from, wire, this.#machine)
+      : this.#handOffs?.hear(from, wire);
+    for (const event of events ?? []) this.#feed(event);
   }
 
   #take(message: ToInstance): void {

@@ -102,6 +102,7 @@ async function join(settings: JoinSettings, agreement: Agreement): Promise<Joine
   const joined = new ClusterInstance({
     ...{ ...settings, agreement, capacityTokens, thread, switches, onReplaced },
     fetchBytesPerToken: description.fetchBytesPerToken,
+    stageLayers: description.stageLayers,
     manages: () => lenders?.isManager,
   });
   instance = joined;

@@ -6,6 +6,7 @@ import type { GenerationEvent, LinkSnapshot, RequestId } from '../cluster/ports.
 import type { TokenInstance } from '../cluster/token-work.ts';
 import { LinkCounts } from './link-counts.ts';
 import { LivePrefixes, type PrefixWire } from './live-prefixes.ts';
+import type { RowsWire } from './live-rows.ts';
 import type { ChunkWire } from './live-stages.ts';
 import type { LandingHandle, Messenger, MessengerCounts } from './messenger.ts';
 import { Unsent } from './unsent.ts';
@@ -14,12 +15,16 @@ import { Unsent } from './unsent.ts';
 export type PeerWire =
   | PrefixWire
   | ChunkWire
+  | RowsWire
   /** With `reserved` and `fetch` comes where the prompt, or its prefix, is to land. */
   | { readonly kind: 'message'; readonly message: PeerMessage; readonly landing: LandingHandle | undefined }
   /** What the client hears first once all has landed. */
   | { readonly kind: 'held'; readonly id: RequestId; readonly held: readonly GenerationEvent[] }
   /** It is there no more. */
   | { readonly kind: 'gone' };
+
+/** What members of a group tell each other about chunks. */
+type StageWire = ChunkWire | RowsWire;
 
 /** What one instance sends of a prompt that is expected here. */
 interface Part {
@@ -175,13 +180,13 @@ export class LiveHandOffs {
   }
 
   /** The events that a peer's message is for the machine. */
-  hear(from: InstanceIndex, wire: Exclude<PeerWire, ChunkWire>): readonly InstanceEvent[] {
+  hear(from: InstanceIndex, wire: Exclude<PeerWire, StageWire>): readonly InstanceEvent[] {
     if (wire.kind === 'gone') return this.prefixes.lost(from);
     const event = this.#hearOne(from, wire);
     return event === undefined ? [] : [event];
   }
 
-  #hearOne(from: InstanceIndex, wire: Exclude<PeerWire, { kind: 'gone' } | ChunkWire>): InstanceEvent | undefined {
+  #hearOne(from: InstanceIndex, wire: Exclude<PeerWire, { kind: 'gone' } | StageWire>): InstanceEvent | undefined {
     if (wire.kind === 'held') {
       const part = this.#landings.get(wire.id)?.parts.get(from);
       if (part === undefined) return undefined;

@@ -1,4 +1,4 @@
-// Runs an instance's stages of prompts that groups compute: rows of the layers before come in shared memory, and go on in shared memory.
+// Runs an instance's stages of prompts that groups compute: rows of the layers before come in shared memory, and go on in it; between processes over pages.
 import type { InstanceEffect } from '../cluster/effects.ts';
 import type { Activations, InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
 import type { RequestId } from '../cluster/ports.ts';
@@ -6,6 +6,7 @@ import { stageLayers } from '../cluster/stage-pages.ts';
 import type { TokenInstance } from '../cluster/token-work.ts';
 import type { Engine } from '../engine/engine.ts';
 import type { LayerSlice } from '../engine/layer-slice.ts';
+import type { LiveRows, RowsWire } from './live-rows.ts';
 
 type RunStep = Extract<InstanceEffect, { kind: 'runStep' }>;
 type LayerRange = NonNullable<RunStep['range']>;
@@ -36,11 +37,18 @@ export class LiveStages {
   readonly #arrived = new Map<RequestId, Arrived[]>();
   /** (places in a group): chunks that ran. */
   readonly #chunks: number[] = [];
+  /** Undefined: the other members are threads of this process. */
+  readonly #far: LiveRows | undefined;
   #ran: LayerSlice | undefined;
 
-  constructor(engine: Pick<Engine, 'slice' | 'layers'>, post: (to: InstanceIndex, wire: ChunkWire) => void) {
+  constructor(
+    engine: Pick<Engine, 'slice' | 'layers'>,
+    post: (to: InstanceIndex, wire: ChunkWire) => void,
+    far: LiveRows | undefined,
+  ) {
     this.#engine = engine;
     this.#post = post;
+    this.#far = far;
   }
 
   /** (places in a group): chunks that ran as the first of a group, the second... */
@@ -64,6 +72,10 @@ export class LiveStages {
   pass({ id, to, chunk }: Pass): void {
     const { columns } = this.#slice;
     const rows = chunk.tokens - chunk.from;
+    if (this.#far !== undefined) {
+      this.#far.send(to, id, chunk, this.#slice.readOutput(rows));
+      return;
+    }
     const shared = new SharedArrayBuffer(rows * columns * Float32Array.BYTES_PER_ELEMENT);
     new Float32Array(shared).set(this.#slice.readOutput(rows));
     this.#post(to, { kind: 'chunk', id, chunk, rows: shared });
@@ -74,9 +86,32 @@ export class LiveStages {
     return this.#ran;
   }
 
-  hear({ id, chunk, rows }: ChunkWire): InstanceEvent {
+  hear(from: InstanceIndex, wire: ChunkWire | RowsWire, machine: Pick<TokenInstance, 'hasStage'>): InstanceEvent[] {
+    if (wire.kind === 'chunk') return [this.#take(wire.id, wire.chunk, new Float32Array(wire.rows))];
+    this.#far?.hear(from, wire, (id) => machine.hasStage(id));
+    return [];
+  }
+
+  /** What has come from other processes, and what cannot go there. */
+  news(nowUs: number): readonly InstanceEvent[] {
+    const far = this.#far;
+    if (far === undefined) return [];
+    return [...far.landed().map(({ id, chunk, rows }) => this.#take(id, chunk, rows)), ...far.broken(nowUs)];
+  }
+
+  /** When to ask for `news` again, if nothing comes before. */
+  get nextUs(): number {
+    return this.#far?.nextUs ?? Number.POSITIVE_INFINITY;
+  }
+
+  /** Another instance is gone. */
+  lost(other: InstanceIndex): void {
+    this.#far?.lost(other);
+  }
+
+  #take(id: RequestId, chunk: Activations, rows: Float32Array): InstanceEvent {
     const arrived = this.#arrived.get(id) ?? [];
-    arrived.push({ from: chunk.from, to: chunk.tokens, rows: new Float32Array(rows) });
+    arrived.push({ from: chunk.from, to: chunk.tokens, rows });
     this.#arrived.set(id, arrived);
     return { kind: 'activations', id, ...chunk };
   }
@@ -84,6 +119,7 @@ export class LiveStages {
   /** Lets go of what nobody will compute. */
   sweep(machine: Pick<TokenInstance, 'hasStage'>): void {
     for (const id of this.#arrived.keys()) if (!machine.hasStage(id)) this.#arrived.delete(id);
+    this.#far?.sweep((id) => machine.hasStage(id));
   }
 
   /** (to - from, columns): what has come of these tokens; what came of those before them is not wanted any more. */
@@ -115,4 +151,8 @@ export class LiveStages {
     this.#slices.set(key, slice);
     return slice;
   }
+}
+
+export function isOfStage(wire: { readonly kind: string }): wire is ChunkWire | RowsWire {
+  return wire.kind === 'chunk' || wire.kind === 'rows' || wire.kind === 'rowsLand' || wire.kind === 'rowsHere';
 }

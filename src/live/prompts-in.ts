@@ -74,6 +74,7 @@ export class PromptsIn {
       case 'declined':
         source.theirs.delete(here);
         this.#tell(source.peer, { kind: message.kind, id });
+        if (this.#isExpected(here)) break;
         if (message.kind === 'taken') this.#options.landed(here);
         else this.#options.left(here);
         break;
@@ -101,18 +102,44 @@ export class PromptsIn {
   }
 
   #expect(source: Source, leaving: Leaving): void {
-    const here = this.#options.expect(leaving);
+    const parts = this.#partsOf(source, leaving);
+    const here = parts && this.#options.expect(leaving);
     if (here === undefined) {
       this.#tell(source.peer, { kind: 'unknown', id: leaving.id });
       return;
     }
-    source.theirs.set(here, leaving.id);
-    const message = { kind: 'reserve', id: here, request: { ...leaving.request, id: here } } as const;
+    for (const [sender, id] of parts ?? []) sender.theirs.set(here, id);
+    const senders = leaving.senders && Array.from(parts?.keys() ?? [], ({ index }) => index);
+    const message = { kind: 'reserve', id: here, request: { ...leaving.request, id: here }, senders } as const;
     this.#say(source, { kind: 'message', message, landing: undefined });
+  }
+
+  /** Who sends it, and what each calls it; undefined: one of them is not there. */
+  #partsOf(source: Source, { id, senders }: Leaving): ReadonlyMap<Source, RequestId> | undefined {
+    if (senders === undefined) return new Map([[source, id]]);
+    const parts = new Map<Source, RequestId>();
+    for (const { name, life, id: theirs } of senders) {
+      const sender = this.#find(name, life);
+      if (sender === undefined) return undefined;
+      parts.set(sender, theirs);
+    }
+    return parts;
+  }
+
+  /** Is a part of it on its way? */
+  #isExpected(here: RequestId): boolean {
+    for (const { theirs } of this.#sources.values()) if (theirs.has(here)) return true;
+    return false;
   }
 
   #release(source: Source, here: RequestId): void {
     source.theirs.delete(here);
+    // Parts of others are in vain without this one's.
+    for (const { peer, theirs } of this.#sources.values()) {
+      const id = theirs.get(here);
+      if (id !== undefined) this.#tell(peer, { kind: 'unknown', id });
+      theirs.delete(here);
+    }
     // Not `release`, which comes too late for what has just landed: whoever says it has seen to it that nobody wants that either.
     this.#options.thread.send({ kind: 'cancel', id: here });
     this.#options.left(here);
@@ -133,6 +160,12 @@ export class PromptsIn {
     if (source === undefined) return;
     this.#sources.delete(source.index);
     for (const here of [...source.theirs.keys()]) this.#release(source, here);
+  }
+
+  #find(name: string, life: number): Source | undefined {
+    for (const each of this.#sources.values())
+      if (each.peer.member.name === name && each.peer.member.life === life) return each;
+    return undefined;
   }
 
   #of(peer: Prefiller): Source | undefined {

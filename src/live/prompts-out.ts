@@ -159,7 +159,8 @@ function outward({ leaving }: Destination, wire: PeerWire): HandOffWire | undefi
   const reserve = leaving.get(id);
   switch (kind) {
     case 'reserve':
-      return reserve;
+      // One whose group came to nothing sends all.
+      return reserve && { ...reserve, senders: sentInParts(wire) ? reserve.senders : undefined };
     case 'held':
       return reserve && { kind, id, held: wire.kind === 'held' ? wire.held : [] };
     case 'release':
@@ -168,4 +169,8 @@ function outward({ leaving }: Destination, wire: PeerWire): HandOffWire | undefi
     default:
       throw new Error(`Cannot tell ${kind} to an instance that decodes`);
   }
+}
+
+function sentInParts(wire: PeerWire): boolean {
+  return wire.kind === 'message' && wire.message.kind === 'reserve' && wire.message.senders !== undefined;
 }

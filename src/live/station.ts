@@ -25,7 +25,7 @@ interface Linked<Theirs extends Announcement> extends Peer<Theirs> {
 
 /**
  * Who deals with whom, who of the two begins sessions, and by which subjects they hear and tell: a gateway with instances, one that prefills with those
- * that decode, those that lend, or fetch prefixes, with one another. A process may prefill and decode.
+ * that decode, those that lend, fetch prefixes or compute prompts together, with one another. A process may prefill and decode.
  */
 const kinds = {
   gateway: { others: 'instance', leads: true, hears: 'link', tells: 'link' },
@@ -34,6 +34,7 @@ const kinds = {
   decode: { others: 'prefill', leads: false, hears: 'peer', tells: 'peerback' },
   lender: { others: 'lender', leads: 'byName', hears: 'lend', tells: 'lend' },
   fetcher: { others: 'fetcher', leads: 'byName', hears: 'fetch', tells: 'fetch' },
+  stage: { others: 'stage', leads: 'byName', hears: 'stage', tells: 'stage' },
 } as const;
 export type StationKind = keyof typeof kinds;
 

@@ -21,7 +21,7 @@ export function faultyBus(bus: Bus, seed: number, { loss, doubled, late }: BusFa
     close: () => bus.close(),
     publish: (subject, payload) => {
       const publish = (): void => bus.publish(subject, payload);
-      if (!/^(link|peer|peerback|fetch)\./.test(subject)) {
+      if (!/^(link|peer|peerback|fetch|stage)\./.test(subject)) {
         publish();
         return;
       }

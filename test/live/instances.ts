@@ -133,7 +133,11 @@ export function answerOf(cluster: Pick<InferencePort, 'submit'>, request: Genera
 }
 
 /** Resolves once it has been cancelled, or has ended before. */
-export function cancelled(cluster: LiveCluster, request: GenerationRequest, after: number): Promise<void> {
+export function cancelled(
+  cluster: Pick<InferencePort, 'submit' | 'cancel'>,
+  request: GenerationRequest,
+  after: number,
+): Promise<void> {
   return new Promise((resolve) => {
     let events = 0;
     const leave = (): void => {

@@ -152,7 +152,6 @@ async function serveCluster(
   surface: Surface,
 ): Promise<void> {
   refuseUnused(options, given);
-  servedPipeline(options);
   const member = await openClusterGateway(nats, options, {
     log: surface.log,
     traces: otlpEndpoint(options) !== undefined,

@@ -12,6 +12,7 @@ import type {
   PinOrder,
   RequestId,
 } from '../../cluster/ports.ts';
+import { batchLimits } from '../../cluster/token-limits.ts';
 import type { ReportedRequest } from '../../cluster/watch.ts';
 import { digestWords } from '../../util/blake2s.ts';
 import { topLogprobsMax } from '../../util/step.ts';
@@ -44,7 +45,7 @@ const sampling = z.strictObject({
   promptLogprobs: z.boolean(),
 });
 
-const request = z.strictObject({
+export const request = z.strictObject({
   id,
   prompt: tokens.refine(({ length }) => length > 0, 'a prompt is empty'),
   maxTokens: count,
@@ -61,7 +62,11 @@ const request = z.strictObject({
 });
 
 const name = z.string().regex(/^[\w-]{1,64}$/);
-const decodeAt = z.strictObject({ name, life: count, session: count });
+export const sessionName = z.strictObject({ name, life: count, session: count });
+export const namedGroup = z.strictObject({
+  members: z.array(sessionName).min(2).max(64),
+  chunkTokens: count.min(1).max(batchLimits.tokensMax),
+});
 
 const prefix = z.strictObject({ name, life: count, blocks: count, patienceUs: figure, transferUs: figure.optional() });
 
@@ -70,8 +75,9 @@ const order = z.discriminatedUnion('kind', [
   z.strictObject({
     kind: z.literal('submit'),
     request,
-    decodeAt: decodeAt.optional(),
+    decodeAt: sessionName.optional(),
     prefix: prefix.optional(),
+    group: namedGroup.optional(),
   }),
   z.strictObject({ kind: z.literal('cancel'), id, interrupt: z.boolean() }),
   z.strictObject({ kind: z.literal('tellBlocks') }),
@@ -160,8 +166,9 @@ const handOff = z.discriminatedUnion('kind', [
   z.strictObject({
     kind: z.literal('reserve'),
     id,
-    gateway: z.strictObject({ name, life: count, session: count }),
+    gateway: sessionName,
     request,
+    senders: z.array(z.strictObject({ name, life: count, id: z.string().max(1024) })).max(64).optional(),
   }),
   z.strictObject({ kind: z.literal('reserved'), id, landing: text }),
   z.strictObject({ kind: z.literal('held'), id, held: z.array(event) }),
@@ -202,6 +209,7 @@ const instanceAnnouncement = z.strictObject({
   switches: z.boolean(),
   capacityTokens: count,
   fetchBytesPerToken: figure.optional(),
+  stageLayers: count.optional(),
 });
 const gatewayAnnouncement = z.strictObject({ ...memberFields, traces: z.boolean() });
 const named = z.object({ name: memberFields.name, life: count });
@@ -221,6 +229,17 @@ export interface SessionName {
   readonly session: number;
 }
 
+/** Who computes a prompt together, in the order of their layers: each by the session that the request's gateway has with it. */
+export interface NamedGroup {
+  readonly members: readonly SessionName[];
+  readonly chunkTokens: number;
+}
+
+/** Sends a part of a prompt, under that name. */
+export interface NamedSender extends Pick<SessionName, 'name' | 'life'> {
+  readonly id: RequestId;
+}
+
 /** Between an instance that prefills and one that decodes. `id`: as the one that prefills calls the request. */
 export type HandOffWire =
   /** To the one that decodes. The request under the name, and of the session, that its gateway has with that one. */
@@ -229,6 +248,8 @@ export type HandOffWire =
       readonly id: RequestId;
       readonly gateway: SessionName;
       readonly request: GenerationRequest;
+      /** Undefined: the one who asks sends all. */
+      readonly senders?: readonly NamedSender[] | undefined;
     }
   | { readonly kind: 'held'; readonly id: RequestId; readonly held: readonly GenerationEvent[] }
   | { readonly kind: 'release'; readonly id: RequestId }
@@ -263,6 +284,8 @@ export type Order =
       readonly decodeAt: SessionName | undefined;
       /** What it is to fetch before it starts. */
       readonly prefix: NamedPrefix | undefined;
+      /** Who computes its prompt with it. */
+      readonly group: NamedGroup | undefined;
     }
   | { readonly kind: 'cancel'; readonly id: RequestId; readonly interrupt: boolean }
   | { readonly kind: 'tellBlocks' }
@@ -306,6 +329,8 @@ export interface InstanceAnnouncement extends Announcement {
   readonly capacityTokens: number;
   /** Undefined: no prefix can be fetched from it. */
   readonly fetchBytesPerToken: number | undefined;
+  /** Layers of the model, of which a group may run ranges; undefined: it can be in none. */
+  readonly stageLayers: number | undefined;
 }
 
 /** Of one instance to others. */

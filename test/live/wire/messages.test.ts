@@ -21,6 +21,13 @@ const order = {
   request: liveRequest('r1', [1, 2, 3], 7),
   decodeAt: { name: 'b', life: 3, session: 1 },
   prefix: { name: 'c', life: 4, blocks: 5, patienceUs: 6.5 },
+  group: {
+    members: [
+      { name: 'a', life: 2, session: 1 },
+      { name: 'e', life: 5, session: 2 },
+    ],
+    chunkTokens: 128,
+  },
 } as const satisfies Order;
 const logprobs = {
   logprobs: Float32Array.of(-0.5, Number.NEGATIVE_INFINITY),

@@ -1,0 +1,57 @@
+// Long prompts computed together by processes, each a range of the layers, while one of them is killed.
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { loadNative } from '../../src/kernel/native.ts';
+import { NatsServer, natsInstalled } from '../live/bus/nats-server.ts';
+import { type Answer, health, idle, Stream } from './cluster.ts';
+import { metricSum, type RunningProcess, type RunningServer, startInstance, startServer, until } from './server.ts';
+
+const kinds = [1, 2, 3];
+const promptOf = (kind: number) =>
+  Array.from({ length: 600 }, (_, i) => `${kind}: ${(i * i + kind) % 97} and`).join(' ');
+
+if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefined)) {
+  it.skip('groups of processes: needs nats-server and the native kernels', () => {});
+} else {
+  describe('groups of processes', { timeout: 60_000 }, () => {
+    let nats: NatsServer;
+    let expected: readonly Answer[] = [];
+    let gateway: RunningServer;
+    const members = new Map<string, RunningProcess>();
+    const join = async (name: string, role: string) =>
+      members.set(name, await startInstance(['--nats', nats.url, '--name', name, '--role', role]));
+    const answers = (of: RunningServer, salt: string) =>
+      kinds.map((kind) => new Stream(of, kind, 8, { prompt: promptOf(kind), cache_salt: salt }));
+    const all = (streams: readonly Stream[]) => Promise.all(streams.map(({ answer }) => answer));
+    const chunks = () => metricSum(gateway, 'kvasir_instance_stage_chunks_total');
+    const whole = () => until(async () => (await health(gateway)) === 3 && (await idle(gateway)));
+
+    beforeAll(async () => {
+      nats = await NatsServer.start('-js');
+      const alone = await startServer(['--threads', '1']);
+      expected = await all(answers(alone, ''));
+      await alone.stop();
+      gateway = await startServer(['--nats', nats.url, '--cpp-group', '2', '--cpp-tokens', '300']);
+      await Promise.all([join('p', 'prefill'), join('q', 'prefill'), join('d', 'decode')]);
+      await until(async () => (await health(gateway)) === 3);
+    });
+    afterAll(async () => {
+      for (const { process } of [gateway, ...members.values()]) process.kill('SIGKILL');
+      await nats.stop();
+    });
+
+    it('give the tokens of one instance, also where one is killed at work, and again when it is back', async () => {
+      expect(await all(answers(gateway, 'a'))).toEqual(expected);
+      await until(async () => (await chunks()) > 0);
+      const under = answers(gateway, 'b');
+      await Promise.race(under.map(({ begun }) => begun));
+      members.get('q')?.process.kill('SIGKILL');
+      expect(await all(under)).toEqual(expected);
+      await join('q', 'prefill');
+      await whole();
+      const before = await chunks();
+      expect(await all(answers(gateway, 'c'))).toEqual(expected);
+      await until(async () => (await chunks()) > before);
+      await whole();
+    });
+  });
+}

@@ -1,0 +1,143 @@
+// Long prompts computed by groups of instances that a bus connects: the bits of one instance, whatever is lost, doubled, late or gone.
+import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
+import type { InstanceRole } from '../../src/cluster/conductor.ts';
+import type { GenerationRequest } from '../../src/cluster/ports.ts';
+import { loadNative } from '../../src/kernel/native.ts';
+import { agreeOn } from '../../src/live/agree.ts';
+import type { Bus } from '../../src/live/bus/bus.ts';
+import { ClusterGateway } from '../../src/live/cluster-gateway.ts';
+import { type JoinedInstance, joinCluster } from '../../src/live/join.ts';
+import type { LiveCluster } from '../../src/live/live-cluster.ts';
+import { MemoryHub } from './bus/memory-bus.ts';
+import { type BusFaults, faultyBus } from './faulty-bus.ts';
+import {
+  type Answer,
+  answerOf,
+  cancelled,
+  dyingWorker,
+  everyone,
+  liveCluster,
+  livePrompt,
+  liveRequest,
+  liveRoot,
+  liveSettings,
+} from './instances.ts';
+
+const closing: (() => unknown)[] = [];
+afterEach(async () => {
+  for (const close of closing.splice(0).toReversed()) await close();
+});
+
+const root = liveRoot();
+let lives = 0;
+
+async function instance(
+  bus: Bus,
+  name: string,
+  role: InstanceRole,
+  transport: 'auto' | 'tcp' = 'auto',
+): Promise<JoinedInstance> {
+  const pages = { host: '127.0.0.1', port: 0, token: undefined, transport };
+  const own = { bus, name, life: ++lives, role, pages, root, vocabSize: 100_000, log: () => {} };
+  const settings = { ...liveSettings, contextTokens: 2048, kvBytes: 8 * 2 ** 20 };
+  const joined = await joinCluster({ ...own, entry: dyingWorker, settings });
+  closing.push(() => joined.close());
+  return joined;
+}
+
+async function gateway(bus: Bus): Promise<ClusterGateway> {
+  const agreement = await agreeOn(bus, { modelFingerprint: root.modelFingerprint, root: undefined });
+  const cluster = new ClusterGateway({
+    ...{ bus, name: 'g', life: ++lives, agreement, log: () => {} },
+    ...{ queueMax: 64, admission: everyone, timeoutUs: 60e6 },
+    pipeline: { members: 2, tokensOver: 300 },
+  });
+  closing.push(() => cluster.close());
+  return cluster;
+}
+
+/** Asks again until the condition holds; the test's own time-out bounds it. */
+async function until(holds: () => boolean): Promise<void> {
+  while (!holds()) await new Promise((resolve) => setTimeout(resolve, 5));
+}
+
+const serving = (cluster: ClusterGateway) => cluster.instances().filter(({ ready }) => ready).length;
+/** Nobody holds anything of a request, as far as instances have told. */
+const atRest = (cluster: ClusterGateway) =>
+  until(() =>
+    cluster
+      .instances()
+      .every(
+        ({ ready, waiting, running, pages, landing }) =>
+          !ready || (waiting + running + pages.used === 0 && (landing === undefined || landing.free === landing.total)),
+      ),
+  );
+const ran = (cluster: ClusterGateway, place: number) =>
+  cluster.instances().reduce((sum, { stageChunks = [] }) => sum + (stageChunks[place] ?? 0), 0);
+const bare = ({ tokens, logprobs, end }: Answer) => [tokens, logprobs, end];
+
+const requests = [1000, 385, 640].map((length, kind) => liveRequest(`r${length}`, livePrompt(kind, length), 6));
+const named = (name: string): readonly GenerationRequest[] =>
+  requests.map((request) => ({ ...request, id: `${name} ${request.id}`, salt: name }));
+
+async function group(bus: (seed: number) => Bus, more: readonly string[] = [], transport: 'auto' | 'tcp' = 'auto') {
+  const cluster = await gateway(bus(1));
+  const names = ['p', 'q', ...more];
+  const joined = await Promise.all(names.map((name, i) => instance(bus(2 + i), name, 'prefill', transport)));
+  await instance(bus(9), 'd', 'decode', transport);
+  await until(() => serving(cluster) === names.length + 1);
+  return { cluster, joined };
+}
+
+describe.skipIf(loadNative() === undefined)('groups of instances over a bus', () => {
+  let alone: LiveCluster;
+  let expected: readonly Answer[];
+  beforeAll(async () => {
+    alone = liveCluster([{ contextTokens: 2048 }]);
+    await alone.ready();
+    expected = await Promise.all(requests.map((request) => answerOf(alone, request)));
+  });
+  afterAll(() => alone.close());
+
+  it.each<[string, BusFaults, 'auto' | 'tcp']>([
+    ['tells all', { loss: 0, doubled: 0, late: 0 }, 'tcp'],
+    ['loses, doubles and reorders', { loss: 0.05, doubled: 0.1, late: 0.1 }, 'auto'],
+  ])('compute prompts with the bits of one instance where it %s, and leave nothing behind of what is cancelled', async (_, faults, transport) => {
+    const hub = new MemoryHub();
+    const { cluster } = await group((seed) => faultyBus(hub.connect(), seed, faults), [], transport);
+    const ask = (name: string) => Promise.all(named(name).map((request) => answerOf(cluster, request)));
+    for (const name of ['a', 'b']) expect((await ask(name)).map(bare)).toEqual(expected.map(bare));
+    await until(() => ran(cluster, 1) > requests.length);
+    for (const after of [0, 1, 2, 3]) {
+      const [first, ...others] = named(`cancelled ${after}`);
+      const answers = others.map((request) => answerOf(cluster, request));
+      await cancelled(cluster, first, after);
+      expect((await Promise.all(answers)).map(bare)).toEqual(expected.slice(1).map(bare));
+    }
+    await atRest(cluster);
+    expect(cluster.underWay).toEqual({ sinks: 0, tries: 0, prefills: 0, outputs: 0 });
+  });
+
+  it('answer all where a member leaves at work', async () => {
+    const hub = new MemoryHub();
+    const { cluster, joined } = await group(() => hub.connect(), ['r']);
+    const asked = [...named('x'), ...named('y')];
+    let struck = false;
+    const answers = asked.map(
+      (request) =>
+        new Promise<Answer>((resolve) => {
+          const submit: ClusterGateway['submit'] = (each, sink) =>
+            cluster.submit(each, (event) => {
+              sink(event);
+              if (event.kind !== 'started' || struck) return;
+              struck = true;
+              void joined[1].close();
+            });
+          resolve(answerOf({ submit }, request));
+        }),
+    );
+    expect((await Promise.all(answers)).map(bare)).toEqual([...expected, ...expected].map(bare));
+    await until(() => serving(cluster) === 3);
+    await atRest(cluster);
+  });
+});
