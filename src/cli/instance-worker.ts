@@ -84,8 +84,7 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
   const handOffs = reaches ? createHandOffs(data, port, memory, wake) : undefined;
   const tracer = new StepTracer(data.traces);
   const steps = settings.record === undefined ? engine : recorded(engine, settings.record);
-  const compute = { engine, backend, columns: model.config.hiddenSize };
-  const stages = handOffs && createStages(data, compute, handOffs, wake);
+  const stages = handOffs && createStages(data, { engine, backend, model }, handOffs, wake);
   const parts = { handOffs, stages, tiers: tiers?.live, tracer, lending: borrowing?.live };
   const loop = new InstanceLoop(machine, steps, port, new Int32Array(data.abort), log, parts);
   const description = {
@@ -104,10 +103,11 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
 
 function createStages(
   data: InstanceThreadData<InstanceSettings>,
-  { engine, backend, columns }: { readonly engine: Engine; readonly backend: Backend; readonly columns: number },
+  { engine, backend, model }: { readonly engine: Engine; readonly backend: Backend; readonly model: LoadedModel },
   handOffs: LiveHandOffs,
   wake: () => void,
 ): LiveStages {
+  const columns = model.config.hiddenSize;
   const rows = createRows(data, { backend, columns }, (to, wire) => handOffs.post(to, wire), wake);
   return new LiveStages(engine, (to, wire) => handOffs.post(to, wire), rows);
 }

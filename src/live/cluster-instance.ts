@@ -133,7 +133,7 @@ export class ClusterInstance {
       this.#out = out;
       if (stageLayers !== undefined)
         this.#stages = new StagesBetween({
-          ...{ ...own, thread, left },
+          ...{ ...own, thread },
           expect: (gateway, request) => this.#expect(gateway, request, false),
           leaves: (leaving, decodeAt) => out.add(leaving, decodeAt),
         });

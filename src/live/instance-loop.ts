@@ -186,9 +186,7 @@ export class InstanceLoop {
   #hear(from: InstanceIndex, wire: PeerWire): void {
     if (this.#closed) return;
     if (wire.kind === 'gone') this.#stages?.lost(from);
-    const events = isOfStage(wire)
-      ? this.#stages?.hear(from, wire, this.#machine)
-      : this.#handOffs?.hear(from, wire);
+    const events = isOfStage(wire) ? this.#stages?.hear(from, wire, this.#machine) : this.#handOffs?.hear(from, wire);
     for (const event of events ?? []) this.#feed(event);
   }
 

@@ -18,8 +18,6 @@ export interface StagesBetweenOptions extends HandOffEnd {
   readonly expect: (gateway: SessionName, request: GenerationRequest) => RequestId | undefined;
   /** It is to go on at that instance, whose index this gives. */
   readonly leaves: (leaving: Leaving, decodeAt: SessionName) => InstanceIndex;
-  /** Nothing of it is here any more. */
-  readonly left: (here: RequestId) => void;
 }
 
 type Other = Peer<PeerAnnouncement>;
@@ -110,7 +108,12 @@ export class StagesBetween {
     if (other !== undefined && told !== undefined) this.#station.send(other, encode(told));
     // It is over, or the other one is gone: nobody is to keep rows for an answer.
     else if (wire.kind === 'rows') this.#say(to, { kind: 'rowsHere', number: wire.number });
-    if (wire.kind === 'message' && wire.message.kind === 'unable') this.#options.left(wire.message.id);
+    if (wire.kind === 'message' && wire.message.kind === 'unable') this.#letGo(wire.message.id);
+  }
+
+  /** Its gateway goes on hearing of it, or it would take the prompt for lost while another computes it, and cancels it when that one has. */
+  #letGo(here: RequestId): void {
+    this.#joint.delete(here);
   }
 
   #outward(to: InstanceIndex, wire: ToMember): StageWire | undefined {
@@ -152,18 +155,18 @@ export class StagesBetween {
       default:
         if (this.#joint.get(told.id)?.members.includes(from) !== true) return;
         this.#tell(from, told);
-        if (told.kind === 'dismiss') this.#options.left(told.id);
+        if (told.kind === 'dismiss') this.#letGo(told.id);
     }
   }
 
   #enlisted(from: InstanceIndex, peer: Other, told: Extract<StageWire, { kind: 'enlist' }>): void {
     const { gateway, request, group, index } = told;
     const [{ name, life }] = group.members;
-    if (peer.member.name !== name || peer.member.life !== life) throw new Error('Cannot hear enlist: it leads no group');
+    if (peer.member.name !== name || peer.member.life !== life)
+      throw new Error('Cannot hear enlist: it leads no group');
     const here = this.#options.expect({ ...gateway, session: group.members[index].session }, request);
     const pipeline = here === undefined ? undefined : this.join(here, told);
     if (here === undefined || pipeline === undefined) {
-      if (here !== undefined) this.#options.left(here);
       this.#station.send(peer, encode({ kind: 'unable', id: nameOf(told, 0) } satisfies StageWire));
       return;
     }

@@ -102,21 +102,24 @@ describe.skipIf(loadNative() === undefined)('groups of instances over a bus', ()
   it.each<[string, BusFaults, 'auto' | 'tcp']>([
     ['tells all', { loss: 0, doubled: 0, late: 0 }, 'tcp'],
     ['loses, doubles and reorders', { loss: 0.05, doubled: 0.1, late: 0.1 }, 'auto'],
-  ])('compute prompts with the bits of one instance where it %s, and leave nothing behind of what is cancelled', async (_, faults, transport) => {
-    const hub = new MemoryHub();
-    const { cluster } = await group((seed) => faultyBus(hub.connect(), seed, faults), [], transport);
-    const ask = (name: string) => Promise.all(named(name).map((request) => answerOf(cluster, request)));
-    for (const name of ['a', 'b']) expect((await ask(name)).map(bare)).toEqual(expected.map(bare));
-    await until(() => ran(cluster, 1) > requests.length);
-    for (const after of [0, 1, 2, 3]) {
-      const [first, ...others] = named(`cancelled ${after}`);
-      const answers = others.map((request) => answerOf(cluster, request));
-      await cancelled(cluster, first, after);
-      expect((await Promise.all(answers)).map(bare)).toEqual(expected.slice(1).map(bare));
-    }
-    await atRest(cluster);
-    expect(cluster.underWay).toEqual({ sinks: 0, tries: 0, prefills: 0, outputs: 0 });
-  });
+  ])(
+    'compute prompts with the bits of one instance where it %s, and leave nothing behind of what is cancelled',
+    async (_, faults, transport) => {
+      const hub = new MemoryHub();
+      const { cluster } = await group((seed) => faultyBus(hub.connect(), seed, faults), [], transport);
+      const ask = (name: string) => Promise.all(named(name).map((request) => answerOf(cluster, request)));
+      for (const name of ['a', 'b']) expect((await ask(name)).map(bare)).toEqual(expected.map(bare));
+      await until(() => ran(cluster, 1) > requests.length);
+      for (const after of [0, 1, 2, 3]) {
+        const [first, ...others] = named(`cancelled ${after}`);
+        const answers = others.map((request) => answerOf(cluster, request));
+        await cancelled(cluster, first, after);
+        expect((await Promise.all(answers)).map(bare)).toEqual(expected.slice(1).map(bare));
+      }
+      await atRest(cluster);
+      expect(cluster.underWay).toEqual({ sinks: 0, tries: 0, prefills: 0, outputs: 0 });
+    },
+  );
 
   it('answer all where a member leaves at work', async () => {
     const hub = new MemoryHub();

@@ -168,7 +168,10 @@ const handOff = z.discriminatedUnion('kind', [
     id,
     gateway: sessionName,
     request,
-    senders: z.array(z.strictObject({ name, life: count, id: z.string().max(1024) })).max(64).optional(),
+    senders: z
+      .array(z.strictObject({ name, life: count, id: z.string().max(1024) }))
+      .max(64)
+      .optional(),
   }),
   z.strictObject({ kind: z.literal('reserved'), id, landing: text }),
   z.strictObject({ kind: z.literal('held'), id, held: z.array(event) }),
