@@ -59,6 +59,8 @@ export function joinCommand(): Command {
       refuseIdle(givenOptions(given), { borrow: options.borrow, admission: 'none', roleSwitch: options.roleSwitch });
       if (options.role === 'store') refuseIdleStore(givenOptions(given), options);
       if (options.nats === undefined) throw new UsageError('Cannot join a cluster: --nats nats://HOST:PORT is missing');
+      if (options.borrow && options.pagesPort > 65_533)
+        throw new UsageError(`Cannot use --pages-port ${options.pagesPort}: --borrow needs the next two ports as well`);
       const { log } = openLog(options.logLevel, options.name === undefined ? {} : { instance: options.name });
       const member = await openClusterInstance(options.nats, options, log);
       try {

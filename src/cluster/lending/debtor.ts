@@ -24,6 +24,9 @@ export class Debtor {
   readonly #policy: LendingPolicy;
   readonly #debts = new Map<LoanNumber, Debt>();
   readonly #renewals = new Map<InstanceId, Renewal>();
+  /** Who refused one that gathers may keep others out for it, until they hear that it needs nothing more. */
+  readonly #refusers = new Map<InstanceId, Debt>();
+  #isLetIn = false;
   #nextLoan: LoanNumber = 1;
   #renewAtUs = Number.POSITIVE_INFINITY;
 
@@ -95,6 +98,7 @@ export class Debtor {
   /** Refused: there is nothing to give back. */
   drop(debt: Debt): void {
     this.#debts.delete(debt.number);
+    if (debt.right.gathers) this.#refusers.set(debt.creditor, debt);
   }
 
   /** True when it answers the loan that was asked for. */
@@ -189,7 +193,8 @@ export class Debtor {
       debt.firm = true;
       debt.keep = Number.MAX_SAFE_INTEGER;
     }
-    if (this.#debts.size > 0) this.#renewAtUs = this.#out.nowUs;
+    this.#isLetIn = this.#refusers.size > 0;
+    if (this.#debts.size > 0 || this.#isLetIn) this.#renewAtUs = this.#out.nowUs;
   }
 
   /** None runs any more that was promised anything. */
@@ -216,6 +221,7 @@ export class Debtor {
   reborn(instance: InstanceId): void {
     for (const debt of this.#debts.values()) if (debt.creditor === instance) this.#lose(debt);
     this.#renewals.delete(instance);
+    this.#refusers.delete(instance);
   }
 
   /** `count` blocks of one loan for a local caller, of device memory if they are, of a firm loan if there is one, else of the one that ends last; undefined when they are not in hand. */
@@ -257,11 +263,20 @@ export class Debtor {
       const group = creditors.get(debt.creditor) ?? [];
       if (debt.state === 'held') creditors.set(debt.creditor, [...group, debt]);
     }
-    for (const [creditor, debts] of creditors) this.#renew(creditor, debts);
+    for (const [creditor, debts] of creditors) this.#renew(creditor, debts[0].creditorLife, debts);
+    if (this.#isLetIn) this.#tellRefusers(creditors);
     this.#renewAtUs = this.#debts.size === 0 ? Number.POSITIVE_INFINITY : this.#out.nowUs + this.#times.renewUs;
   }
 
-  #renew(creditor: InstanceId, debts: readonly Debt[]): void {
+  /** Those that lend nothing here hear it by the loan that they refused. */
+  #tellRefusers(creditors: ReadonlyMap<InstanceId, unknown>): void {
+    for (const [creditor, { creditorLife, number }] of this.#refusers)
+      if (!creditors.has(creditor)) this.#renew(creditor, creditorLife, [], [number]);
+    this.#refusers.clear();
+    this.#isLetIn = false;
+  }
+
+  #renew(creditor: InstanceId, life: number, debts: readonly Debt[], met: readonly LoanNumber[] = []): void {
     const renewal = this.#renewals.get(creditor) ?? { stamp: 0, heardStamp: 0, sentUs: new Map<number, number>() };
     this.#renewals.set(creditor, renewal);
     if (renewal.sentUs.size > 0) this.#out.met('lost', 'renew');
@@ -271,9 +286,9 @@ export class Debtor {
     const stamp = ++renewal.stamp;
     renewal.sentUs.set(stamp, this.#out.nowUs);
     const loans = debts.map(({ number }) => number);
-    const firm = debts.filter((debt) => debt.firm).map(({ number }) => number);
+    const firm = [...debts.filter((debt) => debt.firm).map(({ number }) => number), ...met];
     const closedBelow = this.#closedBelow();
-    this.#out.send(creditor, debts[0].creditorLife, { kind: 'renew', stamp, loans, firm, closedBelow });
+    this.#out.send(creditor, life, { kind: 'renew', stamp, loans, firm, closedBelow });
   }
 
   #flushReturns(debt: Debt, due: boolean): void {

@@ -66,7 +66,7 @@ export type LendingMessage =
       readonly kind: 'renew';
       readonly stamp: number;
       readonly loans: readonly LoanNumber[];
-      /** Of those, what a prompt that runs was promised: it is not recalled. */
+      /** Of those, what a prompt that runs was promised: it is not recalled. And loans that were refused to it while it gathered: nothing more is needed. */
       readonly firm: readonly LoanNumber[];
       readonly closedBelow: LoanNumber;
     }
