@@ -132,14 +132,18 @@ for (const backend of backends) {
     });
     // Rounding noise of 0.03 is amplified up to tenfold where the text leaves no doubt, so the worst of 900 values moves
     // from 0.12 to 0.25 with the weights' form, the instruction set or any change of order; the root mean square does not.
-    if (!slow) {
+    if (backend === backends.at(-1)) {
       const worst = backend.name === 'avx2' ? 0.3 : 0.2;
       test(`bf16 weights, inputs and KV: log-probabilities within 0.06 by root mean square, ${worst} at worst`, () => {
         compare(engineOf('bf16'), cases(), { worst, rms: 0.06 });
       });
     }
-    test('native weights, bf16 inputs and KV: log-probabilities within 0.06 by root mean square, 0.35 at worst', () => {
-      compare(engineOf('bf16', 'native'), cases(), { worst: 0.35, rms: 0.06 }, tokens);
-    });
+    // Of the oracle, what the small models show of its forms is enough.
+    test.skipIf(slow)(
+      'native weights, bf16 inputs and KV: log-probabilities within 0.06 by root mean square, 0.35 at worst',
+      () => {
+        compare(engineOf('bf16', 'native'), cases(), { worst: 0.35, rms: 0.06 }, tokens);
+      },
+    );
   });
 }

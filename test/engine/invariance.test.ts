@@ -10,7 +10,7 @@ import type { Backend } from '../../src/kernel/backend.ts';
 import { pageTokens } from '../../src/util/step.ts';
 import { backends } from './backends.ts';
 import { ModelFolder, oddSpec } from './models.ts';
-import { blocksFor, chunksOf, Player, someTokens } from './play.ts';
+import { blocksFor, chunksOf, Player, sameBits, someTokens } from './play.ts';
 
 interface Form {
   readonly weights: WeightsForm;
@@ -109,7 +109,9 @@ for (const { name, native, create } of backends) {
       const got = play(prompt, course);
       expect(got.length).toBeGreaterThan(0);
       got.forEach((row, index) => {
-        expect(row, `row ${wanted.length - got.length + index}`).toEqual(wanted[wanted.length - got.length + index]);
+        const place = wanted.length - got.length + index;
+        // Rows that are the same are many, and compared in this way a hundred times as fast.
+        if (!sameBits([row], wanted.slice(place, place + 1))) expect(row, `row ${place}`).toEqual(wanted[place]);
       });
     };
 

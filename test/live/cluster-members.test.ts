@@ -80,7 +80,7 @@ const ask = (cluster: ClusterGateway, name: string) =>
   Promise.all(prompts.map((prompt, i) => answerOf(cluster, liveRequest(`${name}${i}`, prompt, 40))));
 
 /** Takes a second or more. */
-const longTokens = 1500;
+const longTokens = 1000;
 function long(cluster: ClusterGateway) {
   let begin: () => void = () => {};
   const begun = new Promise<void>((resolve) => {

@@ -37,10 +37,10 @@ const requests = lengths.map((length, kind) => liveRequest(`r${length}`, livePro
 describe.skipIf(native === undefined)('hand-offs between instances of a process', () => {
   const isas = native === undefined ? [] : availableIsas(native);
   const best = isas.at(-1) ?? 'portable';
-  // Pages are copied alike whatever computed them: every form on the best instruction set, one form on the others.
+  // Pages are copied alike whatever computed them: every form on the best instruction set, one form on the plainest.
   const forms = [
     ...(['bf16', 'int8', 'f32'] as const).map((inputs) => ({ inputs, isa: best })),
-    ...isas.slice(0, -1).map((isa) => ({ inputs: 'bf16' as const, isa })),
+    ...isas.slice(0, 1).map((isa) => ({ inputs: 'bf16' as const, isa })),
   ];
 
   it.each(forms)('give the bits of one instance: inputs $inputs, $isa', async ({ inputs, isa }) => {
@@ -162,7 +162,7 @@ describe.skipIf(native === undefined)('hand-offs between instances of a process'
           await Promise.all(ended);
           await atRest(cluster);
         }),
-        { numRuns: 15 },
+        { numRuns: 8 },
       );
       const sent = cluster.instances().map((instance) => instance.sent?.bytes ?? 0);
       // Those that prefill may have fetched prefixes from the one that decodes.

@@ -56,7 +56,7 @@ async function ask(cluster: LiveCluster, round: string, tokens = 6) {
   return answers;
 }
 
-describe.each(['bf16', 'int8', 'f32'] as const)('tiers of an instance that takes %s inputs', (inputs) => {
+describe.each(['bf16', 'f32'] as const)('tiers of an instance that takes %s inputs', (inputs) => {
   it('change no bit of what is answered, whatever is evicted meanwhile', async () => {
     // Of kvasir-tiny a block has 6 pages, of 16 KiB where values have 16 bits.
     const blockBytes = (inputs === 'f32' ? 2 : 1) * 6 * 2 ** 14;
@@ -65,7 +65,7 @@ describe.each(['bf16', 'int8', 'f32'] as const)('tiers of an instance that takes
     const [alone, tiered] = [await started(small), await started({ ...small, tiers })];
     let drawn = 0;
     const random = { below: (n: number) => Math.floor(n * counterUniform(7, inputs.length, drawn++)) };
-    const asks = Array.from({ length: 60 }, (_, i) => {
+    const asks = Array.from({ length: 45 }, (_, i) => {
       const [kind, length, rest] = [random.below(5), 40 + random.below(160), random.below(3)];
       const prompt = [...livePrompt(kind, length), ...livePrompt(11 + rest, 12)];
       return liveRequest(`r${i}`, prompt, 1 + random.below(12));
@@ -146,10 +146,10 @@ describe('SSD below an instance', () => {
     for (const [i, prompt] of prompts.entries())
       expected.set(String(prompt), (await answerOf(alone, liveRequest(`a${i}`, prompt, 4))).tokens);
     const hits: number[] = [];
-    for (let life = 0; life < 6; life++) {
+    for (let life = 0; life < 4; life++) {
       // Each begins with others, and dies after so many answers; the last one ends by itself.
       const turned = requests.map((_, i) => requests[(i + 3 * life) % requests.length]);
-      const answers = await childAnswers(own, turned, life === 5 ? Number.POSITIVE_INFINITY : 2 + ((life * 5) % 7));
+      const answers = await childAnswers(own, turned, life === 3 ? Number.POSITIVE_INFINITY : 2 + ((life * 5) % 7));
       for (const { prompt, tokens, tiers } of answers) {
         expect(tokens).toEqual(expected.get(String(prompt)));
         expect(tiers.moved.badBlocks).toBe(0);
@@ -157,7 +157,7 @@ describe('SSD below an instance', () => {
       hits.push(answers.reduce((sum, { cachedTokens }) => sum + cachedTokens, 0));
     }
     expect(hits[0]).toBe(0);
-    expect(hits[5]).toBeGreaterThan(0);
+    expect(hits[3]).toBeGreaterThan(0);
   });
 });
 

@@ -162,7 +162,9 @@ if (!natsInstalled && process.env.CI === undefined) {
       const heard = hear(b, 'word', 2);
       await b.flush();
       a.publish('word', bytes('before'));
+      // The server has it, then b has: what the server has not passed on dies with it.
       await a.flush();
+      await b.flush();
       await Promise.all([whenUp(a, false), whenUp(b, false), server.kill()]);
       a.publish('word', bytes('meanwhile'));
       await expect(a.flush()).rejects.toThrow('down');
