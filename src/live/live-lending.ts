@@ -316,10 +316,10 @@ export class LiveLending {
         continue;
       }
       const own = this.#moveTo(landing);
-      const event = own === undefined ? undefined : this.#arrived(own);
-      if (event === undefined) continue;
+      if (own === undefined) continue;
+      const event = this.#arrived(own);
       this.#options.messenger.close(landing);
-      events.push(event);
+      if (event !== undefined) events.push(event);
     }
     return events;
   }

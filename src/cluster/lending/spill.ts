@@ -22,6 +22,7 @@ export function spill(home: Home): boolean {
   const ahead = Math.ceil(batcher.pagesAhead / blockPages);
   const short = lowWaterBlocks + ahead - Math.floor(availablePages / blockPages) - moves.outBlocks;
   if (short <= 0) return false;
+  for (const sequence of batcher.running) if (!moves.book.all.has(sequence)) batcher.disownMore(sequence);
   const sequences = [...batcher.running]
     .map((sequence) => ({ sequence, blocks: movable(home, sequence) }))
     .filter(({ blocks }) => blocks >= rangeBlocks)

@@ -176,6 +176,11 @@ export class Batcher {
     return this.#prefixes.disown(sequence);
   }
 
+  /** What it shared with those that have ended is its own. Of a disowned sequence that has all of its blocks in its table. */
+  disownMore(sequence: Sequence): void {
+    this.#prefixes.disownMore(sequence);
+  }
+
   /** What it had elsewhere is gone: back to the queue. Not while a step that holds it is in flight. */
   recompute(sequence: Sequence): void {
     if (sequence.state === 'running') this.#preempt(sequence);

@@ -35,6 +35,12 @@ export class KnownPrefixes {
     return sequence.sharedBlocks;
   }
 
+  /** Who shared some of its blocks may have let go of them since. Of a disowned sequence that has all of its blocks in its table. */
+  disownMore(sequence: Sequence): void {
+    const { sharedBlocks = 0 } = sequence;
+    if (sharedBlocks > 0) sequence.sharedBlocks = this.#cache.disown(sequence.table, sharedBlocks);
+  }
+
   /** Is there one of the same priority close behind, in either list, that needs at most `rows`? */
   shortBehind(
     sequence: Sequence,
