@@ -72,10 +72,7 @@ struct ThreadPool::State {
 
   void wake_workers(uint32_t job_number) {
     job.value.store(job_number, std::memory_order_seq_cst);
-    if (sleepers.load(std::memory_order_seq_cst) > 0) {
-      sleepers.store(0, std::memory_order_relaxed);
-      job.wake_all();
-    }
+    if (sleepers.load(std::memory_order_seq_cst) > 0) job.wake_all();
   }
 
   void serve(int thread) {
@@ -83,8 +80,10 @@ struct ThreadPool::State {
     for (;;) {
       const auto changed = [&] { return job.value.load(std::memory_order_acquire) != seen; };
       while (!spin(changed)) {
+        // Each counts itself out: a waker that did so for all could forget one that is about to sleep.
         sleepers.fetch_add(1, std::memory_order_seq_cst);
         if (job.value.load(std::memory_order_seq_cst) == seen) job.park(seen);
+        sleepers.fetch_sub(1, std::memory_order_relaxed);
       }
       seen = job.value.load(std::memory_order_acquire);
       if (closing.load(std::memory_order_acquire)) return;
