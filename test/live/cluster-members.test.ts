@@ -313,7 +313,8 @@ describe.skipIf(loadNative() === undefined)('prompts that are computed in one pr
     // What it has heard of them may be half a second old.
     await until(() => computed(first)[0] === true);
     expect(computed(first)).toEqual([true, false, false]);
-    stepsAreTold(first, second);
+    // What is told of steps is not said again: it is whole where nothing is lost.
+    if (faults.loss === 0) stepsAreTold(first, second);
     // Another role, whichever gateway says so; nobody would be left to prefill.
     expect(first.switchRole(0, 'decode')).toContain('nobody would be left');
     const under = ask(first, 's');
