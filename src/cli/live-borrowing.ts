@@ -1,6 +1,6 @@
 // Memory that instances lend to one another: what flags say of it, as instances and the gManager are told.
 import { webcrypto } from 'node:crypto';
-import { slackBlocks } from '../cluster/lending/borrower.ts';
+import { slackBlocks } from '../cluster/lending/reach.ts';
 import type { TokenInstanceConfig } from '../cluster/token-work.ts';
 import type { Engine } from '../engine/engine.ts';
 import type { KvShape } from '../engine/load-model.ts';

@@ -8,7 +8,7 @@ import type { Step } from '../util/step.ts';
 import type { BlockFates, PlacementAccount } from './account.ts';
 import type { InstanceRole } from './dispatch.ts';
 import type { Prediction } from './gate.ts';
-import type { BorrowerEffect } from './lending/borrower.ts';
+import type { BorrowerEffect } from './lending/borrower-terms.ts';
 import type { RemoteWork } from './lending/remote-work.ts';
 import type { Activations, InstanceIndex, PeerMessage, PipelineGroup, PrefixFetch, StepNumber } from './messages.ts';
 import type { Outgrows } from './migration/mover.ts';

@@ -8,7 +8,7 @@ import type { StepPredictor } from '../policy/cost/step-shape.ts';
 import type { LayerGroup } from '../util/step.ts';
 import type { Fates } from './fates.ts';
 import type { HandOffConfig } from './hand-offs.ts';
-import type { BorrowingConfig } from './lending/borrower.ts';
+import type { BorrowingConfig } from './lending/borrower-terms.ts';
 import type { MigrationConfig } from './migration/mover.ts';
 import type { Store } from './prefix-offers.ts';
 

@@ -256,9 +256,11 @@ export class RManager {
     return this.#asking.hasTurn;
   }
 
-  /** A prompt that is let in was promised what is held; when the last one has ended, nobody is. */
+  /** A prompt that is let in was promised what is held; when the last one has ended, nobody is. One that is gone needs nothing. */
   #grow(growth: Growth): void {
+    const { turn } = this.#growth;
     if (growth.gatherings > this.#growth.gatherings) this.debtor.promise();
+    else if (turn !== undefined && growth.turn?.number !== turn.number) this.debtor.sate();
     if (growth.gathered === 0 && this.#growth.gathered > 0) this.debtor.unpromise();
     this.#growth = growth;
   }

@@ -1,7 +1,7 @@
 // The loop of an instance's thread: messages in, machine, step, events out; JavaScript sleeps only when there is nothing to run.
 import { type MessagePort, receiveMessageOnPort } from 'node:worker_threads';
 import type { InstanceEffect } from '../cluster/effects.ts';
-import type { BorrowerEffect } from '../cluster/lending/borrower.ts';
+import type { BorrowerEffect } from '../cluster/lending/borrower-terms.ts';
 import type { InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
 import type { PinId, PinState } from '../cluster/pinning.ts';
 import type { GenerationEvent, InstanceSnapshot, RequestId } from '../cluster/ports.ts';

@@ -1,6 +1,7 @@
 // Carries out what an instance's borrower wants: messages to others over ports of threads, blocks through the native messenger, queries to guest rooms.
 import type { BlocksToMove } from '../cluster/lending/block-moves.ts';
-import type { Borrower, BorrowerEffect } from '../cluster/lending/borrower.ts';
+import type { Borrower } from '../cluster/lending/borrower.ts';
+import type { BorrowerEffect } from '../cluster/lending/borrower-terms.ts';
 import type { Envelope } from '../cluster/lending/messages.ts';
 import type { InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
 import type { LendingSnapshot } from '../cluster/ports.ts';

@@ -3,7 +3,7 @@ import { expect } from 'vitest';
 import type { InstanceEffect } from '../../src/cluster/effects.ts';
 import { GManager } from '../../src/cluster/gmanager.ts';
 import type { BlocksToMove } from '../../src/cluster/lending/block-moves.ts';
-import type { BorrowingTotals } from '../../src/cluster/lending/borrower.ts';
+import type { BorrowingTotals } from '../../src/cluster/lending/borrower-terms.ts';
 import type { Envelope, LendingEffect } from '../../src/cluster/lending/messages.ts';
 import { defaultLendingTimes } from '../../src/cluster/lending/times.ts';
 import type { InstanceEvent } from '../../src/cluster/messages.ts';
@@ -65,6 +65,7 @@ export class BorrowWorld {
   readonly running = new Map<number, Running>();
   readonly dead = new Set<number>();
   readonly faults: string[] = [];
+  readonly holdUs = times.holdUs;
   nowUs = 0;
   /** Steps with keys at creditors, and those of them that were refused. */
   remoteSteps = 0;

@@ -8,6 +8,8 @@ import { defaultLendingTimes as times } from '../../src/cluster/lending/times.ts
 import type { LendingPolicy } from '../../src/policy/lending/borrowing.ts';
 import { LendingMemory } from '../../src/policy/lending/lending-memory.ts';
 import { RBlockTable } from '../../src/policy/lending/rblock-table.ts';
+import { BorrowWorld } from './borrow-world.ts';
+import { promptOf, request } from './world.ts';
 
 const policy: LendingPolicy = {
   ...{ lentShareMax: 1, lowWaterBlocks: 0, highWaterBlocks: 0, recallBlocks: 0, lookAheadUs: 0 },
@@ -57,9 +59,26 @@ it('also at one that had nothing to lend', () => {
   const heard = said(out, 'renew', 1);
   full.creditor.renew(heard.envelope, heard.message);
   expect(full.creditor.hold).toBeUndefined();
-  expect(said(out, 'renew', 2).message).toMatchObject({ loans: [2], firm: [2] });
+  expect(said(out, 'renew', 2).message).toMatchObject({ loans: [2], firm: [2], sated: true });
 
   out.begin(times.renewUs + 1);
   debtor.flush();
   expect(() => said(out, 'renew', 1)).toThrow();
+});
+
+it('and at once when the request is cancelled that memory was gathered for', () => {
+  const world = new BorrowWorld({ blocks: [64, 64, 64], settles: false, seed: 1 });
+  const holds = () => world.instances.filter(({ borrower }) => borrower?.rmanager.creditor.hold !== undefined).length;
+  for (const at of [1, 2]) {
+    const one = request(`busy${at}`, promptOf(at, 1_500), { maxTokens: 400 });
+    world.submit(one, at);
+    world.until('an answer', () => world.tokensOf(one.id).length > 0);
+  }
+  world.submit(request('long', promptOf(3, 3_000), { maxTokens: 10 }), 0);
+  world.until('holds', () => holds() === 2);
+  const cancelledUs = world.nowUs;
+  world.cancel('long');
+  world.until('no holds', () => holds() === 0);
+  expect(world.nowUs - cancelledUs).toBeLessThan(world.holdUs / 10);
+  world.finish();
 });

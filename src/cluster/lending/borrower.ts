@@ -1,90 +1,34 @@
 // What an instance that serves requests does with borrowed memory: moves blocks of long sequences there, and lets go when they are lost or wanted back.
 import type { Batcher } from '../../policy/batching/batcher.ts';
-import { firstGathering, gatheredCount, pagesPromised } from '../../policy/batching/gathering.ts';
 import type { Overflow, Relief } from '../../policy/batching/overflow.ts';
 import type { Sequence } from '../../policy/batching/sequence.ts';
 import type { BlockCache } from '../../policy/blocks/block-cache.ts';
-import type { BlockId } from '../../policy/blocks/block-pool.ts';
 import type { StepShape } from '../../policy/cost/step-shape.ts';
-import type { LendingPolicy } from '../../policy/lending/borrowing.ts';
 import { LendingMemory } from '../../policy/lending/lending-memory.ts';
-import type { InstanceId } from '../../policy/lending/terms.ts';
 import type { Fates } from '../fates.ts';
-import type { InstanceEvent } from '../messages.ts';
 import { RManager } from '../rmanager.ts';
 import type { AwayLayout } from './away-layout.ts';
 import { AwayMoves } from './away-moves.ts';
-import type { BlocksToMove, MoveNumber } from './block-moves.ts';
-import { DemandTeller } from './demand.ts';
+import {
+  type BorrowerEffect,
+  type BorrowerEvent,
+  type BorrowingConfig,
+  type BorrowingTotals,
+  isForBorrower,
+} from './borrower-terms.ts';
+import { Entry } from './entry.ts';
 import { LentPages } from './lent-pages.ts';
-import type { Envelope, Gathering, LendingEffect, RManagerEvent, SettlementId } from './messages.ts';
-import { Reach } from './reach.ts';
+import type { LendingEffect, RManagerEvent, SettlementId } from './messages.ts';
+import { Outlook } from './outlook.ts';
+import { Reach, slackBlocks } from './reach.ts';
 import { type RemoteWork, remoteWork } from './remote-work.ts';
 import { spill } from './spill.ts';
 import { Stalls } from './stalls.ts';
-import type { LendingTimes } from './times.ts';
-
-export interface BorrowingConfig {
-  readonly instance: InstanceId;
-  readonly policy: LendingPolicy;
-  readonly times: LendingTimes;
-  readonly stagingBlocks: number;
-  /** Of host memory that holds KV beyond the instance's own: sequences' and others'. None unless given. */
-  readonly hostBlocks?: number | undefined;
-  /** Where contents are real: the page at which that host memory begins, block after block. */
-  readonly hostFirstPage?: number | undefined;
-  /** Prompts that no instance could hold are handed over too: each has memory to land in before it starts. Not with groups that prefill together. */
-  readonly handsOver?: boolean | undefined;
-  /** Blocks that all others together may lend, and those of its own host memory. */
-  readonly borrowableBlocks: number;
-  /** (instances): blocks of that, of each; where it is known what is lost with one. */
-  readonly lendableBlocks?: readonly number[];
-  /** Blocks that move together: those of whole attention ranges. */
-  readonly rangeBlocks: number;
-}
-
-export type BorrowerEffect =
-  | { readonly kind: 'lending'; readonly envelope: Envelope }
-  | ({ readonly kind: 'moveBlocks' } & BlocksToMove)
-  /** (pages) both, at home: contents that came for a place in host memory. */
-  | { readonly kind: 'copyHome'; readonly from: Int32Array; readonly to: Int32Array }
-  /** Nobody wants what is under way of this move. */
-  | { readonly kind: 'stopMove'; readonly move: MoveNumber }
-  /** Another instance may write to these blocks, and have attention computed over them. (blocks, layers) their pages. */
-  | {
-      readonly kind: 'lendBlocks';
-      readonly to: InstanceId;
-      readonly blocks: readonly BlockId[];
-      readonly pages: Int32Array;
-    }
-  /** Nothing reads or writes these blocks for it any more once this is carried out. */
-  | { readonly kind: 'takeBackBlocks'; readonly from: InstanceId; readonly blocks: readonly BlockId[] };
-
-export type BorrowerEvent = Extract<
-  InstanceEvent<never, never>,
-  { kind: 'lending' | 'moved' | 'moveBroken' | 'creditorCut' | 'guestLoad' | 'instanceLost' | 'lenders' | 'wake' }
->;
 
 /** Which start of its instance it belongs to, and who counts what messages met. */
 interface Owner {
   readonly journalLife?: number | undefined;
   readonly fates?: Fates | undefined;
-}
-
-export interface BorrowingTotals {
-  readonly lentBlocks: number;
-  readonly borrowedBlocks: number;
-  readonly remoteBlocks: number;
-  /** Of its sequences, in its own host memory. */
-  readonly ownHostBlocks: number;
-  readonly movedBlocks: number;
-  /** Of those, to host memory: its own or a creditor's. */
-  readonly hostBlocks: number;
-  readonly vacatedBlocks: number;
-  readonly homeBlocks: number;
-  readonly lostBlocks: number;
-  readonly stalls: number;
-  readonly stallUs: number;
 }
 
 /** Tables of sequences change between two steps only. */
@@ -99,15 +43,9 @@ export class Borrower implements Overflow {
   readonly #push: (effect: BorrowerEffect) => void;
   readonly #moves: AwayMoves;
   readonly #lent: LentPages;
-  readonly #demand = new DemandTeller();
-  /** Nothing runs, and a prompt waits. */
-  #starves = false;
-  /** The hold that was met last, and who came before the one before it ended: they are let in during this one. */
-  #hold: number | undefined;
-  #passUpTo = -1;
+  readonly #outlook: Outlook;
+  readonly #entry = new Entry();
   readonly #reach: Reach;
-  /** How often one was let in that no memory here could hold. */
-  #gatherings = 0;
   #batcher: Batcher | undefined;
   #nowUs = 0;
 
@@ -136,6 +74,8 @@ export class Borrower implements Overflow {
         copyHome: (from, to) => push({ kind: 'copyHome', from, to }),
       },
     );
+    const outBlocks = () => this.#moves.outBlocks;
+    this.#outlook = new Outlook({ cache, slackBlocks: slackBlocks(config.rangeBlocks), outBlocks });
   }
 
   /** The batcher whose sequences it moves. */
@@ -149,7 +89,7 @@ export class Borrower implements Overflow {
 
   /** Somebody waits for memory that is asked for: nothing need run. */
   get awaited(): number {
-    return this.stalls.size + Number(this.#starves);
+    return this.stalls.size + Number(this.#outlook.starves);
   }
 
   get totals(): BorrowingTotals {
@@ -173,7 +113,7 @@ export class Borrower implements Overflow {
   /** Whatever its instance hears; a `wake` may also mean that a plan is to be made again. */
   hear(nowUs: number, event: BorrowerEvent | { readonly kind: string }): void {
     this.#nowUs = nowUs;
-    if (!isOurs(event)) return;
+    if (!isForBorrower(event)) return;
     if (event.kind === 'lending') this.#hear({ kind: 'message', envelope: event.envelope });
     else if (event.kind === 'moved') this.#moves.arrived(event.move);
     else if (event.kind === 'moveBroken') this.#moves.broke(event.move);
@@ -219,7 +159,7 @@ export class Borrower implements Overflow {
   /** No step is in flight: tables change now, and sequences that lost blocks go back to the queue. */
   between(): void {
     this.#moves.carryOut();
-    this.#lookAtHold();
+    this.#entry.look(this.rmanager.creditor.hold, this.#batcher);
     for (const [sequence, { broken }] of this.#moves.book.all) if (broken) this.#batcher?.recompute(sequence);
   }
 
@@ -229,12 +169,13 @@ export class Borrower implements Overflow {
     if (batcher === undefined) return false;
     const before = this.#terms;
     this.stalls.planned(this.#nowUs);
-    for (const sequence of batcher.admitted) if (batcher.room.isOverlong(sequence)) this.#gatherings++;
+    this.#outlook.admitted(batcher);
     const { shape = nothing, predictedUs = 1 } = step ?? {};
     // Until nothing is left to say or do: equal steps that follow find nothing either.
     for (;;) {
-      const told = this.#tell(batcher, shape, predictedUs);
-      if (!this.#spill() && !told) return this.#terms.some((term, i) => term !== before[i]);
+      const event = this.#outlook.look(batcher, shape, predictedUs);
+      if (event !== undefined) this.#hear(event);
+      if (!this.#spill() && event === undefined) return this.#terms.some((term, i) => term !== before[i]);
     }
   }
 
@@ -244,42 +185,8 @@ export class Borrower implements Overflow {
     return [hasTurn, creditor.hold, this.pagesInHand, this.#cache.availablePages];
   }
 
-  /** What is needed, if that has changed. */
-  #tell(batcher: Batcher, { rows, decodeRows }: Pick<StepShape, 'rows' | 'decodeRows'>, predictedUs: number): boolean {
-    const { availablePages, blockPages, blockTokens } = this.#cache;
-    const available = Math.floor(availablePages / blockPages);
-    const running = batcher.running.length + batcher.parked.size;
-    const alone = running === 0 && batcher.waiting.length > 0;
-    const ahead = Math.ceil(batcher.pagesAhead / blockPages) - this.#moves.outBlocks;
-    this.#starves = alone;
-    const promised = Math.ceil(pagesPromised(batcher) / blockPages) - this.#moves.outBlocks;
-    const turn = this.#gathering(batcher);
-    const counts = { gathered: gatheredCount(batcher), gatherings: this.#gatherings };
-    const figures = { rows, decodeRows, available, ahead, promised, alone, turn, ...counts };
-    const event = this.#demand.tell(figures, (decodeRows * 1e6) / (blockTokens * predictedUs));
-    if (event !== undefined) this.#hear(event);
-    return event !== undefined;
-  }
-
-  #gathering(batcher: Batcher): Gathering | undefined {
-    const gathering = firstGathering(batcher);
-    if (gathering === undefined) return undefined;
-    const pages = gathering.pages + this.slackPages;
-    return { number: gathering.sequence.arrival, blocks: Math.ceil(pages / this.#cache.blockPages) };
-  }
-
-  /** One hold keeps a prompt out, not two: who waits when one ends is let in during the next. */
-  #lookAtHold(): void {
-    const { hold } = this.rmanager.creditor;
-    if (hold === this.#hold) return;
-    if (this.#hold !== undefined) {
-      for (const { arrival } of this.#batcher?.waiting ?? []) this.#passUpTo = Math.max(this.#passUpTo, arrival);
-    }
-    this.#hold = hold;
-  }
-
   admits(sequence: Sequence): boolean {
-    if (sequence.awaitsLanding || (this.#hold !== undefined && sequence.arrival > this.#passUpTo)) return false;
+    if (sequence.awaitsLanding || !this.#entry.admits(sequence.arrival)) return false;
     return this.rmanager.hasTurn || this.#batcher?.room.isOverlong(sequence) !== true;
   }
 
@@ -374,26 +281,7 @@ export class Borrower implements Overflow {
 /** A creditor may be slow; more often than this in a row its blocks are given up. */
 const unansweredMax = 2;
 
-/** Blocks that may stay unused because only whole ranges go: what exceeds home ends within one. */
-export function slackBlocks(rangeBlocks: number): number {
-  return rangeBlocks - 1;
-}
-
 const nothing = { rows: 0, decodeRows: 0 };
-const ours: ReadonlySet<string> = new Set([
-  'lending',
-  'moved',
-  'moveBroken',
-  'creditorCut',
-  'guestLoad',
-  'instanceLost',
-  'lenders',
-  'wake',
-]);
-
-function isOurs(event: BorrowerEvent | { readonly kind: string }): event is BorrowerEvent {
-  return ours.has(event.kind);
-}
 
 function sum(totals: readonly { readonly blocks: number }[]): number {
   return totals.reduce((all, { blocks }) => all + blocks, 0);

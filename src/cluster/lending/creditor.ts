@@ -207,7 +207,7 @@ export class Creditor {
     debtor.stamp = message.stamp;
     const known = message.loans.flatMap((number) => debtor.loans.get(number) ?? []);
     for (const loan of known) this.#heed(loan, message.firm.includes(loan.number));
-    if (message.firm.length > 0 && this.#hold?.debtor === from) this.#hold = undefined;
+    if (message.sated && this.#hold?.debtor === from) this.#hold = undefined;
     const renewed = known.filter((loan) => loan.blocks.size <= loan.keep || this.#out.nowUs < loan.recallEndUs);
     for (const loan of renewed) loan.leaseEndUs = this.#out.nowUs + this.#times.leaseUs;
     this.#out.send(from, fromLife, {

@@ -24,9 +24,10 @@ export class Debtor {
   readonly #policy: LendingPolicy;
   readonly #debts = new Map<LoanNumber, Debt>();
   readonly #renewals = new Map<InstanceId, Renewal>();
-  /** Who refused one that gathers may keep others out for it, until they hear that it needs nothing more. */
-  readonly #refusers = new Map<InstanceId, Debt>();
-  #isLetIn = false;
+  /** Who was asked by one that gathers may keep others out for it, until they hear that it needs nothing more: with each its life. */
+  readonly #asked = new Map<InstanceId, number>();
+  /** They are to hear so with the next renewals. */
+  #isSated = false;
   #nextLoan: LoanNumber = 1;
   #renewAtUs = Number.POSITIVE_INFINITY;
 
@@ -76,6 +77,7 @@ export class Debtor {
   ask(creditor: InstanceId, creditorLife: number, memory: Memory, blocks: number, right: Right): Debt {
     const debt = new Debt(this.#nextLoan++, creditor, creditorLife, memory, this.#out.nowUs);
     debt.right = right;
+    if (right.gathers) this.#asked.set(creditor, creditorLife);
     this.#debts.set(debt.number, debt);
     this.askAgain(debt, blocks);
     this.#renewAtUs = Math.min(this.#renewAtUs, this.#out.nowUs + this.#times.renewUs);
@@ -98,7 +100,6 @@ export class Debtor {
   /** Refused: there is nothing to give back. */
   drop(debt: Debt): void {
     this.#debts.delete(debt.number);
-    if (debt.right.gathers) this.#refusers.set(debt.creditor, debt);
   }
 
   /** True when it answers the loan that was asked for. */
@@ -193,8 +194,15 @@ export class Debtor {
       debt.firm = true;
       debt.keep = Number.MAX_SAFE_INTEGER;
     }
-    this.#isLetIn = this.#refusers.size > 0;
-    if (this.#debts.size > 0 || this.#isLetIn) this.#renewAtUs = this.#out.nowUs;
+    this.sate();
+    if (this.#debts.size > 0) this.#renewAtUs = this.#out.nowUs;
+  }
+
+  /** What it gathered for was let in, or is gone: those who make room for it hear so at once. Where that is lost, their hold ends by itself. */
+  sate(): void {
+    if (this.#asked.size === 0) return;
+    this.#isSated = true;
+    this.#renewAtUs = this.#out.nowUs;
   }
 
   /** None runs any more that was promised anything. */
@@ -221,7 +229,7 @@ export class Debtor {
   reborn(instance: InstanceId): void {
     for (const debt of this.#debts.values()) if (debt.creditor === instance) this.#lose(debt);
     this.#renewals.delete(instance);
-    this.#refusers.delete(instance);
+    this.#asked.delete(instance);
   }
 
   /** `count` blocks of one loan for a local caller, of device memory if they are, of a firm loan if there is one, else of the one that ends last; undefined when they are not in hand. */
@@ -264,19 +272,18 @@ export class Debtor {
       if (debt.state === 'held') creditors.set(debt.creditor, [...group, debt]);
     }
     for (const [creditor, debts] of creditors) this.#renew(creditor, debts[0].creditorLife, debts);
-    if (this.#isLetIn) this.#tellRefusers(creditors);
+    if (this.#isSated) this.#tellOthers(creditors);
     this.#renewAtUs = this.#debts.size === 0 ? Number.POSITIVE_INFINITY : this.#out.nowUs + this.#times.renewUs;
   }
 
-  /** Those that lend nothing here hear it by the loan that they refused. */
-  #tellRefusers(creditors: ReadonlyMap<InstanceId, unknown>): void {
-    for (const [creditor, { creditorLife, number }] of this.#refusers)
-      if (!creditors.has(creditor)) this.#renew(creditor, creditorLife, [], [number]);
-    this.#refusers.clear();
-    this.#isLetIn = false;
+  /** Those that were asked and have lent nothing. */
+  #tellOthers(creditors: ReadonlyMap<InstanceId, unknown>): void {
+    for (const [creditor, life] of this.#asked) if (!creditors.has(creditor)) this.#renew(creditor, life, []);
+    this.#asked.clear();
+    this.#isSated = false;
   }
 
-  #renew(creditor: InstanceId, life: number, debts: readonly Debt[], met: readonly LoanNumber[] = []): void {
+  #renew(creditor: InstanceId, life: number, debts: readonly Debt[]): void {
     const renewal = this.#renewals.get(creditor) ?? { stamp: 0, heardStamp: 0, sentUs: new Map<number, number>() };
     this.#renewals.set(creditor, renewal);
     if (renewal.sentUs.size > 0) this.#out.met('lost', 'renew');
@@ -286,9 +293,10 @@ export class Debtor {
     const stamp = ++renewal.stamp;
     renewal.sentUs.set(stamp, this.#out.nowUs);
     const loans = debts.map(({ number }) => number);
-    const firm = [...debts.filter((debt) => debt.firm).map(({ number }) => number), ...met];
+    const firm = debts.filter((debt) => debt.firm).map(({ number }) => number);
+    const sated = this.#isSated || firm.length > 0;
     const closedBelow = this.#closedBelow();
-    this.#out.send(creditor, life, { kind: 'renew', stamp, loans, firm, closedBelow });
+    this.#out.send(creditor, life, { kind: 'renew', stamp, loans, firm, sated, closedBelow });
   }
 
   #flushReturns(debt: Debt, due: boolean): void {

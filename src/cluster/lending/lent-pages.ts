@@ -3,7 +3,7 @@ import type { BlockCache } from '../../policy/blocks/block-cache.ts';
 import type { BlockId } from '../../policy/blocks/block-pool.ts';
 import type { Memory } from '../../policy/lending/terms.ts';
 import { lentName } from './block-moves.ts';
-import type { BorrowerEffect } from './borrower.ts';
+import type { BorrowerEffect } from './borrower-terms.ts';
 import type { LendingEffect } from './messages.ts';
 
 export class LentPages {

@@ -66,8 +66,10 @@ export type LendingMessage =
       readonly kind: 'renew';
       readonly stamp: number;
       readonly loans: readonly LoanNumber[];
-      /** Of those, what a prompt that runs was promised: it is not recalled. And loans that were refused to it while it gathered: nothing more is needed. */
+      /** Of those, what a prompt that runs was promised: it is not recalled. */
       readonly firm: readonly LoanNumber[];
+      /** What it gathered for was let in, or is gone: no room is made for it any more. */
+      readonly sated: boolean;
       readonly closedBelow: LoanNumber;
     }
   /** `blocks` undefined: all of the loan. */

@@ -95,7 +95,7 @@ const shapes: Readonly<Record<LendingMessageKind, Shape>> = {
   commit: { settlement },
   abort: { settlement },
   borrow: { loan: number, memory, blocks: some, gathers: flag, prior: flag, closedBelow: number },
-  renew: { stamp: number, loans: listOf(number), firm: listOf(number), closedBelow: number },
+  renew: { stamp: number, loans: listOf(number), firm: listOf(number), sated: flag, closedBelow: number },
   return: { loan: number, blocks: optional(blocks), closedBelow: number },
   lend: { loan: number, blocks, leaseUs: some, guestPermille: permille },
   refuse: { loan: number, memory, sequence: number },

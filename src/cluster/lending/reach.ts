@@ -42,3 +42,8 @@ export class Reach {
     return blocks;
   }
 }
+
+/** Blocks that may stay unused because only whole ranges go: what exceeds home ends within one. */
+export function slackBlocks(rangeBlocks: number): number {
+  return rangeBlocks - 1;
+}

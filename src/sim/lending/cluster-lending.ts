@@ -1,6 +1,6 @@
 // Lending between the instances of a simulated cluster: carries messages and blocks, wakes machines, and has guests slow their creditors down.
 import { GManager } from '../../cluster/gmanager.ts';
-import type { BorrowerEffect, BorrowingTotals } from '../../cluster/lending/borrower.ts';
+import type { BorrowerEffect, BorrowingTotals } from '../../cluster/lending/borrower-terms.ts';
 import type { Envelope, LendingEffect } from '../../cluster/lending/messages.ts';
 import type { RemoteWork } from '../../cluster/lending/remote-work.ts';
 import type { LengthInstance, StepCostModel } from '../../cluster/length-work.ts';
