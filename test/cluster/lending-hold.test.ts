@@ -70,12 +70,12 @@ it('and at once when the request is cancelled that memory was gathered for', () 
   const world = new BorrowWorld({ blocks: [64, 64, 64], settles: false, seed: 1 });
   const holds = () => world.instances.filter(({ borrower }) => borrower?.rmanager.creditor.hold !== undefined).length;
   for (const at of [1, 2]) {
-    const one = request(`busy${at}`, promptOf(at, 1_500), { maxTokens: 400 });
+    const one = request(`busy${at}`, promptOf(at, 1_800), { maxTokens: 200 });
     world.submit(one, at);
     world.until('an answer', () => world.tokensOf(one.id).length > 0);
   }
   world.submit(request('long', promptOf(3, 3_000), { maxTokens: 10 }), 0);
-  world.until('holds', () => holds() === 2);
+  world.until('a hold', () => holds() > 0);
   const cancelledUs = world.nowUs;
   world.cancel('long');
   world.until('no holds', () => holds() === 0);
