@@ -16,8 +16,9 @@ export interface Considered {
   readonly prefillUs: number;
 }
 
-/** Tokens `from` to `from + rows` were computed in a step; times since 1970. */
+/** Tokens `from` to `from + rows` were computed in a step, or fetched from another instance; times since 1970. */
 export interface StepAccount {
+  readonly kind: 'step' | 'fetch';
   readonly instance: InstanceIndex;
   readonly startedUs: number;
   readonly endedUs: number;

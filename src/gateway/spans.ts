@@ -1,4 +1,4 @@
-// The spans of a request: queue, placement, fetch, each step, hand-off, decode, from its account.
+// The spans of a request: queue, placement, fetch, each chunk and step, hand-off, decode, from its account.
 import type { ClusterPort, RequestAccount } from '../cluster/ports.ts';
 import type { OtlpExporter } from './otlp-exporter.ts';
 import { ttftOf } from './predictions.ts';
@@ -97,18 +97,16 @@ function phases(account: RequestAccount, originUs: number): readonly Part[] {
     parts.push({ name, startedUs: originUs + from, endedUs: originUs + to, attributes: {} });
   };
   phase('queue', submittedUs, startedUs ?? endedUs);
-  const [first] = placements;
-  if (first?.fetchedFrom !== undefined) phase('fetch', submittedUs, startedUs);
   phase('prefill', startedUs, prefilledUs ?? firstTokenUs ?? endedUs);
   phase('hand-off', prefilledUs, firstTokenUs ?? endedUs);
   phase('decode', firstTokenUs, lastTokenUs);
   return parts;
 }
 
-/** Chunks of the prompt, and tokens of output. */
+/** Prefixes that came from other instances, chunks of the prompt, and tokens of output. */
 function steps({ steps, promptTokens }: RequestAccount): readonly Part[] {
-  return steps.map(({ instance, startedUs, endedUs, from, rows, aborted }) => ({
-    name: from < promptTokens ? 'chunk' : 'step',
+  return steps.map(({ kind, instance, startedUs, endedUs, from, rows, aborted }) => ({
+    name: kind === 'fetch' ? kind : from < promptTokens ? 'chunk' : 'step',
     startedUs,
     endedUs,
     attributes: {

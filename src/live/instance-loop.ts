@@ -259,6 +259,7 @@ export class InstanceLoop {
 
   #feed(event: InstanceEvent): void {
     this.#changed = true;
+    this.#tracer?.hears(event);
     for (const effect of this.#machine.step(nowUs(), event)) {
       // A request often ends by itself while its cancel, or a peer's word of it, is under way: nothing is wrong.
       if (effect.kind === 'ignored' && mayBeLate(event)) continue;
@@ -332,6 +333,7 @@ export class InstanceLoop {
     const handOffs = this.#handOffs;
     if (handOffs === undefined) throw new Error(`Cannot carry out ${effect.kind}: there is no other instance`);
     if (effect.kind === 'stream' || effect.kind === 'streamPrefix') this.#tiers?.settle();
+    this.#tracer?.carriesOut(effect);
     handOver(handOffs, effect, this.#machine.pools);
   }
 

@@ -54,10 +54,12 @@ export interface ReadyMessage {
   readonly shared: LoadedModel | undefined;
 }
 
-/** A step that ran; times since 1970. */
+/** A step that ran, or a prefix that came from another instance; times since 1970. */
 export interface StepTrace {
+  readonly kind: 'step' | 'fetch';
   readonly startedUs: number;
   readonly endedUs: number;
+  /** A step was stopped, a prefix did not come. */
   readonly aborted: boolean;
   readonly rows: readonly (readonly [id: RequestId, from: number, rows: number])[];
 }
@@ -71,7 +73,7 @@ export interface EventsMessage {
   readonly prefilled: readonly RequestId[];
   /** Requests that it could have gone on with, were it not for others, and why it does not. */
   readonly letGo: readonly (readonly [id: RequestId, why: string])[];
-  /** Its steps, where they are recorded. */
+  /** Its steps, and what it fetched, where they are recorded. */
   readonly steps: readonly StepTrace[];
   /** What became of pins. */
   readonly pins: readonly (readonly [id: PinId, state: PinState])[];

@@ -1,5 +1,9 @@
-// Records the steps of an instance for traces: when each ran, and which tokens of which requests were in it.
+// Records for traces what an instance does for requests: when each step ran, with which tokens of which requests, and when prefixes came.
+import type { InstanceEvent } from '../cluster/messages.ts';
+import type { RequestId } from '../cluster/ports.ts';
 import type { TokenInstance } from '../cluster/token-work.ts';
+import { pageTokens } from '../util/step.ts';
+import type { HandOffEffect } from './hand-over.ts';
 import type { StepTrace } from './protocol.ts';
 
 /** Microseconds since 1970: threads have clocks of their own. */
@@ -8,9 +12,11 @@ function epochUs(): number {
 }
 
 export class StepTracer {
-  #steps: StepTrace[] = [];
+  #traces: StepTrace[] = [];
   #rows: StepTrace['rows'] = [];
   #startedUs = 0;
+  /** By request: when its prefix was asked for. */
+  readonly #fetches = new Map<RequestId, number>();
   /** Does somebody want to hear of steps? */
   on: boolean;
 
@@ -27,13 +33,34 @@ export class StepTracer {
 
   /** It has run, or was stopped. */
   end(aborted: boolean): void {
-    if (this.on) this.#steps.push({ startedUs: this.#startedUs, endedUs: epochUs(), aborted, rows: this.#rows });
+    if (!this.on) return;
+    this.#traces.push({ kind: 'step', startedUs: this.#startedUs, endedUs: epochUs(), aborted, rows: this.#rows });
+  }
+
+  /** A prefix is asked for, or not waited for any more. */
+  carriesOut(effect: HandOffEffect): void {
+    if (effect.kind === 'expectPrefix' && this.on) this.#fetches.set(effect.id, epochUs());
+    if (effect.kind === 'closePrefix') this.#fetched(effect.id, 0);
+  }
+
+  /** A prefix may have come. */
+  hears(event: InstanceEvent): void {
+    if (event.kind === 'loaded' && event.source !== 'ssd') this.#fetched(event.id, event.to);
+  }
+
+  /** @param blocks of its prompt that are here then */
+  #fetched(id: RequestId, blocks: number): void {
+    const startedUs = this.#fetches.get(id);
+    if (startedUs === undefined) return;
+    this.#fetches.delete(id);
+    const rows = [[id, 0, blocks * pageTokens]] as const;
+    this.#traces.push({ kind: 'fetch', startedUs, endedUs: epochUs(), aborted: blocks === 0, rows });
   }
 
   /** Those since the last time. */
   take(): readonly StepTrace[] {
-    const steps = this.#steps;
-    this.#steps = [];
-    return steps;
+    const traces = this.#traces;
+    this.#traces = [];
+    return traces;
   }
 }

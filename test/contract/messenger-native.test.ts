@@ -1,13 +1,15 @@
-// The native messengers keep the contract, between two pools of one process: copying, as between processes of a host, and over tcp.
+// The native messengers keep the contract, between two pools of one process: copying, as between processes of a host, and over tcp, on good lines and bad ones.
 import { createServer } from 'node:net';
 import { fileURLToPath } from 'node:url';
-import { describe, expect, it } from 'vitest';
-import { Engine } from '../../src/engine/engine.ts';
+import { afterAll, describe, expect, it } from 'vitest';
+import type { Engine } from '../../src/engine/engine.ts';
 import { loadModel } from '../../src/engine/load-model.ts';
 import { createNativeBackend, loadNative } from '../../src/kernel/native.ts';
 import { NativeFarMessenger } from '../../src/kernel/native-far-messenger.ts';
 import { NativeMessenger } from '../../src/kernel/native-messenger.ts';
 import type { Messenger } from '../../src/live/messenger.ts';
+import { TcpProxy } from '../live/bus/tcp-proxy.ts';
+import { enginePages } from './engine-pages.ts';
 import { type MessengerEnd, messengerContract } from './messenger.ts';
 
 const path = fileURLToPath(new URL('../../models/kvasir-tiny/kvasir-tiny-q8_0.gguf', import.meta.url));
@@ -16,7 +18,7 @@ function open(create: (engine: Engine, wake: () => void) => Messenger): readonly
   const backend = createNativeBackend({ threads: 1 });
   const model = loadModel({ model: path, backend, context: 64 });
   const end = (): MessengerEnd => {
-    const engine = new Engine({ model, backend, tokensMax: 64, logitRowsMax: 1, kvBytes: 2 ** 22 });
+    const { pool, engine } = enginePages(model, backend);
     let ring: (() => void) | undefined;
     const messenger = create(engine, () => ring?.());
     const awaken = (): Promise<void> =>
@@ -25,7 +27,7 @@ function open(create: (engine: Engine, wake: () => void) => Messenger): readonly
         // What came before this asks again.
         setImmediate(resolve);
       });
-    return { engine, messenger, awaken };
+    return { pool, messenger, awaken };
   };
   return [end(), end()];
 }
@@ -40,6 +42,64 @@ else {
   messengerContract('the native messenger over shared memory', () =>
     open(({ pool }, wake) => new NativeFarMessenger(pool, { ...tcp, transport: 'shared' }, wake)),
   );
+
+  let target = '';
+  const proxy = await TcpProxy.start(() => target);
+  afterAll(() => proxy.stop());
+  /** Its landings are reached through the proxy. */
+  const behindProxy = (far: NativeFarMessenger): Messenger => {
+    const shown = (landing: string): string => landing.replace(/:\d+/, `:${new URL(proxy.url).port}`);
+    return {
+      get counts() {
+        return far.counts;
+      },
+      get nextStep() {
+        return far.nextStep;
+      },
+      open: (pages, layers) => {
+        const landing = far.open(pages, layers);
+        target = `tcp://${landing.split('/')[0]}`;
+        return shown(landing);
+      },
+      arrivals: (landing, blocks) => far.arrivals(landing, blocks),
+      close: (landing) => far.close(landing),
+      landed: () => far.landed().map(shown),
+      givenUp: () => far.givenUp(),
+      send: (landing, step, parcels, last) => far.send(landing, step, parcels, last),
+      stop: (landing) => far.stop(landing),
+      left: (landing) => far.left(landing),
+    };
+  };
+  describe('behind a proxy', () => {
+    const ends = open(({ pool }, wake) => behindProxy(new NativeFarMessenger(pool, tcp, wake)));
+    proxy.delay(2);
+    messengerContract('the native messenger over a tcp line that is slow', () => ends);
+
+    it('brings all pages over one that loses and breaks', async () => {
+      const [sender, receiver] = ends;
+      const [first, second] = sender.pool.blocks;
+      const pages = [...first, ...second];
+      const parcels = Int32Array.from(pages.flatMap((page, place) => [place % first.length, page, place]));
+      sender.pool.step();
+      proxy.lose(0.1);
+      for (let round = 0; round < 2; round++) {
+        const to = Int32Array.from(pages, (_, place) => receiver.pool.pages - 1 - place);
+        for (const page of to) receiver.pool.write(page, receiver.pool.read(page).fill(7));
+        const landing = receiver.messenger.open(to);
+        sender.messenger.send(landing, 0, parcels, true);
+        if (round === 1) {
+          proxy.cut(true);
+          await new Promise((resolve) => setImmediate(resolve));
+          proxy.cut(false);
+        }
+        while (receiver.messenger.landed().length === 0) await receiver.awaken();
+        for (const [place, page] of pages.entries())
+          expect(receiver.pool.read(to[place] ?? -1)).toEqual(sender.pool.read(page));
+        receiver.messenger.close(landing);
+      }
+      expect(sender.messenger.counts.faults).toBeGreaterThan(0);
+    });
+  });
 
   it('tells which landings it has given up, and sends them nothing more until they are stopped', async () => {
     const [sender, receiver] = open(({ pool }, wake) => new NativeFarMessenger(pool, { ...tcp, giveUpMs: 100 }, wake));

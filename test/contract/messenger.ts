@@ -1,45 +1,46 @@
 // What every messenger must do: pages land as they were last, layers leave when they are ready, and nothing is touched once it was said so.
 import { describe, expect, it } from 'vitest';
-import type { Engine } from '../../src/engine/engine.ts';
-import { groupedStep, plainPages } from '../../src/engine/plain-step.ts';
 import type { LandingHandle, Messenger } from '../../src/live/messenger.ts';
 
-/** One end: an engine over a pool, and its messenger. */
+/** Pages that a messenger carries, and what computes them. */
+export interface PagePool {
+  /** In all. */
+  readonly pages: number;
+  readonly pageBytes: number;
+  /** Two that a step computes: of each a page of every layer, in the order of computation. */
+  readonly blocks: readonly [readonly number[], readonly number[]];
+  /** Runs that step, or gives it up. */
+  step(aborts?: 'aborts'): void;
+  read(page: number): Float32Array;
+  write(page: number, values: Float32Array): void;
+}
+
+/** One end: a pool, and its messenger. */
 export interface MessengerEnd {
-  readonly engine: Engine;
+  readonly pool: PagePool;
   readonly messenger: Messenger;
   /** Resolves when something has landed since the last call. */
   awaken(): Promise<void>;
 }
 
-const tokens = Array.from({ length: 40 }, (_, i) => 3 + i * 7);
-
 export function messengerContract(name: string, open: () => readonly [sender: MessengerEnd, receiver: MessengerEnd]) {
   describe(name, () => {
     const [sender, receiver] = open();
-    const { layers } = sender.engine;
-    const groups = sender.engine.model.kv.groups;
-    const pages = plainPages(2, groups);
-    const step = groupedStep([{ tokens, start: 0, blocks: [0, 1], logits: 'last' }], pages);
-    const run = (abort = 0) => sender.engine.run(step, Int32Array.of(abort));
-    /** Pages of block `block` of every layer, in order of computation. */
-    const pagesOf = (block: number) =>
-      layers.map(({ group, index }) => pages[group]?.pageTable[block * (groups[group]?.layers ?? 0) + index] ?? -1);
-    const [first, second] = [pagesOf(0), pagesOf(1)];
+    const [first, second] = sender.pool.blocks;
+    const run = () => sender.pool.step();
     const parcels = (from: readonly number[], base = 0) =>
       Int32Array.from(from.flatMap((page, layer) => [layer, page, base + layer]));
     /** Receiver's pages, from the end of its pool. */
     const places = (count: number, behind = 0) =>
-      Int32Array.from({ length: count }, (_, i) => receiver.engine.pages - 1 - behind - i);
+      Int32Array.from({ length: count }, (_, i) => receiver.pool.pages - 1 - behind - i);
     const expectEqual = (to: Int32Array, from: readonly number[]) => {
-      for (const [i, page] of from.entries())
-        expect(receiver.engine.readPage(to[i] ?? -1)).toEqual(sender.engine.readPage(page));
+      for (const [i, page] of from.entries()) expect(receiver.pool.read(to[i] ?? -1)).toEqual(sender.pool.read(page));
     };
     const spoil = (to: Int32Array) => {
-      for (const page of to) receiver.engine.writePage(page, receiver.engine.readPage(page).fill(7));
+      for (const page of to) receiver.pool.write(page, receiver.pool.read(page).fill(7));
     };
     const expectSpoilt = (to: Int32Array) => {
-      for (const page of to) expect(receiver.engine.readPage(page)).toEqual(receiver.engine.readPage(page).fill(7));
+      for (const page of to) expect(receiver.pool.read(page)).toEqual(receiver.pool.read(page).fill(7));
     };
     async function landed(wanted: LandingHandle): Promise<void> {
       for (;;) {
@@ -58,7 +59,7 @@ export function messengerContract(name: string, open: () => readonly [sender: Me
       sender.messenger.send(landing, 0, parcels(first), true);
       await landed(landing);
       expectEqual(to, first);
-      const { pageBytes } = sender.engine.model.kv;
+      const { pageBytes } = sender.pool;
       expect(sender.messenger.counts).toMatchObject({
         pages: count + first.length,
         bytes: bytes + first.length * pageBytes,
@@ -101,8 +102,8 @@ export function messengerContract(name: string, open: () => readonly [sender: Me
       const to = places(first.length);
       const landing = receiver.messenger.open(to);
       sender.messenger.send(landing, sender.messenger.nextStep, parcels(first), false);
-      for (const page of first) sender.engine.writePage(page, sender.engine.readPage(page).fill(1));
-      expect(run(1).kind).toBe('aborted');
+      for (const page of first) sender.pool.write(page, sender.pool.read(page).fill(1));
+      sender.pool.step('aborts');
       sender.messenger.send(landing, sender.messenger.nextStep, parcels(first), true);
       run();
       await landed(landing);
@@ -149,9 +150,9 @@ export function messengerContract(name: string, open: () => readonly [sender: Me
       const landing = receiver.messenger.open(places(1));
       const send = (page: number, place: number) => () =>
         sender.messenger.send(landing, 0, Int32Array.of(0, page, place), true);
-      expect(send(sender.engine.pages, 0)).toThrow('no such page or place');
+      expect(send(sender.pool.pages, 0)).toThrow('no such page or place');
       expect(send(0, 1)).toThrow('no such page or place');
-      expect(() => receiver.messenger.open(Int32Array.of(receiver.engine.pages))).toThrow('Cannot open a landing');
+      expect(() => receiver.messenger.open(Int32Array.of(receiver.pool.pages))).toThrow('Cannot open a landing');
       receiver.messenger.close(landing);
       expect(receiver.messenger.landed()).toEqual([]);
     });

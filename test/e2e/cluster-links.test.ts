@@ -1,4 +1,4 @@
-// The links of a cluster's processes to NATS are slow, hang, and break: clients hear what they would have heard.
+// The links of a cluster's processes to NATS are slow, lose, hang, and break: clients hear what they would have heard.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { NatsServer, natsInstalled } from '../live/bus/nats-server.ts';
 import { TcpProxy } from '../live/bus/tcp-proxy.ts';
@@ -51,9 +51,13 @@ if (!natsInstalled && process.env.CI === undefined) {
     it.each([
       ["an instance's", 1],
       ["a gateway's", 0],
-    ])('%s is slow', async (_, which) => {
-      await during(() => proxies[which]?.delay(40));
+    ])('%s is slow and loses', async (_, which) => {
+      await during(() => {
+        proxies[which]?.delay(40);
+        proxies[which]?.lose(0.02);
+      });
       proxies[which]?.delay(0);
+      proxies[which]?.lose(0);
       await mended();
     });
 

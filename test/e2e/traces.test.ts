@@ -73,7 +73,7 @@ it('has one span for the request under its caller, and one for each phase, chunk
     expect(BigInt(span.startTimeUnixNano) <= BigInt(span.endTimeUnixNano)).toBe(true);
   expect(to - from > 0n && to - from < 60_000_000_000n).toBe(true);
   const names = parts.map(({ name }) => name);
-  for (const name of ['placement', 'queue', 'prefill', 'decode', 'chunk']) expect(names).toContain(name);
+  for (const name of ['placement', 'queue', 'prefill', 'hand-off', 'decode', 'chunk']) expect(names).toContain(name);
   const tokensOf = (name: string) =>
     parts
       .filter((span) => span.name === name)

@@ -38,7 +38,9 @@ describe.skipIf(loadNative() === undefined)('a prefix that another instance has'
   it.each(cases)('comes %s when that is sooner than waiting or computing', async (_, instances, way) => {
     const [alone, cluster] = [await started([{}], 'memory'), await started(instances, way)];
     const fetched = () => cluster.instances().reduce((sum, { sent }) => sum + (sent?.bytes ?? 0), 0);
-    for (let round = 0; round < roundsMax && fetched() === 0; round++) {
+    let rounds = 0;
+    for (; rounds < roundsMax && fetched() === 0; rounds++) {
+      const round = rounds;
       const prefix = livePrompt(round, 400);
       const request = (name: string, tail: number) =>
         liveRequest(`${name}${round}.${tail}`, [...prefix, ...livePrompt(tail + 50, 20)], 4);
@@ -52,6 +54,11 @@ describe.skipIf(loadNative() === undefined)('a prefix that another instance has'
       );
     }
     expect(fetched()).toBeGreaterThan(0);
+    // What was asked for there is on both now: the conductor has it of their journals.
+    const last = liveRequest('last', [...livePrompt(rounds - 1, 400), 9], 1);
+    await answerOf(cluster, last);
+    const [placed] = cluster.account('last')?.placements ?? [];
+    expect(placed?.considered.map(({ matchedTokens }) => matchedTokens >= 384)).toEqual([true, true]);
     expect(cluster.snapshot().pages.used).toBe(0);
   });
 });

@@ -43,7 +43,16 @@ async function cluster(
   const hub = new MemoryHub();
   const bus = (seed: number) => faultyBus(hub.connect(), seed, faults);
   const agreement = await agreeOn(bus(1), { modelFingerprint: root.modelFingerprint, root: undefined });
-  const own = { bus: bus(2), name: 'g', life: ++lives, agreement, queueMax: 64, timeoutUs: 60e6, log: () => {} };
+  const own = {
+    bus: bus(2),
+    name: 'g',
+    life: ++lives,
+    agreement,
+    queueMax: 64,
+    timeoutUs: 60e6,
+    log: () => {},
+    traces: true,
+  };
   const gateway = new ClusterGateway({ ...own, admission: { kind: 'none', slo: undefined, decodeUs: 0 } });
   closing.push(() => gateway.close());
   const [, other] = await Promise.all([instance(bus(3), 'a'), instance(bus(4), 'b')]);
@@ -83,13 +92,18 @@ describe.skipIf(loadNative() === undefined)(
       closing.push(() => alone.close());
       await alone.ready();
       const { gateway } = await cluster(faults);
+      const ids: RequestId[] = [];
       for (let number = 0; number < roundsMax && fetched(gateway) === 0; number++) {
+        ids.push(...tails.map((tail) => requestOf(number, 'r', tail).id));
         const answers = await Promise.all(await round(gateway, number));
         const expected = await Promise.all(tails.map((tail) => answerOf(alone, requestOf(number, 'r', tail))));
         expect(answers.map(bits)).toEqual(expected.map(bits));
         await idle(gateway);
       }
       expect(fetched(gateway)).toBeGreaterThan(0);
+      const fetches = ids.flatMap((id) => gateway.account(id)?.steps.filter(({ kind }) => kind === 'fetch') ?? []);
+      expect(fetches.some(({ aborted, rows }) => !aborted && rows >= 32)).toBe(true);
+      for (const { startedUs, endedUs } of fetches) expect(endedUs).toBeGreaterThanOrEqual(startedUs);
     });
 
     it('holds nothing of those that are cancelled, or whose other side has gone', async () => {

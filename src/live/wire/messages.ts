@@ -138,6 +138,7 @@ const pinState = z.discriminatedUnion('kind', [
 ]);
 
 const step = z.strictObject({
+  kind: z.enum(['step', 'fetch']),
   startedUs: figure,
   endedUs: figure,
   aborted: z.boolean(),

@@ -1,11 +1,34 @@
 // A link that a test can slow down, let hang and cut: a proxy in front of a server on this machine.
 import { createServer, connect as dial, type Socket } from 'node:net';
+import { Dice } from '../../../src/sim/lending/dice.ts';
 
 type Pairs = Set<readonly [Socket, Socket]>;
 interface State {
   delayMs: number;
+  lossRatio: number;
   hangs: boolean;
   cut: boolean;
+}
+
+/** What TCP waits before it sends again, at least. */
+const resendMs = 200;
+
+/** One way of a connection: what comes leaves in order, when its time has come. */
+function pass(from: Socket, to: Socket, state: State, dice: Dice): void {
+  const queue: { readonly dueMs: number; readonly bytes: Buffer }[] = [];
+  const leave = (): void => {
+    while (queue.length > 0 && (queue[0]?.dueMs ?? 0) <= performance.now()) to.write(queue.shift()?.bytes ?? '');
+    if (queue.length > 0) wait();
+  };
+  const wait = (): void => {
+    setTimeout(leave, Math.ceil((queue[0]?.dueMs ?? 0) - performance.now()));
+  };
+  from.on('data', (bytes) => {
+    const lateMs = state.delayMs + (dice.chance(state.lossRatio) ? resendMs : 0);
+    const dueMs = Math.max(queue.at(-1)?.dueMs ?? 0, performance.now() + lateMs);
+    queue.push({ dueMs, bytes });
+    if (queue.length === 1) wait();
+  });
 }
 
 export class TcpProxy {
@@ -21,16 +44,17 @@ export class TcpProxy {
     this.#close = close;
   }
 
-  /** @param target nats://HOST:PORT */
-  static async start(target: string): Promise<TcpProxy> {
-    const { hostname, port } = new URL(target);
-    const state: State = { delayMs: 0, hangs: false, cut: false };
+  /** @param target nats://HOST:PORT, or what says it once somebody connects */
+  static async start(target: string | (() => string)): Promise<TcpProxy> {
+    const state: State = { delayMs: 0, lossRatio: 0, hangs: false, cut: false };
     const pairs: Pairs = new Set();
+    const dice = new Dice(1, 2);
     const server = createServer((inner) => {
       if (state.cut) {
         inner.destroy();
         return;
       }
+      const { hostname, port } = new URL(typeof target === 'string' ? target : target());
       const outer = dial(Number(port), hostname);
       const pair = [inner, outer] as const;
       pairs.add(pair);
@@ -40,7 +64,7 @@ export class TcpProxy {
         outer.destroy();
       };
       for (const [from, to] of [pair, [outer, inner]] as const) {
-        from.on('data', (bytes) => setTimeout(() => to.write(bytes), state.delayMs));
+        pass(from, to, state, dice);
         from.once('close', end);
         from.on('error', end);
         if (state.hangs) from.pause();
@@ -52,9 +76,14 @@ export class TcpProxy {
     return new TcpProxy(`nats://127.0.0.1:${address.port}`, pairs, state, () => server.close());
   }
 
-  /** All that passes comes so much later; what is under way keeps its order as long as this only grows. */
+  /** All that passes comes so much later. */
   delay(ms: number): void {
     this.#state.delayMs = ms;
+  }
+
+  /** Such a share of what passes is lost: it comes when TCP has sent it again, and what follows waits for it. */
+  lose(ratio: number): void {
+    this.#state.lossRatio = ratio;
   }
 
   /** Nothing passes and nobody is told, until it is let go on. */

@@ -43,7 +43,7 @@ const turn: Turn = {
   ],
   prefilled: [],
   letGo: [],
-  steps: [{ startedUs: 5, endedUs: 6, aborted: false, rows: [['r', 0, 3]] }],
+  steps: [{ kind: 'step', startedUs: 5, endedUs: 6, aborted: false, rows: [['r', 0, 3]] }],
   role: 'decode',
   pins: [
     ['p1', { kind: 'pinned', tokens: 64, untilUs: 5 }],

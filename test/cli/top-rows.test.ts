@@ -1,0 +1,80 @@
+// What `kvasir top` makes of what a server says: pages and requests as they are, rates between two looks, who owes whom how much.
+import { expect, it } from 'vitest';
+import { clusterViewSchema, topRows } from '../../src/cli/cluster-rows.ts';
+import type { InstanceSnapshot, LendingSnapshot } from '../../src/cluster/ports.ts';
+import { describeCluster } from '../../src/gateway/cluster-view.ts';
+import { nothingYet } from '../../src/live/snapshots.ts';
+import { ScriptedPort } from '../gateway/scripted-port.ts';
+import { nothingKnown } from '../gateway/world.ts';
+
+/** Of two that lend: the first one, at place 4, owes the other one, at place 9, three blocks. */
+function lending(place: number, links: LendingSnapshot['links']): LendingSnapshot {
+  const nothing = { movedBlocks: 0, hostBlocks: 0, ownHostBlocks: 0, vacatedBlocks: 0, homeBlocks: 0, lostBlocks: 0 };
+  const counts = { ...nothing, copiedBytes: 0, earlyBytes: 0, stalls: 1, stallUs: 20 };
+  const asked = { queries: 0, bytesIn: 0, bytesOut: 0 };
+  return {
+    ...{
+      ...counts,
+      place,
+      links,
+      lentBlocks: place === 9 ? 3 : 0,
+      borrowedBlocks: place === 4 ? 3 : 0,
+      remoteBlocks: 2,
+    },
+    ...{ guests: { ...asked, rows: 0, refused: 0, seconds: 0 }, remote: { ...asked, waitSeconds: 0 } },
+  };
+}
+
+const link = {
+  borrowedBlocks: 0,
+  movedBytes: 0,
+  refusals: 0,
+  queries: 0,
+  refusedQueries: 0,
+  queryBytes: 0,
+  partialBytes: 0,
+};
+
+function viewAfter(seconds: number): ReturnType<typeof clusterViewSchema.parse> {
+  const instances: readonly InstanceSnapshot[] = [
+    {
+      ...{ ...nothingYet, name: 'p', ready: true, waiting: 2, running: 1 },
+      ...{ pages: { total: 100, used: 60, cached: 30, free: 10 }, promptTokens: 200, cachedTokens: 50 },
+      ...{ computedPromptTokens: 300 * seconds, stepMsTotal: 250 * seconds },
+      links: [{ to: 1, bytes: 4e6 * seconds, backlogBytes: 1e6 }],
+      lending: lending(4, [{ ...link, peer: 9, borrowedBlocks: 3, refusals: 1 }]),
+    },
+    {
+      ...{ ...nothingYet, name: 'd', ready: true, generatedTokens: 40 * seconds },
+      lending: lending(9, [
+        { ...link, peer: 4, queries: 70 * seconds, queryBytes: 1e6 * seconds, partialBytes: 1e6 * seconds },
+      ]),
+    },
+  ];
+  class Port extends ScriptedPort {
+    override instances() {
+      return instances;
+    }
+  }
+  const view = describeCluster('m', new Port(() => []), { ...nothingKnown, roles: () => ['prefill', 'decode'] });
+  return clusterViewSchema.parse({ ...JSON.parse(JSON.stringify(view)), at_ms: 1000 * seconds });
+}
+
+it('shows instances, pages, debts and load', () => {
+  expect(topRows(viewAfter(3), viewAfter(1))).toMatchObject([
+    {
+      ...{ instance: 0, name: 'p', role: 'prefill', up: 'yes', waiting: 2, running: 1, pages: '60/100', cached: 30 },
+      ...{ 'load%': 25, 'prompt/s': 300, 'output/s': 0, 'hit%': 25, 'backlog MB': 1 },
+      ...{ lent: 0, borrowed: 3, owes: '1:3', refused: 1, 'guest q/s': 0 },
+    },
+    {
+      ...{ instance: 1, name: 'd', role: 'decode', 'output/s': 40, lent: 3, borrowed: 0, owes: '' },
+      ...{ 'guest q/s': 70, 'guest MB/s': 2 },
+    },
+  ]);
+  // One look tells no rates.
+  expect(topRows(viewAfter(1), undefined)).toMatchObject([
+    { 'load%': undefined, owes: '1:3' },
+    { 'output/s': undefined },
+  ]);
+});
