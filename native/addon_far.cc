@@ -100,6 +100,12 @@ Napi::Value bind_left_far(Arguments& in, Napi::Env env) {
   return Napi::Number::New(env, static_cast<double>(messenger->left(address, read_landing(in))));
 }
 
+/** (messenger, host, port) => way by which pages get there; automatic: none yet */
+Napi::Value bind_way_to(Arguments& in, Napi::Env env) {
+  const auto messenger = registries().far_messengers.get(in.handle("far messenger"));
+  return number(env, static_cast<int>(messenger->way_to(address_argument(in, 1))));
+}
+
 /** (messenger) => addresses of landings that have been given up since the last call: HOST:PORT/NUMBER/KEY/PLACES */
 Napi::Value bind_take_given_up(Arguments& in, Napi::Env env) {
   Napi::Array all = Napi::Array::New(env);
@@ -175,6 +181,7 @@ void bind_far(Napi::Env env, Napi::Object exports) {
   bind<bind_send_pages_far>(env, exports, "sendPagesFar");
   bind<bind_stop_sending_far>(env, exports, "stopSendingFar");
   bind<bind_left_far>(env, exports, "leftFar");
+  bind<bind_way_to>(env, exports, "wayTo");
   bind<bind_take_given_up>(env, exports, "takeGivenUp");
   bind<bind_far_messenger_counts>(env, exports, "farMessengerCounts");
   bind<bind_free_far_messenger>(env, exports, "freeFarMessenger");

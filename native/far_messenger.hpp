@@ -34,6 +34,14 @@ class FarMessenger {
     return left;
   }
 
+  /** How pages get there; automatic: nobody has been reached there, or not for long. */
+  Way way_to(const HostPort& address) const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const PageSender& sender : senders_)
+      if (sender.address() == address) return sender.way();
+    return Way::automatic;
+  }
+
   /** Calls `tell` with address and landing of all that has been given up since the last time. */
   template <class Tell>
   void take_given_up(const Tell& tell) {

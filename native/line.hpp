@@ -17,6 +17,8 @@ constexpr Deadline kNever = Deadline::max();
 class Line {
  public:
   virtual ~Line() = default;
+  /** Through memory of this host. */
+  virtual bool is_shared() const { return false; }
   /** Ends what both sides do with it; whoever waits for it is woken. */
   virtual void cut() const = 0;
 

@@ -111,6 +111,7 @@ void PageSender::serve() {
 bool PageSender::connect() {
   line_ = reach(address_, way_, key_, pool_->layout, kReachMs, ended_);
   if (line_ == nullptr) return false;
+  reached_ = line_->is_shared() ? Way::shared : Way::tcp;
   sequence_ = 0;
   broken_ = false;
   {

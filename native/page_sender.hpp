@@ -44,6 +44,8 @@ class PageSender {
   PageSender& operator=(const PageSender&) = delete;
 
   const HostPort& address() const { return address_; }
+  /** Its latest connection's; automatic: there has been none. */
+  Way way() const { return reached_; }
   /** Sends nothing to a landing that was given up. */
   void send(const RemoteLanding& landing, const std::vector<Parcel>& parcels, bool last);
   void stop(const RemoteLanding& landing);
@@ -94,6 +96,7 @@ class PageSender {
   size_t unacknowledged_bytes_ = 0;
   Deadline heard_;  // an acknowledgement, or the first of what waits for one was sent
   bool connected_ = false;
+  std::atomic<Way> reached_{Way::automatic};
   std::vector<RemoteLanding> lost_;  // given up, until somebody stops them: what comes behind pages that are missing must not leave
   std::vector<RemoteLanding> untold_;  // of them, those that nobody has been told of
 

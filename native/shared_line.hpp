@@ -18,6 +18,7 @@ class SharedLine final : public Line {
   static std::unique_ptr<SharedLine> take(Socket socket, Deadline deadline, const std::atomic<bool>& ended);
   ~SharedLine() override;
 
+  bool is_shared() const override { return true; }
   void cut() const override;
   int64_t receive_some(void* to, size_t bytes) const override;
   int64_t receive_parts(const iovec* parts, int count) const override;

@@ -1,7 +1,8 @@
 // The key of blocks' identities, kept with blocks that outlive a process: under another key they would not be known again.
 import { randomBytes } from 'node:crypto';
-import { linkSync, mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
-import { dirname, join, resolve } from 'node:path';
+import { linkSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { codeOf, makeFolder } from './make-folder.ts';
 
 const keyBytes = 16;
 const keyPattern = /^kvasir-block-key-1 ([0-9a-f]{32})\n$/;
@@ -9,7 +10,7 @@ const keyPattern = /^kvasir-block-key-1 ([0-9a-f]{32})\n$/;
 /** Four words: those in the folder, or new ones that are put there. @throws Error in one line */
 export function blockKeyOf(folder: string): Uint32Array {
   const path = join(folder, 'key');
-  makeFolder(resolve(folder));
+  makeFolder(folder, 'blocks');
   const known = readKey(path);
   if (known !== undefined) return known;
   // Whole or not at all, and never over somebody else's.
@@ -18,7 +19,7 @@ export function blockKeyOf(folder: string): Uint32Array {
   try {
     linkSync(draft, path);
   } catch (error) {
-    if (!hasCode(error, 'EEXIST')) throw error;
+    if (codeOf(error) !== 'EEXIST') throw error;
   } finally {
     rmSync(draft);
   }
@@ -27,38 +28,16 @@ export function blockKeyOf(folder: string): Uint32Array {
   return key;
 }
 
-/** Step by step: where the system makes no folders at all, Node's own way of making those above never ends. */
-function makeFolder(folder: string): void {
-  if (statSync(folder, { throwIfNoEntry: false })?.isDirectory() === true) return;
-  if (dirname(folder) !== folder) makeFolder(dirname(folder));
-  try {
-    mkdirSync(folder);
-  } catch (error) {
-    // Another process may make the same one.
-    if (hasCode(error, 'EEXIST') && statSync(folder).isDirectory()) return;
-    throw new Error(`Cannot keep blocks at ${folder}: ${reasonOf(error)}`);
-  }
-}
-
-function reasonOf(error: unknown): string {
-  if (hasCode(error, 'EEXIST')) return 'it is no folder';
-  return error instanceof Error && 'code' in error ? `no folder can be made: ${String(error.code)}` : 'unknown';
-}
-
 function readKey(path: string): Uint32Array | undefined {
   let text: string;
   try {
     text = readFileSync(path, 'utf8');
   } catch (error) {
-    if (hasCode(error, 'ENOENT')) return undefined;
+    if (codeOf(error) === 'ENOENT') return undefined;
     throw error;
   }
   const hex = keyPattern.exec(text)?.[1];
   if (hex === undefined)
     throw new Error(`Cannot read ${path}: it is no key of blocks: remove it, or give another folder`);
   return Uint32Array.from({ length: 4 }, (_, i) => Number.parseInt(hex.slice(8 * i, 8 * i + 8), 16));
-}
-
-function hasCode(error: unknown, code: string): boolean {
-  return error instanceof Error && 'code' in error && error.code === code;
 }

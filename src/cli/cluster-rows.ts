@@ -25,7 +25,7 @@ const instance = z.looseObject({
     .nullable(),
   store: z.object({ taken_bytes: count }).nullable(),
   tiers: z.object({ host: z.object({ blocks: count }), ssd: z.object({ blocks: count }) }).nullable(),
-  links: z.array(z.object({ to: count, bytes: count, backlog_bytes: count })),
+  links: z.array(z.object({ to: count, transport: z.string().nullable(), bytes: count, backlog_bytes: count })),
 });
 
 /** Of GET /api/cluster. */
@@ -75,10 +75,19 @@ export function topRows(view: ClusterView, before: ClusterView | undefined): rea
           now.store === null ? undefined : `${now.tiers?.host.blocks ?? 0}/${now.tiers?.ssd.blocks ?? 0}`,
         'taken MB/s': now.store === null ? undefined : rounded(rate((each) => (each.store?.taken_bytes ?? 0) / 1e6)),
       }),
+      'sent over': [...new Set(now.links.flatMap(({ transport }) => transport ?? []))].join(' '),
       'sent MB/s': rounded(rate((each) => each.sent_bytes / 1e6)),
       'backlog MB': rounded(now.links.reduce((sum, link) => sum + link.backlog_bytes, 0) / 1e6),
     };
   });
+}
+
+/** Stores keep what the others compute, and serve nobody. */
+export function whoServes({ instances }: ClusterView): string {
+  const counted = (those: readonly InstanceView[]) => `${those.filter(({ ready }) => ready).length} of ${those.length}`;
+  const stores = instances.filter(({ role }) => role === 'store');
+  const kept = stores.length === 0 ? '' : `, ${counted(stores)} stores keep`;
+  return `${counted(instances.filter(({ role }) => role !== 'store'))} instances serve${kept}`;
 }
 
 type Guest = NonNullable<InstanceView['lending']>['guests'][number];

@@ -1,6 +1,5 @@
 // The tiers below an instance's pool: how many blocks each holds, and opening what is on SSD.
 import { createHash } from 'node:crypto';
-import { mkdirSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import type { TokenInstanceConfig } from '../cluster/token-work.ts';
 import type { KvShape } from '../engine/load-model.ts';
@@ -11,6 +10,7 @@ import { LiveTiers, type PageLoader } from '../live/live-tiers.ts';
 import type { BlockRoot, InstanceDescription } from '../live/protocol.ts';
 import { pageTokens } from '../util/step.ts';
 import { lentBytes } from './borrow-options.ts';
+import { makeFolder } from './make-folder.ts';
 import { UsageError } from './usage-error.ts';
 import type { InstanceSettings } from './worker-settings.ts';
 
@@ -142,7 +142,7 @@ function createLoader(native: NativeModule, pool: KvPoolHandle, layers: number):
 }
 
 function openStore(path: string, { sizes, kv, pool, ...of }: TierPlace, wake: () => void): NativeBlockStore {
-  mkdirSync(dirname(path), { recursive: true });
+  makeFolder(dirname(path), 'blocks');
   const identity = identityOf(kv, of);
   return new NativeBlockStore(
     { pool, pagesOfBlock: kv.groups[0]?.layers ?? 0, path, slots: sizes.ssdBlocks, identity },

@@ -100,7 +100,6 @@ export interface Borrowing {
   readonly live: LiveLending;
   readonly machine: Pick<TokenInstanceConfig, 'borrowing' | 'roomOf'>;
   readonly stagingBlocks: number;
-  /** For instances of other processes. */
   readonly lends: InstanceDescription['lends'];
 }
 
@@ -154,10 +153,9 @@ export function openBorrowing(settings: InstanceSettings, parts: BorrowingParts)
     times: liveTimes(rules),
     ...{ stagingBlocks, rangeBlocks, handsOver: true },
     borrowableBlocks: lendable.reduce((sum, blocks, i) => sum + (i === instance ? 0 : blocks), host),
-    lendableBlocks: lendable,
   };
   const door = lending.lenders === 'others' && parts.pages !== undefined ? openDoor(room, parts.pages) : undefined;
-  const lends = door === undefined ? undefined : { blocks: lendableOf(own, rules) + lendableOf(host, rules), door };
+  const lends = { blocks: lendableOf(own, rules) + lendableOf(host, rules), door };
   return { live, stagingBlocks, lends, machine: { borrowing, roomOf: (creditor) => live.roomOf(creditor) } };
 }
 

@@ -94,8 +94,7 @@ export async function openServing(options: ModelOptions, serving: ServingOptions
       hashKey: folder === undefined ? undefined : blockKeyOf(folder),
       transport,
       traces,
-      // Who lends and borrows cannot join anew yet.
-      restarts: lending === undefined,
+      restarts: true,
       admission,
       queueMax: queue,
       placement: serving.placement,

@@ -2,6 +2,8 @@
 import type { z } from 'zod';
 
 type Issue = z.core.$ZodIssue;
+/** Options whose values are for nobody's log. */
+const secrets: ReadonlySet<PropertyKey> = new Set(['token', 'apiKey']);
 /** What the schema's library says of a value that is missing or of no form at all. */
 const saysNothing = 'Invalid input';
 
@@ -23,7 +25,8 @@ export function describeIssue(
     typeof part === 'number' ? `[${part}]` : `.${flagOf(String(part))}`,
   );
   const what = isPlainList(value) ? '' : place.join('').replace(/^\./, '');
-  return `Cannot use --${flagOf(String(name))} ${written(value)}: ${what === '' ? '' : `${what}: `}${message}`;
+  const shown = secrets.has(name) ? '' : ` ${written(value)}`;
+  return `Cannot use --${flagOf(String(name))}${shown}: ${what === '' ? '' : `${what}: `}${message}`;
 }
 
 /** Of forms that a value may have, that which was meant: the one that it is at fault in farthest inside. */
@@ -38,8 +41,10 @@ function innermost(issue: Issue): { readonly message: string; readonly path: rea
   return best === undefined || best.path.length === 0 ? { message: issue.message, path: [] } : best;
 }
 
+/** What stands before the host of an address is a secret, too. */
 function written(value: unknown): string {
-  return typeof value === 'object' && value !== null && !isPlainList(value) ? JSON.stringify(value) : String(value);
+  const isShort = typeof value !== 'object' || value === null || isPlainList(value);
+  return (isShort ? String(value) : JSON.stringify(value)).replace(/:\/\/[^/\s]*@/g, '://');
 }
 
 function isPlainList(value: unknown): boolean {

@@ -156,6 +156,8 @@ export interface LinkSnapshot {
   readonly to: number;
   readonly bytes: number;
   readonly backlogBytes: number;
+  /** The way that they take: copied inside a process, over memory that two processes share, or by tcp. Undefined until the other side has been reached. */
+  readonly transport?: 'thread' | 'shared' | 'tcp';
 }
 
 /** Counters and gauges of an instance, for /metrics, /ready and dashboards. */
@@ -211,6 +213,8 @@ export interface LendingLink {
   readonly borrowedBlocks: number;
   readonly movedBytes: number;
   readonly refusals: number;
+  /** The way that blocks take, as for other pages. */
+  readonly transport?: LinkSnapshot['transport'];
   /** Queries of the other's that were answered here, those that were not, and their bytes: rows in, partials out. */
   readonly queries: number;
   readonly refusedQueries: number;

@@ -7,7 +7,7 @@ import { ApiKeys } from './auth.ts';
 import { addBatchRoutes } from './batch-routes.ts';
 import { readJson } from './body.ts';
 import { chatCompletions } from './chat.ts';
-import { describeCluster } from './cluster-view.ts';
+import { countInstances, describeCluster } from './cluster-view.ts';
 import { completions } from './completions.ts';
 import { Contexts } from './contexts.ts';
 import type { DataFolder } from './data-folder.ts';
@@ -71,7 +71,7 @@ export function createApp(
       await next();
     });
   }
-  addInfoRoutes(app, model, port, metrics);
+  addInfoRoutes(app, options, metrics);
   app.get('/api/cluster', (c) => c.json(describeCluster(model.id, port, options.cluster)));
   app.all('/api/cluster', (c) => refuseMethod(c, 'GET'));
   app.get('/api/requests/:id', (c) => c.json(describeRequest(c.req.param('id'), options.cluster, options.choicesMax)));
@@ -113,7 +113,7 @@ function addContextRoutes(app: Hono<Env>, context: EndpointContext, { cluster, b
   app.all(one, (c) => refuseMethod(c, 'GET, POST, DELETE'));
 }
 
-function addInfoRoutes(app: Hono<Env>, model: ServedModel, port: InferencePort, metrics: GatewayMetrics): void {
+function addInfoRoutes(app: Hono<Env>, { model, port, cluster }: GatewayOptions, metrics: GatewayMetrics): void {
   const card = {
     id: model.id,
     object: 'model',
@@ -121,11 +121,7 @@ function addInfoRoutes(app: Hono<Env>, model: ServedModel, port: InferencePort, 
     owned_by: 'kvasir',
     max_model_len: model.contextTokens,
   };
-  app.get('/health', (c) => {
-    const instances = port.instances();
-    const ready = instances.filter((instance) => instance.ready).length;
-    return c.json({ status: 'ok', instances: { total: instances.length, ready } });
-  });
+  app.get('/health', (c) => c.json({ status: 'ok', ...countInstances(port, cluster) }));
   app.get('/ready', (c) => {
     const { kind: status, ...why } = port.readiness();
     return c.json({ status, ...why }, status === 'ready' ? 200 : 503);

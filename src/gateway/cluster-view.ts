@@ -1,5 +1,5 @@
 // GET /api/cluster: instances as they are now, for `kvasir top` and dashboards.
-import type { ClusterPort, InferencePort, InstanceSnapshot, StoreSnapshot } from '../cluster/ports.ts';
+import type { ClusterPort, InferencePort, InstanceRole, InstanceSnapshot, StoreSnapshot } from '../cluster/ports.ts';
 
 export function describeCluster(model: string, port: InferencePort, cluster: ClusterPort): object {
   const roles = cluster.roles();
@@ -10,6 +10,17 @@ export function describeCluster(model: string, port: InferencePort, cluster: Clu
     ...describeInstance(snapshot, (place) => places.get(place)),
   }));
   return { object: 'kvasir.cluster', model, at_ms: Date.now(), ready: port.snapshot().ready, instances };
+}
+
+/** How many there are, and how many of them serve; stores compute nothing, and are counted apart where there are any. */
+export function countInstances(port: InferencePort, cluster: ClusterPort): object {
+  const roles = cluster.roles();
+  const counted = (isOne: (role: InstanceRole | undefined) => boolean) => {
+    const those = port.instances().filter((_, instance) => isOne(roles[instance]));
+    return { total: those.length, ready: those.filter(({ ready }) => ready).length };
+  };
+  const stores = counted((role) => role === 'store');
+  return { instances: counted((role) => role !== 'store'), ...(stores.total > 0 && { stores }) };
 }
 
 /** Debts: what it has of others, by creditor; guests: what others ask of it, by debtor. */
@@ -26,10 +37,10 @@ function describeLending(
     lost_blocks: lostBlocks,
     stalls,
     stall_seconds: stallUs / 1e6,
-    debts: links.flatMap(({ peer, borrowedBlocks: blocks, movedBytes, refusals }) => {
+    debts: links.flatMap(({ peer, borrowedBlocks: blocks, movedBytes, refusals, transport = null }) => {
       const to = instanceAt(peer);
       if (to === undefined || blocks + movedBytes + refusals === 0) return [];
-      return [{ to, blocks, moved_bytes: movedBytes, loan_refusals: refusals }];
+      return [{ to, transport, blocks, moved_bytes: movedBytes, loan_refusals: refusals }];
     }),
     guests: links.flatMap(({ peer, queries, refusedQueries, queryBytes, partialBytes }) => {
       const of = instanceAt(peer);
@@ -64,7 +75,10 @@ function describeInstance(snapshot: InstanceSnapshot, instanceAt: (place: number
     steps: snapshot.steps,
     step_seconds: snapshot.stepMsTotal / 1000,
     sent_bytes: sent?.bytes ?? 0,
-    links: links.map(({ to, bytes, backlogBytes }) => ({ to, bytes, backlog_bytes: backlogBytes })),
+    links: links.map(({ to, bytes, backlogBytes, transport = null }) => ({
+      ...{ to, transport, bytes },
+      backlog_bytes: backlogBytes,
+    })),
     lending: lending === undefined ? null : describeLending(lending, instanceAt),
     store: store === undefined ? null : describeStore(store),
     tiers: tiers === undefined ? null : { host: tiers.host, ssd: tiers.ssd, reads: tiers.reads },

@@ -45,7 +45,6 @@ type Read = (link: LendingLink) => number;
 
 /** What the debtor says of its creditors, and what the creditor says of its debtors. */
 const ofDebtors: readonly (readonly [name: string, help: string, read: Read])[] = [
-  ['kvasir_link_moved_bytes_total', 'Bytes of blocks moved to a creditor, or from there', (l) => l.movedBytes],
   ['kvasir_link_loan_refusals_total', 'Loans that a creditor refused', (l) => l.refusals],
 ];
 const ofCreditors: readonly (readonly [name: string, help: string, read: Read])[] = [
@@ -85,6 +84,15 @@ export function addLinkMetrics(registry: Registry, instances: () => readonly Ins
     collect() {
       this.reset();
       for (const { link, ...of } of labelled(instances(), 'debtor')) this.set(of, link.borrowedBlocks);
+    },
+  });
+  new Counter({
+    ...{ labelNames: ['instance', 'creditor', 'transport'], registers: [registry] },
+    ...{ name: 'kvasir_link_moved_bytes_total', help: 'Bytes of blocks moved to a creditor, or from there' },
+    collect() {
+      this.reset();
+      for (const { link, ...of } of labelled(instances(), 'debtor'))
+        this.inc({ ...of, transport: link.transport ?? 'none' }, link.movedBytes);
     },
   });
   for (const [says, metrics] of [['debtor', ofDebtors] as const, ['creditor', ofCreditors] as const])

@@ -110,7 +110,7 @@ export class GatewayMetrics {
     for (const [name, help, read] of instanceGauges) this.#pullEach(name, help, each(read), 'gauge');
     for (const [name, help, read] of instanceCounters) this.#pullEach(name, help, each(read), 'counter');
     const links = () => port.instances().map(({ links: own = [] }) => own);
-    const labelNames = ['from', 'to'];
+    const labelNames = ['from', 'to', 'transport'];
     new Counter({
       ...{ name: 'kvasir_link_sent_bytes_total', help: 'Bytes of KV pages put on the way to another instance' },
       ...{ labelNames, registers },
@@ -123,6 +123,7 @@ export class GatewayMetrics {
       ...{ name: 'kvasir_link_backlog_bytes', help: 'Of them, those that are not known to have arrived' },
       ...{ labelNames, registers },
       collect() {
+        this.reset();
         for (const [labels, { backlogBytes }] of labelled(links())) this.set(labels, backlogBytes);
       },
     });
@@ -189,9 +190,11 @@ export class GatewayMetrics {
   }
 }
 
-function labelled(links: readonly (readonly LinkSnapshot[])[]): [{ from: number; to: number }, LinkSnapshot][] {
+type LinkLabels = { readonly from: number; readonly to: number; readonly transport: string };
+
+function labelled(links: readonly (readonly LinkSnapshot[])[]): (readonly [LinkLabels, LinkSnapshot])[] {
   return links.flatMap((own, from) =>
-    own.map((link): [{ from: number; to: number }, LinkSnapshot] => [{ from, to: link.to }, link]),
+    own.map((link) => [{ from, to: link.to, transport: link.transport ?? 'none' }, link] as const),
   );
 }
 

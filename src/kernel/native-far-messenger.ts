@@ -109,6 +109,12 @@ export class NativeFarMessenger {
     return this.#native.leftFar(this.#messenger, host, port, landing, key, places);
   }
 
+  wayTo(address: string): 'shared' | 'tcp' | undefined {
+    const { host, port } = partsOf(address);
+    const way = this.#native.wayTo(this.#messenger, host, port);
+    return (['shared', 'tcp'] as const).find((each) => transportCodes[each] === way);
+  }
+
   /** Ends its connections and threads. */
   free(): void {
     this.#native.freeFarMessenger(this.#messenger);

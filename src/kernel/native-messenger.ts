@@ -57,6 +57,10 @@ export class NativeMessenger {
     return this.#landings.native.leftToSend(this.#messenger, Number(landing));
   }
 
+  wayTo(): 'thread' {
+    return 'thread';
+  }
+
   /** Ends its thread. */
   free(): void {
     this.#landings.native.freeMessenger(this.#messenger);

@@ -89,6 +89,8 @@ export interface NativeModule {
   sendPagesFar(messenger: number, ...landing: readonly (string | number | Int32Array)[]): void;
   stopSendingFar(messenger: number, ...landing: readonly (string | number)[]): void;
   leftFar(messenger: number, ...landing: readonly (string | number)[]): number;
+  /** As `transportCodes` has it; that of 'auto': nobody there has been reached yet. */
+  wayTo(messenger: number, host: string, port: number): number;
   /** Addresses of landings that have been given up since the last call, as `NativeFarMessenger` writes them. */
   takeGivenUp(messenger: number): readonly string[];
   farMessengerCounts(messenger: number): FarMessengerCounts;

@@ -3,27 +3,44 @@ import { createHash, randomBytes, webcrypto } from 'node:crypto';
 import { type Agreement, agree, type Candidate, type Fresh } from '../cluster/agreement.ts';
 import type { Bus } from './bus/bus.ts';
 import { encode } from './wire/codec.ts';
-import { readAgreement } from './wire/messages.ts';
+import { wireVersion } from './wire/frames.ts';
+import { readAgreement, readAnyAgreement } from './wire/messages.ts';
 
 const key = 'agreement';
 /** Three announcements of each who is there. */
 const listenMs = 1_500;
 
-/** @throws Error in one line when the cluster has another model, or another form of it */
+/** @throws Error in one line when the cluster has another model, another form of it, or processes of another version */
 export async function agreeOn(bus: Bus, own: Candidate): Promise<Agreement> {
-  const fresh = drawn();
+  const drawnNow = drawn();
   for (;;) {
     const stored = await bus.records.read(key);
-    const agreement = stored && readAgreement(stored.value);
+    const known = stored && (await readOurs(bus, stored.value));
+    const { agreement, hashKey = drawnNow.hashKey } = known ?? {};
+    const fresh = { ...drawnNow, hashKey };
     let verdict = agree(agreement, own, fresh, undefined);
     if (verdict.kind === 'listen') verdict = agree(agreement, own, fresh, await isAnybodyThere(bus));
     if (verdict.kind === 'agreed') return verdict.agreement;
     if (verdict.kind === 'refused') throw new Error(`Cannot join the cluster: ${verdict.why}`);
     if (verdict.kind === 'listen') continue;
-    const written = await bus.records.write(key, encode(verdict.agreement), stored?.revision);
+    const record = encode({ ...verdict.agreement, version: wireVersion });
+    const written = await bus.records.write(key, record, stored?.revision);
     // Undefined: somebody else was faster.
     if (written !== undefined) return verdict.agreement;
   }
+}
+
+/** Of another version nothing is kept but the key of blocks, once nobody of it is there. @throws Error in one line while somebody is */
+async function readOurs(
+  bus: Bus,
+  record: Uint8Array,
+): Promise<{ readonly agreement?: Agreement; readonly hashKey?: readonly number[] | undefined }> {
+  const { version, hashKey } = readAnyAgreement(record);
+  if (version === wireVersion) return { agreement: readAgreement(record) };
+  if (!(await isAnybodyThere(bus))) return { hashKey };
+  throw new Error(
+    `Cannot join the cluster: its processes speak version ${version ?? 'none'}, this one ${wireVersion}: all have to be of one release`,
+  );
 }
 
 function drawn(): Fresh {

@@ -186,7 +186,7 @@ export class ClusterGateway extends Conducting {
     slot.role = role;
     slot.life++;
     this.admission.joined(instance, capacityTokens, capacityTokens);
-    this.log(`Instance ${name} has joined: ${this.#present().length} serve`);
+    this.log(`Instance ${name} has joined: ${this.#serving} serve`);
     this.feed({ kind: 'instanceJoined', instance, life: slot.life, capacityTokens, role });
     // What it had on SSD, no journal has told.
     this.#tell(instance, { kind: 'tellBlocks' });
@@ -231,13 +231,18 @@ export class ClusterGateway extends Conducting {
     this.begin(conductor);
   }
 
+  /** Stores do not. */
+  get #serving(): number {
+    return this.#present().filter(({ role }) => role !== 'store').length;
+  }
+
   #lose({ member: { name } }: Peer<InstanceAnnouncement>, why: Departure): void {
     const instance = this.#slots.findIndex((slot) => slot.peer?.member.name === name);
     const slot = this.#slots[instance];
     if (slot === undefined) return;
     slot.peer = undefined;
     slot.snapshot = whenGone(slot.snapshot);
-    this.log(`Instance ${name} ${why}: ${this.#present().length} serve`);
+    this.log(`Instance ${name} ${why}: ${this.#serving} serve`);
     this.feed({ kind: 'instanceLost', instance });
   }
 

@@ -124,6 +124,6 @@ async function join(settings: JoinSettings, agreement: Agreement): Promise<Joine
 
 /** Blocks of equal identity are computed over with the same bits by the same kernels. */
 function lenderOf({ lends, isa }: InstanceDescription, root: BlockRoot, { hashKey }: Agreement): Lender {
-  if (lends === undefined) throw new Error('Cannot lend: the instance has not said what');
+  if (lends?.door === undefined) throw new Error('Cannot lend: the instance has not said what, and where');
   return { identity: `${identityOf(root, hashKey)} ${isa}`, lendableBlocks: lends.blocks, door: lends.door };
 }

@@ -7,7 +7,7 @@ import type { InstanceIndex } from '../cluster/messages.ts';
 import { Alarm, nowUs } from './alarm.ts';
 import type { Bus } from './bus/bus.ts';
 import { leavePlace, type Place, takePlace } from './lender-places.ts';
-import type { FarLenderWire, LenderNews, LenderWays } from './lender-ports.ts';
+import { type FarLenderWire, type LenderNews, type LenderWays, patienceMs } from './lender-ports.ts';
 import type { LenderWire } from './lender-wire.ts';
 import { Office } from './office.ts';
 import { type Peer, Station } from './station.ts';
@@ -26,9 +26,6 @@ export interface LenderLinksOptions {
 /** What others have to know of an instance that lends. */
 export type Lender = Pick<LenderAnnouncement, 'identity' | 'lendableBlocks' | 'door'>;
 type Other = Peer<LenderAnnouncement>;
-
-/** Whoever is gone for less than this may come back, and requests that need its memory wait. */
-const patienceMs = 30_000;
 
 export class LenderLinks {
   readonly #options: LenderLinksOptions;

@@ -21,22 +21,33 @@ export interface FarLenderWire {
   readonly wire: LenderWire;
 }
 
+/** An instance of this process has been started anew, and is reached over this port now. */
+export interface NewLender {
+  readonly kind: 'newLender';
+  readonly instance: InstanceIndex;
+  readonly port: MessagePort;
+}
+
 export type LenderNews = OfficeWire | FarLenderWire;
+type Hear = (news: LenderNews) => void;
+
+/** Whoever is gone for less than this may come back, and requests that need its memory wait. */
+export const patienceMs = 30_000;
 
 export class LenderPorts {
-  readonly #near: readonly (MessagePort | undefined)[];
+  readonly #near: (MessagePort | undefined)[];
   readonly #isFar: boolean;
   readonly #office: MessagePort;
+  readonly #greeting: LenderWire;
+  #hear: Hear = () => {};
 
-  constructor({ ports, office }: LenderWays) {
+  /** @param greeting what every instance of this process hears first */
+  constructor({ ports, office }: LenderWays, greeting: LenderWire) {
     this.#isFar = ports === 'others';
-    this.#near = ports === 'others' ? [] : ports;
+    this.#near = ports === 'others' ? [] : [...ports];
     this.#office = office;
-  }
-
-  /** Instances of this process, with this one. */
-  get count(): number {
-    return this.#near.length;
+    this.#greeting = greeting;
+    for (const port of this.#near) port?.postMessage(greeting);
   }
 
   post(to: InstanceIndex, wire: LenderWire): void {
@@ -49,24 +60,48 @@ export class LenderPorts {
     this.#office.postMessage(envelope);
   }
 
-  listen(hear: (news: LenderNews) => void): void {
-    for (const [instance, port] of this.#near.entries())
-      port?.on('message', (wire: LenderWire) => hear({ instance, wire }));
-    this.#office.on('message', hear);
+  listen(hear: Hear): void {
+    this.#hear = hear;
+    for (const [instance, port] of this.#near.entries()) if (port !== undefined) this.#listenTo(instance, port);
+    this.#office.on('message', (news: LenderNews | NewLender) => this.#hearOffice(news, hear));
+  }
+
+  #listenTo(instance: InstanceIndex, port: MessagePort): void {
+    port.on('message', (wire: LenderWire) => this.#hear({ instance, wire }));
+    // A port that is closing is not to be read.
+    port.on('close', () => {
+      if (this.#near[instance] === port) this.#near[instance] = undefined;
+    });
+  }
+
+  #hearOffice(news: LenderNews | NewLender, hear: Hear): void {
+    if (!isNewLender(news)) {
+      hear(news);
+      return;
+    }
+    const { instance, port } = news;
+    this.#near[instance]?.close();
+    this.#near[instance] = port;
+    port.postMessage(this.#greeting);
+    this.#listenTo(instance, port);
   }
 
   /** What has come and was not heard yet. */
-  drain(hear: (news: LenderNews) => void): void {
+  drain(hear: Hear): void {
     for (const [instance, port] of this.#near.entries()) {
       if (port === undefined) continue;
       for (let got = receiveMessageOnPort(port); got !== undefined; got = receiveMessageOnPort(port))
         hear({ instance, wire: got.message as LenderWire });
     }
     for (let got = receiveMessageOnPort(this.#office); got !== undefined; got = receiveMessageOnPort(this.#office))
-      hear(got.message as LenderNews);
+      this.#hearOffice(got.message as LenderNews | NewLender, hear);
   }
 
   close(): void {
     for (const port of [...this.#near, this.#office]) port?.close();
   }
+}
+
+function isNewLender(news: LenderNews | NewLender): news is NewLender {
+  return 'kind' in news && news.kind === 'newLender';
 }

@@ -3,10 +3,12 @@ import type { Debtor } from '../cluster/lending/debtor.ts';
 import type { Envelope } from '../cluster/lending/messages.ts';
 import type { InstanceIndex } from '../cluster/messages.ts';
 import type { LendingLink, LendingSnapshot } from '../cluster/ports.ts';
+import type { PageWay } from './messenger.ts';
 
 interface Counts {
   movedBytes: number;
   refusals: number;
+  transport?: PageWay;
 }
 
 export class LendingLinks {
@@ -14,8 +16,11 @@ export class LendingLinks {
   /** Those that have borrowed here. */
   readonly #debtors = new Set<InstanceIndex>();
 
-  moved(peer: InstanceIndex, bytes: number): void {
-    this.#of(peer).movedBytes += bytes;
+  /** @param way undefined: not known */
+  moved(peer: InstanceIndex, bytes: number, way: PageWay | undefined): void {
+    const counts = this.#of(peer);
+    counts.movedBytes += bytes;
+    if (way !== undefined) counts.transport = way;
   }
 
   lent(debtor: InstanceIndex): void {

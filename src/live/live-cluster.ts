@@ -152,7 +152,9 @@ export class LiveCluster extends Conducting {
   protected hindrance(): ReturnType<Conducting['hindrance']> {
     if (!this.begun) return { kind: 'starting', message: 'the model is still loading' };
     if (this.#serves()) return undefined;
-    return { kind: 'incomplete', message: `${this.#gone.size} of ${this.#roles.length} instances are gone` };
+    const computing = [...this.#roles.keys()].filter((i) => this.#roles[i] !== 'store');
+    const gone = computing.filter((i) => this.#gone.has(i)).length;
+    return { kind: 'incomplete', message: `${gone} of ${computing.length} instances are gone` };
   }
 
   protected onRole(instance: InstanceIndex, role: InstanceRole): void {
@@ -162,9 +164,11 @@ export class LiveCluster extends Conducting {
   async #start(): Promise<readonly InstanceDescription[]> {
     const { instances } = this.#options;
     const lead = this.#roles.findIndex((role) => role !== 'store');
-    const first = await this.#startOne(lead, undefined);
+    const startOne = (index: InstanceIndex, loaded: InstanceThreadData<unknown>['loaded']) =>
+      this.#startOne(index, loaded, this.#bureau?.waysOf(index));
+    const first = await startOne(lead, undefined);
     const loaded = first.shared && { model: first.shared, root: first.root };
-    const messages = await Promise.all(instances.map((_, i) => (i === lead ? first : this.#startOne(i, loaded))));
+    const messages = await Promise.all(instances.map((_, i) => (i === lead ? first : startOne(i, loaded))));
     this.placement.begin(
       first.root,
       messages.map(({ description }) => description.threads),
@@ -186,8 +190,7 @@ export class LiveCluster extends Conducting {
     });
     this.begin(conductor);
     for (const [i, message] of messages.entries()) this.#introduce(i, message);
-    // Stores neither lend nor borrow.
-    this.#bureau?.begin(Math.min(...messages.flatMap(({ description }) => description.stagingBlocks ?? [])));
+    this.#bureau?.begin(messages.map(({ description }) => description));
     for (const [i, { snapshot }] of messages.entries()) if (!this.#gone.has(i)) this.#member(i).snapshot = snapshot;
     return messages.map(({ description }) => description);
   }
@@ -220,7 +223,11 @@ export class LiveCluster extends Conducting {
     return { ...pipeline, layers: stageLayers };
   }
 
-  #startOne(index: InstanceIndex, loaded: InstanceThreadData<unknown>['loaded']): Promise<ReadyMessage> {
+  #startOne(
+    index: InstanceIndex,
+    loaded: InstanceThreadData<unknown>['loaded'],
+    lenders: InstanceThreadData<unknown>['lenders'],
+  ): Promise<ReadyMessage> {
     if (this.#closing) throw new Error('Cannot start the instance: the server is closing');
     const { entry, instances, log } = this.#options;
     const life = (this.#members[index]?.life ?? 0) + 1;
@@ -230,7 +237,7 @@ export class LiveCluster extends Conducting {
       life,
       lands: this.#handsOver,
       peers: this.#ports[index] ?? [],
-      lenders: this.#bureau?.waysOf(index),
+      lenders,
       pages: this.#pages,
       traces: this.#options.traces ?? false,
       hashKey: this.#hashKey,
@@ -262,7 +269,7 @@ export class LiveCluster extends Conducting {
   async #startAnew(index: InstanceIndex): Promise<void> {
     this.#reconnect(index);
     const having = this.#members.find(({ loaded }, i) => !this.#gone.has(i) && loaded !== undefined);
-    const message = await this.#startOne(index, having?.loaded);
+    const message = await this.#startOne(index, having?.loaded, this.#bureau?.replaced(index, this.#running));
     const { capacityTokens, contextTokens } = message.description;
     const member = this.#member(index);
     member.snapshot = message.snapshot;
@@ -270,6 +277,7 @@ export class LiveCluster extends Conducting {
     this.admission.joined(index, capacityTokens, contextTokens);
     this.feed({ kind: 'instanceJoined', instance: index, life: member.life, capacityTokens });
     this.#introduce(index, message);
+    this.#bureau?.returned(index);
     this.log(`Instance ${index} serves again`);
   }
 
@@ -313,9 +321,10 @@ export class LiveCluster extends Conducting {
     this.#gone.add(instance);
     const member = this.#member(instance);
     member.snapshot = whenGone(member.snapshot);
-    this.#bureau?.lost(instance);
+    const returns = this.#options.restarts === true && this.begun && !this.#closing;
+    this.#bureau?.lost(instance, returns);
     this.feed({ kind: 'instanceLost', instance });
-    if (this.#options.restarts === true && this.begun && !this.#closing) this.#startLater(instance);
+    if (returns) this.#startLater(instance);
     else if (!this.#serves() || !this.begun) this.#over();
     else if (!this.#closing) this.log(`Instance ${instance} is gone: the others go on`);
   }

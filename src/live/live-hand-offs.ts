@@ -71,7 +71,7 @@ export class LiveHandOffs {
   readonly #messenger: Messenger;
   /** Where prompts that leave here land. */
   readonly #departures = new Map<RequestId, Departure>();
-  readonly #links = new LinkCounts();
+  readonly #links: LinkCounts;
   readonly #unsent: Unsent;
   readonly #landings = new Map<RequestId, Landing>();
   readonly #byHandle = new Map<LandingHandle, Part>();
@@ -86,8 +86,11 @@ export class LiveHandOffs {
     this.#options = options;
     this.#messenger = options.messenger;
     this.#unsent = new Unsent(options.messenger);
-    const layers = options.shape.groups[0]?.layers ?? 1;
-    this.prefixes = new LivePrefixes(options.messenger, layers, (to, wire) => this.post(to, wire));
+    this.#links = new LinkCounts(options.messenger);
+    const { messenger, pageBytes, shape } = options;
+    const layers = shape.groups[0]?.layers ?? 1;
+    const post = (to: InstanceIndex, wire: PrefixWire): void => this.post(to, wire);
+    this.prefixes = new LivePrefixes({ messenger, layers, pageBytes, links: this.#links, post });
   }
 
   get ports(): readonly (MessagePort | undefined)[] {
@@ -105,7 +108,7 @@ export class LiveHandOffs {
     return this.#messenger.counts;
   }
 
-  /** To each instance that prompts have gone to. */
+  /** To each instance that prompts or prefixes have gone to. */
   get links(): readonly LinkSnapshot[] {
     return this.#links.all;
   }
@@ -154,7 +157,7 @@ export class LiveHandOffs {
     if (landing === undefined) return;
     const computing = step !== undefined && step !== this.#ran;
     const parcels = parcelsOf(effect, this.#options.shape, pools);
-    this.#links.add(to, id, (parcels.length / parcelWords) * this.#options.pageBytes);
+    this.#links.add(to, landing, id, (parcels.length / parcelWords) * this.#options.pageBytes);
     this.#unsent.add(landing, parcels);
     this.#messenger.send(landing, computing ? this.#messenger.nextStep : 0, parcels, held !== undefined);
     if (held !== undefined) this.post(to, { kind: 'held', id, held });

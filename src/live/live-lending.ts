@@ -67,9 +67,8 @@ export class LiveLending {
     this.#options = options;
     const { ways, rooms, room, messenger, layers, guestPermilleMax } = options;
     this.#lent = new LentBlocks(messenger, layers.length);
-    this.ports = new LenderPorts(ways);
+    this.ports = new LenderPorts(ways, { kind: 'room', room });
     rooms.setGuestShare(room, guestPermilleMax);
-    for (let to = 0; to < this.ports.count; to++) this.#post(to, { kind: 'room', room });
   }
 
   /** The guest room of a creditor; what is lent to us is there under our number. */
@@ -165,8 +164,9 @@ export class LiveLending {
     if (moving === undefined) return undefined;
     this.#moves.delete(move);
     const bytes = moving.sources.length * this.#options.blockBytes;
+    const way = moving.landing === undefined ? undefined : this.#options.messenger.wayTo(moving.landing);
     for (const other of new Set([moving.from, moving.to]))
-      if (other !== this.#instance) this.#links.moved(other, bytes);
+      if (other !== this.#instance) this.#links.moved(other, bytes, way);
     // It is done with them.
     if (moving.from !== this.#instance) this.#post(moving.from, { kind: 'drop', move });
     if (moving.from === this.#instance) {

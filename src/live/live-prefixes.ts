@@ -2,6 +2,7 @@
 import type { InstanceEffect } from '../cluster/effects.ts';
 import type { InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
 import type { RequestId } from '../cluster/ports.ts';
+import type { LinkCounts } from './link-counts.ts';
 import type { LandingHandle, Messenger } from './messenger.ts';
 
 type Expect = Extract<InstanceEffect, { kind: 'expectPrefix' }>;
@@ -30,19 +31,31 @@ interface Sending {
   readonly landing: LandingHandle;
 }
 
+interface LivePrefixesOptions {
+  readonly messenger: Messenger;
+  /** Pages of a block, in the order of computation. */
+  readonly layers: number;
+  readonly pageBytes: number;
+  readonly links: LinkCounts;
+  readonly post: (to: InstanceIndex, wire: PrefixWire) => void;
+}
+
 export class LivePrefixes {
   readonly #messenger: Messenger;
   readonly #post: (to: InstanceIndex, wire: PrefixWire) => void;
-  /** Of layers, in the order of a block's pages: their numbers in the order of computation. */
   readonly #layers: number;
+  readonly #pageBytes: number;
+  readonly #links: LinkCounts;
   readonly #expected = new Map<RequestId, Expected>();
   readonly #byHandle = new Map<LandingHandle, RequestId>();
   /** What others wait for, by receiver and request. */
   readonly #sending = new Map<string, Sending>();
 
-  constructor(messenger: Messenger, layers: number, post: (to: InstanceIndex, wire: PrefixWire) => void) {
+  constructor({ messenger, layers, pageBytes, links, post }: LivePrefixesOptions) {
     this.#messenger = messenger;
     this.#layers = layers;
+    this.#pageBytes = pageBytes;
+    this.#links = links;
     this.#post = post;
   }
 
@@ -98,6 +111,7 @@ export class LivePrefixes {
       const place = (i % count) * this.#layers + layer;
       parcels.set([layer, pages[place] ?? 0, place], 3 * i);
     }
+    this.#links.add(to, sending.landing, keyOf(to, id), pages.length * this.#pageBytes);
     this.#messenger.send(sending.landing, 0, parcels, true);
     this.#post(to, { kind: 'prefix', id, blocks });
   }
@@ -106,19 +120,23 @@ export class LivePrefixes {
   stop(to: InstanceIndex, id: RequestId): void {
     const sending = this.#sending.get(keyOf(to, id));
     if (sending === undefined) return;
-    this.#sending.delete(keyOf(to, id));
+    this.#gone(to, id);
     this.#messenger.stop(sending.landing);
   }
 
   /** There is nothing to send. */
   missing(to: InstanceIndex, id: RequestId): void {
-    this.#sending.delete(keyOf(to, id));
+    this.#gone(to, id);
+  }
+
+  #gone(to: InstanceIndex, id: RequestId): boolean {
+    this.#links.settle(keyOf(to, id));
+    return this.#sending.delete(keyOf(to, id));
   }
 
   hear(from: InstanceIndex, wire: PrefixWire): InstanceEvent | undefined {
     if (wire.kind === 'prefixHere') {
-      const known = this.#sending.delete(keyOf(from, wire.id));
-      return known ? { kind: 'prefixSent', id: wire.id, to: from } : undefined;
+      return this.#gone(from, wire.id) ? { kind: 'prefixSent', id: wire.id, to: from } : undefined;
     }
     const expected = this.#expected.get(wire.id);
     if (expected === undefined || expected.from !== from) return undefined;

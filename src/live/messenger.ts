@@ -1,4 +1,5 @@
 // What carries pages of an instance's pool to others, whatever the way: native threads of this process, memory shared with others, or tcp.
+import type { LinkSnapshot } from '../cluster/ports.ts';
 
 /** Between processes: 'auto' is over shared memory where both are on one host, else by tcp. */
 export type ProcessTransport = 'auto' | 'shared' | 'tcp';
@@ -15,6 +16,9 @@ export interface PagesPlace {
 
 /** Where pages land: the messenger's own name for it, which tells senders how to reach it. */
 export type LandingHandle = string;
+
+/** Copied inside a process, over memory that two processes share, or by tcp. */
+export type PageWay = NonNullable<LinkSnapshot['transport']>;
 
 export interface MessengerCounts {
   readonly pages: number;
@@ -54,4 +58,6 @@ export interface Messenger {
   stop(landing: LandingHandle): void;
   /** Parcels for a landing whose pages may still be read: those that have not left, and those that would be sent again if a connection broke. */
   left(landing: LandingHandle): number;
+  /** How pages get to whoever has that landing; undefined: nobody there has been reached yet. */
+  wayTo(landing: LandingHandle): PageWay | undefined;
 }

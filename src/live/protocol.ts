@@ -97,8 +97,8 @@ export interface InstanceDescription {
   readonly role: InstanceRole;
   /** Of a settlement, what it can take in at once; undefined where nothing is lent. */
   readonly stagingBlocks?: number | undefined;
-  /** Blocks that it may lend, and where instances of other processes have attention computed over them. */
-  readonly lends?: { readonly blocks: number; readonly door: string } | undefined;
+  /** Blocks that it may lend, and where instances of other processes have attention computed over them, where there are such. */
+  readonly lends?: { readonly blocks: number; readonly door: string | undefined } | undefined;
   /** Layers of the model, of which a group may run ranges; undefined: some of them keep a window alone. */
   readonly stageLayers?: number | undefined;
   /** Undefined: no prefix can be fetched from it. */

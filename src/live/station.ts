@@ -71,6 +71,8 @@ export class Station<Theirs extends Announcement> {
   readonly #links = new Map<string, Linked<Theirs>>();
   /** By name: the last session, and with which start of it. */
   readonly #sessions = new Map<string, { readonly life: number; readonly session: number }>();
+  /** By name: the last start that spoke another version. */
+  readonly #foreign = new Map<string, number>();
   readonly #alarm = new Alarm(() => this.#wake());
   readonly #stops: (() => void)[] = [];
   #beat: NodeJS.Timeout | undefined;
@@ -164,9 +166,20 @@ export class Station<Theirs extends Announcement> {
   }
 
   #hearBeat(bytes: Uint8Array): void {
+    if (this.#isForeign(bytes)) return;
     const announcement = this.#options.read(bytes);
     // Where all are of one kind it hears itself.
     if (announcement.name !== this.#options.name) this.#feed({ kind: 'announced', announcement });
+  }
+
+  /** Said once of each start of a process. */
+  #isForeign(bytes: Uint8Array): boolean {
+    const { name, life, version } = readNamed(bytes);
+    if (version === wireVersion) return false;
+    if (this.#foreign.get(name) !== life)
+      this.#options.log(`Refused ${name}: it speaks version ${version ?? 'none'}, this process ${wireVersion}`);
+    this.#foreign.set(name, life);
+    return true;
   }
 
   #hearOwnKind(bytes: Uint8Array): void {

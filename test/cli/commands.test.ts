@@ -41,7 +41,7 @@ describe('kvasir', { timeout: 60_000 }, () => {
     ['a bad choice', ['serve', '--weights', 'q3'], /--weights/],
     ['a bad number', ['serve', '--port', '99999'], /Cannot use --port 99999/],
     ['an empty number', ['serve', '--threads='], /Cannot use --threads : expected a number/],
-    ['an empty key', ['serve', '--api-key', ''], /Cannot use --api-key : a key is empty/],
+    ['an empty key', ['serve', '--api-key', ''], /Cannot use --api-key: a key is empty/],
     ['a bad size', ['serve', '--kv-memory', 'much'], /Cannot use --kv-memory much: 'much' is no size/],
     ['a capacity of nothing', ['trace', 'stats', 'x', '--capacity', '10,0'], /Cannot use --capacity 10,0/],
     [
@@ -72,6 +72,9 @@ describe('kvasir', { timeout: 60_000 }, () => {
       /Cannot use --context 1000000: the model has 8192 positions/,
     ],
     ['a cluster without its server', ['join'], /^Cannot join a cluster: --nats nats:\/\/HOST:PORT is missing/],
+    ['a secret that is too short', ['join', '--token', 'short'], /^Cannot use --token: a token has 16 characters/],
+    ['a password', ['join', '--nats', 'x://me:secret@host'], /^Cannot use --nats x:\/\/host: /],
+    ['data where no folder can be made', ['serve', '--data', '/proc/x'], /^Cannot keep data at \/proc\/x: no folder/],
     ['a server of no kind', ['join', '--nats', 'http://x'], /Cannot use --nats http:\/\/x: write nats:\/\/HOST:PORT/],
     ['a cluster of one process', ['serve', '--cluster', 'c'], /Cannot use --cluster: it needs --nats/],
     [
@@ -105,7 +108,7 @@ describe('kvasir', { timeout: 60_000 }, () => {
     const file = join(folder, 'file');
     writeFileSync(file, '');
     expect(kvasir('serve', '--ssd', file)).toMatchObject({
-      status: 1,
+      status: 2,
       stderr: `Cannot keep blocks at ${file}: it is no folder\n`,
     });
   });

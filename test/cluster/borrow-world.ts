@@ -77,10 +77,14 @@ export class BorrowWorld {
   readonly #copies = new Map<string, Copying>();
   readonly #whereabouts = new Map<string, number>();
 
+  /** (instances): blocks that each may lend. */
+  readonly #lendable: readonly number[];
+
   constructor({ blocks, settles, seed, changes, hostBlocks = 0 }: BorrowWorldOptions) {
     const policy = { ...usual, ...changes };
     const lendable = blocks.map((total) => blocksLendable({ total, available: total, lent: 0 }, policy));
     const lendableHost = blocksLendable({ total: hostBlocks, available: hostBlocks, lent: 0 }, policy);
+    this.#lendable = lendable.map((own) => own + lendableHost);
     const hosts = hostBlocks + (blocks.length - 1) * lendableHost;
     const all = lendable.reduce((sum, each) => sum + each, hosts);
     this.instances = blocks.map((total, instance) =>
@@ -91,7 +95,6 @@ export class BorrowWorld {
           ...{ instance, policy, times, stagingBlocks, rangeBlocks },
           ...{ hostBlocks, hostFirstPage: (total + stagingBlocks) * 2 },
           borrowableBlocks: all - (lendable[instance] ?? 0),
-          lendableBlocks: lendable,
         },
         roomOf: (creditor) => ({ room: creditor, loan: instance }),
       }),
@@ -137,7 +140,11 @@ export class BorrowWorld {
     for (const [name, { from, to, debtor }] of this.#copies)
       if ([from, to, debtor].includes(instance)) this.#copies.delete(name);
     this.#lent[instance]?.clear();
-    for (const to of this.instances.keys()) this.tell(to, { kind: 'instanceLost', instance });
+    for (const to of this.instances.keys()) {
+      this.tell(to, { kind: 'instanceLost', instance });
+      const others = this.#lendable.filter((_, other) => other !== to && !this.dead.has(other));
+      this.tell(to, { kind: 'lenders', lendableBlocks: others.reduce((sum, own) => sum + own, 0) });
+    }
   }
 
   tell(to: number, event: InstanceEvent): void {

@@ -43,6 +43,7 @@ function read(text: string): Told {
 const gauges = {
   creditor: 'kvasir_instance_lent_blocks',
   debtor: 'kvasir_instance_borrowed_blocks',
+  manager: 'kvasir_instance_gmanager',
 };
 
 async function ofInstances(gateway: RunningServer, name: string): Promise<readonly number[]> {
@@ -106,10 +107,13 @@ describe.skipIf(!runs)('processes that lend, and what befalls them (needs nats-s
     link?.close();
   });
 
+  /** Of several the gManager. */
   const memberThat = async (gauge: string): Promise<RunningProcess & { readonly name: keyof typeof roles }> => {
     let at = -1;
     await until(async () => {
-      at = (await ofInstances(gateway, gauge)).findIndex((figure) => figure > 0);
+      const figures = await ofInstances(gateway, gauge);
+      const manager = (await ofInstances(gateway, gauges.manager)).indexOf(1);
+      at = (figures[manager] ?? 0) > 0 ? manager : figures.findIndex((figure) => figure > 0);
       return at >= 0;
     });
     const name = names[at];
@@ -132,7 +136,7 @@ describe.skipIf(!runs)('processes that lend, and what befalls them (needs nats-s
     expect(await metricSum(gateway, 'kvasir_link_moved_bytes_total')).toBeGreaterThan(0);
   });
 
-  it.each(['creditor', 'debtor'] as const)('also when a %s is killed and comes back', async (who) => {
+  it.each(['creditor', 'debtor', 'manager'] as const)('also when a %s is killed and comes back', async (who) => {
     const { answer } = await ask(gateway);
     const { process, name } = await memberThat(gauges[who]);
     process.kill('SIGKILL');
@@ -150,9 +154,9 @@ describe.skipIf(!runs)('processes that lend, and what befalls them (needs nats-s
     await right(answer);
   });
 
-  it('also when a creditor is paused for longer than its leases', async () => {
+  it.each(['creditor', 'debtor'] as const)('also when a %s is paused for longer than its leases', async (who) => {
     const { answer } = await ask(gateway);
-    const paused = await memberThat(gauges.creditor);
+    const paused = await memberThat(gauges[who]);
     const heard = async () =>
       (await fetch(`${gateway.url}/health`)).json() as Promise<{ instances: { ready: number } }>;
     paused.process.kill('SIGSTOP');

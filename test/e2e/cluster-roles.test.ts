@@ -70,6 +70,10 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
       expect(await answers([...streams(0), ...streams(1)])).toEqual([...expected, ...expected]);
       await whole();
       expect(await metricSum(gateway(1), 'kvasir_instance_sent_bytes_total')).toBeGreaterThan(0);
+      const metrics = await (await fetch(`${gateway(1).url}/metrics`)).text();
+      const ways = [...metrics.matchAll(/^kvasir_link_sent_bytes_total\{.*transport="(\w+)"\} [1-9]/gm)];
+      const here = process.platform === 'linux' ? 'shared' : 'tcp';
+      expect(new Set(ways.map(([, way]) => way))).toEqual(new Set([here]));
     });
 
     it.each([

@@ -91,6 +91,15 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
     it('keeps what an instance computed that is killed, and what was kept before it is killed itself; nobody waits for it', async () => {
       const [store, first] = await Promise.all([keeping(), computing()]);
       await joined(2);
+      const counts = { instances: { total: 1, ready: 1 }, stores: { total: 1, ready: 1 } };
+      const told = async () => (await fetch(`${gateway.url}/health`)).json() as Promise<typeof counts>;
+      await until(async () => {
+        const { instances, stores } = await told();
+        return instances.ready + (stores?.ready ?? 0) === 2;
+      });
+      expect(await told()).toMatchObject(counts);
+      expect(gateway.output()).toContain(' has joined: 1 serve');
+      expect(gateway.output()).not.toContain(' has joined: 2 serve');
       const { text, cachedTokens } = await complete(gateway);
       expect(cachedTokens).toBe(0);
       await written();

@@ -45,12 +45,13 @@ describe('a cluster at work', () => {
     const { instances } = await view();
     expect(instances.map(({ role }) => role)).toEqual(['prefill', 'decode', 'mixed']);
     const [from, to] = instances;
-    expect(from?.links).toEqual([{ to: 1, bytes: from?.sent_bytes, backlog_bytes: 0 }]);
+    expect(from?.links).toEqual([{ to: 1, transport: 'thread', bytes: from?.sent_bytes, backlog_bytes: 0 }]);
     expect(from?.sent_bytes).toBeGreaterThan(0);
     expect(to?.generated_tokens).toBe(7);
     const text = await metrics();
-    expect(text).toContain(`kvasir_link_sent_bytes_total{from="0",to="1"} ${from?.sent_bytes}\n`);
-    expect(text).toContain('kvasir_link_backlog_bytes{from="0",to="1"} 0\n');
+    const labels = '{from="0",to="1",transport="thread"}';
+    expect(text).toContain(`kvasir_link_sent_bytes_total${labels} ${from?.sent_bytes}\n`);
+    expect(text).toContain(`kvasir_link_backlog_bytes${labels} 0\n`);
     expect((await fetch(`${server.url}/api/cluster`)).status).toBe(401);
   });
 

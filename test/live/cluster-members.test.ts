@@ -8,7 +8,7 @@ import { agreeOn } from '../../src/live/agree.ts';
 import type { Bus } from '../../src/live/bus/bus.ts';
 import { ClusterGateway } from '../../src/live/cluster-gateway.ts';
 import { type JoinedInstance, joinCluster } from '../../src/live/join.ts';
-import { encode } from '../../src/live/wire/codec.ts';
+import { decode, encode } from '../../src/live/wire/codec.ts';
 import { decodeFrame } from '../../src/live/wire/frames.ts';
 import { MemoryHub } from './bus/memory-bus.ts';
 import { type BusFaults, faultyBus } from './faulty-bus.ts';
@@ -238,6 +238,14 @@ describe('a cluster over a bus', () => {
     await expect(joinCluster({ ...own, root: other, entry: dyingWorker, settings: liveSettings })).rejects.toThrow(
       'Cannot join the cluster: the cluster has weights native, this one has q4',
     );
+    const record = await bus.records.read('agreement');
+    const { version, ...older } = decode(record?.value ?? new Uint8Array()) as { version: number };
+    const revision = await bus.records.write('agreement', encode(older), record?.revision);
+    const again = { ...own, root, entry: dyingWorker, settings: liveSettings };
+    await expect(joinCluster(again)).rejects.toThrow(
+      `Cannot join the cluster: its processes speak version none, this one ${version}: all have to be of one release`,
+    );
+    await bus.records.write('agreement', record?.value ?? new Uint8Array(), revision);
     for (const payload of [new Uint8Array(), Uint8Array.of(1, 2, 3), encode({ name: 'x' }), encode({ version: 7 })]) {
       for (const subject of ['beat.instance', 'leave.instance', `link.g1.${lives - 1}.a.${lives}`])
         bus.publish(subject, payload);

@@ -69,6 +69,7 @@ export function borrowingCluster(
   /** (instances): of each. */
   each: readonly (Partial<InstanceSettings> & { role?: InstanceRole })[] = [],
   transport: 'memory' | 'shared' | 'tcp' = 'memory',
+  restarts = false,
 ): LiveCluster {
   const valueBytes = own.inputs === 'f32' ? 4 : 2;
   const kvBytes = blocks.map((count) => count * 32 * 6 * 2 * 2 * 64 * valueBytes);
@@ -82,7 +83,7 @@ export function borrowingCluster(
       const all: InstanceSettings = { ...liveSettings, contextTokens: 8192, instances: blocks.length, ...own };
       return { role, settings: { ...all, ...its, kvBytes: kvBytes[instance], lending } };
     }),
-    ...{ transport, admission: everyone },
+    ...{ transport, restarts, admission: everyone },
     lending: bureauSettings(rules),
     queueMax: 64,
     log: () => {},

@@ -43,6 +43,7 @@ function pair(): readonly [End, End] {
       },
       stop: () => {},
       left: () => 0,
+      wayTo: () => 'thread',
     };
     const memory: RowPages = {
       ...{ pages: 4 * chunkPages, chunkPages, pageValues, columns },

@@ -1,8 +1,17 @@
 // Instances whose threads end are started anew: alone, beside others that have their weights, and as either side of hand-offs.
 import { afterEach, describe, expect, it } from 'vitest';
+import type { LendingSnapshot } from '../../src/cluster/ports.ts';
 import { loadNative } from '../../src/kernel/native.ts';
 import type { LiveCluster } from '../../src/live/live-cluster.ts';
-import { type Answer, answerOf, everyone, liveCluster, livePrompt, liveRequest } from './instances.ts';
+import {
+  type Answer,
+  answerOf,
+  borrowingCluster,
+  everyone,
+  liveCluster,
+  livePrompt,
+  liveRequest,
+} from './instances.ts';
 
 const open: LiveCluster[] = [];
 afterEach(() => Promise.all(open.splice(0).map((cluster) => cluster.close())));
@@ -48,4 +57,26 @@ describe.skipIf(loadNative() === undefined)('an instance whose thread ends', () 
       await until(() => cluster.snapshot().pages.used === 0);
     },
   );
+
+  it('lends and borrows again, whether it owed or was owed', { timeout: 60_000 }, async () => {
+    const cluster = borrowingCluster([40, 40, 40], {}, {}, [], 'memory', true);
+    open.push(cluster);
+    await cluster.ready();
+    const sum = (of: (lending: LendingSnapshot) => number) =>
+      cluster.instances().reduce((all, { lending }) => all + (lending === undefined ? 0 : of(lending)), 0);
+    const longAs = (id: string) => liveRequest(id, livePrompt(1, 2_200), 120);
+    const expected = heard(await answerOf(cluster, longAs('a')));
+    // Creditors die of a request that they are given, one after the other, while blocks of a long one lie there.
+    for (let tries = 0; sum(({ lostBlocks }) => lostBlocks) === 0; tries++) {
+      const under = answerOf(cluster, longAs(`b${tries}`));
+      await until(() => sum(({ remoteBlocks }) => remoteBlocks) > 0);
+      await answerOf(cluster, liveRequest(`deadly${tries}`, [1, 2, 3], 4));
+      expect(heard(await under)).toEqual(expected);
+      await until(() => serving(cluster).every((ready) => ready));
+    }
+    expect(heard(await answerOf(cluster, longAs('last straw')))).toEqual(expected);
+    await until(() => serving(cluster).every((ready) => ready));
+    await until(() => cluster.snapshot().pages.used + sum((l) => l.lentBlocks + l.borrowedBlocks) === 0);
+    expect(heard(await answerOf(cluster, longAs('c')))).toEqual(expected);
+  });
 });

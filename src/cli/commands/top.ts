@@ -2,7 +2,7 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Command } from 'commander';
 import { z } from 'zod';
-import { type ClusterView, clusterViewSchema, topRows } from '../cluster-rows.ts';
+import { type ClusterView, clusterViewSchema, topRows, whoServes } from '../cluster-rows.ts';
 import { readOptions } from '../options.ts';
 import { numeric } from '../schema-parts.ts';
 import { stopSignal } from '../stop-signal.ts';
@@ -61,9 +61,6 @@ async function look(url: string, apiKey: string | undefined): Promise<ClusterVie
 
 function show(view: ClusterView, before: ClusterView | undefined): void {
   if (process.stdout.isTTY) process.stdout.write(clearScreen);
-  const up = view.instances.filter(({ ready }) => ready).length;
-  console.log(
-    `${view.model}: ${view.ready ? 'ready' : 'not ready'}, ${up} of ${view.instances.length} instances serve`,
-  );
+  console.log(`${view.model}: ${view.ready ? 'ready' : 'not ready'}, ${whoServes(view)}`);
   printTable(topRows(view, before));
 }

@@ -20,8 +20,6 @@ export interface BorrowingConfig {
   readonly handsOver?: boolean | undefined;
   /** Blocks that all others together may lend, and those of its own host memory. */
   readonly borrowableBlocks: number;
-  /** (instances): blocks of that, of each; where it is known what is lost with one. */
-  readonly lendableBlocks?: readonly number[];
   /** Blocks that move together: those of whole attention ranges. */
   readonly rangeBlocks: number;
 }

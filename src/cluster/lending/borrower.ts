@@ -117,16 +117,10 @@ export class Borrower implements Overflow {
     if (event.kind === 'lending') this.#hear({ kind: 'message', envelope: event.envelope });
     else if (event.kind === 'moved') this.#moves.arrived(event.move);
     else if (event.kind === 'moveBroken') this.#moves.broke(event.move);
-    else if (event.kind === 'creditorCut') this.#hear(event);
+    else if (event.kind === 'creditorCut' || event.kind === 'instanceLost') this.#hear(event);
     else if (event.kind === 'guestLoad') this.#bound(event);
-    else if (event.kind === 'instanceLost') this.#lost(event);
     else if (event.kind === 'lenders') this.#reach.tell(event.lendableBlocks);
     else if (this.rmanager.nextUs <= nowUs) this.#hear({ kind: 'tick' });
-  }
-
-  #lost(event: Extract<BorrowerEvent, { kind: 'instanceLost' }>): void {
-    this.#reach.lost(event.instance);
-    this.#hear(event);
   }
 
   /** Less may be borrowed than once. */

@@ -1,32 +1,26 @@
 // How much an instance may borrow at most, as others come and go: longer requests are refused.
-import type { InstanceId } from '../../policy/lending/terms.ts';
 
 interface ReachConfig {
   readonly borrowableBlocks: number;
-  readonly lendableBlocks?: readonly number[] | undefined;
   readonly hostBlocks?: number | undefined;
 }
 
 export class Reach {
-  readonly #config: ReachConfig;
-  /** With them went so much of what could be borrowed. */
-  readonly #gone = new Set<InstanceId>();
-  /** Others are of other processes, and may lend so much together. */
-  #told: number | undefined;
+  readonly #hostBlocks: number;
+  /** Of its own host memory too. */
+  #blocks: number;
   #hasShrunk = false;
 
-  constructor(config: ReachConfig) {
-    this.#config = config;
+  constructor({ borrowableBlocks, hostBlocks = 0 }: ReachConfig) {
+    this.#blocks = borrowableBlocks;
+    this.#hostBlocks = hostBlocks;
   }
 
-  lost(instance: InstanceId): void {
-    this.#gone.add(instance);
-    this.#hasShrunk = true;
-  }
-
-  tell(blocks: number): void {
-    this.#hasShrunk ||= blocks < (this.#told ?? 0);
-    this.#told = blocks;
+  /** All others may lend so many together. */
+  tell(lendableBlocks: number): void {
+    const blocks = lendableBlocks + this.#hostBlocks;
+    this.#hasShrunk ||= blocks < this.#blocks;
+    this.#blocks = blocks;
   }
 
   /** Less may be borrowed than once. */
@@ -35,11 +29,7 @@ export class Reach {
   }
 
   get blocks(): number {
-    if (this.#told !== undefined) return this.#told + (this.#config.hostBlocks ?? 0);
-    const { borrowableBlocks, lendableBlocks = [] } = this.#config;
-    let blocks = borrowableBlocks;
-    for (const instance of this.#gone) blocks -= lendableBlocks[instance] ?? 0;
-    return blocks;
+    return this.#blocks;
   }
 }
 

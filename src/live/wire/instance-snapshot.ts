@@ -6,6 +6,12 @@ const count = z.number().int().min(0);
 const figure = z.number().min(0);
 
 const tier = z.strictObject({ blocks: count, capacity: count });
+const link = z.strictObject({
+  to: count,
+  bytes: count,
+  backlogBytes: count,
+  transport: z.enum(['thread', 'shared', 'tcp']).exactOptional(),
+});
 export const instanceSnapshot = z.strictObject({
   ready: z.boolean(),
   waiting: count,
@@ -38,7 +44,7 @@ export const instanceSnapshot = z.strictObject({
   landing: z.strictObject({ total: count, free: count }).exactOptional(),
   lending: lendingSnapshot.optional(),
   stageChunks: z.array(count).exactOptional(),
-  links: z.array(z.strictObject({ to: count, bytes: count, backlogBytes: count })).exactOptional(),
+  links: z.array(link).exactOptional(),
   sent: z
     .strictObject({
       pages: count,

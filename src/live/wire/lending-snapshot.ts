@@ -13,6 +13,7 @@ const link = z.strictObject({
   refusedQueries: count,
   queryBytes: count,
   partialBytes: count,
+  transport: z.enum(['thread', 'shared', 'tcp']).exactOptional(),
 });
 
 export const lendingSnapshot = z.strictObject({

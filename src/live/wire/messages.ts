@@ -216,11 +216,15 @@ const instanceAnnouncement = z.strictObject({
   stageLayers: count.optional(),
 });
 const gatewayAnnouncement = z.strictObject({ ...memberFields, traces: z.boolean() });
-const named = z.object({ name: memberFields.name, life: count });
+const named = z.object({ name: memberFields.name, life: count, version: count.optional() });
 const leave = z.strictObject({ name: memberFields.name, life: count });
 
+const hashKey = z.array(word).length(4);
+/** What records of all versions have, if they have it. */
+const anyAgreement = z.object({ version: count.optional(), hashKey: hashKey.optional() });
 const agreement = z.strictObject({
-  hashKey: z.array(word).length(4),
+  version: memberFields.version,
+  hashKey,
   modelFingerprint: text,
   root: root.optional(),
   pages: z.strictObject({ token: text.optional(), mark: text }).optional(),
@@ -361,10 +365,21 @@ export const readFetcher = reader<FetcherAnnouncement>(
 );
 export const readFetch = reader<FetchWire>('what is said of a prefix', fetch);
 export const readHandOff = reader<HandOffWire>('a hand-off', handOff);
-/** Whoever announces itself as whatever. */
-export const readNamed = reader<Pick<Announcement, 'name' | 'life'>>('an announcement', named);
+/** Whoever announces itself as whatever, of any version. */
+export const readNamed = reader<Pick<Announcement, 'name' | 'life'> & { readonly version: number | undefined }>(
+  'an announcement',
+  named,
+);
 export const readLeave = reader<Pick<Announcement, 'name' | 'life'>>('a farewell', leave);
-export const readAgreement = reader<Agreement>("the cluster's record", agreement);
+export const readAgreement = reader<Agreement & { readonly version: typeof wireVersion }>(
+  "the cluster's record",
+  agreement,
+);
+/** Of a record of any version. */
+export const readAnyAgreement = reader<{
+  readonly version: number | undefined;
+  readonly hashKey: readonly number[] | undefined;
+}>("the cluster's record", anyAgreement);
 
 /** A field that may be undefined is sent as none. */
 type Received<T> = T extends ArrayBufferView

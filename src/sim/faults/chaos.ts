@@ -139,9 +139,8 @@ export function requestWorld(seed: number): RequestWorld {
   const pipeline = grouped ? pipelineOf(config, groups) : undefined;
   const world = withMore({ config: { ...config, pipeline }, trace: traceOf(dice) }, new Dice(seed, 8));
   const lends = new Dice(seed, 9);
-  return lends.chance(0.5)
-    ? withLending(world, lends, anyTime('gmanager', { everyUs: 2_500_000 }))
-    : withStores(world, new Dice(seed, 10));
+  const lending = lends.chance(0.5) ? withLending(world, lends, anyTime('gmanager', { everyUs: 2_500_000 })) : world;
+  return withStores(lending, new Dice(seed, 10));
 }
 
 const roleSwitch: NonNullable<SimulationConfig['admission']['roleSwitch']> = {
@@ -178,7 +177,7 @@ function withMore({ config, trace }: RequestWorld, dice: Dice): RequestWorld {
   return { config: { ...config, instances, admission }, trace: more };
 }
 
-/** In some worlds stores keep what the others compute. */
+/** In some worlds stores keep what the others compute; they neither lend nor borrow. */
 function withStores({ config, trace }: RequestWorld, dice: Dice): RequestWorld {
   const [first] = config.instances;
   if (first === undefined || !dice.chance(0.4)) return { config, trace };
@@ -186,7 +185,7 @@ function withStores({ config, trace }: RequestWorld, dice: Dice): RequestWorld {
     instance: config.instances.length + i,
     key: i,
   }));
-  const { handOff: _, ...machine } = first.machine;
+  const { handOff: _, borrowing: __, ...machine } = first.machine;
   const ssd = { readBytesPerSecond: 1e7, writeBytesPerSecond: 1e7 };
   const store = (): InstanceSpec => ({
     ...{ role: 'store', nic: first.nic, ssd },

@@ -42,6 +42,22 @@ export function checkPromises({ instance, life }: LendingParty, rblocks: readonl
   }
 }
 
+/** By loan: what a debtor was promised, and how much of it it may keep. */
+export function promised({ life }: LendingParty): ReadonlyMap<number, number> {
+  const kept = new Map<number, number>();
+  for (const { number, firm, keep } of life?.rmanager.debts ?? []) if (firm) kept.set(number, keep);
+  return kept;
+}
+
+/** `before`: what was `promised` when a recall came. Throws when that took some of it. */
+export function checkRecall({ instance, life }: LendingParty, before: ReadonlyMap<number, number>): void {
+  for (const [loan, keep] of before) {
+    const debt = life?.rmanager.debtor.find(loan);
+    if (debt?.firm === true && debt.keep < keep)
+      throw new Error(`Lending broken: instance ${instance} heeds a recall of loan ${loan}, which was promised`);
+  }
+}
+
 /** rBlocks at creditors that no settlement has frozen: a commit leaves them where they are, so that each debt falls by what was prepared, once. */
 export function unfrozen(node: LendingNode): readonly number[] {
   const rblocks: number[] = [];

@@ -10,7 +10,17 @@ import type {
 import { noGrowth } from '../../cluster/rmanager.ts';
 import { counterUniform } from '../../util/counter-random.ts';
 import { Agenda } from './agenda.ts';
-import { checkAtRest, checkCommit, checkEmpty, checkLoans, checkPromises, unfrozen, Waits } from './checks.ts';
+import {
+  checkAtRest,
+  checkCommit,
+  checkEmpty,
+  checkLoans,
+  checkPromises,
+  checkRecall,
+  promised,
+  unfrozen,
+  Waits,
+} from './checks.ts';
 import { Dice } from './dice.ts';
 import type { FaultName, LendingFaults } from './faults.ts';
 import { LendingNetwork } from './network.ts';
@@ -44,6 +54,7 @@ export interface LendingCounts {
   events: number;
 }
 
+const nothingPromised: ReadonlyMap<number, number> = new Map();
 const fetchUs = 20_000;
 const vacateUs = 50_000;
 
@@ -190,8 +201,10 @@ export class LendingWorld {
     const node = this.nodes[envelope.to];
     this.#whenAwake(node, node.life, () => {
       const staying = envelope.message.kind === 'commit' ? unfrozen(node) : [];
+      const kept = envelope.message.kind === 'recall' ? promised(node) : nothingPromised;
       const effects = node.step(this.agenda.nowUs, { kind: 'message', envelope });
       checkCommit(node, staying);
+      checkRecall(node, kept);
       this.#waits.heard(envelope, effects);
       this.#follow(node, effects);
     });
