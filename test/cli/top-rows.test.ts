@@ -41,7 +41,7 @@ function viewAfter(seconds: number): ReturnType<typeof clusterViewSchema.parse> 
       ...{ ...nothingYet, name: 'p', ready: true, waiting: 2, running: 1 },
       ...{ pages: { total: 100, used: 60, cached: 30, free: 10 }, promptTokens: 200, cachedTokens: 50 },
       ...{ computedPromptTokens: 300 * seconds, stepMsTotal: 250 * seconds },
-      links: [{ to: 1, bytes: 4e6 * seconds, backlogBytes: 1e6 }],
+      links: [{ to: 1, transport: 'shared', bytes: 4e6 * seconds, backlogBytes: 1e6 }],
       lending: lending(4, [{ ...link, peer: 9, borrowedBlocks: 3, refusals: 1 }]),
     },
     {
@@ -64,7 +64,7 @@ it('shows instances, pages, debts and load', () => {
   expect(topRows(viewAfter(3), viewAfter(1))).toMatchObject([
     {
       ...{ instance: 0, name: 'p', role: 'prefill', up: 'yes', waiting: 2, running: 1, pages: '60/100', cached: 30 },
-      ...{ 'load%': 25, 'prompt/s': 300, 'output/s': 0, 'hit%': 25, 'backlog MB': 1 },
+      ...{ 'load%': 25, 'prompt/s': 300, 'output/s': 0, 'hit%': 25, 'sent over': 'shared', 'backlog MB': 1 },
       ...{ lent: 0, borrowed: 3, owes: '1:3', refused: 1, 'guest q/s': 0 },
     },
     {

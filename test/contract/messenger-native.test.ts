@@ -68,6 +68,7 @@ else {
       send: (landing, step, parcels, last) => far.send(landing, step, parcels, last),
       stop: (landing) => far.stop(landing),
       left: (landing) => far.left(landing),
+      wayTo: (landing) => far.wayTo(landing),
     };
   };
   describe('behind a proxy', () => {

@@ -59,6 +59,7 @@ export function messengerContract(name: string, open: () => readonly [sender: Me
       sender.messenger.send(landing, 0, parcels(first), true);
       await landed(landing);
       expectEqual(to, first);
+      expect(sender.messenger.wayTo(landing)).toMatch(/^(thread|shared|tcp)$/);
       const { pageBytes } = sender.pool;
       expect(sender.messenger.counts).toMatchObject({
         pages: count + first.length,

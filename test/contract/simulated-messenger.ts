@@ -161,6 +161,10 @@ class SimulatedMessenger implements Messenger {
     const queue = this.#world.landings.get(landing)?.queue ?? [];
     return queue.reduce((sum, { parcels }) => sum + parcels.length / parcelWords, 0);
   }
+
+  wayTo(): 'tcp' {
+    return 'tcp';
+  }
 }
 
 function never(): never {
