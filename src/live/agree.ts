@@ -2,9 +2,9 @@
 import { createHash, randomBytes, webcrypto } from 'node:crypto';
 import { type Agreement, agree, type Candidate, type Fresh } from '../cluster/agreement.ts';
 import type { Bus } from './bus/bus.ts';
+import { readAgreement, readAnyAgreement } from './wire/agreement-record.ts';
 import { encode } from './wire/codec.ts';
 import { wireVersion } from './wire/frames.ts';
-import { readAgreement, readAnyAgreement } from './wire/messages.ts';
 
 const key = 'agreement';
 /** Three announcements of each who is there. */

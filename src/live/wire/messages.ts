@@ -1,6 +1,5 @@
 // What gateways and instances in different processes tell each other, checked field by field where it arrives.
 import { z } from 'zod';
-import type { Agreement } from '../../cluster/agreement.ts';
 import type { InstanceRole } from '../../cluster/conductor.ts';
 import type { Announcement } from '../../cluster/membership.ts';
 import type { PrefixFetch, PrefixMessage } from '../../cluster/messages.ts';
@@ -198,7 +197,7 @@ export const memberFields = {
   life: count,
   number: count,
 };
-const root = z.strictObject({
+export const root = z.strictObject({
   modelFingerprint: text,
   weightForm: text,
   inputForm: text,
@@ -218,17 +217,6 @@ const instanceAnnouncement = z.strictObject({
 const gatewayAnnouncement = z.strictObject({ ...memberFields, traces: z.boolean() });
 const named = z.object({ name: memberFields.name, life: count, version: count.optional() });
 const leave = z.strictObject({ name: memberFields.name, life: count });
-
-const hashKey = z.array(word).length(4);
-/** What records of all versions have, if they have it. */
-const anyAgreement = z.object({ version: count.optional(), hashKey: hashKey.optional() });
-const agreement = z.strictObject({
-  version: memberFields.version,
-  hashKey,
-  modelFingerprint: text,
-  root: root.optional(),
-  pages: z.strictObject({ token: text.optional(), mark: text }).optional(),
-});
 
 /** One start of a process, and a gateway's session with it. */
 export interface SessionName {
@@ -371,16 +359,6 @@ export const readNamed = reader<Pick<Announcement, 'name' | 'life'> & { readonly
   named,
 );
 export const readLeave = reader<Pick<Announcement, 'name' | 'life'>>('a farewell', leave);
-export const readAgreement = reader<Agreement & { readonly version: typeof wireVersion }>(
-  "the cluster's record",
-  agreement,
-);
-/** Of a record of any version. */
-export const readAnyAgreement = reader<{
-  readonly version: number | undefined;
-  readonly hashKey: readonly number[] | undefined;
-}>("the cluster's record", anyAgreement);
-
 /** A field that may be undefined is sent as none. */
 type Received<T> = T extends ArrayBufferView
   ? T
