@@ -88,12 +88,13 @@ Napi::Object counts_object(Napi::Env env, const GuestRoomCounts& counts) {
   result.Set("rows", static_cast<double>(counts.rows));
   result.Set("refused", static_cast<double>(counts.refused));
   result.Set("seconds", static_cast<double>(counts.nanoseconds) / 1e9);
+  result.Set("restSeconds", static_cast<double>(counts.rest_nanoseconds) / 1e9);
   result.Set("bytesIn", static_cast<double>(counts.bytes_in));
   result.Set("bytesOut", static_cast<double>(counts.bytes_out));
   return result;
 }
 
-/** (room) => { queries, rows, refused, seconds, bytesIn, bytesOut } */
+/** (room) => { queries, rows, refused, seconds, restSeconds, bytesIn, bytesOut } */
 Napi::Value bind_guest_counts(Arguments& in, Napi::Env env) { return counts_object(env, own_room(in)->counts()); }
 
 /** (room, loan) => the same, of that loan, but for the time */

@@ -250,7 +250,7 @@ bool GuestRoom::compute_together(const Servings& servings) {
 
 void GuestRoom::compute_alone(GuestServing& serving, int task) {
   if (share_.load() == 0 && team_->turn.step_runs()) {
-    std::this_thread::sleep_for(kNap);
+    nap(kNap);
     return;
   }
   const auto begin = Clock::now();
@@ -262,7 +262,15 @@ void GuestRoom::compute_alone(GuestServing& serving, int task) {
 void GuestRoom::rest(std::chrono::nanoseconds worked) {
   const int share = std::max(1, share_.load());
   const auto end = Clock::now() + worked * (1000 - share) / share;
-  while (Clock::now() < end && team_->turn.step_runs() && !closing_.load()) std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(kNap, end - Clock::now()));
+  while (Clock::now() < end && team_->turn.step_runs() && !closing_.load()) nap(end - Clock::now());
+}
+
+void GuestRoom::nap(std::chrono::nanoseconds most) {
+  const auto begin = Clock::now();
+  std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(kNap, most));
+  const std::chrono::nanoseconds slept = Clock::now() - begin;
+  std::lock_guard<std::mutex> lock(mutex_);
+  counts_.rest_nanoseconds += static_cast<uint64_t>(slept.count());
 }
 
 void GuestRoom::run_task(GuestServing& serving, int task, int thread, bool yields) {

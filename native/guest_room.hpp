@@ -19,6 +19,7 @@ struct GuestRoomCounts {
   uint64_t rows = 0;
   uint64_t refused = 0;
   uint64_t nanoseconds = 0;  // of computing, over all threads
+  uint64_t rest_nanoseconds = 0;  // that what was asked was held up, so that guests keep to their share
   uint64_t bytes_in = 0;
   uint64_t bytes_out = 0;
 };
@@ -79,6 +80,7 @@ class GuestRoom final : public Room {
   void refuse(GuestQuery& query);
   void count(const GuestQuery& query, bool answered);
   void rest(std::chrono::nanoseconds worked);
+  void nap(std::chrono::nanoseconds most);
   uint8_t* workspace(int thread) const { return workspaces_ + workspace_bytes_ * thread; }
 
   std::shared_ptr<Team> team_;

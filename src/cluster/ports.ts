@@ -251,7 +251,9 @@ export interface LendingSnapshot {
     readonly queries: number;
     readonly rows: number;
     readonly refused: number;
+    /** Of computing, and that queries waited so that guests keep to their share. */
     readonly seconds: number;
+    readonly restSeconds: number;
     readonly bytesIn: number;
     readonly bytesOut: number;
   };

@@ -35,6 +35,11 @@ export const lendingCounters: readonly InstanceMetric[] = [
   ['kvasir_instance_guest_queries_total', 'Queries answered for other instances', of((l) => l.guests.queries)],
   ['kvasir_instance_guest_refusals_total', 'Queries refused', of((l) => l.guests.refused)],
   ['kvasir_instance_guest_seconds_total', 'Core time computed for others', of((l) => l.guests.seconds)],
+  [
+    'kvasir_instance_guest_rest_seconds_total',
+    'Time that queries waited so that guests keep to their share',
+    of((l) => l.guests.restSeconds),
+  ],
   ['kvasir_instance_remote_queries_total', 'Queries asked of other instances', of((l) => l.remote.queries)],
   ['kvasir_instance_remote_query_bytes_total', 'Bytes of query rows sent', of((l) => l.remote.bytesOut)],
   ['kvasir_instance_remote_partial_bytes_total', 'Bytes of partial attention received', of((l) => l.remote.bytesIn)],

@@ -14,6 +14,8 @@ export interface GuestCounts {
   readonly refused: number;
   /** Of computing, over all threads. */
   readonly seconds: number;
+  /** That queries waited so that guests keep to their share. */
+  readonly restSeconds: number;
   /** Query rows in, partials out. */
   readonly bytesIn: number;
   readonly bytesOut: number;

@@ -18,7 +18,7 @@ export class ReferenceRoom {
 
   /** No bytes move, and nobody computes for another. */
   get counts(): GuestCounts {
-    const moved = { seconds: 0, bytesIn: 0, bytesOut: 0 };
+    const moved = { seconds: 0, restSeconds: 0, bytesIn: 0, bytesOut: 0 };
     return { queries: this.#queries, rows: this.#rows, refused: this.#refused, ...moved };
   }
 

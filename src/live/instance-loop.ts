@@ -222,7 +222,10 @@ export class InstanceLoop {
     Atomics.store(this.#abort, jobsWord, Number(step.background));
     this.#tracer?.begin(this.#machine);
     this.#tiers?.stepBegins();
+    const startedUs = nowUs();
     const ended = this.#execute(step);
+    const endedUs = nowUs();
+    this.#lending?.ran(endedUs, endedUs - startedUs);
     this.#tiers?.stepEnded();
     this.#tracer?.end(ended.kind !== 'stepDone');
     Atomics.store(this.#abort, jobsWord, 0);

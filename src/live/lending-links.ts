@@ -40,7 +40,7 @@ export class LendingLinks {
   /** @param guests of a debtor's queries here */
   all(
     totals: Debtor['totals'],
-    guests: (debtor: InstanceIndex) => Omit<LendingSnapshot['guests'], 'seconds'> | undefined,
+    guests: (debtor: InstanceIndex) => Omit<LendingSnapshot['guests'], 'seconds' | 'restSeconds'> | undefined,
   ): readonly LendingLink[] {
     const peers = new Set([...this.#counts.keys(), ...this.#debtors, ...totals.map(({ creditor }) => creditor)]);
     return [...peers]

@@ -40,6 +40,11 @@ export class LentBlocks {
     this.#end((use) => use.debtor === debtor && use.blocks.some((block) => gone.has(block)));
   }
 
+  /** Who has blocks here. */
+  get debtors(): readonly InstanceIndex[] {
+    return [...this.#pages].flatMap(([debtor, blocks]) => (blocks.size > 0 ? [debtor] : []));
+  }
+
   /** Their pages, block by block; undefined: not all of them are lent to the debtor. */
   pagesOf(debtor: InstanceIndex, blocks: readonly number[]): Int32Array | undefined {
     const lent = this.#pages.get(debtor);

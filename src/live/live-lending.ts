@@ -25,7 +25,9 @@ export interface LiveLendingOptions {
   readonly pageTable: () => Int32Array;
   readonly blockBytes: number;
   /** Of the room: what a debtor's queries came to. */
-  readonly guestCountsOf: (debtor: InstanceIndex) => Omit<LendingSnapshot['guests'], 'seconds'> | undefined;
+  readonly guestCountsOf: (
+    debtor: InstanceIndex,
+  ) => Omit<LendingSnapshot['guests'], 'seconds' | 'restSeconds'> | undefined;
   /** Of the pool, one by one; done when it returns. */
   readonly copyPages: (from: Int32Array, to: Int32Array) => void;
   /** What is on its way from host memory to pages at home is there when it returns. */
@@ -59,7 +61,7 @@ export class LiveLending {
   #arrivedEarly: { readonly move: number; readonly pages: Int32Array }[] = [];
   /** When was it last asked what the messenger has given up? */
   #askedUs = 0;
-  #looked = { us: 0, guestSeconds: 0, stepUs: 0 };
+  #looked = { us: 0, guestUs: 0, restUs: 0, stepUs: 0 };
   #stepUs = 0;
   readonly ports: LenderPorts;
 
@@ -325,19 +327,20 @@ export class LiveLending {
     return events;
   }
 
-  /** A step has run for so long; now and then debtors hear that their guests' work is more than they may have here. */
-  ran(nowUs: number, stepUs: number, debts: readonly { readonly debtor: InstanceIndex }[]): void {
+  /** A step has run for so long; now and then debtors hear that their guests' work is more than they may have here: what it would take were it not bounded. */
+  ran(nowUs: number, stepUs: number): void {
     this.#stepUs += stepUs;
     const elapsedUs = nowUs - this.#looked.us;
     if (elapsedUs < lookUs) return;
     const { rooms, room, guestPermilleMax } = this.#options;
-    const guestSeconds = rooms.guestCounts(room).seconds;
-    const ownUs = this.#stepUs - this.#looked.stepUs;
-    const permille = Math.round(((guestSeconds - this.#looked.guestSeconds) * 1e9) / elapsedUs);
-    this.#looked = { us: nowUs, guestSeconds, stepUs: this.#stepUs };
-    // Bounded work shows as work at its bound while steps of ours run most of the time: half of it should go.
-    if (ownUs * 2 < elapsedUs || permille < 0.95 * guestPermilleMax) return;
-    for (const debtor of new Set(debts.map((each) => each.debtor)))
-      this.#post(debtor, { kind: 'guestLoad', permille: Math.min(1000, 2 * permille) });
+    const { seconds, restSeconds } = rooms.guestCounts(room);
+    const now = { us: nowUs, guestUs: 1e6 * seconds, restUs: 1e6 * restSeconds, stepUs: this.#stepUs };
+    const { guestUs, restUs, stepUs: ownUs } = this.#looked;
+    this.#looked = now;
+    // Who rests is bounded; where steps of ours do not run most of the time nobody is in anybody's way.
+    const freeUs = Math.max(1, elapsedUs - (now.restUs - restUs));
+    const permille = Math.min(1000, Math.round((1000 * (now.guestUs - guestUs)) / freeUs));
+    if ((now.stepUs - ownUs) * 2 < elapsedUs || permille <= guestPermilleMax) return;
+    for (const debtor of this.#lent.debtors) this.#post(debtor, { kind: 'guestLoad', permille });
   }
 }

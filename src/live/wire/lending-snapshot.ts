@@ -37,6 +37,7 @@ export const lendingSnapshot = z.strictObject({
     rows: count,
     refused: count,
     seconds: figure,
+    restSeconds: figure,
     bytesIn: count,
     bytesOut: count,
   }),
