@@ -11,9 +11,6 @@ struct PartialRows {
   float* sum;
 };
 
-/** left = left + right, the keys of `left` lying before those of `right`. An empty side changes no bit of the other. */
-void merge_rows(const PartialRows& left, const PartialRows& right, int rows, int columns, size_t left_stride, size_t right_stride);
-
 /**
  * The binary counter: after part `index` (0-based) was pushed, how many merges of the two topmost partials follow. Folding what is left
  * from the top at the end gives the tree in which neighbours merge level by level, and an odd one passes up.

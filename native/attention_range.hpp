@@ -1,5 +1,6 @@
 // What the driver of attention asks of an instruction set: one range of keys for one tile of query rows.
 #pragma once
+#include "attention_merge.hpp"
 #include "types.hpp"
 
 namespace kvasir {
@@ -40,6 +41,8 @@ struct AttentionKernel {
   /** Widens or copies `count` elements of a query buffer's row. */
   void (*load_query)(const void* row, int count, void* out);
   void (*run_range)(const RangeWork& work);
+  /** left = left + right, the keys of `left` lying before those of `right`. An empty side changes no bit of the other; every family gives the same bits. */
+  void (*merge_rows)(const PartialRows& left, const PartialRows& right, int rows, int columns, size_t left_stride, size_t right_stride);
 };
 
 // Kernels by family. Families that the compiler does not know have no definition.

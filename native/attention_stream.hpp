@@ -130,7 +130,7 @@ class TileStream {
   }
 
   void merge(const PartialRows& left, const PartialRows& right, const TileRows& tile) const {
-    merge_rows(left, right, tile.tokens * shape.group, shape.head_dim, shape.o_stride, shape.o_stride);
+    kernel_.merge_rows(left, right, tile.tokens * shape.group, shape.head_dim, shape.o_stride, shape.o_stride);
   }
 
   /** Row 0 of `output` is row `first_row` of the batch. */

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 
+#include "attention_merge_rows.hpp"
 #include "attention_product.hpp"
 #include "attention_scores.hpp"
 

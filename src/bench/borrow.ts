@@ -1,7 +1,8 @@
 // What borrowed memory costs and saves: speed against one big instance, bytes with and without settlements, and time lost against moving to a bigger one.
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { GenerationRequest, InferencePort } from '../cluster/ports.ts';
-import { median, percentile, round } from './statistics.ts';
+import { pageTokens } from '../util/step.ts';
+import { median, round } from './statistics.ts';
 
 /** Times of one request's tokens, from its submission. */
 interface Run {
@@ -202,41 +203,49 @@ export interface MoveOptions {
   readonly onProgress: (line: string) => void;
 }
 
-/** A request that outgrows its instance in the middle of its output. */
-export async function benchMove({ borrowing, small, openBigger, pool, shares, vocabSize, onProgress }: MoveOptions) {
+/** A request that outgrows its instance in the middle of its output: what borrowing loses then, what a move would, and when the request is done. */
+export async function benchMove(options: MoveOptions) {
+  const { borrowing, small, openBigger, pool, shares, vocabSize, onProgress } = options;
   const rows = [];
-  const fits = Math.floor(pool / 32) * 32;
+  const fits = Math.floor(pool / pageTokens) * pageTokens;
+  // The shortest output runs over in its middle.
+  const length = Math.floor(fits / (1 + Math.min(...shares) / 2));
   for (const [i, share] of shares.entries()) {
-    const length = Math.floor((0.97 * fits) / (1 + Math.min(...shares) / 2));
     const output = Math.ceil(length * share);
-    const prompt = newPrompt(length, vocabSize, i);
-    const spread = await run(borrowing, prompt, output);
-    await atRest(borrowing);
-    const gaps = spread.tokenMs.slice(1).map((ms, j) => ms - spread.tokenMs[j]);
-    const usualMs = median(gaps) ?? 0;
-    const lostMs = Math.max(0.01, Math.max(...gaps, 0) - (percentile(gaps, 50) ?? 0));
     const before = Math.min(output - 1, fits - length);
-    const own = await run(small, prompt, before);
+    const spread = await run(borrowing, newPrompt(length, vocabSize, i), output);
+    await atRest(borrowing);
+    const own = await run(small, newPrompt(length, vocabSize, i), before);
     const startMs = performance.now();
     const bigger = await openBigger();
     const loadMs = performance.now() - startMs;
     try {
       const goneOn = await run(bigger.port, newPrompt(length + before, vocabSize, i), output - before);
-      const movedMs = (own.tokenMs.at(-1) ?? 0) + loadMs + (goneOn.tokenMs.at(-1) ?? 0);
-      const borrowedMs = spread.tokenMs.at(-1) ?? 0;
-      rows.push({
-        ...{ prompt: length, output, usualTokenMs: round(usualMs), borrowLostMs: round(lostMs), loadMs: round(loadMs) },
-        // As if moving what was computed took no time.
-        lostRatio: round(loadMs / lostMs),
-        computeAgainMs: round(goneOn.tokenMs[0] ?? 0),
-        borrowingMs: round(borrowedMs),
-        movedMs: round(movedMs),
-        faster: round(movedMs / borrowedMs),
-      });
+      rows.push({ prompt: length, output, ...moveRow(spread, own, loadMs, goneOn) });
     } finally {
       await bigger.close();
     }
-    onProgress(`output of ${share} of the prompt: ${round(lostMs)} ms lost borrowing, ${round(loadMs)} ms loading`);
+    onProgress(
+      `output of ${share} of the prompt: ${rows.at(-1)?.borrowLostMs} ms lost borrowing, ${round(loadMs)} ms loading`,
+    );
   }
   return rows;
+}
+
+/** One request that borrows, against one that begins in an instance, waits until a bigger one has loaded, and goes on there. */
+function moveRow(spread: Run, own: Run, loadMs: number, goneOn: Run) {
+  const gaps = spread.tokenMs.slice(1).map((ms, i) => ms - spread.tokenMs[i]);
+  const usualMs = median(gaps) ?? 0;
+  const lostMs = Math.max(0.01, Math.max(...gaps, 0) - usualMs);
+  const borrowingMs = spread.tokenMs.at(-1) ?? 0;
+  const computeAgainMs = goneOn.tokenMs[0] ?? 0;
+  const movedMs = (own.tokenMs.at(-1) ?? 0) + loadMs + (goneOn.tokenMs.at(-1) ?? 0);
+  return {
+    ...{ usualTokenMs: round(usualMs), borrowLostMs: round(lostMs), loadMs: round(loadMs) },
+    // As if moving what was computed took no time.
+    lostRatio: round(loadMs / lostMs),
+    ...{ borrowingMs: round(borrowingMs), movedMs: round(movedMs), faster: round(movedMs / borrowingMs) },
+    computeAgainMs: round(computeAgainMs),
+    fasterThanFreeMove: round((movedMs - computeAgainMs) / borrowingMs),
+  };
 }

@@ -66,6 +66,24 @@ describe('the fit', () => {
     expect(worstError(cost)).toBeLessThan(0.25);
   });
 
+  test('a first step that takes four times as long does not leave chunks small: two later they are as long as they may be', () => {
+    const cost = new StepCost();
+    const us = (shape: StepShape): number => 5_000 + shape.rows * 290 + shape.keyRows * 0.31;
+    const nothing = { rows: 0, keyRows: 0, decodeRows: 0, decodeKeys: 0, logitRows: 0 };
+    const chunks: number[] = [];
+    for (let position = 0; chunks.length < 8; position += chunks.at(-1) ?? 0) {
+      const rows = Math.max(pageTokens, cost.rowsWithin(100_000, nothing, position));
+      const shape = { ...prefill(rows, position), logitRows: 0 };
+      cost.observe(shape, [us(shape) * (position === 0 ? 4 : 1)]);
+      chunks.push(rows);
+    }
+    const position = chunks.reduce((sum, rows) => sum + rows, 0);
+    const fitting = prefill(cost.rowsWithin(100_000, nothing, position), position);
+    expect(us(fitting) / 100_000).toBeGreaterThan(0.8);
+    expect(us(fitting) / 100_000).toBeLessThan(1.2);
+    expect(chunks.slice(3).every((rows) => rows > 3 * pageTokens)).toBe(true);
+  });
+
   test('keeps what it knows of prefill through a long time of decoding', () => {
     const cost = new StepCost();
     for (let i = 0; i < 100; i++) cost.observe(randomShape(i), [trueUs(randomShape(i))]);

@@ -20,7 +20,7 @@ const stepUsMin = 100;
 
 /**
  * A Kalman filter with slowly drifting coefficients (recursive least squares that forgets, but never loses what it has no news of).
- * Errors count relative to the time itself: a decode step of 5 ms weighs as much as a chunk of 100. Coefficients never go below zero.
+ * Errors count relative to the time itself: a decode step of 5 ms weighs as much as a chunk of 100. Coefficients are not negative.
  */
 export class StepCost implements StepPredictor {
   readonly #weights = Float64Array.from(prior);
@@ -125,7 +125,7 @@ export class StepCost implements StepPredictor {
   #update(error: number, variance: number): void {
     for (let i = 0; i < features; i++) {
       const gain = this.#gain[i] / variance;
-      this.#weights[i] = Math.max(0, this.#weights[i] + gain * error);
+      this.#weights[i] += gain * error;
       for (let j = 0; j < features; j++) this.#covariance[i * features + j] -= gain * this.#gain[j];
     }
     for (let i = 0; i < features; i++) {
@@ -133,6 +133,21 @@ export class StepCost implements StepPredictor {
       const most = priorVariance(i);
       this.#covariance[at] = Math.min(most, this.#covariance[at] + drift * drift * most);
     }
+    this.#raise();
+  }
+
+  /** The likeliest coefficients of which none is negative. What one is raised by the others give up as far as they go together: else what was observed would be predicted no better. */
+  #raise(): void {
+    for (let n = 0; n < features; n++) {
+      let low = 0;
+      for (let i = 1; i < features; i++) if (this.#weights[i] / prior[i] < this.#weights[low] / prior[low]) low = i;
+      const below = this.#weights[low];
+      if (below >= 0) return;
+      const variance = this.#covariance[low * features + low];
+      for (let i = 0; i < features; i++) this.#weights[i] -= (below * this.#covariance[i * features + low]) / variance;
+      this.#weights[low] = 0;
+    }
+    for (let i = 0; i < features; i++) this.#weights[i] = Math.max(0, this.#weights[i]);
   }
 }
 
