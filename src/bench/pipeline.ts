@@ -1,4 +1,5 @@
 // What computing a prompt in a group brings: time to the first token from several instances, each a range of the layers, against one of them alone.
+import { setTimeout as sleep } from 'node:timers/promises';
 import type { InferencePort } from '../cluster/ports.ts';
 import { firstTokenMs, newPrompt } from './hand-off.ts';
 import { median, round } from './statistics.ts';
@@ -7,6 +8,8 @@ export interface PipelineBench {
   /** One instance that prefills and one that decodes; and a group of such instead of the first. */
   readonly alone: InferencePort;
   readonly group: InferencePort;
+  /** Counts of chunks are so old at most. */
+  readonly countedMs: number;
   readonly vocabSize: number;
   /** Lengths of prompts. */
   readonly prompts: readonly number[];
@@ -35,14 +38,17 @@ export async function benchPipeline(options: PipelineBench): Promise<readonly Pi
   return rows;
 }
 
-async function measure({ alone, group, vocabSize, repeats }: PipelineBench, prompt: number): Promise<PipelineRow> {
+async function measure(options: PipelineBench, prompt: number): Promise<PipelineRow> {
+  const { alone, group, countedMs, vocabSize, repeats } = options;
   const ports = [alone, group];
   const times: number[][] = ports.map(() => []);
   for (const port of ports) await firstTokenMs(port, newPrompt(prompt, vocabSize, repeats));
+  await sleep(countedMs);
   const before = chunksOf(group);
   for (let i = 0; i < repeats; i++) {
     for (const [p, port] of ports.entries()) times[p].push(await firstTokenMs(port, newPrompt(prompt, vocabSize, i)));
   }
+  await sleep(countedMs);
   const [aloneMs, groupMs] = times.map((all) => median(all) ?? 0);
   return {
     ...{ prompt, aloneMs: round(aloneMs), groupMs: round(groupMs), faster: round(aloneMs / groupMs) },

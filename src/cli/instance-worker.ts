@@ -5,7 +5,9 @@ import { batchLimits } from '../cluster/token-limits.ts';
 import { createTokenInstance } from '../cluster/token-work.ts';
 import { Engine } from '../engine/engine.ts';
 import { type LoadedModel, loadModel } from '../engine/load-model.ts';
+import type { LayerSpan } from '../graph/slice.ts';
 import type { Backend } from '../kernel/backend.ts';
+import { loadNative } from '../kernel/native-module.ts';
 import { collectWhenAsked } from '../live/collection.ts';
 import { InstanceLoop } from '../live/instance-loop.ts';
 import type { LiveHandOffs } from '../live/live-hand-offs.ts';
@@ -109,7 +111,12 @@ function createStages(
 ): LiveStages {
   const columns = model.config.hiddenSize;
   const rows = createRows(data, { backend, columns }, (to, wire) => handOffs.post(to, wire), wake);
-  return new LiveStages(engine, (to, wire) => handOffs.post(to, wire), rows);
+  const staged = {
+    layers: engine.layers,
+    slice: (span: LayerSpan) => engine.slice(span),
+    copyPages: (from: Int32Array, to: Int32Array) => loadNative()?.copyPages(engine.pool, from, to),
+  };
+  return new LiveStages(staged, (to, wire) => handOffs.post(to, wire), rows);
 }
 
 /** Blocks that may move to creditors have to be here, and the oracle's pages are its thread's alone. */

@@ -1,14 +1,10 @@
 // A cluster of processes on this host, to be killed: a NATS server, a gateway, and instances.
-import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
-import { once } from 'node:events';
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
-import { connect, createServer } from 'node:net';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { type ChildProcess, spawn } from 'node:child_process';
+import { readFileSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { KillableCluster } from '../bench/kills/kills.ts';
+import { killed, LocalNats } from './local-nats.ts';
 import { packageFile } from './package-root.ts';
-import { UsageError } from './usage-error.ts';
 
 export interface ProcessClusterOptions {
   readonly instances: number;
@@ -23,23 +19,21 @@ export interface ProcessClusterOptions {
 export class ProcessCluster implements KillableCluster {
   readonly instances: number;
   readonly #options: ProcessClusterOptions;
-  readonly #folder = mkdtempSync(join(tmpdir(), 'kvasir-cluster-'));
   readonly #processes: ChildProcess[] = [];
   readonly #members: (ChildProcess | undefined)[] = [];
-  #nats = '';
+  readonly #nats: LocalNats;
   #gateway: ChildProcess | undefined;
   #url = '';
 
-  private constructor(options: ProcessClusterOptions) {
+  private constructor(options: ProcessClusterOptions, nats: LocalNats) {
     this.#options = options;
+    this.#nats = nats;
     this.instances = options.instances;
   }
 
   /** Resolves when all instances serve. @throws UsageError where there is no NATS server to start */
   static async start(options: ProcessClusterOptions): Promise<ProcessCluster> {
-    if (spawnSync('nats-server', ['--version']).status !== 0)
-      throw new UsageError('Cannot start the cluster: nats-server is not installed');
-    const cluster = new ProcessCluster(options);
+    const cluster = new ProcessCluster(options, await LocalNats.start());
     try {
       await cluster.#start();
     } catch (error) {
@@ -55,9 +49,7 @@ export class ProcessCluster implements KillableCluster {
 
   async replace(instance: number): Promise<void> {
     const member = this.#members[instance];
-    const ended = member && once(member, 'exit');
-    member?.kill('SIGKILL');
-    await ended;
+    if (member !== undefined) await killed(member);
     this.#members[instance] = this.#join();
   }
 
@@ -72,26 +64,12 @@ export class ProcessCluster implements KillableCluster {
 
   /** Ends all processes. */
   async close(): Promise<void> {
-    for (const child of this.#processes) {
-      if (child.exitCode !== null || child.signalCode !== null) continue;
-      const ended = once(child, 'exit');
-      child.kill('SIGKILL');
-      await ended;
-    }
-    rmSync(this.#folder, { recursive: true, force: true });
+    for (const child of this.#processes) await killed(child);
+    await this.#nats.close();
   }
 
   async #start(): Promise<void> {
     const { instances, queue } = this.#options;
-    const port = await freePort();
-    this.#nats = `nats://127.0.0.1:${port}`;
-    this.#processes.push(
-      spawn('nats-server', ['-js', '-a', '127.0.0.1', '-p', String(port), '-sd', this.#folder], { stdio: 'ignore' }),
-    );
-    for (let tries = 0; !(await answers(port)); tries++) {
-      if (tries === 200) throw new Error('Cannot start the cluster: the NATS server does not answer');
-      await sleep(25);
-    }
     for (let i = 0; i < instances; i++) this.#members.push(this.#join());
     const flags = ['--port', '0', '--queue', String(queue), '--log-level', 'error'];
     this.#gateway = this.#run(['serve', ...flags, ...this.#model()], 'pipe');
@@ -109,7 +87,7 @@ export class ProcessCluster implements KillableCluster {
 
   #model(): readonly string[] {
     const { model } = this.#options;
-    return [...(model === undefined ? [] : ['--model', model]), '--nats', this.#nats];
+    return [...(model === undefined ? [] : ['--model', model]), '--nats', this.#nats.url];
   }
 
   #run(flags: readonly string[], output: 'pipe' | 'ignore'): ChildProcess {
@@ -136,25 +114,4 @@ function addressOf(gateway: ChildProcess): Promise<string> {
 async function ready(url: string): Promise<number> {
   const health = (await (await fetch(`${url}/health`)).json()) as { instances?: { ready: number } };
   return health.instances?.ready ?? 0;
-}
-
-function freePort(): Promise<number> {
-  return new Promise((resolve, reject) => {
-    const probe = createServer().once('error', reject);
-    probe.listen(0, '127.0.0.1', () => {
-      const address = probe.address();
-      probe.close(() => resolve(typeof address === 'object' && address !== null ? address.port : 0));
-    });
-  });
-}
-
-function answers(port: number): Promise<boolean> {
-  return new Promise((resolve) => {
-    const socket = connect(port, '127.0.0.1')
-      .once('connect', () => {
-        socket.destroy();
-        resolve(true);
-      })
-      .once('error', () => resolve(false));
-  });
 }

@@ -92,10 +92,10 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
       readonly blocks: number;
       /** Of these layers alone; undefined: of all. */
       readonly range: LayerRange | undefined;
-      /** Where contents are real: (blocks, layers) pages of the pool where they are. */
+      /** Where contents are real: (blocks, layers, or those of the range) pages of the pool where they are. */
       readonly pages?: Int32Array;
     }
-  /** Where contents are real: another instance may write the prefix that is about to be asked for to these pages, (blocks, layers). `ahead`: of which block they begin, where steps may run meanwhile: tell `arriving` too. */
+  /** Where contents are real: another instance may write the prefix that is about to be asked for to these pages, (blocks, layers, or those of the range that is asked for). `ahead`: of which block they begin, where steps may run meanwhile: tell `arriving` too. */
   | {
       readonly kind: 'expectPrefix';
       readonly id: RequestId;
@@ -103,6 +103,8 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
       readonly pages: Int32Array;
       readonly ahead?: number | undefined;
     }
+  /** Where contents are real: copy pages of the pool, or of host memory, one by one, before anything that comes after: what a member of a group has of a prompt goes to the room of its layers. */
+  | { readonly kind: 'copyPrefix'; readonly from: Int32Array; readonly to: Int32Array }
   /** It may write no more, and is not writing any more when this has been carried out. */
   | { readonly kind: 'closePrefix'; readonly id: RequestId }
   /** Read `blocks` blocks of SSD into host memory, or layer by layer to `pages` of the pool, (blocks, layers): then all of the request's prompt before block `to` is there. Answer with `loaded`. `what`: which, where contents are real. */

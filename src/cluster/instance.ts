@@ -104,6 +104,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       { ...config, work: this.#work, cache: this.#cache, roster: this.roster, totals: this.#totals, departures },
       {
         push: (effect) => this.#effects.push(effect),
+        nowUs: () => this.#nowUs,
         serve: (request) => this.#work.serve(request, this.#arrivalNumber++),
         alone: (request, decode) => this.#reception.serve(request, decode),
         started: (served) => this.#launcher.begin(served),
@@ -235,7 +236,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
 
   /** When a `wake` is due, if nothing comes before. */
   get nextUs(): number {
-    return Math.min(this.#presence.nextUs, this.#prefixes.nextUs, this.#pinning.nextUs);
+    return Math.min(this.#presence.nextUs, this.#prefixes.nextUs, this.#stages.prefixes.nextUs, this.#pinning.nextUs);
   }
 
   /** `nowUs` never goes back. The effects are to be carried out in order. */
@@ -281,6 +282,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
         if ('step' in event) this.#stepEnded(nowUs, event);
     }
     this.#prefixes.advance(nowUs, this.#batcher.waiting);
+    this.#stages.prefixes.advance(nowUs);
     const reports = event.kind === 'wake' && this.#presence.isDue(nowUs);
     if (reports) askAgain(this.#peers, this.mover, this.#config.fates);
     // Whoever has memory elsewhere looks before each step at how much is left here, which prefixes take and give back.

@@ -322,7 +322,7 @@ export function createLengthInstance({
     pages: blocks ?? Math.floor(cost.kvCapacityTokens / config.blockTokens),
     // Only tokens count here: one layer stands for all.
     groups: [{ layers: 1, window: undefined }],
-    cost: learns ? new StepCost() : new ModelPredictor(cost),
+    cost: learns ? new StepCost(cost.layers) : new ModelPredictor(cost),
     journalLife: config.life ?? 0,
   };
   return new Instance(machine, () => new LengthWork(coalesce));
@@ -385,6 +385,9 @@ function groupPrefills(
   return instances.map(({ machine: { cost, limits }, nic }) => {
     const bytesPerUs = Math.min(nic.bytesPerSecond, linkBytesPerSecond) / 1e6;
     const hopUs = (tokens: number) => nic.us + (tokens * cost.activationBytesPerToken) / bytesPerUs;
-    return new PipelinedPrefill(new ModelPredictor(cost), limits.tokensMax, hopUs, awaitedUs(limits));
+    return new PipelinedPrefill({
+      ...{ steps: new ModelPredictor(cost), layers: cost.layers, hopUs },
+      ...{ chunkTokensMax: limits.tokensMax, othersUs: awaitedUs(limits) },
+    });
   });
 }

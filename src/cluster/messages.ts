@@ -53,10 +53,13 @@ export interface PrefixFetch {
   readonly transferUs?: number | undefined;
 }
 
-/** A prefix, `blocks` long, that an instance has, of which each member of a group gets its layers. */
+/** A prefix, `blocks` long, of which each member of a group gets its layers. */
 export interface GroupPrefix {
-  readonly from: InstanceIndex;
   readonly blocks: number;
+  /** Who has it; undefined: members use what they have themselves. */
+  readonly from: InstanceIndex | undefined;
+  /** From when a member asks for it: what takes longer is computed. */
+  readonly patienceUs: number;
 }
 
 /** What a range of the layers made of a chunk. */
@@ -69,6 +72,8 @@ export interface Activations {
 /** Who computes a prompt together, each a range of the layers, in the order of these; what comes then happens at `decodeAt`. */
 export interface PipelineGroup {
   readonly members: readonly InstanceIndex[];
+  /** (members): how many layers each runs; undefined: as many. */
+  readonly layers?: readonly number[] | undefined;
   readonly chunkTokens: number;
   readonly decodeAt: InstanceIndex;
   /** Undefined: the whole prompt is computed. */

@@ -35,8 +35,6 @@ export interface PlacerConfig<Request> extends PlacementSettings {
         readonly prefills: readonly PipelinedPrefill[];
         /** Undefined: any request may be. */
         readonly takes?: (request: Request) => boolean;
-        /** Whole prompts alone are computed so. */
-        readonly takesPrefixes?: boolean;
       })
     | undefined;
   /** Blocks that the index has room for from the start, and those that it remembers when nobody holds them any more. */
@@ -154,34 +152,45 @@ export class Placer<Request> {
     const { pipeline, blockTokens = 1 } = this.#config ?? plain;
     if (pipeline === undefined || pipeline.takes?.(request) === false) return undefined;
     const cachedTokens = (decision.ownBlocks + decision.fetchedBlocks) * blockTokens;
-    const alone = { ...decision, cachedTokens };
-    const known = pipeline.takesPrefixes === false ? undefined : this.#longestPrefix(blockTokens);
-    const { pending } = this.#queues;
+    const longest = this.#longest();
+    const prefixes = (members: readonly InstanceIndex[]) => this.#prefixesOf(members, longest, blockTokens);
     const up = this.#view.up.with(decodeAt, 0);
-    const view = { ...this.#view, up };
-    const choice = chooseGroup(promptTokens, alone, view, pending, pipeline, this.#groupPrefills, known);
+    const view = { ...this.#view, up, pending: this.#queues.pending, prefills: this.#groupPrefills, prefixes };
+    const choice = chooseGroup(promptTokens, { ...decision, cachedTokens }, view, pipeline);
     if (choice === undefined) return undefined;
-    const uses = known !== undefined && choice.cachedTokens > 0;
-    return { choice, prefix: uses ? { from: known.from, blocks: known.blocks } : undefined };
+    const { prefix, savedUs } = choice;
+    const patienceUs = Math.ceil((prefix?.transferUs ?? 0) + savedUs);
+    return { choice, prefix: prefix && { blocks: prefix.blocks, from: prefix.from, patienceUs } };
   }
 
-  /** Of the prompt that was asked about last, from whoever has most; where prefixes move. */
-  #longestPrefix(blockTokens: number): (KnownPrefix & GroupPrefix) | undefined {
-    const matches = this.#matches;
+  /** Who has most of the prompt that was asked about last, where prefixes move. */
+  #longest(): InstanceIndex | undefined {
     const transfers = this.#transfers;
-    if (matches === undefined || transfers === undefined || this.#placement.kind !== 'cache-aware') return undefined;
-    const from = longestMatch(matches, { backlogUs: (each) => transfers.backlogUs(this.#nowUs, each) });
-    if (from === undefined) return undefined;
-    const blocks = matches.blocks[from];
-    const transferUs = (members: readonly InstanceIndex[]) => {
-      const tokens = (this.#lackedBlocks(members, blocks) * blockTokens) / members.length;
-      return tokens === 0 ? 0 : transfers.predictUs(this.#nowUs, from, members[0], tokens);
-    };
-    return { from, blocks, tokens: blocks * blockTokens, transferUs };
+    if (transfers === undefined || this.#placement.kind !== 'cache-aware') return undefined;
+    return longestMatch(this.#matches, { backlogUs: (each) => transfers.backlogUs(this.#nowUs, each) });
+  }
+
+  /** What all members have, and what the one that has most could send them. */
+  #prefixesOf(
+    members: readonly InstanceIndex[],
+    longest: InstanceIndex | undefined,
+    blockTokens: number,
+  ): readonly KnownPrefix[] {
+    const blocksOf = (i: InstanceIndex) => this.#matches?.blocks[i] ?? 0;
+    const common = Math.min(...members.map(blocksOf));
+    const known: KnownPrefix[] = [];
+    if (common > 0) known.push({ blocks: common, tokens: common * blockTokens, from: longest, transferUs: 0 });
+    const lacking = longest === undefined ? undefined : members.find((i) => blocksOf(i) < blocksOf(longest));
+    if (longest === undefined || lacking === undefined) return known;
+    const blocks = blocksOf(longest);
+    const tokens = (this.#lackedBlocks(members, blocks) * blockTokens) / members.length;
+    const transferUs = this.#transfers?.predictUs(this.#nowUs, longest, lacking, tokens) ?? 0;
+    return [{ blocks, tokens: blocks * blockTokens, from: longest, transferUs }, ...known];
   }
 
   /** Each of the members gets its layers. */
   #sends(nowUs: number, members: readonly InstanceIndex[], { from, blocks }: GroupPrefix): void {
+    if (from === undefined) return;
     for (const member of members) {
       const tokens = (this.#lackedBlocks([member], blocks) * (this.#config?.blockTokens ?? 1)) / members.length;
       if (tokens > 0) this.#transfers?.add(nowUs, from, member, tokens);

@@ -151,9 +151,11 @@ export type GenerationEvent =
       readonly cause?: RefusalCause;
     };
 
-/** To one other instance: bytes of KV pages so far, and those of them that are not known to have arrived. */
+/** To one other instance: bytes so far, and those of them that are not known to have arrived. */
 export interface LinkSnapshot {
   readonly to: number;
+  /** Where `to` is no instance's place: of the other, which is in another process. */
+  readonly name?: string;
   readonly bytes: number;
   readonly backlogBytes: number;
   /** The way that they take: copied inside a process, over memory that two processes share, or by tcp. Undefined until the other side has been reached. */
@@ -190,7 +192,9 @@ export interface InstanceSnapshot {
   readonly lending?: LendingSnapshot | undefined;
   /** (places in a group): chunks of prompts that it has run as the first of a group, the second... where groups compute prompts. */
   readonly stageChunks?: readonly number[];
-  /** To those that prompts have gone to. */
+  /** To the members of groups that ran the layers after its own: bytes of rows. */
+  readonly rowLinks?: readonly LinkSnapshot[];
+  /** To those that prompts have gone to: bytes of KV pages. */
   readonly links?: readonly LinkSnapshot[];
   /** What has been copied to other instances, where prompts are handed over: pages, their bytes, those of them that left while a step ran. */
   readonly sent?: {

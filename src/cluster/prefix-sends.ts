@@ -6,6 +6,7 @@ import type { LayerRange } from '../policy/cost/step-shape.ts';
 import type { InstanceEffect } from './effects.ts';
 import type { InstanceIndex } from './messages.ts';
 import type { RequestId } from './ports.ts';
+import { pagesOfRange, stageLayers } from './stage-pages.ts';
 
 /** Blocks `from..` of the chain, of some layers or all. */
 export interface PrefixOrder {
@@ -50,17 +51,30 @@ export class PrefixSends {
   send(to: InstanceIndex, id: RequestId, { chain, from, range }: PrefixOrder): boolean {
     const key = keyOf(to, id);
     if (this.#sending.has(key)) return false;
-    const held = holdPrefix(this.#cache, chain, from, this.#owner.spares);
+    const held = this.#has(range) ? holdPrefix(this.#cache, chain, from, this.#owner.spares) : undefined;
     if (held === undefined) {
       this.#owner.push({ kind: 'send', to, message: { kind: 'missing', id } });
       return true;
     }
     const { blocks } = held;
     this.#sending.set(key, { held, blocks: blocks - from });
-    const pages = this.#owner.contents ? { pages: held.pages(from) } : {};
+    const pages = this.#owner.contents ? { pages: this.#ofRange(held.pages(from), range) } : {};
     const tokens = (blocks - from) * this.#cache.blockTokens;
     this.#owner.push({ kind: 'streamPrefix', id, to, tokens, blocks, range, ...pages });
     return true;
+  }
+
+  /** Others, who may be anybody, say which layers they want. */
+  #has(range: LayerRange | undefined): boolean {
+    if (range === undefined || !this.#owner.contents) return true;
+    const { layers } = this.#cache.groups[0];
+    const { from, to } = stageLayers(layers, range);
+    return from < to && to <= layers;
+  }
+
+  #ofRange(pages: Int32Array, range: LayerRange | undefined): Int32Array {
+    const { layers } = this.#cache.groups[0];
+    return range === undefined ? pages : pagesOfRange(pages, layers, stageLayers(layers, range));
   }
 
   /** Blocks that are on their way there; 0 when none are. */

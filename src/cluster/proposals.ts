@@ -34,11 +34,11 @@ type Grouped = NonNullable<ReturnType<Placer<unknown>['group']>>;
 
 /** The way of a prompt that a group computes. */
 function together({ choice, prefix }: Grouped, alone: Route) {
-  const { members, chunkTokens, queueUs, waitUs, prefillUs } = choice;
+  const { members, layers, chunkTokens, queueUs, waitUs, prefillUs } = choice;
   const [instance] = members;
   const { decodeAt = instance } = alone;
   const decision: PlacementDecision = { ...nothingFetched, instance, queueUs, waitUs, prefillUs };
-  return { decision, route: { instance, decodeAt, group: { members, chunkTokens, prefix, decodeAt } } };
+  return { decision, route: { instance, decodeAt, group: { members, layers, chunkTokens, prefix, decodeAt } } };
 }
 
 interface Parts<Request> {

@@ -1,9 +1,19 @@
 // Where a prompt's keys and values lie at an instance that runs a range of its layers: pages of the blocks that it keeps, one after another.
 import type { HeldBlocks } from '../policy/blocks/block-table.ts';
-import { type LayerRange, layersBetween } from '../policy/cost/step-shape.ts';
+import { type LayerRange, type LayerSpan, layersBetween } from '../policy/cost/step-shape.ts';
 
 /** Of the model's layers, the first of a range and the first behind it. */
 export const stageLayers = layersBetween;
+
+/** (blocks, to - from). @param pages (blocks, layers) */
+export function pagesOfRange(pages: Int32Array, layers: number, { from, to }: LayerSpan): Int32Array {
+  const width = to - from;
+  const blocks = pages.length / layers;
+  const some = new Int32Array(blocks * width);
+  for (let block = 0; block < blocks; block++)
+    some.set(pages.subarray(block * layers + from, block * layers + to), block * width);
+  return some;
+}
 
 /** Pages of blocks, one for each layer: (blocks, layers). */
 interface PageTable {
@@ -32,6 +42,19 @@ export class StagePages {
     const { layers, pageTable } = this.#pool;
     const at = block * (this.to - this.from) + (layer - this.from);
     return pageTable[this.#held.blocks.at(Math.floor(at / layers)) * layers + (at % layers)];
+  }
+
+  /** (to - from, layers of the range): of the prompt's blocks `from..to`. */
+  pages(from: number, to: number): Int32Array {
+    const width = this.to - this.from;
+    const pages = new Int32Array((to - from) * width);
+    for (let i = 0; i < pages.length; i++) pages[i] = this.page(from + Math.floor(i / width), this.from + (i % width));
+    return pages;
+  }
+
+  /** (blocks, layers of the range). @param pages (blocks, layers) */
+  ofRange(pages: Int32Array): Int32Array {
+    return pagesOfRange(pages, this.#pool.layers, this);
   }
 
   /** (blocks, layers) pages as a step takes them; those of layers outside the range are somebody's, and nobody touches them. */

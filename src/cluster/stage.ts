@@ -1,5 +1,5 @@
 // A prompt of which an instance runs a range of the layers.
-import type { LayerRange } from '../policy/cost/step-shape.ts';
+import { type LayerRange, rangeAt } from '../policy/cost/step-shape.ts';
 import type { InstanceIndex, PipelineGroup } from './messages.ts';
 import type { Served } from './work.ts';
 
@@ -31,5 +31,5 @@ export function beginAt(stage: Stage<unknown, Served>, tokens: number): void {
 }
 
 export function rangeOf({ group, index }: Pick<Stage<unknown, unknown>, 'group' | 'index'>): LayerRange {
-  return { index, stages: group.members.length };
+  return rangeAt(index, group.members.length, group.layers);
 }

@@ -7,6 +7,7 @@ import type { StepPredictor, StepShape } from '../policy/cost/step-shape.ts';
 import type { DecodeLeg, Departures } from './departures.ts';
 import type { Push } from './hand-offs.ts';
 import type { InFlight, PlannedStep } from './in-flight.ts';
+import type { InstanceConfig } from './instance-config.ts';
 import type { InstanceTotals } from './instance-totals.ts';
 import type { Activations, InstanceIndex, PipelineGroup, PipelineMessage } from './messages.ts';
 import type { GenerationEvent, RequestId } from './ports.ts';
@@ -23,11 +24,13 @@ interface Parts<Request, S extends Served, Plan, Result> {
   readonly cost: StepPredictor;
   readonly departures: Departures<Request, S>;
   readonly limits: BatchLimits;
+  readonly contents?: InstanceConfig['contents'];
 }
 
 /** The instance, as its stages see it. */
 interface Owner<Request, S> {
   readonly push: Push<Request>;
+  readonly nowUs: () => number;
   readonly serve: (request: Request) => S;
   /** The first member computes the prompt by itself: somebody is short of memory. */
   readonly alone: (request: Request, decode: DecodeLeg) => void;
@@ -58,7 +61,7 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
 
   constructor(parts: Parts<Request, S, Plan, Result>, owner: Owner<Request, S>) {
     this.#parts = parts;
-    this.prefixes = new StagePrefixes(parts.cache, owner.push);
+    this.prefixes = new StagePrefixes(parts.cache, { ...owner, contents: parts.contents !== undefined });
     this.#owner = owner;
     this.#turnUs = awaitedUs(parts.limits);
   }
@@ -128,6 +131,7 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
     // Pages are whole: what a layer has of the last block takes as much as of any other.
     const whole = blocksFor(served.sequence.promptLength, cache.blockTokens) * cache.blockTokens;
     const tokens = Math.ceil(whole * cost.layerShare(range));
+    this.prefixes.touch(stage);
     if (!this.#parts.roster.keep(served, tokens)) return false;
     stage.began = true;
     this.#parts.departures.add(request, served, legOf(group), { senders: group.members, range });
@@ -172,13 +176,10 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
 
   /** @param here what it has of the prefix is here, or will not come */
   #look(stage: Stage<Request, S>, here: (tokens: number) => void): void {
-    const { served, group } = stage;
-    const has = (tokens: number) => {
+    this.prefixes.want(stage, (tokens) => {
       stage.cachedTokens = tokens;
       here(tokens);
-    };
-    if (group.prefix === undefined) has(0);
-    else this.prefixes.want(served.id, served.sequence.chain, group.prefix, rangeOf(stage), has);
+    });
   }
 
   /** A member keeps memory. All do: the prompt is computed behind what they all have of it. False when that was known. */
@@ -192,9 +193,8 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
     return true;
   }
 
-  /** Members that have not answered are asked again; prefixes that have not come may be lost. Returns how many. */
+  /** Members that have not answered are asked again. Returns how many. */
   askAgain(): number {
-    this.prefixes.giveUp();
     let said = 0;
     for (const stage of this.#stages.values()) said += this.#enlist(stage);
     return said;

@@ -5,7 +5,7 @@ import { type BlockRoot, rootDigest } from '../policy/blocks/block-hash.ts';
 import type { PrefillPredictor } from '../policy/cost/prefill.ts';
 import { layersOf } from '../policy/cost/step-shape.ts';
 import type { PipelineSettings } from '../policy/pipeline/group.ts';
-import { PipelinedPrefill } from '../policy/pipeline/pipelined-prefill.ts';
+import { PipelinedPrefill, type PipelineTimes } from '../policy/pipeline/pipelined-prefill.ts';
 import type { TransferConfig } from '../policy/placement/transfer-times.ts';
 import { pageTokens } from '../util/step.ts';
 import type { InstanceIndex } from './messages.ts';
@@ -72,7 +72,6 @@ export class TokenPlacement {
         ...this.#pipeline,
         prefills: this.#groupPrefills(this.#pipeline),
         takes: isPlain,
-        takesPrefixes: false,
       },
       blocks,
       rememberedBlocks,
@@ -85,7 +84,10 @@ export class TokenPlacement {
     return this.#watch.times.map((times) => {
       const predictStageUs: StageTimes = ({ rows }, range) =>
         (times.prefillUs(rows, 0) * layersOf(layers, range)) / layers;
-      return new PipelinedPrefill({ predictStageUs }, tokensMax, () => hopUs, stepUsPrefill, stageTokensMin);
+      return new PipelinedPrefill({
+        ...{ steps: { predictStageUs }, layers, hopUs: () => hopUs },
+        ...{ chunkTokensMax: tokensMax, chunkTokensMin: stageTokensMin, othersUs: stepUsPrefill },
+      });
     });
   }
 
@@ -122,7 +124,7 @@ export class TokenPlacement {
   }
 }
 
-type StageTimes = ConstructorParameters<typeof PipelinedPrefill>[0]['predictStageUs'];
+type StageTimes = PipelineTimes['steps']['predictStageUs'];
 
 /** Rows of a prompt that are scored, and output that goes on, are one instance's work. */
 function isPlain({ sampling, resumed }: GenerationRequest): boolean {

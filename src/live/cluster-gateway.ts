@@ -15,6 +15,7 @@ import { TokenProgress } from '../cluster/token-progress.ts';
 import { TokenTransfers } from '../cluster/token-transfers.ts';
 import type { Bus } from './bus/bus.ts';
 import { Conducting, type Reach } from './conducting.ts';
+import { placedLinks } from './named-links.ts';
 import type { BlockRoot } from './protocol.ts';
 import { canServe, countsOf, nothingYet, storeStays, whenGone } from './snapshots.ts';
 import { type Peer, Station, silentUs } from './station.ts';
@@ -48,7 +49,7 @@ export interface ClusterGatewayOptions {
   readonly timeoutUs: number;
   /** What requests may wait, and who is taken. */
   readonly admission: AdmissionSettings;
-  /** Long prompts may be computed by groups of instances that prefill, which are taken to be alike. */
+  /** Long prompts may be computed by groups of instances that prefill. */
   readonly pipeline?: PipelineSettings | undefined;
   /** Somebody collects traces: instances tell of their steps. */
   readonly traces?: boolean;
@@ -209,10 +210,8 @@ export class ClusterGateway extends Conducting {
     const { pipeline } = this.#options;
     const slots = Array.from({ length: slotsMax }, (_, slot) => slot);
     if (fetchBytesPerToken !== undefined) this.#transfers = new TokenTransfers(slotsMax, fetchBytesPerToken);
-    // A group is of those that compute alike, as all do for all that is known.
-    const kinds = pipeline === undefined ? slots : slots.map(() => 0);
     const groups = pipeline && stageLayers !== undefined ? { ...pipeline, layers: stageLayers } : undefined;
-    this.placement.begin(root, kinds, this.#transfers?.config, groups);
+    this.placement.begin(root, slots, this.#transfers?.config, groups);
     const conductor = new Conductor<GenerationRequest>({
       instances: slots.map(() => ({ capacityTokens: 0, absent: true })),
       queueMax: this.#options.queueMax,
@@ -270,7 +269,7 @@ export class ClusterGateway extends Conducting {
     if (instance === undefined) return;
     const { snapshot, number, journal, requests } = readStatus(bytes);
     const slot = this.#slots[instance];
-    slot.snapshot = snapshot;
+    slot.snapshot = this.#placed(snapshot);
     this.admission.told(instance, snapshot);
     this.#transfers?.told(instance, snapshot);
     const report = {
@@ -278,6 +277,16 @@ export class ClusterGateway extends Conducting {
       ...{ number, journal, requests },
     };
     this.feed({ kind: 'report', instance, report });
+  }
+
+  /** Its links by the places that others have here. */
+  #placed({ rowLinks, ...snapshot }: InstanceSnapshot): InstanceSnapshot {
+    if (rowLinks === undefined) return snapshot;
+    const placeOf = (name: string): InstanceIndex | undefined => {
+      const place = this.#slots.findIndex((slot) => slot.name === name);
+      return place < 0 ? undefined : place;
+    };
+    return { ...snapshot, rowLinks: placedLinks(rowLinks, placeOf) };
   }
 
   #reach(): Reach {
@@ -307,9 +316,13 @@ export class ClusterGateway extends Conducting {
   }
 
   /** Undefined where one of them has gone. */
-  #namedGroup({ members, chunkTokens }: PipelineGroup): NamedGroup | undefined {
+  #namedGroup({ members, layers, chunkTokens, prefix }: PipelineGroup): NamedGroup | undefined {
     const named = members.flatMap((member) => this.#sessionOf(member) ?? []);
-    return named.length === members.length ? { members: named, chunkTokens } : undefined;
+    if (named.length < members.length) return undefined;
+    const { name, life } = this.#sessionOf(prefix?.from) ?? {};
+    const of = name === undefined || life === undefined ? undefined : { name, life };
+    const behind = prefix && { blocks: prefix.blocks, patienceUs: prefix.patienceUs, of };
+    return { members: named, layers, chunkTokens, prefix: behind };
   }
 
   #tell(instance: InstanceIndex, order: Order): void {

@@ -8,6 +8,7 @@ import { GatewayPins } from './gateway-pins.ts';
 import { GatewayTurns } from './gateway-turns.ts';
 import type { InstanceThread } from './instance-thread.ts';
 import type { PeerWire } from './live-hand-offs.ts';
+import { namedLinks } from './named-links.ts';
 import { isAboutPrefix, PrefixesBetween } from './prefixes-between.ts';
 import { PromptsIn } from './prompts-in.ts';
 import { PromptsOut } from './prompts-out.ts';
@@ -133,7 +134,8 @@ export class ClusterInstance {
       this.#out = out;
       if (stageLayers !== undefined)
         this.#stages = new StagesBetween({
-          ...{ ...own, thread },
+          ...{ ...own, thread, layers: stageLayers },
+          sourceOf: (named) => this.#prefixes?.indexOf(named),
           expect: (gateway, request) => this.#expect(gateway, request, false),
           leaves: (leaving, decodeAt) => out.add(leaving, decodeAt),
         });
@@ -372,9 +374,10 @@ export class ClusterInstance {
     const served = this.#served.get(peer);
     const requests = Array.from(served?.requests ?? [], ([id, standing]) => ({ id, ...standing }));
     if (served !== undefined) served.reports++;
-    const { lending, ...counted } = this.#snapshot;
+    const { lending, rowLinks, ...counted } = this.#snapshot;
     const snapshot = {
       ...counted,
+      ...(rowLinks && { rowLinks: namedLinks(rowLinks, (to) => this.#stages?.nameOf(to)) }),
       ...(lending && { lending: { ...lending, isManager: this.#options.manages() === true } }),
     };
     return { snapshot, number: served?.reports ?? 0, journal: this.#journal, requests };

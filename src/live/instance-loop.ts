@@ -131,7 +131,7 @@ export class InstanceLoop {
       ...snapshot,
       ...(borrower && { lending: this.#lending?.snapshot(borrower) }),
       ...(this.#handOffs && { sent: this.#handOffs.counts, links: this.#handOffs.links }),
-      ...(this.#stages?.chunks.length && { stageChunks: this.#stages.chunks }),
+      ...(this.#stages?.chunks.length && { stageChunks: this.#stages.chunks, rowLinks: this.#stages.links }),
       ...(tiers && { tiers: { ...tiers, moved: this.#tiers?.moved } }),
       ...(snapshot.store && { store: this.#tiers?.withBytes(snapshot.store) }),
     };
@@ -328,6 +328,10 @@ export class InstanceLoop {
         break;
       case 'pass':
         this.#stages?.pass(effect);
+        break;
+      case 'copyPrefix':
+        this.#tiers?.settle();
+        this.#stages?.copy(effect);
         break;
     }
   }

@@ -2,6 +2,7 @@
 import type { InstanceEffect } from '../cluster/effects.ts';
 import type { InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
 import type { RequestId } from '../cluster/ports.ts';
+import { pageTokens } from '../util/step.ts';
 import type { LinkCounts } from './link-counts.ts';
 import type { LandingHandle, Messenger } from './messenger.ts';
 
@@ -43,6 +44,7 @@ interface LivePrefixesOptions {
 export class LivePrefixes {
   readonly #messenger: Messenger;
   readonly #post: (to: InstanceIndex, wire: PrefixWire) => void;
+  /** Of the model. */
   readonly #layers: number;
   readonly #pageBytes: number;
   readonly #links: LinkCounts;
@@ -100,15 +102,16 @@ export class LivePrefixes {
   }
 
   /** Nothing, where nobody waits any more: the machine hears of that by itself. */
-  stream({ id, to, blocks, pages }: StreamPrefix): void {
+  stream({ id, to, tokens, blocks, pages }: StreamPrefix): void {
     const sending = this.#sending.get(keyOf(to, id));
     if (sending === undefined || pages === undefined) return;
     const parcels = new Int32Array(3 * pages.length);
     // Layer by layer: the other side may compute with the first ones while the others come.
-    const count = pages.length / this.#layers;
+    const count = tokens / pageTokens;
+    const layers = pages.length / count;
     for (let i = 0; i < pages.length; i++) {
       const layer = Math.floor(i / count);
-      const place = (i % count) * this.#layers + layer;
+      const place = (i % count) * layers + layer;
       parcels.set([layer, pages[place] ?? 0, place], 3 * i);
     }
     this.#links.add(to, sending.landing, keyOf(to, id), pages.length * this.#pageBytes);

@@ -1,6 +1,7 @@
 // Rows of the residual stream that go to members of a group in other processes: over pages of a small pool, of which both sides keep the half.
 import type { Activations, InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
-import type { RequestId } from '../cluster/ports.ts';
+import type { LinkSnapshot, RequestId } from '../cluster/ports.ts';
+import { LinkCounts } from './link-counts.ts';
 import type { LandingHandle, Messenger } from './messenger.ts';
 
 /** Numbers are the sender's. What has been told of is always answered by `rowsHere`, or one side has lost the other. */
@@ -59,6 +60,7 @@ export class LiveRows {
   readonly #post: (to: InstanceIndex, wire: RowsWire) => void;
   readonly #leaving = new Map<number, Leaving>();
   readonly #coming = new Map<LandingHandle, Coming>();
+  readonly #links: LinkCounts;
   /** In the order in which they were told of. */
   #waiting: Waiting[] = [];
   /** First pages of room for a chunk that is free: of what leaves, and of what comes. */
@@ -70,6 +72,7 @@ export class LiveRows {
   constructor(memory: RowPages, messenger: Messenger, post: (to: InstanceIndex, wire: RowsWire) => void) {
     this.#memory = memory;
     this.#messenger = messenger;
+    this.#links = new LinkCounts(messenger);
     this.#post = post;
     const { pages, chunkPages } = memory;
     for (let first = 0; first + chunkPages <= pages / 2; first += chunkPages) {
@@ -81,6 +84,11 @@ export class LiveRows {
   /** Chunks on their way, either way: nothing once all requests are over. */
   get underWay(): number {
     return this.#leaving.size + this.#coming.size + this.#waiting.length;
+  }
+
+  /** Bytes of rows, without what pads them to pages. */
+  get links(): readonly LinkSnapshot[] {
+    return this.#links.all;
   }
 
   /** @param rows (chunk.tokens - chunk.from, columns), kept until they are there */
@@ -181,14 +189,15 @@ export class LiveRows {
   }
 
   #sendNext(): void {
-    for (const leaving of this.#leaving.values()) {
-      const { landing, rows } = leaving;
+    for (const [number, leaving] of this.#leaving) {
+      const { to, landing, rows } = leaving;
       if (landing === undefined || leaving.pages !== undefined) continue;
       if (this.#outFree.length === 0) return;
       leaving.pages = this.#take(this.#outFree, rows.length);
       this.#write(leaving.pages, rows);
       const parcels = new Int32Array(leaving.pages.length * 3);
       for (const [place, page] of leaving.pages.entries()) parcels.set([0, page, place], 3 * place);
+      this.#links.add(to, landing, String(number), rows.byteLength);
       this.#messenger.send(landing, 0, parcels, true);
     }
   }
@@ -237,6 +246,7 @@ export class LiveRows {
 
   #drop(number: number, { landing, pages }: Leaving): void {
     this.#leaving.delete(number);
+    this.#links.settle(String(number));
     if (landing === undefined || pages === undefined) return;
     // Nothing is read for it any more, so that others may have its room.
     this.#messenger.stop(landing);

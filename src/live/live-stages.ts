@@ -1,17 +1,19 @@
 // Runs an instance's stages of prompts that groups compute: rows of the layers before come in shared memory, and go on in it; between processes over pages.
 import type { InstanceEffect } from '../cluster/effects.ts';
 import type { Activations, InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
-import type { RequestId } from '../cluster/ports.ts';
+import type { LinkSnapshot, RequestId } from '../cluster/ports.ts';
 import { stageLayers } from '../cluster/stage-pages.ts';
 import type { TokenInstance } from '../cluster/token-work.ts';
 import type { Engine } from '../engine/engine.ts';
 import type { LayerSlice } from '../engine/layer-slice.ts';
+import { LinkCounts } from './link-counts.ts';
 import type { LiveRows, RowsWire } from './live-rows.ts';
 
 type RunStep = Extract<InstanceEffect, { kind: 'runStep' }>;
 type LayerRange = NonNullable<RunStep['range']>;
 type StepOutcome = ReturnType<LayerSlice['run']>;
 type Pass = Extract<InstanceEffect, { kind: 'pass' }>;
+type CopyPrefix = Extract<InstanceEffect, { kind: 'copyPrefix' }>;
 
 /** What a range of the layers made of a chunk. */
 export interface ChunkWire {
@@ -29,23 +31,25 @@ interface Arrived {
   readonly rows: Float32Array;
 }
 
+export interface StagedEngine extends Pick<Engine, 'slice' | 'layers'> {
+  /** Pages of the pool, one by one; done when it returns. */
+  copyPages(from: Int32Array, to: Int32Array): void;
+}
+
 export class LiveStages {
-  readonly #engine: Pick<Engine, 'slice' | 'layers'>;
+  readonly #engine: StagedEngine;
   readonly #post: (to: InstanceIndex, wire: ChunkWire) => void;
   /** Programs of ranges of the layers, made when first wanted. */
   readonly #slices = new Map<string, LayerSlice>();
   readonly #arrived = new Map<RequestId, Arrived[]>();
   /** (places in a group): chunks that ran. */
   readonly #chunks: number[] = [];
+  readonly #links = new LinkCounts({ wayTo: () => 'thread' });
   /** Undefined: the other members are threads of this process. */
   readonly #far: LiveRows | undefined;
   #ran: LayerSlice | undefined;
 
-  constructor(
-    engine: Pick<Engine, 'slice' | 'layers'>,
-    post: (to: InstanceIndex, wire: ChunkWire) => void,
-    far: LiveRows | undefined,
-  ) {
+  constructor(engine: StagedEngine, post: (to: InstanceIndex, wire: ChunkWire) => void, far: LiveRows | undefined) {
     this.#engine = engine;
     this.#post = post;
     this.#far = far;
@@ -54,6 +58,11 @@ export class LiveStages {
   /** (places in a group): chunks that ran as the first of a group, the second... */
   get chunks(): readonly number[] {
     return this.#chunks;
+  }
+
+  /** To each member that rows have gone to. */
+  get links(): readonly LinkSnapshot[] {
+    return this.#far?.links ?? this.#links.all;
   }
 
   /** One chunk through the layers of the range. @param id whose it is */
@@ -78,12 +87,20 @@ export class LiveStages {
     }
     const shared = new SharedArrayBuffer(rows * columns * Float32Array.BYTES_PER_ELEMENT);
     new Float32Array(shared).set(this.#slice.readOutput(rows));
+    this.#links.add(to, '', id, shared.byteLength);
+    // Memory that both threads share: it is there.
+    this.#links.settle(id);
     this.#post(to, { kind: 'chunk', id, chunk, rows: shared });
   }
 
   get #slice(): LayerSlice {
     if (this.#ran === undefined) throw new Error('Cannot pass a chunk on: none has run');
     return this.#ran;
+  }
+
+  /** What is cached of a prompt goes to the pages that are kept for its layers. */
+  copy({ from, to }: CopyPrefix): void {
+    this.#engine.copyPages(from, to);
   }
 
   hear(from: InstanceIndex, wire: ChunkWire | RowsWire, machine: Pick<TokenInstance, 'hasStage'>): InstanceEvent[] {
@@ -144,10 +161,11 @@ export class LiveStages {
   }
 
   #sliceOf(range: LayerRange): LayerSlice {
-    const key = `${range.index} ${range.stages}`;
+    const span = stageLayers(this.#engine.layers.length, range);
+    const key = `${span.from} ${span.to}`;
     const known = this.#slices.get(key);
     if (known !== undefined) return known;
-    const slice = this.#engine.slice(stageLayers(this.#engine.layers.length, range));
+    const slice = this.#engine.slice(span);
     this.#slices.set(key, slice);
     return slice;
   }

@@ -154,8 +154,8 @@ function outward(other: Correspondent, wire: AboutPrefix): FetchWire {
   if (message.kind === 'missing') return { kind: 'missing', id: theirs(message.id) };
   if (message.kind === 'unwanted' || message.kind === 'offer') return message;
   if (landing === undefined) throw new Error('Cannot fetch a prefix: it has no landing');
-  const { id, from, chain } = message;
-  return { kind: 'fetch', id, from, landing, chain: { blocks: chain.blocks, words: chain.words } };
+  const { id, from, chain, range } = message;
+  return { kind: 'fetch', id, from, landing, range, chain: { blocks: chain.blocks, words: chain.words } };
 }
 
 function inward(other: Correspondent, told: FetchWire): PeerWire {
@@ -174,8 +174,8 @@ function inward(other: Correspondent, told: FetchWire): PeerWire {
       return { kind: 'message', message, landing: undefined };
     }
     case 'fetch': {
-      const { chain, from, landing } = told;
-      return { kind: 'message', message: { kind: 'fetch', id: nameOf(other, id), chain, from }, landing };
+      const { chain, from, landing, range } = told;
+      return { kind: 'message', message: { kind: 'fetch', id: nameOf(other, id), chain, from, range }, landing };
     }
   }
 }

@@ -16,6 +16,10 @@ export interface StagesBetweenOptions extends HandOffEnd {
   readonly thread: Pick<InstanceThread, 'send'>;
   /** A gateway's request is computed here with others: the name that it has here; undefined where the session is not known. @throws Error where it cannot be taken */
   readonly expect: (gateway: SessionName, request: GenerationRequest) => RequestId | undefined;
+  /** Layers of the model. */
+  readonly layers: number;
+  /** Of an instance that prefixes are fetched from: its index; undefined where it is not known (any more). */
+  readonly sourceOf: (instance: Pick<SessionName, 'name' | 'life'>) => InstanceIndex | undefined;
   /** It is to go on at that instance, whose index this gives. */
   readonly leaves: (leaving: Leaving, decodeAt: SessionName) => InstanceIndex;
 }
@@ -50,6 +54,8 @@ export class StagesBetween {
   /** As the thread knows them: another index for each session. */
   readonly #others = new Map<InstanceIndex, Other>();
   readonly #joint = new Map<RequestId, Joint>();
+  /** Of all that there were: what went to them is counted. */
+  readonly #names = new Map<InstanceIndex, string>();
   #indices = indicesFrom;
 
   constructor(options: StagesBetweenOptions) {
@@ -59,10 +65,20 @@ export class StagesBetween {
       ...{ bus, name, life, log, about: {} },
       kind: 'stage',
       read: readPeer,
-      onJoined: (peer) => this.#others.set(++this.#indices, peer),
+      onJoined: (peer) => this.#join(peer),
       onLost: (peer) => this.#lose(peer),
       onMessage: (peer, message) => this.#hear(peer, readStage(message)),
     });
+  }
+
+  #join(peer: Other): void {
+    this.#others.set(++this.#indices, peer);
+    this.#names.set(this.#indices, peer.member.name);
+  }
+
+  /** Of a member, also of one that has gone. */
+  nameOf(member: InstanceIndex): string | undefined {
+    return this.#names.get(member);
   }
 
   start(): void {
@@ -78,9 +94,11 @@ export class StagesBetween {
     return to >= indicesFrom;
   }
 
-  /** The group as the thread knows it; undefined where one of the members is not known (yet, or any more). */
+  /** The group as the thread knows it; undefined where one of the members is not known (yet, or any more), or its layers are not those of the model. */
   join(here: RequestId, share: Share): PipelineGroup | undefined {
     const { group, index, gateway, request, decodeAt } = share;
+    const { layers, prefix } = group;
+    if (layers !== undefined && layers.reduce((sum, each) => sum + each, 0) !== this.#options.layers) return undefined;
     const members: InstanceIndex[] = [];
     for (const [place, { name, life }] of group.members.entries()) {
       const member = place === index ? indicesFrom : this.#indexOf(name, life);
@@ -91,7 +109,10 @@ export class StagesBetween {
     const senders = group.members.map(({ name, life }, place) => ({ name, life, id: nameOf(share, place) }));
     const leaving = { kind: 'reserve', id: here, gateway: { ...gateway, session: decodeAt.session }, request } as const;
     const to = this.#options.leaves({ ...leaving, senders }, decodeAt);
-    return { members, chunkTokens: group.chunkTokens, decodeAt: to };
+    // Of one's own nothing is fetched: nobody is asked.
+    const from = prefix?.of && this.#options.sourceOf(prefix.of);
+    const behind = prefix && { blocks: prefix.blocks, patienceUs: prefix.patienceUs, from };
+    return { members, layers, chunkTokens: group.chunkTokens, decodeAt: to, prefix: behind };
   }
 
   /** It has ended here, or is cancelled. */

@@ -73,6 +73,7 @@ export class Performer {
       case 'closePrefix':
       case 'stopRead':
       case 'eraseSsd':
+      case 'copyPrefix':
       case 'copyPages':
       case 'loadPages':
         throw new Error(`Simulation broken: blocks have no contents here: ${effect.kind}`);

@@ -42,6 +42,9 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
     it('give the tokens of one instance, also where one is killed at work, and again when it is back', async () => {
       expect(await all(answers(gateway, 'a'))).toEqual(expected);
       await until(async () => (await chunks()) > 0);
+      const rows = (of: string) => metricSum(gateway, `kvasir_${of}_rows_sent_bytes_total`);
+      // Instances tell of themselves twice a second.
+      await until(async () => (await rows('link')) > 0 && (await rows('link')) === (await rows('instance')));
       const under = answers(gateway, 'b');
       await Promise.race(under.map(({ begun }) => begun));
       members.get('q')?.process.kill('SIGKILL');
@@ -49,7 +52,9 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
       await join('q', 'prefill');
       await whole();
       const before = await chunks();
-      expect(await all(answers(gateway, 'c'))).toEqual(expected);
+      // Where one of them seemed slow for a while the other computes alone.
+      for (let i = 0; i < 8 && (await chunks()) === before; i++)
+        expect(await all(answers(gateway, `c${i}`))).toEqual(expected);
       await until(async () => (await chunks()) > before);
       await whole();
     });

@@ -78,6 +78,36 @@ describe.skipIf(native === undefined)('groups of instances', () => {
     },
   );
 
+  it('begin behind what they have, and fetch their layers of the rest; what they leave where it decodes, others find', async () => {
+    const head = livePrompt(9, 288);
+    await answerOf(pair, liveRequest('head', [...head, 1], 2));
+    const bytes = () =>
+      pair.instances().reduce((sum, { rowLinks = [] }) => sum + rowLinks.reduce((all, link) => all + link.bytes, 0), 0);
+    const rowBytes: number[] = [];
+    /** Until no patience ended: this machine may have much else to do. Returns the prompt. */
+    const behind = async (name: string, start: readonly number[], more: number, together: boolean) => {
+      const whole = Math.floor(start.length / 32) * 32;
+      for (let kind = 10; ; kind++) {
+        const request = liveRequest(`${name} ${kind}`, [...start, ...livePrompt(kind, more)], 6);
+        const before = { chunks: ran(pair, 1), bytes: bytes() };
+        const answer = await answerOf(pair, request);
+        expect(bare(answer)).toEqual(bare(await answerOf(alone, request)));
+        await atRest(pair);
+        if (answer.cachedTokens !== whole) continue;
+        expect(ran(pair, 1) > before.chunks).toBe(together);
+        rowBytes.push((bytes() - before.bytes) / (request.prompt.length - whole));
+        return [...request.prompt];
+      }
+    };
+    const first = await behind('first', head, 500, true);
+    const second = await behind('second', first, 400, true);
+    await behind('third', second, 100, false);
+    // Every row that a group computes goes on once, as float32 values.
+    expect(rowBytes).toEqual([rowBytes[0], rowBytes[0], 0]);
+    expect((rowBytes[0] ?? 0) % 4).toBe(0);
+    expect(rowBytes[0]).toBeGreaterThan(0);
+  });
+
   it('end a request whose first token is its last', async () => {
     const before = ran(pair, 1);
     for (const request of again('first', requests)) {

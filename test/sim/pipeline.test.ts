@@ -1,6 +1,7 @@
 // Long prompts that groups of instances compute in a pipeline of their chunks, in simulated clusters.
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { RooflineCost } from '../../src/policy/cost/roofline.ts';
 import type { LayerRange, StepShape } from '../../src/policy/cost/step-shape.ts';
 import { PipelinedPrefill } from '../../src/policy/pipeline/pipelined-prefill.ts';
 import { parseFault } from '../../src/sim/faults/parse.ts';
@@ -90,7 +91,10 @@ describe('the prediction of a group', () => {
       predictUs: ({ rows, keyRows }: { rows: number; keyRows: number }) => 1_000 + rows * 10 + keyRows / 1_000,
     };
     const stage = (shape: StepShape, { stages }: LayerRange) => steps.predictUs(shape) / stages;
-    const prefill = new PipelinedPrefill({ predictStageUs: stage }, 8192, () => 100, 0);
+    const prefill = new PipelinedPrefill({
+      ...{ steps: { predictStageUs: stage }, layers: 12, hopUs: () => 100 },
+      ...{ chunkTokensMax: 8192, othersUs: 0 },
+    });
     const flowShop = (chunk: number, members: number, tokens: number) => {
       const ends = Array.from({ length: members }, () => 0);
       for (let from = 0; from < tokens; from += chunk) {
@@ -121,6 +125,49 @@ function crowd(seed: number, gapUs: number): readonly TraceRequest[] {
   });
   return [...trace, requestOf(trace.length, 60_000_000, 150, 2)];
 }
+
+describe('members that compute at different speeds', () => {
+  const deep = (slowness: number) =>
+    new RooflineCost({
+      model: {
+        ...{ layers: 12, hidden: 64, heads: 4, kvHeads: 2, headDim: 16, intermediate: 128 },
+        ...{ gated: true, vocabulary: 1000, tiedHead: true },
+      },
+      device: {
+        ...{ memoryBytes: 8e6, memoryBytesPerSecond: 1e9, operationsPerSecond: 1e10 },
+        ...{ linkBytesPerSecond: 1e9, linkUs: 1 },
+      },
+      efficiency: { compute: 1, memory: 1, link: 1, stepUs: 100, layerUs: 1_000 * slowness },
+      ...{ tensorParallel: 1, pipelineParallel: 1, weightBytes: 2, kvBytes: 2, kvMemoryShare: 1 },
+    });
+  const [fast, slow] = [deep(1), deep(2)];
+  const of = (...costs: RooflineCost[]) => [
+    ...costs.flatMap((each) => cluster({ prefill: 1 }, { cost: each, limits })),
+    ...cluster({ decode: 1 }, { cost: fast, limits }),
+  ];
+
+  it('share the layers out, so that the first token comes sooner than from one of them, or from as many layers each', () => {
+    const trace = [requestOf(0, 5_000, 150, 5)];
+    const ttftUs = (outcome: Simulation['outcome']) => outcome.ttftUs.max;
+    const { outcome } = run(trace, { instances: of(slow, fast), pipeline });
+    expect(outcome.groupPrefills).toBe(1);
+    expect(ttftUs(outcome)).toBeLessThan(0.9 * ttftUs(run(trace, { instances: of(slow, fast) }).outcome));
+    let slowUs = 0;
+    for (let from = 0; from < 150; from += 32) {
+      const rows = Math.min(32, 150 - from);
+      const keyRows = rows * from + (rows * (rows + 1)) / 2;
+      const shape = { rows, keyRows, decodeRows: 0, decodeKeys: 0, logitRows: 0 };
+      slowUs += slow.stageUs(shape, { index: 0, stages: 2 });
+    }
+    expect(ttftUs(outcome)).toBeLessThan(slowUs);
+    expect(outcome.bytesMoved.handoff).toBe(150 * fast.kvBytesPerToken);
+  });
+
+  it('are no group where one of them is so slow that the other is done sooner alone', () => {
+    const { outcome } = run([requestOf(0, 5_000, 150, 5)], { instances: of(fast, deep(40)), pipeline });
+    expect([outcome.groupPrefills, outcome.completedRequests]).toEqual([0, 1]);
+  });
+});
 
 describe('groups beside prompts of their members', () => {
   const instances = cluster({ prefill: 4, decode: 2 }, { blocks: 200, limits });

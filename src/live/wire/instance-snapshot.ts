@@ -8,6 +8,7 @@ const figure = z.number().min(0);
 const tier = z.strictObject({ blocks: count, capacity: count });
 const link = z.strictObject({
   to: count,
+  name: z.string().exactOptional(),
   bytes: count,
   backlogBytes: count,
   transport: z.enum(['thread', 'shared', 'tcp']).exactOptional(),
@@ -45,6 +46,7 @@ export const instanceSnapshot = z.strictObject({
   lending: lendingSnapshot.optional(),
   stageChunks: z.array(count).exactOptional(),
   links: z.array(link).exactOptional(),
+  rowLinks: z.array(link).exactOptional(),
   sent: z
     .strictObject({
       pages: count,

@@ -2,7 +2,7 @@
 import { z } from 'zod';
 import type { InstanceRole } from '../../cluster/conductor.ts';
 import type { Announcement } from '../../cluster/membership.ts';
-import type { PrefixFetch, PrefixMessage } from '../../cluster/messages.ts';
+import type { GroupPrefix, PrefixFetch, PrefixMessage } from '../../cluster/messages.ts';
 import type {
   GenerationEvent,
   GenerationRequest,
@@ -62,10 +62,19 @@ export const request = z.strictObject({
 
 const name = z.string().regex(/^[\w-]{1,64}$/);
 export const sessionName = z.strictObject({ name, life: count, session: count });
-export const namedGroup = z.strictObject({
-  members: z.array(sessionName).min(2).max(64),
-  chunkTokens: count.min(1).max(batchLimits.tokensMax),
-});
+export const namedGroup = z
+  .strictObject({
+    members: z.array(sessionName).min(2).max(64),
+    layers: z.array(count.min(1)).optional(),
+    chunkTokens: count.min(1).max(batchLimits.tokensMax),
+    prefix: z
+      .strictObject({ blocks: count, patienceUs: figure, of: sessionName.omit({ session: true }).optional() })
+      .optional(),
+  })
+  .refine(({ members, layers }) => layers === undefined || layers.length === members.length, {
+    path: ['layers'],
+    message: 'a group has not as many as members',
+  });
 
 const prefix = z.strictObject({ name, life: count, blocks: count, patienceUs: figure, transferUs: figure.optional() });
 
@@ -181,9 +190,14 @@ const handOff = z.discriminatedUnion('kind', [
 const chain = z
   .strictObject({ blocks: count, words: z.instanceof(Uint32Array) })
   .refine(({ blocks, words }) => words.length === blocks * digestWords, 'a chain has not as many blocks as it says');
+const layerRange = z.strictObject({
+  index: count,
+  stages: count,
+  span: z.strictObject({ from: count, to: count }).optional(),
+});
 const fetch = z.discriminatedUnion('kind', [
   z
-    .strictObject({ kind: z.literal('fetch'), id, chain, from: count, landing: text })
+    .strictObject({ kind: z.literal('fetch'), id, chain, from: count, landing: text, range: layerRange.optional() })
     .refine(({ chain, from }) => from < chain.blocks, { path: ['from'], message: 'there is nothing to send' }),
   z.strictObject({ kind: z.literal('offer'), id, chain }),
   z.strictObject({ kind: z.literal('prefix'), id, blocks: count }),
@@ -228,7 +242,13 @@ export interface SessionName {
 /** Who computes a prompt together, in the order of their layers: each by the session that the request's gateway has with it. */
 export interface NamedGroup {
   readonly members: readonly SessionName[];
+  /** (members): how many layers each runs; undefined: as many. */
+  readonly layers: readonly number[] | undefined;
   readonly chunkTokens: number;
+  /** Behind which they compute; `of` a start of an instance that has it. */
+  readonly prefix:
+    | (Omit<GroupPrefix, 'from'> & { readonly of: Pick<SessionName, 'name' | 'life'> | undefined })
+    | undefined;
 }
 
 /** Sends a part of a prompt, under that name. */
@@ -257,7 +277,7 @@ export type HandOffWire =
 
 /** Between an instance that asks for a prefix and one that gives it. `id`: as the one that asks calls the request. */
 export type FetchWire =
-  | (Omit<Extract<PrefixMessage, { kind: 'fetch' }>, 'range'> & { readonly landing: LandingHandle })
+  | (Extract<PrefixMessage, { kind: 'fetch' }> & { readonly landing: LandingHandle })
   /** To a store: this is here. */
   | Extract<PrefixMessage, { kind: 'offer' }>
   /** Nobody wants it any more. */

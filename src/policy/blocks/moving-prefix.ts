@@ -45,6 +45,36 @@ export function prefixHere(cache: BlockCache, chain: BlockChain, blocksMax: numb
   return cache.lower?.inHost(chain, device, Math.min(blocksMax, chain.blocks)) ?? device;
 }
 
+/** (blocks, layers): where the contents of the chain's first `blocks` blocks are, which must be here; of models with one layer group. */
+export function pagesHere(cache: BlockCache, chain: BlockChain, blocks: number): Int32Array {
+  const [group] = cache.groups;
+  const { layers, pageTable } = group.pool;
+  const pages = new Int32Array(blocks * layers);
+  for (let i = 0; i < blocks; i++) {
+    const block = group.find(chain, i);
+    pages.set(
+      block === undefined ? inHost(cache, chain, i) : pageTable.subarray(block * layers, (block + 1) * layers),
+      i * layers,
+    );
+  }
+  return pages;
+}
+
+function inHost({ lower }: BlockCache, { words }: BlockChain, block: number): Int32Array {
+  const slot = lower?.host.find(words, block * digestWords);
+  if (lower === undefined || slot === undefined)
+    throw new Error(`Cannot copy a block: it is not here any more: block ${block}`);
+  return lower.pagesIn([slot]);
+}
+
+/** What is here of it was used just now. */
+export function touchPrefix(cache: BlockCache, chain: BlockChain, blocks: number): void {
+  const table = new BlockTable(cache.groups.length, blocks);
+  cache.share(chain, blocks, table);
+  cache.release(table);
+  cache.lower?.touch(chain, blocks);
+}
+
 /** In host memory where there is some: what waits to be used costs no device memory. Undefined when there is no room. @param own blocks that are here */
 export function landPrefix(
   cache: BlockCache,

@@ -11,20 +11,37 @@ export interface StepShape {
   readonly logitRows: number;
 }
 
+/** Some layers one after the other: the first, and the first behind them. */
+export interface LayerSpan {
+  readonly from: number;
+  readonly to: number;
+}
+
 /** One of so many ranges that the layers are cut into, one after the other. */
 export interface LayerRange {
   readonly index: number;
   readonly stages: number;
+  /** Undefined: all ranges have as many. */
+  readonly span?: LayerSpan | undefined;
+}
+
+/** @param layers (stages): how many each has; undefined: as many */
+export function rangeAt(index: number, stages: number, layers: readonly number[] | undefined): LayerRange {
+  if (layers === undefined) return { index, stages };
+  const from = layers.slice(0, index).reduce((sum, each) => sum + each, 0);
+  return { index, stages, span: { from, to: from + layers[index] } };
 }
 
 /** Whole layers: where they do not come out even the first ranges have one more, since the last computes the head besides. */
-export function layersOf(layers: number, { index, stages }: LayerRange): number {
+export function layersOf(layers: number, { index, stages, span }: LayerRange): number {
+  if (span !== undefined) return span.to - span.from;
   return Math.floor(layers / stages) + Number(index < layers % stages);
 }
 
-/** Which those are: the first, and the first behind them. */
-export function layersBetween(layers: number, range: LayerRange): { readonly from: number; readonly to: number } {
-  const { index, stages } = range;
+/** Which those are. */
+export function layersBetween(layers: number, range: LayerRange): LayerSpan {
+  const { index, stages, span } = range;
+  if (span !== undefined) return span;
   const from = index * Math.floor(layers / stages) + Math.min(index, layers % stages);
   return { from, to: from + layersOf(layers, range) };
 }

@@ -31,6 +31,23 @@ const cost = new RooflineCost({
   ...{ tensorParallel: 1, pipelineParallel: 1, weightBytes: 2, kvBytes: 2, kvMemoryShare: 1 },
 });
 
+/** More layers, which take so many times as long. */
+const deepCosts = [1, 1.5, 3].map(
+  (slowness) =>
+    new RooflineCost({
+      model: {
+        ...{ layers: 6, hidden: 256, heads: 4, kvHeads: 2, headDim: 64, intermediate: 512 },
+        ...{ gated: true, vocabulary: 1000, tiedHead: true },
+      },
+      device: {
+        ...{ memoryBytes: 2e7, memoryBytesPerSecond: 1e9, operationsPerSecond: 1e10 },
+        ...{ linkBytesPerSecond: 1e9, linkUs: 1 },
+      },
+      efficiency: { compute: 1, memory: 1, link: 1, stepUs: 500, layerUs: 600 * slowness },
+      ...{ tensorParallel: 1, pipelineParallel: 1, weightBytes: 2, kvBytes: 2, kvMemoryShare: 1 },
+    }),
+);
+
 export interface RequestCounts {
   readonly faults: Map<FaultName, number>;
   /** By `fate message`. */
@@ -137,7 +154,8 @@ export function requestWorld(seed: number): RequestWorld {
     faults: planOf(seed, dice),
   };
   const pipeline = grouped ? pipelineOf(config, groups) : undefined;
-  const world = withMore({ config: { ...config, pipeline }, trace: traceOf(dice) }, new Dice(seed, 8));
+  const even = { config: { ...config, pipeline }, trace: traceOf(dice) };
+  const world = withMore(withUnequal(even, new Dice(seed, 11)), new Dice(seed, 8));
   const lends = new Dice(seed, 9);
   const lending = lends.chance(0.5) ? withLending(world, lends, anyTime('gmanager', { everyUs: 2_500_000 })) : world;
   return withStores(lending, new Dice(seed, 10));
@@ -147,6 +165,16 @@ const roleSwitch: NonNullable<SimulationConfig['admission']['roleSwitch']> = {
   ...{ sustainUs: 50_000, dwellUs: 150_000, gain: 1.1, loadMin: 0.05 },
   ...{ lookUs: 20_000, windowUs: 200_000 },
 };
+
+/** In some worlds members of groups compute at different speeds. */
+function withUnequal({ config, trace }: RequestWorld, dice: Dice): RequestWorld {
+  if (config.pipeline === undefined || !dice.chance(0.5)) return { config, trace };
+  const instances = config.instances.map(({ machine, ...spec }) => ({
+    ...spec,
+    machine: { ...machine, cost: deepCosts[dice.between(0, deepCosts.length - 1)] },
+  }));
+  return { config: { ...config, instances }, trace };
+}
 
 /** Some worlds have one or the other of all else that instances do. */
 function withMore({ config, trace }: RequestWorld, dice: Dice): RequestWorld {

@@ -26,7 +26,9 @@ const order = {
       { name: 'a', life: 2, session: 1 },
       { name: 'e', life: 5, session: 2 },
     ],
+    layers: [2, 4],
     chunkTokens: 128,
+    prefix: { blocks: 5, patienceUs: 7.5, of: { name: 'c', life: 4 } },
   },
 } as const satisfies Order;
 const logprobs = {
@@ -121,6 +123,10 @@ describe('messages', () => {
     const chain = { blocks: 1, words: Uint32Array.of(1, 2, 3, 0xffff_ffff) };
     const told: readonly FetchWire[] = [
       { kind: 'fetch', id: 'g.1.1/r1', chain, from: 0, landing: '127.0.0.1:9/1/0123456789abcdef/4' },
+      {
+        ...{ kind: 'fetch', id: 'g.1.1/r2', chain, from: 0, landing: '127.0.0.1:9/1/0123456789abcdef/4' },
+        range: { index: 1, stages: 2, span: { from: 2, to: 6 } },
+      },
       { kind: 'prefix', id: 'g.1.1/r1', blocks: 1 },
       { kind: 'missing', id: 'r1' },
       { kind: 'unwanted', id: 'r1' },
