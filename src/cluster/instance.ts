@@ -281,8 +281,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       default:
         if ('step' in event) this.#stepEnded(nowUs, event);
     }
-    this.#prefixes.advance(nowUs, this.#batcher.waiting);
-    this.#stages.prefixes.advance(nowUs);
+    this.#awaitPrefixes(nowUs);
     const reports = event.kind === 'wake' && this.#presence.isDue(nowUs);
     if (reports) askAgain(this.#peers, this.mover, this.#config.fates);
     // Whoever has memory elsewhere looks before each step at how much is left here, which prefixes take and give back.
@@ -300,6 +299,12 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     if (journal !== undefined) this.#effects.push(journal);
     if (reports) this.#report();
     return this.#effects;
+  }
+
+  /** Whoever waits for one too long goes on without. */
+  #awaitPrefixes(nowUs: number): void {
+    this.#prefixes.advance(nowUs, this.#batcher.waiting);
+    this.#stages.prefixes.advance(nowUs);
   }
 
   #hearPeers(event: PeerEvent<Request>): void {

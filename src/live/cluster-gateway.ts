@@ -22,14 +22,13 @@ import { type Peer, Station, silentUs } from './station.ts';
 import { encode } from './wire/codec.ts';
 import {
   type InstanceAnnouncement,
-  type NamedGroup,
   type NamedPrefix,
   type Order,
   readInstance,
   readStatus,
   readTurn,
-  type SessionName,
 } from './wire/messages.ts';
+import type { NamedGroup, SessionName } from './wire/names.ts';
 
 /** Instances that the conductor has places for. */
 const slotsMax = 64;

@@ -24,10 +24,10 @@ import {
   type Order,
   readGateway,
   readOrder,
-  type SessionName,
   type Status,
   type Turn,
 } from './wire/messages.ts';
+import type { SessionName } from './wire/names.ts';
 
 export interface ClusterInstanceOptions {
   readonly bus: Bus;

@@ -13,7 +13,7 @@ import { type HandOffEffect, handOver } from './hand-over.ts';
 import type { LenderNews } from './lender-ports.ts';
 import type { LiveHandOffs, PeerWire } from './live-hand-offs.ts';
 import type { LiveLending } from './live-lending.ts';
-import { isOfStage, type LiveStages } from './live-stages.ts';
+import { isOfStage, type LiveStages, type StageEffect } from './live-stages.ts';
 import type { LiveTiers } from './live-tiers.ts';
 import { type BlockJournal, type BlockSnapshot, type EventsMessage, jobsWord, type ToInstance } from './protocol.ts';
 import type { StepTracer } from './step-tracer.ts';
@@ -327,13 +327,16 @@ export class InstanceLoop {
         this.#pins.push([effect.id, effect.state]);
         break;
       case 'pass':
-        this.#stages?.pass(effect);
-        break;
       case 'copyPrefix':
-        this.#tiers?.settle();
-        this.#stages?.copy(effect);
+        this.#stage(effect);
         break;
     }
+  }
+
+  /** What is copied may be on its way from host memory. */
+  #stage(effect: StageEffect): void {
+    if (effect.kind === 'copyPrefix') this.#tiers?.settle();
+    this.#stages?.carryOut(effect);
   }
 
   #handOver(effect: HandOffEffect): void {

@@ -13,7 +13,7 @@ type RunStep = Extract<InstanceEffect, { kind: 'runStep' }>;
 type LayerRange = NonNullable<RunStep['range']>;
 type StepOutcome = ReturnType<LayerSlice['run']>;
 type Pass = Extract<InstanceEffect, { kind: 'pass' }>;
-type CopyPrefix = Extract<InstanceEffect, { kind: 'copyPrefix' }>;
+export type StageEffect = Extract<InstanceEffect, { kind: 'pass' | 'copyPrefix' }>;
 
 /** What a range of the layers made of a chunk. */
 export interface ChunkWire {
@@ -77,8 +77,14 @@ export class LiveStages {
     return outcome;
   }
 
+  carryOut(effect: StageEffect): void {
+    if (effect.kind === 'pass') this.#pass(effect);
+    // What is cached of a prompt goes to the pages that are kept for its layers.
+    else this.#engine.copyPages(effect.from, effect.to);
+  }
+
   /** Of the chunk that ran last. */
-  pass({ id, to, chunk }: Pass): void {
+  #pass({ id, to, chunk }: Pass): void {
     const { columns } = this.#slice;
     const rows = chunk.tokens - chunk.from;
     if (this.#far !== undefined) {
@@ -96,11 +102,6 @@ export class LiveStages {
   get #slice(): LayerSlice {
     if (this.#ran === undefined) throw new Error('Cannot pass a chunk on: none has run');
     return this.#ran;
-  }
-
-  /** What is cached of a prompt goes to the pages that are kept for its layers. */
-  copy({ from, to }: CopyPrefix): void {
-    this.#engine.copyPages(from, to);
   }
 
   hear(from: InstanceIndex, wire: ChunkWire | RowsWire, machine: Pick<TokenInstance, 'hasStage'>): InstanceEvent[] {

@@ -8,7 +8,8 @@ import type { PeerWire } from './live-hand-offs.ts';
 import type { PrefixWire } from './live-prefixes.ts';
 import { type Peer, Station } from './station.ts';
 import { encode } from './wire/codec.ts';
-import { type FetcherAnnouncement, type FetchWire, readFetch, readFetcher, type SessionName } from './wire/messages.ts';
+import { type FetcherAnnouncement, type FetchWire, readFetch, readFetcher } from './wire/messages.ts';
+import type { SessionName } from './wire/names.ts';
 
 export interface PrefixesBetweenOptions {
   readonly bus: Bus;

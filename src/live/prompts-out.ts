@@ -6,7 +6,8 @@ import type { InstanceThread } from './instance-thread.ts';
 import type { PeerWire } from './live-hand-offs.ts';
 import { type Peer, type Station, silentUs } from './station.ts';
 import { encode } from './wire/codec.ts';
-import type { HandOffWire, PeerAnnouncement, SessionName } from './wire/messages.ts';
+import type { HandOffWire, PeerAnnouncement } from './wire/messages.ts';
+import type { SessionName } from './wire/names.ts';
 
 export interface PromptsOutOptions extends HandOffEnd {
   readonly thread: Pick<InstanceThread, 'send'>;

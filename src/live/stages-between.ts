@@ -9,7 +9,8 @@ import type { Leaving } from './prompts-out.ts';
 import { nameAt } from './request-names.ts';
 import { type Peer, Station } from './station.ts';
 import { encode } from './wire/codec.ts';
-import { type NamedGroup, type PeerAnnouncement, readPeer, type SessionName } from './wire/messages.ts';
+import { type PeerAnnouncement, readPeer } from './wire/messages.ts';
+import type { NamedGroup, SessionName } from './wire/names.ts';
 import { readStage, type StageWire } from './wire/stage-messages.ts';
 
 export interface StagesBetweenOptions extends HandOffEnd {

@@ -2,7 +2,7 @@
 import { z } from 'zod';
 import type { InstanceRole } from '../../cluster/conductor.ts';
 import type { Announcement } from '../../cluster/membership.ts';
-import type { GroupPrefix, PrefixFetch, PrefixMessage } from '../../cluster/messages.ts';
+import type { PrefixFetch, PrefixMessage } from '../../cluster/messages.ts';
 import type {
   GenerationEvent,
   GenerationRequest,
@@ -11,7 +11,6 @@ import type {
   PinOrder,
   RequestId,
 } from '../../cluster/ports.ts';
-import { batchLimits } from '../../cluster/token-limits.ts';
 import type { ReportedRequest } from '../../cluster/watch.ts';
 import { digestWords } from '../../util/blake2s.ts';
 import { topLogprobsMax } from '../../util/step.ts';
@@ -20,6 +19,7 @@ import type { BlockRoot, EventsMessage } from '../protocol.ts';
 import { decode } from './codec.ts';
 import { wireVersion } from './frames.ts';
 import { instanceSnapshot } from './instance-snapshot.ts';
+import { type NamedGroup, name, namedGroup, type SessionName, sessionName } from './names.ts';
 import { refusalCause } from './refusal-cause.ts';
 
 const count = z.number().int().min(0);
@@ -59,22 +59,6 @@ export const request = z.strictObject({
   tbtUsMax: figure.exactOptional(),
   resumed: z.strictObject({ tokens, scored: count }).optional(),
 });
-
-const name = z.string().regex(/^[\w-]{1,64}$/);
-export const sessionName = z.strictObject({ name, life: count, session: count });
-export const namedGroup = z
-  .strictObject({
-    members: z.array(sessionName).min(2).max(64),
-    layers: z.array(count.min(1)).optional(),
-    chunkTokens: count.min(1).max(batchLimits.tokensMax),
-    prefix: z
-      .strictObject({ blocks: count, patienceUs: figure, of: sessionName.omit({ session: true }).optional() })
-      .optional(),
-  })
-  .refine(({ members, layers }) => layers === undefined || layers.length === members.length, {
-    path: ['layers'],
-    message: 'a group has not as many as members',
-  });
 
 const prefix = z.strictObject({ name, life: count, blocks: count, patienceUs: figure, transferUs: figure.optional() });
 
@@ -232,24 +216,6 @@ const gatewayAnnouncement = z.strictObject({ ...memberFields, traces: z.boolean(
 const named = z.object({ name: memberFields.name, life: count, version: count.optional() });
 const leave = z.strictObject({ name: memberFields.name, life: count });
 
-/** One start of a process, and a gateway's session with it. */
-export interface SessionName {
-  readonly name: string;
-  readonly life: number;
-  readonly session: number;
-}
-
-/** Who computes a prompt together, in the order of their layers: each by the session that the request's gateway has with it. */
-export interface NamedGroup {
-  readonly members: readonly SessionName[];
-  /** (members): how many layers each runs; undefined: as many. */
-  readonly layers: readonly number[] | undefined;
-  readonly chunkTokens: number;
-  /** Behind which they compute; `of` a start of an instance that has it. */
-  readonly prefix:
-    | (Omit<GroupPrefix, 'from'> & { readonly of: Pick<SessionName, 'name' | 'life'> | undefined })
-    | undefined;
-}
 
 /** Sends a part of a prompt, under that name. */
 export interface NamedSender extends Pick<SessionName, 'name' | 'life'> {

@@ -3,7 +3,8 @@ import { z } from 'zod';
 import type { GenerationRequest, RequestId } from '../../cluster/ports.ts';
 import { batchLimits } from '../../cluster/token-limits.ts';
 import type { LandingHandle } from '../messenger.ts';
-import { type NamedGroup, namedGroup, reader, request, type SessionName, sessionName } from './messages.ts';
+import { reader, request } from './messages.ts';
+import { type NamedGroup, namedGroup, type SessionName, sessionName } from './names.ts';
 
 /** `id`: as whoever hears it calls the request. Numbers are those of `RowsWire`. */
 export type StageWire =
