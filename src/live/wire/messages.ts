@@ -216,7 +216,6 @@ const gatewayAnnouncement = z.strictObject({ ...memberFields, traces: z.boolean(
 const named = z.object({ name: memberFields.name, life: count, version: count.optional() });
 const leave = z.strictObject({ name: memberFields.name, life: count });
 
-
 /** Sends a part of a prompt, under that name. */
 export interface NamedSender extends Pick<SessionName, 'name' | 'life'> {
   readonly id: RequestId;
