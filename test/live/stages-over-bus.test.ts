@@ -104,7 +104,7 @@ describe.skipIf(loadNative() === undefined)('groups of instances over a bus', ()
     const [{ prompt }] = requests;
     const whole = Math.floor(prompt.length / 32) * 32;
     for (let kind = 5; ; kind++) {
-      const request = { ...liveRequest(`longer ${kind}`, [...prompt, ...livePrompt(kind, 450)], 6), salt: 'a' };
+      const request = { ...liveRequest(`longer ${all} ${kind}`, [...prompt, ...livePrompt(kind, 450)], 6), salt: 'a' };
       const [before, answer] = [ran(cluster, 0), await answerOf(cluster, request)];
       expect(bare(answer)).toEqual(bare(await answerOf(alone, request)));
       if (all && answer.cachedTokens !== whole) continue;
