@@ -102,7 +102,7 @@ Slab::Slab(Isa isa, const std::string& path, const SlabShape& shape) : isa_(isa)
     const bool is_new = file_bytes(index_) == 0;
     if (is_new && file_bytes(blocks_) > 0) refuse(path + ".blocks", "it lies there without its index: remove it, or give another folder");
     const std::string why = is_new ? std::string() : use_index(path + ".index");
-    if (is_new || !why.empty()) begin_anew();
+    if (is_new || !why.empty()) begin_anew(path + ".index");
     const std::string lacks = allocate_blocks(path + ".blocks", is_new || !why.empty());
     if (!why.empty()) note_ = "Began anew at " + path + ".index: " + why;
     else if (!lacks.empty()) note_ = lacks;
@@ -157,16 +157,17 @@ void Slab::read_entries() {
     if (entry.generation != 0 && entry.checksum == entry_checksum(isa_, entry, slot)) generation_ = std::max(generation_, entry.generation);
     else entry = {};
   }
-  if (ftruncate(index_, static_cast<off_t>(kHeaderBytes + shape_.slots * sizeof(SlabEntry))) != 0) entries_.assign(shape_.slots, SlabEntry{});
+  if (ftruncate(index_, static_cast<off_t>(index_bytes())) != 0) entries_.assign(shape_.slots, SlabEntry{});
+  // Where there is none for it, writing will say so.
+  else reserve(index_, index_bytes());
 }
 
-void Slab::begin_anew() {
+void Slab::begin_anew(const std::string& path) {
   entries_.assign(shape_.slots, SlabEntry{});
   Header header = {kMagic, kVersion, 0, shape_.block_bytes, shape_.identity, 0};
   header.checksum = header_checksum(isa_, header);
-  const bool made = ftruncate(index_, 0) == 0 && ftruncate(index_, static_cast<off_t>(kHeaderBytes + shape_.slots * sizeof(SlabEntry))) == 0 &&
-                    write_at(index_, &header, sizeof header, 0);
-  if (!made) throw std::runtime_error(std::string("Cannot keep blocks: their index cannot be written: ") + std::strerror(errno));
+  const bool made = ftruncate(index_, 0) == 0 && reserve(index_, index_bytes()) && write_at(index_, &header, sizeof header, 0);
+  if (!made) refuse(path, std::string("it cannot be written: ") + std::strerror(errno));
 }
 
 /** Returns what to say of blocks that the file should have held and does not. */
@@ -187,6 +188,8 @@ std::string Slab::allocate_blocks(const std::string& path, bool is_new) {
   }
   return lost == 0 ? std::string() : "Lost " + std::to_string(lost) + " blocks of " + path + ": it was cut to " + std::to_string(there) + " bytes";
 }
+
+uint64_t Slab::index_bytes() const { return kHeaderBytes + shape_.slots * sizeof(SlabEntry); }
 
 uint64_t Slab::offset(int slot) const { return static_cast<uint64_t>(slot) * ((shape_.block_bytes + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment); }
 

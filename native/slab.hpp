@@ -75,7 +75,8 @@ class Slab {
   void open_files(const std::string& path);
   void close_files();
   std::string use_index(const std::string& path);
-  void begin_anew();
+  void begin_anew(const std::string& path);
+  uint64_t index_bytes() const;
   void read_entries();
   std::string allocate_blocks(const std::string& path, bool is_new);
   bool put_entry(int slot, const SlabEntry& entry);

@@ -15,13 +15,14 @@ export function blockKeyOf(folder: string): Uint32Array {
   if (known !== undefined) return known;
   // Whole or not at all, and never over somebody else's.
   const draft = `${path}.${process.pid}`;
-  writeFileSync(draft, `kvasir-block-key-1 ${randomBytes(keyBytes).toString('hex')}\n`, { mode: 0o600 });
   try {
+    writeFileSync(draft, `kvasir-block-key-1 ${randomBytes(keyBytes).toString('hex')}\n`, { mode: 0o600 });
     linkSync(draft, path);
   } catch (error) {
-    if (codeOf(error) !== 'EEXIST') throw error;
+    if (codeOf(error) !== 'EEXIST')
+      throw new Error(`Cannot keep blocks at ${folder}: it cannot be written: ${codeOf(error)}`);
   } finally {
-    rmSync(draft);
+    rmSync(draft, { force: true });
   }
   const key = readKey(path);
   if (key === undefined) throw new Error(`Cannot keep blocks at ${folder}: its key has gone`);

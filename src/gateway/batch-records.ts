@@ -91,7 +91,12 @@ export class BatchRecords {
   /** It is there once its record is. */
   begin(batch: Batch, input: Uint8Array): void {
     if (!isOver(batch)) this.#kept?.folder.write(`${batch.id}.input`, input);
-    this.save(batch);
+    try {
+      this.save(batch);
+    } catch (error) {
+      this.#removeWork(batch.id);
+      throw error;
+    }
   }
 
   save({ tenant, stop: _, lines: __, outputs: ___, next: ____, ...batch }: Batch): void {

@@ -80,8 +80,8 @@ export class Batches {
     const batch = this.#find(id, tenant);
     if (batch.status === 'in_progress') {
       become(batch, 'cancelling');
-      this.#records.save(batch);
       batch.stop.abort();
+      this.#records.save(batch);
     }
     return describe(batch);
   }

@@ -13,6 +13,7 @@ import {
   writeFileSync,
 } from 'node:fs';
 import { join } from 'node:path';
+import { ApiError } from './errors.ts';
 
 const partSuffix = '.part';
 const newline = 10;
@@ -44,17 +45,18 @@ export class DataFolder {
     return readdirSync(this.#path).flatMap((name) => (name.endsWith(suffix) ? [name.slice(0, -suffix.length)] : []));
   }
 
-  /** On the disk when this returns. */
+  /** On the disk when this returns. @throws ApiError 503 where it cannot be */
   write(name: string, bytes: Uint8Array | string): void {
     const part = join(this.#path, name + partSuffix);
-    const file = openSync(part, 'w');
     try {
-      writeFileSync(file, bytes);
-      fsyncSync(file);
-    } finally {
-      closeSync(file);
+      writeWhole(part, bytes);
+      renameSync(part, join(this.#path, name));
+    } catch (error) {
+      rmSync(part, { force: true });
+      const why = error instanceof Error && 'code' in error ? String(error.code) : String(error);
+      this.#log(`Cannot write ${join(this.#path, name)}: ${why}`);
+      throw new ApiError(503, `Cannot keep it: the folder for data cannot be written: ${why}`, { code: 'not_kept' });
     }
-    renameSync(part, join(this.#path, name));
   }
 
   /** A line of a journal, which survives this process; what was not whole is not read. */
@@ -96,6 +98,16 @@ export class DataFolder {
       );
       return undefined;
     }
+  }
+}
+
+function writeWhole(path: string, bytes: Uint8Array | string): void {
+  const file = openSync(path, 'w');
+  try {
+    writeFileSync(file, bytes);
+    fsyncSync(file);
+  } finally {
+    closeSync(file);
   }
 }
 

@@ -49,7 +49,7 @@ export class FileStore {
       throw new ApiError(429, `Cannot keep file: there is no room: ${figures}: delete some`, { code: 'no_room' });
     }
     const stored = { ...file, id, createdS: Math.floor(Date.now() / 1000) };
-    if (this.#kept !== undefined) write(this.#kept, stored);
+    if (this.#kept !== undefined) this.#write(this.#kept, stored);
     this.#take(stored);
     return stored;
   }
@@ -72,6 +72,17 @@ export class FileStore {
     this.#kept?.folder.remove(`${id}.bytes`);
   }
 
+  /** It is there once its description is. */
+  #write({ folder, owners }: Kept, { bytes, tenant, ...file }: StoredFile): void {
+    folder.write(`${file.id}.bytes`, bytes);
+    try {
+      folder.write(`${file.id}.json`, JSON.stringify({ ...file, owner: owners.ownerOf(tenant) }));
+    } catch (error) {
+      folder.remove(`${file.id}.bytes`);
+      throw error;
+    }
+  }
+
   #take(file: StoredFile): void {
     this.#files.set(file.id, file);
     this.#bytes += file.bytes.length;
@@ -89,12 +100,6 @@ export class FileStore {
     // Bytes without their description: the process was killed between the two.
     for (const name of folder.names('.bytes')) if (!this.#files.has(name)) folder.remove(`${name}.bytes`);
   }
-}
-
-/** It is there once its description is. */
-function write({ folder, owners }: Kept, { bytes, tenant, ...file }: StoredFile): void {
-  folder.write(`${file.id}.bytes`, bytes);
-  folder.write(`${file.id}.json`, JSON.stringify({ ...file, owner: owners.ownerOf(tenant) }));
 }
 
 function newId(): string {

@@ -136,7 +136,8 @@ describe.skipIf(!runs)('processes that lend, and what befalls them (needs nats-s
     expect(await metricSum(gateway, 'kvasir_link_moved_bytes_total')).toBeGreaterThan(0);
   });
 
-  it.each(['creditor', 'debtor', 'manager'] as const)('also when a %s is killed and comes back', async (who) => {
+  // Whoever is gManager is one or the other, too.
+  it.each(['manager', 'debtor'] as const)('also when a %s is killed and comes back', async (who) => {
     const { answer } = await ask(gateway);
     const { process, name } = await memberThat(gauges[who]);
     process.kill('SIGKILL');

@@ -132,3 +132,19 @@ it('what is half written, or none of ours, is passed by', async () => {
     [`${file}.bytes`, `${file}.json`, 'file-y.json'].toSorted(),
   );
 });
+
+it('what cannot be written any more is a 503, and leaves nothing', async () => {
+  const gateway = start(says);
+  const file = await upload(gateway, 2);
+  const written = readdirSync(join(path, 'files'));
+  rmSync(join(path, 'batches'), { recursive: true });
+  const asked = { input_file_id: file, endpoint: '/v1/completions', completion_window: '24h' };
+  const { status, text } = await gateway.ask('POST', '/v1/batches', asked);
+  expect([status, JSON.parse(text).error]).toMatchObject([
+    503,
+    { code: 'not_kept', message: 'Cannot keep it: the folder for data cannot be written: ENOENT' },
+  ]);
+  expect(gateway.log).toEqual([expect.stringMatching(/^Cannot write .*batch_\w+\.input: ENOENT$/)]);
+  expect(JSON.parse((await gateway.ask('GET', '/v1/batches')).text).data).toEqual([]);
+  expect(readdirSync(join(path, 'files'))).toEqual(written);
+});

@@ -226,6 +226,14 @@ describe.skipIf(native === undefined)('blocks on SSD', () => {
     expect(new Bench(slots, as).store.found.length / 6).toBe(1);
   });
 
+  it.skipIf(process.platform !== 'linux')('have room on the disk from the start, for their index too', () => {
+    new Bench();
+    for (const file of [index(), blocks()]) {
+      const { size, blocks: taken } = statSync(file);
+      expect(512 * taken).toBeGreaterThanOrEqual(size);
+    }
+  });
+
   it('leave alone what is not theirs, and what another one uses', async () => {
     await filled();
     const used = new Bench();

@@ -13,6 +13,7 @@ import { addLiveCppFlags, servedPipeline } from '../cpp-options.ts';
 import { refuseIdle } from '../idle-options.ts';
 import { refuseSharedFolders } from '../instance-tiers.ts';
 import { leftBehind } from '../left-behind.ts';
+import { refuseTooMuchMemory } from '../memory-limits.ts';
 import { answerMemoryQuestions } from '../memory-questions.ts';
 import { openClusterGateway } from '../open-cluster.ts';
 import { openData } from '../open-data.ts';
@@ -22,6 +23,7 @@ import {
   addModelFlags,
   computes,
   givenOptions,
+  oneInstance,
   readOptions,
   type ServeOptions,
   serveOptionsSchema,
@@ -94,6 +96,8 @@ export function serveCommand(): Command {
       refuseIdle(givenOptions(flags), options);
       for (const own of options.instances ?? []) if (!computes(own)) refuseIdleStore(own, { ...options, ...own });
       refuseSharedFolders(options, options.instances ?? []);
+      if (options.nats === undefined || options.instances !== undefined)
+        refuseTooMuchMemory(options, options.instances ?? [oneInstance]);
       const log = openLog(options.logLevel);
       const left = options.ssd && leftBehind(options.ssd, options.instances?.length ?? 1);
       if (left) log.logger.warn(left);
