@@ -52,6 +52,7 @@ export const clusterFields = {
   ...roleFields,
   ...storeFields,
   stream: z.boolean().default(true),
+  aheadOfUse: z.boolean().default(false),
   coalesce: z.boolean().default(true),
 };
 
@@ -108,6 +109,10 @@ export function addInstanceFlags(command: Command): Command {
     )
     .option('--cpp-tokens <n>', 'prompts longer than this may be computed so, where that is faster (default: 65536)')
     .option('--no-stream', 'keys and values leave when the whole prompt is computed, not layer by layer')
+    .option(
+      '--ahead-of-use',
+      'requests start while their prefixes are on their way, layer by layer, as at instances that serve',
+    )
     .option('--no-coalesce', 'run equal decode steps one by one: slower, the same outcome');
 }
 
@@ -227,6 +232,7 @@ function instanceParts(
         byArrival: options.sharing === 'arrival',
       },
       coalesce: options.coalesce,
+      startsAhead: options.aheadOfUse,
       handOff: {
         layerWise: options.stream,
         landingTokens,

@@ -135,6 +135,7 @@ function describe(settings: InstanceSettings, backend: Backend, model: LoadedMod
     weightBytes: model.weightsBytes,
     fetchBytesPerToken: isa === 'reference' ? undefined : fetchBytesPerToken(model.kv),
     stageLayers: stageLayers(settings, backend, model),
+    startsAhead: startsAhead(settings, backend),
   };
 }
 

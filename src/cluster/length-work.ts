@@ -1,6 +1,5 @@
 // The work of an instance without an engine, for simulators: lengths and block names where an engine's has token ids.
 
-import type { Slo } from '../policy/admission/slo.ts';
 import { backgroundLimits } from '../policy/batching/background.ts';
 import { Sequence, type SequenceContent } from '../policy/batching/sequence.ts';
 import { awaitedUs } from '../policy/batching/step-budget.ts';
@@ -14,153 +13,36 @@ import { type LayerRange, layersOf } from '../policy/cost/step-shape.ts';
 import type { PipelineSettings } from '../policy/pipeline/group.ts';
 import { PipelinedPrefill } from '../policy/pipeline/pipelined-prefill.ts';
 import type { TransferEnd } from '../policy/placement/transfer-times.ts';
-import { digestWords } from '../util/blake2s.ts';
-import type { Float64Pool } from '../util/float64-pool.ts';
-import { scramble } from '../util/scramble.ts';
-import { wideZero } from '../util/wide-zero.ts';
 import type { BatchJobsConfig } from './batch-jobs.ts';
-import type { Prediction } from './gate.ts';
 import { Instance } from './instance.ts';
 import type { InstanceConfig } from './instance-config.ts';
+import { type GrowingChain, LengthRequest, type RequestLengths } from './length-request.ts';
+import type { InstanceEvent } from './messages.ts';
 import type { PlacementSettings, PlacerConfig } from './placer.ts';
 import type { GenerationEvent, RequestId } from './ports.ts';
 import type { RequestSize } from './request-size.ts';
 import type { Emit, ResultRows, Served, StepRun, Work } from './work.ts';
 
-/** What a workload says of a request. */
-export interface RequestLengths {
-  readonly index: number;
-  readonly arrivalUs: number;
-  readonly inputTokens: number;
-  readonly outputTokens: number;
-  /** Ids of the prompt's blocks, the last of which may be partial; empty: nothing is shared. */
-  readonly blocks: Int32Array;
-  /** By name: what it may wait. */
-  readonly sloClass?: string;
-  /** Who sent it. */
-  readonly tenant?: string;
-  /** Larger runs first; 0 unless given. */
-  readonly priority?: number;
-  /** A batch job. */
-  readonly batch?: boolean;
-}
-
-const noGaps = new Float64Array(0);
-
-/** A request on its way. Times are those of its tokens so far. */
-export class LengthRequest {
-  readonly id: RequestId;
-  readonly trace: RequestLengths;
-  readonly inputTokens: number;
-  readonly outputTokens: number;
-  readonly chain: BlockChain;
-  firstTokenUs: number | undefined;
-  lastTokenUs: number = wideZero;
-  cachedTokens = 0;
-  outputs = 0;
-  /** Undefined: it waits as long as it takes. */
-  slo: Slo | undefined;
-  /** What the conductor said when it took the request. */
-  predicted: Prediction | undefined;
-  /** The first `outputs - 1`: gaps between tokens. */
-  gapUs: Float64Array = noGaps;
-  readonly #pool: Float64Pool;
-
-  /** An instance has said that a token came. */
-  heard = false;
-  /** Tokens of output that it begins with. */
-  resumed = 0;
-  readonly #blockTokens: number;
-
-  /** @param pool that its gaps come from with its first token, and go to in `release` */
-  constructor(trace: RequestLengths, blockTokens: number, pool: Float64Pool, id: RequestId = String(trace.index)) {
-    this.id = id;
-    this.#blockTokens = blockTokens;
-    this.trace = trace;
-    this.inputTokens = trace.inputTokens;
-    this.outputTokens = trace.outputTokens;
-    this.chain = traceChain(trace, blockTokens);
-    this.#pool = pool;
-  }
-
-  /** Every step of the run gave a token. */
-  grow({ startedUs, stepUs }: StepRun): void {
-    const { outputs } = this;
-    if (outputs === 0 && this.outputTokens > 1) this.gapUs = this.#pool.take(this.outputTokens - 1);
-    const { gapUs } = this;
-    const steps = stepUs.length;
-    let atUs = startedUs + stepUs[0];
-    if (outputs === 0) this.firstTokenUs = atUs;
-    else gapUs[outputs - 1] = atUs - this.lastTokenUs;
-    for (let i = 1; i < steps; i++) {
-      const us = stepUs[i];
-      gapUs[outputs - 1 + i] = us;
-      atUs += us;
-    }
-    this.lastTokenUs = atUs;
-    this.outputs = outputs + steps;
-  }
-
-  /** Nobody looks at its gaps any more. */
-  release(): void {
-    if (this.gapUs !== noGaps) this.#pool.give(this.gapUs);
-    this.gapUs = noGaps;
-  }
-
-  /** Its newest token, computed elsewhere, is passed on at `atUs`. */
-  joinedAt(atUs: number): void {
-    if (this.outputs === 1) this.firstTokenUs = atUs;
-    else this.gapUs[this.outputs - 2] += atUs - this.lastTokenUs;
-    this.lastTokenUs = atUs;
-  }
-
-  get size(): RequestSize {
-    return { promptTokens: this.inputTokens + this.resumed, outputTokensMax: this.outputTokens - this.resumed };
-  }
-
-  /** The same request after its first `outputs` tokens, for another try. This one may go on growing where nobody hears it. */
-  resume(id: RequestId, outputs: number): LengthRequest {
-    const next = new LengthRequest(this.trace, this.#blockTokens, this.#pool, id);
-    next.slo = this.slo;
-    next.predicted = this.predicted;
-    if (outputs === 0) return next;
-    next.resumed = outputs;
-    next.outputs = outputs;
-    next.cachedTokens = this.cachedTokens;
-    next.firstTokenUs = this.firstTokenUs;
-    next.lastTokenUs = this.firstTokenUs ?? 0;
-    next.gapUs = this.#pool.take(this.outputTokens - 1);
-    for (let i = 0; i < outputs - 1; i++) {
-      next.gapUs[i] = this.gapUs[i];
-      next.lastTokenUs += this.gapUs[i];
-    }
-    return next;
-  }
-}
-
-/** Digests of the prompt's full blocks: the trace's ids, spread as tables of digests expect. */
-function traceChain({ blocks, inputTokens }: RequestLengths, blockTokens: number): BlockChain {
-  const full = Math.min(blocks.length, Math.floor(inputTokens / blockTokens));
-  const words = new Uint32Array(full * digestWords);
-  for (let i = 0; i < full; i++) words[i * digestWords] = scramble(blocks[i]);
-  return { blocks: full, words };
-}
-
 class LengthContent implements SequenceContent {
   readonly request: LengthRequest;
   readonly chain: BlockChain;
+  /** Undefined: outputs have no names that anybody could share. */
+  readonly #growing: GrowingChain | undefined;
 
-  constructor(request: LengthRequest, chain: BlockChain) {
+  /** @param named it computes all of its blocks, and those of its output are known */
+  constructor(request: LengthRequest, chain: BlockChain, named: boolean) {
     this.request = request;
-    this.chain = chain;
+    this.#growing = named ? request.growingChain() : undefined;
+    this.chain = this.#growing ?? chain;
   }
 
   get length(): number {
     return this.request.inputTokens + this.request.outputs;
   }
 
-  /** Outputs have no names that anybody could share. */
-  digest(): void {}
+  digest(length: number): void {
+    this.#growing?.grow(length);
+  }
 }
 
 class ServedLengths implements Served {
@@ -173,11 +55,12 @@ class ServedLengths implements Served {
   told = 0;
 
   constructor(request: LengthRequest, arrival: number, chain: BlockChain) {
+    const named = request.trace.outputBlocks !== undefined && chain === request.chain;
     this.id = request.id;
     this.request = request;
     this.tbtUsMax = request.slo?.tbtUs ?? Number.POSITIVE_INFINITY;
     this.sequence = new Sequence({
-      content: new LengthContent(request, chain),
+      content: new LengthContent(request, chain, named),
       promptLength: request.trace.inputTokens,
       lengthMax: request.inputTokens + request.outputTokens,
       groups: 1,
@@ -198,9 +81,11 @@ export type LengthResult = { readonly unanswered: readonly number[] } | undefine
 class LengthWork implements Work<LengthRequest, ServedLengths, undefined, LengthResult> {
   /** With it, equal steps run in one go: a request ends when its output is as long as the trace says. */
   readonly #coalesce: boolean;
+  readonly #tellsAll: boolean;
 
-  constructor(coalesce: boolean) {
+  constructor({ coalesce, tellsAll }: { readonly coalesce: boolean; readonly tellsAll: boolean }) {
     this.#coalesce = coalesce;
+    this.#tellsAll = tellsAll;
   }
 
   size({ size }: LengthRequest): RequestSize {
@@ -252,7 +137,7 @@ class LengthWork implements Work<LengthRequest, ServedLengths, undefined, Length
     emit: Emit,
   ): 'length' | undefined {
     if (!samples) return undefined;
-    if (!request.heard) {
+    if (!request.heard || this.#tellsAll) {
       request.heard = true;
       if (request.outputs === 0) request.cachedTokens = sequence.cachedTokens ?? 0;
       emit(request.id, { kind: 'tokens', tokens: anyToken, logprobs: undefined, at: request.outputs });
@@ -273,7 +158,10 @@ const noBlocks: BlockChain = { blocks: 0, words: new Uint32Array(0) };
 const anyToken = new Int32Array(1);
 
 export type { HostLink, StepCostModel };
-export { type LayerRange, layersOf };
+export { type LayerRange, LengthRequest, layersOf, type RequestLengths };
+
+/** What an instance without an engine hears. */
+export type LengthEvent = InstanceEvent<LengthRequest, LengthResult>;
 
 /** An instance whose steps are only timed. */
 export type LengthInstance = Instance<LengthRequest, ServedLengths, undefined, LengthResult>;
@@ -306,6 +194,8 @@ export interface LengthInstanceConfig
   readonly hostLink?: HostLink | undefined;
   /** Equal steps run in one go. */
   readonly coalesce: boolean;
+  /** Every token is told, and with it what the cache has stored and dropped, as by an instance with an engine; else the first one alone. */
+  readonly tellsAll?: boolean;
   /** It knows nothing of its cost model, and predicts steps as one with an engine does: by those that ran. */
   readonly learns?: boolean;
 }
@@ -314,6 +204,7 @@ export function createLengthInstance({
   cost,
   blocks,
   coalesce,
+  tellsAll = false,
   learns = false,
   ...config
 }: LengthInstanceConfig): LengthInstance {
@@ -325,7 +216,7 @@ export function createLengthInstance({
     cost: learns ? new StepCost(cost.layers) : new ModelPredictor(cost),
     journalLife: config.life ?? 0,
   };
-  return new Instance(machine, () => new LengthWork(coalesce));
+  return new Instance(machine, () => new LengthWork({ coalesce, tellsAll }));
 }
 
 /** Blocks that the index has room for from the start: a small table is a fast one, and it grows. */

@@ -9,6 +9,11 @@ const idleUs = 500;
 /** Less than this says little of how fast it goes. */
 const tellingBytes = 2 ** 20;
 
+/** What an instance tells that says how fast it sends, and when it hears. */
+type Standing = Pick<InstanceSnapshot, 'running' | 'steps' | 'stepMsTotal'> & {
+  readonly sent?: Pick<NonNullable<InstanceSnapshot['sent']>, 'bytes' | 'copySeconds'>;
+};
+
 /** An instance hears what others ask between two steps. */
 class LearnedEnd implements TransferEnd {
   bytesPerSecond = bytesPerSecondGuess;
@@ -16,7 +21,7 @@ class LearnedEnd implements TransferEnd {
   #steps = 0;
   #stepMs = 0;
 
-  told({ sent, running, steps, stepMsTotal }: InstanceSnapshot): void {
+  told({ sent, running, steps, stepMsTotal }: Standing): void {
     if (sent !== undefined && sent.bytes >= tellingBytes && sent.copySeconds > 0)
       this.bytesPerSecond = sent.bytes / sent.copySeconds;
     if (steps > this.#steps) {
@@ -37,7 +42,7 @@ export class TokenTransfers {
     this.config = { ends: this.#ends, linkBytesPerSecond: undefined, bytesPerToken };
   }
 
-  told(instance: number, snapshot: InstanceSnapshot): void {
+  told(instance: number, snapshot: Standing): void {
     this.#ends[instance]?.told(snapshot);
   }
 }

@@ -101,6 +101,8 @@ export interface InstanceDescription {
   readonly lends?: { readonly blocks: number; readonly door: string | undefined } | undefined;
   /** Layers of the model, of which a group may run ranges; undefined: some of them keep a window alone. */
   readonly stageLayers?: number | undefined;
+  /** Requests start while their prefixes are still on their way. */
+  readonly startsAhead?: boolean;
   /** Undefined: no prefix can be fetched from it. */
   readonly fetchBytesPerToken: number | undefined;
   /** Blocks below the pool, and those that SSD had at the start. */

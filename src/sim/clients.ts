@@ -4,8 +4,9 @@ import { LengthRequest } from '../cluster/length-work.ts';
 import type { GenerationEvent } from '../cluster/ports.ts';
 import type { TraceRequest } from '../trace/request.ts';
 import { Float64Pool } from '../util/float64-pool.ts';
+import type { RequestChecks } from './checks/request-checks.ts';
 import type { Outcome } from './outcome.ts';
-import type { SimulationConfig } from './simulation-config.ts';
+import type { Inspection, SimulationConfig } from './simulation-config.ts';
 
 /** The simulation, as its clients see it. */
 interface Served {
@@ -97,4 +98,16 @@ export class Clients {
       if (again !== undefined) this.come(again.trace, again.name);
     });
   }
+}
+
+/** What is called when a client hears the last of its request. */
+export function endings(
+  checks: RequestChecks | undefined,
+  inspect: Inspection | undefined,
+): Inspection['ended'] | undefined {
+  if (checks === undefined) return inspect?.ended;
+  return (request, event) => {
+    checks.ended(request, event);
+    inspect?.ended(request, event);
+  };
 }

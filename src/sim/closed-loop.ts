@@ -1,7 +1,11 @@
 // A closed loop around one instance: so many clients, each of which sends its next request when its last one has ended.
 import type { InstanceEffect } from '../cluster/effects.ts';
-import { createLengthInstance, type LengthInstanceConfig, LengthRequest } from '../cluster/length-work.ts';
-import type { InstanceEvent } from '../cluster/messages.ts';
+import {
+  createLengthInstance,
+  type LengthEvent,
+  type LengthInstanceConfig,
+  LengthRequest,
+} from '../cluster/length-work.ts';
 import { Float64Pool } from '../util/float64-pool.ts';
 import { EventHeap } from './event-heap.ts';
 import { SimulatedExecutor } from './executor.ts';
@@ -66,13 +70,13 @@ class ClosedLoop {
     this.#heap.push(this.#frontFreeUs, 1 + index);
   }
 
-  #arrival(index: number): InstanceEvent<LengthRequest, undefined> {
+  #arrival(index: number): LengthEvent {
     const request = this.#live.get(String(index));
     if (request === undefined) throw new Error(`Closed loop broken: request ${index} comes twice`);
     return { kind: 'submit', request };
   }
 
-  #tell(event: InstanceEvent<LengthRequest, undefined>): void {
+  #tell(event: LengthEvent): void {
     for (const effect of this.#instance.step(this.#nowUs, event)) this.#perform(effect);
   }
 

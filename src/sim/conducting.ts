@@ -3,13 +3,12 @@ import type { Conductor } from '../cluster/conductor.ts';
 import type { ConductorEffect } from '../cluster/effects.ts';
 import type { Fates } from '../cluster/fates.ts';
 import type { SloRule } from '../cluster/length-admission.ts';
-import type { LengthRequest } from '../cluster/length-work.ts';
-import type { ConductorEvent, InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
-import type { PrefillWatch } from '../cluster/prefill-watch.ts';
+import type { LengthEvent, LengthRequest } from '../cluster/length-work.ts';
+import type { ConductorEvent, InstanceIndex } from '../cluster/messages.ts';
 import type { Clients } from './clients.ts';
 import { createConductor } from './create-conductor.ts';
 import type { Outcome } from './outcome.ts';
-import type { SimulationConfig } from './simulation-config.ts';
+import type { Learned, SimulationConfig } from './simulation-config.ts';
 
 /** The cluster, as its conductor sees it. */
 interface Conducted {
@@ -23,14 +22,14 @@ interface Conducted {
   readonly later: (delayUs: number, action: () => void) => void;
   /** An instance that was to start is there. */
   readonly join: (joined: Extract<ConductorEvent<LengthRequest>, { kind: 'instanceJoined' }>) => void;
-  readonly toInstance: (index: InstanceIndex, event: InstanceEvent<LengthRequest, undefined>) => void;
+  readonly toInstance: (index: InstanceIndex, event: LengthEvent) => void;
 }
 
 export class Conducting {
   readonly #cluster: Conducted;
   readonly #checking: boolean;
   readonly #faulty: boolean;
-  readonly #learned: PrefillWatch | undefined;
+  readonly #learned: Learned | undefined;
   #conductor: Conductor<LengthRequest>;
   #wakeUs = Number.POSITIVE_INFINITY;
 
@@ -47,11 +46,17 @@ export class Conducting {
   }
 
   tell(nowUs: number, event: ConductorEvent<LengthRequest>): void {
-    if (this.#learned !== undefined) learn(this.#learned, nowUs, event);
+    if (this.#learned !== undefined) learn(this.#learned.prefills, nowUs, event);
     const effects = this.#conductor.step(nowUs, event);
     if (this.#checking) this.#conductor.check();
     for (const effect of effects) this.#perform(nowUs, effect);
     if (this.#faulty) this.#schedule(nowUs);
+  }
+
+  /** An instance tells how it stands. */
+  look(instance: InstanceIndex, standing: Parameters<Learned['transfers']['told']>[1]): void {
+    const { config, later } = this.#cluster;
+    later(config.threads?.toConductorUs ?? 0, () => this.#learned?.transfers.told(instance, standing));
   }
 
   /** The gateway is gone too, and its clients with it. */
@@ -84,8 +89,7 @@ export class Conducting {
         const { id, instance, predicted, request, decodeAt, prefix, group, life, decodeLife } = effect;
         request.predicted = predicted;
         clients.tried(id, request);
-        this.#learned?.forwarded(instance, id, request.inputTokens);
-        config.forwarded?.(id, instance);
+        this.#learned?.prefills.forwarded(instance, id, request.inputTokens);
         const event = { kind: 'submit', request, decodeAt, prefix, group, life, decodeLife } as const;
         // A job may be sent because another instance's step ended: whatever else ends now comes first.
         if (request.trace.batch === true) later(0, () => toInstance(instance, event));
@@ -96,7 +100,7 @@ export class Conducting {
         clients.hear(nowUs, effect.id, effect.event);
         break;
       case 'cancel':
-        this.#learned?.left(effect.id);
+        this.#learned?.prefills.left(effect.id);
         toInstance(effect.instance, { kind: 'cancel', id: effect.id });
         break;
       case 'askBlocks':
@@ -120,6 +124,8 @@ export class Conducting {
         outcome.told(effect);
         break;
       case 'placed':
+        config.placed?.(effect.id, effect.account);
+        break;
       case 'found':
       case 'ignored':
       case 'drained':
@@ -128,7 +134,7 @@ export class Conducting {
   }
 }
 
-function learn(learned: PrefillWatch, nowUs: number, event: ConductorEvent<LengthRequest>): void {
+function learn(learned: Learned['prefills'], nowUs: number, event: ConductorEvent<LengthRequest>): void {
   if (event.kind === 'heard') learned.heard(nowUs, event.id, event.event);
   else if (event.kind === 'prefilled') learned.prefilled(nowUs, event.id);
 }

@@ -14,7 +14,10 @@ export function createConductor(
   { alone, fates }: { readonly alone: boolean; readonly fates: Fates | undefined },
 ): Conductor<LengthRequest> {
   const placement = lengthPlacement(config.placement, instances, linkBytesPerSecond, config.pipeline);
-  const learned = config.learned && { predictors: config.learned.times };
+  const learned = config.learned && {
+    predictors: config.learned.prefills.times,
+    transfers: config.learned.transfers.config,
+  };
   return new Conductor({
     instances: instances.map(({ role, startUs }, i) => {
       const standby = startUs !== undefined;
@@ -27,6 +30,7 @@ export function createConductor(
     jobs: lengthJobs(instances),
     roleSwitch: config.admission.roleSwitch,
     fates,
+    explains: config.placed !== undefined,
     retries: faults && {
       triesMax: faults.times.triesMax,
       progressOf: (request) => new LengthProgress(request),

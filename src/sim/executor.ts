@@ -1,16 +1,18 @@
 // An instance's engine in the simulator: a step takes as long as its cost model says.
 import type { InstanceEffect } from '../cluster/effects.ts';
 import { attentionUs, besideGuestsUs, distributedUs } from '../cluster/lending/remote-work.ts';
-import type { HostLink, LengthRequest, StepCostModel } from '../cluster/length-work.ts';
-import type { InstanceEvent } from '../cluster/messages.ts';
+import type { HostLink, LengthEvent, StepCostModel } from '../cluster/length-work.ts';
+import type { AwaitedBlocks, LoadSource } from '../cluster/prefix-loads.ts';
 import { wideZero } from '../util/wide-zero.ts';
 import type { EventHeap } from './event-heap.ts';
+import { LayerWaits } from './layer-waits.ts';
 import type { RemotePart } from './lending/guests.ts';
 
 type RunStep = Omit<Extract<InstanceEffect, { kind: 'runStep' }>, 'plan'>;
 type StepShape = RunStep['shape'];
 
-type StepEnd = Extract<InstanceEvent<LengthRequest, undefined>, { kind: 'stepDone' | 'stepAborted' }>;
+type Event = LengthEvent;
+type StepEnd = Extract<Event, { kind: 'stepDone' | 'stepAborted' }>;
 
 /** Hears of every run of equal steps as it ends: `shape` is that of its first step; both are valid during the call. */
 export type StepWatch = (instance: number, startedUs: number, shape: StepShape, stepUs: readonly number[]) => void;
@@ -30,11 +32,13 @@ export class SimulatedExecutor {
   #running = false;
   #endsUs: number = wideZero;
   #startedUs: number = wideZero;
+  #computeUs: number = wideZero;
   /** How long each step of the run takes. */
   readonly #stepUs: number[] = [];
   /** What guests take of every step from the next on, in thousandths. */
   guestPermille = 0;
   readonly #shape = { rows: 0, keyRows: 0, decodeRows: 0, decodeKeys: 0, logitRows: 0 };
+  readonly #waits = new LayerWaits();
 
   /** @param hostLink undefined: nothing is loaded from host memory or stored there, or it costs nothing */
   constructor(
@@ -77,8 +81,50 @@ export class SimulatedExecutor {
     this.#first = shape;
     this.#startedUs = nowUs;
     this.#endsUs = nowUs + total;
+    this.#computeUs = total;
     this.#running = true;
     this.#heap.push(this.#endsUs, this.#index);
+  }
+
+  /** The step that begins now does not end before these have come, each layer of it in time, or are given up: one step, and no run. */
+  await(nowUs: number, awaited: readonly AwaitedBlocks[]): void {
+    if (awaited.length === 0) return;
+    this.#waits.begin(nowUs, awaited);
+    const { nextUs } = this.#waits;
+    if (nextUs < Number.POSITIVE_INFINITY) this.#heap.push(nextUs, this.#index);
+  }
+
+  /** Blocks of a request begin to come, as far as block `to`. */
+  began(nowUs: number, id: string, source: LoadSource, to: number): void {
+    this.#waits.began(nowUs, id, source, to);
+  }
+
+  /** Nobody wants them any more. */
+  forget(id: string, source: LoadSource): void {
+    this.#waits.forget(id, source);
+  }
+
+  /** What comes to the instance, or does not, may be what its step waits for. */
+  hear(nowUs: number, event: Event): void {
+    if (event.kind === 'arriving') this.began(nowUs, event.id, event.source, event.to);
+    else if (event.kind === 'loaded') this.#came(nowUs, event.id, event.source, event.to);
+    else if (event.kind === 'peer' && event.message.kind === 'missing')
+      this.#came(nowUs, event.message.id, event.from, 0);
+  }
+
+  #came(nowUs: number, id: string, source: LoadSource, to: number): void {
+    const waited = !this.#waits.isOver;
+    const step = { startedUs: this.#startedUs, computeUs: this.#computeUs, layers: this.#cost.layers };
+    const endsUs = this.#waits.came(nowUs, id, source, to, step);
+    if (!waited) return;
+    this.#hold(Math.max(nowUs, endsUs));
+    if (this.#waits.isOver) this.#heap.push(this.#endsUs, this.#index);
+  }
+
+  /** The step in flight ends no sooner. */
+  #hold(untilUs: number): void {
+    this.#endsUs = Math.max(this.#endsUs, untilUs);
+    this.#stepUs[0] = this.#endsUs - this.#startedUs;
   }
 
   /** The run ends with the step that runs at `nowUs`; one that ends just then has been followed by the next. */
@@ -95,10 +141,9 @@ export class SimulatedExecutor {
 
   /** The step that runs at `nowUs` is given up then and there; those of its run that ended before it count. */
   abort(nowUs: number): void {
-    let endsUs = this.#startedUs;
-    let steps = 0;
-    while (steps < this.#stepUs.length && endsUs + this.#stepUs[steps] <= nowUs) endsUs += this.#stepUs[steps++];
-    if (steps === this.#stepUs.length) return;
+    const steps = this.endedBy(nowUs);
+    if (!this.#running || steps === this.#stepUs.length) return;
+    this.#waits.clear();
     this.#stepUs.length = steps;
     this.#endsUs = nowUs;
     this.#heap.push(nowUs, this.#index);
@@ -108,12 +153,13 @@ export class SimulatedExecutor {
   stop(nowUs: number): number {
     const steps = this.endedBy(nowUs);
     this.#running = false;
+    this.#waits.clear();
     return steps;
   }
 
   /** Of the run in flight, how many steps have ended. */
   endedBy(nowUs: number): number {
-    if (!this.#running) return 0;
+    if (!this.#running || !this.#waits.isOver) return 0;
     let endsUs = this.#startedUs;
     let steps = 0;
     while (steps < this.#stepUs.length && endsUs + this.#stepUs[steps] <= nowUs) endsUs += this.#stepUs[steps++];
@@ -122,11 +168,23 @@ export class SimulatedExecutor {
 
   /** The event for the machine if its run ends now; `stepUs` is valid until the next run. */
   due(nowUs: number): StepEnd | undefined {
-    if (!this.#running || nowUs !== this.#endsUs) return undefined;
+    if (!this.#running || !this.#hasAll(nowUs) || nowUs !== this.#endsUs) return undefined;
     this.#running = false;
     if (this.#stepUs.length === 0) return { kind: 'stepAborted', step: this.#step };
     if (this.#first !== undefined) this.#watch?.(this.#index, this.#startedUs, this.#first, this.#stepUs);
-    return { kind: 'stepDone', step: this.#step, result: undefined, stepUs: this.#stepUs };
+    const { unanswered } = this.#waits;
+    const result = unanswered && { unanswered };
+    this.#waits.clear();
+    return { kind: 'stepDone', step: this.#step, result, stepUs: this.#stepUs };
+  }
+
+  /** What it waited for is here, or given up. */
+  #hasAll(nowUs: number): boolean {
+    if (this.#waits.isOver) return true;
+    this.#waits.expire(nowUs);
+    if (!this.#waits.isOver) return false;
+    this.#hold(nowUs);
+    return true;
   }
 
   /** What the first step of a run loads from host memory and stores there takes longer than it computes. */

@@ -1,7 +1,8 @@
 // Carries out what instances want of a simulated cluster: steps that take time, bytes that move, blocks that are read and written.
 import type { InstanceEffect } from '../cluster/effects.ts';
-import type { LengthRequest } from '../cluster/length-work.ts';
-import type { InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
+import type { LengthEvent, LengthRequest } from '../cluster/length-work.ts';
+import type { InstanceIndex } from '../cluster/messages.ts';
+import type { AwaitedBlocks } from '../cluster/prefix-loads.ts';
 import type { SimulatedExecutor } from './executor.ts';
 import type { ClusterLending } from './lending/cluster-lending.ts';
 import type { Streams } from './streams.ts';
@@ -16,7 +17,9 @@ interface Parts {
 
 /** The simulation, as those see it who carry out. */
 interface Owner {
-  readonly post: (from: InstanceIndex, to: InstanceIndex, event: InstanceEvent<LengthRequest, undefined>) => void;
+  readonly post: (from: InstanceIndex, to: InstanceIndex, event: LengthEvent) => void;
+  /** What the step that an instance begins has to wait for. */
+  readonly awaited: (nowUs: number, index: InstanceIndex) => readonly AwaitedBlocks[];
   /** Undefined: nobody lends. */
   readonly lending: () => ClusterLending | undefined;
 }
@@ -35,6 +38,7 @@ export class Performer {
     const lending = this.#owner.lending();
     switch (effect.kind) {
       case 'runStep':
+        executors[index].await(nowUs, this.#owner.awaited(nowUs, index));
         if (lending === undefined) executors[index].run(nowUs, effect);
         else lending.run(nowUs, index, effect);
         tiers.ran(index, effect, executors[index].exposedUs);
@@ -43,6 +47,7 @@ export class Performer {
         executors[index].endRun(nowUs);
         break;
       case 'send':
+        if (effect.message.kind === 'unwanted') executors[index].forget(effect.message.id, effect.to);
         this.#owner.post(index, effect.to, { kind: 'peer', from: index, message: effect.message });
         break;
       case 'stream':
@@ -59,6 +64,7 @@ export class Performer {
         streams.carry(nowUs, index, effect);
         break;
       case 'readSsd':
+        executors[index].began(nowUs, effect.id, 'ssd', effect.to);
         tiers.read(nowUs, index, effect);
         break;
       case 'writeSsd':

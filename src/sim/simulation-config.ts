@@ -1,13 +1,16 @@
 // What a simulation is of: instances, the network between them, and what goes wrong.
+import type { PlacementAccount } from '../cluster/account.ts';
 import type { Conductor, InstanceRole } from '../cluster/conductor.ts';
 import type { AdmissionSettings } from '../cluster/length-admission.ts';
 import type { LengthInstance, LengthInstanceConfig, LengthRequest } from '../cluster/length-work.ts';
 import type { PipelineSettings, PlacementSettings } from '../cluster/placer.ts';
 import type { GenerationEvent, RequestId } from '../cluster/ports.ts';
 import type { PrefillWatch } from '../cluster/prefill-watch.ts';
+import type { TokenTransfers } from '../cluster/token-transfers.ts';
 import type { StepWatch } from './executor.ts';
 import type { FaultLayer } from './faults/fault-layer.ts';
 import type { FaultPlan } from './faults/faults.ts';
+import type { ThreadTimes } from './hearing.ts';
 import type { ClusterLendingConfig } from './lending/lending-host.ts';
 import type { Network, Nic } from './network/network.ts';
 import type { RetrySettings } from './retries.ts';
@@ -30,6 +33,14 @@ export interface Inspection {
   readonly ended: (request: LengthRequest, event: GenerationEvent) => void;
 }
 
+/** What a conductor over engines learns. */
+export interface Learned {
+  /** How long prefills take. */
+  readonly prefills: PrefillWatch;
+  /** How long prefixes take from one instance to another. */
+  readonly transfers: TokenTransfers;
+}
+
 export interface SimulationConfig {
   readonly instances: readonly InstanceSpec[];
   /** Between two instances, where that is less than their NICs. */
@@ -45,10 +56,12 @@ export interface SimulationConfig {
   readonly pipeline?: PipelineSettings | undefined;
   /** Instances lend memory to one another: those whose machine says how. */
   readonly lending?: ClusterLendingConfig | undefined;
-  /** The conductor learns prefill times as one over engines does; undefined: cost models tell it. */
-  readonly learned?: PrefillWatch | undefined;
-  /** Hears where requests go. */
-  readonly forwarded?: ((id: RequestId, instance: number) => void) | undefined;
+  /** The conductor learns as one over engines does; undefined: cost models tell it. */
+  readonly learned?: Learned | undefined;
+  /** Instances run as threads with engines do; undefined: all is heard at once. Neither with faults nor with batch jobs. */
+  readonly threads?: ThreadTimes | undefined;
+  /** Hears where requests go, and why. */
+  readonly placed?: ((id: RequestId, account: PlacementAccount) => void) | undefined;
   /** Every machine checks itself after every event, and so does what must hold between them. */
   readonly checking: boolean;
   /** Undefined: nothing goes wrong. */

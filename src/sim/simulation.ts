@@ -3,18 +3,24 @@ import type { InstanceEffect } from '../cluster/effects.ts';
 import { Fates } from '../cluster/fates.ts';
 import type { PoolLoads } from '../cluster/gate.ts';
 import { sloRule } from '../cluster/length-admission.ts';
-import { createLengthInstance, type LengthInstance, type LengthRequest } from '../cluster/length-work.ts';
-import type { ConductorEvent, InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
+import {
+  createLengthInstance,
+  type LengthEvent,
+  type LengthInstance,
+  type LengthRequest,
+} from '../cluster/length-work.ts';
+import type { ConductorEvent, InstanceIndex } from '../cluster/messages.ts';
 import type { InstanceSnapshot } from '../cluster/ports.ts';
 import type { TraceRequest } from '../trace/request.ts';
 import { wideZero } from '../util/wide-zero.ts';
 import { Actions } from './actions.ts';
 import { RequestChecks } from './checks/request-checks.ts';
-import { Clients } from './clients.ts';
+import { Clients, endings } from './clients.ts';
 import { Conducting } from './conducting.ts';
 import { EventHeap } from './event-heap.ts';
 import { SimulatedExecutor } from './executor.ts';
 import { FaultLayer, type FaultyCluster } from './faults/fault-layer.ts';
+import { Hearing } from './hearing.ts';
 import { InOrder } from './in-order.ts';
 import { ClusterLending } from './lending/cluster-lending.ts';
 import type { LendingHost } from './lending/lending-host.ts';
@@ -24,7 +30,7 @@ import { NetworkClock } from './network-clock.ts';
 import { Outcome } from './outcome.ts';
 import { Performer } from './performer.ts';
 import { Retries } from './retries.ts';
-import type { Inside, Inspection, InstanceSpec, SimulationConfig } from './simulation-config.ts';
+import type { Inside, InstanceSpec, SimulationConfig } from './simulation-config.ts';
 import { Streams } from './streams.ts';
 import { SimulatedTiers } from './tiers.ts';
 import { wordsOf } from './words.ts';
@@ -32,7 +38,9 @@ import { wordsOf } from './words.ts';
 export type { InstanceSpec, SimulationConfig };
 
 type Effect = InstanceEffect<undefined, LengthRequest>;
-type ToInstance = InstanceEvent<LengthRequest, undefined>;
+type ToInstance = LengthEvent;
+
+const nothing: readonly [] = [];
 
 /** What comes after the events of instances, in their order: the network's, and then messages. */
 const networkNumber = 0;
@@ -57,6 +65,7 @@ export class Simulation {
   readonly #wakeUs: Float64Array;
   readonly #effects: InOrder<Effect>;
   readonly #performer: Performer;
+  readonly #hearing: Hearing;
   readonly #executors: readonly SimulatedExecutor[];
   readonly #network: Network;
   readonly #streams: Streams;
@@ -84,8 +93,10 @@ export class Simulation {
     );
     this.#network = new Network({ nics: instances.map(({ nic }) => nic), linkBytesPerSecond });
     const costs = instances.map(({ machine }) => machine.cost);
+    this.#hearing = this.#createHearing();
     this.#streams = new Streams(this.#network, costs, {
-      post: (from, to, event, loadBytes) => this.#post(from, to, event, loadBytes),
+      post: (from, to, event, loadBytes) => this.#hearing.post(from, to, event, loadBytes),
+      startsAhead: (index) => instances[index].machine.startsAhead === true,
       tell: (index, event) => this.#tellInstance(index, event),
       left: (departed) => this.lending?.departed(this.#nowUs, departed),
     });
@@ -94,7 +105,12 @@ export class Simulation {
     this.#tiers = new SimulatedTiers(config, (timeUs, to, event) => this.#laterAt(timeUs, to, event));
     this.#performer = new Performer(
       { executors: this.#executors, streams: this.#streams, tiers: this.#tiers },
-      { post: (from, to, event) => this.#post(from, to, event), lending: () => this.lending },
+      {
+        post: (from, to, event) => this.#hearing.post(from, to, event),
+        awaited: (nowUs, index) =>
+          instances[index].machine.startsAhead === true ? this.#instances[index].arriving(nowUs) : nothing,
+        lending: () => this.lending,
+      },
     );
     const sloOf = sloRule(config.admission, instances);
     this.#watched = config.admission.slo !== undefined || config.admission.classes !== undefined;
@@ -112,7 +128,7 @@ export class Simulation {
       capacityTokens: () => this.#instances.map((instance) => instance.capacityTokens),
       later: (delayUs, action) => this.#later(delayUs, action),
       join: (joined) => this.#tellConductor(joined),
-      toInstance: (index, event) => this.#toInstance(index, event),
+      toInstance: (index, event) => this.#hearing.toInstance(index, event),
     });
     this.lending = config.lending && new ClusterLending(config.lending, config, this.#lenders());
     this.#faults = config.faults && new FaultLayer(config.faults, this.#faultyCluster());
@@ -128,6 +144,19 @@ export class Simulation {
     const reportUs = this.#config.faults?.times.reportUs;
     const witness = this.checks?.witness(index);
     return createLengthInstance({ ...machine, queueMax: 2 ** 53 - 1, life, reportUs, fates: this.fates, witness });
+  }
+
+  #createHearing(): Hearing {
+    return new Hearing({
+      threads: this.#config.threads,
+      faults: () => this.#faults,
+      instances: this.#instances.length,
+      isComputing: (index) => this.#executors[index].isRunning,
+      latencyUs: (from, to, bytes) => this.#network.latencyUs(from, to) + this.#tiers.landed(this.#nowUs, to, bytes),
+      later: (delayUs, action) => this.#later(delayUs, action),
+      tellInstance: (index, event) => this.#tellInstance(index, event),
+      tellConductor: (event) => this.#tellConductor(event),
+    });
   }
 
   #lenders(): LendingHost {
@@ -156,6 +185,7 @@ export class Simulation {
       clear: (index, life) => {
         this.outcome.lost(this.#instances[index], this.#executors[index].stop(this.#nowUs));
         this.checks?.gone(index, this.#instances[index]);
+        this.#hearing.clear(index);
         this.#instances[index] = this.#create(index, life);
         this.#wakeUs[index] = Number.POSITIVE_INFINITY;
         this.lending?.died(this.#nowUs, index);
@@ -309,6 +339,7 @@ export class Simulation {
     const ended = this.#executors[index].due(this.#nowUs);
     if (ended !== undefined) {
       this.lending?.ended(this.#nowUs, index, ended);
+      this.#hearing.stepEnds(index);
       this.#tellInstance(index, ended);
     }
     if (this.#faults?.isUp(index) === false) return;
@@ -327,35 +358,25 @@ export class Simulation {
     });
   }
 
-  #post(from: InstanceIndex, to: InstanceIndex, event: ToInstance, loadBytes = 0): void {
-    const latencyUs = this.#network.latencyUs(from, to) + this.#tiers.landed(this.#nowUs, to, loadBytes);
-    if (this.#faults === undefined) this.#later(latencyUs, () => this.#tellInstance(to, event));
-    else this.#faults.toPeer(from, to, event, latencyUs);
-  }
-
   #tellConductor(event: ConductorEvent<LengthRequest>): void {
     this.#conducting.tell(this.#nowUs, event);
   }
 
-  /** The conductor says it. */
-  #toInstance(index: InstanceIndex, event: ToInstance): void {
-    if (this.#faults === undefined) this.#tellInstance(index, event);
-    else this.#faults.toInstance(index, event);
-  }
-
-  /** An instance says it. */
-  #toConductor(index: InstanceIndex, event: ConductorEvent<LengthRequest>): void {
-    if (this.#faults === undefined) this.#tellConductor(event);
-    else this.#faults.toConductor(index, event);
-  }
-
   #tellInstance(index: InstanceIndex, event: ToInstance): void {
     if (this.#faults?.isUp(index) === false) return;
+    this.#executors[index].hear(this.#nowUs, event);
+    if (this.#hearing.waits(index, event)) return;
     const effects = this.#instances[index].step(this.#nowUs, event);
+    if (this.#config.learned !== undefined) this.#lookAt(index);
     if (this.checks !== undefined) this.#check(index, event, effects, this.checks);
     this.#effects.perform(index, effects);
     this.#scheduleWake(index);
     this.lending?.stepped(this.#nowUs, index);
+  }
+
+  #lookAt(index: InstanceIndex): void {
+    const sent = this.#network.sentBy(this.#nowUs, index);
+    this.#conducting.look(index, { ...this.#instances[index].snapshot(), sent });
   }
 
   #check(index: InstanceIndex, event: ToInstance, effects: readonly Effect[], checks: RequestChecks): void {
@@ -373,19 +394,7 @@ export class Simulation {
 
   #perform(index: InstanceIndex, effect: Effect): void {
     const words = wordsOf(index, effect);
-    if (words !== undefined) this.#toConductor(index, words);
+    if (words !== undefined) this.#hearing.toConductor(index, words);
     this.#performer.perform(this.#nowUs, index, effect);
   }
-}
-
-/** What is called when a client hears the last of its request. */
-function endings(
-  checks: RequestChecks | undefined,
-  inspect: SimulationConfig['inspect'],
-): Inspection['ended'] | undefined {
-  if (checks === undefined) return inspect?.ended;
-  return (request, event) => {
-    checks.ended(request, event);
-    inspect?.ended(request, event);
-  };
 }

@@ -1,18 +1,26 @@
 // What instances stream to each other, over the network: whom its ends are told, and of what.
 import type { InstanceEffect } from '../cluster/effects.ts';
-import { type LayerRange, type LengthRequest, layersOf, type StepCostModel } from '../cluster/length-work.ts';
-import type { Activations, InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
+import {
+  type LayerRange,
+  type LengthEvent,
+  type LengthRequest,
+  layersOf,
+  type StepCostModel,
+} from '../cluster/length-work.ts';
+import type { Activations, InstanceIndex } from '../cluster/messages.ts';
 import type { GenerationEvent } from '../cluster/ports.ts';
 import type { Departed, Network } from './network/network.ts';
 
 type Effect = InstanceEffect<undefined, LengthRequest>;
-type Event = InstanceEvent<LengthRequest, undefined>;
+type Event = LengthEvent;
 
 type BytesPerToken = Pick<StepCostModel, 'kvBytesPerToken' | 'activationBytesPerToken' | 'layers'>;
 
 interface Delivery {
   /** It arrives as a message does; what `loadBytes` lie in host memory for it is loaded before it is told. */
   readonly post: (from: InstanceIndex, to: InstanceIndex, event: Event, loadBytes?: number) => void;
+  /** Does it want to know when a prefix begins to come? */
+  readonly startsAhead: (instance: InstanceIndex) => boolean;
   /** Where it happened, at once. */
   readonly tell: (instance: InstanceIndex, event: Event) => void;
   /** Of lent blocks: nothing that is known here. */
@@ -70,6 +78,8 @@ export class Streams {
     this.#prefixBlocks.set(`${to} ${id}`, blocks);
     const bytes = this.#bytesOf(from, tokens, range);
     this.#network.stream(nowUs, { from, to, name: id, kind: 'prefix' }, { bytes, untilUs: nowUs, last: true });
+    if (range === undefined && this.#delivery.startsAhead(to))
+      this.#delivery.post(from, to, { kind: 'arriving', id, source: from, to: blocks });
   }
 
   /** Keys and values of so many tokens, of some layers or all. */

@@ -1,7 +1,7 @@
 // The tiers below device memory in simulated time: what moving blocks takes, and what came of it.
 import type { InstanceEffect } from '../cluster/effects.ts';
-import type { HostLink, LengthRequest } from '../cluster/length-work.ts';
-import type { InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
+import type { HostLink, LengthEvent, LengthRequest } from '../cluster/length-work.ts';
+import type { InstanceIndex } from '../cluster/messages.ts';
 import type { InstanceSnapshot, TierSnapshot } from '../cluster/ports.ts';
 import { Histogram } from './histogram.ts';
 import { type Latency, latencyMs } from './outcome.ts';
@@ -9,7 +9,7 @@ import type { SimulationConfig } from './simulation-config.ts';
 import { SimulatedSsd, type SsdRates } from './ssd.ts';
 
 type Effect = InstanceEffect<undefined, LengthRequest>;
-type Event = InstanceEvent<LengthRequest, undefined>;
+type Event = LengthEvent;
 
 interface TieredInstance {
   /** Of one block's keys and values. */

@@ -14,6 +14,8 @@ export interface TraceRequest {
    * last block may be partial. Empty: unknown, so that nothing is shared.
    */
   readonly blocks: Int32Array;
+  /** Ids of the blocks that its output completes, where those are known: they stay cached as the prompt's do. */
+  readonly outputBlocks?: Int32Array;
   /** By name: what it may wait. */
   readonly sloClass?: string;
   /** Who sent it. */

@@ -2,6 +2,7 @@
 import { expect, it } from 'vitest';
 import { asSeen, fitCalibration, measure, withGaps } from '../../src/bench/fidelity/fit.ts';
 import type { Served } from '../../src/bench/fidelity/live-run.ts';
+import type { PlacementAccount } from '../../src/cluster/account.ts';
 import type { RecordedStep } from '../../src/live/step-record.ts';
 
 function step(startedUs: number, us: number, rows = 1, logitRows = 1): RecordedStep {
@@ -22,18 +23,22 @@ it('tells steps that shared the machine for most of their time', () => {
 
 /** Two chunks, then three decode steps; 100 us between any two. */
 const record = [step(500, 900, 64, 0), step(1500, 900, 64, 1), ...[2500, 3500, 4500].map((us) => step(us, 900))];
+const nowhere = { decodeAt: undefined, group: undefined, fetchedFrom: undefined, fetchedTokens: 0, inline: false };
+const placed: PlacementAccount = {
+  ...{ ...nowhere, atUs: 0, considered: [], instance: 1, waitUs: 0, prefillUs: 0, predicted: undefined },
+};
 const lone: Served = {
-  ...{ index: 0, arrivalUs: 0, clockUs: 200, inputTokens: 128, cachedTokens: 0, instance: 1, startedUs: 40 },
+  ...{ index: 0, arrivalUs: 0, clockUs: 200, inputTokens: 128, cachedTokens: 0, placed, startedUs: 40 },
   ...{ ttftUs: 2250, gapUs: Float64Array.of(1030, 970, 1000) },
 };
 
 it('takes steps to end when clients have their tokens: one that is late makes the next one shorter', () => {
-  const { steps, admitUs, prefills } = measure([[], record], { served: [lone], lone: [lone] });
+  const { steps, admitUs, toldUs } = measure([[], record], { served: [lone], lone: [lone] });
   // The first chunk gives none: it ends the usual 50 us late.
   expect(steps.map(({ seenUs }) => seenUs)).toEqual([950, 1000, 1030, 970, 1000]);
   expect(steps.map(({ us }) => us)).toEqual([1000, 1000, 1000, 1000, 1000]);
   expect(admitUs).toEqual([300]);
-  expect(prefills).toEqual([{ computedTokens: 128, us: 2210 }]);
+  expect(toldUs).toBe(50);
 });
 
 it('takes the last token of a step, and steps themselves where tokens are missing', () => {
@@ -44,7 +49,7 @@ it('takes the last token of a step, and steps themselves where tokens are missin
   expect(asSeen(pair, [1950, 1950, 1950, 1950])).toEqual([1950, 1]);
 });
 
-it('joins graded steps with rehearsals, of which the ratios are, and the first of which taught the conductor', () => {
+it('joins graded steps with rehearsals, of which the ratios are, and how late tokens are heard of', () => {
   const shapes = [1, 2, 4, 8].flatMap((n) => [50, 900].map((keys) => ({ n, keys })));
   const steps = (slow: number) =>
     [
@@ -59,12 +64,9 @@ it('joins graded steps with rehearsals, of which the ratios are, and the first o
         beside: true,
       })),
     ].map((step) => ({ ...step, seenUs: step.us }));
-  const one = (slow: number, admitUs: readonly number[]) => ({
-    ...{ steps: steps(slow), admitUs, prefills: [{ computedTokens: 1, us: slow }] },
-  });
-  const { measured, ...rest } = fitCalibration(one(1, [300, 100, 200]), [one(1.2, []), one(1.2, [])]);
-  const prefills = [1, 1.2].map((us) => ({ computedTokens: 1, us }));
-  expect(rest).toEqual({ steps: 48, admitUs: 200, prefills });
+  const one = (slow: number, admitUs: readonly number[], toldUs: number) => ({ steps: steps(slow), admitUs, toldUs });
+  const { measured, ...rest } = fitCalibration(one(1, [300, 100, 200], 9), [one(1.2, [], 40), one(1.2, [], 60)]);
+  expect(rest).toEqual({ steps: 48, admitUs: 200, toldUs: 40 });
   const stepUs = measured.decode.times.stepUs;
   expect(stepUs).toBeGreaterThan(4000);
   expect(stepUs).toBeLessThan(4800);

@@ -6,8 +6,8 @@ import { Conductor } from '../../src/cluster/conductor.ts';
 import type { ConductorEffect, InstanceEffect } from '../../src/cluster/effects.ts';
 import { Gate, type Verdict } from '../../src/cluster/gate.ts';
 import { Instance } from '../../src/cluster/instance.ts';
-import type { LengthRequest } from '../../src/cluster/length-work.ts';
-import type { ConductorEvent, InstanceEvent } from '../../src/cluster/messages.ts';
+import type { LengthEvent, LengthRequest } from '../../src/cluster/length-work.ts';
+import type { ConductorEvent } from '../../src/cluster/messages.ts';
 import { type Refusal, refusal } from '../../src/cluster/refusals.ts';
 import { Roster } from '../../src/cluster/roster.ts';
 import { BlockCache } from '../../src/policy/blocks/block-cache.ts';
@@ -77,7 +77,7 @@ function tamper<Args extends unknown[], Result>(
 }
 
 type Effects = readonly InstanceEffect<undefined, LengthRequest>[];
-type Heard = InstanceEvent<LengthRequest, undefined>;
+type Heard = LengthEvent;
 
 /** Instances never hear some of what they are told. */
 function deaf(isLost: (event: Heard) => boolean): void {

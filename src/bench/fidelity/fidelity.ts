@@ -1,22 +1,22 @@
 // How true the simulator is: a load served live on this machine, and the same load simulated with the same configuration.
+import type { PlacementAccount } from '../../cluster/account.ts';
 import type { ClusterPort, InferencePort } from '../../cluster/ports.ts';
-import { readStepRecord } from '../../live/step-record.ts';
 import type { LinearTimes } from '../../policy/cost/linear-cost.ts';
 import type { MeasuredKind } from '../../policy/cost/measured-cost.ts';
 import type { TraceRequest } from '../../trace/request.ts';
 import { meanOfLongest } from '../../util/longest-gaps.ts';
 import { median, percentile, round } from '../statistics.ts';
-import { calibrate, rehearse } from './calibrate.ts';
-import { type Calibration, fitCalibration } from './fit.ts';
-import { type Served, serveTrace } from './live-run.ts';
-import { simulateTrace } from './simulated-run.ts';
+import { calibrate } from './calibrate.ts';
+import { type Calibration, fitCalibration, type Measurements, measure } from './fit.ts';
+import { type Chapter, History } from './history.ts';
+import type { Served } from './live-run.ts';
+import { replayTrace, type SimulatedCluster, simulateTrace } from './simulated-run.ts';
 
-export interface FidelityBench {
+export interface FidelityBench
+  extends Pick<SimulatedCluster, 'capacityTokens' | 'kvBytesPerToken' | 'layers' | 'startsAhead'> {
   readonly cluster: InferencePort & ClusterPort;
   /** (instances): where steps are written down. */
   readonly records: readonly SharedArrayBuffer[];
-  readonly capacityTokens: readonly number[];
-  readonly kvBytesPerToken: number;
   readonly vocabSize: number;
   readonly contextTokens: number;
   readonly requests: readonly TraceRequest[];
@@ -38,7 +38,9 @@ interface CalibrationFigures {
   readonly steps: number;
   readonly decode: KindFigures;
   readonly prompt: KindFigures;
+  /** From a request's submission until its instance hears of it, and from the end of a step until its tokens are heard of. */
   readonly admitUs: number;
+  readonly toldUs: number;
 }
 
 interface KindFigures {
@@ -46,6 +48,13 @@ interface KindFigures {
   /** Steps that had the machine to themselves and those that shared it: how many, and the quartiles of taken over fitted. */
   readonly alone: readonly (number | undefined)[];
   readonly beside: readonly (number | undefined)[];
+}
+
+/** A request that the replay placed elsewhere, and what the two conductors saw. */
+export interface Parting {
+  readonly index: number;
+  readonly live: PlacementAccount | undefined;
+  readonly replayed: PlacementAccount | undefined;
 }
 
 export interface FidelityReport {
@@ -61,6 +70,8 @@ export interface FidelityReport {
   readonly replayed: Figures;
   readonly samePlacement: number;
   readonly hitRatioDifference: number;
+  /** The first requests that went elsewhere, in the order in which they came: one parting brings on others. */
+  readonly partings: readonly Parting[];
   /** Steps of the live run, and those that had the same rows in the replay. */
   readonly steps: number;
   readonly matchedSteps: number;
@@ -69,42 +80,57 @@ export interface FidelityReport {
 /** With a seed of its own each: medians are over them together, so that they do not hang on one draw of how steps vary. */
 const simulatedRuns = 5;
 
+/** So many partings are told. */
+const partingsMax = 10;
+
 export async function benchFidelity(options: FidelityBench): Promise<FidelityReport> {
   const { cluster, records, requests, rehearsals, vocabSize, onProgress } = options;
-  const graded = await calibrate(cluster, records, options);
+  const history = new History(cluster, records, vocabSize);
+  const graded = await calibrate(history, options);
   onProgress(`measured ${graded.steps.length} graded steps`);
-  const rehearsalOf = (i: number) => rehearse(cluster, records, rehearsals[i], { vocabSize, salt: `rehearsal ${i}` });
-  const rehearsed = [await rehearsalOf(0)];
-  const before = records.map((record) => readStepRecord(record).length);
-  const served = await serveTrace(cluster, requests, { vocabSize, salt: 'fidelity' });
-  const steps = records.map((record, i) => readStepRecord(record, before[i]));
-  onProgress(`served ${served.length} requests live`);
-  rehearsed.push(await rehearsalOf(1));
+  const rehearsed = [measured(await history.serve(rehearsals[0]))];
+  const load = await history.serve(requests);
+  onProgress(`served ${load.served.length} requests live`);
+  rehearsed.push(measured(await history.serve(rehearsals[1])));
   const calibration = fitCalibration(graded, rehearsed);
-  const simulations = Array.from({ length: simulatedRuns }, (_, seed) =>
-    simulateTrace({ ...options, calibration }, requests, { seed }),
-  );
-  const came = [...served].sort((a, b) => a.index - b.index);
-  const arrivals = requests.map((request, i) => ({ ...request, arrivalUs: came[i].arrivalUs }));
-  const replay = simulateTrace({ ...options, calibration }, arrivals, { recorded: steps });
+  const same = { ...options, calibration, bytesPerSecond: bytesPerSecond(cluster) };
+  const past = history.until(load.to);
+  const meant = { ...load, meantUs: requests.map(({ arrivalUs }) => arrivalUs) };
+  const simulations = Array.from({ length: simulatedRuns }, (_, seed) => simulateTrace(same, past, meant, seed));
+  const replay = replayTrace(same, past, load.from);
+  const { served, steps } = load;
   const [live, simulated, replayed] = [served, simulations.flatMap((one) => one.served), replay.served].map(figuresOf);
+  const partings = partingsOf(served, replay.served);
   return {
     ...{ requests: requests.length, calibration: figuresOfCalibration(calibration), live, simulated, replayed },
     ttftRatio: round(simulated.ttftMs / live.ttftMs),
     tbtRatio: round(simulated.tbtMs / live.tbtMs),
-    samePlacement: samePlacement(served, replay.served),
+    samePlacement: 1 - partings.length / served.length,
     hitRatioDifference: Math.abs(live.hitRatioTokens - replayed.hitRatioTokens),
+    partings: partings.slice(0, partingsMax),
     steps: steps.reduce((sum, all) => sum + all.length, 0),
     matchedSteps: replay.matchedSteps,
   };
 }
 
-function figuresOfCalibration({ steps, measured, admitUs }: Calibration): CalibrationFigures {
+/** Another load of the kind that is to be simulated tells how steps vary that follow one another as they do there. */
+function measured({ steps, served }: Chapter): Measurements {
+  return measure(steps, { served, lone: [] });
+}
+
+/** As fast as pages have gone; undefined: none have. */
+function bytesPerSecond(cluster: InferencePort): number | undefined {
+  const sent = cluster.instances().flatMap((instance) => instance.sent ?? []);
+  const bytes = sent.reduce((sum, each) => sum + each.bytes, 0);
+  return bytes === 0 ? undefined : bytes / sent.reduce((sum, each) => sum + each.copySeconds, 0);
+}
+
+function figuresOfCalibration({ steps, measured, admitUs, toldUs }: Calibration): CalibrationFigures {
   const quartiles = (values: Float64Array) => [25, 50, 75].map((p) => round(percentile([...values], p)));
   const figures = ({ times, alone, beside }: MeasuredKind): KindFigures => ({
     ...{ times, alone: [alone.length, ...quartiles(alone)], beside: [beside.length, ...quartiles(beside)] },
   });
-  return { steps, decode: figures(measured.decode), prompt: figures(measured.prompt), admitUs };
+  return { steps, decode: figures(measured.decode), prompt: figures(measured.prompt), admitUs, toldUs };
 }
 
 function figuresOf(served: readonly Served[]): Figures {
@@ -119,8 +145,11 @@ function figuresOf(served: readonly Served[]): Figures {
   };
 }
 
-/** Share of requests that went to the same instance. */
-function samePlacement(a: readonly Served[], b: readonly Served[]): number {
-  const places = new Map(b.map(({ index, instance }) => [index, instance]));
-  return a.filter(({ index, instance }) => instance !== undefined && places.get(index) === instance).length / a.length;
+/** Requests that did not go to the same instance, in the order in which they came. */
+function partingsOf(live: readonly Served[], replayed: readonly Served[]): readonly Parting[] {
+  const there = new Map(replayed.map(({ index, placed }) => [index, placed]));
+  return live
+    .map(({ index, placed }) => ({ index, live: placed, replayed: there.get(index) }))
+    .filter(({ live, replayed }) => live === undefined || live.instance !== replayed?.instance)
+    .sort((a, b) => a.index - b.index);
 }

@@ -10,16 +10,15 @@ export interface Measurements {
   readonly steps: readonly MeasuredStep[];
   /** From submission to the start of a request's first step, where its instance was idle. */
   readonly admitUs: readonly number[];
-  /** In order: what a conductor has learned from. */
-  readonly prefills: readonly { readonly computedTokens: number; readonly us: number }[];
+  /** From the end of a step to when its tokens are heard of, as usual; undefined: none was. */
+  readonly toldUs: number | undefined;
 }
 
 export interface Calibration {
   readonly measured: MeasuredSteps;
   readonly admitUs: number;
+  readonly toldUs: number;
   readonly steps: number;
-  /** Those before the load. */
-  readonly prefills: Measurements['prefills'];
 }
 
 /** Gaps that are longer are waits for requests. */
@@ -33,21 +32,19 @@ export function measure(
   records: readonly (readonly RecordedStep[])[],
   { served, lone }: { readonly served: readonly Served[]; readonly lone: readonly Served[] },
 ): Measurements {
+  const late: number[] = [];
   const steps = records.flatMap((record, i) => {
     const others = records.filter((_, other) => other !== i).flat();
-    const tokensUs = served.filter(({ instance }) => instance === i).flatMap(tokensOf);
+    const tokensUs = served.filter(({ placed }) => placed?.instance === i).flatMap(tokensOf);
     const seenUs = asSeen(record, tokensUs);
+    late.push(...latenessUs(record, tokensUs).filter((us) => us !== undefined));
     return withGaps(record).map((step, k) => ({ ...step, seenUs: seenUs[k], beside: isBeside(record[k], others) }));
   });
-  const prefills = served.map(({ inputTokens, cachedTokens, ttftUs, startedUs }) => ({
-    computedTokens: inputTokens - cachedTokens,
-    us: ttftUs - startedUs,
-  }));
-  const admitUs = lone.flatMap(({ clockUs, instance = 0 }) => {
-    const first = records[instance].find(({ startedUs }) => startedUs >= clockUs);
+  const admitUs = lone.flatMap(({ clockUs, placed }) => {
+    const first = records[placed?.instance ?? 0].find(({ startedUs }) => startedUs >= clockUs);
     return first === undefined ? [] : [first.startedUs - clockUs];
   });
-  return { steps, admitUs, prefills };
+  return { steps, admitUs, toldUs: median(late) };
 }
 
 /** When each came to its client, by the clock of step records. */
@@ -63,18 +60,24 @@ function tokensOf({ clockUs, ttftUs, gapUs }: Served): readonly number[] {
  * @param tokensUs of all sequences, in any order; where they are not as many as rows of logits, steps end when they end
  */
 export function asSeen(steps: readonly RecordedStep[], tokensUs: readonly number[]): readonly number[] {
-  const given = steps.reduce((sum, { shape }) => sum + shape.logitRows, 0);
-  if (given !== tokensUs.length) return withGaps(steps).map(({ us }) => us);
-  const inOrder = [...tokensUs].sort((a, b) => a - b);
-  let next = 0;
-  const lateUs = steps.map(({ startedUs, us, shape: { logitRows } }) => {
-    next += logitRows;
-    return logitRows > 0 ? inOrder[next - 1] - startedUs - us : undefined;
-  });
+  const lateUs = latenessUs(steps, tokensUs);
+  if (lateUs.length === 0) return withGaps(steps).map(({ us }) => us);
   const usual = median(lateUs.filter((us) => us !== undefined)) ?? 0;
   const endsUs = steps.map(({ startedUs, us }, i) => startedUs + us + (lateUs[i] ?? usual));
   const gaps = gapsUs(steps);
   return steps.map(({ startedUs }, i) => Math.max(1, endsUs[i] - (gaps[i] === undefined ? startedUs : endsUs[i - 1])));
+}
+
+/** (steps): from the end of each to its last token; undefined where it gives none. Empty where tokens are not as many as rows of logits. */
+function latenessUs(steps: readonly RecordedStep[], tokensUs: readonly number[]): readonly (number | undefined)[] {
+  const given = steps.reduce((sum, { shape }) => sum + shape.logitRows, 0);
+  if (given !== tokensUs.length) return [];
+  const inOrder = [...tokensUs].sort((a, b) => a - b);
+  let next = 0;
+  return steps.map(({ startedUs, us, shape: { logitRows } }) => {
+    next += logitRows;
+    return logitRows > 0 ? inOrder[next - 1] - startedUs - us : undefined;
+  });
 }
 
 /** @throws RangeError where no steps of a kind were seen */
@@ -83,8 +86,8 @@ export function fitCalibration(graded: Measurements, rehearsed: readonly Measure
   return {
     measured: measureSteps(graded.steps, typical),
     admitUs: Math.max(0, Math.round(median(graded.admitUs) ?? 0)),
+    toldUs: Math.max(0, Math.round(median(rehearsed.flatMap(({ toldUs }) => toldUs ?? [])) ?? 0)),
     steps: graded.steps.length + typical.length,
-    prefills: [...graded.prefills, ...rehearsed[0].prefills],
   };
 }
 

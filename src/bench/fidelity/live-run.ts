@@ -1,5 +1,6 @@
 // A trace served live: its requests come when the trace says, and what their clients see is written down.
 import { setTimeout as sleep } from 'node:timers/promises';
+import type { PlacementAccount } from '../../cluster/account.ts';
 import type { ClusterPort, GenerationRequest, InferencePort } from '../../cluster/ports.ts';
 import type { TraceRequest } from '../../trace/request.ts';
 import { scramble } from '../../util/scramble.ts';
@@ -12,8 +13,8 @@ export interface Served {
   readonly clockUs: number;
   readonly inputTokens: number;
   readonly cachedTokens: number;
-  /** Where its prompt went. */
-  readonly instance: number | undefined;
+  /** Where its prompt went, and why. */
+  readonly placed: PlacementAccount | undefined;
   readonly startedUs: number;
   readonly ttftUs: number;
   readonly gapUs: Float64Array;
@@ -55,7 +56,7 @@ function serve(
           ...{ index, arrivalUs: Math.round((arrival - start) * 1000), inputTokens: request.prompt.length },
           ...{ clockUs: Math.round((performance.timeOrigin + arrival) * 1000) },
           ...{ cachedTokens, startedUs, ttftUs: tokenUs[0] },
-          instance: port.account(request.id)?.placements[0]?.instance,
+          placed: port.account(request.id)?.placements[0],
           gapUs: Float64Array.from(tokenUs.slice(1), (us, i) => us - tokenUs[i]),
         });
     });

@@ -1,20 +1,28 @@
-// The same trace simulated: by fitted times, or by the times that steps took live.
+// The same trace simulated, behind all that the live cluster had served before: by fitted times, or by the times that steps took live.
+import type { PlacementAccount } from '../../cluster/account.ts';
 import { PrefillWatch } from '../../cluster/prefill-watch.ts';
 import { batchLimits } from '../../cluster/token-limits.ts';
-import type { RecordedStep } from '../../live/step-record.ts';
+import { TokenTransfers } from '../../cluster/token-transfers.ts';
 import { MeasuredCost, type Variation } from '../../policy/cost/measured-cost.ts';
 import { RecordedSteps } from '../../policy/cost/recorded-steps.ts';
 import type { StepCostModel } from '../../policy/cost/roofline.ts';
+import type { LayerRange, StepShape } from '../../policy/cost/step-shape.ts';
 import { Simulation } from '../../sim/simulation.ts';
 import type { TraceRequest } from '../../trace/request.ts';
 import { pageTokens } from '../../util/step.ts';
-import { type Calibration, withGaps } from './fit.ts';
+import type { Calibration } from './fit.ts';
+import type { Past } from './history.ts';
 import type { Served } from './live-run.ts';
 
 export interface SimulatedCluster {
   /** (instances): tokens whose keys and values each has room for. */
   readonly capacityTokens: readonly number[];
   readonly kvBytesPerToken: number;
+  readonly layers: number;
+  /** Requests start while their prefixes are on their way. */
+  readonly startsAhead: boolean;
+  /** How fast pages go from one instance to another; undefined: none have gone. */
+  readonly bytesPerSecond: number | undefined;
   readonly calibration: Calibration;
 }
 
@@ -24,61 +32,122 @@ export interface SimulatedRun {
   readonly matchedSteps: number;
 }
 
-/** @param how of how steps vary the seed; or (instances) the steps of a live run, which take as long here */
+/** What comes behind the past, how long its steps take, and from their ends until the conductor hears of them. */
+interface Load {
+  readonly requests: readonly TraceRequest[];
+  readonly costOf: (instance: number, past: StepCostModel, simulation: () => Simulation) => StepCostModel;
+  readonly toldUs: number;
+}
+
+/** What comes of the requests from `from` on, had they come when they were meant to, and steps varied as they were seen to. @param seed of how steps vary */
 export function simulateTrace(
-  { capacityTokens, kvBytesPerToken, calibration }: SimulatedCluster,
-  requests: readonly TraceRequest[],
-  how: { readonly seed: number } | { readonly recorded: readonly (readonly RecordedStep[])[] },
+  cluster: SimulatedCluster,
+  { requests, steps }: Past,
+  { from, beganUs, meantUs }: { readonly from: number; readonly beganUs: number; readonly meantUs: readonly number[] },
+  seed: number,
 ): SimulatedRun {
-  const sizes = { layers: 1, kvBytesPerToken, activationBytesPerToken: 1 };
-  const model = (i: number, variation?: Variation) =>
-    new MeasuredCost(calibration.measured, { ...sizes, kvCapacityTokens: capacityTokens[i] }, variation);
-  const replays = 'recorded' in how ? how.recorded.map((steps, i) => new RecordedSteps(withGaps(steps), model(i))) : [];
-  const seed = 'seed' in how ? how.seed * capacityTokens.length : 0;
-  const costOf = (i: number): StepCostModel =>
-    replays.at(i) ?? model(i, { seed: seed + i, beside: () => simulation.isComputingBeside(i) });
-  // Placement is decided before that, and in a replay it is placement that counts.
-  const admitUs = 'recorded' in how ? 0 : calibration.admitUs;
+  const { capacityTokens } = cluster;
+  const past = { requests: requests.slice(0, from), steps };
+  return run(cluster, past, {
+    requests: requests.slice(from).map((request, i) => ({ ...request, arrivalUs: beganUs + meantUs[i] })),
+    costOf: (i, recorded, simulation) => {
+      const beside = () => simulation().isComputingBeside(i);
+      const drawn = modelOf(cluster, i, { seed: seed * capacityTokens.length + i, beside });
+      return new Since(recorded, drawn, () => simulation().nowUs >= beganUs);
+    },
+    // Their ends are when clients have their tokens.
+    toldUs: 0,
+  });
+}
+
+/** What came of the requests from `from` on, which came as they came, and whose steps took as long as they took. */
+export function replayTrace(cluster: SimulatedCluster, { requests, steps }: Past, from: number): SimulatedRun {
+  return run(
+    cluster,
+    { requests: requests.slice(0, from), steps },
+    { requests: requests.slice(from), costOf: (_, recorded) => recorded, toldUs: cluster.calibration.toldUs },
+  );
+}
+
+function run(cluster: SimulatedCluster, past: Past, { requests, costOf, toldUs }: Load): SimulatedRun {
+  const { calibration, capacityTokens, kvBytesPerToken } = cluster;
+  const recorded = past.steps.map((steps, i) => new RecordedSteps(steps, modelOf(cluster, i), () => simulation.nowUs));
+  const matched = (): number => recorded.reduce((sum, each) => sum + each.matched, 0);
   const served: Served[] = [];
-  const placed = new Map<string, number>();
-  const simulation = new Simulation({
+  const placed = new Map<string, PlacementAccount>();
+  const simulation: Simulation = new Simulation({
     instances: capacityTokens.map((tokens, i) => ({
       role: 'mixed',
-      nic: insideProcess,
+      nic: { bytesPerSecond: cluster.bytesPerSecond ?? bytesPerSecondGuess, us: calibration.toldUs },
       machine: {
         ...{ blockTokens: pageTokens, eviction: 'lru', limits: batchLimits, queueMax: 2 ** 53 - 1 },
-        ...{ cost: costOf(i), blocks: Math.floor(tokens / pageTokens), coalesce: false, learns: true },
+        ...{ cost: costOf(i, recorded[i], () => simulation), blocks: Math.floor(tokens / pageTokens) },
+        ...{ coalesce: false, tellsAll: true, learns: true, startsAhead: cluster.startsAhead },
       },
     })),
     ...{ linkBytesPerSecond: undefined, blockTokens: pageTokens, queueMax: 2 ** 31, checking: false },
     placement: { kind: 'cache-aware', seed: [0, 0], balancingThreshold: 1 },
     admission: { kind: 'none', slo: undefined, decodeUs: 0 },
-    learned: learnedFrom(calibration, capacityTokens.length),
-    forwarded: (id, instance) => placed.set(id, instance),
+    learned: {
+      prefills: new PrefillWatch(capacityTokens.map(() => 0)),
+      transfers: new TokenTransfers(capacityTokens.length, kvBytesPerToken),
+    },
+    threads: { toInstanceUs: calibration.admitUs, toConductorUs: toldUs },
+    placed: (id, account) => placed.set(id, account),
     inspect: {
       after: () => {},
       ended: ({ id, trace, firstTokenUs = 0, cachedTokens, gapUs }) => {
-        const { index, inputTokens } = trace;
-        const arrivalUs = trace.arrivalUs - admitUs;
-        const figures = { index, arrivalUs, inputTokens, cachedTokens, instance: placed.get(id), startedUs: 0 };
+        const { index, inputTokens, arrivalUs } = trace;
+        if (index < past.requests.length) return;
+        const figures = { index: index - past.requests.length, arrivalUs, inputTokens, cachedTokens, startedUs: 0 };
         served.push({
-          ...{ ...figures, clockUs: arrivalUs, ttftUs: firstTokenUs - arrivalUs },
+          ...{ ...figures, placed: placed.get(id), clockUs: arrivalUs, ttftUs: firstTokenUs - arrivalUs },
           gapUs: gapUs.slice(0, trace.outputTokens - 1),
         });
       },
     },
   });
-  for (const request of requests) simulation.arrive({ ...request, arrivalUs: request.arrivalUs + admitUs });
+  for (const request of past.requests) simulation.arrive(request);
+  const before = matched();
+  for (const request of requests) simulation.arrive(request);
   simulation.finish();
-  return { served, matchedSteps: replays.reduce((sum, { matched }) => sum + matched, 0) };
+  return { served, matchedSteps: matched() - before };
 }
 
-/** How pages go between instances of a process, as the live conductor takes it until some have gone. */
-const insideProcess = { bytesPerSecond: 2e9, us: 500 };
+/** As the live conductor takes it until some have gone. */
+const bytesPerSecondGuess = 2e9;
 
-/** What the live conductor had learned when the trace began. */
-function learnedFrom({ prefills }: Calibration, instances: number): PrefillWatch {
-  const watch = new PrefillWatch(new Array<number>(instances).fill(0));
-  for (const { computedTokens, us } of prefills) watch.times[0].observe(computedTokens, us);
-  return watch;
+function modelOf(cluster: SimulatedCluster, instance: number, variation?: Variation): MeasuredCost {
+  const { calibration, kvBytesPerToken, layers, capacityTokens } = cluster;
+  const sizes = { layers, kvBytesPerToken, activationBytesPerToken: 1, kvCapacityTokens: capacityTokens[instance] };
+  return new MeasuredCost(calibration.measured, sizes, variation);
+}
+
+/** One cost model, and from some time on another. */
+class Since implements StepCostModel {
+  readonly layers: number;
+  readonly kvBytesPerToken: number;
+  readonly kvCapacityTokens: number;
+  readonly activationBytesPerToken: number;
+  readonly #now: () => StepCostModel;
+
+  constructor(before: StepCostModel, then: StepCostModel, isThen: () => boolean) {
+    this.#now = () => (isThen() ? then : before);
+    this.layers = then.layers;
+    this.kvBytesPerToken = then.kvBytesPerToken;
+    this.kvCapacityTokens = then.kvCapacityTokens;
+    this.activationBytesPerToken = then.activationBytesPerToken;
+  }
+
+  stepUs(shape: StepShape): number {
+    return this.#now().stepUs(shape);
+  }
+
+  stageUs(shape: StepShape, range: LayerRange): number {
+    return this.#now().stageUs(shape, range);
+  }
+
+  rowsWithin(budgetUs: number, shape: StepShape, position: number): number {
+    return this.#now().rowsWithin(budgetUs, shape, position);
+  }
 }

@@ -2,7 +2,7 @@
 import { Command, Option } from 'commander';
 import { z } from 'zod';
 import { calibrationContext } from '../../bench/fidelity/calibrate.ts';
-import { benchFidelity } from '../../bench/fidelity/fidelity.ts';
+import { benchFidelity, type FidelityReport, type Parting } from '../../bench/fidelity/fidelity.ts';
 import { inputForms, weightsForms } from '../../engine/forms.ts';
 import { createStepRecord } from '../../live/step-record.ts';
 import type { TraceRequest } from '../../trace/request.ts';
@@ -68,6 +68,8 @@ export function fidelityCommand(): Command {
           ...{ vocabSize: serving.model.vocabSize, contextTokens: context, calibrationMs },
           capacityTokens: described.map(({ capacityTokens }) => capacityTokens),
           kvBytesPerToken: described[0].kvBytes / described[0].capacityTokens,
+          layers: described[0].stageLayers ?? 1,
+          startsAhead: described[0].startsAhead === true,
         });
         if (json === true) console.log(JSON.stringify({ model: serving.model.id, instances, threads, ...report }));
         else show(report);
@@ -100,7 +102,7 @@ function makeLoad({
   return Array.from({ length: requests }, () => generator.next());
 }
 
-function show({ live, simulated, replayed, ...report }: Awaited<ReturnType<typeof benchFidelity>>): void {
+function show({ live, simulated, replayed, partings, ...report }: FidelityReport): void {
   printTable([
     { run: 'live', ...live },
     { run: 'simulated', ...simulated },
@@ -109,5 +111,25 @@ function show({ live, simulated, replayed, ...report }: Awaited<ReturnType<typeo
   console.log(`TTFT ${report.ttftRatio}, TBT ${report.tbtRatio} of live; with its arrivals and step times`);
   console.log(
     `${(100 * report.samePlacement).toFixed(1)} % at the same instance, hit ratio ${report.hitRatioDifference.toFixed(4)} away`,
+  );
+  if (partings.length > 0) showParting(partings[0]);
+}
+
+/** What the conductors saw of the first request that they sent to different instances. */
+function showParting({ index, live, replayed }: Parting): void {
+  console.log(`Request ${index} is the first that went elsewhere:`);
+  const rows = [
+    { run: 'live', account: live },
+    { run: 'replayed', account: replayed },
+  ];
+  printTable(
+    rows.flatMap(({ run, account }) =>
+      (account?.considered ?? []).map(({ instance, requests, matchedTokens, queueUs, prefillUs }) => {
+        const taken = instance === account?.instance;
+        const predicted = { queueUs: Math.round(queueUs), prefillUs: Math.round(prefillUs) };
+        const fetched = taken ? (account?.fetchedTokens ?? 0) : 0;
+        return { run, instance, taken: taken ? 'yes' : '', requests, matchedTokens, ...predicted, fetched };
+      }),
+    ),
   );
 }

@@ -4,20 +4,39 @@ import type { TimedStep } from './linear-cost.ts';
 import type { StepCostModel } from './roofline.ts';
 import type { LayerRange, StepShape } from './step-shape.ts';
 
-/** Step after step takes the recorded time while it has the recorded rows; others what the model says. */
+/** A step that ran, by a clock that both runs have. */
+export interface StepThen extends TimedStep {
+  readonly startedUs: number;
+}
+
+/** What lies between two steps, where an instance does not wait. */
+const gapUsMax = 2000;
+/** A step that begins later than it did ends sooner, by this share of its time at most: until it ends when it did. */
+const hurryMax = 1 / 2;
+
+/**
+ * A step with the rows of one that ran about then ends when that one did; others take as much longer or shorter than the model says as the one that ran at that time. So
+ * where two runs part for a while, the one does not stay ahead of the other.
+ */
 export class RecordedSteps implements StepCostModel {
   readonly layers: number;
   readonly kvBytesPerToken: number;
   readonly kvCapacityTokens: number;
   readonly activationBytesPerToken: number;
   readonly #model: StepCostModel;
-  readonly #steps: readonly TimedStep[];
-  #next = 0;
+  readonly #nowUs: () => number;
+  readonly #steps: readonly StepThen[];
+  readonly #ran: Uint8Array;
+  /** Those before are long over. */
+  #from = 0;
   /** Steps that had the rows of the record. */
   matched = 0;
 
-  constructor(steps: readonly TimedStep[], model: StepCostModel) {
+  /** @param steps in their order, one at a time */
+  constructor(steps: readonly StepThen[], model: StepCostModel, nowUs: () => number) {
     this.#steps = steps;
+    this.#ran = new Uint8Array(steps.length);
+    this.#nowUs = nowUs;
     this.#model = model;
     this.layers = model.layers;
     this.kvBytesPerToken = model.kvBytesPerToken;
@@ -26,12 +45,18 @@ export class RecordedSteps implements StepCostModel {
   }
 
   stepUs(shape: StepShape): number {
-    const recorded = this.#steps.at(this.#next);
-    this.#next++;
-    if (recorded === undefined) return this.#model.stepUs(shape);
-    if (!isLike(recorded.shape, shape)) return this.#scaled(recorded, shape);
-    this.matched++;
-    return Math.max(1, Math.round(recorded.us));
+    const nowUs = this.#nowUs();
+    while (this.#from < this.#steps.length && isOver(this.#steps[this.#from], nowUs)) this.#from++;
+    let then: StepThen | undefined;
+    for (let i = this.#from; i < this.#steps.length && isNear(this.#steps[i], nowUs); i++) {
+      if (then === undefined || this.#steps[i].startedUs <= nowUs) then = this.#steps[i];
+      if (this.#ran[i] === 1 || !isLike(this.#steps[i].shape, shape)) continue;
+      this.#ran[i] = 1;
+      this.matched++;
+      const { startedUs, us } = this.#steps[i];
+      return Math.max(1, Math.round(Math.max(us * hurryMax, startedUs + us - nowUs)));
+    }
+    return then === undefined ? this.#model.stepUs(shape) : this.#scaled(then, shape);
   }
 
   stageUs(shape: StepShape, range: LayerRange): number {
@@ -42,12 +67,22 @@ export class RecordedSteps implements StepCostModel {
     return this.#model.rowsWithin(budgetUs, shape, position);
   }
 
-  /** As much slower or faster than the model as the recorded step was; what held that one up adds, whatever the rows. */
+  /** What held the recorded one up adds, whatever the rows. */
   #scaled({ shape: recorded, us }: TimedStep, shape: StepShape): number {
     const [here, there] = [this.#model.stepUs(shape), this.#model.stepUs(recorded)];
     const scaled = (here * us) / there;
     return Math.max(1, Math.round(us > there ? Math.min(scaled, here + us - there) : scaled));
   }
+}
+
+/** It ended so long ago that none that begins now is the same. */
+function isOver({ startedUs, us }: StepThen, nowUs: number): boolean {
+  return startedUs + 2 * us + gapUsMax < nowUs;
+}
+
+/** It has begun, or will before long. */
+function isNear({ startedUs, us }: StepThen, nowUs: number): boolean {
+  return startedUs <= nowUs + us + gapUsMax;
 }
 
 function isLike(a: StepShape, b: StepShape): boolean {

@@ -1,8 +1,8 @@
 // What must hold over a cluster's requests, whatever goes wrong: looked at after every event, and once all has come to rest.
 
 import type { Slo } from '../../cluster/length-admission.ts';
-import type { LengthInstance, LengthRequest } from '../../cluster/length-work.ts';
-import type { InstanceEvent, InstanceIndex } from '../../cluster/messages.ts';
+import type { LengthEvent, LengthInstance, LengthRequest } from '../../cluster/length-work.ts';
+import type { InstanceIndex } from '../../cluster/messages.ts';
 import type { BlockListener } from '../../cluster/parts.ts';
 import type { GenerationEvent, RefusalCause, RequestId } from '../../cluster/ports.ts';
 import { loadOf } from '../../cluster/refusals.ts';
@@ -55,11 +55,7 @@ export class RequestChecks {
   }
 
   /** An instance has heard this, and wants these carried out. */
-  stepped(
-    index: InstanceIndex,
-    event: InstanceEvent<LengthRequest, undefined>,
-    effects: readonly { readonly kind: string }[],
-  ): void {
+  stepped(index: InstanceIndex, event: LengthEvent, effects: readonly { readonly kind: string }[]): void {
     const { nowUs, inside } = this.#checked;
     const { conductor, instances } = inside;
     if (event.kind === 'cancel') this.#cancelled.heard(nowUs, index, instances[index], event.id);

@@ -1,12 +1,12 @@
 // What stands between a simulated cluster's machines where faults are wanted: messages that go astray, lives that end, connections that break.
-import type { LengthRequest } from '../../cluster/length-work.ts';
-import type { ConductorEvent, InstanceEvent, InstanceIndex } from '../../cluster/messages.ts';
+import type { LengthEvent, LengthRequest } from '../../cluster/length-work.ts';
+import type { ConductorEvent, InstanceIndex } from '../../cluster/messages.ts';
 import { Dice } from '../lending/dice.ts';
 import { Courier, type Party } from './courier.ts';
 import type { FaultName, FaultPlan, FaultTimes } from './faults.ts';
 import { Injector } from './injector.ts';
 
-type ToInstance = InstanceEvent<LengthRequest, undefined>;
+type ToInstance = LengthEvent;
 type ToConductor = ConductorEvent<LengthRequest>;
 
 /** The simulation, as faults see it. */
@@ -106,9 +106,9 @@ export class FaultLayer {
   }
 
   toConductor(instance: InstanceIndex, event: ToConductor): void {
-    const kept = keep(event);
+    const told = kept(event);
     this.#courier.send(instance, 'conductor', this.#cluster.latencyUs(instance), () =>
-      this.#cluster.tellConductor(kept),
+      this.#cluster.tellConductor(told),
     );
   }
 
@@ -156,7 +156,7 @@ export class FaultLayer {
 }
 
 /** Arrays of journals are used again for the next. */
-function keep(event: ToConductor): ToConductor {
+export function kept(event: ToConductor): ToConductor {
   if (event.kind !== 'journal') return event;
   const { words, stored, ...rest } = event.journal;
   return { ...event, journal: { ...rest, words: words.slice(), stored: stored.slice() } };

@@ -1,12 +1,11 @@
 // What lending in a simulated cluster is given and counts: its settings, and the cluster as it sees it.
 import type { LendingTimes } from '../../cluster/lending/times.ts';
-import type { LengthInstance, LengthRequest } from '../../cluster/length-work.ts';
-import type { InstanceEvent } from '../../cluster/messages.ts';
+import type { LengthEvent, LengthInstance } from '../../cluster/length-work.ts';
 import type { SimulatedExecutor } from '../executor.ts';
 import type { FaultLayer } from '../faults/fault-layer.ts';
 import type { Network } from '../network/network.ts';
 
-export type ToldEvent = InstanceEvent<LengthRequest, undefined>;
+export type ToldEvent = LengthEvent;
 
 export interface ClusterLendingConfig {
   readonly times: LendingTimes;

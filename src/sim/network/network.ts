@@ -131,6 +131,12 @@ export class Network {
     return { sent, received };
   }
 
+  /** What an instance has sent, and for how long its NIC was busy with that. */
+  sentBy(nowUs: number, instance: number): { readonly bytes: number; readonly copySeconds: number } {
+    const bytes = this.trafficBy(nowUs).sent[instance];
+    return { bytes, copySeconds: bytes / this.#config.nics[instance].bytesPerSecond };
+  }
+
   /** Who has sent whom how many bytes, of transfers that have ended; empty of a cluster of too many pairs. */
   get links(): readonly Link[] {
     const instances = this.#ended.sent.length;

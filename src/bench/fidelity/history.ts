@@ -1,0 +1,99 @@
+// All that a live cluster has served since it began, so that a simulated one can live through the same.
+import type { ClusterPort, InferencePort } from '../../cluster/ports.ts';
+import { type RecordedStep, readStepRecord } from '../../live/step-record.ts';
+import type { TraceRequest } from '../../trace/request.ts';
+import { pageTokens } from '../../util/step.ts';
+import { type Served, serveTrace } from './live-run.ts';
+
+/** What came and how long steps took, from the start of the history. */
+export interface Past {
+  readonly requests: readonly TraceRequest[];
+  /** (instances) */
+  readonly steps: readonly (readonly RecordedStep[])[];
+}
+
+/** A part of the history. */
+export interface Chapter {
+  /** In the order of their ends. */
+  readonly served: readonly Served[];
+  /** (instances): all of them meanwhile, by the clock of step records. */
+  readonly steps: readonly (readonly RecordedStep[])[];
+  /** Places of its requests in the history. */
+  readonly from: number;
+  readonly to: number;
+  /** When it began, from the start of the history. */
+  readonly beganUs: number;
+}
+
+export class History {
+  readonly #cluster: InferencePort & ClusterPort;
+  readonly #records: readonly SharedArrayBuffer[];
+  readonly #vocabSize: number;
+  readonly #requests: TraceRequest[] = [];
+  #names = 0;
+  /** By the clock of step records. */
+  #startedUs: number | undefined;
+
+  /** @param records (instances): where steps are written down */
+  constructor(cluster: InferencePort & ClusterPort, records: readonly SharedArrayBuffer[], vocabSize: number) {
+    this.#cluster = cluster;
+    this.#records = records;
+    this.#vocabSize = vocabSize;
+  }
+
+  get instances(): number {
+    return this.#records.length;
+  }
+
+  /** Nobody shares blocks with requests of another chapter. */
+  async serve(requests: readonly TraceRequest[]): Promise<Chapter> {
+    const from = this.#requests.length;
+    const before = this.#records.map((record) => readStepRecord(record).length);
+    const salt = `chapter at ${from}`;
+    const served = await serveTrace(this.#cluster, requests, { vocabSize: this.#vocabSize, salt });
+    const steps = this.#records.map((record, i) => readStepRecord(record, before[i]));
+    const [{ clockUs, arrivalUs }] = served;
+    this.#startedUs ??= clockUs - arrivalUs;
+    this.#write(requests, served, this.#startedUs);
+    const beganUs = clockUs - arrivalUs - this.#startedUs;
+    return { served, steps, from, to: this.#requests.length, beganUs };
+  }
+
+  /** As they came; blocks have names that no other chapter has. */
+  #write(requests: readonly TraceRequest[], served: readonly Served[], startedUs: number): void {
+    const inOrder = [...served].sort((a, b) => a.index - b.index);
+    const name = this.#namer();
+    for (const [i, { inputTokens, outputTokens, blocks }] of requests.entries()) {
+      const full = Math.floor(inputTokens / pageTokens);
+      // The last token's keys and values are never computed.
+      const whole = Math.floor((inputTokens + outputTokens - 1) / pageTokens);
+      this.#requests.push({
+        ...{ index: this.#requests.length, arrivalUs: inOrder[i].clockUs - startedUs, inputTokens, outputTokens },
+        blocks: Int32Array.from({ length: full }, (_, k) => name(blocks.at(k))),
+        outputBlocks: Int32Array.from({ length: whole - full }, () => name(undefined)),
+      });
+    }
+  }
+
+  /** Of a chapter: the same for equal ids, another one each time for none. */
+  #namer(): (id: number | undefined) => number {
+    const known = new Map<number, number>();
+    return (id) => {
+      const name = (id === undefined ? undefined : known.get(id)) ?? this.#names++;
+      if (id !== undefined) known.set(id, name);
+      return name;
+    };
+  }
+
+  /** All before the request at this place came, and the steps that began before that. */
+  until(place: number): Past {
+    const endUs = this.#requests.at(place)?.arrivalUs ?? Number.POSITIVE_INFINITY;
+    const originUs = this.#startedUs ?? 0;
+    const steps = this.#records.map((record) =>
+      readStepRecord(record)
+        .map(({ startedUs, ...step }) => ({ ...step, startedUs: startedUs - originUs }))
+        .filter(({ startedUs }) => startedUs < endUs),
+    );
+    return { requests: this.#requests.slice(0, place), steps };
+  }
+}
