@@ -127,6 +127,7 @@ const stagingShare = 0.05;
 export function withBorrowing(
   options: BorrowOptions & {
     readonly lendHost: number;
+    readonly aheadOfUse: boolean;
     readonly cppGroup?: number | undefined;
     readonly model: string;
     readonly models?: string | undefined;
@@ -137,6 +138,8 @@ export function withBorrowing(
   if (!options.borrow && options.lendHost > 0)
     throw new UsageError(`Cannot use --lend-host ${options.lendHost}: nothing is lent without --borrow`);
   if (!options.borrow) return { instances, lending: undefined };
+  if (options.aheadOfUse)
+    throw new UsageError('Cannot use --ahead-of-use with --borrow: who borrows waits for all of a prefix');
   const times = timesOf(options);
   const lenders = instances.filter(({ role }) => role !== 'store');
   const pools = lenders.map(

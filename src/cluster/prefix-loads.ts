@@ -246,7 +246,7 @@ export class PrefixLoads<S extends Served> {
 
   /** What the requests of a step that begins have still to wait for. */
   awaited(nowUs: number, requests: readonly S[]): readonly AwaitedBlocks[] {
-    if (this.#loads.size === 0) return nothing;
+    if (this.#loads.size === 0 || this.#owner.start === undefined) return nothing;
     return requests.flatMap(({ id, sequence: { arriving } }, place): readonly AwaitedBlocks[] => {
       const load = this.#loads.get(id);
       if (arriving === undefined) return [];

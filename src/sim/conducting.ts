@@ -55,8 +55,7 @@ export class Conducting {
 
   /** An instance tells how it stands. */
   look(instance: InstanceIndex, standing: Parameters<Learned['transfers']['told']>[1]): void {
-    const { config, later } = this.#cluster;
-    later(config.threads?.toConductorUs ?? 0, () => this.#learned?.transfers.told(instance, standing));
+    this.#learned?.transfers.told(instance, standing);
   }
 
   /** The gateway is gone too, and its clients with it. */

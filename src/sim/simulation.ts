@@ -40,8 +40,6 @@ export type { InstanceSpec, SimulationConfig };
 type Effect = InstanceEffect<undefined, LengthRequest>;
 type ToInstance = LengthEvent;
 
-const nothing: readonly [] = [];
-
 /** What comes after the events of instances, in their order: the network's, and then messages. */
 const networkNumber = 0;
 const firstMessage = 1;
@@ -107,8 +105,7 @@ export class Simulation {
       { executors: this.#executors, streams: this.#streams, tiers: this.#tiers },
       {
         post: (from, to, event) => this.#hearing.post(from, to, event),
-        awaited: (nowUs, index) =>
-          instances[index].machine.startsAhead === true ? this.#instances[index].arriving(nowUs) : nothing,
+        awaited: (nowUs, index) => this.#instances[index].arriving(nowUs),
         lending: () => this.lending,
       },
     );
@@ -153,6 +150,7 @@ export class Simulation {
       instances: this.#instances.length,
       isComputing: (index) => this.#executors[index].isRunning,
       latencyUs: (from, to, bytes) => this.#network.latencyUs(from, to) + this.#tiers.landed(this.#nowUs, to, bytes),
+      nowUs: () => this.#nowUs,
       later: (delayUs, action) => this.#later(delayUs, action),
       tellInstance: (index, event) => this.#tellInstance(index, event),
       tellConductor: (event) => this.#tellConductor(event),
@@ -370,13 +368,14 @@ export class Simulation {
     if (this.#config.learned !== undefined) this.#lookAt(index);
     if (this.checks !== undefined) this.#check(index, event, effects, this.checks);
     this.#effects.perform(index, effects);
+    this.#hearing.turnEnds(index, event);
     this.#scheduleWake(index);
     this.lending?.stepped(this.#nowUs, index);
   }
 
   #lookAt(index: InstanceIndex): void {
-    const sent = this.#network.sentBy(this.#nowUs, index);
-    this.#conducting.look(index, { ...this.#instances[index].snapshot(), sent });
+    const standing = { ...this.#instances[index].snapshot(), sent: this.#network.sentBy(this.#nowUs, index) };
+    this.#hearing.shows(index, () => this.#conducting.look(index, standing));
   }
 
   #check(index: InstanceIndex, event: ToInstance, effects: readonly Effect[], checks: RequestChecks): void {

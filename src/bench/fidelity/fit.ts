@@ -35,7 +35,7 @@ export function measure(
   const late: number[] = [];
   const steps = records.flatMap((record, i) => {
     const others = records.filter((_, other) => other !== i).flat();
-    const tokensUs = served.filter(({ placed }) => placed?.instance === i).flatMap(tokensOf);
+    const tokensUs = tokensAt(i, served);
     const seenUs = asSeen(record, tokensUs);
     late.push(...latenessUs(record, tokensUs).filter((us) => us !== undefined));
     return withGaps(record).map((step, k) => ({ ...step, seenUs: seenUs[k], beside: isBeside(record[k], others) }));
@@ -47,7 +47,11 @@ export function measure(
   return { steps, admitUs, toldUs: median(late) };
 }
 
-/** When each came to its client, by the clock of step records. */
+/** When each token from an instance came to its client, by the clock of step records. */
+export function tokensAt(instance: number, served: readonly Served[]): readonly number[] {
+  return served.filter(({ placed }) => placed?.instance === instance).flatMap(tokensOf);
+}
+
 function tokensOf({ clockUs, ttftUs, gapUs }: Served): readonly number[] {
   const tokensUs = [clockUs + ttftUs];
   for (const us of gapUs) tokensUs.push(tokensUs[tokensUs.length - 1] + us);
@@ -69,7 +73,10 @@ export function asSeen(steps: readonly RecordedStep[], tokensUs: readonly number
 }
 
 /** (steps): from the end of each to its last token; undefined where it gives none. Empty where tokens are not as many as rows of logits. */
-function latenessUs(steps: readonly RecordedStep[], tokensUs: readonly number[]): readonly (number | undefined)[] {
+export function latenessUs(
+  steps: readonly RecordedStep[],
+  tokensUs: readonly number[],
+): readonly (number | undefined)[] {
   const given = steps.reduce((sum, { shape }) => sum + shape.logitRows, 0);
   if (given !== tokensUs.length) return [];
   const inOrder = [...tokensUs].sort((a, b) => a - b);

@@ -3,13 +3,24 @@ import type { ClusterPort, InferencePort } from '../../cluster/ports.ts';
 import { type RecordedStep, readStepRecord } from '../../live/step-record.ts';
 import type { TraceRequest } from '../../trace/request.ts';
 import { pageTokens } from '../../util/step.ts';
+import { latenessUs, tokensAt } from './fit.ts';
 import { type Served, serveTrace } from './live-run.ts';
 
-/** What came and how long steps took, from the start of the history. */
+/** A step, and when its last token came to a client; undefined: it gave none. */
+export interface HeardStep extends RecordedStep {
+  readonly heardUs: number | undefined;
+}
+
+/** A request, and when its client heard that it had started. */
+export interface HeardRequest extends TraceRequest {
+  readonly startedUs: number;
+}
+
+/** What came, how long steps took, and when that was heard of, from the start of the history. */
 export interface Past {
-  readonly requests: readonly TraceRequest[];
+  readonly requests: readonly HeardRequest[];
   /** (instances) */
-  readonly steps: readonly (readonly RecordedStep[])[];
+  readonly steps: readonly (readonly HeardStep[])[];
 }
 
 /** A part of the history. */
@@ -29,16 +40,19 @@ export class History {
   readonly #cluster: InferencePort & ClusterPort;
   readonly #records: readonly SharedArrayBuffer[];
   readonly #vocabSize: number;
-  readonly #requests: TraceRequest[] = [];
+  readonly #requests: HeardRequest[] = [];
+  /** (instances) */
+  readonly #steps: readonly HeardStep[][];
   #names = 0;
   /** By the clock of step records. */
-  #startedUs: number | undefined;
+  #originUs: number | undefined;
 
   /** @param records (instances): where steps are written down */
   constructor(cluster: InferencePort & ClusterPort, records: readonly SharedArrayBuffer[], vocabSize: number) {
     this.#cluster = cluster;
     this.#records = records;
     this.#vocabSize = vocabSize;
+    this.#steps = records.map(() => []);
   }
 
   get instances(): number {
@@ -48,27 +62,30 @@ export class History {
   /** Nobody shares blocks with requests of another chapter. */
   async serve(requests: readonly TraceRequest[]): Promise<Chapter> {
     const from = this.#requests.length;
-    const before = this.#records.map((record) => readStepRecord(record).length);
+    const before = this.#steps.map(({ length }) => length);
     const salt = `chapter at ${from}`;
     const served = await serveTrace(this.#cluster, requests, { vocabSize: this.#vocabSize, salt });
     const steps = this.#records.map((record, i) => readStepRecord(record, before[i]));
     const [{ clockUs, arrivalUs }] = served;
-    this.#startedUs ??= clockUs - arrivalUs;
-    this.#write(requests, served, this.#startedUs);
-    const beganUs = clockUs - arrivalUs - this.#startedUs;
+    this.#originUs ??= clockUs - arrivalUs;
+    this.#write(requests, served, this.#originUs);
+    for (const [i, all] of steps.entries()) this.#writeSteps(i, all, served, this.#originUs);
+    const beganUs = clockUs - arrivalUs - this.#originUs;
     return { served, steps, from, to: this.#requests.length, beganUs };
   }
 
   /** As they came; blocks have names that no other chapter has. */
-  #write(requests: readonly TraceRequest[], served: readonly Served[], startedUs: number): void {
+  #write(requests: readonly TraceRequest[], served: readonly Served[], originUs: number): void {
     const inOrder = [...served].sort((a, b) => a.index - b.index);
     const name = this.#namer();
     for (const [i, { inputTokens, outputTokens, blocks }] of requests.entries()) {
+      const arrivalUs = inOrder[i].clockUs - originUs;
       const full = Math.floor(inputTokens / pageTokens);
       // The last token's keys and values are never computed.
       const whole = Math.floor((inputTokens + outputTokens - 1) / pageTokens);
       this.#requests.push({
-        ...{ index: this.#requests.length, arrivalUs: inOrder[i].clockUs - startedUs, inputTokens, outputTokens },
+        ...{ index: this.#requests.length, arrivalUs, inputTokens, outputTokens },
+        startedUs: arrivalUs + inOrder[i].startedUs,
         blocks: Int32Array.from({ length: full }, (_, k) => name(blocks.at(k))),
         outputBlocks: Int32Array.from({ length: whole - full }, () => name(undefined)),
       });
@@ -85,15 +102,19 @@ export class History {
     };
   }
 
+  #writeSteps(instance: number, steps: readonly RecordedStep[], served: readonly Served[], originUs: number): void {
+    const lateUs = latenessUs(steps, tokensAt(instance, served));
+    for (const [k, { startedUs, us, shape }] of steps.entries()) {
+      const late = lateUs.at(k);
+      const heardUs = late === undefined ? undefined : startedUs + us + late - originUs;
+      this.#steps[instance].push({ startedUs: startedUs - originUs, us, shape, heardUs });
+    }
+  }
+
   /** All before the request at this place came, and the steps that began before that. */
   until(place: number): Past {
     const endUs = this.#requests.at(place)?.arrivalUs ?? Number.POSITIVE_INFINITY;
-    const originUs = this.#startedUs ?? 0;
-    const steps = this.#records.map((record) =>
-      readStepRecord(record)
-        .map(({ startedUs, ...step }) => ({ ...step, startedUs: startedUs - originUs }))
-        .filter(({ startedUs }) => startedUs < endUs),
-    );
+    const steps = this.#steps.map((all) => all.filter(({ startedUs }) => startedUs < endUs));
     return { requests: this.#requests.slice(0, place), steps };
   }
 }

@@ -7,11 +7,11 @@ import { MeasuredCost, type Variation } from '../../policy/cost/measured-cost.ts
 import { RecordedSteps } from '../../policy/cost/recorded-steps.ts';
 import type { StepCostModel } from '../../policy/cost/roofline.ts';
 import type { LayerRange, StepShape } from '../../policy/cost/step-shape.ts';
+import type { Said } from '../../sim/hearing.ts';
 import { Simulation } from '../../sim/simulation.ts';
-import type { TraceRequest } from '../../trace/request.ts';
 import { pageTokens } from '../../util/step.ts';
 import type { Calibration } from './fit.ts';
-import type { Past } from './history.ts';
+import type { HeardRequest, HeardStep, Past } from './history.ts';
 import type { Served } from './live-run.ts';
 
 export interface SimulatedCluster {
@@ -32,11 +32,14 @@ export interface SimulatedRun {
   readonly matchedSteps: number;
 }
 
-/** What comes behind the past, how long its steps take, and from their ends until the conductor hears of them. */
+type Recorded = RecordedSteps<HeardStep>;
+
+/** What comes behind the past, how long its steps take, and when it begins. */
 interface Load {
-  readonly requests: readonly TraceRequest[];
-  readonly costOf: (instance: number, past: StepCostModel, simulation: () => Simulation) => StepCostModel;
-  readonly toldUs: number;
+  readonly requests: readonly HeardRequest[];
+  readonly costOf: (instance: number, past: Recorded, simulation: () => Simulation) => StepCostModel;
+  /** From then on steps end when clients have their tokens; undefined: never. */
+  readonly drawnFromUs: number;
 }
 
 /** What comes of the requests from `from` on, had they come when they were meant to, and steps varied as they were seen to. @param seed of how steps vary */
@@ -55,8 +58,7 @@ export function simulateTrace(
       const drawn = modelOf(cluster, i, { seed: seed * capacityTokens.length + i, beside });
       return new Since(recorded, drawn, () => simulation().nowUs >= beganUs);
     },
-    // Their ends are when clients have their tokens.
-    toldUs: 0,
+    drawnFromUs: beganUs,
   });
 }
 
@@ -65,14 +67,16 @@ export function replayTrace(cluster: SimulatedCluster, { requests, steps }: Past
   return run(
     cluster,
     { requests: requests.slice(0, from), steps },
-    { requests: requests.slice(from), costOf: (_, recorded) => recorded, toldUs: cluster.calibration.toldUs },
+    { requests: requests.slice(from), costOf: (_, recorded) => recorded, drawnFromUs: Number.POSITIVE_INFINITY },
   );
 }
 
-function run(cluster: SimulatedCluster, past: Past, { requests, costOf, toldUs }: Load): SimulatedRun {
+function run(cluster: SimulatedCluster, past: Past, { requests, costOf, drawnFromUs }: Load): SimulatedRun {
   const { calibration, capacityTokens, kvBytesPerToken } = cluster;
   const recorded = past.steps.map((steps, i) => new RecordedSteps(steps, modelOf(cluster, i), () => simulation.nowUs));
   const matched = (): number => recorded.reduce((sum, each) => sum + each.matched, 0);
+  const all = [...past.requests, ...requests];
+  const startedUs = (id: string): number | undefined => all[Number(id)]?.startedUs;
   const served: Served[] = [];
   const placed = new Map<string, PlacementAccount>();
   const simulation: Simulation = new Simulation({
@@ -92,7 +96,11 @@ function run(cluster: SimulatedCluster, past: Past, { requests, costOf, toldUs }
       prefills: new PrefillWatch(capacityTokens.map(() => 0)),
       transfers: new TokenTransfers(capacityTokens.length, kvBytesPerToken),
     },
-    threads: { toInstanceUs: calibration.admitUs, toConductorUs: toldUs },
+    threads: {
+      toInstanceUs: calibration.admitUs,
+      heardUs: (nowUs, i, said) =>
+        nowUs < drawnFromUs ? heardUs(nowUs, recorded[i], said, { startedUs, toldUs: calibration.toldUs }) : nowUs,
+    },
     placed: (id, account) => placed.set(id, account),
     inspect: {
       after: () => {},
@@ -112,6 +120,18 @@ function run(cluster: SimulatedCluster, past: Past, { requests, costOf, toldUs }
   for (const request of requests) simulation.arrive(request);
   simulation.finish();
   return { served, matchedSteps: matched() - before };
+}
+
+/** What is said when a step ends, or a request starts, is heard when that was heard live; of steps that had the rows of a recorded one. */
+function heardUs(
+  nowUs: number,
+  { latest, previous, beganUs }: Recorded,
+  { stepEnded, started }: Said,
+  { startedUs, toldUs }: { readonly startedUs: (id: string) => number | undefined; readonly toldUs: number },
+): number {
+  const step = beganUs === nowUs ? previous : latest;
+  const tokensUs = stepEnded ? step?.heardUs : undefined;
+  return tokensUs ?? (started === undefined ? undefined : startedUs(started)) ?? nowUs + toldUs;
 }
 
 /** As the live conductor takes it until some have gone. */

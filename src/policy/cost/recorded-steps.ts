@@ -18,22 +18,27 @@ const hurryMax = 1 / 2;
  * A step with the rows of one that ran about then ends when that one did; others take as much longer or shorter than the model says as the one that ran at that time. So
  * where two runs part for a while, the one does not stay ahead of the other.
  */
-export class RecordedSteps implements StepCostModel {
+export class RecordedSteps<Step extends StepThen = StepThen> implements StepCostModel {
   readonly layers: number;
   readonly kvBytesPerToken: number;
   readonly kvCapacityTokens: number;
   readonly activationBytesPerToken: number;
   readonly #model: StepCostModel;
   readonly #nowUs: () => number;
-  readonly #steps: readonly StepThen[];
+  readonly #steps: readonly Step[];
   readonly #ran: Uint8Array;
   /** Those before are long over. */
   #from = 0;
   /** Steps that had the rows of the record. */
   matched = 0;
+  /** The recorded one that the latest step had the rows of, and the same of the step before; undefined: none. */
+  latest: Step | undefined;
+  previous: Step | undefined;
+  /** When the latest began here. */
+  beganUs: number | undefined;
 
   /** @param steps in their order, one at a time */
-  constructor(steps: readonly StepThen[], model: StepCostModel, nowUs: () => number) {
+  constructor(steps: readonly Step[], model: StepCostModel, nowUs: () => number) {
     this.#steps = steps;
     this.#ran = new Uint8Array(steps.length);
     this.#nowUs = nowUs;
@@ -46,6 +51,9 @@ export class RecordedSteps implements StepCostModel {
 
   stepUs(shape: StepShape): number {
     const nowUs = this.#nowUs();
+    this.previous = this.latest;
+    this.latest = undefined;
+    this.beganUs = nowUs;
     while (this.#from < this.#steps.length && isOver(this.#steps[this.#from], nowUs)) this.#from++;
     let then: StepThen | undefined;
     for (let i = this.#from; i < this.#steps.length && isNear(this.#steps[i], nowUs); i++) {
@@ -53,10 +61,11 @@ export class RecordedSteps implements StepCostModel {
       if (this.#ran[i] === 1 || !isLike(this.#steps[i].shape, shape)) continue;
       this.#ran[i] = 1;
       this.matched++;
+      this.latest = this.#steps[i];
       const { startedUs, us } = this.#steps[i];
       return Math.max(1, Math.round(Math.max(us * hurryMax, startedUs + us - nowUs)));
     }
-    return then === undefined ? this.#model.stepUs(shape) : this.#scaled(then, shape);
+    return then === undefined ? this.#model.stepUs(shape) : this.#scaled(then, shape, nowUs);
   }
 
   stageUs(shape: StepShape, range: LayerRange): number {
@@ -67,11 +76,13 @@ export class RecordedSteps implements StepCostModel {
     return this.#model.rowsWithin(budgetUs, shape, position);
   }
 
-  /** What held the recorded one up adds, whatever the rows. */
-  #scaled({ shape: recorded, us }: TimedStep, shape: StepShape): number {
+  /** What held the recorded one up adds, whatever the rows, and no longer than it did. */
+  #scaled({ shape: recorded, startedUs, us }: StepThen, shape: StepShape, nowUs: number): number {
     const [here, there] = [this.#model.stepUs(shape), this.#model.stepUs(recorded)];
     const scaled = (here * us) / there;
-    return Math.max(1, Math.round(us > there ? Math.min(scaled, here + us - there) : scaled));
+    if (us <= there) return Math.max(1, Math.round(scaled));
+    const heldUs = Math.min(us - there, Math.max(0, startedUs + us - nowUs));
+    return Math.max(1, Math.round(Math.min(scaled, here + heldUs)));
   }
 }
 
