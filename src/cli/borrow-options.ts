@@ -123,6 +123,17 @@ const loanShare = 0.01;
 /** Of an instance's memory, what the buffer of settlements holds. */
 const stagingShare = 0.05;
 
+function refuseCombinations({
+  borrow,
+  lendHost,
+  aheadOfUse,
+}: Pick<BorrowOptions, 'borrow'> & { readonly lendHost: number; readonly aheadOfUse: boolean }): void {
+  if (!borrow && lendHost > 0)
+    throw new UsageError(`Cannot use --lend-host ${lendHost}: nothing is lent without --borrow`);
+  if (borrow && aheadOfUse)
+    throw new UsageError('Cannot use --ahead-of-use with --borrow: who borrows waits for all of a prefix');
+}
+
 /** Where groups prefill together only mixed instances borrow for prompts that none could hold. */
 export function withBorrowing(
   options: BorrowOptions & {
@@ -135,11 +146,8 @@ export function withBorrowing(
   },
   instances: readonly InstanceSpec[],
 ): Pick<SimulationConfig, 'instances' | 'lending'> {
-  if (!options.borrow && options.lendHost > 0)
-    throw new UsageError(`Cannot use --lend-host ${options.lendHost}: nothing is lent without --borrow`);
+  refuseCombinations(options);
   if (!options.borrow) return { instances, lending: undefined };
-  if (options.aheadOfUse)
-    throw new UsageError('Cannot use --ahead-of-use with --borrow: who borrows waits for all of a prefix');
   const times = timesOf(options);
   const lenders = instances.filter(({ role }) => role !== 'store');
   const pools = lenders.map(

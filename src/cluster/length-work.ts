@@ -4,6 +4,7 @@ import { backgroundLimits } from '../policy/batching/background.ts';
 import { Sequence, type SequenceContent } from '../policy/batching/sequence.ts';
 import { awaitedUs } from '../policy/batching/step-budget.ts';
 import type { BlockChain } from '../policy/blocks/block-chain.ts';
+import { behindLayersUs, type LayeredStep } from '../policy/cost/behind-layers.ts';
 import { type HostLink, HostPrefill } from '../policy/cost/host-link.ts';
 import { ModelPredictor } from '../policy/cost/model-predictor.ts';
 import { ChunkedPrefill, type PrefillPredictor } from '../policy/cost/prefill.ts';

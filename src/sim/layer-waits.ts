@@ -1,6 +1,6 @@
 // What the step that an instance runs waits for: prefixes that arrive layer by layer, each until its time is up.
+import { behindLayersUs, type LayeredStep } from '../cluster/length-work.ts';
 import type { AwaitedBlocks, LoadSource } from '../cluster/prefix-loads.ts';
-import { behindLayersUs, type LayeredStep } from '../policy/cost/behind-layers.ts';
 
 /** One of those that the step waits for: some of the sources of a request's blocks have not done their part. */
 interface Wait {
