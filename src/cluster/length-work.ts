@@ -159,7 +159,7 @@ const noBlocks: BlockChain = { blocks: 0, words: new Uint32Array(0) };
 const anyToken = new Int32Array(1);
 
 export type { HostLink, StepCostModel };
-export { type LayerRange, LengthRequest, layersOf, type RequestLengths };
+export { behindLayersUs, type LayeredStep, type LayerRange, LengthRequest, layersOf, type RequestLengths };
 
 /** What an instance without an engine hears. */
 export type LengthEvent = InstanceEvent<LengthRequest, LengthResult>;
