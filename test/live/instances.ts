@@ -37,6 +37,19 @@ type LiveInstances = readonly (Partial<InstanceSettings> & { role?: InstanceRole
 /** Whoever comes is taken. */
 export const everyone: AdmissionSettings = { kind: 'none', slo: undefined, decodeUs: 0 };
 
+/** One that can be made to believe in times. */
+export class TaughtCluster extends LiveCluster {
+  /** The instance's prefills have taken so long for each token. */
+  teach(instance: number, usPerToken: number): void {
+    const request = liveRequest('lesson', livePrompt(1, 1000), 1);
+    for (let i = 0; i < 50; i++) {
+      this.placement.forwarded(instance, request);
+      this.placement.heard(0, request.id, { kind: 'started', cachedTokens: 0 });
+      this.placement.prefilled(1032 * usPerToken, request.id);
+    }
+  }
+}
+
 export function liveCluster(
   instances: LiveInstances,
   transport: 'memory' | 'shared' | 'tcp' = 'memory',
@@ -44,8 +57,8 @@ export function liveCluster(
   hashKey?: Uint32Array,
   restarts = false,
   pipeline?: PipelineSettings,
-): LiveCluster {
-  return new LiveCluster({
+): TaughtCluster {
+  return new TaughtCluster({
     entry: dyingWorker,
     instances: instances.map(({ role = 'mixed', ...own }) => {
       const shares: InstanceSettings = { ...liveSettings, instances: instances.length, ...own };

@@ -6,7 +6,16 @@ import type { InstanceRole } from '../../src/cluster/conductor.ts';
 import type { GenerationRequest } from '../../src/cluster/ports.ts';
 import { loadNative } from '../../src/kernel/native.ts';
 import type { LiveCluster } from '../../src/live/live-cluster.ts';
-import { type Answer, answerOf, cancelled, everyone, liveCluster, livePrompt, liveRequest } from './instances.ts';
+import {
+  type Answer,
+  answerOf,
+  cancelled,
+  everyone,
+  liveCluster,
+  livePrompt,
+  liveRequest,
+  type TaughtCluster,
+} from './instances.ts';
 
 const native = loadNative();
 const open: LiveCluster[] = [];
@@ -19,7 +28,7 @@ async function started(
   instances: readonly (Own & { readonly role?: InstanceRole })[],
   members: number | undefined,
   transport: 'memory' | 'tcp' = 'memory',
-): Promise<LiveCluster> {
+): Promise<TaughtCluster> {
   const pipeline = members === undefined ? undefined : { members, tokensOver: 300 };
   const long = instances.map((instance) => ({ contextTokens: 2048, ...instance }));
   const cluster = liveCluster(long, transport, everyone, undefined, false, pipeline);
@@ -93,7 +102,8 @@ describe.skipIf(native === undefined)('groups of instances', () => {
         const answer = await answerOf(pair, request);
         expect(bare(answer)).toEqual(bare(await answerOf(alone, request)));
         await atRest(pair);
-        if (answer.cachedTokens !== whole) continue;
+        const group = pair.account(request.id)?.placements.at(-1)?.group;
+        if (answer.cachedTokens !== whole || (group !== undefined) !== together) continue;
         expect(ran(pair, 1) > before.chunks).toBe(together);
         rowBytes.push((bytes() - before.bytes) / (request.prompt.length - whole));
         return [...request.prompt];
@@ -106,6 +116,25 @@ describe.skipIf(native === undefined)('groups of instances', () => {
     expect(rowBytes).toEqual([rowBytes[0], rowBytes[0], 0]);
     expect((rowBytes[0] ?? 0) % 4).toBe(0);
     expect(rowBytes[0]).toBeGreaterThan(0);
+  });
+
+  it('share layers out by how fast they compute, with the bits of one instance', async () => {
+    const [fast, slow, decode] = [{ role: 'prefill' }, { role: 'prefill', threads: 2 }, { role: 'decode' }] as const;
+    const cluster = await started([slow, fast, decode], 2);
+    cluster.teach(0, 400);
+    cluster.teach(1, 200);
+    const request = liveRequest('unequal', livePrompt(3, 1000), 4);
+    const used: [Set<number>, Set<number>] = [new Set(), new Set()];
+    const watch = setInterval(() => {
+      for (const [i, seen] of used.entries()) seen.add(cluster.instances()[i]?.pages.used ?? 0);
+    }, 1);
+    expect(bare(await answerOf(cluster, request))).toEqual(bare(await answerOf(alone, request)));
+    clearInterval(watch);
+    // Both are free: the fast one goes first, and has 4 of the 6 layers. Of 32 blocks that is what 22 take, and the rest what 11 do.
+    expect(chunksOf(cluster).map((chunks) => chunks.length)).toEqual([2, 1, 0]);
+    expect([...used[0]].filter((pages) => pages !== 0 && pages !== 11 * 6)).toEqual([]);
+    expect([...used[1]].filter((pages) => pages !== 0 && pages !== 22 * 6)).toEqual([]);
+    await atRest(cluster);
   });
 
   it('end a request whose first token is its last', async () => {
