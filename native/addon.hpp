@@ -59,6 +59,8 @@ struct Registries {
 
 Registries& registries();
 
+inline Napi::Value number(Napi::Env env, double value) { return Napi::Number::New(env, value); }
+
 /** Reads `step` and `parcels (n, 3): layer, page, place` of what is to be sent. */
 std::vector<Parcel> parcels_argument(Arguments& in);
 /** Host and port; `least` 0 where any free port will do. */

@@ -1,6 +1,8 @@
 // Bindings of transfers between processes: receivers that admit senders to landings, and messengers that send to addresses.
 #include <napi.h>
 
+#include <unordered_set>
+
 #include "addon.hpp"
 #include "bench_cores.hpp"
 #include "bench_sockets.hpp"
@@ -10,16 +12,17 @@ namespace {
 
 constexpr int kFrameBytesMax = 1 << 26;
 
-Napi::Value number(Napi::Env env, double value) { return Napi::Number::New(env, value); }
-
-/** number, key as text, places */
-RemoteLanding read_landing(Arguments& in) {
+/** What a messenger is told about a landing of another process: messenger, host, port, number, key as text, places. */
+struct FarTarget {
+  explicit FarTarget(Arguments& in) : messenger(registries().far_messengers.get(in.handle("far messenger"))), address(address_argument(in, 1)) {
+    landing.number = static_cast<uint32_t>(in.handle("landing"));
+    landing.key = std::strtoull(in.text("landing key").c_str(), nullptr, 16);
+    landing.places = in.integer("places", 0, INT32_MAX);
+  }
+  std::shared_ptr<FarMessenger> messenger;
+  HostPort address;
   RemoteLanding landing;
-  landing.number = static_cast<uint32_t>(in.handle("landing"));
-  landing.key = std::strtoull(in.text("landing key").c_str(), nullptr, 16);
-  landing.places = in.integer("places", 0, INT32_MAX);
-  return landing;
-}
+};
 
 /** (pool, host, port, way, key) => receiver; port 0: one that is free */
 Napi::Value bind_create_receiver(Arguments& in, Napi::Env env) {
@@ -75,29 +78,29 @@ Napi::Value bind_create_far_messenger(Arguments& in, Napi::Env env) {
   return number(env, registries().far_messengers.add(std::make_shared<FarMessenger>(pool, way, key, frame_bytes, give_up_ms)));
 }
 
-/** (messenger, host, port, landing, its key, its places, step, parcels (n, 3): layer, page, place, last) */
+/** (target, step, parcels (n, 3): layer, page, place, last, pages of them that may be written meanwhile) */
 Napi::Value bind_send_pages_far(Arguments& in, Napi::Env env) {
-  const auto messenger = registries().far_messengers.get(in.handle("far messenger"));
-  const HostPort address = address_argument(in, 1);
-  const RemoteLanding landing = read_landing(in);
-  const std::vector<Parcel> parcels = parcels_argument(in);
-  messenger->send(address, landing, parcels, in.integer("last", 0, 1) == 1);
+  const FarTarget to(in);
+  std::vector<Parcel> parcels = parcels_argument(in);
+  const bool last = in.integer("last", 0, 1) == 1;
+  const Span<int32_t> filling = in.array<int32_t>("pages that fill");
+  const std::unordered_set<int32_t> fills(filling.data, filling.data + filling.size);
+  for (Parcel& parcel : parcels) parcel.fills = fills.count(parcel.page) > 0;
+  to.messenger->send(to.address, to.landing, parcels, last);
   return env.Undefined();
 }
 
-/** (messenger, host, port, landing, its key, its places): once it returns nothing is read for it any more */
+/** (target): once it returns nothing is read for it any more */
 Napi::Value bind_stop_sending_far(Arguments& in, Napi::Env env) {
-  const auto messenger = registries().far_messengers.get(in.handle("far messenger"));
-  const HostPort address = address_argument(in, 1);
-  messenger->stop(address, read_landing(in));
+  const FarTarget to(in);
+  to.messenger->stop(to.address, to.landing);
   return env.Undefined();
 }
 
-/** (messenger, host, port, landing, its key, its places) => parcels for it whose pages may still be read */
+/** (target) => parcels for it whose pages may still be read */
 Napi::Value bind_left_far(Arguments& in, Napi::Env env) {
-  const auto messenger = registries().far_messengers.get(in.handle("far messenger"));
-  const HostPort address = address_argument(in, 1);
-  return Napi::Number::New(env, static_cast<double>(messenger->left(address, read_landing(in))));
+  const FarTarget to(in);
+  return number(env, static_cast<double>(to.messenger->left(to.address, to.landing)));
 }
 
 /** (messenger, host, port) => way by which pages get there; automatic: none yet */

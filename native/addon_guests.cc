@@ -7,8 +7,6 @@
 namespace kvasir {
 namespace {
 
-Napi::Value number(Napi::Env env, double value) { return Napi::Number::New(env, value); }
-
 std::vector<int32_t> list(const Span<int32_t>& span) { return std::vector<int32_t>(span.data, span.data + span.size); }
 
 /** A room whose pages are of this process. */

@@ -6,8 +6,6 @@
 namespace kvasir {
 namespace {
 
-Napi::Value number(Napi::Env env, double value) { return Napi::Number::New(env, value); }
-
 /** (team, kvType, kvHeads, headDim, pages) => pool */
 Napi::Value bind_create_pool(Arguments& in, Napi::Env env) {
   constexpr int kHeadsMax = 1 << 16, kHeadDimMax = 1 << 16;

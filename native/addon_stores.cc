@@ -12,8 +12,6 @@ namespace {
 constexpr int kWordsOfBlock = 7;  // slot, page, depth, digest
 constexpr int kWordsOfEntry = 6;  // slot, depth, digest
 
-Napi::Value number(Napi::Env env, double value) { return Napi::Number::New(env, value); }
-
 std::array<uint8_t, 32> read_identity(Arguments& in) {
   const Span<uint8_t> bytes = in.array<uint8_t>("identity");
   std::array<uint8_t, 32> identity;

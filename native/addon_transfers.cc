@@ -14,8 +14,6 @@ struct BoundLandings {
 
 namespace {
 
-Napi::Value number(Napi::Env env, double value) { return Napi::Number::New(env, value); }
-
 /** (pool, wake) => landings: `wake` is called in this thread when some are complete */
 Napi::Value bind_create_landings(Arguments& in, Napi::Env env) {
   const auto pool = registries().pools.get(in.handle("KV pool"));

@@ -6,8 +6,6 @@
 namespace kvasir {
 namespace {
 
-Napi::Value number(Napi::Env env, double value) { return Napi::Number::New(env, value); }
-
 /** (team, columns, types, rows, inputs) => linear */
 Napi::Value bind_create_linear(Arguments& in, Napi::Env env) {
   const auto team = registries().teams.get(in.handle("backend"));

@@ -30,6 +30,9 @@ uint64_t end(const ChecksumLanes& lanes, size_t bytes, uint64_t seed) {
 }
 
 void add_stripes(Isa isa, ChecksumLanes& lanes, uint8_t* to, const uint8_t* from, size_t stripes) {
+#if KVASIR_HAVE_AVX512
+  if (isa >= Isa::avx512) return checksum_stripes_avx512(lanes, to, from, stripes);
+#endif
 #if KVASIR_HAVE_AVX2
   if (isa >= Isa::avx2) return checksum_stripes_avx2(lanes, to, from, stripes);
 #endif

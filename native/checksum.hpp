@@ -19,6 +19,8 @@ struct ChecksumLanes {
   alignas(64) uint64_t sum[8];
 };
 constexpr uint64_t kChecksumStep = 0x9e3779b97f4a7c15ull;
+/** What is checked mostly comes from memory: asked for so far ahead, it is there in time. The processor's own prefetching stops at pages of 4 KiB. */
+constexpr size_t kChecksumPrefetchBytes = 8192;
 
 /** A checksum of bytes that come bit by bit. */
 class RunningChecksum {
@@ -39,5 +41,6 @@ class RunningChecksum {
 /** Whole stripes of `from`, copied to `to` unless that is null. */
 void checksum_stripes_portable(ChecksumLanes& lanes, uint8_t* to, const uint8_t* from, size_t stripes);
 void checksum_stripes_avx2(ChecksumLanes& lanes, uint8_t* to, const uint8_t* from, size_t stripes);
+void checksum_stripes_avx512(ChecksumLanes& lanes, uint8_t* to, const uint8_t* from, size_t stripes);
 
 }  // namespace kvasir

@@ -16,9 +16,6 @@ __m256i add(__m256i sum, __m256i words, __m256i key) {
   return _mm256_add_epi64(sum, _mm256_add_epi64(product, _mm256_shuffle_epi32(words, kSwapWords)));
 }
 
-/** What is copied comes from memory: asked for so far ahead, it is there in time. The processor's own prefetching stops at pages of 4 KiB. */
-constexpr size_t kPrefetchBytes = 8192;
-
 }  // namespace
 
 void checksum_stripes_avx2(ChecksumLanes& lanes, uint8_t* to, const uint8_t* from, size_t stripes) {
@@ -26,8 +23,8 @@ void checksum_stripes_avx2(ChecksumLanes& lanes, uint8_t* to, const uint8_t* fro
   __m256i key0 = load(lanes.key), key1 = load(lanes.key + 4), sum0 = load(lanes.sum), sum1 = load(lanes.sum + 4);
   for (size_t s = 0; s < stripes; s++, from += kChecksumStripe) {
     const __m256i low = load(from), high = load(from + 32);
+    _mm_prefetch(reinterpret_cast<const char*>(from + kChecksumPrefetchBytes), _MM_HINT_T0);
     if (to != nullptr) {
-      _mm_prefetch(reinterpret_cast<const char*>(from + kPrefetchBytes), _MM_HINT_T0);
       store(to + s * kChecksumStripe, low);
       store(to + s * kChecksumStripe + 32, high);
     }

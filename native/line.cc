@@ -1,7 +1,24 @@
-// Moving all of something, part after part.
+// Moving all of something, part after part, whatever carries it.
 #include "line.hpp"
 
 namespace kvasir {
+
+int64_t Line::receive_some(void* to, size_t bytes) const {
+  const iovec all = {to, bytes};
+  return receive_parts(&all, 1);
+}
+
+int64_t Line::send_some(const void* from, size_t bytes) const {
+  const iovec all = {const_cast<void*>(from), bytes};
+  return send_parts(&all, 1, false);
+}
+
+uint8_t* Line::draft(size_t bytes, Deadline, const std::atomic<bool>&) {
+  if (draft_.size() < bytes) draft_.resize(bytes);
+  return draft_.data();
+}
+
+bool Line::post(size_t bytes, Deadline deadline, const std::atomic<bool>& ended) { return send(draft_.data(), bytes, deadline, ended); }
 
 bool Line::receive(void* to, size_t bytes, Deadline deadline, const std::atomic<bool>& ended) const {
   auto* at = static_cast<uint8_t*>(to);

@@ -77,6 +77,7 @@ void Listener::greet(Socket socket, bool is_local) {
   if (greeting == Greeting::refused) refused_++;
   if (greeting != Greeting::done) return;
   std::unique_ptr<Line> line;
+  if (!is_local) socket.make_room();
   if (is_local) line = SharedLine::take(std::move(socket), deadline, ended_);
   else line = std::make_unique<Socket>(std::move(socket));
   if (line == nullptr) return;

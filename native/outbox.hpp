@@ -21,6 +21,7 @@ struct Parcel {
   uint32_t layer;  // of the model, in order of computation
   int32_t page;    // of the sender's pool
   int32_t place;   // in the landing
+  bool fills = false;  // may be written while it is sent, and is sent again then
 };
 
 /** Throws where a parcel names no page of the pool, or none of the landing's places. */

@@ -4,6 +4,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "inbox.hpp"
 #include "landing.hpp"
 #include "listener.hpp"
 #include "pages_checksum.hpp"
@@ -37,13 +38,17 @@ class PageReceiver {
     uint64_t key;
   };
   enum class Heard { landed, late, left, broken };
+  struct Frame {
+    FrameHeader header;
+    std::vector<uint32_t> places;
+  };
 
   void hear(Line& line, const std::atomic<bool>& ended);
-  Heard hear_frame(const Line& line, uint32_t sequence, std::vector<uint32_t>& places, const std::atomic<bool>& ended);
+  Heard hear_frame(Inbox& inbox, uint32_t sequence, Frame& frame, const std::atomic<bool>& ended);
   bool is_sane(const FrameHeader& header, uint32_t sequence) const;
-  Heard receive_pages(const Line& line, Landing* landing, const FrameHeader& header, const std::vector<uint32_t>& places, const std::atomic<bool>& ended);
-  int64_t receive_into(const Line& line, const Landing& landing, const std::vector<uint32_t>& places, size_t done) const;
-  size_t copy_arrived(const Line& line, const Landing& landing, const std::vector<uint32_t>& places, size_t done, size_t rest, PagesChecksum& sum) const;
+  Heard receive_pages(Inbox& inbox, Landing* landing, const Frame& frame, const std::atomic<bool>& ended);
+  int64_t receive_into(Inbox& inbox, const Landing& landing, const Frame& frame, size_t done) const;
+  size_t copy_arrived(const Line& line, const Landing& landing, const Frame& frame, size_t done, PagesChecksum& sum) const;
   std::shared_ptr<Landing> find(const FrameHeader& header);
   void count(Heard heard, size_t pages);
 

@@ -2,7 +2,6 @@
 #include "page_sender.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <unordered_set>
 #include <utility>
 
@@ -14,8 +13,6 @@ using std::chrono::steady_clock;
 
 /** Sent and not acknowledged, at most, beside one frame. */
 constexpr size_t kWindowBytes = size_t{8} << 20;
-/** Copied, and sent, at once: as much as the cache of a core keeps. */
-constexpr size_t kPieceBytes = size_t{1} << 17;
 constexpr int kReachMs = 3000;
 /** Without an acknowledgement: then the other side is taken for gone. */
 constexpr int kSilenceMs = 10000;
@@ -23,10 +20,13 @@ constexpr int kPauseMs = 20, kPauseMaxMs = 1000;
 
 /** A place that is sent twice in one frame would not hold what the first was checked as: the later page stands for both. */
 std::vector<Parcel> once_each(const std::vector<Parcel>& parcels) {
+  const auto is_next = [](const Parcel& a, const Parcel& b) { return a.place >= b.place; };
+  if (std::adjacent_find(parcels.begin(), parcels.end(), is_next) == parcels.end()) return parcels;
   std::unordered_set<int32_t> places;
   std::vector<Parcel> latest;
   for (auto at = parcels.rbegin(); at != parcels.rend(); ++at)
     if (places.insert(at->place).second) latest.push_back(*at);
+  std::reverse(latest.begin(), latest.end());
   return latest;
 }
 
@@ -112,6 +112,7 @@ bool PageSender::connect() {
   line_ = reach(address_, way_, key_, pool_->layout, kReachMs, ended_);
   if (line_ == nullptr) return false;
   reached_ = line_->is_shared() ? Way::shared : Way::tcp;
+  writer_ = std::make_unique<FrameWriter>(*pool_, *line_, broken_);
   sequence_ = 0;
   broken_ = false;
   {
@@ -126,6 +127,7 @@ void PageSender::disconnect() {
   broken_ = true;
   line_->cut();
   ears_.join();
+  writer_ = nullptr;
   line_ = nullptr;
   std::lock_guard<std::mutex> lock(mutex_);
   connected_ = false;
@@ -165,6 +167,7 @@ void PageSender::carry() {
   while (!ended_ && !broken_) {
     const uint32_t seen = pool_->progress.bell.rung();
     if (is_full() || !outbox_.take(turn_pages_, turn)) {
+      line_->flush();
       if (!ended_ && !broken_) pool_->progress.bell.wait(seen);
     } else if (!send_turn(turn)) {
       return;
@@ -204,52 +207,13 @@ bool PageSender::send_turn(const Letters::Turn& turn) {
     // Before the other side can say that it is there.
     counts_.sent += sent;
   }
-  const bool done = send_frame(turn, header, parcels);
+  const Reading reading = {[&] { return outbox_.begin_reading(turn); }, [&] { outbox_.end_reading(turn); }};
+  const bool done = writer_->write(header, parcels, reading);
   MessengerCounts spent;
   spent.nanoseconds = static_cast<uint64_t>(std::chrono::nanoseconds(steady_clock::now() - begin).count());
   std::lock_guard<std::mutex> lock(mutex_);
   counts_.sent += spent;
   return done;
-}
-
-/** What the pages hold now. A stream that is stopped meanwhile leaves a frame that says so. */
-bool PageSender::send_frame(const Letters::Turn& turn, const FrameHeader& unsigned_header, const std::vector<Parcel>& parcels) {
-  FrameHeader header = unsigned_header;
-  std::vector<uint32_t> places;
-  for (const Parcel& parcel : parcels) places.push_back(static_cast<uint32_t>(parcel.place));
-  header.checksum = header_checksum(pool_->isa, header, places.data());
-  const size_t list_bytes = places.size() * sizeof(uint32_t);
-  PagesChecksum sum(pool_->isa, kPagesSeed, page_bytes_);
-  bool wanted = true;
-  for (size_t from = 0, to;; from = to) {
-    to = std::min<size_t>(header.bytes, from + kPieceBytes);
-    const size_t head = from == 0 ? sizeof header + list_bytes : 0;
-    uint8_t* out = line_->draft(head + (to - from) + sizeof(uint64_t), kNever, broken_);
-    if (out == nullptr) return false;
-    if (head > 0) std::memcpy(out, &header, sizeof header);
-    if (head > 0) std::memcpy(out + sizeof header, places.data(), list_bytes);
-    wanted = wanted && outbox_.begin_reading(turn);
-    if (wanted) {
-      copy_pages(parcels, from, to, sum, out + head);
-      outbox_.end_reading(turn);
-    } else {
-      std::memset(out + head, 0, to - from);
-    }
-    const bool all = to == header.bytes;
-    const uint64_t end = wanted ? sum.value() : given_up(header);
-    if (all) std::memcpy(out + head + (to - from), &end, sizeof end);
-    if (!line_->post(head + (to - from) + (all ? sizeof end : 0), kNever, broken_)) return false;
-    if (all) return true;
-  }
-}
-
-/** Bytes `from` to `to` of the frame's pages. */
-void PageSender::copy_pages(const std::vector<Parcel>& parcels, size_t from, size_t to, PagesChecksum& sum, uint8_t* out) const {
-  for (size_t at = from; at < to;) {
-    const size_t offset = at % page_bytes_, bytes = std::min(page_bytes_ - offset, to - at);
-    sum.add(pool_->page(parcels[at / page_bytes_].page) + offset, bytes, out + (at - from));
-    at += bytes;
-  }
 }
 
 /** Whatever is wrong with what it hears ends the connection. */

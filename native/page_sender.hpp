@@ -3,9 +3,9 @@
 #include <deque>
 #include <thread>
 
-#include "messenger.hpp"
-#include "pages_checksum.hpp"
+#include "frame_writer.hpp"
 #include "listener.hpp"
+#include "messenger.hpp"
 
 namespace kvasir {
 
@@ -31,9 +31,8 @@ struct SenderCounts {
 };
 
 /**
- * Pages are copied once, into a draft of what is sent: a page that still fills may be written while it is sent, and its checksum must be that of what
- * leaves. So whoever stops a stream waits for a copy in memory, never for the network. What the other side has not acknowledged is sent again over
- * the next connection.
+ * Pages are read a piece at a time, and nobody waits for the network meanwhile: whoever stops a stream waits for a copy in memory alone. What the
+ * other side has not acknowledged is sent again over the next connection.
  */
 class PageSender {
  public:
@@ -69,8 +68,6 @@ class PageSender {
   bool connect();
   void carry();
   bool send_turn(const Letters::Turn& turn);
-  bool send_frame(const Letters::Turn& turn, const FrameHeader& header, const std::vector<Parcel>& parcels);
-  void copy_pages(const std::vector<Parcel>& parcels, size_t from, size_t to, PagesChecksum& sum, uint8_t* out) const;
   void disconnect();
   void hear_acks();
   bool take_ack(const Ack& ack);
@@ -101,6 +98,7 @@ class PageSender {
   std::vector<RemoteLanding> untold_;  // of them, those that nobody has been told of
 
   std::unique_ptr<Line> line_;
+  std::unique_ptr<FrameWriter> writer_;  // to it
   uint32_t sequence_ = 0;
   Deadline failing_;  // since when no page arrived anywhere
   bool fails_ = false;

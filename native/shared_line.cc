@@ -138,11 +138,6 @@ int64_t SharedLine::receive_parts(const iovec* parts, int count) const {
   return static_cast<int64_t>(moved);
 }
 
-int64_t SharedLine::receive_some(void* to, size_t bytes) const {
-  const iovec all = {to, bytes};
-  return receive_parts(&all, 1);
-}
-
 const uint8_t* SharedLine::arrived(size_t& bytes) const {
   const size_t there = in_.available();
   bytes = there == RingEnd::kLie ? 0 : there;
@@ -151,12 +146,16 @@ const uint8_t* SharedLine::arrived(size_t& bytes) const {
 
 void SharedLine::take(size_t bytes) const { in_.pass(bytes); }
 
-int64_t SharedLine::send_some(const void* from, size_t bytes) const {
+int64_t SharedLine::send_parts(const iovec* parts, int count, bool) const {
   const size_t room = out_.available();
   if (room == RingEnd::kLie || is_over()) return kBroken;
   if (room == 0) return kNothing;
-  const size_t moved = std::min(room, bytes);
-  std::memcpy(out_.next(), from, moved);
+  size_t moved = 0;
+  for (int i = 0; i < count && moved < room; i++) {
+    const size_t bytes = std::min(parts[i].iov_len, room - moved);
+    std::memcpy(out_.next() + moved, parts[i].iov_base, bytes);
+    moved += bytes;
+  }
   out_.pass(moved);
   return static_cast<int64_t>(moved);
 }
@@ -164,6 +163,9 @@ int64_t SharedLine::send_some(const void* from, size_t bytes) const {
 bool SharedLine::is_there(const RingEnd& end, size_t bytes) const { return end.available() >= bytes || is_over(); }
 
 bool SharedLine::is_readable() const { return is_there(in_, 1); }
+bool SharedLine::comes_soon() const {
+  return spin([this] { return is_readable(); });
+}
 
 bool SharedLine::await_available(const RingEnd& end, size_t bytes, Deadline deadline, const std::atomic<bool>& ended) const {
   if (spin([&] { return is_there(end, bytes); })) return true;
@@ -176,8 +178,9 @@ bool SharedLine::await_available(const RingEnd& end, size_t bytes, Deadline dead
   return false;
 }
 
-bool SharedLine::await_readable(Deadline deadline, const std::atomic<bool>& ended) const { return await_available(in_, 1, deadline, ended); }
-bool SharedLine::await_writable(Deadline deadline, const std::atomic<bool>& ended) const { return await_available(out_, 1, deadline, ended); }
+bool SharedLine::await(Ready ready, Deadline deadline, const std::atomic<bool>& ended) const {
+  return await_available(ready == Ready::to_receive ? in_ : out_, 1, deadline, ended);
+}
 
 void SharedLine::await_bytes(size_t count) const {
   const std::atomic<bool> never{false};

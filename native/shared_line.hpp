@@ -20,17 +20,18 @@ class SharedLine final : public Line {
 
   bool is_shared() const override { return true; }
   void cut() const override;
-  int64_t receive_some(void* to, size_t bytes) const override;
   int64_t receive_parts(const iovec* parts, int count) const override;
-  int64_t send_some(const void* from, size_t bytes) const override;
+  int64_t send_parts(const iovec* parts, int count, bool more) const override;
   const uint8_t* arrived(size_t& bytes) const override;
   void take(size_t bytes) const override;
   bool is_readable() const override;
-  bool await_readable(Deadline deadline, const std::atomic<bool>& ended) const override;
+  bool comes_soon() const override;
   void await_bytes(size_t count) const override;
-  bool await_writable(Deadline deadline, const std::atomic<bool>& ended) const override;
   uint8_t* draft(size_t bytes, Deadline deadline, const std::atomic<bool>& ended) override;
   bool post(size_t bytes, Deadline deadline, const std::atomic<bool>& ended) override;
+
+ protected:
+  bool await(Ready ready, Deadline deadline, const std::atomic<bool>& ended) const override;
 
  private:
   SharedLine(Socket socket, std::unique_ptr<SharedRings> rings, bool offered);

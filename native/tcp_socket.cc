@@ -15,6 +15,8 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "spin.hpp"
+
 namespace kvasir {
 namespace {
 
@@ -23,13 +25,19 @@ using std::chrono::steady_clock;
 constexpr int kWaitMs = 100;
 constexpr int kBacklog = 64;
 /** Looked for, before it is waited for. */
-constexpr std::chrono::microseconds kSpin{50};
-constexpr size_t kSpinBytes = size_t{1} << 16;
+constexpr size_t kLookBytes = size_t{1} << 16;
+constexpr int kPausesPerLook = 8;
+constexpr size_t kRoomBytes = size_t{1} << 21;
 
 #if defined(MSG_NOSIGNAL)
 constexpr int kNoSignal = MSG_NOSIGNAL;
 #else
 constexpr int kNoSignal = 0;
+#endif
+#if defined(MSG_MORE)
+constexpr int kMore = MSG_MORE;
+#else
+constexpr int kMore = 0;
 #endif
 
 void set(int descriptor, int level, int name, int value) { setsockopt(descriptor, level, name, &value, sizeof value); }
@@ -46,6 +54,23 @@ void set_up(int descriptor) {
   set(descriptor, IPPROTO_TCP, TCP_KEEPIDLE, 10);
   set(descriptor, IPPROTO_TCP, TCP_KEEPINTVL, 5);
   set(descriptor, IPPROTO_TCP, TCP_KEEPCNT, 4);
+#endif
+}
+
+bool is_loopback(const sockaddr_storage& address) {
+  if (address.ss_family == AF_INET) return (ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr) >> 24) == 127;
+  return address.ss_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
+}
+
+/** Within a host nothing is gained by the pace that some systems (bbr) keep to: what they take for the bandwidth is how threads were scheduled. */
+void hurry_within_host(int descriptor) {
+#if defined(TCP_CONGESTION)
+  sockaddr_storage peer = {};
+  socklen_t size = sizeof peer;
+  constexpr char kUnpaced[] = "reno";
+  if (getpeername(descriptor, reinterpret_cast<sockaddr*>(&peer), &size) == 0 && is_loopback(peer)) setsockopt(descriptor, IPPROTO_TCP, TCP_CONGESTION, kUnpaced, sizeof kUnpaced - 1);
+#else
+  (void)descriptor;
 #endif
 }
 
@@ -103,43 +128,70 @@ void Socket::cut() const {
   if (is_open()) shutdown(descriptor_, SHUT_RDWR);
 }
 
-int64_t Socket::receive_some(void* to, size_t bytes) const { return moved(recv(descriptor_, to, bytes, 0)); }
 int64_t Socket::receive_parts(const iovec* parts, int count) const { return moved(readv(descriptor_, parts, count)); }
-int64_t Socket::send_some(const void* from, size_t bytes) const { return moved(::send(descriptor_, from, bytes, kNoSignal)); }
+
+int64_t Socket::send_parts(const iovec* parts, int count, bool more) const {
+  msghdr message = {};
+  message.msg_iov = const_cast<iovec*>(parts);
+  message.msg_iovlen = static_cast<decltype(message.msg_iovlen)>(count);
+  holds_ = more && kMore != 0;
+  return moved(sendmsg(descriptor_, &message, kNoSignal | (more ? kMore : 0)));
+}
+
+/** Saying again that nothing is to wait sends what does. */
+void Socket::flush() const {
+  if (holds_) set(descriptor_, IPPROTO_TCP, TCP_NODELAY, 1);
+  holds_ = false;
+}
+
+/** Systems begin with room for little, and give more the less a receiver leaves there. One that wants to be woken for much gets it at once. */
+void Socket::make_room() const {
+  wake_for(kRoomBytes);
+  wake_for(1);
+}
 
 bool Socket::is_readable() const {
+  wake_for(1);
   pollfd asked = {descriptor_, POLLIN, 0};
   return poll(&asked, 1, 0) > 0;
 }
 
-bool Socket::await_readable(Deadline deadline, const std::atomic<bool>& ended) const { return await_events(descriptor_, POLLIN, deadline, ended); }
-bool Socket::await_writable(Deadline deadline, const std::atomic<bool>& ended) const { return await_events(descriptor_, POLLOUT, deadline, ended); }
+bool Socket::await(Ready ready, Deadline deadline, const std::atomic<bool>& ended) const {
+  if (ready == Ready::to_send) return await_events(descriptor_, POLLOUT, deadline, ended);
+  wake_for(1);
+  return await_events(descriptor_, POLLIN, deadline, ended);
+}
 
-/** Sleeping and being woken takes longer than bytes that are on their way. */
-bool Socket::comes_at_once(size_t count) const {
-  const auto until = steady_clock::now() + kSpin;
-  do {
-    int there = 0;
-    if (ioctl(descriptor_, FIONREAD, &there) != 0) return true;
-    if (static_cast<size_t>(there) >= count) return true;
-  } while (steady_clock::now() < until);
+/**
+ * Sleeping and being woken takes longer than bytes that are on their way. Where looking was in vain, as when the sender needs this very core, it is
+ * done for half as long the next time.
+ */
+bool Socket::look_for(size_t count) const {
+  const auto begin = steady_clock::now();
+  for (int there = 0, looks = 0;; looks++) {
+    if (ioctl(descriptor_, FIONREAD, &there) != 0 || static_cast<size_t>(there) >= count) {
+      if (looks > 0) patience_ = kPatienceMost;
+      return true;
+    }
+    if (steady_clock::now() - begin >= patience_) break;
+    for (int i = 0; i < kPausesPerLook; i++) pause();
+  }
+  patience_ = std::max<std::chrono::nanoseconds>(patience_ / 2, kPatienceLeast);
   return false;
 }
 
-void Socket::await_bytes(size_t count) const {
-  if (comes_at_once(std::min(count, kSpinBytes))) return;
+void Socket::wake_for(size_t count) const {
+  if (woken_for_ == count) return;
   set(descriptor_, SOL_SOCKET, SO_RCVLOWAT, static_cast<int>(count));
+  woken_for_ = count;
+}
+
+void Socket::await_bytes(size_t count) const {
+  if (look_for(std::min(count, kLookBytes))) return;
+  wake_for(count);
   pollfd asked = {descriptor_, POLLIN, 0};
   poll(&asked, 1, kWaitMs);
-  set(descriptor_, SOL_SOCKET, SO_RCVLOWAT, 1);
 }
-
-uint8_t* Socket::draft(size_t bytes, Deadline, const std::atomic<bool>&) {
-  if (draft_.size() < bytes) draft_.resize(bytes);
-  return draft_.data();
-}
-
-bool Socket::post(size_t bytes, Deadline deadline, const std::atomic<bool>& ended) { return send(draft_.data(), bytes, deadline, ended); }
 
 Socket connect_to(const HostPort& address, Deadline deadline, const std::atomic<bool>& ended) {
   const Addresses addresses(address, 0);
@@ -153,6 +205,7 @@ Socket connect_to(const HostPort& address, Deadline deadline, const std::atomic<
       socklen_t size = sizeof failure;
       if (getsockopt(socket.descriptor(), SOL_SOCKET, SO_ERROR, &failure, &size) != 0 || failure != 0) continue;
     }
+    hurry_within_host(socket.descriptor());
     return socket;
   }
   return Socket();

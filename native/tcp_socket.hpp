@@ -1,7 +1,6 @@
 // Sockets that never block for longer than their user allows, and can be told from any thread to stop waiting.
 #pragma once
 #include <string>
-#include <vector>
 
 #include "line.hpp"
 
@@ -17,23 +16,31 @@ class Socket final : public Line {
 
   bool is_open() const { return descriptor_ >= 0; }
   int descriptor() const { return descriptor_; }
+  /** For what arrives before it is received. */
+  void make_room() const;
 
   void cut() const override;
-  int64_t receive_some(void* to, size_t bytes) const override;
   int64_t receive_parts(const iovec* parts, int count) const override;
-  int64_t send_some(const void* from, size_t bytes) const override;
+  int64_t send_parts(const iovec* parts, int count, bool more) const override;
+  void flush() const override;
   bool is_readable() const override;
-  bool await_readable(Deadline deadline, const std::atomic<bool>& ended) const override;
+  bool comes_soon() const override { return look_for(1); }
   void await_bytes(size_t count) const override;
-  bool await_writable(Deadline deadline, const std::atomic<bool>& ended) const override;
-  uint8_t* draft(size_t bytes, Deadline deadline, const std::atomic<bool>& ended) override;
-  bool post(size_t bytes, Deadline deadline, const std::atomic<bool>& ended) override;
+
+ protected:
+  bool await(Ready ready, Deadline deadline, const std::atomic<bool>& ended) const override;
 
  private:
-  bool comes_at_once(size_t count) const;
+  bool look_for(size_t count) const;
+  void wake_for(size_t count) const;
 
   int descriptor_ = -1;
-  std::vector<uint8_t> draft_;
+  // Of the thread that receives: how long it looks before it sleeps, and for how many bytes it is woken.
+  mutable std::chrono::nanoseconds patience_ = kPatienceMost;
+  mutable size_t woken_for_ = 1;
+  mutable bool holds_ = false;  // of the thread that sends: some of it waits for more
+
+  static constexpr std::chrono::nanoseconds kPatienceMost = std::chrono::microseconds(50), kPatienceLeast = std::chrono::microseconds(2);
 };
 
 struct HostPort {

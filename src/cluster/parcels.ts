@@ -55,3 +55,14 @@ export function parcelsOf(
   }
   return Int32Array.from(parcels);
 }
+
+/** Of those pages the ones that are not full: they may be written while they are sent, and are sent again then. */
+export function fillingPages(
+  stream: Pick<Stream, 'from' | 'tokens' | 'promptTokens' | 'table' | 'range'>,
+  shape: ParcelShape,
+  pools: readonly PageTable[],
+): Int32Array {
+  const end = stream.from + stream.tokens;
+  const tokens = stream.tokens === 0 ? 0 : end % pageTokens;
+  return parcelsOf({ ...stream, from: end - tokens, tokens }, shape, pools).filter((_, i) => i % 3 === 1);
+}

@@ -2,12 +2,19 @@
 import { createHash } from 'node:crypto';
 import type { KvPoolHandle } from './backend.ts';
 import { NativeLandings } from './native-landings.ts';
-import { type MessengerCounts, type NativeModule, type Transport, transportCodes } from './native-module.ts';
+import {
+  type FarTarget,
+  type MessengerCounts,
+  type NativeModule,
+  type Transport,
+  transportCodes,
+} from './native-module.ts';
 
 /** About what loopback and fast networks carry best: `kvasir bench messenger` shows others. */
 const usualFrameBytes = 2 ** 20;
 /** Long enough for an instance's network to come back, and far less than clients wait. */
 const usualGiveUpMs = 15_000;
+const nothing = new Int32Array();
 
 export interface FarMessengerOptions {
   /** Where this pool's landings are reached. */
@@ -94,19 +101,21 @@ export class NativeFarMessenger {
     return this.#native.takeGivenUp(this.#messenger);
   }
 
-  send(address: string, step: number, parcels: Int32Array, last: boolean): void {
-    const { host, port, landing, key, places } = partsOf(address);
-    this.#native.sendPagesFar(this.#messenger, host, port, landing, key, places, step, parcels, Number(last));
+  send(address: string, step: number, parcels: Int32Array, last: boolean, filling = nothing): void {
+    this.#native.sendPagesFar(...this.#target(address), step, parcels, Number(last), filling);
   }
 
   stop(address: string): void {
-    const { host, port, landing, key, places } = partsOf(address);
-    this.#native.stopSendingFar(this.#messenger, host, port, landing, key, places);
+    this.#native.stopSendingFar(...this.#target(address));
   }
 
   left(address: string): number {
+    return this.#native.leftFar(...this.#target(address));
+  }
+
+  #target(address: string): FarTarget {
     const { host, port, landing, key, places } = partsOf(address);
-    return this.#native.leftFar(this.#messenger, host, port, landing, key, places);
+    return [this.#messenger, host, port, landing, key, places];
   }
 
   wayTo(address: string): 'shared' | 'tcp' | undefined {

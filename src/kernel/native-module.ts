@@ -85,10 +85,12 @@ export interface NativeModule {
   receiverCounts(receiver: number): ReceiverCounts;
   freeReceiver(receiver: number): void;
   createFarMessenger(pool: number, way: number, key: Uint8Array, frameBytes: number, giveUpMs: number): number;
-  /** To a landing: host, port, number, key, places. Then as `sendPages`. */
-  sendPagesFar(messenger: number, ...landing: readonly (string | number | Int32Array)[]): void;
-  stopSendingFar(messenger: number, ...landing: readonly (string | number)[]): void;
-  leftFar(messenger: number, ...landing: readonly (string | number)[]): number;
+  /** As `sendPages`; then the pages that may be written meanwhile. */
+  sendPagesFar(
+    ...send: readonly [...FarTarget, step: number, parcels: Int32Array, last: number, filling: Int32Array]
+  ): void;
+  stopSendingFar(...target: FarTarget): void;
+  leftFar(...target: FarTarget): number;
   /** As `transportCodes` has it; that of 'auto': nobody there has been reached yet. */
   wayTo(messenger: number, host: string, port: number): number;
   /** Addresses of landings that have been given up since the last call, as `NativeFarMessenger` writes them. */
@@ -172,6 +174,9 @@ export interface FarMessengerCounts extends MessengerCounts {
   /** Times that a receiver could not be reached for so long that nothing is sent any more. */
   readonly givenUp: number;
 }
+
+/** A landing of another process: messenger, host, port, number, key, places. */
+export type FarTarget = readonly [number, string, number, number, string, number];
 
 /** What has come over connections of others. */
 export interface ReceiverCounts {

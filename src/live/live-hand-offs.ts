@@ -1,7 +1,7 @@
 // Carries out an instance's hand-offs: messages to peers of this process or others, pages through the native messenger.
 import type { MessagePort } from 'node:worker_threads';
 import type { InstanceEvent, InstanceIndex, PeerMessage, StepNumber } from '../cluster/messages.ts';
-import { type ParcelShape, parcelsOf, type Stream } from '../cluster/parcels.ts';
+import { fillingPages, type ParcelShape, parcelsOf, type Stream } from '../cluster/parcels.ts';
 import type { GenerationEvent, LinkSnapshot, RequestId } from '../cluster/ports.ts';
 import type { TokenInstance } from '../cluster/token-work.ts';
 import { LinkCounts } from './link-counts.ts';
@@ -156,10 +156,12 @@ export class LiveHandOffs {
     const landing = this.#departures.get(id)?.landing;
     if (landing === undefined) return;
     const computing = step !== undefined && step !== this.#ran;
-    const parcels = parcelsOf(effect, this.#options.shape, pools);
+    const { shape } = this.#options;
+    const parcels = parcelsOf(effect, shape, pools);
+    const filling = fillingPages(effect, shape, pools);
     this.#links.add(to, landing, id, (parcels.length / parcelWords) * this.#options.pageBytes);
     this.#unsent.add(landing, parcels);
-    this.#messenger.send(landing, computing ? this.#messenger.nextStep : 0, parcels, held !== undefined);
+    this.#messenger.send(landing, computing ? this.#messenger.nextStep : 0, parcels, held !== undefined, filling);
     if (held !== undefined) this.post(to, { kind: 'held', id, held });
   }
 

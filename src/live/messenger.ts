@@ -51,9 +51,9 @@ export interface Messenger {
   /**
    * Sends pages to another pool's landing, in order: (parcels, 3) of layer, in the order of computation, page of this pool, place in the
    * landing. What `step` computes leaves as its layers are ready; 0: at once. With `last` the landing is complete once they are there. To
-   * a landing that is closed nothing is sent.
+   * a landing that is closed nothing is sent. @param filling pages of them that may be written while they leave: those are copied first
    */
-  send(landing: LandingHandle, step: number, parcels: Int32Array, last: boolean): void;
+  send(landing: LandingHandle, step: number, parcels: Int32Array, last: boolean, filling?: Int32Array): void;
   /** Drops what has not left for a landing. Once it returns nothing is read for it any more. */
   stop(landing: LandingHandle): void;
   /** Parcels for a landing whose pages may still be read: those that have not left, and those that would be sent again if a connection broke. */

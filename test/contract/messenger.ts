@@ -102,10 +102,11 @@ export function messengerContract(name: string, open: () => readonly [sender: Me
     it('lands a page that is sent again as it was last, also when the step between was aborted', async () => {
       const to = places(first.length);
       const landing = receiver.messenger.open(to);
-      sender.messenger.send(landing, sender.messenger.nextStep, parcels(first), false);
+      const filling = Int32Array.from(first);
+      sender.messenger.send(landing, sender.messenger.nextStep, parcels(first), false, filling);
       for (const page of first) sender.pool.write(page, sender.pool.read(page).fill(1));
       sender.pool.step('aborts');
-      sender.messenger.send(landing, sender.messenger.nextStep, parcels(first), true);
+      sender.messenger.send(landing, sender.messenger.nextStep, parcels(first), true, filling);
       run();
       await landed(landing);
       expectEqual(to, first);

@@ -9,7 +9,7 @@ import { root } from '../../scripts/root.mjs';
 import { availableIsas, loadNative } from '../../src/kernel/native.ts';
 
 const sources = [
-  ...['page_receiver', 'page_sender', 'page_frames', 'tcp_socket', 'line', 'listener', 'local_socket'],
+  ...['page_receiver', 'page_sender', 'page_frames', 'frame_writer', 'tcp_socket', 'line', 'listener', 'local_socket'],
   ...['shared_line', 'shared_ring', 'checksum', 'keyed_hash', 'landing', 'kv_pool'],
   ...['shared_mapping', 'memory', 'attention_layout', 'isa'],
 ];
@@ -17,8 +17,13 @@ const folder = mkdtempSync(join(tmpdir(), 'kvasir-far-'));
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
 const native = loadNative();
-const avx2 = native !== undefined && availableIsas(native).includes('avx2');
-const wide = avx2 ? ['-DKVASIR_HAVE_AVX2=1', '-mavx2', '-mfma', '-mf16c'] : [];
+const isas: readonly string[] = native === undefined ? [] : availableIsas(native);
+const [avx2, avx512] = [isas.includes('avx2'), isas.includes('avx512')];
+const wide = [
+  ...(avx2 ? ['-DKVASIR_HAVE_AVX2=1', '-mavx2', '-mfma', '-mf16c'] : []),
+  ...(avx512 ? ['-DKVASIR_HAVE_AVX512=1', '-mavx512f'] : []),
+];
+const wideSources = [...(avx2 ? ['checksum_avx2'] : []), ...(avx512 ? ['checksum_avx512'] : [])];
 const compiler = findCompiler();
 const sanitizers = ['thread', 'address,undefined'];
 
@@ -35,7 +40,7 @@ function compiled(sanitizer: string): Promise<string | undefined> {
     '-pthread',
     ...wide,
   ];
-  const names = [...sources, ...(avx2 ? ['checksum_avx2'] : [])].map((name) => join(root, 'native', `${name}.cc`));
+  const names = [...sources, ...wideSources].map((name) => join(root, 'native', `${name}.cc`));
   const { command = '', prefix = [] } = compiler ?? {};
   return new Promise((resolve) => {
     const files = [join(root, 'test/native/far_check.cc'), ...names];

@@ -10,7 +10,7 @@
 #include "checksum.hpp"
 #include "shared_line.hpp"
 #include "far_messenger.hpp"
-#include "far_world.hpp"
+#include "far_filling.hpp"
 
 using namespace kvasir;
 
@@ -27,7 +27,7 @@ struct Traffic {
     std::vector<Parcel> all = {{0, 0, World::source(landing, 1), 0}, {0, 0, World::source(landing, 0), 0}};
     for (int i = 0; i < kPlaces; i++) {
       const uint32_t step = world.chance() % 2 ? world.from->progress.next() : 0;
-      all.push_back({step, static_cast<uint32_t>(world.chance() % kLayers), World::source(landing, i), i});
+      all.push_back({step, static_cast<uint32_t>(world.chance() % kLayers), World::source(landing, i), i, world.chance() % 4 == 0});
     }
     return all;
   }
@@ -384,6 +384,8 @@ int main(int argc, char** argv) {
     check_given_up(world);
     check_late(world);
     check_silence(world);
+    check_stopped_midway(world);
+    check_filling(world);
     check_traffic(world, rounds);
   }
   check_memory();

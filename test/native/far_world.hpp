@@ -92,7 +92,9 @@ struct World {
   std::mt19937 chance{1};
   int number = 0;
 
-  explicit World(Way by) : way(by) {
+  explicit World(Way by) : way(by) { fill_sources(); }
+
+  void fill_sources() const {
     for (int page = 0; page < kPages; page++) std::memset(from->page(page), page + 1, kLayout.page_bytes());
   }
 
