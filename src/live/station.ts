@@ -76,6 +76,8 @@ export class Station<Theirs extends Announcement> {
   readonly #alarm = new Alarm(() => this.#wake());
   readonly #stops: (() => void)[] = [];
   #beat: NodeJS.Timeout | undefined;
+  /** What was said of the last thing that was ignored. */
+  #ignored = '';
   #number = 0;
   #closed = false;
 
@@ -161,7 +163,10 @@ export class Station<Theirs extends Announcement> {
     try {
       if (!this.#closed) hear();
     } catch (error) {
-      this.#options.log(`Ignored ${what}: ${error instanceof Error ? error.message : String(error)}`);
+      const line = `Ignored ${what}: ${error instanceof Error ? error.message : String(error)}`;
+      // What is wrong with one announcement is wrong with the next.
+      if (line !== this.#ignored) this.#options.log(line);
+      this.#ignored = line;
     }
   }
 

@@ -3,7 +3,7 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { loadNative } from '../../src/kernel/native.ts';
 import { NatsServer, natsInstalled } from '../live/bus/nats-server.ts';
 import { livePrompt } from '../live/instances.ts';
-import { model } from './cluster.ts';
+import { health, model } from './cluster.ts';
 import { NetworkLink } from './network-link.ts';
 import { metricSum, type RunningProcess, type RunningServer, startInstance, startServer, until } from './server.ts';
 
@@ -121,6 +121,7 @@ describe.skipIf(!runs)('processes that lend, and what befalls them (needs nats-s
     if (member === undefined) throw new Error(`Nobody is ${at}: ${names}`);
     return { ...member, name };
   };
+  const ready = () => health(gateway);
   const right = async (answer: Promise<Told>): Promise<void> => {
     expect(await answer).toEqual(expected);
     await until(() => atRest(gateway));
@@ -158,13 +159,11 @@ describe.skipIf(!runs)('processes that lend, and what befalls them (needs nats-s
   it.each(['creditor', 'debtor'] as const)('also when a %s is paused for longer than its leases', async (who) => {
     const { answer } = await ask(gateway);
     const paused = await memberThat(gauges[who]);
-    const heard = async () =>
-      (await fetch(`${gateway.url}/health`)).json() as Promise<{ instances: { ready: number } }>;
     paused.process.kill('SIGSTOP');
-    await until(async () => (await heard()).instances.ready === 2);
+    await until(async () => (await ready()) === 2);
     const ended = await answer;
     paused.process.kill('SIGCONT');
-    await until(async () => (await heard()).instances.ready === 3);
+    await until(async () => (await ready()) === 3);
     expect(ended).toEqual(expected);
     await until(() => atRest(gateway));
   });
@@ -178,5 +177,16 @@ describe.skipIf(!runs)('processes that lend, and what befalls them (needs nats-s
     expect(ended).toEqual(expected);
     await until(async () => (await metricSum(gateway, 'kvasir_instance_gmanager')) === 1);
     await until(() => atRest(gateway));
+  });
+
+  it('and have nothing left of what a killed gateway had', async () => {
+    const { answer } = await ask(gateway);
+    answer.catch(() => {});
+    await memberThat(gauges.debtor);
+    gateway.process.kill('SIGKILL');
+    gateway = await startServer(['--nats', nats.url, ...context]);
+    await until(async () => (await ready()) === 3);
+    await until(() => atRest(gateway));
+    await right((await ask(gateway)).answer);
   });
 });
