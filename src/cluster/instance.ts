@@ -142,7 +142,11 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
         remove: (served, forget) => this.roster.remove(served, forget),
         unanswered: ({ sequence }) => this.borrower?.unanswered(sequence),
         behind: (served, answered) => this.#prefixes.loads.ran(served, answered),
-        prefilled: (id) => this.#effects.push({ kind: 'prefilled', id }),
+        prefilled: (id) => {
+          // With the journal of its blocks: whoever comes next may have the same prefix.
+          this.#emitted = true;
+          this.#effects.push({ kind: 'prefilled', id });
+        },
         computed: (served) => this.#prefixes.offers.offer(served),
       },
     );

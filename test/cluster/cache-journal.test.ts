@@ -113,3 +113,18 @@ test('an instance that nobody asked to keep a journal says so', () => {
     { kind: 'ignored', message: 'Ignored tellBlocks: no journal is kept' },
   ]);
 });
+
+test('the blocks of a prompt that is handed over are told once it is computed', () => {
+  const handOff = { layerWise: true, landingTokens: 0, rechecks: false };
+  const instance = createLengthInstance({
+    ...{ cost, blockTokens, limits, handOff, blocks: 20, eviction: 'lru', coalesce: true, queueMax: 9 },
+  });
+  const trace = { index: 0, arrivalUs: 0, inputTokens: 43, outputTokens: 9, blocks: Int32Array.of(1, 2, 3, 4, 5, 6) };
+  const request = new LengthRequest(trace, blockTokens, new Float64Pool());
+  const effects = [...instance.step(0, { kind: 'submit', request, decodeAt: 1 })];
+  const step = effects.find((effect) => effect.kind === 'runStep');
+  if (step?.kind !== 'runStep') throw new Error('nothing runs');
+  const after = instance.step(100, { kind: 'stepDone', step: step.step, result: undefined, stepUs: [100] });
+  expect(after.map(({ kind }) => kind)).toContain('prefilled');
+  expect(after.flatMap((effect) => (effect.kind === 'journal' ? [effect.journal.changes] : []))).toEqual([5]);
+});
