@@ -279,13 +279,16 @@ export class ClusterGateway extends Conducting {
   }
 
   /** Its links by the places that others have here. */
-  #placed({ rowLinks, ...snapshot }: InstanceSnapshot): InstanceSnapshot {
-    if (rowLinks === undefined) return snapshot;
+  #placed({ links, rowLinks, ...snapshot }: InstanceSnapshot): InstanceSnapshot {
     const placeOf = (name: string): InstanceIndex | undefined => {
       const place = this.#slots.findIndex((slot) => slot.name === name);
       return place < 0 ? undefined : place;
     };
-    return { ...snapshot, rowLinks: placedLinks(rowLinks, placeOf) };
+    return {
+      ...snapshot,
+      ...(links && { links: placedLinks(links, placeOf) }),
+      ...(rowLinks && { rowLinks: placedLinks(rowLinks, placeOf) }),
+    };
   }
 
   #reach(): Reach {

@@ -1,26 +1,19 @@
 // An instance that serves the gateways of a cluster: what they order goes to its thread, what the thread says goes to whoever asked.
 import { type Agreement, identityOf } from '../cluster/agreement.ts';
 import type { InstanceRole } from '../cluster/conductor.ts';
-import type { PrefixFetch } from '../cluster/messages.ts';
 import type { GenerationEvent, GenerationRequest, InstanceSnapshot, RequestId } from '../cluster/ports.ts';
 import type { Bus } from './bus/bus.ts';
 import { GatewayPins } from './gateway-pins.ts';
 import { GatewayTurns } from './gateway-turns.ts';
+import { InstancePeers } from './instance-peers.ts';
 import type { InstanceThread } from './instance-thread.ts';
-import type { PeerWire } from './live-hand-offs.ts';
-import { namedLinks } from './named-links.ts';
-import { isAboutPrefix, PrefixesBetween } from './prefixes-between.ts';
-import { PromptsIn } from './prompts-in.ts';
-import { PromptsOut } from './prompts-out.ts';
 import type { BlockRoot, EventsMessage, ToPeerMessage } from './protocol.ts';
 import { nameAt } from './request-names.ts';
 import { nothingYet } from './snapshots.ts';
-import { StagesBetween } from './stages-between.ts';
 import { type Peer, Station } from './station.ts';
 import { encode } from './wire/codec.ts';
 import {
   type GatewayAnnouncement,
-  type NamedPrefix,
   type Order,
   readGateway,
   readOrder,
@@ -88,14 +81,7 @@ export class ClusterInstance {
   /** By the names that requests have here: names of gateways' own may be the same. */
   readonly #owned = new Map<RequestId, Owned>();
   readonly #pins = new GatewayPins<Served>();
-  /** Undefined: its prompts stay here. */
-  readonly #out: PromptsOut | undefined;
-  /** Undefined: nobody else's prompts land here. */
-  readonly #in: PromptsIn | undefined;
-  /** Undefined: it computes no prompts with others. */
-  readonly #stages: StagesBetween | undefined;
-  /** Undefined: prefixes stay where they are. */
-  readonly #prefixes: PrefixesBetween | undefined;
+  readonly #peers: InstancePeers;
   #role: InstanceRole;
   #snapshot: InstanceSnapshot = nothingYet;
   #journal = 0;
@@ -126,56 +112,30 @@ export class ClusterInstance {
       onMessage: (peer, message) => this.#take(peer, readOrder(message)),
       status: (peer) => encode(this.#status(peer)),
     });
-    const left = (here: RequestId): void => this.#leave(here);
-    if (fetchBytesPerToken !== undefined)
-      this.#prefixes = new PrefixesBetween({ ...own, thread, keeps: role === 'store' });
-    if (role === 'prefill' || options.switches) {
-      const out = new PromptsOut({ ...own, thread, taken: left });
-      this.#out = out;
-      if (stageLayers !== undefined)
-        this.#stages = new StagesBetween({
-          ...{ ...own, thread, layers: stageLayers },
-          sourceOf: (named) => this.#prefixes?.indexOf(named),
-          expect: (gateway, request) => this.#expect(gateway, request, false),
-          leaves: (leaving, decodeAt) => out.add(leaving, decodeAt),
-        });
-    }
-    if (role !== 'decode' && !options.switches) return;
-    this.#in = new PromptsIn({
-      ...{ ...own, thread, left },
-      expect: ({ gateway, request }) => this.#expect(gateway, request, true),
+    this.#peers = new InstancePeers({
+      ...{ own, thread, role, stageLayers, switches: options.switches, fetches: fetchBytesPerToken !== undefined },
+      expect: (gateway, request, awaited) => this.#expect(gateway, request, awaited),
       landed: (here) => this.#land(here),
+      left: (here) => this.#leave(here),
     });
   }
 
   /** Says that it is there. */
   start(snapshot: InstanceSnapshot): void {
     this.#snapshot = snapshot;
-    this.#prefixes?.start();
-    this.#out?.start();
-    this.#stages?.start();
-    this.#in?.start();
+    this.#peers.start();
     this.#station.start();
   }
 
   /** Gateways have their requests done elsewhere. */
   close(): void {
     this.#station.close();
-    this.#prefixes?.close();
-    this.#out?.close();
-    this.#stages?.close();
-    this.#in?.close();
+    this.#peers.close();
   }
 
   /** The thread speaks to an instance of another process. */
-  hearToPeer({ to, wire }: ToPeerMessage): void {
-    if (isAboutPrefix(wire)) {
-      this.#prefixes?.send(to, wire);
-      return;
-    }
-    if (this.#stages?.reaches(to) === true) this.#stages.send(to, wire);
-    else if (isAnswer(wire)) this.#in?.send(to, wire);
-    else this.#out?.send(to, wire);
+  hearToPeer(message: ToPeerMessage): void {
+    this.#peers.send(message);
   }
 
   /** One turn of the thread's loop: to each gateway what is its own, and what the cache has to all. */
@@ -223,9 +183,7 @@ export class ClusterInstance {
   #forget(here: RequestId, { served, id }: Owned): void {
     served.requests.delete(id);
     this.#owned.delete(here);
-    this.#out?.forget(here);
-    this.#stages?.forget(here);
-    this.#in?.forget(here);
+    this.#peers.forget(here);
   }
 
   /** It is none of this instance's any more. */
@@ -317,7 +275,8 @@ export class ClusterInstance {
     this.#options.thread.send({ kind: 'pin', id: here, request: { ...request, id: here }, ttlUs });
   }
 
-  #submit(served: Served, { request, decodeAt, prefix, group: named }: Extract<Order, { kind: 'submit' }>): void {
+  #submit(served: Served, order: Extract<Order, { kind: 'submit' }>): void {
+    const { request } = order;
     const { id } = request;
     const wrong = this.#unknownTokenOf(request);
     if (wrong !== undefined) {
@@ -327,25 +286,8 @@ export class ClusterInstance {
     }
     const here = this.#own(served, id, false);
     const { name, life } = served.peer.member;
-    const gateway = { name, life };
-    // Where one of them is not known this one computes it all.
-    const group = decodeAt && named && this.#stages?.join(here, { gateway, request, group: named, index: 0, decodeAt });
-    const leaving = decodeAt && { ...gateway, session: decodeAt.session };
-    this.#options.thread.send({
-      kind: 'submit',
-      request: { ...request, id: here },
-      decodeAt:
-        group?.decodeAt ??
-        (leaving && this.#out?.add({ kind: 'reserve', id: here, gateway: leaving, request }, decodeAt)),
-      group,
-      prefix: prefix && this.#fetchOf(prefix),
-    });
-  }
-
-  /** Undefined where nobody of that name can be asked: it is computed. */
-  #fetchOf({ name, life, ...wanted }: NamedPrefix): PrefixFetch | undefined {
-    const from = this.#prefixes?.indexOf({ name, life });
-    return from === undefined ? undefined : { from, ...wanted };
+    const legs = this.#peers.legsOf(here, { name, life }, order);
+    this.#options.thread.send({ kind: 'submit', request: { ...request, id: here }, ...legs });
   }
 
   /** Kernels read what these ids point to. */
@@ -374,10 +316,11 @@ export class ClusterInstance {
     const served = this.#served.get(peer);
     const requests = Array.from(served?.requests ?? [], ([id, standing]) => ({ id, ...standing }));
     if (served !== undefined) served.reports++;
-    const { lending, rowLinks, ...counted } = this.#snapshot;
+    const { lending, links, rowLinks, ...counted } = this.#snapshot;
     const snapshot = {
       ...counted,
-      ...(rowLinks && { rowLinks: namedLinks(rowLinks, (to) => this.#stages?.nameOf(to)) }),
+      ...(links && { links: this.#peers.named(links) }),
+      ...(rowLinks && { rowLinks: this.#peers.named(rowLinks) }),
       ...(lending && { lending: { ...lending, isManager: this.#options.manages() === true } }),
     };
     return { snapshot, number: served?.reports ?? 0, journal: this.#journal, requests };
@@ -390,9 +333,4 @@ export class ClusterInstance {
 
 function nameHere({ member: { name, life }, session }: Gateway, id: RequestId): RequestId {
   return nameAt({ name, life, session }, id);
-}
-
-/** Is it said to an instance that prefills? */
-function isAnswer(wire: PeerWire): boolean {
-  return wire.kind === 'message' && ['reserved', 'taken', 'declined'].includes(wire.message.kind);
 }

@@ -4,10 +4,10 @@ import type { LinkSnapshot } from '../cluster/ports.ts';
 
 /** With the names of the other ends, as far as they are known. */
 export function namedLinks(
-  links: readonly LinkSnapshot[] | undefined,
+  links: readonly LinkSnapshot[],
   nameOf: (to: InstanceIndex) => string | undefined,
 ): readonly LinkSnapshot[] {
-  return (links ?? []).flatMap((link) => {
+  return links.flatMap((link) => {
     const name = nameOf(link.to);
     return name === undefined ? [] : [{ ...link, name }];
   });

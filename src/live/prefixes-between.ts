@@ -16,6 +16,8 @@ export interface PrefixesBetweenOptions {
   readonly name: string;
   readonly life: number;
   readonly thread: Pick<InstanceThread, 'send'>;
+  /** An instance has this number from now on, for good. */
+  readonly met: (index: InstanceIndex, name: string) => void;
   /** It is a store. */
   readonly keeps: boolean;
   readonly log: (message: string) => void;
@@ -97,6 +99,7 @@ export class PrefixesBetween {
   #join(peer: Other): void {
     const index = this.#indices++;
     this.#others.set(index, { index, peer });
+    this.#options.met(index, peer.member.name);
     if (peer.member.keeps) this.#tellStores();
   }
 

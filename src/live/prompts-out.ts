@@ -11,6 +11,8 @@ import type { SessionName } from './wire/names.ts';
 
 export interface PromptsOutOptions extends HandOffEnd {
   readonly thread: Pick<InstanceThread, 'send'>;
+  /** An instance has this number from now on, for good. */
+  readonly met: (index: InstanceIndex, name: string) => void;
   /** The request goes on elsewhere. */
   readonly taken: (here: RequestId) => void;
 }
@@ -139,6 +141,7 @@ export class PromptsOut {
     const index = this.#indices++;
     const destination = { index, name, life, peer: undefined, leaving: new Map(), waiting: [] };
     this.#destinations.set(index, destination);
+    this.#options.met(index, name);
     return destination;
   }
 

@@ -15,6 +15,8 @@ import { readStage, type StageWire } from './wire/stage-messages.ts';
 
 export interface StagesBetweenOptions extends HandOffEnd {
   readonly thread: Pick<InstanceThread, 'send'>;
+  /** An instance has this number from now on, for good. */
+  readonly met: (index: InstanceIndex, name: string) => void;
   /** A gateway's request is computed here with others: the name that it has here; undefined where the session is not known. @throws Error where it cannot be taken */
   readonly expect: (gateway: SessionName, request: GenerationRequest) => RequestId | undefined;
   /** Layers of the model. */
@@ -55,8 +57,6 @@ export class StagesBetween {
   /** As the thread knows them: another index for each session. */
   readonly #others = new Map<InstanceIndex, Other>();
   readonly #joint = new Map<RequestId, Joint>();
-  /** Of all that there were: what went to them is counted. */
-  readonly #names = new Map<InstanceIndex, string>();
   #indices = indicesFrom;
 
   constructor(options: StagesBetweenOptions) {
@@ -74,12 +74,7 @@ export class StagesBetween {
 
   #join(peer: Other): void {
     this.#others.set(++this.#indices, peer);
-    this.#names.set(this.#indices, peer.member.name);
-  }
-
-  /** Of a member, also of one that has gone. */
-  nameOf(member: InstanceIndex): string | undefined {
-    return this.#names.get(member);
+    this.#options.met(this.#indices, peer.member.name);
   }
 
   start(): void {

@@ -51,6 +51,7 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
         await until(() => idle(server));
       }
       expect(await sent()).toBeGreaterThan(0);
+      expect(await metricSum(server, 'kvasir_link_sent_bytes_total')).toBeGreaterThanOrEqual(await sent());
       const answers = await asked(server, round);
       instances[0]?.process.kill('SIGKILL');
       expect(await Promise.all(answers)).toEqual(await Promise.all(await asked(one, round)));

@@ -37,6 +37,10 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
       );
     };
     const answers = (all: readonly Stream[]) => Promise.all(all.map(({ answer }) => answer));
+    const viewOf = async (which: number) =>
+      (await (await fetch(`${gateway(which).url}/api/cluster`)).json()) as {
+        instances: { instance: number; role: string; links: { to: number; bytes: number }[] }[];
+      };
     const freeLandings = () => metricSum(gateway(1), 'kvasir_instance_landing_pages_free');
     /** All are there, and nobody holds anything of a request. */
     const whole = () =>
@@ -74,6 +78,14 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
       const ways = [...metrics.matchAll(/^kvasir_link_sent_bytes_total\{.*transport="(\w+)"\} [1-9]/gm)];
       const here = process.platform === 'linux' ? 'shared' : 'tcp';
       expect(new Set(ways.map(([, way]) => way))).toEqual(new Set([here]));
+      for (const which of [0, 1]) {
+        const { instances } = await viewOf(which);
+        const [from, to] = (['prefill', 'decode'] as const).map((role) => instances.filter((one) => one.role === role));
+        // Every gateway names the two ends of a link by its own numbers.
+        const links = from?.flatMap((one) => one.links) ?? [];
+        expect(links.reduce((sum, { bytes }) => sum + bytes, 0)).toBeGreaterThan(0);
+        for (const link of links) expect(to?.map(({ instance }) => instance)).toContain(link.to);
+      }
     });
 
     it.each([
@@ -104,12 +116,7 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
         const path = `/api/instances/${instance}/role`;
         return (await fetch(gateway(which).url + path, { method: 'POST', body: JSON.stringify({ role: to }) })).status;
       };
-      const rolesAt = async (which: number) => {
-        const view = (await (await fetch(`${gateway(which).url}/api/cluster`)).json()) as {
-          instances: { role: string }[];
-        };
-        return view.instances.map((instance) => instance.role);
-      };
+      const rolesAt = async (which: number) => (await viewOf(which)).instances.map((instance) => instance.role);
       const decoders = async (which: number) => (await rolesAt(which)).filter((each) => each === 'decode').length;
       const before = await rolesAt(0);
       const [first, second] = [before.indexOf('prefill'), before.lastIndexOf('prefill')];

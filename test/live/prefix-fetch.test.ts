@@ -54,6 +54,8 @@ describe.skipIf(loadNative() === undefined)('a prefix that another instance has'
       );
     }
     expect(fetched()).toBeGreaterThan(0);
+    const links = cluster.instances().flatMap(({ links: own = [] }) => own);
+    expect(links.reduce((sum, { bytes }) => sum + bytes, 0)).toBeGreaterThanOrEqual(fetched());
     // What was asked for there is on both now: the conductor has it of their journals.
     const last = liveRequest('last', [...livePrompt(rounds - 1, 400), 9], 1);
     await answerOf(cluster, last);

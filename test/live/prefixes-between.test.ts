@@ -25,7 +25,7 @@ class NotedThread {
 
 function member(hub: MemoryHub, name: string, life = 1, keeps = false) {
   const thread = new NotedThread();
-  const prefixes = new PrefixesBetween({ bus: hub.connect(), name, life, thread, keeps, log: () => {} });
+  const prefixes = new PrefixesBetween({ bus: hub.connect(), name, life, thread, keeps, met: () => {}, log: () => {} });
   closing.push(() => prefixes.close());
   prefixes.start();
   return { thread, prefixes };

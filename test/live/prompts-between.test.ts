@@ -31,7 +31,7 @@ function prefills(hub: MemoryHub) {
   const thread = new NotedThread();
   const taken: RequestId[] = [];
   const own = { bus: hub.connect(), name: 'p', life: 3, log: () => {} };
-  const out = new PromptsOut({ ...own, thread, taken: (id) => taken.push(id) });
+  const out = new PromptsOut({ ...own, thread, met: () => {}, taken: (id) => taken.push(id) });
   closing.push(() => out.close());
   return { out, thread, taken };
 }
