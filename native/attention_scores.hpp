@@ -64,12 +64,11 @@ void shape_scores(float* scores, int from, int to, const ScoreShape& shape) {
 }
 
 /**
- * Scores of one row to weights exp(score - max) and their sum. Keys [first, keys) of the range are seen: scores beside them in the first and the
- * last page are stale, and are replaced before anything is computed from them. `largest` and the sum run over lanes in the order of pages.
+ * The largest score of one row, and its scale. Keys [first, keys) of the range are seen: scores beside them in the first and the last page are stale,
+ * and are replaced before anything is computed from them. The maximum runs over lanes in the order of pages.
  */
-template <class Form>
-void weigh_row(float* scores, typename Form::Element* weights, int first, int keys, float scale, float* max, float* sum) {
-  using Lanes = typename Form::Lanes;
+template <class Lanes>
+float largest_score(float* scores, int first, int keys, float scale) {
   constexpr int kVectors = kPageTokens / Lanes::kWidth;
   const int start = first / kPageTokens * kPageTokens;
   const int seen = (keys + kPageTokens - 1) / kPageTokens * kPageTokens;
@@ -84,10 +83,18 @@ void weigh_row(float* scores, typename Form::Element* weights, int first, int ke
   }
   KVASIR_UNROLL
   for (int n = 1; n < kVectors; n++) largest[0] = Lanes::max(largest[0], largest[n]);
-  *max = Lanes::largest(largest[0]) * scale;
-  auto shift = Lanes::set(-*max);
+  return Lanes::largest(largest[0]) * scale;
+}
+
+/** Scores of one row to weights exp(score - max), and their sum, which runs over lanes in the order of pages. */
+template <class Form>
+float weigh_row(const float* scores, typename Form::Element* weights, int first, int keys, float scale, float max) {
+  using Lanes = typename Form::Lanes;
+  constexpr int kVectors = kPageTokens / Lanes::kWidth;
+  const int seen = (keys + kPageTokens - 1) / kPageTokens * kPageTokens;
+  auto shift = Lanes::set(-max);
   auto sums = Lanes::zero();
-  for (int key = start; key < seen; key += kPageTokens) {
+  for (int key = first / kPageTokens * kPageTokens; key < seen; key += kPageTokens) {
     typename Lanes::Vec page[kVectors];
     KVASIR_UNROLL
     for (int n = 0; n < kVectors; n++) {
@@ -95,7 +102,7 @@ void weigh_row(float* scores, typename Form::Element* weights, int first, int ke
     }
     sums = Form::store_weights(page, weights + key, sums);
   }
-  *sum = Lanes::sum(sums);
+  return Lanes::sum(sums);
 }
 
 }  // namespace

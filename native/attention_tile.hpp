@@ -1,6 +1,7 @@
 // The loops of attention over one range, written once over vector lanes (`Form::Lanes`) and an operand form. Everything has internal linkage:
 // each instruction set compiles its own copy with its own flags.
 #pragma once
+#include <algorithm>
 #include <cstring>
 #include <limits>
 
@@ -14,6 +15,8 @@ namespace {
 /** A weight of this share of its row's sum is heavy. Lighter ones are many where they matter, and what they lose to rounding cancels. */
 constexpr float kHeavyShare = 1.0f / 16.0f;
 constexpr int kHeavyMost = 20;
+/** Weighed side by side. */
+constexpr int kWeighedRows = 8;
 
 /** A key whose weight lost something when it was rounded. */
 struct HeavyKey {
@@ -43,7 +46,8 @@ class RangeRun {
     std::memset(work_.o, 0, sizeof(float) * static_cast<size_t>(work_.o_stride) * rows_);
     Form::begin(work_);
     for (int page = 0; page < work_.page_count; page++) score_page(page);
-    for (int token = 0; token < work_.tokens; token++) weigh_token(token);
+    const int side_by_side = std::max(1, kWeighedRows / work_.group);
+    for (int token = 0; token < work_.tokens; token += side_by_side) weigh_tokens(token, std::min(token + side_by_side, work_.tokens));
     add_values();
     Form::end();
   }
@@ -74,24 +78,41 @@ class RangeRun {
 
   Element* weights_of(int row) const { return static_cast<Element*>(work_.weights) + static_cast<ptrdiff_t>(row) * kRangeStride; }
 
-  void weigh_token(int token) const {
-    const int first = first_of(token), keys = keys_of(token);
-    for (int row = token * work_.group; row < (token + 1) * work_.group; row++) {
-      if (first >= keys) {
-        work_.max[row] = -std::numeric_limits<float>::infinity();
-        work_.sum[row] = 0;
-        continue;
-      }
-      float* scores = work_.scores + static_cast<ptrdiff_t>(row) * kRangeStride;
-      const bool shaped = work_.softcap != 0 || work_.slopes != nullptr;
-      if (shaped) shape_row(token, row, first, keys);
-      const float scale = shaped ? 1.0f : work_.scale;
-      weigh_row<Form>(scores, weights_of(row), first, keys, scale, work_.max + row, work_.sum + row);
-      if constexpr (Form::kRoundsWeights) {
-        if (work_.sum[row] * kHeavyShare < 1) restore_heavy(row, scores, first, keys, scale);
+  /** Tokens [from, to), pass after pass: each folds a row to one number that the next one of that row waits for, and rows in between fill that time. */
+  void weigh_tokens(int from, int to) const {
+    const float scale = is_shaped() ? 1.0f : work_.scale;
+    each_row(from, to, [&](int token, int row, int first, int keys) {
+      if (is_shaped()) shape_row(token, row, first, keys);
+      work_.max[row] = largest_score<typename Form::Lanes>(scores_of(row), first, keys, scale);
+    });
+    each_row(from, to, [&](int, int row, int first, int keys) {
+      work_.sum[row] = weigh_row<Form>(scores_of(row), weights_of(row), first, keys, scale, work_.max[row]);
+    });
+    if constexpr (Form::kRoundsWeights) {
+      each_row(from, to, [&](int, int row, int first, int keys) {
+        if (work_.sum[row] * kHeavyShare < 1) restore_heavy(row, scores_of(row), first, keys, scale);
+      });
+    }
+  }
+
+  /** Rows of tokens [from, to), with the keys [first, keys) that they see of this range; those that see none are done with. */
+  template <class Use>
+  void each_row(int from, int to, const Use& use) const {
+    for (int token = from; token < to; token++) {
+      const int first = first_of(token), keys = keys_of(token);
+      for (int row = token * work_.group; row < (token + 1) * work_.group; row++) {
+        if (first < keys) {
+          use(token, row, first, keys);
+        } else {
+          work_.max[row] = -std::numeric_limits<float>::infinity();
+          work_.sum[row] = 0;
+        }
       }
     }
   }
+
+  bool is_shaped() const { return work_.softcap != 0 || work_.slopes != nullptr; }
+  float* scores_of(int row) const { return work_.scores + static_cast<ptrdiff_t>(row) * kRangeStride; }
 
   /** What rounding took from or gave to the few heavy weights of a row goes to the sum and, times V, to o, which holds nothing else yet. */
   void restore_heavy(int row, const float* scores, int first, int keys, float scale) const {
@@ -121,7 +142,7 @@ class RangeRun {
     const float slope = work_.slopes == nullptr ? 0.0f : work_.slopes[row % work_.group];
     const ScoreShape shape{work_.scale, work_.softcap, slope, static_cast<float>(work_.first_key - work_.first_position - token)};
     const int end = (keys + kPageTokens - 1) / kPageTokens * kPageTokens;
-    shape_scores<typename Form::Lanes>(work_.scores + static_cast<ptrdiff_t>(row) * kRangeStride, first / kPageTokens * kPageTokens, end, shape);
+    shape_scores<typename Form::Lanes>(scores_of(row), first / kPageTokens * kPageTokens, end, shape);
   }
 
   /** Pages that every token sees whole are added for the tile at once; keys before and behind them token by token. */
