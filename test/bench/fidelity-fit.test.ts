@@ -17,7 +17,7 @@ it('counts what is done between steps with the next one, and the usual where an 
 
 it('tells steps that shared the machine for most of their time', () => {
   const records = [[step(0, 1000), step(1000, 1000)], [step(1400, 1000)]];
-  const { steps } = measure(records, { served: [], lone: [] });
+  const { steps } = measure(records, []);
   expect(steps.map(({ beside }) => beside)).toEqual([false, true, true]);
 });
 
@@ -33,7 +33,7 @@ const lone: Served = {
 };
 
 it('takes steps to end when clients have their tokens: one that is late makes the next one shorter', () => {
-  const { steps, admitUs, toldUs } = measure([[], record], { served: [lone], lone: [lone] });
+  const { steps, admitUs, toldUs } = measure([[], record], [lone]);
   // The first chunk gives none: it ends the usual 50 us late.
   expect(steps.map(({ seenUs }) => seenUs)).toEqual([950, 1000, 1030, 970, 1000]);
   expect(steps.map(({ us }) => us)).toEqual([1000, 1000, 1000, 1000, 1000]);
@@ -70,8 +70,8 @@ it('joins graded steps with rehearsals, of which the ratios are, and how late to
   const stepUs = measured.decode.times.stepUs;
   expect(stepUs).toBeGreaterThan(4000);
   expect(stepUs).toBeLessThan(4800);
-  expect(measured.decode.alone.length).toBe(16);
-  expect((stepUs * measured.decode.alone[0]) / 4800).toBeCloseTo(1, 2);
-  expect(measured.decode.beside.length).toBe(0);
-  expect(measured.prompt.beside.length).toBe(16);
+  expect(measured.decode.alone.ratios.length).toBe(16);
+  expect((stepUs * measured.decode.alone.ratios[0]) / 4800).toBeCloseTo(1, 2);
+  expect(measured.decode.beside.ratios.length).toBe(0);
+  expect(measured.prompt.beside.ratios.length).toBe(16);
 });

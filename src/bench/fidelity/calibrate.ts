@@ -2,7 +2,6 @@
 import type { TraceRequest } from '../../trace/request.ts';
 import { type Measurements, measure } from './fit.ts';
 import type { Chapter, History } from './history.ts';
-import type { Served } from './live-run.ts';
 
 const prompts = [48, 128, 256, 512, 1024];
 const batches = [2, 4, 8];
@@ -27,17 +26,14 @@ export async function calibrate(
   { contextTokens, calibrationMs }: CalibrationOptions,
 ): Promise<Measurements> {
   const chapters: Chapter[] = [];
-  const lone: Served[] = [];
   const { instances } = history;
   const run = async (requests: number, inputTokens: number): Promise<void> => {
     const chapter = await history.serve(Array.from({ length: requests }, (_, index) => alone(index, inputTokens)));
     chapters.push(chapter);
-    if (requests === 1) lone.push(...chapter.served);
   };
   // What comes first finds cold caches: its steps are not counted.
   await run(instances, batchPrompt);
   chapters.length = 0;
-  lone.length = 0;
   const start = performance.now();
   for (let i = 0; i < roundsMax && (i < roundsMin || performance.now() - start < calibrationMs); i++) {
     for (const tokens of prompts.filter((tokens) => tokens + decoded <= contextTokens)) {
@@ -47,7 +43,10 @@ export async function calibrate(
     for (const batch of batches) await run(batch * instances, batchPrompt);
   }
   const steps = Array.from({ length: instances }, (_, i) => chapters.flatMap((chapter) => chapter.steps[i]));
-  return measure(steps, { served: chapters.flatMap(({ served }) => served), lone });
+  return measure(
+    steps,
+    chapters.flatMap(({ served }) => served),
+  );
 }
 
 /** Nobody shares its blocks. */

@@ -2,7 +2,7 @@
 import type { PlacementAccount } from '../../cluster/account.ts';
 import type { ClusterPort, InferencePort } from '../../cluster/ports.ts';
 import type { LinearTimes } from '../../policy/cost/linear-cost.ts';
-import type { MeasuredKind } from '../../policy/cost/measured-cost.ts';
+import type { MeasuredKind, SeenSteps } from '../../policy/cost/measured-cost.ts';
 import type { TraceRequest } from '../../trace/request.ts';
 import { meanOfLongest } from '../../util/longest-gaps.ts';
 import { median, percentile, round } from '../statistics.ts';
@@ -115,7 +115,7 @@ export async function benchFidelity(options: FidelityBench): Promise<FidelityRep
 
 /** Another load of the kind that is to be simulated tells how steps vary that follow one another as they do there. */
 function measured({ steps, served }: Chapter): Measurements {
-  return measure(steps, { served, lone: [] });
+  return measure(steps, served);
 }
 
 /** As fast as pages have gone; undefined: none have. */
@@ -126,9 +126,12 @@ function bytesPerSecond(cluster: InferencePort): number | undefined {
 }
 
 function figuresOfCalibration({ steps, measured, admitUs, toldUs }: Calibration): CalibrationFigures {
-  const quartiles = (values: Float64Array) => [25, 50, 75].map((p) => round(percentile([...values], p)));
+  const quartiles = ({ ratios }: SeenSteps) => [
+    ratios.length,
+    ...[25, 50, 75].map((p) => round(percentile([...ratios], p))),
+  ];
   const figures = ({ times, alone, beside }: MeasuredKind): KindFigures => ({
-    ...{ times, alone: [alone.length, ...quartiles(alone)], beside: [beside.length, ...quartiles(beside)] },
+    ...{ times, alone: quartiles(alone), beside: quartiles(beside) },
   });
   return { steps, decode: figures(measured.decode), prompt: figures(measured.prompt), admitUs, toldUs };
 }

@@ -25,13 +25,9 @@ export interface Calibration {
 const gapUsMax = 2000;
 
 /**
- * @param records (instances): all steps since it began
- * @param lone of the served ones, those that were alone on the machine
+ * @param records (instances): all steps meanwhile
  */
-export function measure(
-  records: readonly (readonly RecordedStep[])[],
-  { served, lone }: { readonly served: readonly Served[]; readonly lone: readonly Served[] },
-): Measurements {
+export function measure(records: readonly (readonly RecordedStep[])[], served: readonly Served[]): Measurements {
   const late: number[] = [];
   const steps = records.flatMap((record, i) => {
     const others = records.filter((_, other) => other !== i).flat();
@@ -40,11 +36,16 @@ export function measure(
     late.push(...latenessUs(record, tokensUs).filter((us) => us !== undefined));
     return withGaps(record).map((step, k) => ({ ...step, seenUs: seenUs[k], beside: isBeside(record[k], others) }));
   });
-  const admitUs = lone.flatMap(({ clockUs, placed }) => {
-    const first = records[placed?.instance ?? 0].find(({ startedUs }) => startedUs >= clockUs);
-    return first === undefined ? [] : [first.startedUs - clockUs];
-  });
+  const admitUs = served.flatMap((one) => admitUsOf(one, records[one.placed?.instance ?? 0]) ?? []);
   return { steps, admitUs, toldUs: median(late) };
+}
+
+/** Until the first step behind a request's submission, where its instance had nothing to do and nothing was to come first; else undefined. */
+function admitUsOf({ clockUs, placed }: Served, steps: readonly RecordedStep[]): number | undefined {
+  const first = steps.findIndex(({ startedUs }) => startedUs >= clockUs);
+  const before = first > 0 ? steps[first - 1] : undefined;
+  const isIdle = first >= 0 && (before === undefined || before.startedUs + before.us <= clockUs);
+  return isIdle && placed?.fetchedFrom === undefined ? steps[first].startedUs - clockUs : undefined;
 }
 
 /** When each token from an instance came to its client, by the clock of step records. */
@@ -90,9 +91,10 @@ export function latenessUs(
 /** @throws RangeError where no steps of a kind were seen */
 export function fitCalibration(graded: Measurements, rehearsed: readonly Measurements[]): Calibration {
   const typical = rehearsed.flatMap(({ steps }) => steps);
+  const asUnderLoad = rehearsed.flatMap(({ admitUs }) => admitUs);
   return {
     measured: measureSteps(graded.steps, typical),
-    admitUs: Math.max(0, Math.round(median(graded.admitUs) ?? 0)),
+    admitUs: Math.max(0, Math.round(median(asUnderLoad.length > 0 ? asUnderLoad : graded.admitUs) ?? 0)),
     toldUs: Math.max(0, Math.round(median(rehearsed.flatMap(({ toldUs }) => toldUs ?? [])) ?? 0)),
     steps: graded.steps.length + typical.length,
   };

@@ -13,11 +13,22 @@ export interface MeasuredStep extends TimedStep {
 
 export interface MeasuredKind {
   readonly times: LinearTimes;
-  /** Seen over fitted, in the order in which the steps ran: those that had the machine to themselves, */
-  readonly alone: Float64Array;
+  /** In the order in which the steps ran: those that had the machine to themselves, */
+  readonly alone: SeenSteps;
   /** and those that shared it. */
-  readonly beside: Float64Array;
+  readonly beside: SeenSteps;
 }
+
+/** (steps) */
+export interface SeenSteps {
+  /** Seen over fitted, `ratioMax` at most. */
+  readonly ratios: Float64Array;
+  /** What was seen beyond that: it was held up for so long, whatever its rows. */
+  readonly pauseUs: Float64Array;
+}
+
+/** Whoever shares a core takes about so many times as long; what takes longer has waited. */
+const ratioMax = 2;
 
 /** Kernels for a few rows are others than those for many, so each kind has its own times. */
 export interface MeasuredSteps {
@@ -47,12 +58,15 @@ export function measureSteps(graded: readonly MeasuredStep[], typical: readonly 
 
 function ratiosOf(steps: readonly MeasuredStep[], times: LinearTimes): Pick<MeasuredKind, 'alone' | 'beside'> {
   const fitted = new LinearCost(times, noSizes);
-  const ratios = (beside: boolean) =>
-    Float64Array.from(
-      steps.filter((step) => step.beside === beside),
-      ({ shape, seenUs }) => seenUs / fitted.stepUs(shape),
+  const seen = (beside: boolean): SeenSteps => {
+    const chosen = steps.filter((step) => step.beside === beside);
+    const ratios = Float64Array.from(chosen, ({ shape, seenUs }) => Math.min(ratioMax, seenUs / fitted.stepUs(shape)));
+    const pauseUs = Float64Array.from(chosen, ({ shape, seenUs }) =>
+      Math.max(0, seenUs - ratioMax * fitted.stepUs(shape)),
     );
-  return { alone: ratios(false), beside: ratios(true) };
+    return { ratios, pauseUs };
+  };
+  return { alone: seen(false), beside: seen(true) };
 }
 
 const noSizes: KvSizes = { layers: 1, kvBytesPerToken: 0, kvCapacityTokens: 0, activationBytesPerToken: 0 };
@@ -95,8 +109,8 @@ export class MeasuredCost implements StepCostModel {
   stepUs(shape: StepShape): number {
     const { cost, alone, beside } = this.#kindOf(shape);
     if (this.#variation === undefined) return cost.stepUs(shape);
-    const ratio = this.#variation.beside() ? beside.next() : alone.next();
-    return Math.max(1, Math.round(cost.stepUs(shape) * ratio));
+    const { ratio, pauseUs } = this.#variation.beside() ? beside.next() : alone.next();
+    return Math.max(1, Math.round(cost.stepUs(shape) * ratio + pauseUs));
   }
 
   stageUs(shape: StepShape, range: LayerRange): number {
@@ -114,41 +128,56 @@ export class MeasuredCost implements StepCostModel {
 
 interface Kind {
   readonly cost: LinearCost;
-  readonly alone: MovingBlocks;
-  readonly beside: MovingBlocks;
+  readonly alone: DrawnSteps;
+  readonly beside: DrawnSteps;
 }
 
 /** Where nothing was seen alone, or beside others, the one stands for the other. */
 function kindOf({ times, alone, beside }: MeasuredKind, sizes: KvSizes, [seed, stream]: [number, number]): Kind {
   return {
     cost: new LinearCost(times, sizes),
-    alone: new MovingBlocks(alone.length > 0 ? alone : beside, seed, stream),
-    beside: new MovingBlocks(beside.length > 0 ? beside : alone, seed, stream + 1),
+    alone: new DrawnSteps(alone.ratios.length > 0 ? alone : beside, seed, stream),
+    beside: new DrawnSteps(beside.ratios.length > 0 ? beside : alone, seed, stream + 1),
   };
 }
 
-/** Values of a series, in stretches. Pure of (values, seed, stream, how many were drawn). */
+class DrawnSteps {
+  readonly #seen: SeenSteps;
+  readonly #places: MovingBlocks;
+
+  constructor(seen: SeenSteps, seed: number, stream: number) {
+    this.#seen = seen;
+    this.#places = new MovingBlocks(seen.ratios.length, seed, stream);
+  }
+
+  next(): { readonly ratio: number; readonly pauseUs: number } {
+    const place = this.#places.next();
+    return { ratio: this.#seen.ratios[place], pauseUs: this.#seen.pauseUs[place] };
+  }
+}
+
+/** Places in a series, in stretches. Pure of (length, seed, stream, how many were drawn). */
 export class MovingBlocks {
-  readonly #values: Float64Array;
+  readonly #length: number;
   readonly #seed: number;
   readonly #stream: number;
   #drawn = 0;
   #at = 0;
 
-  constructor(values: Float64Array, seed: number, stream: number) {
-    this.#values = values;
+  constructor(length: number, seed: number, stream: number) {
+    this.#length = length;
     this.#seed = seed;
     this.#stream = stream;
   }
 
   next(): number {
-    const { length } = this.#values;
+    const length = this.#length;
     if (this.#drawn % stretch === 0) {
       this.#at = Math.floor(counterUniform(this.#seed, this.#stream, this.#drawn / stretch) * length);
     }
     this.#drawn++;
-    const value = this.#values[this.#at];
+    const place = this.#at;
     this.#at = (this.#at + 1) % length;
-    return value;
+    return place;
   }
 }

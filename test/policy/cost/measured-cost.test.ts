@@ -63,6 +63,13 @@ describe('measured steps', () => {
     expect(cost.stepUs(prompt(200, 0)) / promptUs(prompt(200, 0))).toBeCloseTo(1, 3);
   });
 
+  it('are held up as long as one was seen to be, whatever their rows', () => {
+    const paused = seen([1], []).map((step) => ({ ...step, seenUs: 2 * step.us + 30_000 }));
+    const cost = new MeasuredCost(measureSteps(paused, []), sizes, { seed: 1, beside: () => false });
+    for (const shape of [prompt(48, 0), prompt(256, 1)])
+      expect((cost.stepUs(shape) - 30_000) / promptUs(shape)).toBeCloseTo(2, 2);
+  });
+
   it('vary in the same way for the same seed, and where nothing was seen beside others as alone', () => {
     const measured = measureSteps(seen([0.8, 1, 1.2], []), []);
     const draws = (seed: number, beside: boolean) => {
@@ -75,14 +82,10 @@ describe('measured steps', () => {
   });
 });
 
-it('a series is drawn in stretches of what follows one another, each value about as often as another', () => {
+it('a series is drawn in stretches of what follows one another, each place about as often as another', () => {
   fc.assert(
     fc.property(fc.integer({ min: 1, max: 40 }), fc.nat(1000), (length, seed) => {
-      const blocks = new MovingBlocks(
-        Float64Array.from({ length }, (_, i) => i),
-        seed,
-        0,
-      );
+      const blocks = new MovingBlocks(length, seed, 0);
       const drawn = Array.from({ length: 64 * length }, () => blocks.next());
       const broken = drawn.slice(1).filter((value, i) => value !== (drawn[i] + 1) % length).length;
       expect(broken).toBeLessThanOrEqual(drawn.length / 16);
