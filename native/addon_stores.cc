@@ -104,7 +104,7 @@ Napi::Value bind_take_store_results(Arguments& in, Napi::Env env) {
   return number(env, store->take(reinterpret_cast<BlockStoreResult*>(writable(out)), static_cast<int>(out.size / 2)));
 }
 
-/** (store) => { readBytes, writtenBytes, badBlocks, failedWrites, seconds, error } */
+/** (store) => { readBytes, writtenBytes, badBlocks, failedWrites, readSeconds, error } */
 Napi::Value bind_store_counts(Arguments& in, Napi::Env env) {
   const auto store = registries().block_stores.get(in.handle("block store"));
   const BlockStoreCounts counts = store->counts();
@@ -113,7 +113,7 @@ Napi::Value bind_store_counts(Arguments& in, Napi::Env env) {
   result.Set("writtenBytes", static_cast<double>(counts.written_bytes));
   result.Set("badBlocks", static_cast<double>(counts.bad_blocks));
   result.Set("failedWrites", static_cast<double>(counts.failed_writes));
-  result.Set("seconds", static_cast<double>(counts.nanoseconds) / 1e9);
+  result.Set("readSeconds", static_cast<double>(counts.read_nanoseconds) / 1e9);
   result.Set("error", store->error());
   return result;
 }

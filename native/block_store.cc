@@ -103,7 +103,7 @@ void BlockStore::serve() {
     const bool done = by_layer ? read_page(job) : carry_out(kind, block);
     const std::chrono::nanoseconds spent = std::chrono::steady_clock::now() - begin;
     lock.lock();
-    counts_.nanoseconds += static_cast<uint64_t>(spent.count());
+    if (kind == Kind::read) counts_.read_nanoseconds += static_cast<uint64_t>(spent.count());
     const bool is_block = !by_layer || !done || job.layer == pages_of_block_ - 1;
     if (kind == Kind::read && is_block) done ? counts_.read_bytes += slab_.block_bytes() : counts_.bad_blocks++;
     if (kind == Kind::write) done ? counts_.written_bytes += slab_.block_bytes() : counts_.failed_writes++;

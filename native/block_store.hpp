@@ -25,7 +25,7 @@ struct BlockStoreCounts {
   uint64_t written_bytes = 0;
   uint64_t bad_blocks = 0;     // that were to be read and were not whole
   uint64_t failed_writes = 0;
-  uint64_t nanoseconds = 0;    // spent reading and writing
+  uint64_t read_nanoseconds = 0;  // spent reading
 };
 
 /** What became of a job: so many of its blocks, the first ones, are where they were to be. */

@@ -80,6 +80,7 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
     journalLife: data.life,
     ...{ contents: { onSsd: undefined }, ...tiers?.machine, ...borrowing?.machine },
     startsAhead: startsAhead(settings, backend),
+    ssdReadUs: tiers && ((blocks: number) => tiers.live.readUs(blocks)),
     pinShare: settings.pinShare,
   });
   const reaches = backend.isa !== 'reference' || data.lands;
@@ -119,9 +120,9 @@ function createStages(
   return new LiveStages(staged, (to, wire) => handOffs.post(to, wire), rows);
 }
 
-/** Blocks that may move to creditors have to be here, and the oracle's pages are its thread's alone. */
-function startsAhead({ lending, awaitsPrefixes }: InstanceSettings, { isa }: Backend): boolean {
-  return lending === undefined && awaitsPrefixes !== true && isa !== 'reference';
+/** The oracle's pages are its thread's alone. */
+function startsAhead({ awaitsPrefixes }: InstanceSettings, { isa }: Backend): boolean {
+  return awaitsPrefixes !== true && isa !== 'reference';
 }
 
 function describe(settings: InstanceSettings, backend: Backend, model: LoadedModel) {

@@ -1,6 +1,6 @@
 // What an instance tells conductors of its block cache, and when.
 import type { BlockCache } from '../policy/blocks/block-cache.ts';
-import { type BlockListener, JournalRecorder } from '../policy/blocks/block-journal.ts';
+import { type BlockListener, JournalRecorder, type TierListener } from '../policy/blocks/block-journal.ts';
 import type { InstanceEffect } from './effects.ts';
 import type { InstanceConfig } from './instance-config.ts';
 
@@ -42,15 +42,19 @@ export class CacheJournal {
   /** All that is held, where a journal is kept. */
   all(): Snapshot | Ignored {
     if (this.#recorder === undefined) return { kind: 'ignored', message: 'Ignored tellBlocks: no journal is kept' };
-    return { kind: 'snapshot', snapshot: this.#recorder.snapshot(this.#cache.indexedDigests()) };
+    return {
+      kind: 'snapshot',
+      snapshot: this.#recorder.snapshot(this.#cache.indexedDigests(), this.#cache.lower?.sunk),
+    };
   }
 }
 
-function besides(witness: BlockListener, recorder: BlockListener | undefined): BlockListener {
+function besides(witness: BlockListener, recorder: TierListener | undefined): TierListener {
   return {
     record: (words, at, stored, depth) => {
       witness.record(words, at, stored, depth);
       recorder?.record(words, at, stored, depth);
     },
+    sank: (words, at, onSsd) => recorder?.sank(words, at, onSsd),
   };
 }

@@ -29,6 +29,12 @@ export class HostTraffic {
     this.#cache.flushLoads();
   }
 
+  /** A step begins: it reads what is on its way. */
+  begins(): void {
+    this.flush();
+    this.#cache.lower?.readBegins();
+  }
+
   planned(sequences: readonly Sequence[]): this {
     const { lower, blockTokens } = this.#cache;
     if (lower === undefined) return this;

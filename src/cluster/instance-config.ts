@@ -29,8 +29,10 @@ export interface InstanceConfig {
   readonly tiers?: Omit<TiersConfig, 'mover'> | undefined;
   /** Blocks of the tiers have contents: effects say what is to be moved. `onSsd`: what lies there from before, (blocks, 6) slot, depth and digest, those written first first. */
   readonly contents?: { readonly onSsd: Uint32Array | undefined } | undefined;
-  /** Requests may start while their prefixes are still on their way, layer by layer: whoever carries out steps waits for what `Instance.arriving` says. Not together with borrowing. */
+  /** Requests may start while their prefixes are still on their way, layer by layer: whoever carries out steps waits for what `Instance.arriving` says. */
   readonly startsAhead?: boolean | undefined;
+  /** How long so many blocks of SSD would take to read, as far as is known. Undefined: no time to speak of. */
+  readonly ssdReadUs?: ((blocks: number) => number) | undefined;
   /** Of the pages, what pinned prefixes may hold; what other requests may be is that much shorter. Undefined: nothing is pinned. */
   readonly pinShare?: number | undefined;
   /** Lends memory to other instances and borrows from them; only for models of one layer group without a window. */

@@ -128,6 +128,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       cost: config.cost,
       batcher: this.#batcher,
       start: config.startsAhead === true ? new EarlyStart(config, this.#batcher) : undefined,
+      readUs: config.ssdReadUs,
     };
     return new PrefixMoves(this.#cache, owner, config);
   }

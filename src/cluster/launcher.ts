@@ -99,7 +99,7 @@ export class Launcher<Request extends { readonly id: RequestId }, S extends Serv
     const { work, borrower, handOffs } = this.#parts;
     const { requests, range } = planned;
     this.#flight = begun(planned, ++this.#steps, nowUs, borrower?.remoteWork(requests));
-    this.#parts.hostTraffic.flush();
+    this.#parts.hostTraffic.begins();
     const plan = work.plan(requests, range);
     this.#push(runStep(this.#flight, plan, traffic));
     if (borrower?.planned(planned) === true) this.#endAfterFirst(this.#flight);
@@ -149,11 +149,14 @@ export class Launcher<Request extends { readonly id: RequestId }, S extends Serv
   /** Its prompt is computed from now on. */
   begin(served: S): void {
     const { totals, pinning, handOffs, emit } = this.#parts;
-    const cachedTokens = served.sequence.cachedTokens ?? 0;
+    const { cachedTokens = 0, arriving } = served.sequence;
     totals.prompt += served.sequence.promptLength;
     totals.cached += cachedTokens;
     pinning.started(served, cachedTokens);
-    emit(served.id, { kind: 'started', cachedTokens });
+    emit(
+      served.id,
+      arriving === undefined ? { kind: 'started', cachedTokens } : { kind: 'started', cachedTokens, ahead: true },
+    );
     handOffs.departures.ask(served.id);
   }
 

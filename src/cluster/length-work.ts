@@ -237,8 +237,9 @@ export function lengthJobs(
 export function lengthPlacement(
   settings: PlacementSettings,
   instances: readonly {
-    readonly machine: Pick<LengthInstanceConfig, 'cost' | 'blockTokens' | 'limits' | 'hostLink'>;
+    readonly machine: Pick<LengthInstanceConfig, 'cost' | 'blockTokens' | 'limits' | 'hostLink' | 'startsAhead'>;
     readonly nic: TransferEnd;
+    readonly ssd?: { readonly readBytesPerSecond: number } | undefined;
   }[],
   linkBytesPerSecond: number | undefined,
   pipeline?: PipelineSettings,
@@ -252,7 +253,7 @@ export function lengthPlacement(
   }
   const [
     {
-      machine: { blockTokens, cost },
+      machine: { blockTokens, cost, limits },
     },
   ] = instances;
   return {
@@ -260,6 +261,11 @@ export function lengthPlacement(
     blockTokens,
     chainOf: ({ chain }) => chain,
     transfers: { ends: instances.map(({ nic }) => nic), linkBytesPerSecond, bytesPerToken: cost.kvBytesPerToken },
+    ssds: {
+      ends: instances.map(({ ssd }) => ({ ssdBytesPerSecond: ssd?.readBytesPerSecond })),
+      bytesPerToken: cost.kvBytesPerToken,
+    },
+    aheadRows: instances.every(({ machine }) => machine.startsAhead === true) ? limits.tokensMax : undefined,
     predictors: instances.map(
       ({ machine: { cost, hostLink } }) => predictors.get(hostLink ?? cost) as PrefillPredictor,
     ),

@@ -12,6 +12,7 @@ import {
 } from '../policy/placement/placement.ts';
 import { PrefillQueues } from '../policy/placement/prefill-queues.ts';
 import { type JournalVerdict, PrefixIndex, PrefixMatches } from '../policy/placement/prefix-index.ts';
+import { type SsdConfig, SsdTimes } from '../policy/placement/ssd-times.ts';
 import { type TransferConfig, TransferTimes } from '../policy/placement/transfer-times.ts';
 import { wideZero } from '../util/wide-zero.ts';
 import type { BlockFates, Considered } from './account.ts';
@@ -29,6 +30,10 @@ export interface PlacerConfig<Request> extends PlacementSettings {
   readonly predictors: readonly PrefillPredictor[];
   /** Undefined: prefixes never move between instances. */
   readonly transfers: TransferConfig | undefined;
+  /** Undefined: none has an SSD. */
+  readonly ssds?: SsdConfig | undefined;
+  /** Requests start while their prefixes come, with so many rows in a step at most. Undefined: when all of it is there. */
+  readonly aheadRows?: number | undefined;
   /** Long prompts may be computed by groups; `prefills` (instances) predicts them, of those that are alike by one. Undefined: never. */
   readonly pipeline?:
     | (PipelineSettings & {
@@ -60,6 +65,7 @@ export class Placer<Request> {
   readonly #index: PrefixIndex | undefined;
   readonly #matches: PrefixMatches | undefined;
   readonly #transfers: TransferTimes | undefined;
+  readonly #ssds: SsdTimes | undefined;
   /** (kinds) */
   readonly #groupPrefills: readonly PipelinedPrefill[];
   readonly #view: {
@@ -89,6 +95,7 @@ export class Placer<Request> {
     };
     const transfers = config?.transfers && new TransferTimes(config.transfers);
     this.#transfers = transfers;
+    this.#ssds = config?.ssds && new SsdTimes(config.ssds);
     this.#placement = new Placement(config ?? plain, {
       kinds: this.#predictors.length,
       prefillUs: (kind, tokens, cached) => this.#predictors[kind].prefillUs(tokens, cached),
@@ -96,6 +103,8 @@ export class Placer<Request> {
         transferUs: (from, to, tokens) => transfers.predictUs(this.#nowUs, from, to, tokens),
         backlogUs: (from) => transfers.backlogUs(this.#nowUs, from),
       },
+      readUs: (instance, tokens) => this.#ssds?.predictUs(this.#nowUs, instance, tokens) ?? 0,
+      overlapUs: (kind, tokens, cached) => this.#overlapUs(kind, tokens, cached),
     });
     const prefills = config?.pipeline?.prefills;
     this.#groupPrefills =
@@ -103,6 +112,13 @@ export class Placer<Request> {
     if (config === undefined) return;
     this.#index = new PrefixIndex({ instances, blocks: config.blocks, remembered: config.rememberedBlocks });
     this.#matches = new PrefixMatches(instances);
+  }
+
+  /** The first step of a prefill that starts ahead of its prefix ends when that is here. */
+  #overlapUs(kind: number, tokens: number, cachedTokens: number): number {
+    const rows = this.#config?.aheadRows;
+    if (rows === undefined) return 0;
+    return this.#predictors[kind].prefillUs(Math.min(tokens, cachedTokens + rows), cachedTokens);
   }
 
   get blockTokens(): number {
@@ -250,11 +266,13 @@ export class Placer<Request> {
       share,
     }: { readonly decodeAt?: InstanceIndex | undefined; readonly share?: GroupShare | undefined } = {},
   ): Placed {
-    const { instance, from, fetchedBlocks, transferUs } = decision;
+    const { instance, from, fetchedBlocks, readyUs } = decision;
+    const { blockTokens = 1 } = this.#config ?? plain;
     const prefillUs = share?.workUs ?? decision.prefillUs;
     const helpers = share?.members.slice(1) ?? nobody;
-    if (from !== undefined)
-      this.#transfers?.add(nowUs, from, instance, fetchedBlocks * (this.#config?.blockTokens ?? 1));
+    if (from !== undefined) this.#transfers?.add(nowUs, from, instance, fetchedBlocks * blockTokens);
+    this.#ssds?.add(nowUs, instance, decision.ssdBlocks * blockTokens);
+    if (from !== undefined) this.#ssds?.add(nowUs, from, decision.fetchedSsdBlocks * blockTokens);
     if (share?.prefix !== undefined) this.#sends(nowUs, share.members, share.prefix);
     this.#placed++;
     const computing = new Set(share?.members ?? [instance]);
@@ -263,7 +281,7 @@ export class Placer<Request> {
       this.#queues.add(nowUs, member, prefillUs);
     }
     const chain = this.#config?.chainOf(request);
-    return { instance, helpers, computing, promptTokens, chain, prefillUs, readyUs: nowUs + transferUs, decodeAt };
+    return { instance, helpers, computing, promptTokens, chain, prefillUs, readyUs: nowUs + readyUs, decodeAt };
   }
 
   /** It runs, with what the instance itself found of its prompt. */

@@ -130,8 +130,8 @@ export type RefusalCause =
 export type GenerationEvent =
   /** The queue took the request: the first event unless it is refused. */
   | { readonly kind: 'accepted' }
-  /** Prefill began; `cachedTokens` of the prompt came from the prefix cache. */
-  | { readonly kind: 'started'; readonly cachedTokens: number }
+  /** Prefill began; `cachedTokens` of the prompt came from the prefix cache. `ahead`: some of them are still on their way. */
+  | { readonly kind: 'started'; readonly cachedTokens: number; readonly ahead?: true }
   /** Log-probabilities of prompt tokens 1.. in order (the first token has none); may come in several pieces before the first output token. */
   | { readonly kind: 'prompt-logprobs'; readonly logprobs: TokenLogprobs }
   /** `at`: how many tokens came before these, where that may be in doubt. */
@@ -297,6 +297,7 @@ export interface TiersSnapshot {
     | {
         readonly copiedBytes: number;
         readonly ssdReadBytes: number;
+        readonly ssdReadSeconds: number;
         readonly ssdWrittenBytes: number;
         readonly badBlocks: number;
       }

@@ -32,7 +32,10 @@ export class PrefillWatch {
   heard(nowUs: number, id: RequestId, event: GenerationEvent): void {
     const prompt = this.#prompts.get(id);
     if (prompt === undefined) return;
-    if (event.kind === 'started') {
+    if (event.kind === 'started' && event.ahead === true) {
+      // What it waits for says nothing of what it computes.
+      this.left(id);
+    } else if (event.kind === 'started') {
       prompt.startedUs = nowUs;
       prompt.computed = prompt.tokens - event.cachedTokens;
     } else if (event.kind === 'tokens') {

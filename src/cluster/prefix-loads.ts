@@ -78,6 +78,8 @@ interface Owner<S> {
   readonly batcher: Pick<Batcher, 'arrived' | 'recompute'>;
   /** Undefined: nobody starts before all is here. */
   readonly start: EarlyStart | undefined;
+  /** How long so many blocks of SSD take; undefined: no time to speak of. */
+  readonly readUs?: ((blocks: number) => number) | undefined;
 }
 
 /** A request that waits, and who has more of its prompt. */
@@ -175,15 +177,22 @@ export class PrefixLoads<S extends Served> {
     const { spares, start } = this.#owner;
     const end = parts[parts.length - 1].to;
     const lands = start !== undefined && (isFirst || this.#cache.lower === undefined);
-    const early = lands ? landInPool(this.#cache, chain, own, end, spares) : undefined;
+    const early = lands ? landInPool(this.#cache, chain, { own, onSsd, to: end }, spares) : undefined;
     const landing = early ?? landPrefix(this.#cache, chain, own, end, spares);
     if (landing === undefined) return;
     this.#wishes.delete(sequence);
     const { patienceUs, transferUs = 0 } = patience;
-    const times = { untilUs: nowUs + patienceUs, comesUs: nowUs + transferUs };
-    this.#loads.set(served.id, { served, landing, here: own, parts, ...times, early, vain: false });
-    sequence.loading = true;
+    const times = { untilUs: nowUs + patienceUs, comesUs: nowUs + Math.max(transferUs, this.#readUs(parts)) };
+    const load = { served, landing, here: own, parts, ...times, early, vain: false };
+    this.#loads.set(served.id, load);
     for (const part of parts) this.#owner.ask(served, part, landing);
+    // SSD has begun: nobody says so.
+    this.#offer(nowUs, load);
+  }
+
+  #readUs([first]: readonly Part[]): number {
+    const { readUs } = this.#owner;
+    return first.source === 'ssd' && readUs !== undefined ? readUs(first.to - first.from) : 0;
   }
 
   #isUnderWay(words: Uint32Array, block: number): boolean {

@@ -36,6 +36,7 @@ interface Owner<Request> {
   readonly batcher: Pick<Batcher, 'arrived' | 'recompute'>;
   /** Undefined: nobody starts before its prefix is here. */
   readonly start: EarlyStart | undefined;
+  readonly readUs?: InstanceConfig['ssdReadUs'];
 }
 
 export class PrefixMoves<Request, S extends Served> {
@@ -54,7 +55,7 @@ export class PrefixMoves<Request, S extends Served> {
 
   constructor(
     cache: BlockCache,
-    { push, spares, contents, nowUs, cost, batcher, start }: Owner<Request>,
+    { push, spares, contents, nowUs, cost, batcher, start, readUs }: Owner<Request>,
     config: Keeping = {},
   ) {
     this.#push = push;
@@ -75,6 +76,7 @@ export class PrefixMoves<Request, S extends Served> {
       spares,
       batcher,
       start,
+      readUs,
     });
     if (config.keeps !== true) return;
     this.takes = new PrefixTakes(cache, {

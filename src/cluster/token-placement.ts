@@ -6,13 +6,13 @@ import type { PrefillPredictor } from '../policy/cost/prefill.ts';
 import { layersOf } from '../policy/cost/step-shape.ts';
 import type { PipelineSettings } from '../policy/pipeline/group.ts';
 import { PipelinedPrefill, type PipelineTimes } from '../policy/pipeline/pipelined-prefill.ts';
-import type { TransferConfig } from '../policy/placement/transfer-times.ts';
 import { pageTokens } from '../util/step.ts';
 import type { InstanceIndex } from './messages.ts';
 import type { PlacerConfig } from './placer.ts';
 import type { GenerationEvent, GenerationRequest, RequestId } from './ports.ts';
 import { PrefillWatch } from './prefill-watch.ts';
 import { batchLimits } from './token-limits.ts';
+import type { TokenTransfers } from './token-transfers.ts';
 
 /** Blocks that the index has room for from the start: it grows. */
 const blocks = 4_096;
@@ -33,7 +33,7 @@ export class TokenPlacement {
   #watch = new PrefillWatch([]);
   readonly #chains = new WeakMap<GenerationRequest, BlockChain>();
   #root: BlockRoot | undefined;
-  #transfers: TransferConfig | undefined;
+  #transfers: TokenTransfers | undefined;
   #pipeline: TokenPipeline | undefined;
 
   /** @param hashKey the cluster's, which keys the identities of blocks */
@@ -42,7 +42,7 @@ export class TokenPlacement {
   }
 
   /** The model is loaded: its blocks chain from `root`. @param kinds (instances): equal for those that compute alike @param transfers undefined: prefixes stay where they are */
-  begin(root: BlockRoot, kinds: readonly number[], transfers?: TransferConfig, pipeline?: TokenPipeline): void {
+  begin(root: BlockRoot, kinds: readonly number[], transfers?: TokenTransfers, pipeline?: TokenPipeline): void {
     this.#root = root;
     this.#pipeline = pipeline;
     this.#transfers = transfers;
@@ -67,7 +67,10 @@ export class TokenPlacement {
       blockTokens: pageTokens,
       chainOf: (request) => this.#chainOf(request),
       predictors: this.#watch.times,
-      transfers: this.#transfers,
+      transfers: this.#transfers?.config,
+      ssds: this.#transfers?.ssds,
+      // Those between whom pages move have steps that wait for them.
+      aheadRows: this.#transfers && batchLimits.tokensMax,
       pipeline: this.#pipeline && {
         ...this.#pipeline,
         prefills: this.#groupPrefills(this.#pipeline),

@@ -164,7 +164,7 @@ export interface StoreCounts {
   readonly writtenBytes: number;
   readonly badBlocks: number;
   readonly failedWrites: number;
-  readonly seconds: number;
+  readonly readSeconds: number;
   readonly error: string;
 }
 

@@ -210,7 +210,7 @@ export class ClusterGateway extends Conducting {
     const slots = Array.from({ length: slotsMax }, (_, slot) => slot);
     if (fetchBytesPerToken !== undefined) this.#transfers = new TokenTransfers(slotsMax, fetchBytesPerToken);
     const groups = pipeline && stageLayers !== undefined ? { ...pipeline, layers: stageLayers } : undefined;
-    this.placement.begin(root, slots, this.#transfers?.config, groups);
+    this.placement.begin(root, slots, this.#transfers, groups);
     const conductor = new Conductor<GenerationRequest>({
       instances: slots.map(() => ({ capacityTokens: 0, absent: true })),
       queueMax: this.#options.queueMax,

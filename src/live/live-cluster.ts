@@ -172,7 +172,7 @@ export class LiveCluster extends Conducting {
     this.placement.begin(
       first.root,
       messages.map(({ description }) => description.threads),
-      this.#transfersBetween(first, messages.length)?.config,
+      this.#transfersBetween(first, messages.length),
       this.#pipelineOf(first),
     );
     for (const [i, { description }] of messages.entries())

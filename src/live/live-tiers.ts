@@ -37,6 +37,9 @@ export interface LiveTiersOptions {
   readonly log: (message: string) => void;
 }
 
+/** Until blocks have been read. */
+const bytesPerSecondGuess = 1e9;
+
 export class LiveTiers {
   readonly #options: LiveTiersOptions;
   #jobs = 0;
@@ -59,9 +62,22 @@ export class LiveTiers {
   get moved(): TiersSnapshot['moved'] {
     const { store, pageBytes } = this.#options;
     const copiedBytes = this.#copiedPages * pageBytes;
-    if (store === undefined) return { copiedBytes, ssdReadBytes: 0, ssdWrittenBytes: 0, badBlocks: 0 };
-    const { readBytes, writtenBytes, badBlocks } = store.counts;
-    return { copiedBytes, ssdReadBytes: readBytes, ssdWrittenBytes: writtenBytes, badBlocks };
+    if (store === undefined)
+      return { copiedBytes, ssdReadBytes: 0, ssdReadSeconds: 0, ssdWrittenBytes: 0, badBlocks: 0 };
+    const {
+      readBytes: ssdReadBytes,
+      readSeconds: ssdReadSeconds,
+      writtenBytes: ssdWrittenBytes,
+      badBlocks,
+    } = store.counts;
+    return { copiedBytes, ssdReadBytes, ssdReadSeconds, ssdWrittenBytes, badBlocks };
+  }
+
+  /** How long so many blocks of SSD would take to read, as fast as it has read. */
+  readUs(blocks: number): number {
+    const { ssdReadBytes, ssdReadSeconds } = this.moved ?? { ssdReadBytes: 0, ssdReadSeconds: 0 };
+    const bytes = blocks * this.#options.blockBytes;
+    return (1e6 * bytes) / (ssdReadBytes > 0 ? ssdReadBytes / ssdReadSeconds : bytesPerSecondGuess);
   }
 
   withBytes(store: StoreSnapshot): StoreSnapshot {

@@ -87,6 +87,7 @@ function tiersOf(a: TiersSnapshot | undefined, b: TiersSnapshot | undefined): Ti
     moved: {
       copiedBytes: (a.moved?.copiedBytes ?? 0) + (b.moved?.copiedBytes ?? 0),
       ssdReadBytes: (a.moved?.ssdReadBytes ?? 0) + (b.moved?.ssdReadBytes ?? 0),
+      ssdReadSeconds: (a.moved?.ssdReadSeconds ?? 0) + (b.moved?.ssdReadSeconds ?? 0),
       ssdWrittenBytes: (a.moved?.ssdWrittenBytes ?? 0) + (b.moved?.ssdWrittenBytes ?? 0),
       badBlocks: (a.moved?.badBlocks ?? 0) + (b.moved?.badBlocks ?? 0),
     },

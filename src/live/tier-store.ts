@@ -22,8 +22,8 @@ export interface StoreCounts {
   /** Blocks that were to be read and were not whole. */
   readonly badBlocks: number;
   readonly failedWrites: number;
-  /** Spent reading and writing. */
-  readonly seconds: number;
+  /** Spent reading, what was read in vain included. */
+  readonly readSeconds: number;
   /** What the system said when a block could not be written last; empty: nothing. */
   readonly error: string;
 }

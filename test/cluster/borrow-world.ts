@@ -6,14 +6,16 @@ import type { BlocksToMove } from '../../src/cluster/lending/block-moves.ts';
 import type { BorrowingTotals } from '../../src/cluster/lending/borrower-terms.ts';
 import type { Envelope, LendingEffect } from '../../src/cluster/lending/messages.ts';
 import { defaultLendingTimes } from '../../src/cluster/lending/times.ts';
-import type { InstanceEvent } from '../../src/cluster/messages.ts';
+import type { InstanceEvent, PrefixFetch } from '../../src/cluster/messages.ts';
 import type { GenerationEvent, GenerationRequest } from '../../src/cluster/ports.ts';
+import type { AwaitedBlocks } from '../../src/cluster/prefix-loads.ts';
 import { createTokenInstance, type TokenInstance } from '../../src/cluster/token-work.ts';
 import { blocksLendable, type LendingPolicy } from '../../src/policy/lending/borrowing.ts';
 import { checkLoans } from '../../src/sim/lending/checks.ts';
 import { counterUniform } from '../../src/util/counter-random.ts';
 import { pageTokens, rangeTokens } from '../../src/util/step.ts';
 import { FakeEngine } from './fake-engine.ts';
+import { PrefixWires } from './prefix-wires.ts';
 import { baseConfig, limits } from './world.ts';
 
 const groups = [{ layers: 2, window: undefined }] as const;
@@ -55,6 +57,12 @@ export interface BorrowWorldOptions {
   readonly changes?: Partial<LendingPolicy>;
   /** Of host memory, for blocks of sequences. */
   readonly hostBlocks?: number;
+  /** Requests start while their prefixes come. */
+  readonly startsAhead?: boolean;
+  /** Steps wait for whatever comes; else they sometimes do not. */
+  readonly patient?: boolean;
+  /** Of each. */
+  readonly tiers?: { readonly hostBlocks: number; readonly ssdBlocks: number } | undefined;
 }
 
 export class BorrowWorld {
@@ -76,32 +84,42 @@ export class BorrowWorld {
   readonly #wires = new Map<string, Wire>();
   readonly #copies = new Map<string, Copying>();
   readonly #whereabouts = new Map<string, number>();
+  readonly prefixes: PrefixWires;
+  readonly #patient: boolean;
+  /** What the step in flight of each waited for when it began. */
+  readonly #awaited = new Map<number, readonly AwaitedBlocks[]>();
 
   /** (instances): blocks that each may lend. */
   readonly #lendable: readonly number[];
 
-  constructor({ blocks, settles, seed, changes, hostBlocks = 0 }: BorrowWorldOptions) {
+  constructor({ blocks, settles, seed, changes, hostBlocks = 0, startsAhead, patient, tiers }: BorrowWorldOptions) {
+    this.#patient = patient === true;
     const policy = { ...usual, ...changes };
     const lendable = blocks.map((total) => blocksLendable({ total, available: total, lent: 0 }, policy));
     const lendableHost = blocksLendable({ total: hostBlocks, available: hostBlocks, lent: 0 }, policy);
     this.#lendable = lendable.map((own) => own + lendableHost);
     const hosts = hostBlocks + (blocks.length - 1) * lendableHost;
+    const tierBlocks = tiers?.hostBlocks ?? 0;
     const all = lendable.reduce((sum, each) => sum + each, hosts);
     this.instances = blocks.map((total, instance) =>
       createTokenInstance({
         ...baseConfig,
         ...{ groups, pages: total * 2, limits: { ...limits, sequencesMax: 6 } },
+        ...{ startsAhead, contents: { onSsd: undefined }, tiers },
         borrowing: {
           ...{ instance, policy, times, stagingBlocks, rangeBlocks },
-          ...{ hostBlocks, hostFirstPage: (total + stagingBlocks) * 2 },
+          ...{ hostBlocks, hostFirstPage: (total + stagingBlocks + tierBlocks) * 2 },
           borrowableBlocks: all - (lendable[instance] ?? 0),
         },
         roomOf: (creditor) => ({ room: creditor, loan: instance }),
       }),
     );
     this.engines = blocks.map(
-      (total) => new FakeEngine((total + stagingBlocks + hostBlocks) * 2, groups, this.#pagesLent),
+      (total) => new FakeEngine((total + stagingBlocks + tierBlocks + hostBlocks) * 2, groups, this.#pagesLent),
     );
+    this.prefixes = new PrefixWires(this.engines, tiers?.ssdBlocks ?? 0, (from, to, event) => {
+      if (!this.dead.has(to)) this.#wire(from, to).queue.push(event);
+    });
     this.#lent = blocks.map(() => new Map());
     this.gmanager = new GManager({
       epoch: 1,
@@ -119,10 +137,10 @@ export class BorrowWorld {
     return pages === undefined || engine === undefined ? undefined : { engine, pages };
   };
 
-  submit(request: GenerationRequest, at: number): void {
+  submit(request: GenerationRequest, at: number, prefix?: PrefixFetch): void {
     this.heard.set(request.id, []);
     this.#whereabouts.set(request.id, at);
-    this.tell(at, { kind: 'submit', request });
+    this.tell(at, { kind: 'submit', request, prefix });
   }
 
   cancel(id: string): void {
@@ -140,6 +158,7 @@ export class BorrowWorld {
     for (const [name, { from, to, debtor }] of this.#copies)
       if ([from, to, debtor].includes(instance)) this.#copies.delete(name);
     this.#lent[instance]?.clear();
+    this.prefixes.lost(instance);
     for (const to of this.instances.keys()) {
       this.tell(to, { kind: 'instanceLost', instance });
       const others = this.#lendable.filter((_, other) => other !== to && !this.dead.has(other));
@@ -150,7 +169,10 @@ export class BorrowWorld {
   tell(to: number, event: InstanceEvent): void {
     const machine = this.instances[to];
     if (machine === undefined || this.dead.has(to)) return;
+    const ran = this.running.get(to);
+    this.prefixes.hears(to, event);
     for (const effect of machine.step(this.nowUs, event)) this.#apply(to, effect);
+    if (this.running.get(to) !== ran) this.#awaited.set(to, machine.arriving(this.nowUs));
     machine.check();
     this.#checkLoans();
   }
@@ -196,6 +218,8 @@ export class BorrowWorld {
       case 'takeBackBlocks':
         for (const block of effect.blocks) this.#lent[from]?.delete(`${effect.from} ${block}`);
         break;
+      default:
+        this.prefixes.apply(from, effect);
     }
   }
 
@@ -222,6 +246,10 @@ export class BorrowWorld {
     const pages = move.sources.map(
       (source, i) => [pagesOf(move.from, source), pagesOf(move.to, move.targets[i] ?? -1)] as const,
     );
+    // What is to be loaded is there before it leaves.
+    this.prefixes.settle(debtor);
+    for (const [source = []] of move.from === debtor ? pages : [])
+      expect(this.prefixes.landsIn(debtor, source)).toBe(false);
     this.#copies.set(`${debtor} ${move.move}`, { ...move, debtor, pages, done: 0 });
   }
 
@@ -253,7 +281,8 @@ export class BorrowWorld {
     this.#wake();
     const options = [
       ...[...this.#wires.values()].filter(({ queue }) => queue.length > 0).map((wire) => () => this.#deliver(wire)),
-      ...[...this.running.keys()].map((at) => () => this.#endStep(at, aborts)),
+      ...[...this.running.keys()].map((at) => () => this.#endStep(at, aborts, this.#patient || choice % 7 > 0)),
+      ...this.prefixes.options(),
       ...[...this.#copies].map(
         ([name, copying]) =>
           () =>
@@ -266,7 +295,8 @@ export class BorrowWorld {
 
   #wake(): void {
     for (const [at, machine] of this.instances.entries())
-      if ((machine.borrower?.nextUs ?? Number.POSITIVE_INFINITY) <= this.nowUs) this.tell(at, { kind: 'wake' });
+      if (Math.min(machine.borrower?.nextUs ?? Number.POSITIVE_INFINITY, machine.nextUs) <= this.nowUs)
+        this.tell(at, { kind: 'wake' });
     if (this.gmanager.nextUs <= this.nowUs) this.#perform(this.gmanager.step(this.nowUs, { kind: 'tick' }));
   }
 
@@ -283,15 +313,16 @@ export class BorrowWorld {
     } else if (to !== 'gmanager') this.tell(to, event);
   }
 
-  #endStep(at: number, aborts: boolean): void {
+  #endStep(at: number, aborts: boolean, patient: boolean): void {
     const running = this.running.get(at);
     const engine = this.engines[at];
     if (running === undefined || engine === undefined) return;
     this.running.delete(at);
+    this.prefixes.settle(at);
     const { step, plan } = running;
     if (aborts) this.tell(at, { kind: 'stepAborted', step });
     else {
-      const result = engine.run(plan);
+      const result = engine.run(plan, this.prefixes.missing(at, this.#awaited.get(at) ?? [], patient));
       this.remoteSteps += Number(plan.remote.length > 0);
       this.unanswered += result.unanswered.length;
       this.tell(at, { kind: 'stepDone', step, result });

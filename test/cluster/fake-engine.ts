@@ -83,10 +83,10 @@ export class FakeEngine {
     this.#hashes = new Int32Array(pages * pageTokens).fill(-1);
   }
 
-  /** Writes all rows, reads all that they may see, and answers each logit row. */
-  run(step: Step): StepResult {
+  /** Writes all rows, reads all that they may see, and answers each logit row. @param missing sequences whose prefixes do not come */
+  run(step: Step, missing: ReadonlySet<number> = new Set()): StepResult {
     checkGroups(this.#groups, step);
-    const unanswered = this.#unanswered(step);
+    const unanswered = new Set([...this.#unanswered(step), ...missing]);
     const hashes = this.#write(step, step.tokens.length, false, unanswered);
     for (let sequence = 0; sequence + 1 < step.rowStart.length; sequence++) {
       if (unanswered.has(sequence)) continue;

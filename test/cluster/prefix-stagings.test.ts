@@ -15,6 +15,7 @@ function serve(cache: BlockCache, chain: BlockChain): void {
   const known = cache.take(chain, 4, table, { known: new KnownPrefix(), again: false });
   while (table.length < 4) expect(cache.allocate(table)).toBe(true);
   cache.commit(chain, known, 4, table);
+  cache.lower?.readBegins();
   cache.lower?.readEnded();
   cache.release(table);
 }

@@ -24,6 +24,8 @@ const costs: PlacementCosts = {
     transferUs: (from, _to, tokens) => backlogUs[from % backlogUs.length] + 3 * tokens,
     backlogUs: (from) => backlogUs[from % backlogUs.length] ?? 0,
   },
+  readUs: (_instance, tokens) => 7 * tokens,
+  overlapUs: () => 0,
 };
 
 function placement(kind: PlacementKind, changes: Partial<PlacementCosts> = {}): Placement {

@@ -72,6 +72,7 @@ class World {
       });
     }
     cache.commit(chain, start, table.length, table);
+    cache.lower?.readBegins();
     cache.lower?.readEnded();
     cache.release(table);
     this.#begin();

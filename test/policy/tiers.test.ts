@@ -150,6 +150,7 @@ function serve({ cache }: World, path: string): readonly [device: number, host: 
   while (table.length < path.length && cache.allocate(table));
   const room = table.length === path.length;
   if (room) cache.commit(chain, loaded, path.length, table);
+  cache.lower?.readBegins();
   cache.lower?.readEnded();
   cache.release(table);
   return room ? [device, loaded - device] : undefined;
@@ -222,6 +223,7 @@ describe('host memory', () => {
     const other = new BlockTable(1, 4);
     for (let i = 0; i < 2; i++) expect(world.cache.allocate(other)).toBe(true);
     expect(world.cache.take(chainOf('aaaa'), 4, table, { known: new KnownPrefix(), again: false })).toBe(2);
+    world.cache.lower?.readBegins();
     world.cache.lower?.readEnded();
     world.cache.release(table);
     world.cache.release(other);

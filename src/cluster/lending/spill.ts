@@ -39,7 +39,8 @@ export function spill(home: Home): boolean {
 /** Blocks that could go: computed, its own, beginning at a whole range; the last range stays, since it grows. */
 function movable({ cache, moves, rangeBlocks }: Home, sequence: Sequence): number {
   const away = moves.book.all.get(sequence);
-  if (away?.out !== undefined || away?.broken === true) return 0;
+  // What comes to its blocks is written to where they are now.
+  if (sequence.arriving !== undefined || away?.out !== undefined || away?.broken === true) return 0;
   const computed = Math.floor(sequence.computed / cache.blockTokens);
   return computed - rangeBlocks - moves.firstToMove(sequence) - sequence.awayBlocks;
 }

@@ -35,7 +35,13 @@ export const instanceSnapshot = z.strictObject({
       reads: z.strictObject({ host: count, ssd: count, instance: count }),
       lostBlocks: count,
       moved: z
-        .strictObject({ copiedBytes: count, ssdReadBytes: count, ssdWrittenBytes: count, badBlocks: count })
+        .strictObject({
+          copiedBytes: count,
+          ssdReadBytes: count,
+          ssdReadSeconds: figure,
+          ssdWrittenBytes: count,
+          badBlocks: count,
+        })
         .optional(),
     })
     .optional(),

@@ -93,7 +93,7 @@ const logprobs = z
 
 const event = z.discriminatedUnion('kind', [
   z.strictObject({ kind: z.literal('accepted') }),
-  z.strictObject({ kind: z.literal('started'), cachedTokens: count }),
+  z.strictObject({ kind: z.literal('started'), cachedTokens: count, ahead: z.literal(true).exactOptional() }),
   z.strictObject({ kind: z.literal('prompt-logprobs'), logprobs }),
   z.strictObject({ kind: z.literal('tokens'), tokens, logprobs: logprobs.optional(), at: count.exactOptional() }),
   z.strictObject({ kind: z.literal('finished'), reason: z.enum(['stop', 'length']) }),
@@ -120,8 +120,17 @@ const journal = z
   );
 
 const blocks = z
-  .strictObject({ life: count, number: count, blocks: count, words: z.instanceof(Uint32Array) })
-  .refine(({ blocks, words }) => words.length === blocks * digestWords, 'a snapshot has not as many blocks as it says');
+  .strictObject({
+    life: count,
+    number: count,
+    blocks: count,
+    words: z.instanceof(Uint32Array),
+    onSsd: count.exactOptional(),
+  })
+  .refine(
+    ({ blocks, words, onSsd = 0 }) => words.length === blocks * digestWords && onSsd <= blocks,
+    'a snapshot has not as many blocks as it says',
+  );
 
 const pinState = z.discriminatedUnion('kind', [
   z.strictObject({ kind: z.literal('pinned'), tokens: count, untilUs: figure }),

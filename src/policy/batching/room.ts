@@ -93,7 +93,9 @@ export class Room {
     const { arriving } = sequence;
     // The blocks that it starts behind are somebody's already.
     if (arriving !== undefined)
-      return (Math.ceil(sequence.length / this.#cache.blockTokens) - arriving.blocks) * this.#cache.blockPages;
+      return (
+        (Math.ceil(this.#growth(sequence).tokens / this.#cache.blockTokens) - arriving.blocks) * this.#cache.blockPages
+      );
     return this.#cache.pagesToRun(
       sequence.chain,
       sequence.reusableBlocks(this.#cache.blockTokens),

@@ -3,7 +3,7 @@ import { digestWords } from '../../util/blake2s.ts';
 import type { LayerGroup } from '../../util/step.ts';
 import { LendingMemory } from '../lending/lending-memory.ts';
 import { type BlockChain, KnownPrefix } from './block-chain.ts';
-import type { BlockListener } from './block-journal.ts';
+import type { TierListener } from './block-journal.ts';
 import type { BlockTable } from './block-table.ts';
 import { type EvictionKind, EvictionQueue } from './eviction.ts';
 import { GroupCache, type Growth } from './group-cache.ts';
@@ -123,7 +123,7 @@ export class BlockCache {
   }
 
   /** `journal` hears what is stored and dropped from now on, in all tiers: in the first group without a window, or else in the first. */
-  tell(journal: BlockListener | undefined): void {
+  tell(journal: TierListener | undefined): void {
     if (this.lower === undefined) this.#told.journal = journal;
     else this.lower.listener = journal;
   }
@@ -248,20 +248,20 @@ export class BlockCache {
     lower.touch(chain, inHost);
     let end = from;
     while (end < inHost && this.allocate(table)) end++;
-    if (end === from) return from;
-    lower.read(chain, from, end, again);
-    const own = lower.moves && Int32Array.from({ length: end - from }, (_, i) => table.groups[0].blocks.at(from + i));
-    this.commit(chain, from, end, table);
-    if (own !== undefined) this.#load(lower, chain, from, own, table);
+    if (end > from) this.readHost(chain, from, end, table, again);
     return end;
   }
 
-  /** The contents of blocks that were taken for the chain's from `from` on, as far as the table still has them. */
-  #load(lower: LowerTiers, chain: BlockChain, from: number, own: Int32Array, table: BlockTable): void {
-    for (let i = 0; i < own.length; i++) {
-      const block = own[i];
+  /** The table's blocks `from..to` of the chain, which nothing is in, take in what host memory has, which must have them. Pinned there until `lower.readEnded`. */
+  readHost(chain: BlockChain, from: number, to: number, table: BlockTable, again: boolean): void {
+    const { lower } = this;
+    if (lower === undefined) throw new Error('Cannot read host memory: it holds no blocks');
+    lower.read(chain, from, to, again);
+    const own = lower.moves && Int32Array.from({ length: to - from }, (_, i) => table.groups[0].blocks.at(from + i));
+    this.commit(chain, from, to, table);
+    // An equal block that was known has its contents.
+    for (const [i, block] of own?.entries() ?? [])
       if (table.groups[0].blocks.at(from + i) === block) lower.load(chain, from + i, block);
-    }
   }
 
   /** Where contents are real: those of blocks that have been taken from host memory are on their way before anything that comes after. */

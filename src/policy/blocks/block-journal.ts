@@ -10,9 +10,12 @@ export interface BlockJournal {
   readonly changes: number;
   /** (changes, 4 words): digests. */
   readonly words: Uint32Array;
-  /** (changes): 1: stored; 0: removed. */
+  /** (changes): 1: in memory, of whichever tier; 2: on SSD alone; 0: removed. */
   readonly stored: Uint8Array;
 }
+
+/** What `stored` says. */
+export const blockChange = { removed: 0, inMemory: 1, onSsd: 2 } as const;
 
 /** All blocks that an instance holds. */
 export interface BlockSnapshot {
@@ -22,6 +25,8 @@ export interface BlockSnapshot {
   readonly blocks: number;
   /** (blocks, 4 words): digests. */
   readonly words: Uint32Array;
+  /** The last so many are on SSD alone. */
+  readonly onSsd?: number;
 }
 
 /** Hears of every block that a cache comes to hold or loses. */
@@ -30,8 +35,14 @@ export interface BlockListener {
   record(words: Uint32Array, at: number, stored: boolean, depth: number, block?: number): void;
 }
 
+/** Hears of tiers together, and which of their blocks SSD alone has. */
+export interface TierListener extends BlockListener {
+  /** Of a block that is held: it is on SSD alone from now on, or is not any more. */
+  sank(words: Uint32Array, at: number, onSsd: boolean): void;
+}
+
 /** Gathers changes for the next journal, in arrays that are used again for the one after. */
-export class JournalRecorder implements BlockListener {
+export class JournalRecorder implements TierListener {
   readonly #life: number;
   #number = 0;
   #changes = 0;
@@ -43,9 +54,17 @@ export class JournalRecorder implements BlockListener {
 
   /** The block of the digest at `words[at..at+4]` was stored or removed. */
   record(words: Uint32Array, at: number, stored: boolean): void {
+    this.#add(words, at, stored ? blockChange.inMemory : blockChange.removed);
+  }
+
+  sank(words: Uint32Array, at: number, onSsd: boolean): void {
+    this.#add(words, at, onSsd ? blockChange.onSsd : blockChange.inMemory);
+  }
+
+  #add(words: Uint32Array, at: number, change: number): void {
     if (this.#changes === this.#stored.length) this.#grow();
     for (let i = 0; i < digestWords; i++) this.#words[this.#changes * digestWords + i] = words[at + i];
-    this.#stored[this.#changes++] = stored ? 1 : 0;
+    this.#stored[this.#changes++] = change;
   }
 
   /** Of the last journal; 0: none. */
@@ -65,11 +84,12 @@ export class JournalRecorder implements BlockListener {
     return { life: this.#life, number: ++this.#number, changes, words: this.#words, stored: this.#stored };
   }
 
-  /** A snapshot of all blocks stands for the next journal, if anything has changed: whoever takes it for known would miss that. */
-  snapshot(words: Uint32Array): BlockSnapshot {
+  /** A snapshot of all blocks stands for the next journal, if anything has changed: whoever takes it for known would miss that. @param onSsd the last so many are on SSD alone */
+  snapshot(words: Uint32Array, onSsd = 0): BlockSnapshot {
     if (this.#changes > 0) this.#number++;
     this.#changes = 0;
-    return { life: this.#life, number: this.#number, blocks: words.length / digestWords, words };
+    const snapshot = { life: this.#life, number: this.#number, blocks: words.length / digestWords, words };
+    return onSsd === 0 ? snapshot : { ...snapshot, onSsd };
   }
 
   #grow(): void {

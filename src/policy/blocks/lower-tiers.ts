@@ -2,7 +2,7 @@
 import { digestWords } from '../../util/blake2s.ts';
 import { Int32List } from '../../util/int32-list.ts';
 import type { BlockChain } from './block-chain.ts';
-import type { BlockListener } from './block-journal.ts';
+import type { BlockListener, TierListener } from './block-journal.ts';
 import type { BlockId } from './block-pool.ts';
 import { BlockTier, type SlotId } from './block-tier.ts';
 import type { EvictionKind } from './eviction.ts';
@@ -33,16 +33,17 @@ export type BlockOrigin = (typeof origins)[number];
  * A block that device memory comes to hold is copied to host memory at once (Mooncake, section 5.2: stored layer by layer while it is computed),
  * so that dropping it there costs nothing. What host memory evicts, the least wanted by its order, is written to SSD and stays there until SSD
  * evicts it: used again and evicted again it is not written twice. What is read of SSD is copied to host memory too.
- * Whoever listens hears of a block when the first of the three has it and when the last of them loses it.
+ * Whoever listens hears of a block when the first of the three has it and when the last of them loses it; and of one that SSD alone has.
  */
 export class LowerTiers implements BlockListener {
   readonly host: BlockTier;
   readonly ssd: BlockTier | undefined;
   readonly #onDevice: (words: Uint32Array, at: number) => boolean;
   /** Hears of what all tiers together hold. */
-  listener: BlockListener | undefined;
-  /** Slots of host memory that are being read. */
+  listener: TierListener | undefined;
+  /** Slots of host memory that are being read: by the step that runs the first `#readNow`, by the one after it the others. */
   readonly #reading = new Int32List();
+  #readNow = 0;
   readonly moves: TierMoves | undefined;
   readonly #writes: SsdWrites;
   /** Slots of host memory that somebody brings contents for. */
@@ -75,7 +76,8 @@ export class LowerTiers implements BlockListener {
     if (slot !== undefined) this.host.setAbove(slot, stored);
     if (known !== undefined) return;
     if (slot !== undefined) this.#stored(slot, block);
-    if (this.ssd?.expects(words, at) !== true) this.listener?.record(words, at, stored, depth);
+    if (this.ssd?.expects(words, at) === true) this.listener?.sank(words, at, !stored);
+    else this.listener?.record(words, at, stored, depth);
   }
 
   /** The chain's blocks `from..to`, computed by a sequence whose own ones may move away, are copied at once: device memory has them under no name. */
@@ -96,7 +98,10 @@ export class LowerTiers implements BlockListener {
   /** SSD holds blocks from before: (blocks, 6) slot, depth and digest, those written first first. While nothing else is held. */
   restore(blocks: Uint32Array): void {
     this.ssd?.restore(blocks);
-    this.ssd?.forEach((words, at) => void this.listener?.record(words, at, true, 0));
+    this.ssd?.forEach((words, at) => {
+      this.listener?.record(words, at, true, 0);
+      this.listener?.sank(words, at, true);
+    });
   }
 
   /** Blocks touched between two ticks count as used at once. */
@@ -124,7 +129,7 @@ export class LowerTiers implements BlockListener {
     return end;
   }
 
-  /** Host memory's blocks `from..to` of the chain, which must be there, are being read until `readEnded`: by a sequence that starts, or `again`. */
+  /** Host memory's blocks `from..to` of the chain, which must be there, are being read until the `readEnded` of the step that begins next: by a sequence that starts, or `again`. */
   read(chain: BlockChain, from: number, to: number, again: boolean): void {
     for (let i = from; i < to; i++) {
       const slot = this.host.find(chain.words, i * digestWords);
@@ -165,9 +170,16 @@ export class LowerTiers implements BlockListener {
     return { host, ssd, instance };
   }
 
-  /** All that was being read of host memory has been, or will not be. */
+  /** A step begins, which reads all that is to be read of host memory. */
+  readBegins(): void {
+    this.#readNow = this.#reading.length;
+  }
+
+  /** It has ended: what was being read of host memory has been, or will not be. */
   readEnded(): void {
-    while (this.#reading.length > 0) this.host.unpin(this.#reading.pop());
+    for (let i = this.#readNow - 1; i >= 0; i--) this.host.unpin(this.#reading.at(i));
+    this.#reading.shift(this.#readNow);
+    this.#readNow = 0;
   }
 
   /** Room in host memory for the chain's block at `index`, until `arrived` or `givenUp`. Undefined when it is there, or another brings it. */
@@ -187,7 +199,8 @@ export class LowerTiers implements BlockListener {
     const above = this.#onDevice(digests, at);
     this.host.setAbove(slot, above);
     this.#writes.stored(slot);
-    if (!above && this.ssd?.expects(digests, at) !== true) this.listener?.record(digests, at, true, 0);
+    if (!above && this.ssd?.expects(digests, at) === true) this.listener?.sank(digests, at, false);
+    else if (!above) this.listener?.record(digests, at, true, 0);
     this.host.fit();
   }
 
@@ -209,14 +222,15 @@ export class LowerTiers implements BlockListener {
   }
 
   /**
-   * Those of the chain's blocks `from..to` that SSD has and host memory has not: they are being read until `readOfSsd`. Contents go where
-   * there is `room` for the block in host memory; they end where a block was lost to make that room.
+   * Those of the chain's blocks `from..to` that SSD has and host memory has not, or all where they come to the pool: they are being read until
+   * `readOfSsd`. Contents go where there is `room` for the block in host memory; they end where a block was lost to make that room.
    */
   readSsd(chain: BlockChain, from: number, to: number, room: Pick<Landing, 'slot' | 'inPool'>): SsdRead {
     const blocks: SsdBlock[] = [];
     for (let i = from; i < to; i++) {
       const at = i * digestWords;
-      const slot = this.host.find(chain.words, at) === undefined ? this.ssd?.find(chain.words, at) : undefined;
+      const isWanted = room.inPool || this.host.find(chain.words, at) === undefined;
+      const slot = isWanted ? this.ssd?.find(chain.words, at) : undefined;
       const into = this.moves === undefined || room.inPool ? undefined : room.slot(i);
       if (slot === undefined && (into !== undefined || room.inPool)) return { blocks, to: i };
       // Somebody else brings it, where there is nowhere to bring it to.
@@ -289,6 +303,15 @@ export class LowerTiers implements BlockListener {
     return all;
   }
 
+  /** Blocks that SSD alone holds: the last of `withBelow`. */
+  get sunk(): number {
+    let blocks = 0;
+    this.ssd?.forEach((words, at) => {
+      if (this.host.find(words, at) === undefined && !this.#onDevice(words, at)) blocks++;
+    });
+    return blocks;
+  }
+
   /** Does one of them hold it, or will SSD? */
   holds(words: Uint32Array, at: number): boolean {
     return this.host.find(words, at) !== undefined || this.ssd?.expects(words, at) === true;
@@ -296,16 +319,20 @@ export class LowerTiers implements BlockListener {
 
   #leftHost(words: Uint32Array, at: number, depth: number, onDevice: boolean): void {
     this.#writes.left(words, at, depth);
-    if (!onDevice && this.ssd?.expects(words, at) !== true) this.listener?.record(words, at, false, 0);
+    if (onDevice) return;
+    if (this.ssd?.expects(words, at) === true) this.listener?.sank(words, at, true);
+    else this.listener?.record(words, at, false, 0);
   }
 
   #leftSsd(words: Uint32Array, at: number): void {
     this.#tellGone(words, at);
   }
 
+  /** A tier has it no more. */
   #tellGone(words: Uint32Array, at: number): void {
-    if (this.listener === undefined || this.holds(words, at) || this.#onDevice(words, at)) return;
-    this.listener.record(words, at, false, 0);
+    if (this.listener === undefined || this.host.find(words, at) !== undefined || this.#onDevice(words, at)) return;
+    if (this.ssd?.expects(words, at) === true) this.listener.sank(words, at, true);
+    else this.listener.record(words, at, false, 0);
   }
 
   /** Throws unless both tiers are sound and everything on its way is somebody's. */

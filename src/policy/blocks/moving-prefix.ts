@@ -87,18 +87,25 @@ export function landPrefix(
   return PoolTable.open(cache, chain, own, to, spares);
 }
 
-/** In the pool. Undefined when there is no room, or where host memory has a part of what is here or comes. @param own blocks that are here */
+/** Of what is read of SSD, host memory may have one block in so many: they are read all the same. */
+const heldEach = 4;
+
+/** In the pool, also where host memory alone has what comes before. Undefined when there is no room, or where host memory has much of what SSD is to be read for. @param own blocks that are here @param onSsd SSD is to be read for those before this one */
 export function landInPool(
   cache: BlockCache,
   chain: BlockChain,
-  own: number,
-  to: number,
+  { own, onSsd, to }: { readonly own: number; readonly onSsd: number; readonly to: number },
   spares: Spares,
 ): PoolLanding | undefined {
   const [group, other] = cache.groups;
-  if (other !== undefined || group.window !== undefined || cache.match(chain, own) < own) return undefined;
-  for (let i = own; i < to; i++)
-    if (cache.lower?.host.find(chain.words, i * digestWords) !== undefined) return undefined;
+  if (other !== undefined || group.window !== undefined) return undefined;
+  let held = 0;
+  for (let i = own; i < onSsd; i++) {
+    const at = i * digestWords;
+    if (cache.lower?.ssd?.find(chain.words, at) === undefined) return undefined;
+    if (cache.lower.host.find(chain.words, at) !== undefined) held++;
+  }
+  if (held * heldEach > onSsd - own) return undefined;
   return PoolTable.open(cache, chain, own, to, spares);
 }
 
@@ -118,14 +125,17 @@ class PoolTable implements PoolLanding {
   readonly #cache: BlockCache;
   readonly #chain: BlockChain;
   readonly #table: BlockTable;
+  /** Blocks that host memory alone has, until they are wanted. */
+  #inHost: HostPins | undefined;
 
   private constructor(cache: BlockCache, chain: BlockChain, own: number, to: number) {
     this.#cache = cache;
     this.#chain = chain;
     this.blocks = to;
     this.#table = new BlockTable(cache.groups.length, to);
-    cache.share(chain, own, this.#table);
-    for (let block = own; block < to; block++) cache.allocate(this.#table);
+    const onDevice = cache.share(chain, own, this.#table);
+    if (cache.lower !== undefined && onDevice < own) this.#inHost = new HostPins(cache.lower, chain, onDevice, own);
+    for (let block = onDevice; block < to; block++) cache.allocate(this.#table);
     cache.moving.add(this.#table);
   }
 
@@ -151,17 +161,33 @@ class PoolTable implements PoolLanding {
   }
 
   lend(blocks: number, table: BlockTable): void {
+    this.#readHost();
     for (const [g, group] of this.#cache.groups.entries())
       group.shareHeld(this.#table.groups[g], blocks, table.groups[g]);
   }
 
+  /** False when there was nothing to read. */
+  #readHost(): boolean {
+    const pins = this.#inHost;
+    if (pins === undefined) return false;
+    this.#inHost = undefined;
+    this.#cache.lower?.touch(this.#chain, pins.blocks);
+    this.#cache.readHost(this.#chain, pins.from, pins.blocks, this.#table, false);
+    pins.close();
+    return true;
+  }
+
   fill(from: number, to: number, origin: BlockOrigin): void {
+    // Whoever asks for it before a step begins finds it.
+    if (this.#readHost()) this.#cache.flushLoads();
     this.#cache.lower?.cameToPool(to - from, origin);
     this.#cache.leaveBehind(this.#table, to * this.#cache.blockTokens);
     this.#cache.commit(this.#chain, from, to, this.#table);
   }
 
   close(): void {
+    this.#inHost?.close();
+    this.#inHost = undefined;
     this.#cache.moving.delete(this.#table);
     this.#cache.release(this.#table);
   }
@@ -225,14 +251,14 @@ class HostLanding implements Landing {
 
 class HostPins implements HeldPrefix {
   readonly blocks: number;
-  readonly #from: number;
+  readonly from: number;
   readonly #lower: LowerTiers;
   readonly #slots: readonly SlotId[];
 
   constructor(lower: LowerTiers, chain: BlockChain, from: number, to: number) {
     this.#lower = lower;
     this.blocks = to;
-    this.#from = from;
+    this.from = from;
     this.#slots = Array.from({ length: to - from }, (_, i) => {
       const slot = lower.host.find(chain.words, (from + i) * digestWords);
       if (slot === undefined) throw new Error(`Cannot hold a block: host memory has it no more: block ${from + i}`);
@@ -242,7 +268,7 @@ class HostPins implements HeldPrefix {
   }
 
   pages(from: number): Int32Array {
-    return this.#lower.pagesIn(this.#slots.slice(from - this.#from));
+    return this.#lower.pagesIn(this.#slots.slice(from - this.from));
   }
 
   close(): void {

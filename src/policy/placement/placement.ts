@@ -30,6 +30,10 @@ export interface PlacementCosts {
   prefillUs(kind: number, tokens: number, cachedTokens: number): number;
   /** What moves between instances; undefined: nothing does. */
   readonly transfers: TransferCosts | undefined;
+  /** Until an instance has read `tokens` tokens of its SSD. */
+  readUs(instance: number, tokens: number): number;
+  /** Of a prefill behind `cachedTokens` tokens, what runs before the last of these are here: 0 where all are waited for. */
+  overlapUs(kind: number, tokens: number, cachedTokens: number): number;
 }
 
 /** What is asked. */
@@ -49,8 +53,14 @@ export interface PlacementDecision {
   readonly fetchedBlocks: number;
   /** Who sends them; undefined when none are fetched. */
   readonly from: number | undefined;
+  /** Of its own blocks, and of those that it is to fetch, how many have to be read of SSD. */
+  readonly ssdBlocks: number;
+  readonly fetchedSsdBlocks: number;
   readonly queueUs: number;
+  /** What the other one reads of SSD included. */
   readonly transferUs: number;
+  /** Until it could begin for what comes: all of it, less what is computed meanwhile. */
+  readonly readyUs: number;
   readonly prefillUs: number;
   /** Until the prefill begins: what it fetches comes while others compute. */
   readonly waitUs: number;
@@ -113,23 +123,27 @@ export class Placement {
     const ownBlocks = matches?.blocks[instance] ?? 0;
     const queueUs = view.queueUs[instance];
     const prefillUs = this.#costs.prefillUs(view.kind[instance], tokens, ownBlocks * blockTokens);
+    const readyUs = this.#readyUs(view.kind[instance], question, ownBlocks, this.#ownReadUs(question, instance));
     // Field by field, in the order of the other decisions: all are alike to those who read them.
     return {
       instance,
       ownBlocks,
       fetchedBlocks: 0,
       from: undefined,
+      ssdBlocks: matches?.onSsd[instance] ?? 0,
+      fetchedSsdBlocks: 0,
       queueUs,
       transferUs: 0,
+      readyUs,
       prefillUs,
-      waitUs: queueUs,
+      waitUs: Math.max(queueUs, readyUs),
       savedUs: 0,
     };
   }
 
   /**
    * Algorithm 1: queue and prefill behind the own prefix, or behind a fetched one where that is so much longer; the least sum wins. A prefix
-   * is fetched while others compute, so that the longer of queue and transfer counts, not their sum.
+   * comes while others compute, so that the longer of queue and transfer counts, not their sum.
    */
   #leastTtft(question: PlacementQuestion, view: ClusterView, fetching: boolean): PlacementDecision | undefined {
     const { matches, tokens, blockTokens } = question;
@@ -148,13 +162,13 @@ export class Placement {
       const own = matches?.blocks[i] ?? 0;
       const queueUs = view.queueUs[i];
       const restUs = this.#restUs[view.kind[i]];
-      let us = queueUs + this.#ownUs(view.kind[i], question, own);
+      let us = this.#ownUs(question, view, i);
       let fetched = false;
       // Most instances would not be the best one even if their prefix were there at once.
       const mayFetch = longest !== undefined && queueUs + restUs <= bestUs && queueUs + restUs < us;
       if (mayFetch && longestBlocks > own * this.#settings.balancingThreshold) {
-        const transferUs = transfers?.transferUs(longest, i, (longestBlocks - own) * blockTokens) ?? 0;
-        const fetchedUs = Math.max(queueUs, transferUs) + restUs;
+        const { readyUs } = this.#fetch(question, view.kind[i], longest, i);
+        const fetchedUs = Math.max(queueUs, readyUs) + restUs;
         fetched = fetchedUs < us;
         if (fetched) us = fetchedUs;
       }
@@ -166,23 +180,55 @@ export class Placement {
     }
     const alone = this.#plain(question, view, best);
     if (alone === undefined || longest === undefined || !fetches) return alone;
-    const { instance, ownBlocks, queueUs } = alone;
-    const fetchedBlocks = longestBlocks - ownBlocks;
-    const transferUs = transfers?.transferUs(longest, instance, fetchedBlocks * blockTokens) ?? 0;
+    const { instance, queueUs } = alone;
+    const fetch = this.#fetch(question, view.kind[instance], longest, instance);
     const prefillUs = this.#restUs[view.kind[instance]];
-    const waitUs = Math.max(queueUs, transferUs);
-    const savedUs = alone.prefillUs - prefillUs;
-    return { instance, ownBlocks, fetchedBlocks, from: longest, queueUs, transferUs, prefillUs, waitUs, savedUs };
+    const waitUs = Math.max(queueUs, fetch.readyUs);
+    return { ...alone, ...fetch, from: longest, prefillUs, waitUs, savedUs: alone.prefillUs - prefillUs };
   }
 
-  /** Most instances have nothing of a prompt: what they would take is the same for all of a kind. */
-  #ownUs(kind: number, { tokens, blockTokens }: PlacementQuestion, own: number): number {
-    return own === 0 ? this.#wholeUs[kind] : this.#costs.prefillUs(kind, tokens, own * blockTokens);
+  /** All that one has of the prompt, and the other has not, comes from there. */
+  #fetch(question: PlacementQuestion, kind: number, from: number, to: number) {
+    const { matches, blockTokens } = question;
+    const blocks = matches?.blocks[from] ?? 0;
+    const fetchedBlocks = blocks - (matches?.blocks[to] ?? 0);
+    const fetchedSsdBlocks = Math.min(fetchedBlocks, matches?.onSsd[from] ?? 0);
+    const { transfers } = this.#costs;
+    // What has to be read of SSD leaves when all of it has been.
+    const readUs = this.#readUs(from, fetchedSsdBlocks * blockTokens);
+    const transferUs = readUs + (transfers?.transferUs(from, to, fetchedBlocks * blockTokens) ?? 0);
+    const comesUs = Math.max(transferUs, this.#ownReadUs(question, to));
+    return { fetchedBlocks, fetchedSsdBlocks, transferUs, readyUs: this.#readyUs(kind, question, blocks, comesUs) };
+  }
+
+  #ownReadUs({ matches, blockTokens }: PlacementQuestion, instance: number): number {
+    return this.#readUs(instance, (matches?.onSsd[instance] ?? 0) * blockTokens);
+  }
+
+  #readUs(instance: number, tokens: number): number {
+    return tokens === 0 ? 0 : this.#costs.readUs(instance, tokens);
+  }
+
+  #readyUs(kind: number, { tokens, blockTokens }: PlacementQuestion, blocks: number, comesUs: number): number {
+    return comesUs === 0 ? 0 : Math.max(0, comesUs - this.#costs.overlapUs(kind, tokens, blocks * blockTokens));
+  }
+
+  /** Behind what it has. Most instances have nothing of a prompt: what they would take is the same for all of a kind. */
+  #ownUs(question: PlacementQuestion, view: ClusterView, i: number): number {
+    const { matches, tokens, blockTokens } = question;
+    const own = matches?.blocks[i] ?? 0;
+    const [kind, queueUs] = [view.kind[i], view.queueUs[i]];
+    if (own === 0) return queueUs + this.#wholeUs[kind];
+    const readyUs = this.#readyUs(kind, question, own, this.#ownReadUs(question, i));
+    return Math.max(queueUs, readyUs) + this.#costs.prefillUs(kind, tokens, own * blockTokens);
   }
 }
 
 /** Of a decision: no prefix comes from another instance. */
-export const nothingFetched = { ownBlocks: 0, fetchedBlocks: 0, from: undefined, transferUs: 0, savedUs: 0 };
+export const nothingFetched = {
+  ...{ ownBlocks: 0, fetchedBlocks: 0, from: undefined, ssdBlocks: 0, fetchedSsdBlocks: 0 },
+  ...{ transferUs: 0, readyUs: 0, savedUs: 0 },
+};
 
 function leastLoaded({ up, requests }: ClusterView): number | undefined {
   let best: number | undefined;

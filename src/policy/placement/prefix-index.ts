@@ -1,7 +1,7 @@
 // What every instance of a cluster holds of a prompt: fed by their journals, asked before each placement.
 import { digestWords } from '../../util/blake2s.ts';
 import type { BlockChain } from '../blocks/block-chain.ts';
-import type { BlockJournal, BlockSnapshot } from '../blocks/block-journal.ts';
+import { type BlockJournal, type BlockSnapshot, blockChange } from '../blocks/block-journal.ts';
 import { type BlockFate, ReplicaTable, type Replication } from './replica-table.ts';
 
 export interface PrefixIndexConfig {
@@ -25,16 +25,22 @@ export class PrefixMatches {
   /** The first `count`: instances that hold the first block at least, in no order. */
   readonly instances: Int32Array;
   readonly walking: Int32Array;
+  /** (instances): of its blocks, the last so many are on SSD alone. */
+  readonly onSsd: Int32Array;
   count = 0;
 
   constructor(instances: number) {
     this.blocks = new Int32Array(instances);
+    this.onSsd = new Int32Array(instances);
     this.instances = new Int32Array(instances);
     this.walking = new Int32Array(instances);
   }
 
   clear(): void {
-    for (let i = 0; i < this.count; i++) this.blocks[this.instances[i]] = 0;
+    for (let i = 0; i < this.count; i++) {
+      this.blocks[this.instances[i]] = 0;
+      this.onSsd[this.instances[i]] = 0;
+    }
     this.count = 0;
   }
 }
@@ -42,6 +48,8 @@ export class PrefixMatches {
 /** Knows what instances have told, not what they hold now: an instance's own cache has the last word. */
 export class PrefixIndex {
   readonly #table: ReplicaTable;
+  /** Of its blocks, those that an instance has on SSD alone. */
+  readonly #sunk: ReplicaTable;
   readonly #life: Float64Array;
   /** (instances): the last journal that is in. */
   readonly #number: Float64Array;
@@ -50,6 +58,7 @@ export class PrefixIndex {
 
   constructor({ instances, blocks, remembered }: PrefixIndexConfig) {
     this.#table = new ReplicaTable(instances, blocks, remembered);
+    this.#sunk = new ReplicaTable(instances, 0, 0);
     this.#life = new Float64Array(instances);
     this.#number = new Float64Array(instances);
     this.#missed = new Int32Array(instances);
@@ -80,20 +89,24 @@ export class PrefixIndex {
       return missed % askAgainAfter === 0 ? 'gap' : 'stale';
     }
     for (let i = 0; i < changes; i++) {
-      if (stored[i] === 1) this.#table.add(words, i * digestWords, instance);
-      else this.#table.remove(words, i * digestWords, instance);
+      const at = i * digestWords;
+      if (stored[i] === blockChange.removed) this.#table.remove(words, at, instance);
+      else this.#table.add(words, at, instance);
+      if (stored[i] === blockChange.onSsd) this.#sunk.add(words, at, instance);
+      else if (this.#sunk.held[instance] > 0) this.#sunk.remove(words, at, instance);
     }
     this.#number[instance] = number;
     return 'applied';
   }
 
   /** Takes a snapshot in place of all that is known of the instance; false when it is older than that, or is in already. */
-  restore(instance: number, { life, number, blocks, words }: BlockSnapshot): boolean {
+  restore(instance: number, { life, number, blocks, words, onSsd = 0 }: BlockSnapshot): boolean {
     const known = this.#life[instance];
     const isNews = number > this.#number[instance] || (number === this.#number[instance] && this.#missed[instance] > 0);
     if (life < known || (life === known && !isNews)) return false;
     this.#begin(instance, life);
     for (let i = 0; i < blocks; i++) this.#table.add(words, i * digestWords, instance);
+    for (let i = blocks - onSsd; i < blocks; i++) this.#sunk.add(words, i * digestWords, instance);
     this.#number[instance] = number;
     return true;
   }
@@ -117,6 +130,7 @@ export class PrefixIndex {
 
   #begin(instance: number, life: number): void {
     this.#table.drop(instance);
+    this.#sunk.drop(instance);
     this.#life[instance] = life;
     this.#number[instance] = 0;
     this.#missed[instance] = 0;
@@ -137,6 +151,17 @@ export class PrefixIndex {
     for (let block = 1; block < blocks && left > 0; block++) {
       left = this.#table.keep(this.#table.find(chain.words, block * digestWords), walking, left, reach, block);
     }
+    for (let i = 0; i < out.count; i++) {
+      const instance = out.instances[i];
+      if (this.#sunk.held[instance] > 0) out.onSsd[instance] = this.#sunkEnd(chain, reach[instance], instance);
+    }
+  }
+
+  /** Of the chain's first `blocks` blocks, how many in a row at the end the instance has on SSD alone: tiers lose a prefix from its end. */
+  #sunkEnd(chain: BlockChain, blocks: number, instance: number): number {
+    let first = blocks;
+    while (first > 0 && this.#sunk.has(this.#sunk.find(chain.words, (first - 1) * digestWords), instance)) first--;
+    return blocks - first;
   }
 
   /** Is the instance known to hold the block of the digest at `words[at..at+4]`? */
@@ -152,5 +177,6 @@ export class PrefixIndex {
   /** Throws unless the table is sound. Passes over all of it. */
   check(): void {
     this.#table.check();
+    this.#sunk.check();
   }
 }
