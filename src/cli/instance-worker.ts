@@ -79,8 +79,7 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
     handOff: { layerWise: settings.sendsAtEnd !== true, landingTokens: 0, landingPages, rechecks: settings.rechecks },
     journalLife: data.life,
     ...{ contents: { onSsd: undefined }, ...tiers?.machine, ...borrowing?.machine },
-    startsAhead: startsAhead(settings, backend),
-    ssdReadUs: tiers && ((blocks: number) => tiers.live.readUs(blocks)),
+    ...{ startsAhead: startsAhead(settings, backend), ssdReadUs: tiers?.live.readUs },
     pinShare: settings.pinShare,
   });
   const reaches = backend.isa !== 'reference' || data.lands;

@@ -74,11 +74,11 @@ export class LiveTiers {
   }
 
   /** How long so many blocks of SSD would take to read, as fast as it has read. */
-  readUs(blocks: number): number {
-    const { ssdReadBytes, ssdReadSeconds } = this.moved ?? { ssdReadBytes: 0, ssdReadSeconds: 0 };
+  readonly readUs = (blocks: number): number => {
+    const { ssdReadBytes = 0, ssdReadSeconds = 0 } = this.moved ?? {};
     const bytes = blocks * this.#options.blockBytes;
     return (1e6 * bytes) / (ssdReadBytes > 0 ? ssdReadBytes / ssdReadSeconds : bytesPerSecondGuess);
-  }
+  };
 
   withBytes(store: StoreSnapshot): StoreSnapshot {
     return { ...store, takenBytes: store.takenBlocks * this.#options.blockBytes };

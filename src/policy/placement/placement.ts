@@ -167,7 +167,7 @@ export class Placement {
       // Most instances would not be the best one even if their prefix were there at once.
       const mayFetch = longest !== undefined && queueUs + restUs <= bestUs && queueUs + restUs < us;
       if (mayFetch && longestBlocks > own * this.#settings.balancingThreshold) {
-        const { readyUs } = this.#fetch(question, view.kind[i], longest, i);
+        const { readyUs } = this.#coming(question, view.kind[i], longest, i);
         const fetchedUs = Math.max(queueUs, readyUs) + restUs;
         fetched = fetchedUs < us;
         if (fetched) us = fetchedUs;
@@ -181,14 +181,14 @@ export class Placement {
     const alone = this.#plain(question, view, best);
     if (alone === undefined || longest === undefined || !fetches) return alone;
     const { instance, queueUs } = alone;
-    const fetch = this.#fetch(question, view.kind[instance], longest, instance);
+    const coming = this.#coming(question, view.kind[instance], longest, instance);
     const prefillUs = this.#restUs[view.kind[instance]];
-    const waitUs = Math.max(queueUs, fetch.readyUs);
-    return { ...alone, ...fetch, from: longest, prefillUs, waitUs, savedUs: alone.prefillUs - prefillUs };
+    const waitUs = Math.max(queueUs, coming.readyUs);
+    return { ...alone, ...coming, from: longest, prefillUs, waitUs, savedUs: alone.prefillUs - prefillUs };
   }
 
   /** All that one has of the prompt, and the other has not, comes from there. */
-  #fetch(question: PlacementQuestion, kind: number, from: number, to: number) {
+  #coming(question: PlacementQuestion, kind: number, from: number, to: number) {
     const { matches, blockTokens } = question;
     const blocks = matches?.blocks[from] ?? 0;
     const fetchedBlocks = blocks - (matches?.blocks[to] ?? 0);
