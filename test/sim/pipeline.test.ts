@@ -236,6 +236,7 @@ describe('groups under faults', () => {
     const trace = [0, 1, 2, 3].map((i) => requestOf(i, 10_000 * i, 150, 5));
     return run(trace, { instances, pipeline: { members: 3, tokensOver: 90 }, faults, linkBytesPerSecond: 2e7 });
   };
+  const prefills = cluster({ prefill: 3, decode: 1 }, { blocks: 60, limits });
   const leaks = (simulation: Simulation) => {
     simulation.advance(simulation.nowUs + 2_000_000);
     return simulation.snapshots().map(({ pages }) => pages.used);
@@ -268,5 +269,33 @@ describe('groups under faults', () => {
       groups += groupPrefills;
     }
     expect(groups).toBeGreaterThan(30);
+  });
+
+  it('answer all, and keep nothing, where prefixes of which members fetch their layers are lost, cut off, or gone with who had them', () => {
+    let fetched = 0;
+    let cached = 0;
+    for (let seed = 1; seed <= 10; seed++) {
+      const draw = (index: number) => counterUniform(seed, 3, index);
+      const atMs = 130 + Math.floor(60 * draw(1));
+      const specs = [
+        'loss:ratio=0.15',
+        'duplication:ratio=0.2',
+        `crash:instance=${Math.floor(4 * draw(0))},at=${atMs}ms,for=200ms`,
+        `partition:instance=${Math.floor(4 * draw(2))},at=${atMs + 80}ms,for=60ms`,
+      ];
+      const trace = Array.from({ length: 8 }, (_, i) => ({
+        ...requestOf(i, i === 0 ? 0 : 100_000 + 10_000 * i, 240, 3),
+        // Of 15 blocks 8 are those of all others.
+        blocks: Int32Array.from({ length: 15 }, (__, block) => (block < 8 ? block : 1000 * (i + 1) + block)),
+      }));
+      const faults = { seed, times, faults: specs.map((spec) => parseFault(spec)) };
+      const simulation = run(trace, { instances: prefills, pipeline: { members: 2, tokensOver: 60 }, faults });
+      expect([simulation.outcome.completedRequests, simulation.live]).toEqual([8, 0]);
+      expect(leaks(simulation)).toEqual([0, 0, 0, 0]);
+      fetched += simulation.outcome.bytesMoved.prefix;
+      cached += simulation.outcome.cachedTokens;
+    }
+    expect(fetched).toBeGreaterThan(10 * 8 * blockTokens * cost.kvBytesPerToken);
+    expect(cached).toBeGreaterThan(10 * 8 * blockTokens);
   });
 });

@@ -43,7 +43,7 @@ const deepCosts = [1, 1.5, 3].map(
         ...{ memoryBytes: 2e7, memoryBytesPerSecond: 1e9, operationsPerSecond: 1e10 },
         ...{ linkBytesPerSecond: 1e9, linkUs: 1 },
       },
-      efficiency: { compute: 1, memory: 1, link: 1, stepUs: 500, layerUs: 600 * slowness },
+      efficiency: { compute: 1, memory: 1, link: 1, stepUs: 500, layerUs: 1_000 * slowness },
       ...{ tensorParallel: 1, pipelineParallel: 1, weightBytes: 2, kvBytes: 2, kvMemoryShare: 1 },
     }),
 );
