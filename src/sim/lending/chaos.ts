@@ -61,6 +61,8 @@ export function runLendingChaos(seed: number, faults: LendingFaults = roughFault
   injectFaults(world, faults, new Dice(seed, 4));
   world.run(chaosUs);
   world.network.heal();
+  world.patient = true;
+  if (world.gathers) killHolder(world);
   if (world.waiting.size > 0) awaitTurns(world);
   world.hold();
   world.run(restUs);
@@ -74,18 +76,38 @@ export function runLendingChaos(seed: number, faults: LendingFaults = roughFault
 
 /** Fewer than three may not have what one of them waits for. */
 const aliveMin = 3;
+/** How often it is looked whether several wait for the turn. */
+const looksMax = 30;
+const lookUs = 200_000;
 
-/** Nothing goes wrong any more, and load goes on: who waited is let in. */
+/** The last thing to go wrong: one that has the turn dies, while others wait for it and all are there. */
+function killHolder(world: LendingWorld): void {
+  for (const node of world.nodes) if (node.life === undefined) world.start(node);
+  for (let waited = 0; waited < looksMax; waited++) {
+    const { holder } = world.gmanager.turns;
+    if (aliveIn(world) <= aliveMin) return;
+    if (holder !== undefined && world.waiting.size > 1) {
+      world.crash(world.nodes[holder]);
+      return;
+    }
+    world.run(lookUs);
+  }
+}
+
+/** Load goes on: who waited is let in. */
 function awaitTurns(world: LendingWorld): void {
   const { waiting } = world;
   world.run(turnsUs);
-  const alive = world.nodes.filter(({ life }) => life !== undefined).length;
-  if (alive < aliveMin) return;
+  if (aliveIn(world) < aliveMin) return;
   for (const [life, number] of world.waiting)
     if (waiting.get(life) === number)
       throw new Error(
         `Lending broken: life ${life.number} gathers memory for ${turnsUs / 1e6} s, and nothing is wrong`,
       );
+}
+
+function aliveIn({ nodes }: LendingWorld): number {
+  return nodes.filter(({ life }) => life !== undefined).length;
 }
 
 function injectFaults(world: LendingWorld, faults: LendingFaults, dice: Dice): void {

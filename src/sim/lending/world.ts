@@ -83,6 +83,8 @@ export class LendingWorld {
   /** Instances that the current action changed. */
   readonly #touched = new Set<LendingNode>();
   #loading = true;
+  /** Whoever waits goes on waiting. */
+  patient = false;
 
   constructor(config: LendingWorldConfig) {
     this.#config = config;
@@ -128,6 +130,11 @@ export class LendingWorld {
         this.#follow(node, node.step(this.agenda.nowUs, { ...noGrowth, gathered, gatherings }));
       });
     }
+  }
+
+  /** Do sequences come that no instance could hold? */
+  get gathers(): boolean {
+    return this.#config.longChance > 0;
   }
 
   /** Who waits for memory that no instance has alone, each with its number. */
@@ -300,13 +307,18 @@ export class LendingWorld {
         const blocks = life.workload.grow(phase % 1 < 0.35 ? 0.5 : 0.03);
         this.counts.gatherings += life.workload.gatherings - gatherings;
         this.counts.holds += life.workload.holds - holds;
-        if (this.#dice.chance(0.02)) life.workload.cancelOne();
+        if (this.#dice.chance(0.02)) this.#cancel(life);
         const blocksPerSecond = Math.round((blocks * 1e6) / growUs);
         const growth = { kind: 'growth', blocksPerSecond, ...life.workload.demand } as const;
         this.#follow(node, node.step(this.agenda.nowUs, growth));
         this.#loadGuests(node);
       });
     });
+  }
+
+  #cancel({ workload }: Life): void {
+    if (!this.patient && workload.waits !== undefined) workload.dismiss();
+    else workload.cancelOne();
   }
 
   /** Now and then a creditor's step takes longer for a guest than it should, and there is room at home for what it has there. */
