@@ -23,6 +23,7 @@ export const borrowFields = {
   borrowAhead: z.boolean().default(true),
   settle: z.boolean().default(true),
   settleMs: positive.default(500),
+  spreadMs: numeric(z.number().min(0)).default(60_000),
 };
 
 const liveLeaseMs = 10_000;
@@ -111,6 +112,10 @@ export function addBorrowFlags(command: Command, leaseMs = 2000): Command {
     .option('--guest-share <share>', 'of a step that a busy creditor spends on its guests at most (default: 0.3)')
     .option('--look-ahead-ms <ms>', 'how far growth is looked ahead (default: 1000)')
     .option('--lease-ms <ms>', `after which a loan that is not renewed is reclaimed (default: ${leaseMs})`)
+    .option(
+      '--spread-ms <ms>',
+      'how long blocks that an ended request has with others stay there as cache, unless wanted (default: 60000; 0: not at all)',
+    )
     .option('--no-borrow-ahead', 'borrow only when memory is full')
     .option('--no-settle', 'leave cycles of debts as they are (no DGFM)')
     .option('--settle-ms <ms>', 'between two attempts to find a cycle of debts (default: 500)');
@@ -215,7 +220,7 @@ export function policyOf(
 }
 
 /** A lease is renewed five times before it ends. */
-export function timesOf({ leaseMs, settleMs }: BorrowOptions): LendingTimes {
+export function timesOf({ leaseMs, settleMs, spreadMs }: BorrowOptions): LendingTimes {
   const leaseUs = Math.round(leaseMs * 1000);
   return {
     ...defaultLendingTimes,
@@ -224,5 +229,6 @@ export function timesOf({ leaseMs, settleMs }: BorrowOptions): LendingTimes {
     renewUs: Math.floor(leaseUs / 5),
     recallUs: Math.floor(leaseUs / 2),
     settleUs: Math.round(settleMs * 1000),
+    spreadUs: Math.round(spreadMs * 1000),
   };
 }

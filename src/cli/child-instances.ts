@@ -77,12 +77,12 @@ function tierFlags(options: ServeOptions, own: InstanceOptions, index: number, i
 }
 
 function borrowFlags(rules: ServeOptions, { hostMemory = rules.hostMemory }: InstanceOptions): readonly string[] {
-  const { lendShare, lowWater, guestShare, lookAheadMs, leaseMs, settleMs, borrowAhead, settle } = rules;
+  const { lendShare, lowWater, guestShare, lookAheadMs, leaseMs, settleMs, spreadMs, borrowAhead, settle } = rules;
   const lendHost = hostMemory === undefined ? undefined : rules.lendHost;
   const denied = [...(borrowAhead ? [] : ['--no-borrow-ahead']), ...(settle ? [] : ['--no-settle'])];
   return [
     '--borrow',
-    ...spelled({ lendShare, lowWater, guestShare, lookAheadMs, leaseMs, settleMs, lendHost }),
+    ...spelled({ lendShare, lowWater, guestShare, lookAheadMs, leaseMs, settleMs, spreadMs, lendHost }),
     ...denied,
   ];
 }

@@ -2,7 +2,16 @@
 import { toFlag } from './options.ts';
 import { UsageError } from './usage-error.ts';
 
-const rulesOfLoans = ['lendShare', 'lendHost', 'lowWater', 'guestShare', 'lookAheadMs', 'leaseMs', 'settleMs'];
+const rulesOfLoans = [
+  'lendShare',
+  'lendHost',
+  'lowWater',
+  'guestShare',
+  'lookAheadMs',
+  'leaseMs',
+  'settleMs',
+  'spreadMs',
+];
 const ofBorrowing = [...rulesOfLoans, 'borrowAhead', 'settle'];
 const ofForecasts = ['forecast', 'td', 'oddsMax'];
 

@@ -233,6 +233,8 @@ export interface LendingSnapshot {
   readonly lentBlocks: number;
   readonly borrowedBlocks: number;
   readonly remoteBlocks: number;
+  /** Of those, what no sequence has, but is kept as cache. */
+  readonly keptBlocks: number;
   /** Bytes of blocks that its messenger copied, and those of them that left while a step ran. */
   readonly copiedBytes: number;
   readonly earlyBytes: number;

@@ -251,6 +251,11 @@ export class RManager {
     return this.#asking.isBusy;
   }
 
+  /** Device memory is wanted, and was asked for in vain a short while ago. */
+  get isInVain(): boolean {
+    return this.#asking.isInVain;
+  }
+
   /** It gathers for the prompt that waits. */
   get hasTurn(): boolean {
     return this.#asking.hasTurn;
@@ -296,6 +301,7 @@ export class RManager {
       sequence: ++this.#sequence,
       lendable: { device: creditor.lendable('device'), host: creditor.lendable('host') },
       lendableInTime: { device: creditor.lendableInTime('device'), host: creditor.lendableInTime('host') },
+      recallable: { device: creditor.recallable('device'), host: creditor.recallable('host') },
       turn: this.#toldTurn,
       debts: debtor.totals,
       loans: creditor.totals,

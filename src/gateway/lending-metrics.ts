@@ -18,6 +18,7 @@ export const lendingGauges: readonly InstanceMetric[] = [
     of((l) => Number(l.isManager === true)),
   ],
   ['kvasir_instance_remote_blocks', 'Of those, blocks that hold keys of sequences', of((l) => l.remoteBlocks)],
+  ['kvasir_instance_kept_blocks', 'Of those, blocks of ended requests, kept as cache', of((l) => l.keptBlocks)],
 ];
 
 export const lendingCounters: readonly InstanceMetric[] = [

@@ -22,7 +22,7 @@ export const nothingYet: InstanceSnapshot = {
 /** Of an instance that is not there any more: it has counted what it has counted, and holds nothing. */
 export function whenGone({ landing: _, lending, ...counted }: InstanceSnapshot): InstanceSnapshot {
   const { ready, waiting, running, pages } = nothingYet;
-  const nothing = { lentBlocks: 0, borrowedBlocks: 0, remoteBlocks: 0, isManager: false, links: [] };
+  const nothing = { lentBlocks: 0, borrowedBlocks: 0, remoteBlocks: 0, keptBlocks: 0, isManager: false, links: [] };
   return { ...counted, ready, waiting, running, pages, ...(lending && { lending: { ...lending, ...nothing } }) };
 }
 

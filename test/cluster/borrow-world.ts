@@ -21,7 +21,14 @@ import { baseConfig, limits } from './world.ts';
 const groups = [{ layers: 2, window: undefined }] as const;
 export const rangeBlocks = rangeTokens / pageTokens;
 const stagingBlocks = 2 * rangeBlocks;
-const times = { ...defaultLendingTimes, settleUs: 20_000, heartbeatUs: 20_000, askAgainUs: 30_000, holdUs: 200_000 };
+const times = {
+  ...defaultLendingTimes,
+  settleUs: 20_000,
+  heartbeatUs: 20_000,
+  askAgainUs: 30_000,
+  holdUs: 200_000,
+  spreadUs: 500_000,
+};
 
 const usual: LendingPolicy = {
   lentShareMax: 0.9,

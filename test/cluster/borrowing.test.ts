@@ -28,6 +28,32 @@ describe('instances that borrow', () => {
     expect(world.unanswered).toBe(0);
   });
 
+  it('begin the next turn of a long chat behind what the last has left, at home and with creditors', () => {
+    const world = new BorrowWorld({ blocks: [64, 64, 64, 64], settles: true, seed: 1 });
+    const turns = [5_000, 5_600, 6_400].map((length, turn) =>
+      request(`turn ${turn}`, promptOf(1, length), { maxTokens: 40 }),
+    );
+    const cached = turns.map((turn) => {
+      world.submit(turn, 0);
+      world.until('an end', () => world.lastOf(turn.id)?.kind === 'finished');
+      expect(world.tokensOf(turn.id)).toEqual(expectedOutput(turn).tokens);
+      const started = (world.heard.get(turn.id) ?? []).find(({ kind }) => kind === 'started');
+      return started?.kind === 'started' ? started.cachedTokens : undefined;
+    });
+    expect(cached[0]).toBe(0);
+    // All but what stayed at home behind what was lent: less than half of its memory.
+    expect(cached[1]).toBeGreaterThan(5_000 - 1_024);
+    expect(cached[2]).toBeGreaterThan(5_600 - 1_024);
+    // What lies at home from the beginning on is found by any request.
+    const short = request('short', promptOf(1, 1_500), { maxTokens: 4 });
+    world.submit(short, 0);
+    world.until('an end', () => world.lastOf('short')?.kind === 'finished');
+    const [, started] = world.heard.get('short') ?? [];
+    expect(started).toMatchObject({ kind: 'started' });
+    expect(started?.kind === 'started' && started.cachedTokens).toBeGreaterThanOrEqual(512);
+    world.finish();
+  });
+
   it('serve one that is longer than all device memory, by host memory of its own and others', () => {
     const world = new BorrowWorld({ blocks: [72, 72], hostBlocks: 64, settles: true, seed: 1 });
     const long = request('long', promptOf(1, 6_000), { maxTokens: 40 });
@@ -44,9 +70,9 @@ describe('instances that borrow', () => {
     settles: boolean,
     seed: number,
   ): { readonly world: BorrowWorld; readonly long: readonly GenerationRequest[] } {
-    const world = new BorrowWorld({ blocks: [72, 72], settles, seed, changes: { lowWaterBlocks: 6 } });
+    const world = new BorrowWorld({ blocks: [72, 72], settles, seed, changes: { lowWaterBlocks: 10 } });
     const long = [0, 1].map((at) => request(`long${at}`, promptOf(at, 1_290), { maxTokens: 500 }));
-    const short = [880, 360].map((length, at) => request(`short${at}`, promptOf(5 + at, length), { maxTokens: 140 }));
+    const short = [700, 480].map((length, at) => request(`short${at}`, promptOf(5 + at, length), { maxTokens: 60 }));
     for (const at of [0, 1]) {
       const [one, other] = [long[at], short[at]];
       if (one === undefined || other === undefined) throw new Error('There are two of each');

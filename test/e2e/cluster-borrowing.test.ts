@@ -78,7 +78,7 @@ describe.skipIf(!runs)('processes that lend, and what befalls them (needs nats-s
     const member = await startInstance(
       [
         ...['--nats', url, '--name', name, '--role', roles[name], '--kv-memory', kvMemory, '--pages-host', pages],
-        ...['--borrow', '--lend-share', '0.9', '--lease-ms', '3000', ...context],
+        ...['--borrow', '--lend-share', '0.9', '--lease-ms', '3000', '--spread-ms', '300', ...context],
       ],
       within?.within,
     );

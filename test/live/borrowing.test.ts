@@ -48,16 +48,23 @@ describe.skipIf(native === undefined)('instances of a process that borrow', () =
     const alone = await started(liveCluster([{ inputs, contextTokens: 8192, kvBytes: 128 * 2 ** 20 }]));
     // Where all are mixed host memory makes up for what devices lack.
     const [pools, lentHostBytes, each] = roles === 'coupled' ? [[40, 40], 2 ** 22, []] : [[40, 40, 40, 40], 0, apart];
-    const cluster = await started(borrowingCluster(pools, { lentHostBytes }, { inputs }, each, transport));
+    const cluster = await started(
+      borrowingCluster(pools, { lentHostBytes, spreadMs: 2_000 }, { inputs }, each, transport),
+    );
     const long = liveRequest('long', livePrompt(1, 3_200), 40);
     const [expected, answer] = await Promise.all([answerOf(alone, long), answerOf(cluster, long)]);
     expect(answer.end).toEqual({ kind: 'finished', reason: 'length' });
     expect([answer.tokens, answer.logprobs]).toEqual([expected.tokens, expected.logprobs]);
+    // The next turn begins behind what is left at home and where the rest lies.
+    const next = liveRequest('next', livePrompt(1, 3_400), 8);
+    const [same, turn] = await Promise.all([answerOf(alone, next), answerOf(cluster, next)]);
+    expect([turn.tokens, turn.logprobs]).toEqual([same.tokens, same.logprobs]);
+    expect(turn.cachedTokens).toBeGreaterThan(roles === 'coupled' ? 3_200 - 1_280 : 0);
     const sum = (of: (snapshot: InstanceSnapshot) => number | undefined) =>
       cluster.instances().reduce((all, instance) => all + (of(instance) ?? 0), 0);
     expect(sum(({ lending }) => lending?.movedBlocks)).toBeGreaterThanOrEqual(64);
     expect(sum(({ lending }) => lending?.hostBlocks) > 0).toBe(roles === 'coupled');
-    expect(sum(({ sent }) => sent?.pages)).toBe(roles === 'apart' ? 100 * 6 : 0);
+    expect(sum(({ sent }) => sent?.pages)).toBe(roles === 'apart' ? (100 + 107) * 6 : 0);
     await atRest(cluster);
     // Ranges leave while the next chunk is computed, unless other processes have the core that sends: then the next prompt's do.
     for (let kind = 2; sum(({ lending }) => lending?.earlyBytes) === 0; kind++)

@@ -19,7 +19,16 @@ const line = (a: number, b: number) => Math.abs(a - b);
 
 function report(sequence: number, device: number, more: Partial<LendingReport> = {}): LendingReport {
   const lendable = { device, host: 0 };
-  return { sequence, lendable, lendableInTime: lendable, turn: undefined, debts: [], loans: [], ...more };
+  return {
+    sequence,
+    lendable,
+    lendableInTime: lendable,
+    recallable: { device: 0, host: 0 },
+    turn: undefined,
+    debts: [],
+    loans: [],
+    ...more,
+  };
 }
 
 /** A ledger that has heard one heartbeat of each instance. */

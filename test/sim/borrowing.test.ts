@@ -10,6 +10,7 @@ import { blockTokens, machine, nic } from './small-cluster.ts';
 const poolBlocks = 40;
 
 const lentShareMax = 0.75;
+const times = { ...defaultLendingTimes, spreadUs: 1_000_000 };
 const lendable = poolBlocks * lentShareMax;
 
 function instances(count: number, changes: Partial<InstanceSpec['machine']> = {}): readonly InstanceSpec[] {
@@ -30,7 +31,7 @@ function instances(count: number, changes: Partial<InstanceSpec['machine']> = {}
           loanBlocksMin: 2,
           guestPermilleMax: 300,
         },
-        times: defaultLendingTimes,
+        times,
         stagingBlocks: 8,
         borrowableBlocks: lendable * (count - 1),
         rangeBlocks: 2,
@@ -49,7 +50,7 @@ const config: SimulationConfig = {
   placement: { kind: 'round-robin', seed: [1, 2], balancingThreshold: 1.5 },
   checking: true,
   lending: {
-    times: defaultLendingTimes,
+    times,
     settles: true,
     settleBlocksMin: 1,
     settleBlocksMax: 8,

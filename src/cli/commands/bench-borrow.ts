@@ -59,7 +59,7 @@ export function borrowCommand(): Command {
 
 const rules: BorrowOptions = {
   ...{ borrow: true, lendShare: 0.9, lowWater: 0.02, guestShare: 0.3, lookAheadMs: 1000, leaseMs: 10_000 },
-  ...{ borrowAhead: true, settle: true, settleMs: 100 },
+  ...{ borrowAhead: true, settle: true, settleMs: 100, spreadMs: 0 },
 };
 
 /** Bytes by the token do not depend on the model's size, but the time does that they take. */

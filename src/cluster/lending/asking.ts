@@ -78,6 +78,10 @@ export class Asking {
     return this.#out.nowUs < this.#deviceSpentUntilUs;
   }
 
+  get isInVain(): boolean {
+    return this.isDeviceSpent && this.#wanted > 0;
+  }
+
   get nextUs(): number {
     if (this.#stage.kind !== 'idle') return this.#stage.untilUs;
     return this.#isWanting ? this.#notBeforeUs : Number.POSITIVE_INFINITY;
@@ -194,8 +198,10 @@ export class Asking {
 
   #nextMemory(): void {
     const next = memories[memories.indexOf(this.#memory) + 1];
+    // Its own counts as in hand then: what is wanted is wanted besides.
+    const isCounted = this.isDeviceSpent;
     if (this.#memory === 'device') this.#deviceSpentUntilUs = this.#out.nowUs + spentRounds * this.#times.askAgainUs;
-    if (next === undefined || this.#hostBlocks() >= this.#wanted) this.#rest();
+    if (next === undefined || (!isCounted && this.#hostBlocks() >= this.#wanted)) this.#rest();
     else this.#ask(next);
   }
 

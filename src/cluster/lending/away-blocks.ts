@@ -46,6 +46,11 @@ export class AwayBlocks {
     return [...this.rblocks].sort(([, a], [, b]) => a - b).map(([rblock]) => rblock);
   }
 
+  /** So many will come before those that it has. */
+  shift(count: number): void {
+    for (const [rblock, index] of this.rblocks) this.rblocks.set(rblock, index + count);
+  }
+
   /** Blocks came, went, or moved. */
   changed(): void {
     this.#outside = undefined;
@@ -53,11 +58,14 @@ export class AwayBlocks {
   }
 }
 
+/** `cache`: kept for whoever begins as an ended sequence did. */
+export type Holder = Sequence | 'cache';
+
 /** Who holds what. */
 export class AwayBook {
   readonly all = new Map<Sequence, AwayBlocks>();
   /** Of rBlocks in use, those on their way to be used included. */
-  readonly holders = new Map<RBlockId, Sequence>();
+  readonly holders = new Map<RBlockId, Holder>();
 
   open(sequence: Sequence): AwayBlocks {
     const away = this.all.get(sequence) ?? new AwayBlocks();
@@ -67,13 +75,13 @@ export class AwayBook {
 
   /** Those of the sequence that holds the rBlock. */
   of(rblock: RBlockId): AwayBlocks | undefined {
-    const sequence = this.holders.get(rblock);
-    return sequence === undefined ? undefined : this.all.get(sequence);
+    const holder = this.holders.get(rblock);
+    return holder === undefined || holder === 'cache' ? undefined : this.all.get(holder);
   }
 
-  /** Throws unless every rBlock is held once, and every sequence has all of its blocks somewhere. */
-  check(table: RBlockTable): void {
-    let held = 0;
+  /** Throws unless every rBlock is held once, and every sequence has all of its blocks somewhere. @param cached blocks that are kept as cache */
+  check(table: RBlockTable, cached: number): void {
+    let held = cached;
     for (const [sequence, { rblocks, out, over, broken }] of this.all) {
       held += rblocks.size + (out?.rblocks.length ?? 0);
       for (const { places } of over) held += places.size;

@@ -5,10 +5,11 @@ import type { OutsideRows } from '../../policy/blocks/outside-rows.ts';
 import type { RBlockId } from '../../policy/lending/rblock-table.ts';
 import type { InstanceId } from '../../policy/lending/terms.ts';
 import type { RManager } from '../rmanager.ts';
-import { AwayBook } from './away-blocks.ts';
+import { type AwayBlocks, AwayBook } from './away-blocks.ts';
 import { type AwayLayout, awayLayout } from './away-layout.ts';
 import { BlockMoves, type BlockSite, lentName, type Move, type MoveDriver, type MoveNumber } from './block-moves.ts';
-import type { SettlementId } from './messages.ts';
+import type { LoanNumber, SettlementId } from './messages.ts';
+import { SpreadCache, type SpreadMatch } from './spread-cache.ts';
 import { StagedBlocks } from './staged-blocks.ts';
 
 interface Parts {
@@ -18,11 +19,14 @@ interface Parts {
   readonly rmanager: RManager;
   /** All contents of a settlement are staged, or never will be. */
   readonly fetched: (settlement: SettlementId, all: boolean) => void;
+  /** For how long blocks of ended sequences stay where they are as cache. */
+  readonly spreadUs: number;
 }
 
 /** What has arrived is carried out by `carryOut`: tables of sequences change between two steps only. */
 export class AwayMoves {
   readonly book = new AwayBook();
+  readonly cache: SpreadCache;
   readonly counts = { movedBlocks: 0, hostBlocks: 0, vacatedBlocks: 0, homeBlocks: 0, lostBlocks: 0 };
   readonly #parts: Parts;
   readonly #moves: BlockMoves;
@@ -39,6 +43,7 @@ export class AwayMoves {
     this.#outside = outside;
     this.#staged = new StagedBlocks(outside, driver);
     this.#moves = new BlockMoves(driver);
+    this.cache = new SpreadCache(parts.rangeBlocks, parts.spreadUs, (rblock) => this.#free(rblock));
   }
 
   /** Blocks on their way out of tables. */
@@ -82,40 +87,81 @@ export class AwayMoves {
     for (const move of arrived) this.#carryOut(move);
   }
 
-  /** The sequence lets go of whatever it has elsewhere. */
-  release(sequence: Sequence): void {
+  /** The sequence lets go of whatever it has elsewhere. @param keepsUs now, where what stays with creditors may be of use to others */
+  release(sequence: Sequence, keepsUs?: number): void {
     const away = this.book.all.get(sequence);
     if (away === undefined) return;
     this.book.all.delete(sequence);
     if (away.out !== undefined) this.#drop(away.out);
+    const kept = keepsUs === undefined ? [] : this.#worthKeeping(sequence, away);
     for (const move of away.over) this.#drop(move);
-    for (const rblock of away.rblocks.keys()) this.#free(rblock);
+    for (const rblock of kept) this.book.holders.set(rblock, 'cache');
+    if (keepsUs !== undefined && kept.length > 0) this.cache.keep(keepsUs, sequence.chain, sequence.awayFrom, kept);
+    for (const rblock of away.rblocks.keys()) if (!this.cache.has(rblock)) this.#free(rblock);
   }
 
-  /** What lies away begins at a whole range. */
-  firstToMove({ sharedBlocks = 0 }: Sequence): number {
+  /** A creditor wants all of a loan but `keep` blocks: of those that are in use what is kept as cache goes first. */
+  giveUpLent(number: LoanNumber, keep: number): void {
+    const debt = this.#parts.rmanager.debtor.find(number);
+    if (debt === undefined || debt.firm) return;
+    const isThere = (rblock: RBlockId): boolean => {
+      const place = this.#parts.rmanager.find(rblock);
+      return place?.kind === 'remote' && place.loan === number;
+    };
+    this.cache.giveUp(debt.held - debt.idle.length - keep, isThere);
+  }
+
+  /** Whole ranges from the first on that lie still, outside device memory here. */
+  #worthKeeping({ chain, awayFrom }: Sequence, { broken, over, inOrder }: AwayBlocks): readonly RBlockId[] {
+    if (broken || over.size > 0) return [];
+    const { rangeBlocks, rmanager } = this.#parts;
+    const most = Math.min(inOrder.length, chain.blocks - awayFrom);
+    let count = 0;
+    while (count < most) {
+      const place = rmanager.find(inOrder[count]);
+      if (place === undefined || place.kind === 'staged' || (place.kind === 'home' && place.memory === 'device')) break;
+      count++;
+    }
+    return inOrder.slice(0, Math.max(0, count - (count % rangeBlocks)));
+  }
+
+  /** A sequence starts with what another has left: its table has what comes before. */
+  adopt(sequence: Sequence, match: SpreadMatch): void {
+    const away = this.book.open(sequence);
+    sequence.sharedBlocks = match.firstBlock;
+    sequence.awayFrom = match.firstBlock;
+    for (const rblock of this.cache.take(match)) {
+      this.book.holders.set(rblock, sequence);
+      away.rblocks.set(rblock, sequence.awayBlocks++);
+    }
+    sequence.table.groups[0].first = sequence.awayBlocks;
+  }
+
+  /** The first block behind those that are away: where the next of its end may go from. What lies away begins at a whole range. */
+  endOf({ sharedBlocks = 0, awayBlocks, awayFrom }: Sequence): number {
+    if (awayBlocks > 0) return awayFrom + awayBlocks;
     return Math.ceil(sharedBlocks / this.#parts.rangeBlocks) * this.#parts.rangeBlocks;
   }
 
-  /** Starts to move `count` blocks of a sequence, whole ranges, to places in hand, or as many as there are; false: none. */
-  moveOut(sequence: Sequence, count: number): boolean {
+  /** Starts to move `count` blocks of a sequence from `first` on, whole ranges before those that are away or behind them, to places in hand, or as many as there are; false: none. */
+  moveOut(sequence: Sequence, first: number, count: number): boolean {
     const { instance, rmanager, rangeBlocks } = this.#parts;
     const { blocks } = sequence.table.groups[0];
-    const first = this.firstToMove(sequence);
+    const at = first - (first < sequence.awayFrom ? 0 : sequence.awayBlocks);
     const rblocks: RBlockId[] = [];
     const ways: [BlockSite, BlockSite][] = [];
     while (rblocks.length < count) {
       const range = rmanager.takeOutside(rangeBlocks);
       if (range === undefined) break;
       for (const rblock of range) {
-        ways.push([{ instance, at: blocks.at(first + rblocks.length) }, this.#siteOf(rblock)]);
+        ways.push([{ instance, at: blocks.at(at + rblocks.length) }, this.#siteOf(rblock)]);
         rblocks.push(rblock);
         this.book.holders.set(rblock, sequence);
       }
     }
     if (rblocks.length === 0) return false;
     const away = this.book.open(sequence);
-    const out = { kind: 'out', sequence, rblocks, pending: 0 } as const;
+    const out = { kind: 'out', sequence, first, rblocks, pending: 0 } as const;
     away.out = out;
     this.#moves.start(out, ways);
     return true;
@@ -126,7 +172,7 @@ export class AwayMoves {
     const away = this.book.all.get(sequence);
     if (away === undefined || away.rblocks.size === 0) return undefined;
     const sites = away.inOrder.map((rblock) => this.#siteOf(rblock));
-    return awayLayout(this.#parts.instance, this.firstToMove(sequence), sites);
+    return awayLayout(this.#parts.instance, sequence.awayFrom, sites);
   }
 
   #siteOf(rblock: RBlockId): BlockSite {
@@ -151,9 +197,12 @@ export class AwayMoves {
     this.counts.homeBlocks++;
     this.#staged.placed(rblock);
     this.book.of(rblock)?.changed();
+    // Memory at home is for those who run.
+    this.cache.cutAt(rblock);
   }
 
   #lose(rblock: RBlockId): void {
+    this.cache.cutAt(rblock);
     const away = this.book.of(rblock);
     this.book.holders.delete(rblock);
     this.#staged.drop(rblock);
@@ -172,10 +221,11 @@ export class AwayMoves {
   /** Each range that has some of them goes home, or to another creditor that has been found already; the holder of one that finds no place starts again. */
   vacate(rblocks: readonly RBlockId[]): void {
     const ranges = new Map<Sequence, Set<number>>();
+    for (const rblock of rblocks) this.cache.cutAt(rblock);
     for (const rblock of rblocks.flatMap((asked) => this.#stopFilling(asked))) {
       const sequence = this.book.holders.get(rblock);
       const index = this.book.of(rblock)?.rblocks.get(rblock);
-      if (sequence === undefined || index === undefined) continue;
+      if (sequence === undefined || sequence === 'cache' || index === undefined) continue;
       const of = ranges.get(sequence) ?? new Set();
       ranges.set(sequence, of.add(Math.floor(index / this.#parts.rangeBlocks)));
     }
@@ -242,9 +292,15 @@ export class AwayMoves {
       this.#parts.fetched(settlement, false);
       return;
     }
+    // What nobody runs with is not worth a copy.
+    for (const rblock of rblocks) this.cache.cutAt(rblock);
     const ways: [BlockSite, BlockSite][] = [];
-    for (const rblock of rblocks) {
+    for (const rblock of rblocks.filter((each) => this.book.holders.has(each))) {
       ways.push([this.#siteOf(rblock), { instance: this.#parts.instance, at: this.#staged.add(rblock) }]);
+    }
+    if (ways.length === 0) {
+      this.#parts.fetched(settlement, true);
+      return;
     }
     this.#fetching = { kind: 'fetch', settlement, pending: 0 };
     this.#moves.start(this.#fetching, ways);
@@ -266,14 +322,7 @@ export class AwayMoves {
     this.#moves.end(move);
     away.changed();
     if (move.kind === 'out') {
-      away.out = undefined;
-      this.#parts.cache.takeOut(sequence.table, this.firstToMove(sequence), move.rblocks.length);
-      for (const rblock of move.rblocks) {
-        away.rblocks.set(rblock, sequence.awayBlocks++);
-        const place = this.#parts.rmanager.find(rblock);
-        if (place !== undefined && place.kind !== 'staged' && place.memory === 'host') this.counts.hostBlocks++;
-      }
-      this.counts.movedBlocks += move.rblocks.length;
+      this.#takeOut(move, away);
       return;
     }
     away.over.delete(move);
@@ -290,6 +339,25 @@ export class AwayMoves {
     }
   }
 
+  /** Its blocks at home are free. */
+  #takeOut({ sequence, first, rblocks }: Extract<Move, { kind: 'out' }>, away: AwayBlocks): void {
+    away.out = undefined;
+    const { length: count } = rblocks;
+    const isBefore = sequence.awayBlocks === 0 || first < sequence.awayFrom;
+    this.#parts.cache.takeOut(sequence.table, isBefore ? first : sequence.awayFrom, count);
+    if (isBefore) {
+      sequence.awayFrom = first;
+      away.shift(count);
+    }
+    for (const [i, rblock] of rblocks.entries()) {
+      away.rblocks.set(rblock, isBefore ? i : sequence.awayBlocks + i);
+      const place = this.#parts.rmanager.find(rblock);
+      if (place !== undefined && place.kind !== 'staged' && place.memory === 'host') this.counts.hostBlocks++;
+    }
+    sequence.awayBlocks += count;
+    this.counts.movedBlocks += count;
+  }
+
   /** Its copies are of no use any more; what they came from stays. */
   #drop(move: Exclude<Move, { kind: 'fetch' }>): void {
     this.#moves.end(move);
@@ -302,7 +370,7 @@ export class AwayMoves {
 
   /** Throws unless every rBlock is held once, and every sequence has all of its blocks somewhere. */
   check(): void {
-    this.book.check(this.#parts.rmanager.table);
+    this.book.check(this.#parts.rmanager.table, this.cache.blocks);
     this.#staged.check();
   }
 

@@ -25,8 +25,14 @@ export interface BlocksToMove {
 }
 
 export type Move =
-  /** Blocks of a sequence's table, from its first own one on, to these rBlocks. */
-  | { readonly kind: 'out'; readonly sequence: Sequence; readonly rblocks: readonly RBlockId[]; pending: number }
+  /** Blocks of a sequence's table, from its `first` on, to these rBlocks. */
+  | {
+      readonly kind: 'out';
+      readonly sequence: Sequence;
+      readonly first: number;
+      readonly rblocks: readonly RBlockId[];
+      pending: number;
+    }
   /** From one place to another: old rBlock, new one. */
   | { readonly kind: 'over'; readonly sequence: Sequence; readonly places: Map<RBlockId, RBlockId>; pending: number }
   /** Of a settlement, to the staging buffer. */

@@ -50,6 +50,8 @@ export interface BorrowingTotals {
   readonly lentBlocks: number;
   readonly borrowedBlocks: number;
   readonly remoteBlocks: number;
+  /** Of those, what no sequence has, but is kept as cache. */
+  readonly keptBlocks: number;
   /** Of its sequences, in its own host memory. */
   readonly ownHostBlocks: number;
   readonly movedBlocks: number;

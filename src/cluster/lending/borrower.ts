@@ -1,6 +1,7 @@
 // What an instance that serves requests does with borrowed memory: moves blocks of long sequences there, and lets go when they are lost or wanted back.
 import type { Batcher } from '../../policy/batching/batcher.ts';
-import type { Overflow, Relief } from '../../policy/batching/overflow.ts';
+import { firstGathering } from '../../policy/batching/gathering.ts';
+import type { KeptBlocks, Overflow, Relief } from '../../policy/batching/overflow.ts';
 import type { Sequence } from '../../policy/batching/sequence.ts';
 import type { BlockCache } from '../../policy/blocks/block-cache.ts';
 import type { StepShape } from '../../policy/cost/step-shape.ts';
@@ -18,11 +19,12 @@ import {
 } from './borrower-terms.ts';
 import { Entry } from './entry.ts';
 import { LentPages } from './lent-pages.ts';
-import type { LendingEffect, RManagerEvent, SettlementId } from './messages.ts';
+import type { Envelope, LendingEffect, RManagerEvent, SettlementId } from './messages.ts';
 import { Outlook } from './outlook.ts';
 import { Reach, slackBlocks } from './reach.ts';
 import { type RemoteWork, remoteWork } from './remote-work.ts';
 import { spill } from './spill.ts';
+import type { SpreadMatch } from './spread-cache.ts';
 import { Stalls } from './stalls.ts';
 
 /** Which start of its instance it belongs to, and who counts what messages met. */
@@ -67,7 +69,7 @@ export class Borrower implements Overflow {
     const fetched = (settlement: SettlementId, all: boolean) =>
       this.#hear({ kind: all ? 'fetched' : 'unfetched', settlement });
     this.#moves = new AwayMoves(
-      { instance, rangeBlocks: config.rangeBlocks, cache, rmanager, fetched },
+      { instance, rangeBlocks: config.rangeBlocks, cache, rmanager, fetched, spreadUs: times.spreadUs },
       {
         start: (part) => push({ kind: 'moveBlocks', ...part }),
         stop: (move) => push({ kind: 'stopMove', move }),
@@ -84,7 +86,7 @@ export class Borrower implements Overflow {
   }
 
   get nextUs(): number {
-    return this.rmanager.nextUs;
+    return Math.min(this.rmanager.nextUs, this.#moves.cache.nextUs);
   }
 
   /** Somebody waits for memory that is asked for: nothing need run. */
@@ -94,7 +96,7 @@ export class Borrower implements Overflow {
 
   get totals(): BorrowingTotals {
     const { rmanager } = this;
-    let remoteBlocks = 0;
+    let remoteBlocks = this.#moves.cache.blocks;
     for (const away of this.#moves.book.all.values()) {
       for (const [at, { blocks }] of away.outside(this.#config.instance, rmanager.table))
         if (at !== this.#config.instance) remoteBlocks += blocks;
@@ -104,6 +106,7 @@ export class Borrower implements Overflow {
       lentBlocks: sum(rmanager.creditor.totals),
       borrowedBlocks: sum(rmanager.debtor.totals),
       remoteBlocks,
+      keptBlocks: this.#moves.cache.blocks,
       ownHostBlocks: this.#host.local,
       stalls: this.stalls.count,
       stallUs: this.stalls.us,
@@ -113,14 +116,22 @@ export class Borrower implements Overflow {
   /** Whatever its instance hears; a `wake` may also mean that a plan is to be made again. */
   hear(nowUs: number, event: BorrowerEvent | { readonly kind: string }): void {
     this.#nowUs = nowUs;
+    this.#moves.cache.expire(nowUs);
     if (!isForBorrower(event)) return;
-    if (event.kind === 'lending') this.#hear({ kind: 'message', envelope: event.envelope });
+    if (event.kind === 'lending') this.#hearOther(event.envelope);
     else if (event.kind === 'moved') this.#moves.arrived(event.move);
     else if (event.kind === 'moveBroken') this.#moves.broke(event.move);
     else if (event.kind === 'creditorCut' || event.kind === 'instanceLost') this.#hear(event);
     else if (event.kind === 'guestLoad') this.#bound(event);
     else if (event.kind === 'lenders') this.#reach.tell(event.lendableBlocks);
     else if (this.rmanager.nextUs <= nowUs) this.#hear({ kind: 'tick' });
+  }
+
+  /** What nobody runs with goes first. */
+  #hearOther(envelope: Envelope): void {
+    const { message } = envelope;
+    if (message.kind === 'recall') this.#moves.giveUpLent(message.loan, message.keep);
+    this.#hear({ kind: 'message', envelope });
   }
 
   /** Less may be borrowed than once. */
@@ -169,8 +180,19 @@ export class Borrower implements Overflow {
     for (;;) {
       const event = this.#outlook.look(batcher, shape, predictedUs);
       if (event !== undefined) this.#hear(event);
-      if (!this.#spill() && event === undefined) return this.#terms.some((term, i) => term !== before[i]);
+      if (!this.#giveUpKept(batcher) && !this.#spill() && event === undefined)
+        return this.#terms.some((term, i) => term !== before[i]);
     }
+  }
+
+  /** What is kept makes way for those who run or gather, once nobody lends any more: the oldest first. */
+  #giveUpKept(batcher: Batcher): boolean {
+    if (!this.rmanager.isInVain) return false;
+    const gathering = firstGathering(batcher)?.sequence;
+    if (!this.#moves.cache.giveUpOldest(gathering && this.#match(gathering)?.prefix)) return false;
+    // What is in hand counts at once.
+    this.#hear({ kind: 'tick' });
+    return true;
   }
 
   /** On which prompts are let in: a turn is lost when another prompt waits for one. */
@@ -211,15 +233,45 @@ export class Borrower implements Overflow {
     return (this.rmanager.inHand + this.#moves.outBlocks) * this.#cache.blockPages;
   }
 
+  kept(sequence: Sequence): KeptBlocks | undefined {
+    return this.#match(sequence);
+  }
+
+  takeKept(sequence: Sequence): number {
+    const match = this.#match(sequence);
+    if (match === undefined) return 0;
+    this.#cache.share(sequence.chain, match.firstBlock, sequence.table);
+    this.#moves.adopt(sequence, match);
+    return match.firstBlock + match.blocks;
+  }
+
+  /** What goes before it must be here, and no more of it. */
+  #match(sequence: Sequence): SpreadMatch | undefined {
+    const { cache } = this.#moves;
+    if (cache.blocks === 0 || sequence.landed > 0 || sequence.arriving !== undefined) return undefined;
+    const { chain, known } = sequence;
+    const reusable = sequence.reusableBlocks(this.#cache.blockTokens);
+    const match = cache.find(chain, reusable);
+    if (match === undefined) return undefined;
+    const here = this.#cache.match(chain, reusable, known);
+    return here < match.firstBlock || here >= match.firstBlock + match.blocks ? undefined : match;
+  }
+
   relieve(sequence: Sequence): Relief {
     const isNew = this.stalls.meet(this.#nowUs, sequence);
     if (this.#moves.makesRoom || this.#spill()) return 'coming';
     return isNew || this.rmanager.isAsking ? 'coming' : 'none';
   }
 
-  release(sequence: Sequence): void {
+  release(sequence: Sequence, ended: boolean): void {
     this.stalls.end(this.#nowUs, sequence);
-    this.#moves.release(sequence);
+    // Whoever decodes alone gets its prompts from others.
+    const isWanted =
+      ended &&
+      this.#config.times.spreadUs > 0 &&
+      this.#batcher?.room.isOverlong(sequence) === true &&
+      !sequence.background;
+    this.#moves.release(sequence, isWanted && sequence.landed === 0 ? this.#nowUs : undefined);
   }
 
   #spill(): boolean {

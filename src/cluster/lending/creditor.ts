@@ -84,6 +84,14 @@ export class Creditor {
     return blocksLendable({ total, available: total - lent, lent }, this.#policy);
   }
 
+  /** Lent to those who were promised none of it. */
+  recallable(memory: Memory): number {
+    let blocks = 0;
+    for (const { loans } of this.#debtors.values())
+      for (const loan of loans.values()) if (loan.memory === memory && !loan.firm) blocks += loan.blocks.size;
+    return blocks;
+  }
+
   /** To one who gathers: all but what those who run here were promised. */
   #lendableInTurn(memory: Memory): number {
     const promised = memory === 'device' ? this.#needs.promisedBlocks() : 0;

@@ -66,6 +66,7 @@ const report = record({
   sequence: integer(1),
   lendable: record({ device: count, host: count }),
   lendableInTime: record({ device: count, host: count }),
+  recallable: record({ device: count, host: count }),
   turn: optional(number),
   debts: listOf(record({ creditor: instance, memory, blocks: count })),
   loans: listOf(record({ debtor: instance, memory, blocks: count })),

@@ -1,4 +1,4 @@
-// Which blocks leave home when it runs short: whole ranges of the sequence that has most of them.
+// Which blocks leave home when it runs short: whole ranges of the sequence that has most of them, behind its beginning as long as that can stay.
 import type { Batcher } from '../../policy/batching/batcher.ts';
 import type { Sequence } from '../../policy/batching/sequence.ts';
 import type { BlockCache } from '../../policy/blocks/block-cache.ts';
@@ -20,27 +20,66 @@ export function spill(home: Home): boolean {
   if (inHand === 0) return false;
   const { availablePages, blockPages } = cache;
   const ahead = Math.ceil(batcher.pagesAhead / blockPages);
-  const short = lowWaterBlocks + ahead - Math.floor(availablePages / blockPages) - moves.outBlocks;
-  if (short <= 0) return false;
-  for (const sequence of batcher.running) if (!moves.book.all.has(sequence)) batcher.disownMore(sequence);
+  const spare = Math.floor(availablePages / blockPages) + moves.outBlocks - lowWaterBlocks;
+  if (ahead <= spare) return false;
+  const count = Math.min(upToRanges(ahead - spare, rangeBlocks), wholeRanges(inHand, rangeBlocks));
+  if (spillEnd(home, count, (sequence) => stayOf(home, sequence))) return true;
+  // Whoever runs has a range to grow into, or nothing stays.
+  return spare < rangeBlocks && (spillEnd(home, count, () => 0) || spillBeginning(home, count));
+}
+
+/** Computed blocks, its own, from a whole range on; the last range stays, since it grows. @param stay of a sequence, its first blocks that do not leave */
+function spillEnd(home: Home, most: number, stay: (sequence: Sequence) => number): boolean {
+  const { batcher, rangeBlocks, moves } = home;
   const sequences = [...batcher.running]
-    .map((sequence) => ({ sequence, blocks: movable(home, sequence) }))
+    .map((sequence) => ({ sequence, blocks: movable(home, sequence, stay(sequence)) }))
     .filter(({ blocks }) => blocks >= rangeBlocks)
     .sort((a, b) => b.blocks - a.blocks || a.sequence.arrival - b.sequence.arrival);
   for (const { sequence } of sequences) {
-    batcher.disown(sequence);
-    const most = Math.min(movable(home, sequence), inHand);
-    const count = Math.min(Math.ceil(short / rangeBlocks), Math.floor(most / rangeBlocks)) * rangeBlocks;
-    if (count > 0 && moves.moveOut(sequence, count)) return true;
+    batcher.disown(sequence, stay(sequence));
+    const count = Math.min(most, wholeRanges(movable(home, sequence, 0), rangeBlocks));
+    if (count > 0 && moves.moveOut(sequence, moves.endOf(sequence), count)) return true;
   }
   return false;
 }
 
-/** Blocks that could go: computed, its own, beginning at a whole range; the last range stays, since it grows. */
-function movable({ cache, moves, rangeBlocks }: Home, sequence: Sequence): number {
+function movable({ cache, moves, rangeBlocks }: Home, sequence: Sequence, stay: number): number {
   const away = moves.book.all.get(sequence);
   // What comes to its blocks is written to where they are now.
   if (sequence.arriving !== undefined || away?.out !== undefined || away?.broken === true) return 0;
   const computed = Math.floor(sequence.computed / cache.blockTokens);
-  return computed - rangeBlocks - moves.firstToMove(sequence) - sequence.awayBlocks;
+  return computed - rangeBlocks - Math.max(stay, moves.endOf(sequence));
+}
+
+/** Of what stayed of one that has blocks away, the last ranges. */
+function spillBeginning({ batcher, moves, rangeBlocks }: Home, most: number): boolean {
+  for (const sequence of [...batcher.running].sort((a, b) => b.awayFrom - a.awayFrom)) {
+    const away = moves.book.all.get(sequence);
+    if (sequence.awayBlocks === 0 || away === undefined || away.out !== undefined || away.broken) continue;
+    batcher.disown(sequence, Math.max(0, sequence.awayFrom - most));
+    const own = upToRanges(sequence.sharedBlocks ?? 0, rangeBlocks);
+    const count = Math.min(most, sequence.awayFrom - own);
+    if (count > 0 && moves.moveOut(sequence, sequence.awayFrom - count, count)) return true;
+  }
+  return false;
+}
+
+/** What stays is cached for whoever begins likewise: half, and less where little room would be left to compute in. */
+function stayOf({ batcher, cache, rangeBlocks, lowWaterBlocks }: Home, sequence: Sequence): number {
+  if (sequence.awayBlocks > 0) return sequence.awayFrom;
+  const own = sequence.table.groups[0].blocks.length;
+  if (!batcher.room.isOverlong(sequence)) return wholeRanges(own / 2, rangeBlocks);
+  const room = own + Math.floor(cache.availablePages / cache.blockPages);
+  return wholeRanges(Math.min(room / 2, room - lowWaterBlocks - rangesAtWork * rangeBlocks), rangeBlocks);
+}
+
+/** One that grows, one that is computed and one that leaves. */
+const rangesAtWork = 3;
+
+function upToRanges(blocks: number, rangeBlocks: number): number {
+  return Math.ceil(blocks / rangeBlocks) * rangeBlocks;
+}
+
+function wholeRanges(blocks: number, rangeBlocks: number): number {
+  return Math.max(0, Math.floor(blocks / rangeBlocks)) * rangeBlocks;
 }

@@ -29,6 +29,8 @@ export interface LendingTimes {
   readonly doubtUs: number;
   /** For the contents of settled blocks to find a place at home, before they are given up. */
   readonly homeUs: number;
+  /** That blocks of an ended sequence stay where they are as cache, unless their places are wanted before. */
+  readonly spreadUs: number;
 }
 
 /** For a network of milliseconds at most and steps of tens of milliseconds. */
@@ -47,4 +49,5 @@ export const defaultLendingTimes: LendingTimes = {
   prepareUs: 500_000,
   doubtUs: 300_000,
   homeUs: 4_000_000,
+  spreadUs: 60_000_000,
 };

@@ -82,6 +82,14 @@ export class Mover implements Overflow {
     return 'coming';
   }
 
+  kept(): undefined {
+    return undefined;
+  }
+
+  takeKept(): number {
+    return 0;
+  }
+
   release(sequence: Sequence): void {
     this.#asked.delete(sequence);
     this.#resume(sequence);

@@ -20,6 +20,7 @@ export const lendingSnapshot = z.strictObject({
   lentBlocks: count,
   borrowedBlocks: count,
   remoteBlocks: count,
+  keptBlocks: count,
   ownHostBlocks: count,
   movedBlocks: count,
   hostBlocks: count,

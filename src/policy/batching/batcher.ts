@@ -103,9 +103,10 @@ export class Batcher {
   /** Takes the sequence out and its blocks back; with `forget` they leave the cache as well. Not while a step that holds it is in flight. */
   remove(sequence: Sequence, forget = false): void {
     if (sequence.state === 'waiting') this.#waiting.remove(sequence);
-    if (sequence.state === 'running') this.#stop(sequence, forget);
-    if (this.#parked.delete(sequence)) this.#giveBack(sequence, forget);
+    const { state } = sequence;
     sequence.state = 'ended';
+    if (state === 'running') this.#stop(sequence, forget);
+    if (this.#parked.delete(sequence)) this.#giveBack(sequence, forget);
   }
 
   /** A running sequence that is computed keeps its blocks until it is removed, and its place goes to others. */
@@ -171,14 +172,9 @@ export class Batcher {
     return this.room.pagesAhead(this.#running.items, next && this.room.isOverlong(next) ? undefined : next);
   }
 
-  /** The sequence's blocks are to move away: from the block returned on they are its own, and what it still computes is shared with nobody. */
-  disown(sequence: Sequence): number {
-    return this.#prefixes.disown(sequence);
-  }
-
-  /** What it shared with those that have ended is its own. Of a disowned sequence that has all of its blocks in its table. */
-  disownMore(sequence: Sequence): void {
-    this.#prefixes.disownMore(sequence);
+  /** The sequence's blocks behind its first `stay` are to move away: from `sharedBlocks` on they are its own, and what it still computes is shared with nobody. */
+  disown(sequence: Sequence, stay: number): void {
+    this.#prefixes.disown(sequence, stay);
   }
 
   /** What it had elsewhere is gone: back to the queue. Not while a step that holds it is in flight. */
@@ -206,6 +202,7 @@ export class Batcher {
     this.#shares?.start(sequence, Math.max(0, sequence.promptLength - Math.max(sequence.computed, sequence.landed)));
     this.#running.insert(sequence);
     this.#claims.open(sequence);
+    if (sequence.sharedBlocks !== undefined) this.#claims.advance(sequence, sequence.claimedTo);
     this.#admitted.push(sequence);
     return true;
   }
@@ -215,6 +212,8 @@ export class Batcher {
     const { arriving, chain, table, known } = sequence;
     arriving?.lend(table);
     if (arriving !== undefined) return arriving.blocks;
+    const kept = this.room.isOverlong(sequence) ? (this.#overflow?.takeKept(sequence) ?? 0) : 0;
+    if (kept > 0) return kept;
     const again = sequence.cachedTokens !== undefined;
     return this.#cache.take(chain, sequence.reusableBlocks(this.#blockTokens), table, { known, again });
   }
@@ -280,7 +279,8 @@ export class Batcher {
   }
 
   #giveBack(sequence: Sequence, forget: boolean): void {
-    this.#overflow?.release(sequence);
+    if (!forget) this.#prefixes.reown(sequence);
+    this.#overflow?.release(sequence, sequence.state === 'ended' && !forget);
     this.#cache.release(sequence.table, sequence.background);
     sequence.unshare();
     if (forget) this.#cache.forget(sequence.chain, Math.floor(sequence.computed / this.#blockTokens));

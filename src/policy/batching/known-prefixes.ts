@@ -25,20 +25,20 @@ export class KnownPrefixes {
     return sequence.remaining - this.#cache.match(sequence.chain, reusable, sequence.known) * blockTokens;
   }
 
-  /** Nobody is to share what it computes from now on, nor what only it holds: returns from which block on that is so. */
-  disown(sequence: Sequence): number {
-    if (sequence.sharedBlocks === undefined) {
-      this.#claims.advance(sequence, sequence.claimedTo);
-      const computed = Math.floor(sequence.computed / this.#cache.blockTokens);
-      sequence.sharedBlocks = this.#cache.disown(sequence.table, computed);
-    }
-    return sequence.sharedBlocks;
+  /** Nobody is to share what it computes from now on, nor what only it holds behind its first `stay` blocks: from `sharedBlocks` on that is so. */
+  disown(sequence: Sequence, stay: number): void {
+    const { sharedBlocks, table, computed } = sequence;
+    if (sharedBlocks === undefined) this.#claims.advance(sequence, sequence.claimedTo);
+    const end = sharedBlocks ?? Math.floor(computed / this.#cache.blockTokens);
+    if (end > stay || sharedBlocks === undefined) sequence.sharedBlocks = this.#cache.disown(table, end, stay);
   }
 
-  /** Who shared some of its blocks may have let go of them since. Of a disowned sequence that has all of its blocks in its table. */
-  disownMore(sequence: Sequence): void {
-    const { sharedBlocks = 0 } = sequence;
-    if (sharedBlocks > 0) sequence.sharedBlocks = this.#cache.disown(sequence.table, sharedBlocks);
+  /** It gives back what it has: what is here from its beginning on may be shared again. */
+  reown({ sharedBlocks, awayBlocks, awayFrom, chain, table, computed }: Sequence): void {
+    if (sharedBlocks === undefined) return;
+    const end = awayBlocks > 0 ? awayFrom : Math.floor(computed / this.#cache.blockTokens);
+    table.groups[0].first = 0;
+    this.#cache.commit(chain, sharedBlocks, Math.min(end, chain.blocks), table);
   }
 
   /** Is there one of the same priority close behind, in either list, that needs at most `rows`? */

@@ -4,6 +4,12 @@ import type { Sequence } from './sequence.ts';
 /** `coming`: room is being made; `none`: from others who run, if at all. */
 export type Relief = 'coming' | 'none';
 
+/** Blocks `firstBlock..firstBlock + blocks` of a sequence. */
+export interface KeptBlocks {
+  readonly firstBlock: number;
+  readonly blocks: number;
+}
+
 export interface Overflow {
   /** What no memory here could hold is promised all that it may come to before it starts, here or elsewhere. */
   readonly gathers: boolean;
@@ -15,6 +21,10 @@ export interface Overflow {
   admits(sequence: Sequence): boolean;
   /** The sequence lacks a block, and no cached one is left. */
   relieve(sequence: Sequence): Relief;
-  /** The sequence lets go of whatever it has elsewhere. */
-  release(sequence: Sequence): void;
+  /** Of a prompt that no memory here could hold, what lies elsewhere since a request ended that began likewise: neither computed again nor gathered for. */
+  kept(sequence: Sequence): KeptBlocks | undefined;
+  /** It starts with that: what comes before is in its table then. Returns the blocks that it need not compute. */
+  takeKept(sequence: Sequence): number;
+  /** The sequence lets go of whatever it has elsewhere. @param ended its request is over: others may begin likewise */
+  release(sequence: Sequence, ended: boolean): void;
 }

@@ -96,6 +96,11 @@ export class Room {
       return (
         (Math.ceil(this.#growth(sequence).tokens / this.#cache.blockTokens) - arriving.blocks) * this.#cache.blockPages
       );
+    const kept = this.isOverlong(sequence) ? this.#overflow?.kept(sequence) : undefined;
+    if (kept !== undefined) {
+      const pages = this.#cache.pagesToRun(sequence.chain, kept.firstBlock, this.#growth(sequence));
+      return pages - kept.blocks * this.#cache.blockPages;
+    }
     return this.#cache.pagesToRun(
       sequence.chain,
       sequence.reusableBlocks(this.#cache.blockTokens),

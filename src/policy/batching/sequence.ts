@@ -88,8 +88,9 @@ export class Sequence {
   arriving: ArrivingPrefix | undefined;
   /** Its blocks before this one may be shared; undefined: all may. Those that follow have left the index, so that they can move. */
   sharedBlocks: number | undefined;
-  /** How many of its blocks, from `sharedBlocks` on, are not in the table but away. */
+  /** How many of its blocks, from `awayFrom` on, are not in the table but away. */
   awayBlocks = 0;
+  awayFrom = 0;
   /** Its blocks before this one have been offered to a store. */
   offeredBlocks = 0;
   /** Index of a block that another sequence is computing, while waiting for it. */
@@ -131,6 +132,7 @@ export class Sequence {
   unshare(): void {
     this.sharedBlocks = undefined;
     this.awayBlocks = 0;
+    this.awayFrom = 0;
   }
 
   /** Known tokens: prompt, then output. */

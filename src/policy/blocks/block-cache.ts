@@ -340,9 +340,9 @@ export class BlockCache {
     }
   }
 
-  /** Nobody is to share the table's blocks from some point on: they may move. Returns the first that is its own, of those before `end`. While the table holds all blocks from the first on. */
-  disown(table: BlockTable, end: number): number {
-    return this.groups[0].disown(table.groups[0], end);
+  /** Nobody is to share the table's blocks from some point on: they may move. Returns the first that is its own, of `stay..end`. While the table holds all blocks before `end`. */
+  disown(table: BlockTable, end: number, stay: number): number {
+    return this.groups[0].disown(table.groups[0], end, stay);
   }
 
   /** Frees `count` blocks of the table, which nobody else knows, from entry `index` on: their contents lie elsewhere now. */

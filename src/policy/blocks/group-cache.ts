@@ -198,12 +198,12 @@ export class GroupCache {
   }
 
   /**
-   * Takes the sequence's blocks before `end` out of the index, the last ones first, as long as nobody else holds them and none follows them.
+   * Takes the sequence's blocks `stay..end` out of the index, the last ones first, as long as nobody else holds them and none follows them.
    * Returns the first that nobody knows any more. It must hold them from the first on.
    */
-  disown(held: HeldBlocks, end: number): number {
+  disown(held: HeldBlocks, end: number, stay: number): number {
     let first = end;
-    while (first > 0) {
+    while (first > stay) {
       const block = held.blocks.at(first - 1);
       if (this.pool.refs(block) > 1 || (this.#index.has(block) && !this.#isEvictable(block))) break;
       first--;

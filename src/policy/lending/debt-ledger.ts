@@ -119,8 +119,8 @@ export class DebtLedger {
   candidatesInTurn(debtor: InstanceId, memory: Memory, blocks: number, round: number): readonly Candidate[] {
     for (const { promised } of this.#entries.values()) promised.delete(debtor);
     const all = [...this.#entries]
-      .filter(([instance, { report }]) => instance !== debtor && report.lendableInTime[memory] > 0)
-      .map(([instance, { life, report }]) => ({ instance, life, inTime: report.lendableInTime[memory] }))
+      .map(([instance, { life }]) => ({ instance, life, inTime: this.#lendableInTime(instance, memory, debtor) }))
+      .filter(({ instance, inTime }) => instance !== debtor && inTime > 0)
       .sort(
         (a, b) =>
           this.#distance(debtor, a.instance) - this.#distance(debtor, b.instance) ||
@@ -138,6 +138,14 @@ export class DebtLedger {
     }
     const first = others.length === 0 ? 0 : round % others.length;
     return [...ready, ...others.slice(first), ...others.slice(0, first)].slice(0, candidatesMax);
+  }
+
+  /** Once its own sequences are over, and others have given back what they were not promised. */
+  #lendableInTime(instance: InstanceId, memory: Memory, debtor: InstanceId): number {
+    const { report } = this.#entries.get(instance) ?? {};
+    if (report === undefined) return 0;
+    const ofOthers = report.recallable[memory] - this.lent(instance, debtor, memory);
+    return report.lendableInTime[memory] + Math.max(0, ofOthers);
   }
 
   /** Blocks of a loan as its creditor says, which owns the pages. */

@@ -22,7 +22,7 @@ const hostTokenUs = 5;
 const landingFactor = 2;
 /** Who needs what others have waits for them, one after the other. */
 const timeoutUs = 45_000_000;
-const times = { ...defaultLendingTimes, settleUs: 200_000 };
+const times = { ...defaultLendingTimes, settleUs: 200_000, spreadUs: 800_000 };
 
 /** @param gmanager the fault that may be injected besides */
 export function withLending({ config, trace }: RequestWorld, dice: Dice, gmanager: Fault): RequestWorld {

@@ -362,7 +362,8 @@ export class ClusterLending {
 
   /** How long it takes until all is paid back once nothing goes wrong, and everybody knows. */
   get restUs(): number {
-    return restLeases * this.#config.times.leaseUs;
+    const { leaseUs, spreadUs } = this.#config.times;
+    return restLeases * leaseUs + spreadUs;
   }
 
   /** Everything said has been heard. Throws unless the ledger equals the loans. */
