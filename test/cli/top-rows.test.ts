@@ -20,6 +20,7 @@ function lending(place: number, links: LendingSnapshot['links']): LendingSnapsho
       lentBlocks: place === 9 ? 3 : 0,
       borrowedBlocks: place === 4 ? 3 : 0,
       remoteBlocks: 2,
+      keptBlocks: 0,
     },
     ...{ guests: { ...asked, rows: 0, refused: 0, seconds: 0, restSeconds: 0 }, remote: { ...asked, waitSeconds: 0 } },
   };
