@@ -3,6 +3,7 @@ import { Command, Option } from 'commander';
 import { addLiveBorrowFlags, withoutDefaults } from '../borrow-options.ts';
 import type { JoinedMessage } from '../child-instances.ts';
 import { refuseIdle } from '../idle-options.ts';
+import { makeFolder } from '../make-folder.ts';
 import { refuseTooMuchMemory } from '../memory-limits.ts';
 import { openClusterInstance } from '../open-cluster.ts';
 import {
@@ -63,6 +64,7 @@ export function joinCommand(): Command {
       if (options.borrow && options.pagesPort > 65_533)
         throw new UsageError(`Cannot use --pages-port ${options.pagesPort}: --borrow needs the next two ports as well`);
       refuseTooMuchMemory(options, [{ role: options.role }]);
+      if (options.ssd !== undefined) makeFolder(options.ssd, 'blocks');
       const { log } = openLog(options.logLevel, options.name === undefined ? {} : { instance: options.name });
       const member = await openClusterInstance(options.nats, options, log);
       try {
