@@ -57,9 +57,15 @@ async function instance(
   return joined;
 }
 
-async function gateway(bus: Bus, name: string, timeoutS = 60, traces = false): Promise<ClusterGateway> {
+async function gateway(
+  bus: Bus,
+  name: string,
+  timeoutS = 60,
+  traces = false,
+  log: (line: string) => void = () => {},
+): Promise<ClusterGateway> {
   const agreement = await agreeOn(bus, { modelFingerprint: root.modelFingerprint, root: undefined });
-  const own = { bus, name, life: ++lives, agreement, traces, log: () => {} };
+  const own = { bus, name, life: ++lives, agreement, traces, log };
   const cluster = new ClusterGateway({
     ...own,
     queueMax: 64,
@@ -222,7 +228,7 @@ describe('a cluster over a bus', () => {
     const hub = new MemoryHub();
     const log: string[] = [];
     const bus = hub.connect();
-    const cluster = await gateway(bus, 'g1');
+    const cluster = await gateway(bus, 'g1', 60, false, (line) => log.push(line));
     await instance(hub.connect(), 'a');
     await until(() => serving(cluster) === 1);
     const other = { ...root, weightForm: 'q4' };
@@ -233,7 +239,7 @@ describe('a cluster over a bus', () => {
       role: 'mixed',
       pages,
       vocabSize,
-      log: (line: string) => log.push(line),
+      log: () => {},
     } as const;
     await expect(joinCluster({ ...own, root: other, entry: dyingWorker, settings: liveSettings })).rejects.toThrow(
       'Cannot join the cluster: the cluster has weights native, this one has q4',
@@ -253,7 +259,12 @@ describe('a cluster over a bus', () => {
     expect((await answerOf(cluster, liveRequest('odd', [vocabSize], 4))).end).toMatchObject({
       message: 'Cannot generate: token 100000 is not of the model: it has 100000',
     });
+    for (let number = 1; number <= 3; number++)
+      bus.publish('beat.instance', encode({ version: 7, name: 'old', life: 1, number }));
     expect((await ask(cluster, 'r')).map(heard)).toEqual(expected.map(heard));
+    expect(log.filter((line) => line.startsWith('Refused'))).toEqual([
+      `Refused old: it speaks version 7, this process ${version}`,
+    ]);
   });
 
   it('gives a request up that four instances died of, and says so when nobody is left', async () => {
