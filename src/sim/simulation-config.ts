@@ -58,7 +58,7 @@ export interface SimulationConfig {
   readonly lending?: ClusterLendingConfig | undefined;
   /** The conductor learns as one over engines does; undefined: cost models tell it. */
   readonly learned?: Learned | undefined;
-  /** Instances run as threads with engines do; undefined: all is heard at once. Neither with faults nor with batch jobs. */
+  /** Instances run as threads with engines do; undefined: all is heard at once. Not with faults, batch jobs or `checking`, whose rules know of no late news without faults. */
   readonly threads?: ThreadTimes | undefined;
   /** Hears where requests go, and why. */
   readonly placed?: ((id: RequestId, account: PlacementAccount) => void) | undefined;

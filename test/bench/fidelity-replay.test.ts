@@ -1,0 +1,132 @@
+// A run replayed from what was written down of it: the same decisions come from the same inputs, and from them alone.
+import { expect, it } from 'vitest';
+import type { Calibration } from '../../src/bench/fidelity/fit.ts';
+import type { HeardStep, Past } from '../../src/bench/fidelity/history.ts';
+import { replayTrace, type SimulatedCluster } from '../../src/bench/fidelity/simulated-run.ts';
+import type { PlacementAccount } from '../../src/cluster/account.ts';
+import { PrefillWatch } from '../../src/cluster/prefill-watch.ts';
+import { batchLimits } from '../../src/cluster/token-limits.ts';
+import { TokenTransfers } from '../../src/cluster/token-transfers.ts';
+import { LinearCost } from '../../src/policy/cost/linear-cost.ts';
+import type { StepShape } from '../../src/policy/cost/step-shape.ts';
+import { Simulation } from '../../src/sim/simulation.ts';
+import type { TraceRequest } from '../../src/trace/request.ts';
+import { WorkloadGenerator } from '../../src/trace/workload/generator.ts';
+import { scramble } from '../../src/util/scramble.ts';
+import { pageTokens } from '../../src/util/step.ts';
+
+const kvBytesPerToken = 3072;
+const capacityTokens = [4096, 4096];
+const bytesPerSecond = 1e8;
+const times = { stepUs: 400, rowUs: 100, keyUs: 0.05, decodeRowUs: 0, logitRowUs: 0 };
+const sizes = { layers: 6, kvBytesPerToken, kvCapacityTokens: 4096, activationBytesPerToken: 1 };
+const [admitUs, toldUs] = [300, 90];
+
+/** Steps vary by half and more, each in its own way. */
+class Uneven extends LinearCost {
+  #steps = 0;
+
+  override stepUs(shape: StepShape): number {
+    const spread = (scramble(++this.#steps) >>> 0) / 2 ** 32;
+    return Math.round(super.stepUs(shape) * (0.8 + spread ** 4 * 2));
+  }
+}
+
+function load(requests: number): readonly TraceRequest[] {
+  const generator = new WorkloadGenerator(
+    {
+      arrivals: { kind: 'poisson', requestsPerSecond: 40 },
+      lengths: {
+        kind: 'drawn',
+        input: { kind: 'log-normal', mean: 200, variation: 0.5 },
+        output: { kind: 'log-normal', mean: 12, variation: 0.5 },
+      },
+      ...{ long: undefined, prefixes: { families: 6, zipf: 1, share: 0.5 }, sessions: undefined, contextTokens: 1024 },
+    },
+    { seed: 5, blockTokens: pageTokens },
+  );
+  return Array.from({ length: requests }, () => ({ ...generator.next(), outputBlocks: new Int32Array(0) }));
+}
+
+/** A cluster whose conductor hears after times that no message is told. */
+function record(requests: readonly TraceRequest[]) {
+  const steps: HeardStep[][] = capacityTokens.map(() => []);
+  const startedUs = new Map<string, number>();
+  const placed = new Map<string, PlacementAccount>();
+  let cachedTokens = 0;
+  const simulation = new Simulation({
+    instances: capacityTokens.map((tokens) => ({
+      role: 'mixed',
+      nic: { bytesPerSecond, us: toldUs },
+      machine: {
+        ...{ blockTokens: pageTokens, eviction: 'lru', limits: batchLimits, queueMax: 2 ** 53 - 1 },
+        ...{ cost: new Uneven(times, sizes), blocks: tokens / pageTokens },
+        ...{ coalesce: false, tellsAll: true, learns: true, startsAhead: true },
+      },
+    })),
+    ...{ linkBytesPerSecond: undefined, blockTokens: pageTokens, queueMax: 2 ** 31, checking: false },
+    placement: { kind: 'cache-aware', seed: [0, 0], balancingThreshold: 1 },
+    admission: { kind: 'none', slo: undefined, decodeUs: 0 },
+    learned: { prefills: new PrefillWatch([0, 0]), transfers: new TokenTransfers(2, kvBytesPerToken) },
+    threads: {
+      toInstanceUs: admitUs,
+      heardUs: (nowUs, instance, { stepEnded, started }) => {
+        const us = nowUs + toldUs + (scramble(nowUs) & 255);
+        if (started !== undefined) startedUs.set(started, us);
+        const last = steps[instance].at(-1);
+        if (stepEnded && last !== undefined && last.shape.logitRows > 0)
+          steps[instance].splice(-1, 1, { ...last, heardUs: us });
+        return us;
+      },
+    },
+    watch: (instance, at, shape, [us]) => {
+      steps[instance].push({ startedUs: at, us, shape: { ...shape }, heardUs: undefined });
+    },
+    placed: (id, account) => placed.set(id, account),
+    inspect: {
+      after: () => {},
+      ended: (request) => {
+        cachedTokens += request.cachedTokens;
+      },
+    },
+  });
+  for (const request of requests) simulation.arrive(request);
+  simulation.finish();
+  const heard = requests.map((request) => ({ ...request, startedUs: startedUs.get(String(request.index)) ?? 0 }));
+  const past: Past = { requests: heard, steps };
+  return { past, placed, cachedTokens };
+}
+
+const none = { ratios: new Float64Array(0), pauseUs: new Float64Array(0) };
+const kind = { times, alone: none, beside: none };
+const calibration: Calibration = { measured: { decode: kind, prompt: kind }, admitUs, toldUs, steps: 0 };
+const cluster: SimulatedCluster = {
+  ...{ capacityTokens, kvBytesPerToken, layers: 6, startsAhead: true, bytesPerSecond, calibration },
+};
+
+it('places every request where it was placed, behind what came before it', () => {
+  const { past, placed, cachedTokens } = record(load(200));
+  const fetched = [...placed.values()].filter(({ fetchedTokens }) => fetchedTokens > 0).length;
+  expect(fetched).toBeGreaterThan(5);
+  const from = 60;
+  const { served, matchedSteps } = replayTrace(cluster, past, from);
+  const same = served.filter(
+    ({ index, placed: there }) => placed.get(String(from + index))?.instance === there?.instance,
+  );
+  expect(same.length).toBe(served.length);
+  const all = replayTrace(cluster, past, 0).served;
+  expect(all.reduce((sum, one) => sum + one.cachedTokens, 0)).toBe(cachedTokens);
+  const steps = past.steps.flat().filter(({ startedUs }) => startedUs >= past.requests[from].arrivalUs);
+  expect(matchedSteps).toBeGreaterThan(0.98 * steps.length);
+});
+
+it('goes another way where steps took other times: nothing that decides is replayed', () => {
+  const { past, placed } = record(load(200));
+  const steps = past.steps.map((all) => all.map((step) => ({ ...step, shape: { ...step.shape, rows: 0 } })));
+  const slow = { ...kind, times: { ...times, rowUs: 1000 } };
+  const other = { ...cluster, calibration: { ...calibration, measured: { decode: slow, prompt: slow } } };
+  const { served, matchedSteps } = replayTrace(other, { ...past, steps }, 0);
+  expect(matchedSteps).toBe(0);
+  const same = served.filter(({ index, placed: there }) => placed.get(String(index))?.instance === there?.instance);
+  expect(same.length).toBeLessThan(0.9 * served.length);
+});
