@@ -136,7 +136,9 @@ function refuseCombinations({
   if (!borrow && lendHost > 0)
     throw new UsageError(`Cannot use --lend-host ${lendHost}: nothing is lent without --borrow`);
   if (borrow && aheadOfUse)
-    throw new UsageError('Cannot use --ahead-of-use with --borrow: who borrows waits for all of a prefix');
+    throw new UsageError(
+      'Cannot use --ahead-of-use with --borrow: simulated instances that borrow wait for all of a prefix',
+    );
 }
 
 /** Where groups prefill together only mixed instances borrow for prompts that none could hold. */

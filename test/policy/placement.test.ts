@@ -32,8 +32,9 @@ function placement(kind: PlacementKind, changes: Partial<PlacementCosts> = {}): 
   return new Placement({ kind, seed: [1, 2], balancingThreshold }, { ...costs, ...changes });
 }
 
-function matchesOf(blocks: readonly number[]): PrefixMatches {
+function matchesOf(blocks: readonly number[], onSsd: readonly number[] = []): PrefixMatches {
   const matches = new PrefixMatches(blocks.length);
+  matches.onSsd.set(onSsd);
   for (const [i, count] of blocks.entries()) {
     if (count > 0) matches.instances[matches.count++] = i;
     matches.blocks[i] = count;
@@ -111,6 +112,41 @@ describe('placement', () => {
       from: 1,
       transferUs: 800,
       prefillUs: 400,
+    });
+  });
+
+  describe('of a prefix on SSD', () => {
+    const idle = (queueUs: number) => ({ up: 1, requests: 0, queueUs, kind: 0, own: 0 });
+    const choose = (own: readonly number[], onSsd: readonly number[], queueUs = [0, 0], overlapUs = 0) =>
+      placement('cache-aware', { overlapUs: () => overlapUs }).choose(
+        { number: 0, tokens: 120, blockTokens, matches: matchesOf(own, onSsd) },
+        viewOf(queueUs.map(idle)),
+      );
+
+    test('counts the time of reading it, beside others that compute', () => {
+      expect(choose([10, 0], [6, 0])).toMatchObject({
+        instance: 0,
+        ssdBlocks: 6,
+        readyUs: 420,
+        waitUs: 420,
+        prefillUs: 400,
+      });
+      expect(choose([10, 0], [6, 0], [1_000, 5_000])).toMatchObject({ waitUs: 1_000, readyUs: 420 });
+      // So much of it that computing elsewhere is sooner, were it not for the queue.
+      expect(choose([2, 0], [0, 0])).toMatchObject({ instance: 0, ownBlocks: 2 });
+    });
+
+    test('adds what the other one reads before it sends', () => {
+      expect(choose([0, 10], [0, 4], [0, 9_000])).toMatchObject({
+        ...{ instance: 0, from: 1, fetchedBlocks: 10, fetchedSsdBlocks: 4, ssdBlocks: 0 },
+        transferUs: 500 + 3 * 100 + 7 * 40,
+      });
+    });
+
+    test('waits for less where the first step runs meanwhile', () => {
+      expect(choose([10, 0], [6, 0], [0, 0], 400)).toMatchObject({ readyUs: 20, waitUs: 20 });
+      expect(choose([0, 10], [0, 0], [100, 9_000], 400)).toMatchObject({ transferUs: 800, readyUs: 400, waitUs: 400 });
+      expect(choose([0, 10], [0, 0], [100, 9_000], 2_000)).toMatchObject({ transferUs: 800, readyUs: 0, waitUs: 100 });
     });
   });
 

@@ -7,7 +7,7 @@ import { JournalRecorder } from '../../src/policy/blocks/block-journal.ts';
 import { BlockTable } from '../../src/policy/blocks/block-table.ts';
 import { BlockTier } from '../../src/policy/blocks/block-tier.ts';
 import { type EvictionKind, evictionKinds } from '../../src/policy/blocks/eviction.ts';
-import { PrefixIndex } from '../../src/policy/placement/prefix-index.ts';
+import { PrefixIndex, PrefixMatches } from '../../src/policy/placement/prefix-index.ts';
 import { scramble } from '../../src/util/scramble.ts';
 
 const blockTokens = 4;
@@ -169,6 +169,19 @@ function heldBy({ cache }: World, names: readonly number[]): readonly number[] {
   });
 }
 
+/** Has memory lost it, so that only SSD is left? */
+function isSunk({ cache }: World, name: number): boolean {
+  const words = wordsOf(name);
+  const inMemory = cache.match({ blocks: 1, words }, 1) === 1 || cache.lower?.host.find(words, 0) !== undefined;
+  return !inMemory && cache.lower?.ssd?.expects(words, 0) === true;
+}
+
+function onSsd(index: PrefixIndex, name: number): boolean {
+  const matches = new PrefixMatches(1);
+  index.match({ blocks: 1, words: wordsOf(name) }, 1, matches);
+  return matches.onSsd[0] === 1;
+}
+
 const paths = fc.string({ unit: fc.constantFrom('a', 'b', 'c'), minLength: 1, maxLength: 4 });
 /** All blocks that paths of up to four letters have. */
 const allNames = ['a', 'b', 'c'].flatMap(function longer(path: string): number[] {
@@ -180,6 +193,7 @@ const allNames = ['a', 'b', 'c'].flatMap(function longer(path: string): number[]
 describe.each(evictionKinds)('tiers that evict by %s', (kind) => {
   test('tell of a block when the first has it and when the last loses it, whatever moves between them', () => {
     const sizes = fc.tuple(fc.integer({ min: 4, max: 7 }), fc.integer({ min: 1, max: 9 }), fc.nat(12));
+    let sunk = 0;
     fc.assert(
       fc.property(fc.array(fc.tuple(paths, fc.nat(3)), { maxLength: 40 }), sizes, (history, [device, host, ssd]) => {
         const world = worldOf(device, host, ssd, kind);
@@ -195,12 +209,16 @@ describe.each(evictionKinds)('tiers that evict by %s', (kind) => {
           for (const name of held) expect(index.fate({ blocks: 1, words: wordsOf(name) }, 0)).toBe('held');
           // A snapshot says the same.
           const snapshot = new PrefixIndex({ instances: 1, blocks: 64, remembered: 0 });
-          const words = cache.indexedDigests();
-          snapshot.restore(0, { life: 0, number: 1, blocks: words.length / 4, words });
+          snapshot.restore(0, { ...journal.snapshot(cache.indexedDigests(), cache.lower?.sunk), number: 1 });
           expect(snapshot.held(0)).toBe(held.length);
+          for (const name of held) {
+            sunk += Number(isSunk(world, name));
+            for (const each of [index, snapshot]) expect(onSsd(each, name)).toBe(isSunk(world, name));
+          }
         }
       }),
     );
+    expect(sunk).toBeGreaterThan(0);
   });
 });
 
