@@ -27,6 +27,7 @@ class FarRoom final : public Room {
   bool connect();
   void disconnect();
   bool send_next();
+  bool send_at_once(const std::shared_ptr<GuestQuery>& query);
   void hear();
   void refuse_all();
 
@@ -40,7 +41,7 @@ class FarRoom final : public Room {
   std::unordered_map<uint32_t, std::shared_ptr<GuestQuery>> asked_;  // by sequence
   bool closed_ = false;
 
-  std::mutex sending_;  // a query, which is read meanwhile
+  std::mutex sending_;  // a query, which is read meanwhile, over the line
   std::unique_ptr<Line> line_;
   uint32_t sequence_ = 0;
   std::atomic<bool> broken_{false};

@@ -21,7 +21,7 @@ class GuestDoor {
   struct Visit;
 
   void serve(Line& line, const std::atomic<bool>& ended) const;
-  void read(Visit& visit) const;
+  void read(const std::shared_ptr<Visit>& visit) const;
 
   std::shared_ptr<Room> room_;
   const KvLayout layout_;

@@ -114,6 +114,13 @@ bool is_sane(const QueryHeader& header, const KvLayout& layout, uint32_t sequenc
 
 }  // namespace
 
+size_t query_letter_bytes(const GuestQuery& query) {
+  const size_t lists = query.slopes.size() * sizeof(float) + query.keys.size() * sizeof(GuestKeys) + query.blocks.size() * sizeof(int32_t);
+  return sizeof(QueryHeader) + lists + query.nodes.size() * sizeof(GuestNode) + query.query.size() + sizeof(uint64_t);
+}
+
+size_t answer_letter_bytes(const GuestQuery& query) { return sizeof(AnswerHeader) + query.bytes_back() + sizeof(uint64_t); }
+
 bool send_query(Line& line, const GuestQuery& query, uint32_t sequence, Deadline deadline, const std::atomic<bool>& ended) {
   QueryHeader header;
   header.sequence = sequence;

@@ -33,6 +33,9 @@ struct AnswerHeader {
 
 static_assert(sizeof(QueryHeader) == 72 && sizeof(AnswerHeader) == 32 && sizeof(GuestKeys) == 12 && sizeof(GuestNode) == 8, "the wire has no gaps");
 
+/** Of all that goes over the line. */
+size_t query_letter_bytes(const GuestQuery& query);
+size_t answer_letter_bytes(const GuestQuery& query);
 /** All or nothing; false where the connection is of no more use. */
 bool send_query(Line& line, const GuestQuery& query, uint32_t sequence, Deadline deadline, const std::atomic<bool>& ended);
 /** Null where what came is no query of that sequence over pages of this layout. It is open, and not checked against what is lent. */

@@ -22,6 +22,15 @@ struct GuestNode {
   int ranges;
 };
 
+struct GuestQuery;
+
+/** Hears of queries that are over, in the room's thread: should be soon done with it. */
+class GuestEar {
+ public:
+  virtual ~GuestEar() = default;
+  virtual void hear(const GuestQuery& query) = 0;
+};
+
 struct GuestQuery {
   enum class State : int { idle, open, answered, refused };
 
@@ -39,7 +48,8 @@ struct GuestQuery {
   std::vector<GuestKeys> keys;
   std::vector<int32_t> blocks;
   std::vector<GuestNode> nodes;
-  std::shared_ptr<Bell> answered;  // rung when it is over
+  std::shared_ptr<Bell> answered;  // rung when it is over, unless there is an ear
+  std::shared_ptr<GuestEar> ear;
 
   /** Whoever asked does not wait any more. */
   std::atomic<bool> dropped{false};
@@ -70,8 +80,10 @@ struct GuestQuery {
   /** Of the room: behind this it touches nothing of the query. */
   void end(State how) {
     const std::shared_ptr<Bell> bell = answered;
+    const std::shared_ptr<GuestEar> listens = ear;
     state.store(how, std::memory_order_release);
-    bell->ring();
+    if (listens != nullptr) listens->hear(*this);
+    else bell->ring();
   }
 
   std::vector<float> partials;  // of nodes, one after another: the room's until the query is over

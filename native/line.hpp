@@ -50,6 +50,8 @@ class Line {
   /** Until so many bytes are there, the other side has ended, or a moment is over. Who waits for many is woken less often. */
   virtual void await_bytes(size_t count) const = 0;
 
+  /** Would a draft be there at once? False where the line does not know. */
+  virtual bool has_room() const { return false; }
   /** Where the next bytes to be sent are written, at most `kDraftBytes`, until they are posted; null where there will be no room for them. */
   static constexpr size_t kDraftBytes = size_t{1} << 18;
   virtual uint8_t* draft(size_t bytes, Deadline deadline, const std::atomic<bool>& ended);

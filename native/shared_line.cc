@@ -187,6 +187,11 @@ void SharedLine::await_bytes(size_t count) const {
   await_available(in_, std::min(count, kRingWaitBytes), in_milliseconds(kNap.count()), never);
 }
 
+bool SharedLine::has_room() const {
+  const size_t room = out_.available();
+  return room != RingEnd::kLie && room >= kDraftBytes && !is_over();
+}
+
 uint8_t* SharedLine::draft(size_t bytes, Deadline deadline, const std::atomic<bool>& ended) {
   static_assert(kDraftBytes <= kRingWaitBytes, "a draft fits");
   if (!await_available(out_, bytes, deadline, ended) || is_over() || out_.available() < bytes) return nullptr;

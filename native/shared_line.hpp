@@ -27,6 +27,7 @@ class SharedLine final : public Line {
   bool is_readable() const override;
   bool comes_soon() const override;
   void await_bytes(size_t count) const override;
+  bool has_room() const override;
   uint8_t* draft(size_t bytes, Deadline deadline, const std::atomic<bool>& ended) override;
   bool post(size_t bytes, Deadline deadline, const std::atomic<bool>& ended) override;
 
