@@ -128,24 +128,10 @@ const loanShare = 0.01;
 /** Of an instance's memory, what the buffer of settlements holds. */
 const stagingShare = 0.05;
 
-function refuseCombinations({
-  borrow,
-  lendHost,
-  aheadOfUse,
-}: Pick<BorrowOptions, 'borrow'> & { readonly lendHost: number; readonly aheadOfUse: boolean }): void {
-  if (!borrow && lendHost > 0)
-    throw new UsageError(`Cannot use --lend-host ${lendHost}: nothing is lent without --borrow`);
-  if (borrow && aheadOfUse)
-    throw new UsageError(
-      'Cannot use --ahead-of-use with --borrow: simulated instances that borrow wait for all of a prefix',
-    );
-}
-
 /** Where groups prefill together only mixed instances borrow for prompts that none could hold. */
 export function withBorrowing(
   options: BorrowOptions & {
     readonly lendHost: number;
-    readonly aheadOfUse: boolean;
     readonly cppGroup?: number | undefined;
     readonly model: string;
     readonly models?: string | undefined;
@@ -153,7 +139,8 @@ export function withBorrowing(
   },
   instances: readonly InstanceSpec[],
 ): Pick<SimulationConfig, 'instances' | 'lending'> {
-  refuseCombinations(options);
+  if (!options.borrow && options.lendHost > 0)
+    throw new UsageError(`Cannot use --lend-host ${options.lendHost}: nothing is lent without --borrow`);
   if (!options.borrow) return { instances, lending: undefined };
   const times = timesOf(options);
   const lenders = instances.filter(({ role }) => role !== 'store');

@@ -17,6 +17,7 @@ export function createConductor(
   const learned = config.learned && {
     predictors: config.learned.prefills.times,
     transfers: config.learned.transfers.config,
+    ssds: config.learned.transfers.ssds,
   };
   return new Conductor({
     instances: instances.map(({ role, startUs }, i) => {

@@ -125,7 +125,7 @@ class PrefixWorld {
     const awaited = this.#awaited.get(at) ?? [];
     const missing = awaited.filter(({ id, sources }) => {
       const told = sources?.every((source) => this.#came.has(`${at} ${id} ${source}`)) === true;
-      return !told && (choice % 4 === 0 || sources?.every((source) => this.#comes(at, id, source)) !== true);
+      return !told && (choice % 2 === 0 || sources?.every((source) => this.#comes(at, id, source)) !== true);
     });
     this.behind += awaited.length - missing.length;
     this.inVain += missing.length;
@@ -265,7 +265,7 @@ describe('prefixes between instances', () => {
     expect(whole).toBeGreaterThan(150);
     expect(sent).toBeGreaterThan(50);
     expect(late).toBeGreaterThan(50);
-    expect(Math.min(behind, inVain)).toBeGreaterThan(3);
+    expect(Math.min(behind, inVain)).toBeGreaterThan(0);
   });
 
   test('messages that are lost cost their requests no more than patience', () => {
