@@ -6,7 +6,7 @@ import { afterEach, describe, expect, it } from 'vitest';
 import type { InstanceSettings } from '../../src/cli/worker-settings.ts';
 import { loadNative } from '../../src/kernel/native.ts';
 import type { LiveCluster } from '../../src/live/live-cluster.ts';
-import { answerOf, liveCluster, livePrompt, liveRequest } from './instances.ts';
+import { answerOf, borrowingCluster, liveCluster, livePrompt, liveRequest } from './instances.ts';
 
 const open: LiveCluster[] = [];
 const folder = mkdtempSync(join(tmpdir(), 'kvasir-fetch-'));
@@ -15,8 +15,9 @@ afterEach(async () => {
   rmSync(folder, { recursive: true, force: true });
 });
 
+/** @param instances none: two that borrow */
 async function started(instances: readonly Partial<InstanceSettings>[], way: 'memory' | 'tcp'): Promise<LiveCluster> {
-  const cluster = liveCluster(instances, way);
+  const cluster = instances.length === 0 ? borrowingCluster([60, 60]) : liveCluster(instances, way);
   open.push(cluster);
   await cluster.ready();
   return cluster;
@@ -31,6 +32,7 @@ const tiersOf = (i: number): Partial<InstanceSettings> => ({
 const cases = [
   ['between pools', [{}, {}], 'memory'],
   ['between pools over tcp', [{}, {}], 'tcp'],
+  ['between pools of instances that borrow', [], 'memory'],
   ['to host memory', [tiersOf(0), tiersOf(1)], 'memory'],
 ] as const;
 
