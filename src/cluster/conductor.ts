@@ -233,8 +233,11 @@ export class Conductor<Request extends { readonly id: RequestId }> {
       this.#dispatch.fates?.met('doubled', wordOf(event));
       return;
     }
-    if (event.kind === 'started' && tracked.started) return;
-    tracked.started = true;
+    // The tokens of whoever decodes may overtake it.
+    if (event.kind === 'started') {
+      if (tracked.started) return;
+      tracked.started = true;
+    }
     if (event.kind === 'finished' || event.kind === 'failed') {
       this.#dispatch.ending(nowUs, now, event);
       // Of a group the others still have something when one fails, or ends it with the first token.

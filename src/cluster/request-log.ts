@@ -108,9 +108,9 @@ export class RequestLog {
     if (entry === undefined) return;
     switch (event.kind) {
       case 'started':
-        entry.startedUs = nowUs;
+        entry.startedUs = entry.firstTokenUs ?? nowUs;
         entry.cachedTokens = event.cachedTokens;
-        entry.state = 'prefill';
+        if (entry.firstTokenUs === undefined) entry.state = 'prefill';
         break;
       case 'tokens':
         entry.firstTokenUs ??= nowUs;

@@ -49,6 +49,13 @@ test('a request is accepted at once, forwarded, followed and ended; the instance
   expect(step(heard('a', finished))).toEqual([]);
 });
 
+test('what is cached is told though tokens overtake it, and once', () => {
+  const step = conductor();
+  step(submit('a'));
+  for (const event of [tokens, started]) expect(step(heard('a', event))).toEqual([{ kind: 'emit', id: 'a', event }]);
+  expect(step(heard('a', started))).toEqual([]);
+});
+
 test('over the bound it refuses at once, and the time to wait follows the throughput', () => {
   const step = conductor(3);
   for (let i = 0; i < 40; i++) {

@@ -32,6 +32,14 @@ describe('RequestLog', () => {
     });
   });
 
+  it('takes a start that its tokens have overtaken', () => {
+    const log = new RequestLog(4);
+    log.submitted(10, request('a', [1, 2, 3]));
+    log.hear(40, { kind: 'emit', id: 'a', event: { kind: 'tokens', tokens: Int32Array.of(7), logprobs: undefined } });
+    log.hear(45, { kind: 'emit', id: 'a', event: { kind: 'started', cachedTokens: 2 } });
+    expect(log.find('a')).toMatchObject({ state: 'decode', cachedTokens: 2, startedUs: 40, firstTokenUs: 40 });
+  });
+
   it('tells refusals, failures and cancels apart', () => {
     const log = new RequestLog(4);
     const failed = { kind: 'failed', code: 'KV_OVERLOADED', message: 'Cannot', retryAfterMs: 1 } as const;
