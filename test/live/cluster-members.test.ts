@@ -1,40 +1,23 @@
 // Gateways and instances over one bus inside this process: real threads compute, the bus loses, doubles and reorders what they say.
-import { afterEach, beforeAll, describe, expect, it } from 'vitest';
+import { beforeAll, describe, expect, it } from 'vitest';
 import type { InstanceSettings } from '../../src/cli/worker-settings.ts';
 import type { InstanceRole } from '../../src/cluster/conductor.ts';
 import type { PinState } from '../../src/cluster/pinning.ts';
 import { loadNative } from '../../src/kernel/native.ts';
-import { agreeOn } from '../../src/live/agree.ts';
 import type { Bus } from '../../src/live/bus/bus.ts';
-import { ClusterGateway } from '../../src/live/cluster-gateway.ts';
-import { type JoinedInstance, joinCluster } from '../../src/live/join.ts';
+import type { ClusterGateway } from '../../src/live/cluster-gateway.ts';
+import { joinCluster } from '../../src/live/join.ts';
 import { decode, encode } from '../../src/live/wire/codec.ts';
 import { decodeFrame } from '../../src/live/wire/frames.ts';
 import { MemoryHub } from './bus/memory-bus.ts';
+import { busMembers, pagesHere, serving, until, vocabSize } from './bus-members.ts';
 import { type BusFaults, faultyBus } from './faulty-bus.ts';
-import {
-  type Answer,
-  answerOf,
-  dyingWorker,
-  liveCluster,
-  livePrompt,
-  liveRequest,
-  liveRoot,
-  liveSettings,
-} from './instances.ts';
+import { type Answer, answerOf, dyingWorker, liveCluster, livePrompt, liveRequest, liveSettings } from './instances.ts';
 
-const closing: (() => unknown)[] = [];
-afterEach(async () => {
-  for (const close of closing.splice(0).toReversed()) await close();
-});
-
+const members = busMembers();
+const { root } = members;
 const prompts = Array.from({ length: 6 }, (_, kind) => livePrompt(kind, 40 + 13 * kind));
-const root = liveRoot();
 let expected: readonly Answer[] = [];
-let lives = 0;
-/** More than the model has: what tokens are is not looked at here. */
-const vocabSize = 100_000;
-
 beforeAll(async () => {
   const alone = liveCluster([{}]);
   await alone.ready();
@@ -42,46 +25,10 @@ beforeAll(async () => {
   await alone.close();
 });
 
-const pages = { host: '127.0.0.1', port: 0, token: undefined };
-
-async function instance(
-  bus: Bus,
-  name: string,
-  role: InstanceRole = 'mixed',
-  more: Partial<InstanceSettings> = {},
-): Promise<JoinedInstance> {
-  const own = { bus, name, life: ++lives, role, pages, root, vocabSize, log: () => {} };
-  const settings = { ...liveSettings, contextTokens: 4096, ...more };
-  const joined = await joinCluster({ ...own, entry: dyingWorker, settings });
-  closing.push(() => joined.close());
-  return joined;
-}
-
-async function gateway(
-  bus: Bus,
-  name: string,
-  timeoutS = 60,
-  traces = false,
-  log: (line: string) => void = () => {},
-): Promise<ClusterGateway> {
-  const agreement = await agreeOn(bus, { modelFingerprint: root.modelFingerprint, root: undefined });
-  const own = { bus, name, life: ++lives, agreement, traces, log };
-  const cluster = new ClusterGateway({
-    ...own,
-    queueMax: 64,
-    admission: { kind: 'none', slo: undefined, decodeUs: 0 },
-    timeoutUs: timeoutS * 1e6,
-  });
-  closing.push(() => cluster.close());
-  return cluster;
-}
-
-/** Asks again until the condition holds; the test's own time-out bounds it. */
-async function until(holds: () => boolean): Promise<void> {
-  while (!holds()) await new Promise((resolve) => setTimeout(resolve, 5));
-}
-
-const serving = (cluster: ClusterGateway) => cluster.instances().filter(({ ready }) => ready).length;
+const instance = (bus: Bus, name: string, role?: InstanceRole, more: Partial<InstanceSettings> = {}) =>
+  members.instance(bus, name, { ...(role && { role }), settings: { contextTokens: 4096, ...more } });
+const gateway = (bus: Bus, name: string, timeoutS = 60, traces = false, log = (_: string): void => {}) =>
+  members.gateway(bus, { name, timeoutS, traces, log });
 const ask = (cluster: ClusterGateway, name: string) =>
   Promise.all(prompts.map((prompt, i) => answerOf(cluster, liveRequest(`${name}${i}`, prompt, 40))));
 
@@ -237,7 +184,7 @@ describe('a cluster over a bus', () => {
       name: 'c',
       life: 1,
       role: 'mixed',
-      pages,
+      pages: pagesHere,
       vocabSize,
       log: () => {},
     } as const;
@@ -253,7 +200,7 @@ describe('a cluster over a bus', () => {
     );
     await bus.records.write('agreement', record?.value ?? new Uint8Array(), revision);
     for (const payload of [new Uint8Array(), Uint8Array.of(1, 2, 3), encode({ name: 'x' }), encode({ version: 7 })]) {
-      for (const subject of ['beat.instance', 'leave.instance', `link.g1.${lives - 1}.a.${lives}`])
+      for (const subject of ['beat.instance', 'leave.instance', `link.g1.${members.life - 1}.a.${members.life}`])
         bus.publish(subject, payload);
     }
     expect((await answerOf(cluster, liveRequest('odd', [vocabSize], 4))).end).toMatchObject({

@@ -1,68 +1,26 @@
 // Prefixes fetched by instances that share nothing but a bus and tcp: the bits of one instance, and nothing held when either side is gone.
-import { afterEach, describe, expect, it } from 'vitest';
+import { describe, expect, it } from 'vitest';
 import type { RequestId } from '../../src/cluster/ports.ts';
 import { loadNative } from '../../src/kernel/native.ts';
-import { agreeOn } from '../../src/live/agree.ts';
-import type { Bus } from '../../src/live/bus/bus.ts';
-import { ClusterGateway } from '../../src/live/cluster-gateway.ts';
-import { type JoinedInstance, joinCluster } from '../../src/live/join.ts';
+import type { ClusterGateway } from '../../src/live/cluster-gateway.ts';
+import type { JoinedInstance } from '../../src/live/join.ts';
 import { MemoryHub } from './bus/memory-bus.ts';
+import { busMembers, serving, until } from './bus-members.ts';
 import { type BusFaults, faultyBus } from './faulty-bus.ts';
-import {
-  type Answer,
-  answerOf,
-  dyingWorker,
-  liveCluster,
-  livePrompt,
-  liveRequest,
-  liveRoot,
-  liveSettings,
-} from './instances.ts';
+import { type Answer, answerOf, liveCluster, livePrompt, liveRequest } from './instances.ts';
 
-const closing: (() => unknown)[] = [];
-afterEach(async () => {
-  for (const close of closing.splice(0).toReversed()) await close();
-});
-
-const root = liveRoot();
-const pages = { host: '127.0.0.1', port: 0, token: undefined };
+const members = busMembers();
 /** Rounds until something was fetched. */
 const roundsMax = 30;
-let lives = 0;
-
-async function instance(bus: Bus, name: string): Promise<JoinedInstance> {
-  const own = { bus, name, life: ++lives, role: 'mixed', pages, root, vocabSize: 100_000, log: () => {} } as const;
-  const joined = await joinCluster({ ...own, entry: dyingWorker, settings: liveSettings });
-  closing.push(() => joined.close());
-  return joined;
-}
-
 async function cluster(
   faults: BusFaults,
 ): Promise<{ readonly gateway: ClusterGateway; readonly other: JoinedInstance }> {
   const hub = new MemoryHub();
   const bus = (seed: number) => faultyBus(hub.connect(), seed, faults);
-  const agreement = await agreeOn(bus(1), { modelFingerprint: root.modelFingerprint, root: undefined });
-  const own = {
-    bus: bus(2),
-    name: 'g',
-    life: ++lives,
-    agreement,
-    queueMax: 64,
-    timeoutUs: 60e6,
-    log: () => {},
-    traces: true,
-  };
-  const gateway = new ClusterGateway({ ...own, admission: { kind: 'none', slo: undefined, decodeUs: 0 } });
-  closing.push(() => gateway.close());
-  const [, other] = await Promise.all([instance(bus(3), 'a'), instance(bus(4), 'b')]);
-  await until(() => gateway.instances().filter(({ ready }) => ready).length === 2);
+  const gateway = await members.gateway(bus(1), { traces: true });
+  const [, other] = await Promise.all([members.instance(bus(3), 'a'), members.instance(bus(4), 'b')]);
+  await until(() => serving(gateway) === 2);
   return { gateway, other };
-}
-
-/** Asks again until the condition holds; the test's own time-out bounds it. */
-async function until(holds: () => boolean): Promise<void> {
-  while (!holds()) await new Promise((resolve) => setTimeout(resolve, 5));
 }
 
 const bits = ({ tokens, logprobs, end }: Answer) => ({ tokens, logprobs, end });
@@ -89,7 +47,7 @@ describe.skipIf(loadNative() === undefined)(
       ['loses, doubles and reorders', { loss: 0.05, doubled: 0.1, late: 0.1 }],
     ])('comes with the bits of one instance over a bus that %s', async (_, faults) => {
       const alone = liveCluster([{}]);
-      closing.push(() => alone.close());
+      members.closes(() => alone.close());
       await alone.ready();
       const { gateway } = await cluster(faults);
       const ids: RequestId[] = [];

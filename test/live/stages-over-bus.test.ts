@@ -1,67 +1,20 @@
 // Long prompts computed by groups of instances that a bus connects: the bits of one instance, whatever is lost, doubled, late or gone.
-import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { InstanceRole } from '../../src/cluster/conductor.ts';
 import type { GenerationRequest } from '../../src/cluster/ports.ts';
 import { loadNative } from '../../src/kernel/native.ts';
-import { agreeOn } from '../../src/live/agree.ts';
 import type { Bus } from '../../src/live/bus/bus.ts';
-import { ClusterGateway } from '../../src/live/cluster-gateway.ts';
-import { type JoinedInstance, joinCluster } from '../../src/live/join.ts';
+import type { ClusterGateway } from '../../src/live/cluster-gateway.ts';
 import type { LiveCluster } from '../../src/live/live-cluster.ts';
 import { MemoryHub } from './bus/memory-bus.ts';
+import { busMembers, serving, until } from './bus-members.ts';
 import { type BusFaults, faultyBus } from './faulty-bus.ts';
-import {
-  type Answer,
-  answerOf,
-  cancelled,
-  dyingWorker,
-  everyone,
-  liveCluster,
-  livePrompt,
-  liveRequest,
-  liveRoot,
-  liveSettings,
-} from './instances.ts';
+import { type Answer, answerOf, cancelled, liveCluster, livePrompt, liveRequest } from './instances.ts';
 
-const closing: (() => unknown)[] = [];
-afterEach(async () => {
-  for (const close of closing.splice(0).toReversed()) await close();
-});
-
-const root = liveRoot();
-let lives = 0;
-
-async function instance(
-  bus: Bus,
-  name: string,
-  role: InstanceRole,
-  transport: 'auto' | 'tcp' = 'auto',
-): Promise<JoinedInstance> {
-  const pages = { host: '127.0.0.1', port: 0, token: undefined, transport };
-  const own = { bus, name, life: ++lives, role, pages, root, vocabSize: 100_000, log: () => {} };
-  const settings = { ...liveSettings, contextTokens: 2048, kvBytes: 8 * 2 ** 20 };
-  const joined = await joinCluster({ ...own, entry: dyingWorker, settings });
-  closing.push(() => joined.close());
-  return joined;
-}
-
-async function gateway(bus: Bus): Promise<ClusterGateway> {
-  const agreement = await agreeOn(bus, { modelFingerprint: root.modelFingerprint, root: undefined });
-  const cluster = new ClusterGateway({
-    ...{ bus, name: 'g', life: ++lives, agreement, log: () => {} },
-    ...{ queueMax: 64, admission: everyone, timeoutUs: 60e6 },
-    pipeline: { members: 2, tokensOver: 300 },
-  });
-  closing.push(() => cluster.close());
-  return cluster;
-}
-
-/** Asks again until the condition holds; the test's own time-out bounds it. */
-async function until(holds: () => boolean): Promise<void> {
-  while (!holds()) await new Promise((resolve) => setTimeout(resolve, 5));
-}
-
-const serving = (cluster: ClusterGateway) => cluster.instances().filter(({ ready }) => ready).length;
+const members = busMembers();
+const instance = (bus: Bus, name: string, role: InstanceRole, transport: 'auto' | 'tcp' = 'auto') =>
+  members.instance(bus, name, { role, transport, settings: { contextTokens: 2048, kvBytes: 8 * 2 ** 20 } });
+const gateway = (bus: Bus) => members.gateway(bus, { pipeline: { members: 2, tokensOver: 300 } });
 /** Nobody holds anything of a request, as far as instances have told. */
 const atRest = (cluster: ClusterGateway) =>
   until(() =>

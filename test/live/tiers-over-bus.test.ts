@@ -2,55 +2,33 @@
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { afterEach, expect, it } from 'vitest';
+import { afterAll, expect, it } from 'vitest';
 import { loadNative } from '../../src/kernel/native.ts';
-import { agreeOn } from '../../src/live/agree.ts';
-import { ClusterGateway } from '../../src/live/cluster-gateway.ts';
-import { joinCluster } from '../../src/live/join.ts';
+import type { ClusterGateway } from '../../src/live/cluster-gateway.ts';
 import { MemoryHub } from './bus/memory-bus.ts';
-import { answerOf, dyingWorker, livePrompt, liveRequest, liveRoot, liveSettings } from './instances.ts';
+import { busMembers, serving, until } from './bus-members.ts';
+import { answerOf, livePrompt, liveRequest } from './instances.ts';
 
 const folder = mkdtempSync(join(tmpdir(), 'kvasir-tiers-bus-'));
-const closing: (() => unknown)[] = [];
-afterEach(async () => {
-  for (const close of closing.splice(0).toReversed()) await close();
-  rmSync(folder, { recursive: true });
-});
+afterAll(() => rmSync(folder, { recursive: true }));
+const members = busMembers();
 
-const root = liveRoot();
 const prompts = Array.from({ length: 8 }, (_, kind) => livePrompt(kind, 100 + 17 * kind));
 const fullBlocks = prompts.map(({ length }) => Math.floor((length - 1) / 32));
 
-async function until(holds: () => boolean): Promise<void> {
-  while (!holds()) await new Promise((resolve) => setTimeout(resolve, 5));
-}
-
-/** @param life of all processes */
-async function cluster(hub: MemoryHub, life: number) {
-  const own = { life, log: () => {} };
-  const agreement = await agreeOn(hub.connect(), { modelFingerprint: root.modelFingerprint, root: undefined });
-  const gateway = new ClusterGateway({
-    ...{ ...own, bus: hub.connect(), name: 'g', agreement, queueMax: 64, timeoutUs: 60e6 },
-    admission: { kind: 'none', slo: undefined, decodeUs: 0 },
-  });
-  closing.push(() => gateway.close());
-  const pages = { host: '127.0.0.1', port: 0, token: undefined };
+async function cluster(hub: MemoryHub) {
+  const gateway = await members.gateway(hub.connect());
   const instances = await Promise.all(
     ['a', 'b'].map((name) => {
-      const settings = {
-        ...liveSettings,
-        tiers: { hostBytes: undefined, ssd: { path: join(folder, name), bytes: 2 ** 24 } },
-      };
-      const joins = { ...own, bus: hub.connect(), name, role: 'mixed', roleSwitch: true } as const;
-      return joinCluster({ ...joins, pages, root, vocabSize: 100_000, entry: dyingWorker, settings });
+      const tiers = { hostBytes: undefined, ssd: { path: join(folder, name), bytes: 2 ** 24 } };
+      return members.instance(hub.connect(), name, { roleSwitch: true, settings: { tiers } });
     }),
   );
   const close = async (): Promise<void> => {
     gateway.close();
     await Promise.all(instances.map((each) => each.close()));
   };
-  closing.push(close);
-  await until(() => gateway.instances().filter(({ ready }) => ready).length === 2);
+  await until(() => serving(gateway) === 2);
   return { gateway, close };
 }
 
@@ -58,14 +36,14 @@ it.skipIf(loadNative() === undefined)(
   'blocks on SSD are known to a gateway from the start, and stay when roles change',
   async () => {
     const hub = new MemoryHub();
-    const before = await cluster(hub, 1);
+    const before = await cluster(hub);
     await Promise.all(prompts.map((prompt, i) => answerOf(before.gateway, liveRequest(`a${i}`, prompt, 1))));
     const blocks = fullBlocks.reduce((sum, count) => sum + count, 0);
     const onSsd = (of: ClusterGateway) => of.instances().map(({ tiers }) => tiers?.ssd.blocks ?? 0);
     await until(() => onSsd(before.gateway).reduce((sum, count) => sum + count, 0) >= blocks);
     expect(onSsd(before.gateway).every((count) => count > 0)).toBe(true);
     await before.close();
-    const after = await cluster(hub, 2);
+    const after = await cluster(hub);
     const answers = [];
     for (const [i, prompt] of prompts.entries())
       answers.push(await answerOf(after.gateway, liveRequest(`b${i}`, prompt, 3)));
