@@ -147,6 +147,7 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
       inlineTokens,
       jobTokens,
       stage: 'queued',
+      started: false,
       joined: false,
       heardUs: nowUs,
     };
@@ -254,9 +255,11 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
 
   /** False when that is known. */
   started(nowUs: number, now: Try, cachedTokens: number): boolean {
-    if (now.stage !== 'queued') return false;
-    now.stage = 'prefill';
-    const blocks = now.placed && this.#placer.started(nowUs, now.placed, cachedTokens);
+    if (now.started) return false;
+    now.started = true;
+    const overtaken = now.stage !== 'queued';
+    if (!overtaken) now.stage = 'prefill';
+    const blocks = now.placed && this.#placer.started(nowUs, now.placed, cachedTokens, overtaken);
     if (blocks !== undefined && this.#explains) this.#push({ kind: 'found', id: now.id, blocks });
     return true;
   }

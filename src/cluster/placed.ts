@@ -1,6 +1,8 @@
 // What is kept of requests that were placed, and counted of their blocks.
 import type { BlockChain } from '../policy/blocks/block-chain.ts';
+import type { PrefixIndex } from '../policy/placement/prefix-index.ts';
 import type { Replication } from '../policy/placement/replica-table.ts';
+import type { BlockFates } from './account.ts';
 import type { InstanceIndex } from './messages.ts';
 
 /** Why blocks of prompts were computed, counted when their requests started. */
@@ -37,4 +39,21 @@ export interface Placed {
   readonly decodeAt: InstanceIndex | undefined;
   /** Predicted of each of them, while its prefill has not ended. */
   prefillUs: number | undefined;
+}
+
+/** What became of the blocks of a prompt of which its instance had so many tokens. */
+export function blockFates(
+  index: PrefixIndex,
+  chain: BlockChain,
+  of: { readonly blockTokens: number; readonly promptTokens: number; readonly cachedTokens: number },
+): BlockFates {
+  const hits = Math.floor(of.cachedTokens / of.blockTokens);
+  const reusable = Math.min(chain.blocks, Math.floor((of.promptTokens - 1) / of.blockTokens));
+  const partial = Math.ceil(of.promptTokens / of.blockTokens) - reusable;
+  const found = { hits, neverSeen: 0, evicted: 0, elsewhere: 0, partial };
+  for (let i = hits; i < reusable; i++) {
+    const fate = index.fate(chain, i);
+    found[fate === 'held' ? 'elsewhere' : fate === 'evicted' ? 'evicted' : 'neverSeen']++;
+  }
+  return found;
 }

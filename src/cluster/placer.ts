@@ -17,7 +17,7 @@ import { type TransferConfig, TransferTimes } from '../policy/placement/transfer
 import { wideZero } from '../util/wide-zero.ts';
 import type { BlockFates, Considered } from './account.ts';
 import type { GroupPrefix, InstanceIndex, PrefixFetch } from './messages.ts';
-import type { BlockCounts, MissReasons, Placed } from './placed.ts';
+import { type BlockCounts, blockFates, type MissReasons, type Placed } from './placed.ts';
 
 export type { PipelineSettings, PlacementSettings };
 
@@ -284,32 +284,29 @@ export class Placer<Request> {
     return { instance, helpers, computing, promptTokens, chain, prefillUs, readyUs: nowUs + readyUs, decodeAt };
   }
 
-  /** It runs, with what the instance itself found of its prompt. */
-  started(nowUs: number, placed: Placed, cachedTokens: number): BlockFates | undefined {
+  /**
+   * It runs, with what the instance itself found of its prompt.
+   *
+   * @param overtaken its first tokens came before this word
+   */
+  started(nowUs: number, placed: Placed, cachedTokens: number, overtaken: boolean): BlockFates | undefined {
     const { chain, prefillUs, promptTokens, instance, decodeAt } = placed;
     // Its keys and values leave as they are computed: they stand before what is asked for from now on.
-    if (decodeAt !== undefined) this.#transfers?.add(nowUs, instance, decodeAt, promptTokens);
-    if (chain === undefined || this.#index === undefined || this.#config === undefined || prefillUs === undefined)
-      return undefined;
+    if (decodeAt !== undefined && !overtaken) this.#transfers?.add(nowUs, instance, decodeAt, promptTokens);
+    if (chain === undefined || this.#index === undefined || this.#config === undefined) return undefined;
+    if (prefillUs === undefined && !overtaken) return undefined;
     const { blockTokens } = this.#config;
-    if (placed.helpers.length === 0) {
+    if (placed.helpers.length === 0 && prefillUs !== undefined) {
       const correctedUs = this.#predictors[this.#view.kind[instance]].prefillUs(promptTokens, cachedTokens);
       this.#queues.correct(instance, prefillUs, correctedUs);
       placed.prefillUs = correctedUs;
     }
-    const hits = Math.floor(cachedTokens / blockTokens);
-    const reusable = Math.min(chain.blocks, Math.floor((promptTokens - 1) / blockTokens));
-    const partial = Math.ceil(promptTokens / blockTokens) - reusable;
-    const found = { hits, neverSeen: 0, evicted: 0, elsewhere: 0, partial };
-    for (let i = hits; i < reusable; i++) {
-      const fate = this.#index.fate(chain, i);
-      found[fate === 'held' ? 'elsewhere' : fate === 'evicted' ? 'evicted' : 'neverSeen']++;
-    }
-    this.hitBlocks += hits;
+    const found = blockFates(this.#index, chain, { blockTokens, promptTokens, cachedTokens });
+    this.hitBlocks += found.hits;
     this.misses.neverSeen += found.neverSeen;
     this.misses.evicted += found.evicted;
     this.misses.elsewhere += found.elsewhere;
-    this.misses.partial += partial;
+    this.misses.partial += found.partial;
     return found;
   }
 

@@ -28,6 +28,8 @@ export interface Try extends Route {
   /** Where it goes on, it may be that only there is room for what it has grown to. */
   decodeAt: InstanceIndex | undefined;
   stage: Stage;
+  /** It was said to run. */
+  started: boolean;
   /** The instance that decodes has it all: nobody else is needed. */
   joined: boolean;
   /** When an instance last said that it has it; while a group computes, all members who have to. */
