@@ -102,7 +102,7 @@ export class Launcher<Request extends { readonly id: RequestId }, S extends Serv
     this.#parts.hostTraffic.begins();
     const plan = work.plan(requests, range);
     this.#push(runStep(this.#flight, plan, traffic));
-    if (borrower?.planned(planned) === true) this.#endAfterFirst(this.#flight);
+    if (borrower?.planned({ ...planned, step: this.#steps }) === true) this.#endAfterFirst(this.#flight);
     if (handOffs.departures.size > 0) handOffs.departures.launched(this.#steps);
   }
 

@@ -378,6 +378,7 @@ export class InstanceLoop {
 const lendings: ReadonlySet<string> = new Set([
   'lending',
   'moveBlocks',
+  'fillBlocks',
   'copyHome',
   'stopMove',
   'lendBlocks',

@@ -1,10 +1,11 @@
 // Carries out what an instance's borrower wants: messages to others over ports of threads, blocks through the native messenger, queries to guest rooms.
-import type { BlocksToMove } from '../cluster/lending/block-moves.ts';
+import type { BlocksToMove, FilledBlocks } from '../cluster/lending/block-moves.ts';
 import type { Borrower } from '../cluster/lending/borrower.ts';
 import type { BorrowerEffect } from '../cluster/lending/borrower-terms.ts';
 import type { Envelope } from '../cluster/lending/messages.ts';
 import type { InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
 import type { LendingSnapshot } from '../cluster/ports.ts';
+import type { PageRow } from '../policy/blocks/outside-rows.ts';
 import type { GuestRooms } from './guest-rooms.ts';
 import { LenderPorts, type LenderWays } from './lender-ports.ts';
 import type { LenderWire } from './lender-wire.ts';
@@ -38,10 +39,22 @@ export interface LiveLendingOptions {
   readonly guestPermilleMax: number;
 }
 
+/** What leaves home of a move: (blocks, layers) pages, from a place of the landing on. */
+interface Filling {
+  readonly at: number;
+  readonly pages: Int32Array;
+  /** As the messenger numbers it; 0: computed before. */
+  readonly step: number;
+  readonly last: boolean;
+}
+
 /** A move of ours. */
 interface Moving extends BlocksToMove {
   /** Ours, where it comes home; or the creditor's, where we send. */
   landing: LandingHandle | undefined;
+  /** Of one that leaves home: rows of the page table, by place; and what waits for a landing. */
+  readonly rows: PageRow[];
+  waiting: Filling[];
 }
 
 /** Between two looks at what guests take. */
@@ -95,10 +108,13 @@ export class LiveLending {
     const { rooms, room } = this.#options;
     switch (effect.kind) {
       case 'lending':
-        this.#send(effect.envelope);
+        this.#say(effect.envelope);
         break;
       case 'moveBlocks':
         this.#move(effect);
+        break;
+      case 'fillBlocks':
+        this.#fill(effect);
         break;
       case 'copyHome':
         this.#options.copyPages(effect.from, effect.to);
@@ -118,7 +134,7 @@ export class LiveLending {
     }
   }
 
-  #send(envelope: Envelope): void {
+  #say(envelope: Envelope): void {
     const { to } = envelope;
     if (to === 'gmanager') this.ports.ask(envelope);
     else this.#post(to, { kind: 'lending', envelope });
@@ -129,12 +145,12 @@ export class LiveLending {
   }
 
   #move(move: BlocksToMove): void {
-    const moving: Moving = { ...move, landing: undefined };
+    const moving: Moving = { ...move, landing: undefined, rows: [], waiting: [] };
     this.#moves.set(move.move, moving);
     if (move.to === this.#instance) {
       moving.landing = this.#options.messenger.open(this.#homePages(move.targets));
-      if (move.from === this.#instance) this.#copyHome(moving, moving.landing);
-      else this.#post(move.from, { kind: 'copy', move: move.move, blocks: move.sources, landing: moving.landing });
+      if (move.sources !== undefined)
+        this.#post(move.from, { kind: 'copy', move: move.move, blocks: move.sources, landing: moving.landing });
     } else this.#post(move.to, { kind: 'expect', move: move.move, blocks: move.targets });
   }
 
@@ -142,11 +158,25 @@ export class LiveLending {
   #expected(move: number, landing: LandingHandle): void {
     const moving = this.#moves.get(move);
     if (moving === undefined) return;
-    const { from, sources } = moving;
-    if (from === this.#instance) {
-      moving.landing = landing;
-      this.#copyHome(moving, landing);
-    } else this.#post(from, { kind: 'copy', move, blocks: sources, landing });
+    const { sources, from } = moving;
+    if (sources !== undefined) {
+      this.#post(from, { kind: 'copy', move, blocks: sources, landing });
+      return;
+    }
+    moving.landing = landing;
+    for (const filling of moving.waiting.splice(0)) this.#send(landing, filling);
+  }
+
+  /** From home: what the step about to run computes leaves as its layers are ready. */
+  #fill({ move, at, sources, step, last }: FilledBlocks): void {
+    const moving = this.#moves.get(move);
+    if (moving === undefined) return;
+    moving.rows.splice(at, sources.length, ...sources);
+    const { messenger, settleLoads } = this.#options;
+    settleLoads();
+    const filling = { at, pages: this.#homePages(sources), step: step === undefined ? 0 : messenger.nextStep, last };
+    if (moving.landing === undefined) moving.waiting.push(filling);
+    else this.#send(moving.landing, filling);
   }
 
   #stop(move: number): void {
@@ -165,14 +195,14 @@ export class LiveLending {
     const moving = this.#moves.get(move);
     if (moving === undefined) return undefined;
     this.#moves.delete(move);
-    const bytes = moving.sources.length * this.#options.blockBytes;
+    const bytes = moving.targets.length * this.#options.blockBytes;
     const way = moving.landing === undefined ? undefined : this.#options.messenger.wayTo(moving.landing);
     for (const other of new Set([moving.from, moving.to]))
       if (other !== this.#instance) this.#links.moved(other, bytes, way);
     // It is done with them.
     if (moving.from !== this.#instance) this.#post(moving.from, { kind: 'drop', move });
     if (moving.from === this.#instance) {
-      const pages = this.#homePages(moving.sources);
+      const pages = this.#homePages(moving.rows);
       if (this.#options.isRead(pages)) {
         this.#arrivedEarly.push({ move, pages });
         return undefined;
@@ -199,23 +229,15 @@ export class LiveLending {
     return pages;
   }
 
-  /** From home. */
-  #copyHome({ sources }: BlocksToMove, landing: LandingHandle): void {
-    this.#options.settleLoads();
-    this.#copy(this.#homePages(sources), landing);
-  }
-
-  /** @param pages (blocks, layers): those of place i go to place i of the landing */
-  #copy(pages: Int32Array, landing: LandingHandle): void {
+  /** Layer after layer: those of place i go to place `at` + i of the landing. */
+  #send(landing: LandingHandle, { at, pages, step, last }: Filling): void {
     const { layers, messenger } = this.#options;
     const width = layers.length;
-    const parcels = new Int32Array(pages.length * 3);
-    for (const [place, page] of pages.entries()) {
-      parcels[3 * place] = layers.indexOf(place % width);
-      parcels[3 * place + 1] = page;
-      parcels[3 * place + 2] = place;
-    }
-    messenger.send(landing, 0, parcels, true);
+    const parcels: number[] = [];
+    for (const [layer, index] of layers.entries())
+      for (let block = 0; block < pages.length / width; block++)
+        parcels.push(layer, pages[block * width + index], (at + block) * width + index);
+    messenger.send(landing, step, Int32Array.from(parcels), last);
   }
 
   /** What comes of messages about memory. */
@@ -271,7 +293,7 @@ export class LiveLending {
     if (pages === undefined) this.#post(debtor, { kind: 'broken', move });
     else if (wire.kind === 'copy') {
       this.#lent.uses({ debtor, move, blocks, landing: wire.landing, way: 'out' });
-      this.#copy(pages, wire.landing);
+      this.#send(wire.landing, { at: 0, pages, step: 0, last: true });
     } else {
       const landing = this.#options.messenger.open(pages);
       this.#lent.uses({ debtor, move, blocks, landing, way: 'in' });

@@ -55,6 +55,7 @@ export class Performer {
         break;
       case 'lending':
       case 'moveBlocks':
+      case 'fillBlocks':
       case 'stopMove':
         lending?.perform(nowUs, index, effect);
         break;

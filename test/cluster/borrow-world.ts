@@ -2,7 +2,7 @@
 import { expect } from 'vitest';
 import type { InstanceEffect } from '../../src/cluster/effects.ts';
 import { GManager } from '../../src/cluster/gmanager.ts';
-import type { BlocksToMove } from '../../src/cluster/lending/block-moves.ts';
+import type { BlocksToMove, FilledBlocks } from '../../src/cluster/lending/block-moves.ts';
 import type { BorrowingTotals } from '../../src/cluster/lending/borrower-terms.ts';
 import type { Envelope, LendingEffect } from '../../src/cluster/lending/messages.ts';
 import { defaultLendingTimes } from '../../src/cluster/lending/times.ts';
@@ -43,11 +43,21 @@ const usual: LendingPolicy = {
 
 type Running = Extract<InstanceEffect, { kind: 'runStep' }>;
 
+/** A block on its way: pages that were its own and are to be when it was told; undefined: its creditor does not lend that block. */
+interface Parcel {
+  readonly from: ArrayLike<number> | undefined;
+  readonly to: ArrayLike<number> | undefined;
+  /** Of a creditor, at either end. */
+  readonly source: number | undefined;
+  readonly target: number;
+  /** It can be read once that step is over. */
+  readonly step: number | undefined;
+}
+
 interface Copying extends BlocksToMove {
   readonly debtor: number;
-  /** (blocks): pages that were theirs when it began; undefined: its creditor does not lend that block. */
-  readonly pages: readonly (readonly [ArrayLike<number> | undefined, ArrayLike<number> | undefined])[];
-  done: number;
+  readonly parcels: Parcel[];
+  last: boolean;
 }
 
 interface Wire {
@@ -211,6 +221,9 @@ export class BorrowWorld {
       case 'moveBlocks':
         this.#move(from, effect);
         break;
+      case 'fillBlocks':
+        this.#fill(from, effect);
+        break;
       case 'copyHome':
         for (const [i, page] of effect.from.entries())
           this.engines[from]?.copy(effect.to[i] ?? -1, this.engines[from], page);
@@ -246,37 +259,53 @@ export class BorrowWorld {
   }
 
   #move(debtor: number, move: BlocksToMove): void {
+    const { sources, targets } = move;
+    const copying: Copying = { ...move, debtor, parcels: [], last: sources !== undefined };
+    for (const [i, source] of (sources ?? []).entries())
+      copying.parcels.push(this.#parcel(copying, source, targets[i] ?? -1, undefined));
+    this.#copies.set(`${debtor} ${move.move}`, copying);
+  }
+
+  #fill(debtor: number, { move, at, sources, step, last }: FilledBlocks): void {
+    const copying = this.#copies.get(`${debtor} ${move}`);
+    if (copying === undefined) return;
+    for (const [i, source] of sources.entries())
+      copying.parcels.push(this.#parcel(copying, source, copying.targets[at + i] ?? -1, step));
+    copying.last = last;
+  }
+
+  #parcel({ debtor, from, to }: Copying, source: number, target: number, step: number | undefined): Parcel {
     const pagesOf = (instance: number, at: number) => {
       if (instance !== debtor) return this.#lent[instance]?.get(`${debtor} ${at}`);
       return this.instances[debtor]?.pools[0]?.pageTable.slice(at * 2, at * 2 + 2);
     };
-    const pages = move.sources.map(
-      (source, i) => [pagesOf(move.from, source), pagesOf(move.to, move.targets[i] ?? -1)] as const,
-    );
-    // What is to be loaded is there before it leaves.
-    this.prefixes.settle(debtor);
-    for (const [source = []] of move.from === debtor ? pages : [])
-      expect(this.prefixes.landsIn(debtor, source)).toBe(false);
-    this.#copies.set(`${debtor} ${move.move}`, { ...move, debtor, pages, done: 0 });
+    return { from: pagesOf(from, source), to: pagesOf(to, target), source, target, step };
+  }
+
+  /** Has it a block that can leave, or only to say that all have? */
+  #canCopy({ debtor, parcels: [next], last }: Copying): boolean {
+    if (next === undefined) return last;
+    return next.step === undefined || this.running.get(debtor)?.step !== next.step;
   }
 
   /** One more block of it, unless a creditor has taken it back: then it never ends. */
   #copy(name: string, copying: Copying): void {
-    const { debtor, from, to, sources, targets, pages, move } = copying;
-    const at = copying.done;
+    const { debtor, from, to, parcels, move } = copying;
     const isLent = (instance: number, block = -1) =>
       instance === debtor || this.#lent[instance]?.has(`${debtor} ${block}`) === true;
-    const [source, target] = pages[at] ?? [];
-    if (source === undefined || target === undefined || !isLent(from, sources[at]) || !isLent(to, targets[at])) {
-      this.#copies.delete(name);
-      return;
+    const parcel = parcels.shift();
+    if (parcel !== undefined) {
+      const { from: source, to: target } = parcel;
+      if (source === undefined || target === undefined || !isLent(from, parcel.source) || !isLent(to, parcel.target)) {
+        this.#copies.delete(name);
+        return;
+      }
+      for (let layer = 0; layer < 2; layer++) {
+        const engine = this.engines[from];
+        if (engine !== undefined) this.engines[to]?.copy(target[layer] ?? -1, engine, source[layer] ?? -1);
+      }
     }
-    for (let layer = 0; layer < 2; layer++) {
-      const engine = this.engines[from];
-      if (engine !== undefined) this.engines[to]?.copy(target[layer] ?? -1, engine, source[layer] ?? -1);
-    }
-    copying.done++;
-    if (copying.done < sources.length) return;
+    if (parcels.length > 0 || !copying.last) return;
     this.#copies.delete(name);
     // From a creditor it comes on the way that its messages take.
     this.#wire(to, debtor).queue.push({ kind: 'moved', move });
@@ -290,11 +319,13 @@ export class BorrowWorld {
       ...[...this.#wires.values()].filter(({ queue }) => queue.length > 0).map((wire) => () => this.#deliver(wire)),
       ...[...this.running.keys()].map((at) => () => this.#endStep(at, aborts, this.#patient || choice % 7 > 0)),
       ...this.prefixes.options(),
-      ...[...this.#copies].map(
-        ([name, copying]) =>
-          () =>
-            this.#copy(name, copying),
-      ),
+      ...[...this.#copies]
+        .filter(([, copying]) => this.#canCopy(copying))
+        .map(
+          ([name, copying]) =>
+            () =>
+              this.#copy(name, copying),
+        ),
     ];
     options[choice % Math.max(1, options.length)]?.();
     return options.length > 0;

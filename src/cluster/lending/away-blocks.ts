@@ -2,7 +2,7 @@
 import type { Sequence } from '../../policy/batching/sequence.ts';
 import type { RBlockId, RBlockTable } from '../../policy/lending/rblock-table.ts';
 import type { InstanceId } from '../../policy/lending/terms.ts';
-import type { Move } from './block-moves.ts';
+import type { Move, OutMove } from './block-moves.ts';
 
 /** Blocks at an instance, and which of them in its host memory. */
 export interface Outside {
@@ -14,8 +14,8 @@ export interface Outside {
 export class AwayBlocks {
   /** With each its place in their order, from 0. Whole ranges lie at one creditor. */
   readonly rblocks = new Map<RBlockId, number>();
-  /** Table blocks on their way out. */
-  out: Extract<Move, { kind: 'out' }> | undefined;
+  /** Table blocks on their way out, or to be once they are computed: in their order. */
+  outs: readonly OutMove[] = [];
   readonly over = new Set<Extract<Move, { kind: 'over' }>>();
   /** Some of it was lost, or must go and finds no place: the sequence is computed again. */
   broken = false;
@@ -82,8 +82,9 @@ export class AwayBook {
   /** Throws unless every rBlock is held once, and every sequence has all of its blocks somewhere. @param cached blocks that are kept as cache */
   check(table: RBlockTable, cached: number): void {
     let held = cached;
-    for (const [sequence, { rblocks, out, over, broken }] of this.all) {
-      held += rblocks.size + (out?.rblocks.length ?? 0);
+    for (const [sequence, { rblocks, outs, over, broken }] of this.all) {
+      held += rblocks.size;
+      for (const out of outs) held += out.rblocks.length;
       for (const { places } of over) held += places.size;
       if (!broken && sequence.awayBlocks !== rblocks.size)
         throw new Error(

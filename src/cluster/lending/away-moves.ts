@@ -4,10 +4,19 @@ import type { BlockCache } from '../../policy/blocks/block-cache.ts';
 import type { OutsideRows } from '../../policy/blocks/outside-rows.ts';
 import type { RBlockId } from '../../policy/lending/rblock-table.ts';
 import type { InstanceId } from '../../policy/lending/terms.ts';
+import type { StepNumber } from '../messages.ts';
 import type { RManager } from '../rmanager.ts';
 import { type AwayBlocks, AwayBook } from './away-blocks.ts';
 import { type AwayLayout, awayLayout } from './away-layout.ts';
-import { BlockMoves, type BlockSite, lentName, type Move, type MoveDriver, type MoveNumber } from './block-moves.ts';
+import {
+  BlockMoves,
+  type BlockSite,
+  lentName,
+  type Move,
+  type MoveDriver,
+  type MoveNumber,
+  type OutMove,
+} from './block-moves.ts';
 import type { LoanNumber, SettlementId } from './messages.ts';
 import { SpreadCache, type SpreadMatch } from './spread-cache.ts';
 import { StagedBlocks } from './staged-blocks.ts';
@@ -51,9 +60,17 @@ export class AwayMoves {
     return this.#moves.outBlocks;
   }
 
+  /** Of those, what is computed: room is there for it soon. */
+  get leavingBlocks(): number {
+    let blocks = 0;
+    for (const { outs } of this.book.all.values())
+      for (const { complete, rblocks } of outs) if (complete) blocks += rblocks.length;
+    return blocks;
+  }
+
   /** Something makes room at home, or will as soon as no step is in flight. */
   get makesRoom(): boolean {
-    return this.#moves.outBlocks > 0 || this.#arrived.length > 0;
+    return this.leavingBlocks > 0 || this.#arrived.length > 0;
   }
 
   /** All blocks of a part of a move are where they were to go. */
@@ -74,7 +91,11 @@ export class AwayMoves {
       return;
     }
     const away = this.book.all.get(move.sequence);
-    if (away !== undefined && move.kind === 'over') away.broken = true;
+    if (move.kind === 'out') {
+      if (away !== undefined) this.#dropFrom(away, move.rblocks[0]);
+      return;
+    }
+    if (away !== undefined) away.broken = true;
     this.#drop(move);
   }
 
@@ -92,7 +113,7 @@ export class AwayMoves {
     const away = this.book.all.get(sequence);
     if (away === undefined) return;
     this.book.all.delete(sequence);
-    if (away.out !== undefined) this.#drop(away.out);
+    for (const out of away.outs) this.#dropOut(out);
     const kept = keepsUs === undefined ? [] : this.#worthKeeping(sequence, away);
     for (const move of away.over) this.#drop(move);
     for (const rblock of kept) this.book.holders.set(rblock, 'cache');
@@ -137,34 +158,43 @@ export class AwayMoves {
     sequence.table.groups[0].first = sequence.awayBlocks;
   }
 
-  /** The first block behind those that are away: where the next of its end may go from. What lies away begins at a whole range. */
-  endOf({ sharedBlocks = 0, awayBlocks, awayFrom }: Sequence): number {
+  /** The first block behind those that are away, or go: where the next of its end may go from. What lies away begins at a whole range. */
+  endOf(sequence: Sequence): number {
+    const { sharedBlocks = 0, awayBlocks, awayFrom } = sequence;
+    const last = this.book.all.get(sequence)?.outs.at(-1);
+    if (last !== undefined) return last.first + last.rblocks.length;
     if (awayBlocks > 0) return awayFrom + awayBlocks;
     return Math.ceil(sharedBlocks / this.#parts.rangeBlocks) * this.#parts.rangeBlocks;
   }
 
-  /** Starts to move `count` blocks of a sequence from `first` on, whole ranges before those that are away or behind them, to places in hand, or as many as there are; false: none. */
+  /** `count` blocks of a sequence from `first` on, whole ranges before those that are away or behind them, are to go to places in hand as they are computed, or as many as there are; false: none. */
   moveOut(sequence: Sequence, first: number, count: number): boolean {
     const { instance, rmanager, rangeBlocks } = this.#parts;
-    const { blocks } = sequence.table.groups[0];
-    const at = first - (first < sequence.awayFrom ? 0 : sequence.awayBlocks);
-    const rblocks: RBlockId[] = [];
-    const ways: [BlockSite, BlockSite][] = [];
-    while (rblocks.length < count) {
-      const range = rmanager.takeOutside(rangeBlocks);
-      if (range === undefined) break;
-      for (const rblock of range) {
-        ways.push([{ instance, at: blocks.at(at + rblocks.length) }, this.#siteOf(rblock)]);
-        rblocks.push(rblock);
-        this.book.holders.set(rblock, sequence);
-      }
+    const outs: OutMove[] = [];
+    for (let moved = 0; moved < count; moved += rangeBlocks) {
+      const rblocks = rmanager.takeOutside(rangeBlocks);
+      if (rblocks === undefined) break;
+      for (const rblock of rblocks) this.book.holders.set(rblock, sequence);
+      const targets = rblocks.map((rblock) => this.#siteOf(rblock));
+      outs.push(this.#moves.open({ sequence, first: first + moved, rblocks }, instance, targets));
     }
-    if (rblocks.length === 0) return false;
+    if (outs.length === 0) return false;
     const away = this.book.open(sequence);
-    const out = { kind: 'out', sequence, first, rblocks, pending: 0 } as const;
-    away.out = out;
-    this.#moves.start(out, ways);
+    away.outs = [...away.outs, ...outs];
     return true;
+  }
+
+  /** What is computed leaves, and what the next step computes leaves layer by layer. */
+  fill(step: StepNumber | undefined): void {
+    const { blockTokens } = this.#parts.cache;
+    for (const [sequence, { outs }] of this.book.all) {
+      const { computed, planned, awayBlocks, awayFrom, table } = sequence;
+      const { blocks } = table.groups[0];
+      const row = (block: number) => blocks.at(awayBlocks === 0 || block < awayFrom ? block : block - awayBlocks);
+      const have = Math.floor(computed / blockTokens);
+      const soon = step === undefined ? have : Math.floor((computed + planned) / blockTokens);
+      for (const out of outs) this.#moves.fill(out, row, step, have, soon);
+    }
   }
 
   /** Where the next step finds what the sequence has outside its table; undefined: it has nothing there. */
@@ -210,7 +240,7 @@ export class AwayMoves {
     away.changed();
     if (away.rblocks.delete(rblock)) away.broken = true;
     // Its contents are still at home, or where they came from.
-    if (away.out?.rblocks.includes(rblock) === true) this.#drop(away.out);
+    this.#dropFrom(away, rblock);
     for (const move of away.over) {
       if (![...move.places.values()].includes(rblock)) continue;
       this.#drop(move);
@@ -270,10 +300,7 @@ export class AwayMoves {
   /** Nothing goes to that place any more. Returns what has to leave its own: what was on its way there, else the block itself. */
   #stopFilling(rblock: RBlockId): readonly RBlockId[] {
     const away = this.book.of(rblock);
-    if (away?.out?.rblocks.includes(rblock) === true) {
-      this.#drop(away.out);
-      return [];
-    }
+    if (away !== undefined && this.#dropFrom(away, rblock)) return [];
     for (const move of away?.over ?? []) {
       if (![...move.places.values()].includes(rblock)) continue;
       this.#drop(move);
@@ -282,13 +309,29 @@ export class AwayMoves {
     return [rblock];
   }
 
+  /** Those that were to go from this block on stay: what is away has no gaps. False where it is none of theirs. */
+  #dropFrom(away: AwayBlocks, rblock: RBlockId): boolean {
+    const from = away.outs.findIndex(({ rblocks }) => rblocks.includes(rblock));
+    if (from < 0) return false;
+    const dropped = away.outs.slice(from);
+    away.outs = away.outs.slice(0, from);
+    for (const out of dropped) this.#dropOut(out);
+    return true;
+  }
+
+  #dropOut(out: OutMove): void {
+    this.#moves.end(out);
+    for (const rblock of out.rblocks) this.#free(rblock);
+  }
+
   /** Copies contents to the staging buffer; not where earlier ones are still in it, which have a place and wait for the step in flight to end. */
   fetch(settlement: SettlementId, rblocks: readonly RBlockId[]): void {
     if (!this.#staged.hasRoom(rblocks.length)) {
       this.#parts.fetched(settlement, false);
       return;
     }
-    if (rblocks.length > this.#outside.free) {
+    // Their contents are on their way there: nothing is to be had from there yet.
+    if (rblocks.length > this.#outside.free || rblocks.some((rblock) => this.#isComing(rblock))) {
       this.#parts.fetched(settlement, false);
       return;
     }
@@ -306,6 +349,11 @@ export class AwayMoves {
     this.#moves.start(this.#fetching, ways);
   }
 
+  #isComing(rblock: RBlockId): boolean {
+    const away = this.book.of(rblock);
+    return away !== undefined && !away.rblocks.has(rblock);
+  }
+
   /** The settlement came to nothing. */
   unfetch({ epoch, number }: SettlementId, rblocks: readonly RBlockId[]): void {
     const move = this.#fetching;
@@ -318,13 +366,14 @@ export class AwayMoves {
   #carryOut(move: Exclude<Move, { kind: 'fetch' }>): void {
     const { sequence } = move;
     const away = this.book.all.get(sequence);
-    if (away === undefined || (move.kind === 'out' ? away.out !== move : !away.over.has(move))) return;
-    this.#moves.end(move);
-    away.changed();
     if (move.kind === 'out') {
-      this.#takeOut(move, away);
+      move.arrived = true;
+      while (away?.outs[0]?.arrived === true) this.#takeOut(away.outs[0], away);
       return;
     }
+    if (away === undefined || !away.over.has(move)) return;
+    this.#moves.end(move);
+    away.changed();
     away.over.delete(move);
     for (const [before, after] of move.places) {
       const index = away.rblocks.get(before);
@@ -340,8 +389,11 @@ export class AwayMoves {
   }
 
   /** Its blocks at home are free. */
-  #takeOut({ sequence, first, rblocks }: Extract<Move, { kind: 'out' }>, away: AwayBlocks): void {
-    away.out = undefined;
+  #takeOut(out: OutMove, away: AwayBlocks): void {
+    const { sequence, first, rblocks } = out;
+    this.#moves.end(out);
+    away.changed();
+    away.outs = away.outs.slice(1);
     const { length: count } = rblocks;
     const isBefore = sequence.awayBlocks === 0 || first < sequence.awayFrom;
     this.#parts.cache.takeOut(sequence.table, isBefore ? first : sequence.awayFrom, count);
@@ -359,13 +411,10 @@ export class AwayMoves {
   }
 
   /** Its copies are of no use any more; what they came from stays. */
-  #drop(move: Exclude<Move, { kind: 'fetch' }>): void {
+  #drop(move: Extract<Move, { kind: 'over' }>): void {
     this.#moves.end(move);
-    for (const rblock of move.kind === 'out' ? move.rblocks : move.places.values()) this.#free(rblock);
-    const away = this.book.all.get(move.sequence);
-    if (away === undefined) return;
-    if (move.kind === 'out') away.out = undefined;
-    else away.over.delete(move);
+    for (const rblock of move.places.values()) this.#free(rblock);
+    this.book.all.get(move.sequence)?.over.delete(move);
   }
 
   /** Throws unless every rBlock is held once, and every sequence has all of its blocks somewhere. */

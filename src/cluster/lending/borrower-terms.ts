@@ -3,7 +3,7 @@ import type { BlockId } from '../../policy/blocks/block-pool.ts';
 import type { LendingPolicy } from '../../policy/lending/borrowing.ts';
 import type { InstanceId } from '../../policy/lending/terms.ts';
 import type { InstanceEvent } from '../messages.ts';
-import type { BlocksToMove, MoveNumber } from './block-moves.ts';
+import type { BlocksToMove, FilledBlocks, MoveNumber } from './block-moves.ts';
 import type { Envelope } from './messages.ts';
 import type { LendingTimes } from './times.ts';
 
@@ -27,6 +27,7 @@ export interface BorrowingConfig {
 export type BorrowerEffect =
   | { readonly kind: 'lending'; readonly envelope: Envelope }
   | ({ readonly kind: 'moveBlocks' } & BlocksToMove)
+  | ({ readonly kind: 'fillBlocks' } & FilledBlocks)
   /** (pages) both, at home: contents that came for a place in host memory. */
   | { readonly kind: 'copyHome'; readonly from: Int32Array; readonly to: Int32Array }
   /** Nobody wants what is under way of this move. */

@@ -7,6 +7,7 @@ import type { BlockCache } from '../../policy/blocks/block-cache.ts';
 import type { StepShape } from '../../policy/cost/step-shape.ts';
 import { LendingMemory } from '../../policy/lending/lending-memory.ts';
 import type { Fates } from '../fates.ts';
+import type { StepNumber } from '../messages.ts';
 import { RManager } from '../rmanager.ts';
 import type { AwayLayout } from './away-layout.ts';
 import { AwayMoves } from './away-moves.ts';
@@ -72,6 +73,7 @@ export class Borrower implements Overflow {
       { instance, rangeBlocks: config.rangeBlocks, cache, rmanager, fetched, spreadUs: times.spreadUs },
       {
         start: (part) => push({ kind: 'moveBlocks', ...part }),
+        fill: (blocks) => push({ kind: 'fillBlocks', ...blocks }),
         stop: (move) => push({ kind: 'stopMove', move }),
         copyHome: (from, to) => push({ kind: 'copyHome', from, to }),
       },
@@ -169,7 +171,7 @@ export class Borrower implements Overflow {
   }
 
   /** A plan is made: tells what is needed from now on, and moves out what will have to. True: by that alone the next plan may let in others. */
-  planned(step?: { readonly shape: StepShape; readonly predictedUs: number }): boolean {
+  planned(step?: { readonly shape: StepShape; readonly predictedUs: number; readonly step: StepNumber }): boolean {
     const batcher = this.#batcher;
     if (batcher === undefined) return false;
     const before = this.#terms;
@@ -180,8 +182,9 @@ export class Borrower implements Overflow {
     for (;;) {
       const event = this.#outlook.look(batcher, shape, predictedUs);
       if (event !== undefined) this.#hear(event);
-      if (!this.#giveUpKept(batcher) && !this.#spill() && event === undefined)
-        return this.#terms.some((term, i) => term !== before[i]);
+      if (this.#giveUpKept(batcher) || this.#spill() || event !== undefined) continue;
+      this.#moves.fill(step?.step);
+      return this.#terms.some((term, i) => term !== before[i]);
     }
   }
 

@@ -25,10 +25,11 @@ export function spill(home: Home): boolean {
   const count = Math.min(upToRanges(ahead - spare, rangeBlocks), wholeRanges(inHand, rangeBlocks));
   if (spillEnd(home, count, (sequence) => stayOf(home, sequence))) return true;
   // Whoever runs has a range to grow into, or nothing stays.
-  return spare < rangeBlocks && (spillEnd(home, count, () => 0) || spillBeginning(home, count));
+  const soon = spare - moves.outBlocks + moves.leavingBlocks;
+  return soon < rangeBlocks && (spillEnd(home, count, () => 0) || spillBeginning(home, count));
 }
 
-/** Computed blocks, its own, from a whole range on; the last range stays, since it grows. @param stay of a sequence, its first blocks that do not leave */
+/** Blocks of its own, computed or to be, from a whole range on; the last range stays, since it grows. @param stay of a sequence, its first blocks that do not leave */
 function spillEnd(home: Home, most: number, stay: (sequence: Sequence) => number): boolean {
   const { batcher, rangeBlocks, moves } = home;
   const sequences = [...batcher.running]
@@ -43,19 +44,22 @@ function spillEnd(home: Home, most: number, stay: (sequence: Sequence) => number
   return false;
 }
 
-function movable({ cache, moves, rangeBlocks }: Home, sequence: Sequence, stay: number): number {
-  const away = moves.book.all.get(sequence);
+function movable({ batcher, cache, moves, rangeBlocks }: Home, sequence: Sequence, stay: number): number {
+  const { outs = [], broken = false } = moves.book.all.get(sequence) ?? {};
   // What comes to its blocks is written to where they are now.
-  if (sequence.arriving !== undefined || away?.out !== undefined || away?.broken === true) return 0;
+  if (sequence.arriving !== undefined || broken || (outs[0]?.first ?? sequence.awayFrom) < sequence.awayFrom) return 0;
   const computed = Math.floor(sequence.computed / cache.blockTokens);
-  return computed - rangeBlocks - Math.max(stay, moves.endOf(sequence));
+  // What no memory here could hold has its places before it is computed, from where its beginning stays.
+  const goesAhead = batcher.room.isOverlong(sequence) && computed >= stay;
+  const known = goesAhead ? Math.floor(sequence.length / cache.blockTokens) : computed;
+  return known - rangeBlocks - Math.max(stay, moves.endOf(sequence));
 }
 
 /** Of what stayed of one that has blocks away, the last ranges. */
 function spillBeginning({ batcher, moves, rangeBlocks }: Home, most: number): boolean {
   for (const sequence of [...batcher.running].sort((a, b) => b.awayFrom - a.awayFrom)) {
     const away = moves.book.all.get(sequence);
-    if (sequence.awayBlocks === 0 || away === undefined || away.out !== undefined || away.broken) continue;
+    if (sequence.awayBlocks === 0 || away === undefined || away.outs.length > 0 || away.broken) continue;
     batcher.disown(sequence, Math.max(0, sequence.awayFrom - most));
     const own = upToRanges(sequence.sharedBlocks ?? 0, rangeBlocks);
     const count = Math.min(most, sequence.awayFrom - own);

@@ -1,5 +1,5 @@
 // Copies of lent blocks on their way between instances, and what their debtors hear of how they end.
-import type { BlocksToMove, MoveNumber } from '../../cluster/lending/block-moves.ts';
+import type { BlocksToMove, FilledBlocks, MoveNumber } from '../../cluster/lending/block-moves.ts';
 import type { Departed, Network } from '../network/network.ts';
 import type { ToldEvent as Event } from './lending-host.ts';
 
@@ -9,6 +9,7 @@ interface Copy {
   readonly from: number;
   readonly to: number;
   readonly kind: BlocksToMove['purpose'];
+  readonly blocks: number;
   /** Which starts of its two ends it is between. */
   readonly lives: readonly number[];
 }
@@ -42,20 +43,32 @@ export class BlockCopies {
     this.#delivery = delivery;
   }
 
-  start(nowUs: number, debtor: number, { move, from, to, sources, purpose: kind }: BlocksToMove): void {
+  start(nowUs: number, debtor: number, { move, from, to, sources, targets, purpose: kind }: BlocksToMove): void {
     const { lifeOf, reaches } = this.#delivery;
     const name = nameOf(debtor, move);
-    const copy = { debtor, move, from, to, kind, lives: [lifeOf(from), lifeOf(to)] };
+    const copy = { debtor, move, from, to, kind, blocks: targets.length, lives: [lifeOf(from), lifeOf(to)] };
     const news = newsOf(copy, (a, b) => !reaches(a, b));
     for (const event of news) this.#delivery.tell(0, debtor, event);
     if (news.length > 0) return;
     this.#copies.set(name, copy);
+    if (sources === undefined) return;
+    const bytes = sources.length * this.#blockBytes[debtor];
+    this.#network.stream(nowUs, { from, to, name, kind }, { bytes, untilUs: nowUs, last: true });
+  }
+
+  /** Blocks of the debtor's leave: those that a step computes until it ends. */
+  fill(nowUs: number, debtor: number, { move, sources, step, last }: FilledBlocks, stepEndsUs: number): void {
+    const name = nameOf(debtor, move);
+    const copy = this.#copies.get(name);
+    if (copy === undefined) return;
+    const { from, to, kind, blocks } = copy;
     if (from === to) {
-      this.#toHost(nowUs, name, copy, sources.length);
+      if (last) this.#toHost(nowUs, name, copy, blocks);
       return;
     }
     const bytes = sources.length * this.#blockBytes[debtor];
-    this.#network.stream(nowUs, { from, to, name, kind }, { bytes, untilUs: nowUs, last: true });
+    const untilUs = step === undefined ? nowUs : stepEndsUs;
+    this.#network.stream(nowUs, { from, to, name, kind }, { bytes, untilUs, last });
   }
 
   /** One after the other. */

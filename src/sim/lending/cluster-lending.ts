@@ -205,6 +205,8 @@ export class ClusterLending {
     this.#nowUs = nowUs;
     if (effect.kind === 'lending') this.#send(effect.envelope);
     else if (effect.kind === 'moveBlocks') this.#copies.start(nowUs, instance, effect);
+    else if (effect.kind === 'fillBlocks')
+      this.#copies.fill(nowUs, instance, effect, this.#host.executors[instance].endsUs);
     else if (effect.kind === 'stopMove') this.#copies.stop(nowUs, instance, effect.move);
   }
 
