@@ -49,6 +49,7 @@ export class RManager {
     this.creditor = new Creditor(memories, policy, times, this.#out, {
       isShort: () => this.#wanted() > 0 || this.#asking.hasTurn,
       promisedBlocks: () => this.#growth.promisedBlocks,
+      keptBlocks: () => Math.max(0, this.#growth.promisedBlocks - this.inHand),
     });
     this.debtor = new Debtor(times, this.#out, this.table, policy);
     this.#asking = new Asking(times, this.#out, this.debtor, () => this.#hostBlocks());

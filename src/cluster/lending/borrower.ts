@@ -150,8 +150,10 @@ export class Borrower implements Overflow {
   #bound(event: Extract<BorrowerEvent, { kind: 'guestLoad' }>): void {
     const held = this.rmanager.debtor.totals.find(({ creditor }) => creditor === event.creditor)?.blocks ?? 0;
     const { availablePages, blockPages } = this.#cache;
-    const room = Math.floor(availablePages / blockPages) - this.#config.policy.highWaterBlocks;
-    if (room >= held) this.#hear(event);
+    const available = Math.floor(availablePages / blockPages) - this.#config.policy.highWaterBlocks;
+    // What those who run still need is promised to them.
+    const ahead = Math.ceil((this.#batcher?.pagesAhead ?? 0) / blockPages) - this.#moves.outBlocks;
+    if (available - Math.max(0, ahead) >= held) this.#hear(event);
   }
 
   #hear(event: RManagerEvent): void {

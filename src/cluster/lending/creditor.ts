@@ -43,8 +43,9 @@ type Said<Kind extends LendingMessage['kind']> = Extract<LendingMessage, { kind:
 interface Needs {
   /** Does it want to borrow? */
   readonly isShort: () => boolean;
-  /** Of device memory, for those who run. */
+  /** Of device memory, for those who run; and what of that it has not in hand. */
   readonly promisedBlocks: () => number;
+  readonly keptBlocks: () => number;
 }
 
 /** Answers every message in the step that heard it, and never borrows to do so: nobody who waits for it waits for a third. */
@@ -75,7 +76,10 @@ export class Creditor {
 
   /** One that is short lends nothing, of no memory: or two would borrow from one another for ever. */
   lendable(memory: Memory): number {
-    return this.#needs.isShort() ? 0 : blocksLendable(this.#memories[memory].figures, this.#policy);
+    if (this.#needs.isShort()) return 0;
+    const { figures } = this.#memories[memory];
+    const kept = memory === 'device' ? this.#needs.keptBlocks() : 0;
+    return blocksLendable({ ...figures, available: figures.available - kept }, this.#policy);
   }
 
   /** What could be lent besides, were all sequences here over. */
