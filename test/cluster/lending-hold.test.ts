@@ -21,7 +21,11 @@ function creditorOf(instance: number, promised: number): { readonly creditor: Cr
   const memories = { device: LendingMemory.alone(10, 1), host: LendingMemory.alone(0, 1) };
   return {
     out,
-    creditor: new Creditor(memories, policy, times, out, { isShort: () => false, promisedBlocks: () => promised, keptBlocks: () => 0 }),
+    creditor: new Creditor(memories, policy, times, out, {
+      isShort: () => false,
+      promisedBlocks: () => promised,
+      keptBlocks: () => 0,
+    }),
   };
 }
 

@@ -67,7 +67,11 @@ export function runLendingChaos(seed: number, faults: LendingFaults = roughFault
   world.hold();
   world.run(restUs);
   checkLedger(world);
+  // What is given back by that is said until it is heard.
+  world.network.harm(faults);
   world.endAll();
+  world.run(lookUs);
+  world.network.heal();
   world.run(restUs);
   world.checkEmpty();
   world.checkAtRest();

@@ -27,6 +27,11 @@ export class LendingNetwork {
     this.#count = count;
   }
 
+  /** Messages are lost, doubled and late again. */
+  harm(faults: LendingFaults): void {
+    this.#faults = faults;
+  }
+
   /** From now on nothing goes wrong any more. */
   heal(): void {
     this.#faults = undefined;
