@@ -5,7 +5,6 @@ import type { BorrowerEffect } from '../cluster/lending/borrower-terms.ts';
 import type { Envelope } from '../cluster/lending/messages.ts';
 import type { InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
 import type { LendingSnapshot } from '../cluster/ports.ts';
-import type { PageRow } from '../policy/blocks/outside-rows.ts';
 import type { GuestRooms } from './guest-rooms.ts';
 import { LenderPorts, type LenderWays } from './lender-ports.ts';
 import type { LenderWire } from './lender-wire.ts';
@@ -53,7 +52,7 @@ interface Moving extends BlocksToMove {
   /** Ours, where it comes home; or the creditor's, where we send. */
   landing: LandingHandle | undefined;
   /** Of one that leaves home: rows of the page table, by place; and what waits for a landing. */
-  readonly rows: PageRow[];
+  readonly rows: number[];
   waiting: Filling[];
 }
 

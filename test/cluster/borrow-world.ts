@@ -14,6 +14,7 @@ import { blocksLendable, type LendingPolicy } from '../../src/policy/lending/bor
 import { checkLoans } from '../../src/sim/lending/checks.ts';
 import { counterUniform } from '../../src/util/counter-random.ts';
 import { pageTokens, rangeTokens } from '../../src/util/step.ts';
+import type { Copying, Parcel } from './borrow-copies.ts';
 import { FakeEngine } from './fake-engine.ts';
 import { PrefixWires } from './prefix-wires.ts';
 import { baseConfig, limits } from './world.ts';
@@ -42,23 +43,6 @@ const usual: LendingPolicy = {
 };
 
 type Running = Extract<InstanceEffect, { kind: 'runStep' }>;
-
-/** A block on its way: pages that were its own and are to be when it was told; undefined: its creditor does not lend that block. */
-interface Parcel {
-  readonly from: ArrayLike<number> | undefined;
-  readonly to: ArrayLike<number> | undefined;
-  /** Of a creditor, at either end. */
-  readonly source: number | undefined;
-  readonly target: number;
-  /** It can be read once that step is over. */
-  readonly step: number | undefined;
-}
-
-interface Copying extends BlocksToMove {
-  readonly debtor: number;
-  readonly parcels: Parcel[];
-  last: boolean;
-}
 
 interface Wire {
   readonly to: number | 'gmanager';

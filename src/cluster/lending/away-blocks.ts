@@ -67,6 +67,14 @@ export class AwayBook {
   /** Of rBlocks in use, those on their way to be used included. */
   readonly holders = new Map<RBlockId, Holder>();
 
+  /** On their way out, and computed: room is there for them soon. */
+  get leavingBlocks(): number {
+    let blocks = 0;
+    for (const { outs } of this.all.values())
+      for (const { complete, rblocks } of outs) if (complete) blocks += rblocks.length;
+    return blocks;
+  }
+
   open(sequence: Sequence): AwayBlocks {
     const away = this.all.get(sequence) ?? new AwayBlocks();
     this.all.set(sequence, away);

@@ -17,8 +17,8 @@ import {
   type MoveNumber,
   type OutMove,
 } from './block-moves.ts';
-import type { LoanNumber, SettlementId } from './messages.ts';
-import { SpreadCache, type SpreadMatch } from './spread-cache.ts';
+import type { SettlementId } from './messages.ts';
+import { SpreadCache, type SpreadMatch, worthKeeping } from './spread-cache.ts';
 import { StagedBlocks } from './staged-blocks.ts';
 
 interface Parts {
@@ -60,17 +60,9 @@ export class AwayMoves {
     return this.#moves.outBlocks;
   }
 
-  /** Of those, what is computed: room is there for it soon. */
-  get leavingBlocks(): number {
-    let blocks = 0;
-    for (const { outs } of this.book.all.values())
-      for (const { complete, rblocks } of outs) if (complete) blocks += rblocks.length;
-    return blocks;
-  }
-
   /** Something makes room at home, or will as soon as no step is in flight. */
   get makesRoom(): boolean {
-    return this.leavingBlocks > 0 || this.#arrived.length > 0;
+    return this.book.leavingBlocks > 0 || this.#arrived.length > 0;
   }
 
   /** All blocks of a part of a move are where they were to go. */
@@ -114,36 +106,11 @@ export class AwayMoves {
     if (away === undefined) return;
     this.book.all.delete(sequence);
     for (const out of away.outs) this.#dropOut(out);
-    const kept = keepsUs === undefined ? [] : this.#worthKeeping(sequence, away);
+    const kept = keepsUs === undefined ? [] : worthKeeping(sequence, away, this.#parts);
     for (const move of away.over) this.#drop(move);
     for (const rblock of kept) this.book.holders.set(rblock, 'cache');
     if (keepsUs !== undefined && kept.length > 0) this.cache.keep(keepsUs, sequence.chain, sequence.awayFrom, kept);
     for (const rblock of away.rblocks.keys()) if (!this.cache.has(rblock)) this.#free(rblock);
-  }
-
-  /** A creditor wants all of a loan but `keep` blocks: of those that are in use what is kept as cache goes first. */
-  giveUpLent(number: LoanNumber, keep: number): void {
-    const debt = this.#parts.rmanager.debtor.find(number);
-    if (debt === undefined || debt.firm) return;
-    const isThere = (rblock: RBlockId): boolean => {
-      const place = this.#parts.rmanager.find(rblock);
-      return place?.kind === 'remote' && place.loan === number;
-    };
-    this.cache.giveUp(debt.held - debt.idle.length - keep, isThere);
-  }
-
-  /** Whole ranges from the first on that lie still, outside device memory here. */
-  #worthKeeping({ chain, awayFrom }: Sequence, { broken, over, inOrder }: AwayBlocks): readonly RBlockId[] {
-    if (broken || over.size > 0) return [];
-    const { rangeBlocks, rmanager } = this.#parts;
-    const most = Math.min(inOrder.length, chain.blocks - awayFrom);
-    let count = 0;
-    while (count < most) {
-      const place = rmanager.find(inOrder[count]);
-      if (place === undefined || place.kind === 'staged' || (place.kind === 'home' && place.memory === 'device')) break;
-      count++;
-    }
-    return inOrder.slice(0, Math.max(0, count - (count % rangeBlocks)));
   }
 
   /** A sequence starts with what another has left: its table has what comes before. */

@@ -20,7 +20,7 @@ import {
 } from './borrower-terms.ts';
 import { Entry } from './entry.ts';
 import { LentPages } from './lent-pages.ts';
-import type { Envelope, LendingEffect, RManagerEvent, SettlementId } from './messages.ts';
+import type { Envelope, LendingEffect, LoanNumber, RManagerEvent, SettlementId } from './messages.ts';
 import { Outlook } from './outlook.ts';
 import { Reach, slackBlocks } from './reach.ts';
 import { type RemoteWork, remoteWork } from './remote-work.ts';
@@ -132,8 +132,19 @@ export class Borrower implements Overflow {
   /** What nobody runs with goes first. */
   #hearOther(envelope: Envelope): void {
     const { message } = envelope;
-    if (message.kind === 'recall') this.#moves.giveUpLent(message.loan, message.keep);
+    if (message.kind === 'recall') this.#giveUpLent(message.loan, message.keep);
     this.#hear({ kind: 'message', envelope });
+  }
+
+  /** A creditor wants all of a loan but `keep` blocks: of those that are in use what is kept as cache goes first. */
+  #giveUpLent(number: LoanNumber, keep: number): void {
+    const debt = this.rmanager.debtor.find(number);
+    if (debt === undefined || debt.firm) return;
+    const isThere = (rblock: number): boolean => {
+      const place = this.rmanager.find(rblock);
+      return place?.kind === 'remote' && place.loan === number;
+    };
+    this.#moves.cache.giveUp(debt.held - debt.idle.length - keep, isThere);
   }
 
   /** Less may be borrowed than once. */

@@ -25,7 +25,7 @@ export function spill(home: Home): boolean {
   const count = Math.min(upToRanges(ahead - spare, rangeBlocks), wholeRanges(inHand, rangeBlocks));
   if (spillEnd(home, count, (sequence) => stayOf(home, sequence))) return true;
   // Whoever runs has a range to grow into, or nothing stays.
-  const soon = spare - moves.outBlocks + moves.leavingBlocks;
+  const soon = spare - moves.outBlocks + moves.book.leavingBlocks;
   return soon < rangeBlocks && (spillEnd(home, count, () => 0) || spillBeginning(home, count));
 }
 

@@ -1,7 +1,10 @@
 // Blocks of ended sequences that stay where they lie, with creditors, as cache: for a prompt that begins likewise and is as long.
+import type { Sequence } from '../../policy/batching/sequence.ts';
 import type { BlockChain } from '../../policy/blocks/block-chain.ts';
 import type { RBlockId } from '../../policy/lending/rblock-table.ts';
 import { digestWords } from '../../util/blake2s.ts';
+import type { RManager } from '../rmanager.ts';
+import type { AwayBlocks } from './away-blocks.ts';
 
 interface SpreadPrefix {
   /** Blocks before those that lie elsewhere: where home has them in its index still, the prefix is of use. */
@@ -148,4 +151,26 @@ export class SpreadCache {
     for (const rblock of prefix.rblocks) this.#byBlock.delete(rblock);
     this.#prefixes = this.#prefixes.filter((each) => each !== prefix);
   }
+}
+
+interface Lender {
+  readonly rangeBlocks: number;
+  readonly rmanager: Pick<RManager, 'find'>;
+}
+
+/** Of what a sequence has elsewhere, whole ranges from the first on that lie still, outside device memory here. */
+export function worthKeeping(
+  { chain, awayFrom }: Sequence,
+  { broken, over, inOrder }: AwayBlocks,
+  { rangeBlocks, rmanager }: Lender,
+): readonly RBlockId[] {
+  if (broken || over.size > 0) return [];
+  const most = Math.min(inOrder.length, chain.blocks - awayFrom);
+  let count = 0;
+  while (count < most) {
+    const place = rmanager.find(inOrder[count]);
+    if (place === undefined || place.kind === 'staged' || (place.kind === 'home' && place.memory === 'device')) break;
+    count++;
+  }
+  return inOrder.slice(0, Math.max(0, count - (count % rangeBlocks)));
 }
