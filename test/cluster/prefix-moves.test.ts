@@ -263,8 +263,8 @@ describe('prefixes between instances', () => {
       { numRuns: 100, endOnFailure: true },
     );
     expect(whole).toBeGreaterThan(150);
-    expect(sent).toBeGreaterThan(50);
-    expect(late).toBeGreaterThan(50);
+    expect(sent).toBeGreaterThan(10);
+    expect(late).toBeGreaterThan(10);
     expect(Math.min(behind, inVain)).toBeGreaterThan(0);
   });
 
