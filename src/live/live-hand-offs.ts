@@ -200,7 +200,7 @@ export class LiveHandOffs {
     }
     if (wire.kind !== 'message') return this.prefixes.hear(from, wire);
     const { message, landing } = wire;
-    if (message.kind === 'missing') this.prefixes.close(message.id);
+    if (message.kind === 'missing') this.prefixes.hasNone(from, message.id);
     if (message.kind === 'fetch') {
       if (landing !== undefined) this.prefixes.asked(from, message.id, landing);
     } else if (landing !== undefined) this.#departures.set(message.id, { landing, to: from });

@@ -87,6 +87,11 @@ export class LivePrefixes {
     return this.#messenger.arrivals(handle, Math.max(0, blocks - ahead));
   }
 
+  /** It has nothing of that; an answer that comes late may be to what was asked for before. */
+  hasNone(from: InstanceIndex, id: RequestId): void {
+    if (this.#expected.get(id)?.from === from) this.close(id);
+  }
+
   /** Nothing is written there any more once it returns. */
   close(id: RequestId): void {
     const expected = this.#expected.get(id);

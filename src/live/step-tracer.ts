@@ -43,9 +43,10 @@ export class StepTracer {
     if (effect.kind === 'closePrefix') this.#fetched(effect.id, 0);
   }
 
-  /** A prefix may have come. */
+  /** A prefix may have come, or there is none. */
   hears(event: InstanceEvent): void {
     if (event.kind === 'loaded' && event.source !== 'ssd') this.#fetched(event.id, event.to);
+    if (event.kind === 'peer' && event.message.kind === 'missing') this.#fetched(event.message.id, 0);
   }
 
   /** @param blocks of its prompt that are here then */
