@@ -91,6 +91,7 @@ export class AwayBook {
   check(table: RBlockTable, cached: number): void {
     let held = cached;
     for (const [sequence, { rblocks, outs, over, broken }] of this.all) {
+      checkOuts(sequence, outs);
       held += rblocks.size;
       for (const out of outs) held += out.rblocks.length;
       for (const { places } of over) held += places.size;
@@ -103,5 +104,17 @@ export class AwayBook {
       throw new Error(
         `Borrower broken: ${held} rBlocks held, ${this.holders.size} have a holder, ${table.size} are known`,
       );
+  }
+}
+
+/** Throws unless each that goes lies right before or behind what is away by then. */
+function checkOuts({ arrival, awayFrom, awayBlocks }: Sequence, outs: readonly OutMove[]): void {
+  let [from, to] = awayBlocks > 0 ? [awayFrom, awayFrom + awayBlocks] : [outs[0]?.first, outs[0]?.first];
+  for (const { first, rblocks } of outs) {
+    const end = first + rblocks.length;
+    if (first === to) to = end;
+    else if (end === from) from = first;
+    else
+      throw new Error(`Borrower broken: arrival ${arrival} has a gap before or behind its blocks ${first} to ${end}`);
   }
 }

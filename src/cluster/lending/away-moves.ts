@@ -134,16 +134,19 @@ export class AwayMoves {
     return Math.ceil(sharedBlocks / this.#parts.rangeBlocks) * this.#parts.rangeBlocks;
   }
 
-  /** `count` blocks of a sequence from `first` on, whole ranges before those that are away or behind them, are to go to places in hand as they are computed, or as many as there are; false: none. */
+  /** `count` blocks of a sequence from `first` on, whole ranges right before those that are away or behind them, are to go to places in hand as they are computed, or as many as there are; false: none. */
   moveOut(sequence: Sequence, first: number, count: number): boolean {
     const { instance, rmanager, rangeBlocks } = this.#parts;
     const outs: OutMove[] = [];
+    // What is away has no gaps: of those before it the last ones go first.
+    const isBefore = first < sequence.awayFrom;
     for (let moved = 0; moved < count; moved += rangeBlocks) {
       const rblocks = rmanager.takeOutside(rangeBlocks);
       if (rblocks === undefined) break;
       for (const rblock of rblocks) this.book.holders.set(rblock, sequence);
       const targets = rblocks.map((rblock) => this.#siteOf(rblock));
-      outs.push(this.#moves.open({ sequence, first: first + moved, rblocks }, instance, targets));
+      const at = isBefore ? first + count - moved - rangeBlocks : first + moved;
+      outs.push(this.#moves.open({ sequence, first: at, rblocks }, instance, targets));
     }
     if (outs.length === 0) return false;
     const away = this.book.open(sequence);
@@ -293,12 +296,9 @@ export class AwayMoves {
 
   /** Copies contents to the staging buffer; not where earlier ones are still in it, which have a place and wait for the step in flight to end. */
   fetch(settlement: SettlementId, rblocks: readonly RBlockId[]): void {
-    if (!this.#staged.hasRoom(rblocks.length)) {
-      this.#parts.fetched(settlement, false);
-      return;
-    }
-    // Their contents are on their way there: nothing is to be had from there yet.
-    if (rblocks.length > this.#outside.free || rblocks.some((rblock) => this.#isComing(rblock))) {
+    const hasRoom = this.#staged.hasRoom(rblocks.length) && rblocks.length <= this.#outside.free;
+    // What is on its way to where they lie is not to be had from there yet.
+    if (!hasRoom || rblocks.some((rblock) => this.#isComing(rblock))) {
       this.#parts.fetched(settlement, false);
       return;
     }
