@@ -51,7 +51,8 @@ function movable({ batcher, cache, moves, rangeBlocks }: Home, sequence: Sequenc
   const computed = Math.floor(sequence.computed / cache.blockTokens);
   // What no memory here could hold has its places before it is computed, from where its beginning stays.
   const goesAhead = batcher.room.isOverlong(sequence) && computed >= stay;
-  const known = goesAhead ? Math.floor(sequence.length / cache.blockTokens) : computed;
+  // The last token is computed by the next step: until that has ended runs of equal steps find nothing new.
+  const known = goesAhead ? Math.floor((sequence.length - 1) / cache.blockTokens) : computed;
   return known - rangeBlocks - Math.max(stay, moves.endOf(sequence));
 }
 
