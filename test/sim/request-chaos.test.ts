@@ -10,7 +10,7 @@ it('holds every rule over many seeds, each fault injected and handlers run', () 
   const sum = runRequestChaos(1);
   for (let seed = 2; seed <= 40; seed++) addRequestCounts(sum, runRequestChaos(seed));
   // Each is met in fewer than one of 25 worlds: the soak of 500 is to reach it.
-  const orphans = ['report', 'reserved', 'snapshot', 'taken'].map((message) => `orphan ${message}`);
+  const orphans = ['report', 'reserve', 'reserved', 'snapshot', 'taken'].map((message) => `orphan ${message}`);
   const rare = ['late letGo', 'late unable', 'lost snapshot', ...orphans];
   expect(neverInRequests(sum).filter((name) => !rare.includes(name))).toEqual([]);
   expect(sum.completed).toBeGreaterThan(sum.requests / 2);
