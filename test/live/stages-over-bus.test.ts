@@ -54,10 +54,14 @@ describe.skipIf(loadNative() === undefined)('groups of instances over a bus', ()
 
   /** A longer prompt than one that is where it was decoded; where nothing is lost, until a group gets its prefix in time. */
   async function behindPrefix(cluster: ClusterGateway, all: boolean): Promise<void> {
-    const [{ prompt }] = requests;
+    const [first] = requests;
+    const { prompt } = first;
     const whole = Math.floor(prompt.length / 32) * 32;
     for (let kind = 5; ; kind++) {
-      const request = { ...liveRequest(`longer ${all} ${kind}`, [...prompt, ...livePrompt(kind, 450)], 6), salt: 'a' };
+      // One that computed it alone has it itself, and goes on alone: each time it is another prefix.
+      const [id, salt] = [`longer ${all} ${kind}`, `behind ${kind}`];
+      await answerOf(cluster, { ...first, id: `first ${id}`, salt });
+      const request = { ...liveRequest(id, [...prompt, ...livePrompt(kind, 450)], 6), salt };
       const answer = await answerOf(cluster, request);
       expect(bare(answer)).toEqual(bare(await answerOf(alone, request)));
       const group = cluster.account(request.id)?.placements.at(-1)?.group;
