@@ -1,13 +1,15 @@
 // What handing a prompt over costs: time to the first token with prefill and decode apart against one instance, and what of the copy was hidden.
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { GenerationRequest, InferencePort } from '../cluster/ports.ts';
+import type { ClusterPort, GenerationRequest, InferencePort } from '../cluster/ports.ts';
 import { median, round } from './statistics.ts';
+
+type BenchedPort = InferencePort & Pick<ClusterPort, 'account'>;
 
 export interface HandOffBench {
   /** One instance, and pairs of which one prefills and the other decodes, with as many threads to prefill: pages leave layer by layer, or at the end. */
-  readonly alone: InferencePort;
-  readonly pair: InferencePort;
-  readonly atEnd: InferencePort;
+  readonly alone: BenchedPort;
+  readonly pair: BenchedPort;
+  readonly atEnd: BenchedPort;
   readonly vocabSize: number;
   /** Lengths of prompts. */
   readonly prompts: readonly number[];
@@ -28,8 +30,12 @@ export interface HandOffRow {
   readonly early: number;
   /** Of the prompt's pages: were computed when the first left. */
   readonly firstPageAt: number;
-  /** Of the time that sending at the end adds to that of one instance: was saved; undefined where it adds none. */
+  /** Of the time that sending at the end adds to that of one instance: was saved; the median of rounds, undefined where it adds none. */
   readonly hidden: number | undefined;
+  /** From the end of the last step over the prompt to the first token, medians; undefined where steps are not recorded. */
+  readonly aloneAfterMs: number | undefined;
+  readonly apartAfterMs: number | undefined;
+  readonly atEndAfterMs: number | undefined;
 }
 
 /** Not timed: a second prompt lands in other pages than the first, and touches them for the first time. */
@@ -47,34 +53,69 @@ export async function benchHandOff(options: HandOffBench): Promise<readonly Hand
 
 async function measure({ alone, pair, atEnd, vocabSize, repeats }: HandOffBench, prompt: number): Promise<HandOffRow> {
   const ports = [alone, pair, atEnd];
-  const times: number[][] = ports.map(() => []);
   for (let i = 0; i < warmups; i++)
-    for (const port of ports) await firstTokenMs(port, newPrompt(prompt, vocabSize, repeats + i));
+    for (const port of ports) await firstToken(port, newPrompt(prompt, vocabSize, repeats + i));
   const before = await sentBy(pair);
+  const runs: FirstToken[][] = ports.map(() => []);
   for (let i = 0; i < repeats; i++) {
-    for (const [p, port] of ports.entries()) times[p].push(await firstTokenMs(port, newPrompt(prompt, vocabSize, i)));
+    // To and fro, so that a machine that becomes slower or faster favours nobody.
+    const order = i % 2 === 0 ? [0, 1, 2] : [2, 1, 0];
+    for (const p of order) runs[p].push(await firstToken(ports[p], newPrompt(prompt, vocabSize, i)));
   }
   const sent = await sentBy(pair);
   const bytes = sent.bytes - before.bytes;
-  const [aloneMs, apartMs, atEndMs] = times.map((all) => median(all) ?? 0);
+  const [aloneMs, apartMs, atEndMs] = runs.map((all) => round(median(all.map(({ ms }) => ms)) ?? 0));
+  const after = runs.map((all) => round(median(all.flatMap(({ afterMs }) => afterMs ?? []))));
   return {
-    ...{ prompt, aloneMs: round(aloneMs), apartMs: round(apartMs), atEndMs: round(atEndMs) },
+    ...{ prompt, aloneMs, apartMs, atEndMs },
     bytes: bytes / repeats,
     copyMs: round(((sent.copySeconds - before.copySeconds) * 1000) / repeats),
     early: round((sent.earlyBytes - before.earlyBytes) / Math.max(1, bytes)),
     firstPageAt: round((sent.firstPages - before.firstPages) / Math.max(1, sent.pages - before.pages)),
-    hidden: atEndMs > aloneMs ? round((atEndMs - apartMs) / (atEndMs - aloneMs)) : undefined,
+    hidden: hiddenOf(runs),
+    ...{ aloneAfterMs: after[0], apartAfterMs: after[1], atEndAfterMs: after[2] },
   };
 }
 
+function hiddenOf([alone, apart, atEnd]: readonly (readonly FirstToken[])[]): number | undefined {
+  const rounds = atEnd.map(({ ms }, i) => (ms > alone[i].ms ? (ms - apart[i].ms) / (ms - alone[i].ms) : undefined));
+  return round(median(rounds.flatMap((share) => share ?? [])));
+}
+
+interface FirstToken {
+  readonly ms: number;
+  readonly afterMs: number | undefined;
+}
+
+/** Until the client hears the first token, and of that after the last step over the prompt. */
+async function firstToken(port: BenchedPort, prompt: Int32Array): Promise<FirstToken> {
+  const request = requestOf(prompt);
+  const { ms, atUs } = await answered(port, request);
+  // Its end may be heard before what its instances tell of its steps.
+  await sleep(stepsToldMs);
+  const steps = port.account(request.id)?.steps.filter(({ kind, rows }) => kind === 'step' && rows > 1) ?? [];
+  const isWhole = steps.reduce((sum, { rows }) => sum + rows, 0) === prompt.length;
+  return { ms, afterMs: isWhole ? (atUs - Math.max(...steps.map(({ endedUs }) => endedUs))) / 1000 : undefined };
+}
+
+const stepsToldMs = 300;
+
 /** Until the client hears the first token; resolves when the request has ended. */
-export function firstTokenMs(port: InferencePort, prompt: Int32Array): Promise<number> {
+export async function firstTokenMs(port: InferencePort, prompt: Int32Array): Promise<number> {
+  return (await answered(port, requestOf(prompt))).ms;
+}
+
+/** `atUs`: when the first token was heard, since 1970. */
+function answered(port: InferencePort, request: GenerationRequest): Promise<{ ms: number; atUs: number }> {
   return new Promise((resolve, reject) => {
     const startMs = performance.now();
-    let ms = 0;
-    port.submit(requestOf(prompt), (event) => {
-      if (event.kind === 'tokens' && ms === 0) ms = performance.now() - startMs;
-      if (event.kind === 'finished') resolve(ms);
+    let atMs: number | undefined;
+    port.submit(request, (event) => {
+      if (event.kind === 'tokens') atMs ??= performance.now();
+      if (event.kind === 'finished') {
+        const firstMs = atMs ?? performance.now();
+        resolve({ ms: firstMs - startMs, atUs: (performance.timeOrigin + firstMs) * 1000 });
+      }
       if (event.kind === 'failed') reject(new Error(event.message));
     });
   });

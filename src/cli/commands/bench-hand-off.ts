@@ -33,7 +33,7 @@ export function handOffCommand(): Command {
       const options = { ...own, context: Math.max(...prompts) + 2, eviction: 'lru' } as const;
       const open = (roles: readonly ('mixed' | 'prefill' | 'decode')[], sendsAtEnd = false) => {
         const instances = roles.map((role) => ({ role, threads: own.threads }));
-        return openServing(options, { queue: 1, instances, transport, sendsAtEnd });
+        return openServing(options, { queue: 1, instances, transport, sendsAtEnd, traces: true });
       };
       const apart = ['prefill', 'decode'] as const;
       const servings = [await open(['mixed']), await open(apart), await open(apart, true)];
