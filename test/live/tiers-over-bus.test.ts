@@ -47,7 +47,10 @@ it.skipIf(loadNative() === undefined)(
     const answers = [];
     for (const [i, prompt] of prompts.entries())
       answers.push(await answerOf(after.gateway, liveRequest(`b${i}`, prompt, 3)));
-    expect(answers.map(({ cachedTokens }) => cachedTokens)).toEqual(fullBlocks.map((count) => 32 * count));
+    // Where SSD has been slow lately, computing may be preferred.
+    const known = (id: string) =>
+      after.gateway.account(id)?.placements[0]?.considered.map((each) => each.matchedTokens);
+    expect(prompts.map((_, i) => Math.max(...(known(`b${i}`) ?? [0])))).toEqual(fullBlocks.map((count) => 32 * count));
     // They stay when roles change, and are used in the new one.
     const held = onSsd(after.gateway);
     expect(after.gateway.switchRole(1, 'decode')).toBeUndefined();
