@@ -219,7 +219,8 @@ export class Conductor<Request extends { readonly id: RequestId }> {
   }
 
   #hear(nowUs: number, instance: InstanceIndex, id: RequestId, event: GenerationEvent): void {
-    const tracked = this.#dispatch.find(id, instance);
+    const { kind } = event;
+    const tracked = kind === 'started' ? this.#dispatch.beganAt(id, instance) : this.#dispatch.find(id, instance);
     // Words about a try that was given up may still be under way: nothing is wrong.
     if (event.kind === 'accepted') return;
     if (tracked?.now === undefined) {

@@ -187,6 +187,12 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
     return tracked?.now !== undefined && isLegOf(tracked.now, instance) ? tracked : undefined;
   }
 
+  /** Whose current try began at the instance, whether or not that still has something of it: its words may be overtaken. */
+  beganAt(id: RequestId, instance: InstanceIndex): Tracked<Request> | undefined {
+    const tracked = this.#tries.get(id);
+    return tracked?.now?.instance === instance ? tracked : this.find(id, instance);
+  }
+
   /** False when it is not under way. */
   outgrows({ instance, id, tokens }: { instance: InstanceIndex; id: RequestId; tokens: number }): boolean {
     const known = this.find(id, instance) !== undefined;
