@@ -75,3 +75,27 @@ test('a cancel goes to every leg, until the prompt is where it decodes', () => {
   expect(cancelled(conductor.step(4, { kind: 'cancel', id: '0' }))).toEqual([3]);
   conductor.check();
 });
+
+test('what the one that computed it had cached is heard though the one that decodes has all, and counted once', () => {
+  const conductor = new Conductor<LengthRequest>({
+    instances: instances.map(({ role }) => ({ role, capacityTokens: 10_000 })),
+    queueMax: 10,
+    size: ({ size }) => size,
+    placement: lengthPlacement(config.placement, instances, undefined, undefined),
+  });
+  const request = new LengthRequest(requestOf(0, 0, 50, 5), 16, new Float64Pool());
+  const forward = conductor.step(0, { kind: 'submit', request }).find(({ kind }) => kind === 'forward');
+  if (forward?.kind !== 'forward' || forward.decodeAt === undefined) throw new Error('nobody decodes');
+  const { id, instance, decodeAt } = forward;
+  const tokens = { kind: 'tokens', tokens: Int32Array.of(1), logprobs: undefined } as const;
+  conductor.step(1, { kind: 'heard', instance: decodeAt, id, event: tokens });
+  const event = { kind: 'started', cachedTokens: 16 } as const;
+  const hear = () => {
+    const effects = conductor.step(2, { kind: 'heard', instance, id, event });
+    conductor.check();
+    return effects.filter(({ kind }) => kind === 'emit');
+  };
+  expect(hear()).toEqual([{ kind: 'emit', id, event }]);
+  expect(hear()).toEqual([]);
+  expect(conductor.blocks.hits).toBe(1);
+});

@@ -260,12 +260,12 @@ describe('prefixes between instances', () => {
           inVain += world.inVain;
         },
       ),
-      { numRuns: 100, endOnFailure: true },
+      { numRuns: 300, endOnFailure: true },
     );
     expect(whole).toBeGreaterThan(150);
-    expect(sent).toBeGreaterThan(10);
-    expect(late).toBeGreaterThan(10);
-    expect(Math.min(behind, inVain)).toBeGreaterThan(0);
+    expect(sent).toBeGreaterThan(50);
+    expect(late).toBeGreaterThan(50);
+    expect(Math.min(behind, inVain)).toBeGreaterThan(3);
   });
 
   test('messages that are lost cost their requests no more than patience', () => {

@@ -51,6 +51,9 @@ it.skipIf(loadNative() === undefined)(
     const known = (id: string) =>
       after.gateway.account(id)?.placements[0]?.considered.map((each) => each.matchedTokens);
     expect(prompts.map((_, i) => Math.max(...(known(`b${i}`) ?? [0])))).toEqual(fullBlocks.map((count) => 32 * count));
+    for (const [i, { cachedTokens }] of answers.entries())
+      expect([0, 32 * (fullBlocks[i] ?? 0)]).toContain(cachedTokens);
+    expect(answers.some(({ cachedTokens = 0 }) => cachedTokens > 0)).toBe(true);
     // They stay when roles change, and are used in the new one.
     const held = onSsd(after.gateway);
     expect(after.gateway.switchRole(1, 'decode')).toBeUndefined();

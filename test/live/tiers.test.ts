@@ -200,21 +200,21 @@ describe('tiers of instances that hand prompts over', () => {
     const cluster = await startedAll(
       (['prefill', 'prefill', 'decode'] as const).map((role, i) => ({ role, ...of(i) })),
     );
-    const expected = await ask(alone, 'a', 3);
-    expect((await ask(cluster, 'a', 3)).map(bits)).toEqual(expected.map(bits));
+    // Outputs are long enough that what whoever prefills says is heard before the end, which another thread tells.
+    const outputs = 24;
+    const expected = await ask(alone, 'a', outputs);
+    expect((await ask(cluster, 'a', outputs)).map(bits)).toEqual(expected.map(bits));
     const blocksOf = (i: number) => cluster.instances()[i]?.tiers?.host.blocks ?? 0;
     const before = blocksOf(0);
     expect(before).toBeGreaterThan(0);
     expect(cluster.switchRole(0, 'decode')).toBeUndefined();
-    expect((await ask(cluster, 'b', 3)).map(bits)).toEqual(expected.map(bits));
+    expect((await ask(cluster, 'b', outputs)).map(bits)).toEqual(expected.map(bits));
     expect(blocksOf(0)).toBeGreaterThanOrEqual(before);
     expect(cluster.switchRole(2, 'prefill')).toBeUndefined();
-    const answers = await ask(cluster, 'c', 3);
+    const answers = await ask(cluster, 'c', outputs);
     expect(answers.map(bits)).toEqual(expected.map(bits));
-    // What was cached is told by whoever prefills, and not heard where whoever decodes has told the end before.
-    const told = answers.map(({ cachedTokens }) => cachedTokens);
-    expect(told.filter((tokens) => tokens !== undefined).length).toBeGreaterThan(0);
-    const whole = prompts.map(({ length }) => Math.floor((length - 1) / 32) * 32);
-    expect(told).toEqual(whole.map((tokens, i) => (told[i] === undefined ? undefined : tokens)));
+    expect(answers.map(({ cachedTokens }) => cachedTokens)).toEqual(
+      prompts.map(({ length }) => Math.floor((length - 1) / 32) * 32),
+    );
   });
 });

@@ -22,7 +22,7 @@ export class SsdTimes {
     this.#readsUntilUs = new Float64Array(config.ends.length);
   }
 
-  /** Until `tokens` tokens that are asked for now have been read: microseconds. */
+  /** How long it is until `tokens` tokens have been read that are asked for at `nowUs`: microseconds. */
   predictUs(nowUs: number, instance: number, tokens: number): number {
     return tokens === 0 ? 0 : Math.max(0, this.#readsUntilUs[instance] - nowUs) + this.#readUs(instance, tokens);
   }
