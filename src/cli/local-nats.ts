@@ -1,23 +1,21 @@
 // A NATS server of one's own on this host, for benches of processes: with JetStream, in a folder that goes with it.
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtempSync, rmSync } from 'node:fs';
 import { connect, createServer } from 'node:net';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { atEnd, type TemporaryFolder, temporaryFolder } from './at-end.ts';
 import { UsageError } from './usage-error.ts';
 
 export class LocalNats {
   readonly url: string;
-  readonly #folder: string;
+  readonly #folder: TemporaryFolder;
   readonly #process: ChildProcess;
 
   private constructor(port: number) {
     this.url = `nats://127.0.0.1:${port}`;
-    this.#folder = mkdtempSync(join(tmpdir(), 'kvasir-cluster-'));
-    const flags = ['-js', '-a', '127.0.0.1', '-p', String(port), '-sd', this.#folder];
-    this.#process = spawn('nats-server', flags, { stdio: 'ignore' });
+    this.#folder = temporaryFolder('cluster');
+    const flags = ['-js', '-a', '127.0.0.1', '-p', String(port), '-sd', this.#folder.path];
+    this.#process = endsWithUs(spawn('nats-server', flags, { stdio: 'ignore' }));
   }
 
   /** Resolves when it answers. @throws UsageError where there is none to start */
@@ -38,8 +36,17 @@ export class LocalNats {
 
   async close(): Promise<void> {
     await killed(this.#process);
-    rmSync(this.#folder, { recursive: true, force: true });
+    this.#folder.remove();
   }
+}
+
+/** It is killed when this process ends. */
+export function endsWithUs(child: ChildProcess): ChildProcess {
+  child.once(
+    'exit',
+    atEnd(() => child.kill('SIGKILL')),
+  );
+  return child;
 }
 
 /** Resolves when it has ended, now or before. */

@@ -3,7 +3,7 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { KillableCluster } from '../bench/kills/kills.ts';
-import { killed, LocalNats } from './local-nats.ts';
+import { endsWithUs, killed, LocalNats } from './local-nats.ts';
 import { packageFile } from './package-root.ts';
 
 export interface ProcessClusterOptions {
@@ -91,9 +91,8 @@ export class ProcessCluster implements KillableCluster {
   }
 
   #run(flags: readonly string[], output: 'pipe' | 'ignore'): ChildProcess {
-    const child = spawn(process.execPath, [packageFile('dist/cli/main.js'), ...flags], {
-      stdio: ['ignore', output, 'ignore'],
-    });
+    const command = [packageFile('dist/cli/main.js'), ...flags];
+    const child = endsWithUs(spawn(process.execPath, command, { stdio: ['ignore', output, 'ignore'] }));
     this.#processes.push(child);
     return child;
   }

@@ -4,6 +4,8 @@
 export function stopSignal(): Promise<'stop'> {
   return new Promise((resolve) => {
     const stop = (): void => resolve('stop');
+    // While this one was still starting.
+    if (process.connected === false) stop();
     process.once('SIGTERM', stop);
     process.once('SIGINT', stop);
     process.once('disconnect', stop);

@@ -2,7 +2,7 @@
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { loadNative } from '../../src/kernel/native.ts';
 import { NatsServer, natsInstalled } from '../live/bus/nats-server.ts';
-import { type Answer, health, idle, Stream } from './cluster.ts';
+import { type Answer, health, idle, model, Stream } from './cluster.ts';
 import { metricSum, type RunningProcess, type RunningServer, startInstance, startServer, until } from './server.ts';
 
 /** Each takes a good part of a second to compute: some move while others wait. */
@@ -22,7 +22,7 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
     const members = new Map<keyof typeof roles, RunningProcess>();
     let gateways: RunningServer[] = [];
     const join = async (name: keyof typeof roles) =>
-      members.set(name, await startInstance(['--nats', nats.url, '--name', name, '--role', roles[name]]));
+      members.set(name, await startInstance(['--nats', nats.url, '--name', name, '--role', roles[name], '--recheck']));
     const gateway = (which: number) => {
       const server = gateways[which];
       if (server === undefined) throw new Error(`no gateway ${which}`);
@@ -59,7 +59,9 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
       expected = await answers(kinds.map((kind) => new Stream(alone, kind, tokens, { prompt: promptOf(kind) })));
       await alone.stop();
       for (const answer of expected) expect(answer).toMatchObject({ tokens, reason: 'length' });
-      gateways = await Promise.all([1, 2].map(() => startServer(['--nats', nats.url])));
+      // What a gateway admits the instance that decodes looks at once more, when it lands there.
+      const rules = ['--admission', 'stage', '--slo-classes', 'never=60s/0.001ms'];
+      gateways = await Promise.all([1, 2].map(() => startServer(['--nats', nats.url, ...rules])));
       await Promise.all((['p', 'q', 'd', 'e'] as const).map(join));
       await until(async () => (await health(gateway(0))) === 4 && (await health(gateway(1))) === 4);
       await until(async () => (await freeLandings()) > 0);
@@ -86,6 +88,20 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
         expect(links.reduce((sum, { bytes }) => sum + bytes, 0)).toBeGreaterThan(0);
         for (const link of links) expect(to?.map(({ instance }) => instance)).toContain(link.to);
       }
+    });
+
+    it('refuses where it has landed what would be late there, and the rest goes on', async () => {
+      const sentBytes = () => metricSum(gateway(1), 'kvasir_instance_sent_bytes_total');
+      const before = await sentBytes();
+      const late = { model, prompt: promptOf(5), slo_class: 'never' };
+      const answer = await fetch(`${gateway(0).url}/v1/completions`, { method: 'POST', body: JSON.stringify(late) });
+      expect(answer.status).toBe(429);
+      expect(await answer.json()).toMatchObject({
+        error: { refusal: { at: 'decode', reason: 'tbt', most_ms: 0.001 } },
+      });
+      // All of it had gone there.
+      await until(async () => (await sentBytes()) > before);
+      await whole();
     });
 
     it.each([

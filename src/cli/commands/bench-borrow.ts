@@ -1,6 +1,4 @@
 // `kvasir bench borrow`: instances that borrow memory against one big one, settlements on and off, and against moving to a bigger instance.
-import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { Command, Option } from 'commander';
 import { z } from 'zod';
@@ -8,6 +6,7 @@ import { benchMove, benchSettle, benchSpeed } from '../../bench/borrow.ts';
 import { hundredMillion, type LlamaShape, oneBillion, writeRandomLlama } from '../../bench/random-gguf.ts';
 import { inputForms, weightsForms } from '../../engine/forms.ts';
 import { openModel } from '../../weights/open-model.ts';
+import { temporaryFolder } from '../at-end.ts';
 import type { BorrowOptions } from '../borrow-options.ts';
 import { locateModel } from '../locate-model.ts';
 import { openServing, type Serving } from '../open-serving.ts';
@@ -46,13 +45,13 @@ export function borrowCommand(): Command {
     .option('--json', 'print one JSON object')
     .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
       const options = readOptions(schema, flags);
-      const folder = mkdtempSync(join(tmpdir(), 'kvasir-borrow-'));
+      const folder = temporaryFolder('borrow');
       try {
-        const report = await measure(folder, options);
+        const report = await measure(folder.path, options);
         if (json === true) console.log(JSON.stringify(report));
         else for (const rows of Object.values(report)) printTable([rows].flat().map((row) => ({ ...row })));
       } finally {
-        rmSync(folder, { recursive: true });
+        folder.remove();
       }
     });
 }

@@ -38,15 +38,12 @@ export function killsCommand(): Command {
     .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
       const { seconds, window, every, overload, ...options } = readOptions(schema, flags);
       const cluster = await ProcessCluster.start(options);
-      const stop = (): void => void cluster.close().then(() => process.exit(130));
-      process.once('SIGINT', stop);
       try {
         const windows = { seconds, windowSeconds: Math.min(window, seconds), everySeconds: every };
         const report = await benchKills({ cluster, ...windows, overload, onProgress: progress });
         if (json === true) console.log(JSON.stringify(report));
         else show(report);
       } finally {
-        process.off('SIGINT', stop);
         await cluster.close();
       }
     });

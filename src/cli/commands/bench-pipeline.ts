@@ -52,8 +52,6 @@ export function pipelineCommand(): Command {
           `Cannot use --transport ${transport}: instances of one process share memory: it needs --processes`,
         );
       const opened = await (processes ? openApart(options) : openTogether(options));
-      const stop = (): void => void opened.close().then(() => process.exit(130));
-      process.once('SIGINT', stop);
       try {
         const { vocabSize, id: model } = opened.model;
         const rows = await benchPipeline({ ...opened, vocabSize, prompts, repeats, onProgress: progress });
@@ -61,7 +59,6 @@ export function pipelineCommand(): Command {
         if (json === true) console.log(JSON.stringify({ model, threads, members, transport: way, rows }));
         else printTable(rows.map((row) => ({ ...row })));
       } finally {
-        process.off('SIGINT', stop);
         await opened.close();
       }
     });

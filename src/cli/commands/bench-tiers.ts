@@ -1,13 +1,12 @@
 // `kvasir bench tiers`: the first token of a prompt that the pool has, host memory, SSD, or nobody.
-import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { Command, Option } from 'commander';
 import { z } from 'zod';
 import { benchTiers } from '../../bench/tiers.ts';
 import { inputForms, weightsForms } from '../../engine/forms.ts';
 import { pageTokens } from '../../util/step.ts';
 import { openModel } from '../../weights/open-model.ts';
+import { temporaryFolder } from '../at-end.ts';
 import { locateModel } from '../locate-model.ts';
 import { openServing } from '../open-serving.ts';
 import { modelFlag, modelOptionsSchema, readOptions } from '../options.ts';
@@ -35,13 +34,13 @@ export function tiersCommand(): Command {
     .option('--json', 'print one JSON object')
     .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
       const { prompt, repeats, folder, ...own } = readOptions(schema, flags);
-      const ssd = mkdtempSync(join(folder, 'kvasir-tiers-'));
+      const ssd = temporaryFolder('tiers', folder);
       const blockBytes = await blockBytesOf(own.model, own.inputs);
       const blocks = Math.ceil((prompt + 1) / pageTokens);
       const options = { ...own, context: prompt + 1, eviction: 'lru', kvMemory: (blocks + 2) * blockBytes } as const;
       const hostMemory = Math.ceil(2.5 * blocks) * blockBytes;
       const ssdSize = (repeats + 1) * 6 * blocks * (blockBytes + 4096);
-      const serving = await openServing(options, { queue: 1, hostMemory, ssd, ssdSize });
+      const serving = await openServing(options, { queue: 1, hostMemory, ssd: ssd.path, ssdSize });
       try {
         await serving.cluster.ready();
         const { id, vocabSize } = serving.model;
@@ -53,7 +52,7 @@ export function tiersCommand(): Command {
         else printTable(rows.map((row) => ({ ...row })));
       } finally {
         await serving.close();
-        rmSync(ssd, { recursive: true, force: true });
+        ssd.remove();
       }
     });
 }

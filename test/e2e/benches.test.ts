@@ -1,0 +1,50 @@
+// Benches that start processes of their own: what they started ends with them, however that comes about.
+import { spawn, spawnSync } from 'node:child_process';
+import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { afterAll, describe, expect, it } from 'vitest';
+import { loadNative } from '../../src/kernel/native.ts';
+import { natsInstalled } from '../live/bus/nats-server.ts';
+import { until } from './server.ts';
+
+const command = fileURLToPath(new URL('../../dist/cli/main.js', import.meta.url));
+
+/** Those that live, by the process that started them. */
+function processes(): readonly (readonly [pid: number, parent: number])[] {
+  const { stdout } = spawnSync('ps', ['-A', '-o', 'pid=,ppid=,stat='], { encoding: 'utf8' });
+  const rows = stdout.trim().split('\n');
+  return rows.flatMap((row) => {
+    const [pid, parent, state = ''] = row.trim().split(/\s+/);
+    return state.startsWith('Z') ? [] : [[Number(pid), Number(parent)] as const];
+  });
+}
+
+const childrenOf = (pid: number) => processes().flatMap(([child, parent]) => (parent === pid ? [child] : []));
+
+const runs = loadNative() !== undefined && (natsInstalled || process.env.CI !== undefined);
+
+describe.skipIf(!runs)('what a bench starts (needs nats-server)', { timeout: 30_000 }, () => {
+  const folder = mkdtempSync(join(tmpdir(), 'kvasir-benches-'));
+  afterAll(() => rmSync(folder, { recursive: true }));
+
+  it.each(['SIGTERM', 'SIGINT'] as const)('ends with it, also when it is ended by %s', async (signal) => {
+    const flags = ['bench', 'pipeline', '--processes', '--prompts', '256', '--repeats', '100000'];
+    const bench = spawn(process.execPath, [command, ...flags], {
+      stdio: 'ignore',
+      env: { ...process.env, TMPDIR: folder },
+    });
+    const ended = new Promise<unknown>((resolve) => bench.once('exit', (_code, by) => resolve(by)));
+    // The NATS server, and two instances that have hardly begun.
+    let started: readonly number[] = [];
+    await until(async () => {
+      started = childrenOf(bench.pid ?? 0);
+      return started.length === 3;
+    });
+    bench.kill(signal);
+    expect(await ended).toBe(signal);
+    await until(async () => !processes().some(([pid]) => started.includes(pid)));
+    expect(readdirSync(folder)).toEqual([]);
+  });
+});
