@@ -15,6 +15,7 @@ export function faultyBus(bus: Bus, seed: number, { loss, doubled, late }: BusFa
   return {
     ...bus,
     records: bus.records,
+    snapshots: bus.snapshots,
     subscribe: (subject, hear) => bus.subscribe(subject, hear),
     flush: () => bus.flush(),
     watch: (tell) => bus.watch(tell),

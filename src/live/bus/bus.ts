@@ -9,6 +9,7 @@ export interface Bus {
   /** The payload is the listener's own. Returns how to stop; what is under way may still be heard. */
   subscribe(subject: Subject, hear: (payload: Uint8Array, subject: Subject) => void): () => void;
   readonly records: Records;
+  readonly snapshots: Snapshots;
   /** What was published and subscribed before has reached the server. @throws Error where the connection is down or closed */
   flush(): Promise<void>;
   /** Is the connection up? Told at once, and whenever it changes. Returns how to stop. */
@@ -34,6 +35,14 @@ export interface Records {
   /** Removes it if it still has that revision; says whether it did. */
   remove(key: Subject, revision: number): Promise<boolean>;
 }
+
+/** Copies of what their writers have: forgotten `snapshotsKeptMs` after they were written, and whoever finds none can do without. Apart from records. */
+export interface Snapshots extends Records {
+  /** Writes it, whatever is there. Returns the revision. */
+  put(key: Subject, value: Uint8Array): Promise<number>;
+}
+
+export const snapshotsKeptMs = 3_600_000;
 
 /** @throws Error for what NATS would not take, or would take for something else */
 export function checkSubject(subject: Subject, wildcards: boolean): void {

@@ -1,15 +1,12 @@
-// A bus over a NATS server: core subjects for messages, one key-value bucket with JetStream for records.
-import { JetStreamApiError } from '@nats-io/jetstream';
-import { type KV, Kvm } from '@nats-io/kv';
+// A bus over a NATS server: core subjects for messages, key-value buckets with JetStream for records and snapshots.
 import { type ConnectionOptions, connect, type NatsConnection } from '@nats-io/transport-node';
-import { type Bus, checkSubject, type Records, type StoredRecord, type Subject } from './bus.ts';
+import { type Bus, checkSubject, type Records, type Snapshots, type Subject, snapshotsKeptMs } from './bus.ts';
+import { NatsBucket } from './nats-bucket.ts';
 
 const reconnectWaitMs = 250;
 const connectTimeoutMs = 5_000;
 /** A server that leaves two of these unanswered is gone, though nothing said so: a link that was cut. */
 const pingMs = 2_000;
-/** Of JetStream: the record has another revision than was expected. */
-const wrongRevision = 10071;
 
 /**
  * Clusters of different names share a server and do not hear each other. Comes back by itself when the server was away.
@@ -25,8 +22,10 @@ export async function connectNats(
   checkSubject(cluster, false);
   const connection = await connectOrSay(url);
   try {
-    const bucket = await new Kvm(connection).create(`kvasir-${cluster}`, { history: 1 });
-    const bus = new NatsBus(connection, bucket, cluster);
+    const records = new NatsBucket(connection, `kvasir-${cluster}`);
+    const snapshots = new NatsBucket(connection, `kvasir-${cluster}-snapshots`, snapshotsKeptMs);
+    await Promise.all([records.open(), snapshots.open()]);
+    const bus = new NatsBus(connection, { records, snapshots }, cluster);
     void bus.follow((up) => {
       log(up ? `NATS at ${shown(url)} is back` : `Lost NATS at ${shown(url)}: trying again until it is back`);
     });
@@ -72,16 +71,24 @@ function said(error: unknown): string {
 
 class NatsBus implements Bus {
   readonly records: Records;
+  readonly snapshots: Snapshots;
+  readonly #buckets: readonly NatsBucket[];
   readonly #connection: NatsConnection;
   readonly #prefix: string;
   readonly #watchers = new Set<(up: boolean) => void>();
   #up = true;
   #closed = false;
 
-  constructor(connection: NatsConnection, bucket: KV, cluster: string) {
+  constructor(
+    connection: NatsConnection,
+    { records, snapshots }: { readonly records: NatsBucket; readonly snapshots: NatsBucket },
+    cluster: string,
+  ) {
     this.#connection = connection;
     this.#prefix = `kvasir.${cluster}.`;
-    this.records = new NatsRecords(bucket);
+    this.records = records;
+    this.snapshots = snapshots;
+    this.#buckets = [records, snapshots];
   }
 
   publish(subject: Subject, payload: Uint8Array): void {
@@ -125,6 +132,8 @@ class NatsBus implements Bus {
     for await (const { type } of this.#connection.status()) {
       if (type !== 'disconnect' && type !== 'reconnect') continue;
       const up = type === 'reconnect';
+      // A server that comes back may have lost its disk.
+      if (up) for (const bucket of this.#buckets) bucket.doubt();
       if (up !== this.#up && !this.#closed) tell(up);
       this.#turn(up);
     }
@@ -135,37 +144,4 @@ class NatsBus implements Bus {
     this.#up = up;
     for (const tell of this.#watchers) tell(up);
   }
-}
-
-class NatsRecords implements Records {
-  readonly #bucket: KV;
-
-  constructor(bucket: KV) {
-    this.#bucket = bucket;
-  }
-
-  async read(key: Subject): Promise<StoredRecord | undefined> {
-    checkSubject(key, false);
-    const entry = await this.#bucket.get(key);
-    return entry?.operation === 'PUT' ? { value: Uint8Array.from(entry.value), revision: entry.revision } : undefined;
-  }
-
-  write(key: Subject, value: Uint8Array, revision: number | undefined): Promise<number | undefined> {
-    checkSubject(key, false);
-    const written =
-      revision === undefined ? this.#bucket.create(key, value) : this.#bucket.update(key, value, revision);
-    return written.catch(undefinedIfOther);
-  }
-
-  async remove(key: Subject, revision: number): Promise<boolean> {
-    checkSubject(key, false);
-    const removed = this.#bucket.delete(key, { previousSeq: revision }).then(() => true);
-    return (await removed.catch(undefinedIfOther)) ?? false;
-  }
-}
-
-/** Somebody else was faster: that is an answer, not an error. */
-function undefinedIfOther(error: unknown): undefined {
-  if (error instanceof JetStreamApiError && error.code === wrongRevision) return undefined;
-  throw error;
 }

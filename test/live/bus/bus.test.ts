@@ -1,10 +1,14 @@
 // The contract of a bus, held by every kind of it; and what only NATS can show: a server that dies and comes back.
+import { Kvm } from '@nats-io/kv';
+import { connect as dial } from '@nats-io/transport-node';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { Bus } from '../../../src/live/bus/bus.ts';
 import { connectNats } from '../../../src/live/bus/nats-bus.ts';
 import { MemoryHub } from './memory-bus.ts';
 import { NatsServer, natsInstalled } from './nats-server.ts';
 
+/** Of a snapshot, in one record. */
+const partBytes = 256 * 1024;
 const bytes = (text: string) => new TextEncoder().encode(text);
 const text = (value: Uint8Array) => new TextDecoder().decode(value);
 
@@ -103,6 +107,22 @@ function testBus(connect: () => Promise<Bus>): void {
     await bus.close();
   });
 
+  test('snapshots lie apart from records, are written whatever is there, and are as large as parts of one are', async () => {
+    const [a, b] = await Promise.all([connect(), connect()]);
+    const part = new Uint8Array(partBytes).map((_, i) => i % 251);
+    const first = await a.snapshots.put('apart', bytes('1'));
+    expect(await a.records.read('apart')).toBeUndefined();
+    const second = await b.snapshots.put('apart', part);
+    expect(second).toBeGreaterThan(first);
+    const read = await a.snapshots.read('apart');
+    expect(read?.revision).toBe(second);
+    expect(Buffer.compare(read?.value ?? bytes(''), part)).toBe(0);
+    expect(await a.snapshots.write('apart', bytes('late'), first)).toBeUndefined();
+    expect(await a.snapshots.write('apart', bytes('now'), second)).toBeGreaterThan(second);
+    expect(await a.snapshots.remove('apart', second)).toBe(false);
+    await Promise.all([a.close(), b.close()]);
+  });
+
   test('bad subjects are refused by name', async () => {
     const bus = await connect();
     for (const subject of ['', 'a..b', 'a b', 'a.', '>.a', 'ä', 'x'.repeat(201)])
@@ -176,6 +196,30 @@ if (!natsInstalled && process.env.CI === undefined) {
       expect(await heard).toEqual(['word before', 'word after']);
       await Promise.all([a.close(), b.close()]);
       expect(said).toEqual(['Lost NATS at URL: trying again until it is back', 'NATS at URL is back']);
+    });
+
+    test('a server that comes back without its disk keeps records and snapshots again', async () => {
+      const lossy = await NatsServer.start('-js');
+      const [a, b] = await Promise.all([connectNats(lossy.url, 'lost'), connectNats(lossy.url, 'lost')]);
+      const stale = await a.records.write('kept', bytes('kept'), undefined);
+      await a.snapshots.put('kept', bytes('kept'));
+      await Promise.all([whenUp(a, false), whenUp(b, false), lossy.kill()]);
+      lossy.loseDisk();
+      await lossy.start();
+      await Promise.all([whenUp(a, true), whenUp(b, true)]);
+      expect(await a.records.read('kept')).toBeUndefined();
+      expect(await b.snapshots.read('kept')).toBeUndefined();
+      expect(await b.records.write('kept', bytes('late'), stale)).toBeUndefined();
+      const revisions = await Promise.all([a, b].map((bus) => bus.records.write('kept', bytes('new'), undefined)));
+      expect(revisions.filter((revision) => revision !== undefined)).toHaveLength(1);
+      // Of a bucket that somebody has deleted, those who write notice.
+      const own = await dial({ servers: lossy.url });
+      await (await new Kvm(own).open('kvasir-lost-snapshots')).destroy();
+      await own.close();
+      expect(await a.snapshots.put('kept', bytes('2'))).toBe(1);
+      expect(await b.snapshots.read('kept')).toEqual({ value: bytes('2'), revision: 1 });
+      await Promise.all([a.close(), b.close()]);
+      await lossy.stop();
     });
 
     test('what cannot be reached, and a server without records, are one clear line', async () => {

@@ -1,5 +1,12 @@
 // A bus inside one process, which holds the contract of NATS without a server: for tests of what goes over it.
-import { type Bus, checkSubject, type Records, type StoredRecord, type Subject } from '../../../src/live/bus/bus.ts';
+import {
+  type Bus,
+  checkSubject,
+  type Records,
+  type Snapshots,
+  type StoredRecord,
+  type Subject,
+} from '../../../src/live/bus/bus.ts';
 
 interface Listener {
   readonly words: readonly string[];
@@ -10,8 +17,8 @@ interface Listener {
 /** What all buses of a process share. */
 export class MemoryHub {
   readonly #listeners = new Set<Listener>();
-  readonly #records = new Map<Subject, StoredRecord>();
-  #revision = 0;
+  readonly records = new MemoryRecords();
+  readonly snapshots = new MemoryRecords();
 
   connect(): Bus {
     return new MemoryBus(this);
@@ -37,6 +44,11 @@ export class MemoryHub {
     listener.gone = true;
     this.#listeners.delete(listener);
   }
+}
+
+class MemoryRecords {
+  readonly #records = new Map<Subject, StoredRecord>();
+  #revision = 0;
 
   read(key: Subject): StoredRecord | undefined {
     const record = this.#records.get(key);
@@ -44,18 +56,22 @@ export class MemoryHub {
   }
 
   write(key: Subject, value: Uint8Array, revision: number | undefined): number | undefined {
-    if (this.#records.get(key)?.revision !== revision) return undefined;
+    return this.#records.get(key)?.revision === revision ? this.put(key, value) : undefined;
+  }
+
+  put(key: Subject, value: Uint8Array): number {
     this.#records.set(key, { value: value.slice(), revision: ++this.#revision });
     return this.#revision;
   }
 
-  delete(key: Subject, revision: number): boolean {
+  remove(key: Subject, revision: number): boolean {
     return this.#records.get(key)?.revision === revision && this.#records.delete(key);
   }
 }
 
 class MemoryBus implements Bus {
   readonly records: Records;
+  readonly snapshots: Snapshots;
   readonly #hub: MemoryHub;
   readonly #listeners = new Set<Listener>();
   readonly #watchers = new Set<(up: boolean) => void>();
@@ -63,17 +79,22 @@ class MemoryBus implements Bus {
 
   constructor(hub: MemoryHub) {
     this.#hub = hub;
-    this.records = {
-      read: async (key) => this.#open(key).read(key),
-      write: async (key, value, revision) => this.#open(key).write(key, value, revision),
-      remove: async (key, revision) => this.#open(key).delete(key, revision),
-    };
+    this.records = this.#open(hub.records);
+    this.snapshots = this.#open(hub.snapshots);
   }
 
-  #open(key: Subject): MemoryHub {
-    checkSubject(key, false);
-    if (this.#closed) throw new Error('Cannot use the bus: it is closed');
-    return this.#hub;
+  #open(records: MemoryRecords): Snapshots {
+    const at = (key: Subject): MemoryRecords => {
+      checkSubject(key, false);
+      if (this.#closed) throw new Error('Cannot use the bus: it is closed');
+      return records;
+    };
+    return {
+      read: async (key) => at(key).read(key),
+      write: async (key, value, revision) => at(key).write(key, value, revision),
+      put: async (key, value) => at(key).put(key, value),
+      remove: async (key, revision) => at(key).remove(key, revision),
+    };
   }
 
   publish(subject: Subject, payload: Uint8Array): void {

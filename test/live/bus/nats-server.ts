@@ -39,6 +39,11 @@ export class NatsServer {
     await ended;
   }
 
+  /** While it does not run: all that it has stored. */
+  loseDisk(): void {
+    rmSync(this.#folder, { recursive: true, force: true });
+  }
+
   async stop(): Promise<void> {
     if (this.#process?.exitCode === null && this.#process.signalCode === null) await this.kill();
     rmSync(this.#folder, { recursive: true, force: true });
