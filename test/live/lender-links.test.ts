@@ -3,10 +3,10 @@ import { type MessagePort, receiveMessageOnPort } from 'node:worker_threads';
 import { afterEach, expect, it } from 'vitest';
 import { defaultLendingTimes } from '../../src/cluster/lending/times.ts';
 import type { Bus } from '../../src/live/bus/bus.ts';
+import { MemoryHub } from '../../src/live/bus/memory-hub.ts';
 import { LenderLinks } from '../../src/live/lender-links.ts';
 import { leavePlace, takePlace } from '../../src/live/lender-places.ts';
 import { sayFarewell } from '../../src/live/station.ts';
-import { MemoryHub } from './bus/memory-bus.ts';
 
 const closing: (() => unknown)[] = [];
 afterEach(async () => {

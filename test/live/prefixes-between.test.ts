@@ -1,9 +1,10 @@
 // Prefixes between processes, with threads that only note what they are told: names on each side, answers, and what the end of either leaves.
 import { afterEach, describe, expect, it } from 'vitest';
 import type { RequestId } from '../../src/cluster/ports.ts';
+import { MemoryHub } from '../../src/live/bus/memory-hub.ts';
 import { type AboutPrefix, PrefixesBetween } from '../../src/live/prefixes-between.ts';
 import type { ToInstance } from '../../src/live/protocol.ts';
-import { MemoryHub } from './bus/memory-bus.ts';
+import { settled } from './bus/settled.ts';
 
 const closing: (() => void)[] = [];
 afterEach(() => {
@@ -31,8 +32,6 @@ function member(hub: MemoryHub, name: string, life = 1, keeps = false) {
   return { thread, prefixes };
 }
 
-/** Everything that is under way has been heard. */
-const heard = () => new Promise((resolve) => setImmediate(resolve));
 const chain = { blocks: 1, words: Uint32Array.of(1, 2, 3, 4) };
 const fetches = (id: RequestId): AboutPrefix => ({
   ...{ kind: 'message', landing: 'there' },
@@ -44,7 +43,7 @@ const says = (kind: 'missing' | 'unwanted', id: RequestId) =>
 async function pair() {
   const hub = new MemoryHub();
   const [a, b] = [member(hub, 'a'), member(hub, 'b', 2)];
-  await heard();
+  await settled();
   const [toB = 0, toA = 0] = [a.prefixes.indexOf({ name: 'b', life: 2 }), b.prefixes.indexOf({ name: 'a', life: 1 })];
   return { a, b, toB, toA };
 }
@@ -54,13 +53,13 @@ describe('prefixes between processes', () => {
     const { a, b, toB, toA } = await pair();
     a.prefixes.send(toB, fetches('g.1.1/r'));
     b.prefixes.send(toA, fetches('g.1.1/r'));
-    await heard();
+    await settled();
     const [atA, atB] = [a.thread.last, b.thread.last];
     expect([atA.id, atB.id]).not.toContain('g.1.1/r');
     expect(b.thread.told).toEqual([{ kind: 'peerSays', from: atB.from, wire: fetches(atB.id) }]);
     b.prefixes.send(atB.from, { kind: 'prefix', id: atB.id, blocks: 1 });
     a.prefixes.send(atA.from, says('missing', atA.id));
-    await heard();
+    await settled();
     expect(a.thread.told.at(-1)).toEqual({
       ...{ kind: 'peerSays', from: toB },
       wire: { kind: 'prefix', id: 'g.1.1/r', blocks: 1 },
@@ -68,7 +67,7 @@ describe('prefixes between processes', () => {
     expect(b.thread.told.at(-1)).toEqual({ kind: 'peerSays', from: toA, wire: says('missing', 'g.1.1/r') });
     a.prefixes.send(toB, { kind: 'prefixHere', id: 'g.1.1/r' });
     a.prefixes.send(toB, says('unwanted', 'g.1.1/s'));
-    await heard();
+    await settled();
     expect(b.thread.told.slice(-2)).toEqual([
       { kind: 'peerSays', from: atB.from, wire: { kind: 'prefixHere', id: atB.id } },
       { kind: 'peerSays', from: atB.from, wire: says('unwanted', atB.id.replace('/r', '/s')) },
@@ -78,7 +77,7 @@ describe('prefixes between processes', () => {
   it('end with the other side: both hear that it has gone, and who asks it then has nothing at once', async () => {
     const { a, b, toB, toA } = await pair();
     b.prefixes.close();
-    await heard();
+    await settled();
     expect(a.thread.told).toEqual([{ kind: 'peerSays', from: toB, wire: { kind: 'gone' } }]);
     expect(a.prefixes.indexOf({ name: 'b', life: 2 })).toBeUndefined();
     a.prefixes.send(toB, fetches('g.1.1/r'));

@@ -2,9 +2,9 @@
 import { describe, expect, it } from 'vitest';
 import type { RequestId } from '../../src/cluster/ports.ts';
 import { loadNative } from '../../src/kernel/native.ts';
+import { MemoryHub } from '../../src/live/bus/memory-hub.ts';
 import type { ClusterGateway } from '../../src/live/cluster-gateway.ts';
 import type { JoinedInstance } from '../../src/live/join.ts';
-import { MemoryHub } from './bus/memory-bus.ts';
 import { busMembers, serving, until } from './bus-members.ts';
 import { type BusFaults, faultyBus } from './faulty-bus.ts';
 import { type Answer, answerOf, liveCluster, livePrompt, liveRequest } from './instances.ts';

@@ -1,10 +1,11 @@
 // Prompts on their way from process to process, with threads that only note what they are told: every answer, and every way that it can fail.
 import { afterEach, describe, expect, it, vi } from 'vitest';
 import type { RequestId } from '../../src/cluster/ports.ts';
+import { MemoryHub } from '../../src/live/bus/memory-hub.ts';
 import { PromptsIn } from '../../src/live/prompts-in.ts';
 import { type Leaving, PromptsOut } from '../../src/live/prompts-out.ts';
 import type { ToInstance } from '../../src/live/protocol.ts';
-import { MemoryHub } from './bus/memory-bus.ts';
+import { settled } from './bus/settled.ts';
 import { liveRequest } from './instances.ts';
 
 const closing: (() => void)[] = [];
@@ -50,8 +51,6 @@ function decodes(hub: MemoryHub, knows = true) {
   return { into, thread, fates };
 }
 
-/** Everything that is under way has been heard. */
-const heard = () => new Promise((resolve) => setImmediate(resolve));
 const asks = (id: string) =>
   ({ kind: 'message', message: { kind: 'reserve', id, request: leaving('r').request }, landing: undefined }) as const;
 const says = (kind: 'reserved' | 'taken' | 'declined' | 'release', id: string, landing?: string) =>
@@ -63,27 +62,27 @@ describe('prompts between processes', () => {
     const [p, d] = [prefills(hub), decodes(hub)];
     p.out.start();
     d.into.start();
-    await heard();
+    await settled();
     const to = p.out.add(leaving('r'), decoder);
     p.out.send(to, asks('g.1.1/r'));
-    await heard();
+    await settled();
     expect(d.thread.told).toMatchObject([
       { kind: 'peerSays', from: 0, wire: { message: { kind: 'reserve', id: 'g.1.2/r', request: { id: 'g.1.2/r' } } } },
     ]);
     d.into.send(0, says('reserved', 'g.1.2/r', 'there'));
-    await heard();
+    await settled();
     expect(p.thread.told).toEqual([{ kind: 'peerSays', from: to, wire: says('reserved', 'g.1.1/r', 'there') }]);
     const held = [{ kind: 'tokens', tokens: Int32Array.of(5), logprobs: undefined }] as const;
     p.out.send(to, { kind: 'held', id: 'g.1.1/r', held });
-    await heard();
+    await settled();
     expect(d.thread.told.at(-1)).toEqual({ kind: 'peerSays', from: 0, wire: { kind: 'held', id: 'g.1.2/r', held } });
     d.into.send(0, says('taken', 'g.1.2/r'));
-    await heard();
+    await settled();
     expect([p.taken, d.fates]).toEqual([['g.1.1/r'], ['landed g.1.2/r']]);
     // What comes after that is of nobody's.
     d.into.send(0, says('taken', 'g.1.2/r'));
     p.out.send(to, says('release', 'g.1.1/r'));
-    await heard();
+    await settled();
     expect([p.thread.told.length, d.thread.told.length]).toEqual([2, 2]);
   });
 
@@ -92,10 +91,10 @@ describe('prompts between processes', () => {
     const [p, d] = [prefills(hub), decodes(hub, false)];
     p.out.start();
     d.into.start();
-    await heard();
+    await settled();
     const to = p.out.add(leaving('r'), decoder);
     p.out.send(to, asks('g.1.1/r'));
-    await heard();
+    await settled();
     expect(d.thread.told).toEqual([]);
     expect(p.thread.told).toEqual([{ kind: 'streamBroken', id: 'g.1.1/r', to }]);
   });
@@ -109,7 +108,7 @@ describe('prompts between processes', () => {
     p.out.send(to, asks('g.1.1/r'));
     p.out.send(nowhere, asks('g.1.1/s'));
     d.into.start();
-    await heard();
+    await settled();
     expect(d.thread.told).toMatchObject([{ wire: { message: { kind: 'reserve', id: 'g.1.2/r' } } }]);
     await vi.advanceTimersByTimeAsync(3_500);
     expect(p.thread.told).toEqual([{ kind: 'streamBroken', id: 'g.1.1/s', to: nowhere }]);
@@ -120,22 +119,22 @@ describe('prompts between processes', () => {
     const [p, d] = [prefills(hub), decodes(hub)];
     p.out.start();
     d.into.start();
-    await heard();
+    await settled();
     for (const id of ['r', 's', 't']) p.out.send(p.out.add(leaving(id), decoder), asks(`g.1.1/${id}`));
-    await heard();
+    await settled();
     d.into.send(0, says('taken', 'g.1.2/r'));
     d.into.forget('g.1.2/t');
     p.out.close();
-    await heard();
+    await settled();
     expect(d.thread.told.slice(3)).toEqual([{ kind: 'cancel', id: 'g.1.2/s' }]);
     expect(d.fates).toEqual(['landed g.1.2/r', 'left g.1.2/s']);
     const [q, e] = [prefills(hub), decodes(hub)];
     q.out.start();
     e.into.start();
-    await heard();
+    await settled();
     const to = q.out.add(leaving('r'), decoder);
     e.into.close();
-    await heard();
+    await settled();
     expect(q.thread.told).toEqual([{ kind: 'streamBroken', id: 'g.1.1/r', to }]);
   });
 });

@@ -4,8 +4,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, expect, it } from 'vitest';
 import { loadNative } from '../../src/kernel/native.ts';
+import { MemoryHub } from '../../src/live/bus/memory-hub.ts';
 import type { ClusterGateway } from '../../src/live/cluster-gateway.ts';
-import { MemoryHub } from './bus/memory-bus.ts';
 import { busMembers, serving, until } from './bus-members.ts';
 import { answerOf, livePrompt, liveRequest } from './instances.ts';
 

@@ -1,11 +1,13 @@
 // The contract of a bus, held by every kind of it; and what only NATS can show: a server that dies and comes back.
 import { Kvm } from '@nats-io/kv';
 import { connect as dial } from '@nats-io/transport-node';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import type { Bus } from '../../../src/live/bus/bus.ts';
+import { MemoryHub } from '../../../src/live/bus/memory-hub.ts';
+import { MemoryRecords } from '../../../src/live/bus/memory-records.ts';
 import { connectNats } from '../../../src/live/bus/nats-bus.ts';
-import { MemoryHub } from './memory-bus.ts';
 import { NatsServer, natsInstalled } from './nats-server.ts';
+import { ThreadedBus } from './threaded-bus.ts';
 
 /** Of a snapshot, in one record. */
 const partBytes = 256 * 1024;
@@ -145,9 +147,78 @@ function testBus(connect: () => Promise<Bus>): void {
   });
 }
 
-describe('memory', () => {
+describe('memory, ends on one thread', () => {
   const hub = new MemoryHub();
   testBus(async () => hub.connect());
+});
+
+describe('memory, each end on a thread of its own', () => {
+  const hub = new MemoryHub();
+  const threads: ThreadedBus[] = [];
+  const connect = (): ThreadedBus => {
+    const bus = new ThreadedBus(hub);
+    threads.push(bus);
+    return bus;
+  };
+  afterEach(() => Promise.all(threads.splice(0).map((bus) => bus.end())));
+  testBus(async () => connect());
+
+  test('whoever knows that an end listens reaches it, and is heard by those who have not noticed it yet', async () => {
+    const here = hub.connect();
+    const answer = hear(here, 'answer', 1);
+    // This thread has not returned to its event loop since.
+    const there = connect();
+    const question = hear(there, 'question', 1);
+    there.publish('answer', bytes('early'));
+    here.publish('question', bytes('late'));
+    expect(await question).toEqual(['question late']);
+    expect(await answer).toEqual(['answer early']);
+    await here.close();
+  });
+
+  test('the last words of a thread that dies are heard before those who know of its end speak', async () => {
+    const [dying, here, there] = [connect(), hub.connect(), connect()];
+    const heard: string[] = [];
+    const told = new Promise<void>((resolve) => {
+      there.subscribe('>', (payload, on) => {
+        heard.push(`${on} ${text(payload)}`);
+        if (on === 'gone') resolve();
+      });
+    });
+    await there.flush();
+    for (let i = 0; i < 100; i++) dying.publish('word', bytes(`${i}`));
+    await dying.die();
+    here.publish('gone', bytes(''));
+    await told;
+    expect(heard).toEqual([...Array.from({ length: 100 }, (_, i) => `word ${i}`), 'gone ']);
+    // Who asks whether all have heard does not wait for the dead.
+    await here.flush();
+    await here.close();
+  });
+
+  test('a thread that does not return to its event loop hears when it looks', () => {
+    const [a, here] = [connect(), hub.connect()];
+    const heard: string[] = [];
+    here.subscribe('word.*', (payload, on) => heard.push(`${on} ${text(payload)}`));
+    a.publish('word.1', bytes('a'));
+    a.publish('other', bytes('b'));
+    a.publish('word.2', bytes('c'));
+    expect(heard).toEqual([]);
+    here.drain();
+    expect(heard).toEqual(['word.1 a', 'word.2 c']);
+  });
+});
+
+test('in memory, what is older than it is kept for is forgotten', () => {
+  const records = new MemoryRecords(100);
+  const [bucket, key] = ['snapshots', 'a'] as const;
+  records.answer({ kind: 'put', bucket, key, value: bytes('1') }, 1_000);
+  records.answer({ kind: 'put', bucket, key: 'b', value: bytes('2') }, 1_040);
+  records.answer({ kind: 'put', bucket, key, value: bytes('3') }, 1_050);
+  expect(records.answer({ kind: 'read', bucket, key: 'b' }, 1_139)).toMatchObject({ value: bytes('2') });
+  expect(records.answer({ kind: 'read', bucket, key: 'b' }, 1_140)).toBeUndefined();
+  expect(records.answer({ kind: 'read', bucket, key }, 1_149)).toMatchObject({ value: bytes('3'), revision: 3 });
+  expect(records.answer({ kind: 'read', bucket, key }, 1_150)).toBeUndefined();
 });
 
 if (!natsInstalled && process.env.CI === undefined) {

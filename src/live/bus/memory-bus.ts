@@ -1,0 +1,287 @@
+// A bus inside one process, over all of its threads: one end of it, on the thread that made it.
+import { type MessagePort, receiveMessageOnPort } from 'node:worker_threads';
+import { type Bus, checkSubject, type Records, type Snapshots, type Subject } from './bus.ts';
+import { Interests, matches } from './interests.ts';
+import { askedRecords, type RecordAsk, tight } from './memory-records.ts';
+
+/** What a hub deals a thread. */
+export interface Seat {
+  readonly hub: MessagePort;
+  readonly peers: readonly { readonly seat: number; readonly port: MessagePort }[];
+}
+
+/** To the hub. */
+export interface RecordCall {
+  readonly call: number;
+  readonly ask: RecordAsk;
+}
+
+/** From the hub. */
+export type HubWire =
+  | { readonly kind: 'joined'; readonly seat: number; readonly port: MessagePort }
+  | { readonly kind: 'left'; readonly seat: number }
+  | { readonly kind: 'answer'; readonly call: number; readonly answer: unknown };
+
+interface Message {
+  readonly subject: Subject;
+  readonly payload: Uint8Array;
+}
+
+/** From end to end. */
+type EndWire =
+  | Message
+  /** First of all: what is listened to. */
+  | { readonly kind: 'greeting'; readonly patterns: readonly Subject[] }
+  | { readonly kind: 'hears'; readonly pattern: Subject }
+  | { readonly kind: 'hearsNoMore'; readonly pattern: Subject }
+  | { readonly kind: 'ping' }
+  | { readonly kind: 'pong' };
+
+interface Peer {
+  readonly port: MessagePort;
+  readonly interests: Interests;
+  /** What it will hear, if it wants to, once it has said what it wants; undefined: it has. */
+  waiting: Message[] | undefined;
+  /** Those who wait for its pongs, in order. */
+  readonly pings: (() => void)[];
+}
+
+interface Listener {
+  readonly pattern: Subject;
+  readonly words: readonly string[];
+  readonly hear: (payload: Uint8Array, subject: Subject) => void;
+  gone: boolean;
+}
+
+interface Call {
+  readonly resolve: (answer: unknown) => void;
+  readonly reject: (error: Error) => void;
+}
+
+/**
+ * Order: what one end publishes is heard in order by each other one. What is published by somebody who knows, however it was told, that an end
+ * listens, reaches it; and all that an end said before it was dropped is heard before anything that is published by one who knows of its end.
+ */
+export class MemoryBus implements Bus {
+  readonly records: Records = askedRecords('records', (ask) => this.#ask(ask));
+  readonly snapshots: Snapshots = askedRecords('snapshots', (ask) => this.#ask(ask));
+  readonly #hub: MessagePort;
+  readonly #peers = new Map<number, Peer>();
+  readonly #listeners = new Set<Listener>();
+  readonly #interests = new Interests();
+  readonly #watchers = new Set<(up: boolean) => void>();
+  readonly #calls = new Map<number, Call>();
+  /** Read from ports, or said here, and not heard yet. */
+  readonly #come: Message[] = [];
+  #willDeliver = false;
+  #called = 0;
+  #closed = false;
+
+  /** Keeps its thread alive until it is closed. */
+  constructor({ hub, peers }: Seat) {
+    this.#hub = hub;
+    hub.on('message', (wire: HubWire) => {
+      this.#takeHub(wire);
+      this.#deliver();
+    });
+    for (const { seat, port } of peers) this.#join(seat, port);
+  }
+
+  publish(subject: Subject, payload: Uint8Array): void {
+    checkSubject(subject, false);
+    if (this.#closed) return;
+    // Who has come, or begun to listen, before what this thread has heard of.
+    this.#read();
+    const message = { subject, payload: tight(payload) };
+    for (const peer of this.#peers.values()) {
+      if (peer.waiting !== undefined) peer.waiting.push({ subject, payload: new Uint8Array(payload) });
+      else if (peer.interests.want(subject)) peer.port.postMessage(message satisfies EndWire);
+    }
+    if (this.#interests.want(subject)) this.#come.push({ subject, payload: new Uint8Array(payload) });
+    this.#deliverSoon();
+  }
+
+  subscribe(subject: Subject, hear: Listener['hear']): () => void {
+    checkSubject(subject, true);
+    if (this.#closed) return () => {};
+    const listener: Listener = { pattern: subject, words: subject.split('.'), hear, gone: false };
+    if (!this.#listensTo(subject)) {
+      this.#interests.add(subject);
+      this.#sayAll({ kind: 'hears', pattern: subject });
+    }
+    this.#listeners.add(listener);
+    return () => {
+      listener.gone = true;
+      if (!this.#listeners.delete(listener) || this.#listensTo(subject)) return;
+      this.#interests.remove(subject);
+      this.#sayAll({ kind: 'hearsNoMore', pattern: subject });
+    };
+  }
+
+  /** Listeners hear now what has come, though the thread has not returned to its event loop. */
+  drain(): void {
+    if (this.#closed) return;
+    this.#read();
+    this.#deliver();
+  }
+
+  async flush(): Promise<void> {
+    if (this.#closed) throw new Error('Cannot flush the bus: it is closed');
+    this.#read();
+    this.#deliverSoon();
+    const answered = Array.from(this.#peers.values(), ({ port, pings }) => {
+      port.postMessage({ kind: 'ping' } satisfies EndWire);
+      return new Promise<void>((resolve) => pings.push(resolve));
+    });
+    await Promise.all(answered);
+  }
+
+  watch(tell: (up: boolean) => void): () => void {
+    this.#watchers.add(tell);
+    tell(!this.#closed);
+    return () => this.#watchers.delete(tell);
+  }
+
+  async close(): Promise<void> {
+    if (this.#closed) return;
+    // What was said here before is heard first.
+    await Promise.resolve();
+    if (this.#closed) return;
+    this.#closed = true;
+    this.#hub.close();
+    for (const seat of [...this.#peers.keys()]) this.#leave(seat);
+    for (const { reject } of this.#calls.values()) reject(closedError());
+    for (const tell of this.#watchers) tell(false);
+  }
+
+  #listensTo(pattern: Subject): boolean {
+    for (const listener of this.#listeners) if (listener.pattern === pattern) return true;
+    return false;
+  }
+
+  #sayAll(wire: EndWire): void {
+    for (const { port } of this.#peers.values()) port.postMessage(wire);
+  }
+
+  #join(seat: number, port: MessagePort): void {
+    const peer: Peer = { port, interests: new Interests(), waiting: [], pings: [] };
+    this.#peers.set(seat, peer);
+    port.on('message', (wire: EndWire) => {
+      this.#readHub();
+      this.#take(peer, wire);
+      this.#deliver();
+    });
+    // A port that is closing is not to be read.
+    port.on('close', () => this.#leave(seat));
+    // The one to the hub keeps the thread alive.
+    port.unref();
+    const patterns = new Set(Array.from(this.#listeners, ({ pattern }) => pattern));
+    port.postMessage({ kind: 'greeting', patterns: [...patterns] } satisfies EndWire);
+  }
+
+  #leave(seat: number): void {
+    const peer = this.#peers.get(seat);
+    if (peer === undefined) return;
+    this.#peers.delete(seat);
+    peer.port.close();
+    for (const answered of peer.pings) answered();
+  }
+
+  /** What has come over ports, in an order in which it may have been said. */
+  #read(): void {
+    this.#readHub();
+    for (const peer of this.#peers.values()) this.#readPeer(peer);
+  }
+
+  #readHub(): void {
+    for (let got = receiveMessageOnPort(this.#hub); got !== undefined; got = receiveMessageOnPort(this.#hub))
+      this.#takeHub(got.message as HubWire);
+  }
+
+  #readPeer(peer: Peer): void {
+    for (let got = receiveMessageOnPort(peer.port); got !== undefined; got = receiveMessageOnPort(peer.port)) {
+      // Whoever said it may have known of somebody who came or went.
+      this.#readHub();
+      this.#take(peer, got.message as EndWire);
+    }
+  }
+
+  #takeHub(wire: HubWire): void {
+    switch (wire.kind) {
+      case 'joined':
+        this.#join(wire.seat, wire.port);
+        break;
+      case 'left': {
+        const peer = this.#peers.get(wire.seat);
+        // Its last words.
+        if (peer !== undefined) this.#readPeer(peer);
+        this.#leave(wire.seat);
+        break;
+      }
+      case 'answer':
+        this.#calls.get(wire.call)?.resolve(wire.answer);
+        this.#calls.delete(wire.call);
+    }
+  }
+
+  #take(peer: Peer, wire: EndWire): void {
+    if (!('kind' in wire)) {
+      this.#come.push(wire);
+      return;
+    }
+    switch (wire.kind) {
+      case 'greeting':
+        this.#greeted(peer, wire.patterns);
+        break;
+      case 'hears':
+        peer.interests.add(wire.pattern);
+        break;
+      case 'hearsNoMore':
+        peer.interests.remove(wire.pattern);
+        break;
+      case 'ping':
+        peer.port.postMessage({ kind: 'pong' } satisfies EndWire);
+        break;
+      case 'pong':
+        peer.pings.shift()?.();
+    }
+  }
+
+  #greeted(peer: Peer, patterns: readonly Subject[]): void {
+    for (const pattern of patterns) peer.interests.add(pattern);
+    const waiting = peer.waiting ?? [];
+    peer.waiting = undefined;
+    for (const message of waiting) if (peer.interests.want(message.subject)) peer.port.postMessage(message);
+  }
+
+  #deliverSoon(): void {
+    if (this.#willDeliver || this.#come.length === 0) return;
+    this.#willDeliver = true;
+    queueMicrotask(() => {
+      this.#willDeliver = false;
+      this.#deliver();
+    });
+  }
+
+  /** A listener may drain the bus: it hears the rest then. */
+  #deliver(): void {
+    for (let next = this.#come.shift(); next !== undefined && !this.#closed; next = this.#come.shift()) {
+      const { subject, payload } = next;
+      const words = subject.split('.');
+      const listeners = [...this.#listeners].filter((listener) => matches(listener.words, words));
+      for (const [i, listener] of listeners.entries())
+        if (!listener.gone) listener.hear(i + 1 === listeners.length ? payload : payload.slice(), subject);
+    }
+  }
+
+  async #ask(ask: RecordAsk): Promise<unknown> {
+    if (this.#closed) throw closedError();
+    const call = this.#called++;
+    this.#hub.postMessage({ call, ask } satisfies RecordCall);
+    return new Promise((resolve, reject) => this.#calls.set(call, { resolve, reject }));
+  }
+}
+
+function closedError(): Error {
+  return new Error('Cannot use the bus: it is closed');
+}
