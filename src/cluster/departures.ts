@@ -31,7 +31,7 @@ interface Departure<Request, S> {
   /** The other side has been asked for memory, and has given it. */
   asked: boolean;
   granted: boolean;
-  /** Leading tokens whose keys and values have been put on the stream. */
+  /** Leading tokens whose keys and values have been put on the stream, from the pages that they are in. */
   streamed: number;
   /** What the client hears once the request goes on elsewhere; undefined until the prompt is computed. */
   held: readonly GenerationEvent[] | undefined;
@@ -41,7 +41,9 @@ const nothingHeld: readonly GenerationEvent[] = [];
 
 /**
  * A departure asks for memory when its prefill starts, streams what is computed as soon as it has been granted, and keeps its blocks until
- * the other side has said that it has all. What is not answered is said again, at equal distances.
+ * the other side has said that it has all. What is not answered is said again, at equal distances. Before pages that may still be read for its
+ * stream go to others (it is preempted, or takes equal blocks for its own), or are written once more (a step that did not count), the stream is
+ * halted; it goes on from where it was.
  */
 export class Departures<Request, S extends Served> {
   /** Keys and values leave while the rest is computed; else when all is. */
@@ -80,7 +82,9 @@ export class Departures<Request, S extends Served> {
     const asks = group === undefined || group.range.index === 0;
     const parts = { senders: group?.senders, range: group?.range };
     const state = { asks, asked: !asks, granted: false, streamed: 0, held: undefined };
-    this.#departures.set(served.id, { request, served, to, toLife: life, tokens, ...parts, ...state });
+    const departure = { request, served, to, toLife: life, tokens, ...parts, ...state };
+    this.#departures.set(served.id, departure);
+    served.sequence.copier = { letGo: (fromToken) => this.#halt(departure, fromToken) };
     served.sequence.awaitsLanding = first;
     if (first) this.ask(served.id);
   }
@@ -132,14 +136,26 @@ export class Departures<Request, S extends Served> {
   #streamStep(departure: Departure<Request, S>, step: StepNumber): void {
     const { computed, planned } = departure.served.sequence;
     if (!departure.granted || !this.#layerWise || planned === 0) return;
-    // Further than computed: the step was aborted, or the sequence preempted. It goes again.
-    const from = Math.min(this.#sent(departure), computed);
+    const from = departure.streamed;
     const to = Math.min(computed + planned, departure.tokens);
     // What the step waits for leaves as that comes.
     const here = departure.served.sequence.arriving === undefined ? computed : from;
     if (here > from) this.#stream(departure, from, here, undefined, undefined);
     if (to > here) this.#stream(departure, here, to, step, undefined);
     departure.streamed = to;
+  }
+
+  /** A step is over: what it was to compute and did not is computed again. */
+  stepEnded(): void {
+    for (const departure of this.#departures.values())
+      if (departure.held === undefined) this.#halt(departure, departure.served.sequence.computed);
+  }
+
+  /** Tokens from this one on leave once they are computed again, or from where they lie now. */
+  #halt(departure: Departure<Request, S>, fromToken: number): void {
+    if (departure.streamed <= fromToken) return;
+    departure.streamed = fromToken;
+    this.#push({ kind: 'haltStream', id: departure.served.id, to: departure.to, from: fromToken });
   }
 
   /** The prompt is computed; the client will hear `held` from the other side. */
@@ -169,7 +185,7 @@ export class Departures<Request, S extends Served> {
   settle(id: RequestId, from: InstanceIndex): S | undefined {
     const departure = this.#departures.get(id);
     if (departure?.to !== from) return undefined;
-    this.#departures.delete(id);
+    this.#forget(departure);
     // What it says may be an answer to one that was doubled, or asked again: nobody wants what is still on the way.
     if (departure.granted) this.#push({ kind: 'stopStream', id, to: departure.to, of: 'handoff' });
     return departure.served;
@@ -179,20 +195,18 @@ export class Departures<Request, S extends Served> {
   drop(id: RequestId): void {
     const departure = this.#departures.get(id);
     if (departure === undefined) return;
-    this.#departures.delete(id);
+    this.#forget(departure);
     if (departure.granted) this.#push({ kind: 'stopStream', id, to: departure.to, of: 'handoff' });
     if (departure.asked) this.#send(departure, { kind: 'release', id });
   }
 
-  /** Leading tokens whose keys and values have been put on the stream from the pages that they are in. */
-  #sent({ streamed, served: { sequence } }: Departure<Request, S>): number {
-    const sent = Math.min(streamed, sequence.swappedFrom);
-    sequence.swappedFrom = Number.POSITIVE_INFINITY;
-    return sent;
+  #forget({ served: { id, sequence } }: Departure<Request, S>): void {
+    this.#departures.delete(id);
+    sequence.copier = undefined;
   }
 
   #streamRest(departure: Departure<Request, S>, held: readonly GenerationEvent[]): void {
-    this.#stream(departure, this.#sent(departure), departure.tokens, undefined, held);
+    this.#stream(departure, departure.streamed, departure.tokens, undefined, held);
     departure.streamed = departure.tokens;
   }
 

@@ -133,6 +133,11 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
       readonly to: InstanceIndex;
       readonly of: 'handoff' | 'prefix';
     }
+  /**
+   * Nothing is read any more for the stream of a prompt once this has been carried out: its tokens from `from` on lie elsewhere, or are computed
+   * again. Those before stay where they are. The next `stream` begins with the first token that is not known to have arrived, or with `from`.
+   */
+  | { readonly kind: 'haltStream'; readonly id: RequestId; readonly to: InstanceIndex; readonly from: number }
   /** For the conductor: the prompt is computed. */
   | { readonly kind: 'prefilled'; readonly id: RequestId }
   /** For the conductor: a request that outgrew another instance goes on here. Lost: a report names it. */

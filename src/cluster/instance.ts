@@ -341,6 +341,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       (flight.range === undefined ? this.#results : this.#stages).commit(nowUs, flight, event.result, stepUs);
     }
     if (event.kind === 'stepFailed') this.#effects.push(this.#results.failAll(nowUs, flight, event.message));
+    this.handOffs.departures.stepEnded();
     this.roster.stepEnded(flight.requests);
   }
 

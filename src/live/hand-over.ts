@@ -6,7 +6,7 @@ import type { LiveHandOffs } from './live-hand-offs.ts';
 type PrefixEffect = 'expectPrefix' | 'closePrefix' | 'streamPrefix';
 export type HandOffEffect = Extract<
   InstanceEffect,
-  { kind: 'send' | 'stream' | 'stopStream' | 'openLanding' | 'closeLanding' | PrefixEffect }
+  { kind: 'send' | 'stream' | 'stopStream' | 'haltStream' | 'openLanding' | 'closeLanding' | PrefixEffect }
 >;
 
 export function handOver(handOffs: LiveHandOffs, effect: HandOffEffect, pools: TokenInstance['pools']): void {
@@ -19,7 +19,10 @@ export function handOver(handOffs: LiveHandOffs, effect: HandOffEffect, pools: T
       break;
     case 'stopStream':
       if (effect.of === 'prefix') handOffs.prefixes.stop(effect.to, effect.id);
-      else handOffs.stop(effect.id);
+      else handOffs.stop(effect.to, effect.id);
+      break;
+    case 'haltStream':
+      handOffs.halt(effect);
       break;
     case 'expectPrefix':
       handOffs.prefixes.expect(effect);

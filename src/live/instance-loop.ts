@@ -283,17 +283,15 @@ export class InstanceLoop {
       case 'abortStep':
         Atomics.store(this.#abort, 0, 1);
         break;
-      case 'endRun':
-        // Every run is one step long here.
-        break;
       case 'journal':
         this.#journals.push(copyOf(effect.journal));
         break;
       case 'snapshot':
         this.#blocks = effect.snapshot;
         break;
+      case 'endRun':
       case 'report':
-        // A thread that ends says so: nobody waits for reports.
+        // Every run is one step long here; a thread that ends says so, and nobody waits for reports.
         break;
       case 'ignored':
       case 'fault':
@@ -308,6 +306,7 @@ export class InstanceLoop {
       case 'send':
       case 'stream':
       case 'stopStream':
+      case 'haltStream':
       case 'openLanding':
       case 'closeLanding':
       case 'expectPrefix':

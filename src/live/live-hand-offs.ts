@@ -1,5 +1,6 @@
 // Carries out an instance's hand-offs: messages to peers of this process or others, pages through the native messenger.
 import type { MessagePort } from 'node:worker_threads';
+import type { InstanceEffect } from '../cluster/effects.ts';
 import type { InstanceEvent, InstanceIndex, PeerMessage, StepNumber } from '../cluster/messages.ts';
 import { fillingPages, type ParcelShape, parcelsOf, type Stream } from '../cluster/parcels.ts';
 import type { GenerationEvent, LinkSnapshot, RequestId } from '../cluster/ports.ts';
@@ -50,9 +51,12 @@ export interface PeerWays {
 
 /** A prompt that leaves here. */
 interface Departure {
+  readonly id: RequestId;
   readonly landing: LandingHandle;
   readonly to: InstanceIndex;
 }
+
+type Halt = Extract<InstanceEffect, { kind: 'haltStream' }>;
 
 /** Layer, page, place. */
 const parcelWords = 3;
@@ -69,8 +73,8 @@ export interface LiveHandOffsOptions {
 export class LiveHandOffs {
   readonly #options: LiveHandOffsOptions;
   readonly #messenger: Messenger;
-  /** Where prompts that leave here land. */
-  readonly #departures = new Map<RequestId, Departure>();
+  /** Where prompts that leave here land, by receiver and request. */
+  readonly #departures = new Map<string, Departure>();
   readonly #links: LinkCounts;
   readonly #unsent: Unsent;
   readonly #landings = new Map<RequestId, Landing>();
@@ -120,7 +124,7 @@ export class LiveHandOffs {
 
   send(to: InstanceIndex, message: PeerMessage): void {
     const landing = message.kind === 'reserved' ? this.#openTo(to, message.id) : undefined;
-    if (message.kind === 'release' || message.kind === 'taken') this.#gone(message.id);
+    if (message.kind === 'release') this.#gone(to, message.id);
     if (message.kind === 'missing') this.prefixes.missing(to, message.id);
     const wanted = message.kind === 'fetch' ? this.prefixes.landingOf(message.id) : undefined;
     this.post(to, { kind: 'message', message, landing: landing?.handle ?? wanted });
@@ -153,23 +157,33 @@ export class LiveHandOffs {
 
   stream(effect: Stream, pools: TokenInstance['pools']): void {
     const { id, to, step, held } = effect;
-    const landing = this.#departures.get(id)?.landing;
+    const landing = this.#departures.get(keyOf(to, id))?.landing;
     if (landing === undefined) return;
+    const end = effect.from + effect.tokens;
+    const from = this.#unsent.beginOf(landing, effect.from, end);
+    if (from === end && held === undefined) return;
     const computing = step !== undefined && step !== this.#ran;
-    const { shape } = this.#options;
-    const parcels = parcelsOf(effect, shape, pools);
-    const filling = fillingPages(effect, shape, pools);
-    this.#links.add(to, landing, id, (parcels.length / parcelWords) * this.#options.pageBytes);
-    this.#unsent.add(landing, parcels);
+    const { shape, pageBytes } = this.#options;
+    const part = { ...effect, from, tokens: end - from };
+    const parcels = parcelsOf(part, shape, pools);
+    const filling = fillingPages(part, shape, pools);
+    this.#links.add(to, landing, keyOf(to, id), (parcels.length / parcelWords) * pageBytes);
+    this.#unsent.add(landing, parcels, end);
     this.#messenger.send(landing, computing ? this.#messenger.nextStep : 0, parcels, held !== undefined, filling);
     if (held !== undefined) this.post(to, { kind: 'held', id, held });
   }
 
-  stop(id: RequestId): void {
-    const landing = this.#departures.get(id)?.landing;
+  /** Nothing is read for it any more once it returns; it goes on with the next `stream`. */
+  halt({ id, to, from }: Halt): void {
+    const landing = this.#departures.get(keyOf(to, id))?.landing;
     if (landing === undefined) return;
-    this.#gone(id);
-    this.#messenger.stop(landing);
+    this.#unsent.halt(landing, from);
+    this.#links.settle(keyOf(to, id));
+  }
+
+  /** Nothing is read for it any more once it returns, or ever again. */
+  stop(to: InstanceIndex, id: RequestId): void {
+    this.#gone(to, id);
   }
 
   /** May a prompt that leaves here still be read from one of these pages? */
@@ -177,11 +191,12 @@ export class LiveHandOffs {
     return this.#unsent.reads(pages);
   }
 
-  #gone(id: RequestId): void {
-    const landing = this.#departures.get(id)?.landing;
-    if (landing !== undefined) this.#unsent.forget(landing);
-    this.#departures.delete(id);
-    this.#links.settle(id);
+  #gone(to: InstanceIndex, id: RequestId): void {
+    const landing = this.#departures.get(keyOf(to, id))?.landing;
+    // Also where all is known to be there: what is not acknowledged yet would be sent again over the next connection.
+    if (landing !== undefined) this.#unsent.stop(landing);
+    this.#departures.delete(keyOf(to, id));
+    this.#links.settle(keyOf(to, id));
   }
 
   /** The events that a peer's message is for the machine. */
@@ -203,8 +218,9 @@ export class LiveHandOffs {
     if (message.kind === 'missing') this.prefixes.hasNone(from, message.id);
     if (message.kind === 'fetch') {
       if (landing !== undefined) this.prefixes.asked(from, message.id, landing);
-    } else if (landing !== undefined) this.#departures.set(message.id, { landing, to: from });
-    if (message.kind === 'taken' || message.kind === 'declined') this.#gone(message.id);
+    } else if (landing !== undefined)
+      this.#departures.set(keyOf(from, message.id), { id: message.id, landing, to: from });
+    if (message.kind === 'taken' || message.kind === 'declined') this.#gone(from, message.id);
     return { kind: 'peer', from, message };
   }
 
@@ -236,7 +252,7 @@ export class LiveHandOffs {
     const givenUp = new Set(this.#messenger.givenUp());
     if (givenUp.size === 0) return [];
     const events: InstanceEvent[] = [];
-    for (const [id, { landing, to }] of this.#departures)
+    for (const { id, landing, to } of this.#departures.values())
       if (givenUp.has(landing)) events.push({ kind: 'streamBroken', id, to });
     return [...events, ...this.prefixes.givenUp(givenUp)];
   }
@@ -245,6 +261,10 @@ export class LiveHandOffs {
   post(to: InstanceIndex, wire: PeerWire): void {
     this.#options.peers.post(to, wire);
   }
+}
+
+function keyOf(to: InstanceIndex, id: RequestId): string {
+  return `${to} ${id}`;
 }
 
 /** Pages and what comes with them take ways of their own: the later of the two says that all is here. */

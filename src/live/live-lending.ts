@@ -201,6 +201,8 @@ export class LiveLending {
     // It is done with them.
     if (moving.from !== this.#instance) this.#post(moving.from, { kind: 'drop', move });
     if (moving.from === this.#instance) {
+      // What is not acknowledged yet would be sent again over the next connection.
+      if (moving.landing !== undefined) this.#options.messenger.stop(moving.landing);
       const pages = this.#homePages(moving.rows);
       if (this.#options.isRead(pages)) {
         this.#arrivedEarly.push({ move, pages });
@@ -236,7 +238,8 @@ export class LiveLending {
     for (const [layer, index] of layers.entries())
       for (let block = 0; block < pages.length / width; block++)
         parcels.push(layer, pages[block * width + index], (at + block) * width + index);
-    messenger.send(landing, step, Int32Array.from(parcels), last);
+    // A step that is aborted writes them once more, with the same bits.
+    messenger.send(landing, step, Int32Array.from(parcels), last, step === 0 ? undefined : pages);
   }
 
   /** What comes of messages about memory. */

@@ -124,27 +124,24 @@ export class LivePrefixes {
     this.#post(to, { kind: 'prefix', id, blocks });
   }
 
-  /** Once it returns nothing is read for it any more. */
-  stop(to: InstanceIndex, id: RequestId): void {
+  /** Once it returns nothing is read for it any more, also where all is there: what is not acknowledged yet would be sent again over the next connection. False when nothing was sent. */
+  stop(to: InstanceIndex, id: RequestId): boolean {
     const sending = this.#sending.get(keyOf(to, id));
-    if (sending === undefined) return;
-    this.#gone(to, id);
+    this.#links.settle(keyOf(to, id));
+    if (sending === undefined) return false;
+    this.#sending.delete(keyOf(to, id));
     this.#messenger.stop(sending.landing);
+    return true;
   }
 
   /** There is nothing to send. */
   missing(to: InstanceIndex, id: RequestId): void {
-    this.#gone(to, id);
-  }
-
-  #gone(to: InstanceIndex, id: RequestId): boolean {
-    this.#links.settle(keyOf(to, id));
-    return this.#sending.delete(keyOf(to, id));
+    this.stop(to, id);
   }
 
   hear(from: InstanceIndex, wire: PrefixWire): InstanceEvent | undefined {
     if (wire.kind === 'prefixHere') {
-      return this.#gone(from, wire.id) ? { kind: 'prefixSent', id: wire.id, to: from } : undefined;
+      return this.stop(from, wire.id) ? { kind: 'prefixSent', id: wire.id, to: from } : undefined;
     }
     const expected = this.#expected.get(wire.id);
     if (expected === undefined || expected.from !== from) return undefined;

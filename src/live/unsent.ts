@@ -1,4 +1,4 @@
-// Pages that a messenger may still read for some landing: whoever gives them to somebody else waits until it does not.
+// What a messenger may still read of what was put on its ways: whoever gives such pages to somebody else waits until it does not, or stops it.
 import type { LandingHandle, Messenger } from './messenger.ts';
 
 /** Layer, page, place. */
@@ -7,44 +7,86 @@ const parcelWords = 3;
 interface Letters {
   /** Parcels so far, these included. */
   readonly upTo: number;
+  /** They are of what lies before this. */
+  readonly end: number;
   readonly pages: ReadonlySet<number>;
 }
 
 interface Track {
   sent: number;
   letters: Letters[];
+  /** All before this has arrived. */
+  arrived: number;
+  /** It was halted: there it begins once more. */
+  again: number | undefined;
 }
 
+/** What goes to a landing goes in order: tokens of a prompt, or whatever is counted. */
 export class Unsent {
-  readonly #messenger: Pick<Messenger, 'left'>;
+  readonly #messenger: Pick<Messenger, 'left' | 'stop'>;
   readonly #tracks = new Map<LandingHandle, Track>();
 
-  constructor(messenger: Pick<Messenger, 'left'>) {
+  constructor(messenger: Pick<Messenger, 'left' | 'stop'>) {
     this.#messenger = messenger;
   }
 
-  /** These leave for a landing, behind what was sent before. @param parcels as for `Messenger.send` */
-  add(landing: LandingHandle, parcels: Int32Array): void {
-    const track = this.#tracks.get(landing) ?? { sent: 0, letters: [] };
+  #track(landing: LandingHandle): Track {
+    const track = this.#tracks.get(landing) ?? { sent: 0, letters: [], arrived: 0, again: undefined };
     this.#tracks.set(landing, track);
+    return track;
+  }
+
+  /** Where what is to leave, `from..end`, is to begin: earlier after a halt, and at `end` where it has arrived. */
+  beginOf(landing: LandingHandle, from: number, end: number): number {
+    const track = this.#track(landing);
+    const begin = Math.min(end, track.again ?? from);
+    if (begin === end) return begin;
+    // What was to leave once more leaves now.
+    if (track.again !== undefined) track.letters = [];
+    track.again = undefined;
+    return begin;
+  }
+
+  /** What lies before `end` leaves for a landing, behind what was sent before. @param parcels as for `Messenger.send` */
+  add(landing: LandingHandle, parcels: Int32Array, end: number): void {
+    const track = this.#track(landing);
     track.sent += parcels.length / parcelWords;
     const pages = new Set<number>();
     for (let at = 1; at < parcels.length; at += parcelWords) pages.add(parcels[at]);
-    track.letters.push({ upTo: track.sent, pages });
+    track.letters.push({ upTo: track.sent, end, pages });
   }
 
-  /** Nothing is sent there any more. */
-  forget(landing: LandingHandle): void {
+  /** Once this returns nothing is read for the landing any more. What has not arrived, and what lies from `from` on, is to leave once more. */
+  halt(landing: LandingHandle, from: number): void {
+    const track = this.#track(landing);
+    this.#look(landing, track);
+    this.#messenger.stop(landing);
+    track.arrived = Math.min(track.arrived, from);
+    track.again = track.arrived;
+    // Their pages are read again, from where they lie.
+    track.letters = track.letters.filter(({ end }) => end <= from);
+    track.sent = 0;
+  }
+
+  /** Once this returns nothing is read for the landing any more, or ever again. */
+  stop(landing: LandingHandle): void {
     this.#tracks.delete(landing);
+    this.#messenger.stop(landing);
   }
 
   /** May one of these pages still be read? */
   reads(pages: Int32Array): boolean {
     for (const [landing, track] of this.#tracks) {
-      const arrived = track.sent - this.#messenger.left(landing);
-      track.letters = track.letters.filter(({ upTo }) => upTo > arrived);
+      this.#look(landing, track);
       if (track.letters.some((letters) => pages.some((page) => letters.pages.has(page)))) return true;
     }
     return false;
+  }
+
+  #look(landing: LandingHandle, track: Track): void {
+    if (track.again !== undefined) return;
+    const left = track.sent - this.#messenger.left(landing);
+    while (track.letters.length > 0 && track.letters[0].upTo <= left)
+      track.arrived = track.letters.shift()?.end ?? track.arrived;
   }
 }

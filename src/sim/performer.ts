@@ -62,6 +62,7 @@ export class Performer {
       case 'pass':
       case 'streamPrefix':
       case 'stopStream':
+      case 'haltStream':
         streams.carry(nowUs, index, effect);
         break;
       case 'readSsd':

@@ -9,6 +9,7 @@ import {
 } from '../cluster/length-work.ts';
 import type { Activations, InstanceIndex } from '../cluster/messages.ts';
 import type { GenerationEvent } from '../cluster/ports.ts';
+import { HandOff } from './hand-off.ts';
 import type { Departed, Network } from './network/network.ts';
 
 type Effect = InstanceEffect<undefined, LengthRequest>;
@@ -31,8 +32,8 @@ export class Streams {
   readonly #network: Network;
   readonly #bytesPerToken: readonly BytesPerToken[];
   readonly #delivery: Delivery;
-  /** What has left for the other instance of a hand-off with its last keys and values, by sender and request. */
-  readonly #held = new Map<string, readonly GenerationEvent[]>();
+  /** Prompts on their way, by sender and request. */
+  readonly #handOffs = new Map<string, HandOff>();
   /** Chunks whose activations are on their way, by the names of their streams. */
   readonly #passed = new Map<string, { readonly id: string } & Activations>();
   /** Blocks that are there when a prefix has arrived, by receiver and request. */
@@ -47,21 +48,39 @@ export class Streams {
 
   /** @param stepEndsUs when the step that computes them ends */
   handOff(nowUs: number, from: InstanceIndex, effect: Extract<Effect, { kind: 'stream' }>, stepEndsUs: number): void {
-    const { id, to, tokens, step, held, range } = effect;
-    if (held !== undefined) this.#held.set(`${from} ${id}`, held);
-    const bytes = this.#bytesOf(from, tokens, range);
-    const untilUs = step === undefined ? nowUs : stepEndsUs;
+    const { id, to, step, held, range } = effect;
     const last = held !== undefined;
+    const end = effect.from + effect.tokens;
+    const handOff = this.#handOffs.get(`${from} ${id}`) ?? new HandOff();
+    this.#handOffs.set(`${from} ${id}`, handOff);
+    handOff.held = held ?? nothingHeld;
+    const begin = handOff.beginOf(effect.from, end);
+    if (begin === end && !last) return;
+    const bytes = this.#bytesOf(from, end - begin, range);
+    handOff.add(end, bytes);
+    const untilUs = step === undefined ? nowUs : stepEndsUs;
     this.#network.stream(nowUs, { from, to, name: id, kind: 'handoff' }, { bytes, untilUs, last });
+  }
+
+  /** Of a prompt on its way: the keys and values of so many leading tokens have left. */
+  leftTo(nowUs: number, from: InstanceIndex, to: InstanceIndex, id: string): number {
+    const bytes = this.#network.leftBy(nowUs, { from, to, name: id, kind: 'handoff' });
+    return this.#handOffs.get(`${from} ${id}`)?.leftBy(bytes) ?? 0;
+  }
+
+  #halt(nowUs: number, at: InstanceIndex, { id, to, from }: Extract<Effect, { kind: 'haltStream' }>): void {
+    const bytes = this.#network.stop(nowUs, { from: at, to, name: id, kind: 'handoff' });
+    this.#handOffs.get(`${at} ${id}`)?.halt(bytes, from);
   }
 
   carry(
     nowUs: number,
     from: InstanceIndex,
-    effect: Extract<Effect, { kind: 'pass' | 'streamPrefix' | 'stopStream' }>,
+    effect: Extract<Effect, { kind: 'pass' | 'streamPrefix' | 'stopStream' | 'haltStream' }>,
   ): void {
     if (effect.kind === 'pass') this.#pass(nowUs, from, effect);
     else if (effect.kind === 'streamPrefix') this.#prefix(nowUs, from, effect);
+    else if (effect.kind === 'haltStream') this.#halt(nowUs, from, effect);
     else this.#stop(nowUs, from, effect);
   }
 
@@ -91,7 +110,7 @@ export class Streams {
 
   #stop(nowUs: number, from: InstanceIndex, { id, to, of }: Extract<Effect, { kind: 'stopStream' }>): void {
     this.#network.stop(nowUs, { from, to, name: id, kind: of });
-    if (of === 'handoff') this.#held.delete(`${from} ${id}`);
+    if (of === 'handoff') this.#handOffs.delete(`${from} ${id}`);
     else this.#prefixBlocks.delete(`${to} ${id}`);
   }
 
@@ -142,8 +161,10 @@ export class Streams {
       if (passed !== undefined) this.#delivery.post(from, to, { kind: 'activations', ...passed });
       return;
     }
-    const held = this.#held.get(`${from} ${id}`) ?? [];
-    this.#held.delete(`${from} ${id}`);
+    const { held } = this.#handOffs.get(`${from} ${id}`) ?? { held: nothingHeld };
+    this.#handOffs.delete(`${from} ${id}`);
     this.#delivery.post(from, to, { kind: 'landed', from, id, held }, bytes);
   }
 }
+
+const nothingHeld: readonly GenerationEvent[] = [];

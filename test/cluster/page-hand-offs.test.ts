@@ -7,7 +7,8 @@ import type { InstanceEvent, PeerMessage } from '../../src/cluster/messages.ts';
 import { parcelsOf } from '../../src/cluster/parcels.ts';
 import type { GenerationEvent, GenerationRequest } from '../../src/cluster/ports.ts';
 import { createTokenInstance, type TokenInstance } from '../../src/cluster/token-work.ts';
-import type { LayerGroup } from '../../src/util/step.ts';
+import { Unsent } from '../../src/live/unsent.ts';
+import { type LayerGroup, pageTokens } from '../../src/util/step.ts';
 import { FakeEngine } from './fake-engine.ts';
 import { baseConfig, expectedOutput, promptOf, request } from './world.ts';
 
@@ -41,6 +42,13 @@ class PageWorld {
   /** Where prompts land: as the decoding side knows them, and as the prefilling sides do. */
   readonly landings = new Map<string, Landing>();
   readonly sending = new Map<string, Landing>();
+  /** What may still be read of what leaves. */
+  readonly unsent = new Unsent({
+    left: (id) => this.sending.get(id)?.parcels.length ?? 0,
+    stop: (id) => void this.sending.get(id)?.parcels.splice(0),
+  });
+  /** Streams that were halted. */
+  halts = 0;
   nowUs = 0;
 
   readonly groups: readonly LayerGroup[];
@@ -130,6 +138,28 @@ class PageWorld {
     if (instance === undefined) return;
     for (const effect of instance.step(this.nowUs, event)) this.#apply(at, instance, effect);
     instance.check();
+    for (const [id, { parcels }] of this.sending) if (parcels.some(({ from }) => from === at)) this.#checkReads(at, id);
+  }
+
+  /** What may still be read is the request's, and nobody computes it once more. */
+  #checkReads(at: number, id: string): void {
+    const instance = this.instances[at];
+    const sequence = [...(instance?.roster.sequences() ?? [])].find((each) => each.id === id)?.sequence;
+    const computed = new Map<number, number>();
+    for (const [g, { layers, pageTable }] of (instance?.pools ?? []).entries()) {
+      const { first = 0, blocks } = sequence?.table.groups[g] ?? {};
+      for (let i = 0; i < (blocks?.length ?? 0) * layers; i++) {
+        const block = Math.floor(i / layers);
+        computed.set(pageTable[(blocks?.at(block) ?? 0) * layers + (i % layers)] ?? -1, (first + block) * pageTokens);
+      }
+    }
+    const ended = this.ended[at] ?? 0;
+    for (const { page, step } of this.sending.get(id)?.parcels ?? []) {
+      const from = computed.get(page);
+      if (from === undefined) throw new Error(`Page ${page} may be read for ${id}, and is not its`);
+      const end = (sequence?.computed ?? 0) + (step > ended ? (sequence?.planned ?? 0) : 0);
+      if (from >= end) throw new Error(`Page ${page} may be read for ${id}, of which ${end} tokens are computed`);
+    }
   }
 
   #apply(at: number, instance: TokenInstance, effect: InstanceEffect): void {
@@ -164,7 +194,11 @@ class PageWorld {
         const layers = this.groups.flatMap(({ layers: count }, group) =>
           Array.from({ length: count }, (_, index) => ({ group, index })),
         );
-        const numbers = parcelsOf(effect, { groups: this.groups, layers }, instance.pools);
+        const end = effect.from + effect.tokens;
+        const from = this.unsent.beginOf(effect.id, effect.from, end);
+        if (from === end && effect.held === undefined) break;
+        const part = { ...effect, from, tokens: end - from };
+        const numbers = parcelsOf(part, { groups: this.groups, layers }, instance.pools);
         for (let i = 0; i < numbers.length; i += 3)
           landing.parcels.push({
             from: at,
@@ -172,12 +206,17 @@ class PageWorld {
             page: numbers[i + 1] ?? -1,
             place: numbers[i + 2] ?? -1,
           });
+        this.unsent.add(effect.id, numbers, end);
         landing.held = effect.held;
         this.#settle(landing, at);
         break;
       }
+      case 'haltStream':
+        this.halts++;
+        this.unsent.halt(effect.id, effect.from);
+        break;
       case 'stopStream':
-        this.sending.get(effect.id)?.parcels.splice(0);
+        this.unsent.stop(effect.id);
         break;
       case 'fault':
         throw new Error(effect.message);
@@ -218,6 +257,7 @@ test.each([
 ])('pages land in any order of events: $name', ({ groups, pages }) => {
   let complete = 0;
   let landed = 0;
+  let halts = 0;
   fc.assert(
     fc.property(fc.array(sequences, { minLength: 1, maxLength: 9 }), moves, (specs, history) => {
       const world = new PageWorld(groups, pages);
@@ -232,6 +272,7 @@ test.each([
         landed += Number(world.landings.size > 0);
       }
       for (let i = 0; world.advance(i * 7, false); i++) if (i > 50_000) throw new Error('It never ends');
+      halts += world.halts;
       for (const instance of world.instances) {
         const { pages: held, landing, running, waiting } = instance.snapshot();
         expect([held.used, running, waiting, landing?.free]).toEqual([0, 0, 0, landing?.total]);
@@ -249,8 +290,9 @@ test.each([
         }
       }
     }),
-    { numRuns: 40 },
+    { numRuns: 60 },
   );
   expect(complete).toBeGreaterThan(20);
   expect(landed).toBeGreaterThan(20);
+  expect(halts).toBeGreaterThan(0);
 });

@@ -2,6 +2,9 @@
 import { describe, expect, it } from 'vitest';
 import type { LandingHandle, Messenger } from '../../src/live/messenger.ts';
 
+/** What no step computes. */
+const elsewhere = Math.fround(3.14159e20);
+
 /** Pages that a messenger carries, and what computes them. */
 export interface PagePool {
   /** In all. */
@@ -146,6 +149,29 @@ export function messengerContract(name: string, open: () => readonly [sender: Me
       for (const to of [stopped, closed]) expectSpoilt(to);
       expectEqual(last, first);
       for (const one of [a, landing]) receiver.messenger.close(one);
+    });
+
+    it('goes on after a stop, to the same landing: what was there between is read for nobody', async () => {
+      const [to, other] = [places(first.length), places(1, first.length)];
+      for (let i = 0; i < 6; i++) {
+        run();
+        const landing = receiver.messenger.open(to);
+        // Some may have left by then, or not.
+        sender.messenger.send(landing, 0, parcels(first), false);
+        if (i % 2 === 1) sender.messenger.send(landing, sender.messenger.nextStep, parcels(second), false);
+        sender.messenger.stop(landing);
+        expect(sender.messenger.left(landing)).toBe(0);
+        for (const page of first) sender.pool.write(page, sender.pool.read(page).fill(elsewhere));
+        const behind = receiver.messenger.open(other);
+        sender.messenger.send(behind, 0, parcels(second.slice(0, 1)), true);
+        await landed(behind);
+        for (const page of to) expect(receiver.pool.read(page).includes(elsewhere)).toBe(false);
+        run();
+        sender.messenger.send(landing, 0, parcels(first), true);
+        await landed(landing);
+        expectEqual(to, first);
+        for (const each of [landing, behind]) receiver.messenger.close(each);
+      }
     });
 
     it('refuses pages and places that there are not', () => {

@@ -42,6 +42,12 @@ export interface ArrivingPrefix {
   lend(table: BlockTable): void;
 }
 
+/** Reads pages of a sequence while it computes. */
+export interface BlockCopier {
+  /** Those of tokens from `fromToken` on are the sequence's no more: they are read no more before anybody has them. */
+  letGo(fromToken: number): void;
+}
+
 /** `parked`: computed as far as it is to be here, and holding its blocks until they have been copied. */
 export type SequenceState = 'new' | 'waiting' | 'running' | 'parked' | 'ended';
 
@@ -72,7 +78,8 @@ export class Sequence {
   planned = 0;
   /** Of its output, what its tenant has been charged with. */
   chargedOutputs = 0;
-  swappedFrom = Number.POSITIVE_INFINITY;
+  /** Copies what its blocks hold to another instance. */
+  copier: BlockCopier | undefined;
   /** Prompt tokens that came from the cache when it first started. */
   cachedTokens: number | undefined;
   /** Full blocks that it has promised to compute, for others to wait for: from..to. */
@@ -109,9 +116,9 @@ export class Sequence {
     this.table = new BlockTable(spec.groups, spec.content.chain.blocks + 2);
   }
 
-  /** Tokens from this one on lie in other pages than when they were computed: equal ones. Whoever copies them copies them again. */
+  /** Tokens from this one on lie in other pages than when they were computed, equal ones, or in none: the pages that they lay in are free. */
   swapped(fromToken: number): void {
-    this.swappedFrom = Math.min(this.swappedFrom, fromToken);
+    this.copier?.letGo(fromToken);
   }
 
   /** Not all that has landed is in the table, or was. */
@@ -119,7 +126,7 @@ export class Sequence {
     return this.landed > this.computed;
   }
 
-  /** It holds nothing any more: what had landed is of no use, and what had been copied from its pages may not have been in time. */
+  /** It holds nothing any more: what had landed is of no use. */
   empty(): void {
     this.computed = 0;
     this.planned = 0;

@@ -155,10 +155,16 @@ export class Network {
     return this.#transfers.values();
   }
 
-  /** Drops what has not left yet; what is not known has ended before. */
-  stop(nowUs: number, stream: Stream): void {
+  /** Drops what has not left yet; what is not known has ended before. Returns how many bytes have left. */
+  stop(nowUs: number, stream: Stream): number {
     const transfer = this.#transfers.get(keyOf(stream));
-    if (transfer !== undefined) this.#close(nowUs, transfer);
+    return transfer === undefined ? 0 : this.#close(nowUs, transfer);
+  }
+
+  /** Bytes of a stream under way that have left by `nowUs`: looking changes nothing. */
+  leftBy(nowUs: number, stream: Stream): number {
+    const transfer = this.#transfers.get(keyOf(stream));
+    return transfer === undefined ? 0 : this.#flows.sentBy(nowUs, transfer.flow);
   }
 
   /** Something changes: says which transfer has left completely by that, again and again until there is none. */
