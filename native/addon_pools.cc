@@ -2,6 +2,7 @@
 #include <napi.h>
 
 #include "addon.hpp"
+#include "row_ops.hpp"
 
 namespace kvasir {
 namespace {
@@ -63,6 +64,17 @@ Napi::Value bind_write_page(Arguments& in, Napi::Env env) {
   return env.Undefined();
 }
 
+/** (pool, pages, values): float32 rows one after another, as programs leave them there */
+Napi::Value bind_write_rows(Arguments& in, Napi::Env env) {
+  RowPagesView rows;
+  rows.pool = registries().pools.get(in.handle("KV pool"));
+  rows.pages = in.array<int32_t>("pages");
+  const Span<float> values = in.array<float>("values");
+  check_row_pages(rows, values.size * sizeof(float), "Cannot write rows: they");
+  write_rows(rows, values.data, values.size * sizeof(float));
+  return env.Undefined();
+}
+
 Napi::Value bind_free_pool(Arguments& in, Napi::Env env) {
   registries().pools.remove(in.handle("KV pool"));
   return env.Undefined();
@@ -77,6 +89,7 @@ void bind_pools(Napi::Env env, Napi::Object exports) {
   bind<bind_page_values>(env, exports, "pageValues");
   bind<bind_read_page>(env, exports, "readPage");
   bind<bind_write_page>(env, exports, "writePage");
+  bind<bind_write_rows>(env, exports, "writeRows");
   bind<bind_free_pool>(env, exports, "freePool");
 }
 

@@ -84,6 +84,24 @@ ArrivingKeysView read_arriving(Arguments& in) {
   return keys;
 }
 
+/** A handle of 0: there are none. */
+RowPagesView read_row_pages(Arguments& in, const char* what) {
+  RowPagesView rows;
+  const int pool = in.integer(what, 0, INT32_MAX);
+  if (pool == 0) return rows;
+  rows.pool = registries().pools.get(pool);
+  rows.pages = in.array<int32_t>(what);
+  return rows;
+}
+
+ComingRowsView read_coming_rows(Arguments& in) {
+  ComingRowsView coming = {read_row_pages(in, "rowsIn"), nullptr, std::chrono::milliseconds(0)};
+  if (!coming.rows.pool) return coming;
+  coming.arrivals = registries().arrivals.find(in.handle("rowsIn.arrivals"));
+  coming.within = std::chrono::milliseconds(in.integer("rowsIn.withinMs", 0, INT32_MAX));
+  return coming;
+}
+
 template <class T>
 T* result_array(Arguments& in, const char* what, size_t wanted) {
   const Span<T> span = in.array<T>(what);
@@ -102,8 +120,8 @@ SamplingResult read_result(Arguments& in, size_t rows) {
 }
 
 /**
- * (program, pool, abort, tokens, positions, rowStart, logitRows, sampling.., result.., groups, group.., unanswered, remotes, remote.., arriving, arriving..) => done.
- * `unanswered` is empty where there are neither.
+ * (program, pool, abort, tokens, positions, rowStart, logitRows, sampling.., result.., groups, group.., unanswered, remotes, remote.., arriving, arriving.., rowsIn.., rowsOut..) => done.
+ * `unanswered` is empty where there are none that could go so.
  * The fields of sampling, result and each group follow one another in the order of src/kernel/native-step.ts.
  */
 Napi::Value bind_run(Arguments& in, Napi::Env env) {
@@ -125,7 +143,9 @@ Napi::Value bind_run(Arguments& in, Napi::Env env) {
   for (int i = 0; i < remotes; i++) step.remote.push_back(read_remote(in));
   const int arriving = in.integer("arriving", 0, INT32_MAX);
   for (int i = 0; i < arriving; i++) step.arriving.push_back(read_arriving(in));
-  const bool tells = remotes + arriving > 0;
+  step.rows_in = read_coming_rows(in);
+  step.rows_out = read_row_pages(in, "rowsOut");
+  const bool tells = remotes + arriving > 0 || step.rows_in.rows.pool;
   if (tells && unanswered.size < static_cast<size_t>(step.sequences())) throw std::runtime_error("Cannot run the step: unanswered has no room");
   const bool done = program->run(*pool, step, abort.data, result);
   if (tells) std::copy(program->unanswered().begin(), program->unanswered().end(), writable(unanswered));

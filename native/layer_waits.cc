@@ -1,6 +1,8 @@
 // One transfer after the other: all of a layer are needed before its attention, and each keeps its own time.
 #include "layer_waits.hpp"
 
+#include <algorithm>
+
 #include "spin.hpp"
 
 namespace kvasir {
@@ -15,7 +17,8 @@ void LayerWaits::begin(const StepView& step, uint8_t* unanswered) {
   unanswered_ = unanswered;
   any_failed_ = false;
   aborted_ = false;
-  if (!step.arriving.empty()) begun_ = Clock::now();
+  lost_ = false;
+  if (!step.arriving.empty() || step.rows_in.rows.pool) begun_ = Clock::now();
 }
 
 template <class Over>
@@ -34,9 +37,16 @@ void LayerWaits::wait(Bell& bell, Team& team, const int32_t* abort, const Over& 
   team.arrival_wait_nanoseconds += static_cast<uint64_t>(waited.count());
 }
 
-bool LayerWaits::is_over(const ArrivingKeysView& keys, int layer, Clock::time_point now) const {
-  const LayerArrivals& arrivals = *keys.arrivals;
-  return arrivals.has(layer) || arrivals.ended() || now - std::max(begun_, arrivals.last()) > quiet_ || now - begun_ > keys.within;
+bool LayerWaits::is_over(const LayerArrivals& arrivals, std::chrono::milliseconds within, int layer) const {
+  const Clock::time_point now = Clock::now();
+  return arrivals.has(layer) || arrivals.ended() || now - std::max(begun_, arrivals.last()) > quiet_ || now - begun_ > within;
+}
+
+/** Waits for it. `arrivals` null: nobody brings it. */
+bool LayerWaits::has_come(LayerArrivals* arrivals, std::chrono::milliseconds within, int layer, Team& team, const int32_t* abort) {
+  if (arrivals == nullptr) return false;
+  wait(arrivals->bell(), team, abort, [&] { return is_over(*arrivals, within, layer); });
+  return arrivals->has(layer);
 }
 
 void LayerWaits::await(int layer, KvPool& pool, Team& team, const int32_t* abort) {
@@ -44,12 +54,19 @@ void LayerWaits::await(int layer, KvPool& pool, Team& team, const int32_t* abort
   for (const ArrivingKeysView& keys : step_->arriving) {
     if (aborted_) return;
     if (unanswered_[keys.sequence] != 0) continue;
-    const bool known = keys.arrivals != nullptr;
-    if (known) wait(keys.arrivals->bell(), team, abort, [&] { return is_over(keys, layer, Clock::now()); });
-    if (aborted_ || (known && keys.arrivals->has(layer))) continue;
+    if (has_come(keys.arrivals.get(), keys.within, layer, team, abort) || aborted_) continue;
     unanswered_[keys.sequence] = 1;
     any_failed_ = true;
   }
+}
+
+bool LayerWaits::await_rows(Team& team, const int32_t* abort) {
+  const ComingRowsView& coming = step_->rows_in;
+  const bool here = has_come(coming.arrivals.get(), coming.within, 0, team, abort);
+  if (aborted_ || here) return !aborted_;
+  lost_ = true;
+  std::fill_n(unanswered_, step_->sequences(), uint8_t{1});
+  return false;
 }
 
 }  // namespace kvasir

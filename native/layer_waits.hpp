@@ -1,4 +1,4 @@
-// WAIT_LAYER: a step waits for the pages of a layer that are still on their way, and goes on without the sequences whose pages do not come.
+// WAIT_LAYER and WAIT_ROWS: a step waits for pages that are still on their way, and goes on without the sequences whose pages do not come.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -21,14 +21,19 @@ class LayerWaits {
   void begin(const StepView& step, uint8_t* unanswered);
   /** Returns when the layer's pages are there, or will not be, or where `abort` is set: then the step is aborted. Meanwhile the threads are the guests'. */
   void await(int layer, KvPool& pool, Team& team, const int32_t* abort);
+  /** Returns when the rows that the step begins with are there: then true. False: it is aborted, or they do not come, and nothing of it can be computed. */
+  bool await_rows(Team& team, const int32_t* abort);
   bool aborted() const { return aborted_; }
+  /** Have the rows not come that all others are made of? */
+  bool lost() const { return lost_; }
   /** Is there a sequence in the step whose pages do not come? */
   bool any_failed() const { return any_failed_; }
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  bool is_over(const ArrivingKeysView& keys, int layer, Clock::time_point now) const;
+  bool is_over(const LayerArrivals& arrivals, std::chrono::milliseconds within, int layer) const;
+  bool has_come(LayerArrivals* arrivals, std::chrono::milliseconds within, int layer, Team& team, const int32_t* abort);
   template <class Over>
   void wait(Bell& bell, Team& team, const int32_t* abort, const Over& over);
 
@@ -38,6 +43,7 @@ class LayerWaits {
   Clock::time_point begun_;
   bool any_failed_ = false;
   bool aborted_ = false;
+  bool lost_ = false;
 };
 
 }  // namespace kvasir

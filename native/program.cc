@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "row_ops.hpp"
+
 namespace kvasir {
 namespace {
 
@@ -103,6 +105,7 @@ bool Program::run(KvPool& pool, const StepView& step, const int32_t* abort, cons
   StepLimits limits = plan_->limits;
   limits.pages = pool.pages;
   pool.expect_use(check_step(step, limits));
+  check_row_pages(step, *plan_);
   describe_sequences(step);
   unanswered_.assign(static_cast<size_t>(step.sequences()), 0);
   remote_.begin(step, groups_, unanswered_.data());
@@ -130,6 +133,7 @@ bool Program::run(KvPool& pool, const StepView& step, const int32_t* abort, cons
     if (__atomic_load_n(abort, __ATOMIC_RELAXED) != 0) return false;
     op->run(state);
     if (remote_.aborted() || waits_.aborted()) return false;
+    if (waits_.lost()) return true;
   }
   if (sampler_) sampler_->run(threads, kernels, plan_->logits->row(0), state.logit_rows, step.sampling.args(), result);
   return true;

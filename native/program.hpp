@@ -69,6 +69,8 @@ struct ProgramPlan {
   size_t scratch_columns = 1;
   size_t attention_bytes = 0;
   size_t attention_out_columns = 0;
+  const Buffer* rows_in = nullptr;   // filled from pages of rows, where the step has such
+  const Buffer* rows_out = nullptr;  // left in them
   int ready_layers = 0;  // layers whose readiness is told so far
 
   int capacity(const Buffer& buffer) const { return buffer.logit_rows ? limits.logit_rows_max : limits.tokens_max; }

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "program.hpp"
+#include "row_ops.hpp"
 
 namespace kvasir {
 namespace {
@@ -373,6 +374,8 @@ std::unique_ptr<ProgramOp> create_op(OpCode code, EncodedReader& in, ProgramPlan
     case OpCode::softcap: return std::make_unique<Softcap>(in, plan);
     case OpCode::wait_layer: return std::make_unique<WaitLayer>(in, plan);
     case OpCode::layer_ready: return std::make_unique<LayerReady>(in, plan);
+    case OpCode::wait_rows: return decode_wait_rows(in, plan);
+    case OpCode::rows_ready: return decode_rows_ready(in, plan);
   }
   EncodedReader::refuse("unknown op code " + std::to_string(static_cast<int>(code)));
 }

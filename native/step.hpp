@@ -18,6 +18,7 @@ struct Span {
   T operator[](size_t i) const { return data[i]; }
 };
 
+class KvPool;
 class LayerArrivals;
 class Room;
 
@@ -32,6 +33,19 @@ struct RemoteKeysView {
 /** Mirrors ArrivingKeys. */
 struct ArrivingKeysView {
   int sequence;
+  std::shared_ptr<LayerArrivals> arrivals;  // null: there is none of that number
+  std::chrono::milliseconds within;
+};
+
+/** Mirrors RowPages: float32 rows one after another, across pages of a pool that holds nothing else. */
+struct RowPagesView {
+  std::shared_ptr<KvPool> pool;  // null: there are none
+  Span<int32_t> pages;
+};
+
+/** Mirrors ComingRows. */
+struct ComingRowsView {
+  RowPagesView rows;
   std::shared_ptr<LayerArrivals> arrivals;  // null: there is none of that number
   std::chrono::milliseconds within;
 };
@@ -62,6 +76,8 @@ struct StepView {
   std::vector<StepGroupView> groups;
   std::vector<RemoteKeysView> remote;  // by (sequence, group, first_block)
   std::vector<ArrivingKeysView> arriving;
+  ComingRowsView rows_in;  // what the layers before make of the step's tokens
+  RowPagesView rows_out;   // where these leave them
   StepSamplingView sampling;
 
   int sequences() const { return row_start.size == 0 ? 0 : static_cast<int>(row_start.size) - 1; }

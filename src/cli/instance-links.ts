@@ -7,14 +7,16 @@ import type { LayerRef } from '../graph/program.ts';
 import type { Backend, KvPoolHandle } from '../kernel/backend.ts';
 import { NativeFarMessenger } from '../kernel/native-far-messenger.ts';
 import { NativeMessenger } from '../kernel/native-messenger.ts';
+import { loadNative } from '../kernel/native-module.ts';
 import { LiveHandOffs, type PeerWays } from '../live/live-hand-offs.ts';
-import { LiveRows, type RowsWire } from '../live/live-rows.ts';
+import { LiveRows } from '../live/live-rows.ts';
 import type { Messenger, PagesPlace } from '../live/messenger.ts';
 import type { FromInstance, InstanceThreadData } from '../live/protocol.ts';
+import type { RowsWire } from '../live/row-memory.ts';
 import { pageTokens } from '../util/step.ts';
 import type { InstanceSettings } from './worker-settings.ts';
 
-/** Pages of rows are written as if they were keys and values of so many heads: 64 KiB each. */
+/** Pages of rows are as long as if they were keys and values of so many heads: 64 KiB each. */
 const rowHeads = 4;
 const rowDim = 64;
 
@@ -46,24 +48,25 @@ export function createHandOffs(
   return new LiveHandOffs({ peers: ways, messenger, shape: { groups: kv.groups, layers }, pageBytes: kv.pageBytes });
 }
 
-/** Rows that go to members of groups in other processes; undefined where there are none, or none that this one could compute with. */
+/** Chunks that have room where rows leave, and where they come: of two members, those that may come unasked, and some for all. */
+const roomsOut = 4;
+const roomsIn = 8;
+
+/** Rows that go to other members of groups, and come from them. */
 export function createRows(
-  { peers, pages, lands, settings }: InstanceThreadData<InstanceSettings>,
+  { pages }: InstanceThreadData<InstanceSettings>,
   { backend, columns }: { readonly backend: Backend; readonly columns: number },
   post: (to: InstanceIndex, wire: RowsWire) => void,
   wake: () => void,
-): LiveRows | undefined {
-  if (peers !== 'others' || pages === undefined || !lands || settings.lending !== undefined) return undefined;
-  const { port = 0 } = pages;
+): LiveRows {
+  const { port = 0 } = pages ?? {};
   const pageValues = 2 * rowHeads * pageTokens * rowDim;
   const chunkPages = Math.ceil((batchLimits.tokensMax * columns) / pageValues);
-  // Half of them for what comes: one chunk is taken out while the next lands.
-  const count = 4 * chunkPages;
+  const count = (roomsOut + roomsIn) * chunkPages;
   const pool = backend.createKvPool({ pages: count, kvHeads: rowHeads, headDim: rowDim, type: 'f32' });
-  const messenger = createMessenger({ ...pages, port: port === 0 ? 0 : port + 1 }, pool, wake);
-  const read = (page: number): Float32Array => backend.readPage(pool, page);
-  const write = (page: number, values: Float32Array): void => backend.writePage(pool, page, values);
-  return new LiveRows({ pages: count, chunkPages, pageValues, columns, read, write }, messenger, post);
+  const messenger = createMessenger(pages && { ...pages, port: port === 0 ? 0 : port + 1 }, pool, wake);
+  const write = (pages: Int32Array, rows: Float32Array): void => loadNative()?.writeRows(pool, pages, rows);
+  return new LiveRows({ pool, roomsOut, roomsIn, chunkPages, pageValues, columns, write }, messenger, post);
 }
 
 /** Of a port that is given, what is lent has that one and the next. */

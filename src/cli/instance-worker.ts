@@ -110,13 +110,15 @@ function createStages(
   wake: () => void,
 ): LiveStages {
   const columns = model.config.hiddenSize;
-  const rows = createRows(data, { backend, columns }, (to, wire) => handOffs.post(to, wire), wake);
+  const createOwn = () => createRows(data, { backend, columns }, (to, wire) => handOffs.post(to, wire), wake);
   const staged = {
     layers: engine.layers,
     slice: (span: LayerSpan) => engine.slice(span),
     copyPages: (from: Int32Array, to: Int32Array) => loadNative()?.copyPages(engine.pool, from, to),
   };
-  return new LiveStages(staged, (to, wire) => handOffs.post(to, wire), rows);
+  // Between processes it is listened for rows from the start; they may not come.
+  const rows = data.peers === 'others' && data.lands && data.settings.lending === undefined ? createOwn() : undefined;
+  return new LiveStages(staged, () => rows ?? createOwn());
 }
 
 /** The oracle's pages are its thread's alone. */

@@ -51,6 +51,8 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
       readonly storeTokens: number;
       /** Of the layers it runs these alone; undefined: all. */
       readonly range: LayerRange | undefined;
+      /** Where what these make of a chunk goes if the step counts, as `pass` says then: so that it may leave at once. */
+      readonly passes: { readonly to: InstanceIndex; readonly chunk: Activations } | undefined;
       /** Attention over keys that lie with other instances; undefined: there are none. */
       readonly remote: readonly RemoteWork[] | undefined;
     }
@@ -77,7 +79,9 @@ export type InstanceEffect<Plan = Step, Request = GenerationRequest> =
       readonly held: readonly GenerationEvent[] | undefined;
       readonly range: LayerRange | undefined;
     }
-  /** What a range of the layers made of a chunk goes to the member of a group that runs the next: tell it `activations`. */
+  /** Chunks of a prompt will come from the member that runs the layers before these: before the `enlisted` that says so is sent. */
+  | { readonly kind: 'expectRows'; readonly id: RequestId; readonly from: InstanceIndex }
+  /** What a range of the layers made of a chunk goes to the member of a group that runs the next, unless it has left with the step: tell it `activations`. */
   | { readonly kind: 'pass'; readonly id: RequestId; readonly to: InstanceIndex; readonly chunk: Activations }
   /** The other instance of a hand-off may write to these pages, in the order of `LandingLayout`: before the `reserved` that tells it so is sent. */
   | { readonly kind: 'openLanding'; readonly id: RequestId; readonly pages: Int32Array }

@@ -16,6 +16,7 @@ export interface PlannedStep<S> {
   readonly background: boolean;
   /** A chunk of a prompt of which each of several instances runs a range of the layers; undefined: the step runs all. */
   readonly range: LayerRange | undefined;
+  readonly passes?: RunStep<never>['passes'];
 }
 
 export interface InFlight<S> extends PlannedStep<S> {
@@ -44,7 +45,7 @@ export function begun<S>(
   nowUs: number,
   remote: InFlight<S>['remote'],
 ): InFlight<S> {
-  const { predictedUs, shape, requests, stepsMax, background, range } = planned;
+  const { predictedUs, shape, requests, stepsMax, background, range, passes } = planned;
   return {
     predictedUs,
     shape,
@@ -52,6 +53,7 @@ export function begun<S>(
     stepsMax: predictedUs > runStepUsMax ? 1 : stepsMax,
     background,
     range,
+    passes,
     step,
     startedUs: nowUs,
     remote,
@@ -70,7 +72,7 @@ type RunStep<Plan> = Extract<InstanceEffect<Plan>, { kind: 'runStep' }>;
 
 /** For the driver. */
 export function runStep<Plan>(
-  { step, predictedUs, shape, stepsMax, range, background, remote }: InFlight<unknown>,
+  { step, predictedUs, shape, stepsMax, range, passes, background, remote }: InFlight<unknown>,
   plan: Plan,
   traffic: Pick<RunStep<Plan>, 'loadTokens' | 'storeTokens'>,
 ): RunStep<Plan> {
@@ -86,6 +88,7 @@ export function runStep<Plan>(
     loadTokens,
     storeTokens,
     range,
+    passes,
     remote,
   };
 }

@@ -30,6 +30,13 @@ export function beginAt(stage: Stage<unknown, Served>, tokens: number): void {
   stage.ready = tokens;
 }
 
+/** Who is next, and what it hears of the chunk up to `tokens` that comes after what is computed; undefined: this is the last member. */
+export function passesOf({ group, index, served }: Stage<unknown, Served>, tokens: number) {
+  if (index === group.members.length - 1) return undefined;
+  const { computed: from, cachedTokens = 0 } = served.sequence;
+  return { to: group.members[index + 1], chunk: { from, tokens, cachedTokens } };
+}
+
 export function rangeOf({ group, index }: Pick<Stage<unknown, unknown>, 'group' | 'index'>): LayerRange {
   return rangeAt(index, group.members.length, group.layers);
 }

@@ -12,7 +12,7 @@ import type { InstanceTotals } from './instance-totals.ts';
 import type { Activations, InstanceIndex, PipelineGroup, PipelineMessage } from './messages.ts';
 import type { GenerationEvent, RequestId } from './ports.ts';
 import type { Roster } from './roster.ts';
-import { beginAt, rangeOf, type Stage } from './stage.ts';
+import { beginAt, passesOf, rangeOf, type Stage } from './stage.ts';
 import { StagePrefixes } from './stage-prefixes.ts';
 import type { Served, StepRun, Work } from './work.ts';
 
@@ -135,6 +135,7 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
     if (!this.#parts.roster.keep(served, tokens)) return false;
     stage.began = true;
     this.#parts.departures.add(request, served, legOf(group), { senders: group.members, range });
+    if (stage.index > 0) this.#owner.push({ kind: 'expectRows', id: request.id, from: group.members[stage.index - 1] });
     return true;
   }
 
@@ -289,7 +290,8 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
     const shape: StepShape = { rows, keyRows, decodeRows: 0, decodeKeys: 0, logitRows };
     const predictedUs = Math.round(this.#parts.cost.predictStageUs(shape, range));
     this.#laterUs = Math.min(this.#turnUs, this.#laterUs + (predictedUs * laterShare) / (1 - laterShare));
-    return { predictedUs, shape, requests: [served], stepsMax: 1, range, background: false };
+    const passes = passesOf(stage, computed + rows);
+    return { predictedUs, shape, requests: [served], stepsMax: 1, range, passes, background: false };
   }
 
   #start(served: S): void {
@@ -307,13 +309,10 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
     if (stage === undefined) return;
     const { group, index } = stage;
     const last = index === group.members.length - 1;
+    const passes = passesOf(stage, sequence.computed + sequence.planned);
     if (index === 0) totals.computedPrompt += sequence.planned;
     sequence.computed += sequence.planned;
-    if (!last) {
-      const { computed: tokens, planned, cachedTokens = 0 } = sequence;
-      const chunk = { from: tokens - planned, tokens, cachedTokens };
-      this.#owner.push({ kind: 'pass', id, to: group.members[index + 1], chunk });
-    }
+    if (passes !== undefined) this.#owner.push({ kind: 'pass', id, ...passes });
     sequence.planned = 0;
     if (sequence.computed < sequence.promptLength) return;
     if (last && work.failed(result, firstRow)) {

@@ -28,19 +28,18 @@ export class LayerSlice {
     this.#program = backend.createProgram(program, bindings);
   }
 
-  /** As the engine's `run`, over these layers alone. @param input (rows, columns) what the range before left of the step's rows; of the first range nothing */
+  /** As the engine's `run`, over these layers alone. @param input (rows, columns) what the range before left of the step's rows, unless the step's `rowsIn` has it; of the first range nothing */
   run(step: Step, abort: Int32Array, input?: Float32Array): StepOutcome {
     const { input: buffer } = this.#slice;
-    if ((buffer === undefined) !== (input === undefined))
-      throw new Error(
-        `Cannot run layers: rows of the layers before are ${input === undefined ? 'missing' : 'too many'}`,
-      );
+    const given = Number(input !== undefined) + Number(step.rowsIn !== undefined);
+    if (given !== Number(buffer !== undefined))
+      throw new Error(`Cannot run layers: rows of the layers before are ${given === 0 ? 'missing' : 'too many'}`);
     if (buffer !== undefined && input !== undefined)
       this.#backend.writeBuffer(this.#program, buffer, step.tokens.length, input);
     return this.#backend.run(this.#program, this.#pool, step, abort);
   }
 
-  /** (rows, columns) what the last step left for the next range: a copy. */
+  /** (rows, columns) what the last step left for the next range, wherever else it lies: a copy. */
   readOutput(rows: number): Float32Array {
     const { output } = this.#slice;
     if (output === undefined) throw new Error('Cannot read rows for the next layers: these are the last');

@@ -17,7 +17,10 @@ export function opReads(op: Op): readonly BufferId[] {
     case 'convert':
     case 'qkv':
     case 'gather':
+    case 'rowsReady':
       return [op.x];
+    case 'waitRows':
+      return [op.out];
     case 'attention':
       return [op.q];
     case 'add':
@@ -29,7 +32,7 @@ export function opReads(op: Op): readonly BufferId[] {
 
 /** Buffers that an op writes. */
 export function opWrites(op: Op): readonly BufferId[] {
-  if (op.kind === 'layerReady' || op.kind === 'waitLayer') return [];
+  if (op.kind === 'layerReady' || op.kind === 'waitLayer' || op.kind === 'rowsReady') return [];
   if (op.kind === 'add') return [op.residual];
   if (op.kind === 'softcap') return [op.x];
   if (op.kind === 'norm' && op.residual !== undefined) return [op.out, op.residual];

@@ -98,6 +98,10 @@ export type Op =
   | { readonly kind: 'waitLayer'; readonly layer: number }
   /** LAYER_READY: K and V of the first `layers` layers of this step are in their pages, and may leave while the rest is computed. */
   | { readonly kind: 'layerReady'; readonly layers: number }
+  /** WAIT_ROWS: f32 rows that the layers before left, waited for and taken from the step's `rowsIn`; without that `out` holds what was written to it. */
+  | { readonly kind: 'waitRows'; readonly out: BufferId }
+  /** ROWS_READY: f32 rows for the layers that come next lie in the step's `rowsOut`, and may leave. */
+  | { readonly kind: 'rowsReady'; readonly x: BufferId }
   /**
    * Causal attention of each row over its sequence's keys 0..position, with `window` (that of the layer's group) the last `window` of
    * them. The score of a key is s = scale * (q . k), then softcap * tanh(s / softcap), then plus slopes[head] * (key position - row

@@ -10,9 +10,9 @@ export interface LayerSpan {
 
 export interface ProgramSlice {
   readonly program: Program;
-  /** f32 rows of the tokens, to be filled before a step; undefined: it begins with the tokens themselves. */
+  /** f32 rows of the tokens, waited for by the first op or filled before a step; undefined: it begins with the tokens themselves. */
   readonly input: BufferId | undefined;
-  /** f32 rows that a step leaves for the next range; undefined: it ends with the logits. */
+  /** f32 rows that a step leaves for the next range, where the last op says; undefined: it ends with the logits. */
   readonly output: BufferId | undefined;
 }
 
@@ -34,6 +34,8 @@ export function sliceProgram(program: Program, { from, to }: LayerSpan): Program
   // What is added comes before the cut, and the norm of the sum behind it.
   if (begin?.splits === true && first?.kind === 'norm') ops[0] = { ...first, x: begin.carried, residual: undefined };
   if (end?.splits === true) ops.push(additionOf(program.ops[end.before]));
+  if (begin !== undefined) ops.unshift({ kind: 'waitRows', out: begin.carried });
+  if (end !== undefined) ops.push({ kind: 'rowsReady', x: end.carried });
   return compacted(program, ops, begin?.carried, end?.carried);
 }
 
@@ -124,7 +126,10 @@ function withBuffers(op: Op, rename: (id: BufferId) => BufferId): Op {
     case 'add':
       return { ...op, x: rename(op.x), residual: rename(op.residual) };
     case 'softcap':
+    case 'rowsReady':
       return { ...op, x: rename(op.x) };
+    case 'waitRows':
+      return { ...op, out: rename(op.out) };
     case 'layerReady':
     case 'waitLayer':
       return op;

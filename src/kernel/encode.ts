@@ -4,7 +4,7 @@ import type { BufferId, BufferSpec, HeadShape, LayerRef, Op, Program } from '../
 import type { ProgramBindings } from './backend.ts';
 import { activationCodes, inputFormCodes, kvTypeCodes, normStyleCodes } from './codes.ts';
 
-export const encodingVersion = 4;
+export const encodingVersion = 5;
 
 const opCodes = {
   embed: 0,
@@ -21,6 +21,8 @@ const opCodes = {
   softcap: 11,
   layerReady: 12,
   waitLayer: 13,
+  rowsReady: 14,
+  waitRows: 15,
 } as const satisfies Record<Op['kind'], number>;
 const bufferKindCodes = { f32: 0, input: 1, query: 2 } as const satisfies Record<BufferSpec['kind'], number>;
 const rowKindCodes = { token: 0, logit: 1 } as const satisfies Record<BufferSpec['rows'], number>;
@@ -93,6 +95,10 @@ function encodeOp(op: Op): { readonly ints: readonly number[]; readonly floats: 
       return { ints: [op.x, op.out], floats: [] };
     case 'add':
       return { ints: [op.x, op.residual], floats: [] };
+    case 'waitRows':
+      return { ints: [op.out], floats: [] };
+    case 'rowsReady':
+      return { ints: [op.x], floats: [] };
     case 'softcap':
       return { ints: [op.x], floats: [op.cap] };
     case 'waitLayer':
@@ -137,7 +143,7 @@ function bufferLives(program: Program): readonly BufferLife[] {
     const lastRead = reads.at(-1) ?? -1;
     const lastWrite = writes.at(-1) ?? -1;
     const isInput = firstRead <= firstWrite;
-    const isOutput = lastWrite >= lastRead || id === program.logits;
+    const isOutput = lastWrite >= lastRead || id === program.logits || program.ops[lastRead]?.kind === 'rowsReady';
     if (isInput || isOutput) return { first: 0, last: end, alone: true };
     return { first: firstWrite, last: lastRead, alone: false };
   });

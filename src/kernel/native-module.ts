@@ -28,6 +28,8 @@ export interface NativeModule {
   pageValues(pool: number): number;
   readPage(pool: number, page: number, out: Float32Array): void;
   writePage(pool: number, page: number, values: Float32Array): void;
+  /** Float32 rows one after another, as programs leave them in such pages (`Step.rowsOut`). */
+  writeRows(pool: number, pages: Int32Array, values: Float32Array): void;
   freePool(pool: number): void;
   /** `wake` is called in this thread when landings are complete. */
   createLandings(pool: number, wake: () => void): number;

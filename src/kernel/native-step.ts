@@ -1,5 +1,12 @@
 // A step as the flat list of arguments that native/addon_programs.cc reads: both files change together.
-import { type ArrivingKeys, type Step, type StepResult, type StepSampling, topLogprobsMax } from '../util/step.ts';
+import {
+  type ArrivingKeys,
+  type RowPages,
+  type Step,
+  type StepResult,
+  type StepSampling,
+  topLogprobsMax,
+} from '../util/step.ts';
 
 export function createResult(rows: number): StepResult {
   return {
@@ -28,6 +35,10 @@ export function stepArguments(step: Step, result: StepResult, unanswered: Uint8A
   const { arriving = nothing } = step;
   list.push(arriving.length);
   for (const { sequence, arrivals, withinMs } of arriving) list.push(sequence, arrivals, withinMs);
+  const { rowsIn, rowsOut } = step;
+  pushPages(list, rowsIn);
+  if (rowsIn !== undefined) list.push(rowsIn.arrivals, rowsIn.withinMs);
+  pushPages(list, rowsOut);
   return list;
 }
 
@@ -36,12 +47,19 @@ const nothing: readonly ArrivingKeys[] = [];
 
 /** Room for a flag for each sequence, where some may go unanswered. */
 export function unansweredFlags(step: Step): Uint8Array {
-  return step.remote.length + (step.arriving?.length ?? 0) === 0 ? none : new Uint8Array(step.rowStart.length - 1);
+  const mayGo = step.remote.length + (step.arriving?.length ?? 0) > 0 || step.rowsIn !== undefined;
+  return mayGo ? new Uint8Array(step.rowStart.length - 1) : none;
 }
 
 export function withUnanswered(result: StepResult, flags: Uint8Array): StepResult {
   const places = Array.from(flags.keys()).filter((place) => flags[place] !== 0);
   return places.length === 0 ? result : { ...result, unanswered: Int32Array.from(places) };
+}
+
+/** No pool has the handle 0. */
+function pushPages(list: (number | ArrayBufferView)[], rows: RowPages | undefined): void {
+  if (rows === undefined) list.push(0);
+  else list.push(rows.pool, rows.pages);
 }
 
 function pushSampling(list: (number | ArrayBufferView)[], s: StepSampling): void {

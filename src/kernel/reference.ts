@@ -248,6 +248,8 @@ function runOp(op: Op, scene: Scene): void {
       break;
     case 'layerReady':
     case 'waitLayer':
+    case 'waitRows':
+    case 'rowsReady':
       // Pages of the oracle stay in its thread: nobody waits for them.
       break;
     case 'qkv':

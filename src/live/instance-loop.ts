@@ -186,7 +186,7 @@ export class InstanceLoop {
   #hear(from: InstanceIndex, wire: PeerWire): void {
     if (this.#closed) return;
     if (wire.kind === 'gone') this.#stages?.lost(from);
-    const events = isOfStage(wire) ? this.#stages?.hear(from, wire, this.#machine) : this.#handOffs?.hear(from, wire);
+    const events = isOfStage(wire) ? this.#stages?.hear(from, wire) : this.#handOffs?.hear(from, wire);
     for (const event of events ?? []) this.#feed(event);
   }
 
@@ -235,10 +235,11 @@ export class InstanceLoop {
     this.#feed(ended);
   }
 
-  #execute({ step, plan, range }: RunStep): InstanceEvent {
+  #execute(run: RunStep): InstanceEvent {
+    const { step, plan, range } = run;
     try {
       const outcome =
-        range === undefined ? this.#engine.run(this.#waiting(plan), this.#abort) : this.#runStage(plan, range);
+        range === undefined ? this.#engine.run(this.#waiting(plan), this.#abort) : this.#runStage(run, range);
       return outcome.kind === 'done'
         ? { kind: 'stepDone', step, result: outcome.result }
         : { kind: 'stepAborted', step };
@@ -254,10 +255,10 @@ export class InstanceLoop {
     return { ...plan, arriving: awaitedKeys(awaited, this.#tiers, this.#handOffs?.prefixes) };
   }
 
-  #runStage(plan: RunStep['plan'], range: NonNullable<RunStep['range']>): ReturnType<Engine['run']> {
+  #runStage(run: RunStep, range: NonNullable<RunStep['range']>): ReturnType<Engine['run']> {
     const [chunk] = this.#machine.inFlight;
     if (this.#stages === undefined || chunk === undefined) throw new Error('no group computes prompts here');
-    return this.#stages.run(plan, range, chunk.id, this.#abort);
+    return this.#stages.run(run, range, chunk.id, this.#abort);
   }
 
   #feed(event: InstanceEvent): void {
@@ -327,6 +328,7 @@ export class InstanceLoop {
         break;
       case 'pass':
       case 'copyPrefix':
+      case 'expectRows':
         this.#stage(effect);
         break;
     }

@@ -7,15 +7,13 @@ import type { GenerationEvent, LinkSnapshot, RequestId } from '../cluster/ports.
 import type { TokenInstance } from '../cluster/token-work.ts';
 import { LinkCounts } from './link-counts.ts';
 import { LivePrefixes, type PrefixWire } from './live-prefixes.ts';
-import type { RowsWire } from './live-rows.ts';
-import type { ChunkWire } from './live-stages.ts';
 import type { LandingHandle, Messenger, MessengerCounts } from './messenger.ts';
+import type { RowsWire } from './row-memory.ts';
 import { Unsent } from './unsent.ts';
 
 /** What instances tell each other. */
 export type PeerWire =
   | PrefixWire
-  | ChunkWire
   | RowsWire
   /** With `reserved` and `fetch` comes where the prompt, or its prefix, is to land. */
   | { readonly kind: 'message'; readonly message: PeerMessage; readonly landing: LandingHandle | undefined }
@@ -23,9 +21,6 @@ export type PeerWire =
   | { readonly kind: 'held'; readonly id: RequestId; readonly held: readonly GenerationEvent[] }
   /** It is there no more. */
   | { readonly kind: 'gone' };
-
-/** What members of a group tell each other about chunks. */
-type StageWire = ChunkWire | RowsWire;
 
 /** What one instance sends of a prompt that is expected here. */
 interface Part {
@@ -200,13 +195,13 @@ export class LiveHandOffs {
   }
 
   /** The events that a peer's message is for the machine. */
-  hear(from: InstanceIndex, wire: Exclude<PeerWire, StageWire>): readonly InstanceEvent[] {
+  hear(from: InstanceIndex, wire: Exclude<PeerWire, RowsWire>): readonly InstanceEvent[] {
     if (wire.kind === 'gone') return this.prefixes.lost(from);
     const event = this.#hearOne(from, wire);
     return event === undefined ? [] : [event];
   }
 
-  #hearOne(from: InstanceIndex, wire: Exclude<PeerWire, { kind: 'gone' } | StageWire>): InstanceEvent | undefined {
+  #hearOne(from: InstanceIndex, wire: Exclude<PeerWire, { kind: 'gone' } | RowsWire>): InstanceEvent | undefined {
     if (wire.kind === 'held') {
       const part = this.#landings.get(wire.id)?.parts.get(from);
       if (part === undefined) return undefined;

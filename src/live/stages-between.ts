@@ -46,7 +46,7 @@ interface Joint extends Share {
   readonly members: readonly InstanceIndex[];
 }
 
-type ToMember = Extract<PeerWire, { kind: 'message' | 'rows' | 'rowsLand' | 'rowsHere' }>;
+type ToMember = Extract<PeerWire, { kind: 'message' | 'rows' | 'rowsLand' | 'rowsUnwanted' }>;
 
 /** The thread's indices of members, not to be taken for those of hand-offs and prefixes; the first is its own. */
 const indicesFrom = 2 ** 21;
@@ -119,12 +119,11 @@ export class StagesBetween {
   /** The thread speaks. */
   send(to: InstanceIndex, wire: PeerWire): void {
     if (wire.kind !== 'message' && !isOfStage(wire)) throw new Error(`Cannot tell ${wire.kind} to a member of a group`);
-    if (wire.kind === 'chunk') throw new Error('Cannot tell chunk to a member of a group: it shares no memory');
     const other = this.#others.get(to);
     const told = other && this.#outward(to, wire);
     if (other !== undefined && told !== undefined) this.#station.send(other, encode(told));
     // It is over, or the other one is gone: nobody is to keep rows for an answer.
-    else if (wire.kind === 'rows') this.#say(to, { kind: 'rowsHere', number: wire.number });
+    else if (wire.kind === 'rows') this.#say(to, { kind: 'rowsUnwanted', number: wire.number });
     if (wire.kind === 'message' && wire.message.kind === 'unable') this.#letGo(wire.message.id);
   }
 
@@ -134,7 +133,7 @@ export class StagesBetween {
   }
 
   #outward(to: InstanceIndex, wire: ToMember): StageWire | undefined {
-    if (wire.kind === 'rowsLand' || wire.kind === 'rowsHere') return wire;
+    if (wire.kind === 'rowsLand' || wire.kind === 'rowsUnwanted') return wire;
     const here = wire.kind === 'rows' ? wire.id : wire.message.id;
     const joint = this.#joint.get(here);
     const place = joint?.members.indexOf(to) ?? -1;
@@ -166,7 +165,7 @@ export class StagesBetween {
         break;
       case 'rows':
       case 'rowsLand':
-      case 'rowsHere':
+      case 'rowsUnwanted':
         this.#say(from, told);
         break;
       default:

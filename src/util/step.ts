@@ -62,6 +62,22 @@ export interface ArrivingKeys {
   readonly withinMs: number;
 }
 
+/** Rows of the residual stream, float32 and one after another, across pages of a pool that is there for them. */
+export interface RowPages {
+  /** An integer, valid in every thread of the process. */
+  readonly pool: number;
+  /** As many as the rows take, at least. */
+  readonly pages: Int32Array;
+}
+
+/** Rows that may still be on their way: the step waits for them before anything else. All its sequences are lost where they do not come. */
+export interface ComingRows extends RowPages {
+  /** As those of `ArrivingKeys`. */
+  readonly arrivals: number;
+  /** From when the step begins: what is not there by then does not come. */
+  readonly withinMs: number;
+}
+
 /**
  * Per-row sampling parameters; every array has one entry for each row of `logitRows`, ragged lists have one more offset than rows.
  *
@@ -115,6 +131,10 @@ export interface Step {
   readonly remote: readonly RemoteKeys[];
   /** Undefined: all that is listed is there. A sequence may wait for several. */
   readonly arriving?: readonly ArrivingKeys[] | undefined;
+  /** Of a program that begins with what other layers have made of the step's tokens: where that is; undefined: in its input buffer. */
+  readonly rowsIn?: ComingRows | undefined;
+  /** Of one that ends before the logits: where others find what it makes of them; undefined: in its output buffer alone. */
+  readonly rowsOut?: RowPages | undefined;
   /** Rows that need logits, ascending. */
   readonly logitRows: Int32Array;
   readonly sampling: StepSampling;
@@ -130,7 +150,7 @@ export interface StepResult {
   /** 1: the row's logits held NaN or no finite maximum; its other entries are meaningless. */
   readonly failed: Uint8Array;
   /**
-   * Sequences, by place in the step, ascending, whose remote keys were refused or not answered in time, or whose blocks on their way did not come: nothing of them counts as written, and
+   * Sequences, by place in the step, ascending, whose remote keys were refused or not answered in time, or whose blocks or rows on their way did not come: nothing of them counts as written, and
    * their logit rows are meaningless. All others are as ever.
    */
   readonly unanswered: Int32Array;

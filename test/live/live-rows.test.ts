@@ -1,104 +1,234 @@
-// Rows between members of a group: whole and in any order of events, and no room kept for what is unwanted or whose other side is gone.
+// Rows between members of a group: whole, each once, in any order of events, and no room kept for what is unwanted, came to nothing, or whose other side is gone.
+import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { LiveRows, type RowPages, type RowsWire } from '../../src/live/live-rows.ts';
+import { LiveRows } from '../../src/live/live-rows.ts';
 import type { Messenger } from '../../src/live/messenger.ts';
+import type { RowMemory, RowsWire } from '../../src/live/row-memory.ts';
 
 const columns = 3;
 const pageValues = 8;
 const chunkPages = 4;
+const [roomsOut, roomsIn] = [2, 4];
 
-interface End {
-  readonly rows: LiveRows;
-  readonly told: RowsWire[];
+interface Landing {
+  readonly pool: Float32Array;
+  readonly pages: Int32Array;
+  readonly done: string[];
 }
 
-/** Two ends whose pages are copied when they are sent. */
-function pair(): readonly [End, End] {
-  const landings = new Map<
-    string,
-    { readonly pool: Float32Array; readonly pages: Int32Array; readonly done: string[] }
-  >();
-  const end = (name: string): End => {
-    const pool = new Float32Array(4 * chunkPages * pageValues);
-    const at = (page: number) => pool.subarray(page * pageValues, (page + 1) * pageValues);
+interface Parcels {
+  readonly landing: string;
+  readonly step: number;
+  readonly parcels: Int32Array;
+}
+
+/** A member with pages of its own; what its steps leave is copied as soon as they have. */
+class End {
+  readonly rows: LiveRows;
+  readonly told: RowsWire[] = [];
+  /** Chunks that it has heard of, by their first tokens. */
+  readonly heard: number[] = [];
+  readonly #pool = new Float32Array((roomsOut + roomsIn) * chunkPages * pageValues);
+  readonly #landings: Map<string, Landing>;
+  #ran = 0;
+  #unsent: Parcels[] = [];
+
+  constructor(name: string, landings: Map<string, Landing>) {
+    this.#landings = landings;
     const done: string[] = [];
     let count = 0;
     const messenger: Messenger = {
       counts: { pages: 0, bytes: 0, earlyBytes: 0, streams: 0, firstPages: 0, copySeconds: 0, faults: 0 },
-      nextStep: 1,
+      nextStep: 0,
       open: (pages) => {
         const handle = `${name}${++count}`;
-        landings.set(handle, { pool, pages, done });
+        landings.set(handle, { pool: this.#pool, pages, done });
         return handle;
       },
-      arrivals: () => undefined,
+      arrivals: (handle) => Number(handle.slice(1)),
       close: (handle) => void landings.delete(handle),
       landed: () => done.splice(0),
       givenUp: () => [],
-      send: (handle, _, parcels) => {
-        const to = landings.get(handle);
-        for (let i = 0; i < parcels.length; i += 3)
-          to?.pool.set(at(parcels[i + 1]), to.pages[parcels[i + 2]] * pageValues);
-        to?.done.push(handle);
+      send: (landing, step, parcels) => {
+        this.#unsent.push({ landing, step, parcels });
+        this.#carry();
       },
-      stop: () => {},
-      left: () => 0,
+      stop: (landing) => {
+        this.#unsent = this.#unsent.filter((each) => each.landing !== landing);
+      },
+      left: (landing) => this.#unsent.filter((each) => each.landing === landing).length,
       wayTo: () => 'thread',
     };
-    const memory: RowPages = {
-      ...{ pages: 4 * chunkPages, chunkPages, pageValues, columns },
-      read: (page) => at(page).slice(),
-      write: (page, values) => at(page).set(values),
+    Object.defineProperty(messenger, 'nextStep', { get: () => this.#ran + 1 });
+    const memory: RowMemory = {
+      ...{ pool: 1, roomsOut, roomsIn, chunkPages, pageValues, columns },
+      write: (pages, rows) => this.#leave(pages, rows),
     };
-    const told: RowsWire[] = [];
-    return { rows: new LiveRows(memory, messenger, (_, wire) => told.push(wire)), told };
-  };
-  return [end('a'), end('b')];
+    this.rows = new LiveRows(memory, messenger, (_, wire) => this.told.push(wire));
+  }
+
+  #leave(pages: Int32Array, rows: Float32Array): void {
+    for (let i = 0; i * pageValues < rows.length; i++)
+      this.#pool.set(rows.subarray(i * pageValues, (i + 1) * pageValues), pages[i] * pageValues);
+  }
+
+  /** What is ready and goes somewhere. */
+  #carry(): void {
+    for (const { landing, parcels } of this.#unsent.filter(({ step }) => step <= this.#ran)) {
+      const to = this.#landings.get(landing);
+      for (let i = 0; i < parcels.length; i += 3) {
+        const from = parcels[i + 1] * pageValues;
+        to?.pool.set(this.#pool.subarray(from, from + pageValues), to.pages[parcels[i + 2]] * pageValues);
+      }
+      to?.done.push(landing);
+    }
+    this.#unsent = this.#unsent.filter(({ step }) => step > this.#ran);
+  }
+
+  /** A step that leaves rows for the other one. */
+  compute(id: string, chunk: Chunk, made: Float32Array | undefined): void {
+    const pages = this.rows.begin(2, id, chunk)?.pages;
+    if (made !== undefined && pages !== undefined) {
+      this.#leave(pages, made);
+      this.#ran++;
+      this.#carry();
+    }
+    this.rows.ended(2, id, chunk, made && (() => made));
+  }
+
+  /** What a step would begin with. */
+  use(id: string, { from, tokens }: Chunk): Float32Array {
+    const { pages } = this.rows.rowsOf(id, from);
+    const all = Float32Array.from(
+      [...pages].flatMap((page) => [...this.#pool.subarray(page * pageValues, (page + 1) * pageValues)]),
+    );
+    this.rows.used(id, from);
+    return all.subarray(0, (tokens - from) * columns);
+  }
+
+  look(): void {
+    for (const event of this.rows.news(0)) if (event.kind === 'activations') this.heard.push(event.from);
+  }
 }
 
-const wanted = () => true;
-const chunk = (from: number, tokens: number) => ({ from, tokens, cachedTokens: 0 });
-const values = (seed: number, tokens: number) =>
-  Float32Array.from({ length: tokens * columns }, (_, i) => seed + i / 7);
-/** Each hears what the other has told so far; every message twice. */
-function tell([a, b]: readonly [End, End], isWanted = wanted): boolean {
+interface Chunk {
+  readonly from: number;
+  readonly tokens: number;
+  readonly cachedTokens: number;
+}
+
+const chunkAt = (i: number): Chunk => ({ from: 10 * i, tokens: 10 * i + 1 + ((7 * i) % 10), cachedTokens: 0 });
+const made = (seed: number, { from, tokens }: Chunk) =>
+  Float32Array.from({ length: (tokens - from) * columns }, (_, i) => seed + from + i / 7);
+
+function pair(): readonly [End, End] {
+  const landings = new Map<string, Landing>();
+  return [new End('a', landings), new End('b', landings)];
+}
+
+/** Each hears what the other has told so far; what comes back comes twice. */
+function tell([a, b]: readonly [End, End]): boolean {
   const [fromA, fromB] = [a.told.splice(0), b.told.splice(0)];
-  for (const wire of fromA) b.rows.hear(1, wire, isWanted);
-  for (const wire of fromB) for (let i = 0; i < 2; i++) a.rows.hear(2, wire, wanted);
+  for (const wire of fromA) b.rows.hear(1, wire);
+  for (const wire of fromB) for (let i = 0; i < 2; i++) a.rows.hear(2, wire);
+  for (const end of [a, b]) end.look();
   return fromA.length + fromB.length > 0;
 }
 
+const underWay = (ends: readonly [End, End]) => ends.map(({ rows }) => rows.underWay);
+const nobody = () => false;
+
 describe('rows between members', () => {
-  it('come whole, more chunks than there is room for', () => {
+  it('leave with the step that makes them where the next member has told where to', () => {
     const ends = pair();
-    for (let i = 0; i < 9; i++) ends[0].rows.send(2, 'r', chunk(10 * i, 10 * i + 10 - i), values(i, 10 - i));
-    const come = [];
-    while (tell(ends)) come.push(...ends[1].rows.landed());
-    expect(come.map((each) => each.chunk.from)).toEqual(Array.from({ length: 9 }, (_, i) => 10 * i));
-    for (const [i, { rows }] of come.entries()) expect(rows).toEqual(values(i, 10 - i));
-    expect(ends.map(({ rows }) => rows.underWay)).toEqual([0, 0]);
+    ends[1].rows.expect('r', 1);
+    tell(ends);
+    ends[0].compute('r', chunkAt(3), made(1, chunkAt(3)));
+    ends[0].look();
+    // Nothing of it is told yet, and all of it is there.
+    expect(ends[0].rows.underWay).toBe(0);
+    while (tell(ends));
+    expect(ends[1].heard).toEqual([30]);
+    expect(ends[1].use('r', chunkAt(3))).toEqual(made(1, chunkAt(3)));
+    expect(underWay(ends)).toEqual([0, 0]);
+  });
+
+  it('come whole and in order, of more chunks than there is room for, whatever comes to nothing meanwhile', () => {
+    const turn = fc.constantFrom<'compute' | 'fail' | 'tell' | 'use'>('compute', 'fail', 'tell', 'use');
+    fc.assert(
+      fc.property(fc.array(turn, { maxLength: 60 }), fc.boolean(), (turns, early) => {
+        const ends = pair();
+        const ids = ['r', 's'];
+        if (early) for (const id of ids) ends[1].rows.expect(id, 1);
+        const computed = [0, 0];
+        const used = [0, 0];
+        const use = () => {
+          if (ends[1].heard.length === 0) return;
+          const [from] = ends[1].heard.splice(0, 1);
+          const chunk = chunkAt(from / 10);
+          // Chunks of both are told apart by their places.
+          const of = from >= 1000 ? 1 : 0;
+          expect(ends[1].use(ids[of], chunk)).toEqual(made(of, chunk));
+          used[of]++;
+        };
+        for (const [i, what] of turns.entries()) {
+          const r = i % 2;
+          const chunk = chunkAt(100 * r + computed[r]);
+          if (i === 5) for (const id of ids) ends[1].rows.expect(id, 1);
+          if (i < 5 && !early && what !== 'tell') continue;
+          if (what === 'tell') tell(ends);
+          else if (what === 'use') use();
+          else ends[0].compute(ids[r], chunk, what === 'fail' ? undefined : made(r, chunk));
+          if (what === 'compute') computed[r]++;
+        }
+        // What came to nothing and is not tried again is not wanted.
+        ends[0].rows.sweep(nobody);
+        while (tell(ends) || ends[1].heard.length > 0) use();
+        expect(used).toEqual(computed);
+        ends[1].rows.sweep(nobody);
+        while (tell(ends));
+        expect(underWay(ends)).toEqual([0, 0]);
+      }),
+      { numRuns: 200 },
+    );
   });
 
   it.each([0, 1, 2, 3])('are dropped by both sides when nobody wants them after %i turns', (turns) => {
     const ends = pair();
-    for (let i = 0; i < 5; i++) ends[0].rows.send(2, 'r', chunk(i, i + 1), values(i, 1));
+    ends[1].rows.expect('r', 1);
+    for (let i = 0; i < 9; i++) ends[0].compute('r', chunkAt(i), i === 8 ? undefined : made(2, chunkAt(i)));
     for (let turn = 0; turn < turns; turn++) tell(ends);
-    const nobody = () => false;
-    ends[1].rows.sweep(nobody);
-    while (tell(ends, nobody)) ends[1].rows.sweep(nobody);
-    expect(ends.map(({ rows }) => rows.underWay)).toEqual([0, 0]);
-    ends[0].rows.send(2, 's', chunk(0, 10), values(5, 10));
-    const come = [];
-    while (tell(ends)) come.push(...ends[1].rows.landed());
-    expect(come.map(({ rows }) => rows)).toEqual([values(5, 10)]);
+    for (const { rows } of ends) rows.sweep(nobody);
+    while (tell(ends)) for (const { rows } of ends) rows.sweep(nobody);
+    expect(underWay(ends)).toEqual([0, 0]);
+    // All room is there again.
+    ends[1].rows.expect('s', 1);
+    ends[1].heard.splice(0);
+    for (let i = 0; i < 9; i++) ends[0].compute('s', chunkAt(i), made(5, chunkAt(i)));
+    for (let i = 0; i < 9; i++) {
+      while (tell(ends));
+      expect(ends[1].use('s', chunkAt(i))).toEqual(made(5, chunkAt(i)));
+    }
+    while (tell(ends));
+    expect(underWay(ends)).toEqual([0, 0]);
   });
 
   it.each([0, 1, 2, 3])('are dropped by whoever loses the other after %i turns', (turns) => {
     const ends = pair();
-    for (let i = 0; i < 5; i++) ends[0].rows.send(2, 'r', chunk(i, i + 1), values(i, 1));
+    ends[1].rows.expect('r', 1);
+    for (let i = 0; i < 9; i++) ends[0].compute('r', chunkAt(i), made(3, chunkAt(i)));
     for (let turn = 0; turn < turns; turn++) tell(ends);
     ends[0].rows.lost(2);
     ends[1].rows.lost(1);
-    expect(ends.map(({ rows }) => rows.underWay)).toEqual([0, 0]);
+    expect(underWay(ends)).toEqual([0, 0]);
+  });
+
+  it('of another member than the one before are not taken', () => {
+    const ends = pair();
+    ends[1].rows.expect('r', 7);
+    ends[0].compute('r', chunkAt(0), made(4, chunkAt(0)));
+    while (tell(ends));
+    expect([ends[1].heard, ends[0].rows.underWay]).toEqual([[], 0]);
+    expect(() => ends[1].use('r', chunkAt(0))).toThrow('rows from token 0 on are not here');
   });
 });

@@ -23,9 +23,10 @@ export type StageWire =
       readonly number: number;
       readonly id: RequestId;
       readonly chunk: { readonly from: number; readonly tokens: number; readonly cachedTokens: number };
+      readonly landing: LandingHandle | undefined;
     }
-  | { readonly kind: 'rowsLand'; readonly number: number; readonly landing: LandingHandle }
-  | { readonly kind: 'rowsHere'; readonly number: number };
+  | { readonly kind: 'rowsLand'; readonly number: number | undefined; readonly landing: LandingHandle }
+  | { readonly kind: 'rowsUnwanted'; readonly number: number };
 
 const { tokensMax } = batchLimits;
 const count = z.number().int().min(0);
@@ -48,9 +49,9 @@ const stage = z.discriminatedUnion('kind', [
     .refine(({ group, index }) => index < group.members.length, { path: ['index'], message: 'nobody has that place' }),
   z.strictObject({ kind: z.literal('enlisted'), id, cachedTokens: count }),
   z.strictObject({ kind: z.enum(['unable', 'dismiss']), id }),
-  z.strictObject({ kind: z.literal('rows'), number: count, id, chunk }),
-  z.strictObject({ kind: z.literal('rowsLand'), number: count, landing }),
-  z.strictObject({ kind: z.literal('rowsHere'), number: count }),
+  z.strictObject({ kind: z.literal('rows'), number: count, id, chunk, landing: landing.optional() }),
+  z.strictObject({ kind: z.literal('rowsLand'), number: count.optional(), landing }),
+  z.strictObject({ kind: z.literal('rowsUnwanted'), number: count }),
 ]);
 
 /** @throws Error that names the field at fault */
