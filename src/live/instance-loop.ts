@@ -238,8 +238,7 @@ export class InstanceLoop {
   #execute(run: RunStep): InstanceEvent {
     const { step, plan, range } = run;
     try {
-      const outcome =
-        range === undefined ? this.#engine.run(this.#waiting(plan), this.#abort) : this.#runStage(run, range);
+      const outcome = range ? this.#runStage(run) : this.#engine.run(this.#waiting(plan), this.#abort);
       return outcome.kind === 'done'
         ? { kind: 'stepDone', step, result: outcome.result }
         : { kind: 'stepAborted', step };
@@ -255,10 +254,10 @@ export class InstanceLoop {
     return { ...plan, arriving: awaitedKeys(awaited, this.#tiers, this.#handOffs?.prefixes) };
   }
 
-  #runStage(run: RunStep, range: NonNullable<RunStep['range']>): ReturnType<Engine['run']> {
+  #runStage(run: RunStep): ReturnType<Engine['run']> {
     const [chunk] = this.#machine.inFlight;
     if (this.#stages === undefined || chunk === undefined) throw new Error('no group computes prompts here');
-    return this.#stages.run(run, range, chunk.id, this.#abort);
+    return this.#stages.run(run, chunk.id, this.#abort);
   }
 
   #feed(event: InstanceEvent): void {

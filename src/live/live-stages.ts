@@ -50,7 +50,8 @@ export class LiveStages {
   }
 
   /** One chunk through the layers of the range: it waits for what it begins with, and what it makes leaves with its last op. @param id whose it is */
-  run({ plan, passes }: RunStep, range: LayerRange, id: RequestId, abort: Int32Array): StepOutcome {
+  run({ plan, range, passes }: RunStep, id: RequestId, abort: Int32Array): StepOutcome {
+    if (range === undefined) throw new Error('Cannot run layers: the step runs all');
     const slice = this.#sliceOf(range);
     const [from] = plan.positions;
     const rowsIn = range.index === 0 ? undefined : this.#moved.rowsOf(id, from);
