@@ -4,6 +4,7 @@ import { availableParallelism } from 'node:os';
 import { type Command, Option } from 'commander';
 import { parse } from 'yaml';
 import { z } from 'zod';
+import { inputForms, weightsForms } from '../engine/forms.ts';
 import { evictionKinds } from '../policy/blocks/eviction.ts';
 import { liveBorrowFields } from './borrow-options.ts';
 import { liveCppFields } from './cpp-options.ts';
@@ -35,8 +36,8 @@ const count = (least: number, most = Number.MAX_SAFE_INTEGER) => numeric(z.numbe
 
 export const modelOptionsSchema = z.object({
   model: z.string().optional(),
-  weights: z.enum(['native', 'q4', 'q8', 'bf16', 'f32']).default('native'),
-  inputs: z.enum(['bf16', 'int8', 'f32']).default('bf16'),
+  weights: z.enum(weightsForms).default('native'),
+  inputs: z.enum(inputForms).default('bf16'),
   threads: count(1, 1024).default(() => availableParallelism()),
   context: count(1).optional(),
   kvMemory: bytes.optional(),
@@ -165,22 +166,17 @@ export function addClusterFlags(command: Command): Command {
     .option('--cluster <name>', 'which cluster of that server (default: kvasir)');
 }
 
+/** What is loaded, and in which form. @param otherwise the model, unless it is the embedded one */
+export function addFormFlags(command: Command, otherwise?: string): Command {
+  return command
+    .addOption(otherwise === undefined ? modelFlag() : modelFlag().default(undefined, otherwise))
+    .addOption(new Option('--weights <form>', 'weights in memory (default: native)').choices(weightsForms))
+    .addOption(new Option('--inputs <form>', 'rounding of linear inputs (default: bf16)').choices(inputForms));
+}
+
 /** Flags that say what to load and how. Defaults live in the schema, so that a config file can stand between. */
 export function addModelFlags(command: Command): Command {
-  return command
-    .addOption(modelFlag())
-    .addOption(
-      new Option('--weights <form>', 'weights in memory (default: native)').choices([
-        'native',
-        'q4',
-        'q8',
-        'bf16',
-        'f32',
-      ]),
-    )
-    .addOption(
-      new Option('--inputs <form>', 'rounding of linear inputs (default: bf16)').choices(['bf16', 'int8', 'f32']),
-    )
+  return addFormFlags(command)
     .addOption(new Option('--threads <n>', 'compute threads (default: all cores)'))
     .addOption(new Option('--context <tokens>', "prompt plus output (default: the model's own, at most 8192)"))
     .addOption(new Option('--kv-memory <size>', 'memory for KV pages, for example 512m or 2g (default: by context)'))

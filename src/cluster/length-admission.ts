@@ -6,9 +6,10 @@ import { type Slo, type SloClass, sloOf } from '../policy/admission/slo.ts';
 import { ModelPredictor } from '../policy/cost/model-predictor.ts';
 import { ChunkedPrefill } from '../policy/cost/prefill.ts';
 import type { RoleSwitchLimits } from '../policy/roles/role-switch.ts';
+import type { RequestLengths } from '../util/request-lengths.ts';
 import type { InstanceRole } from './conductor.ts';
 import type { AdmissionConfig } from './gate.ts';
-import type { LengthInstanceConfig, LengthRequest, RequestLengths } from './length-work.ts';
+import type { LengthInstanceConfig, LengthRequest } from './length-work.ts';
 
 export type { Slo };
 

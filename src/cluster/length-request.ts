@@ -3,32 +3,13 @@ import type { Slo } from '../policy/admission/slo.ts';
 import type { BlockChain } from '../policy/blocks/block-chain.ts';
 import { digestWords } from '../util/blake2s.ts';
 import type { Float64Pool } from '../util/float64-pool.ts';
+import type { RequestLengths } from '../util/request-lengths.ts';
 import { scramble } from '../util/scramble.ts';
 import { wideZero } from '../util/wide-zero.ts';
 import type { Prediction } from './gate.ts';
 import type { RequestId } from './ports.ts';
 import type { RequestSize } from './request-size.ts';
 import type { StepRun } from './work.ts';
-
-/** What a workload says of a request. */
-export interface RequestLengths {
-  readonly index: number;
-  readonly arrivalUs: number;
-  readonly inputTokens: number;
-  readonly outputTokens: number;
-  /** Ids of the prompt's blocks, the last of which may be partial; empty: nothing is shared. */
-  readonly blocks: Int32Array;
-  /** Ids of the blocks that its output completes; undefined: nobody could share them. */
-  readonly outputBlocks?: Int32Array;
-  /** By name: what it may wait. */
-  readonly sloClass?: string;
-  /** Who sent it. */
-  readonly tenant?: string;
-  /** Larger runs first; 0 unless given. */
-  readonly priority?: number;
-  /** A batch job. */
-  readonly batch?: boolean;
-}
 
 const noGaps = new Float64Array(0);
 

@@ -17,7 +17,7 @@ import type { TransferEnd } from '../policy/placement/transfer-times.ts';
 import type { BatchJobsConfig } from './batch-jobs.ts';
 import { Instance } from './instance.ts';
 import type { InstanceConfig } from './instance-config.ts';
-import { type GrowingChain, LengthRequest, type RequestLengths } from './length-request.ts';
+import { type GrowingChain, LengthRequest } from './length-request.ts';
 import type { InstanceEvent } from './messages.ts';
 import type { PlacementSettings, PlacerConfig } from './placer.ts';
 import type { GenerationEvent, RequestId } from './ports.ts';
@@ -159,7 +159,7 @@ const noBlocks: BlockChain = { blocks: 0, words: new Uint32Array(0) };
 const anyToken = new Int32Array(1);
 
 export type { HostLink, StepCostModel };
-export { behindLayersUs, type LayeredStep, type LayerRange, LengthRequest, layersOf, type RequestLengths };
+export { behindLayersUs, type LayeredStep, type LayerRange, LengthRequest, layersOf };
 
 /** What an instance without an engine hears. */
 export type LengthEvent = InstanceEvent<LengthRequest, LengthResult>;

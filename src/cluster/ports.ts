@@ -1,4 +1,5 @@
 // The outside world as the machines and the gateway see it: requests in, events out.
+import type { GuestCounts, MessengerCounts, RemoteCounts } from '../util/counts.ts';
 import type { RequestAccount } from './account.ts';
 import type { InstanceRole } from './dispatch.ts';
 import type { PinOrder as Order, PinId, PinState } from './pinning.ts';
@@ -197,17 +198,7 @@ export interface InstanceSnapshot {
   /** To those that prompts have gone to: bytes of KV pages. */
   readonly links?: readonly LinkSnapshot[];
   /** What has been copied to other instances, where prompts are handed over: pages, their bytes, those of them that left while a step ran. */
-  readonly sent?: {
-    readonly pages: number;
-    readonly bytes: number;
-    readonly earlyBytes: number;
-    /** Streams that have begun, and the pages that could have left when the first of each did, all together. */
-    readonly streams: number;
-    readonly firstPages: number;
-    readonly copySeconds: number;
-    /** Connections to other instances that broke, were refused or given up. */
-    readonly faults: number;
-  };
+  readonly sent?: MessengerCounts;
 }
 
 /** Between an instance and another that lends. */
@@ -253,23 +244,9 @@ export interface LendingSnapshot {
   readonly place: number;
   readonly links: readonly LendingLink[];
   /** Attention computed for others over blocks of this instance: query rows in, partials out. */
-  readonly guests: {
-    readonly queries: number;
-    readonly rows: number;
-    readonly refused: number;
-    /** Of computing, and that queries waited so that guests keep to their share. */
-    readonly seconds: number;
-    readonly restSeconds: number;
-    readonly bytesIn: number;
-    readonly bytesOut: number;
-  };
+  readonly guests: GuestCounts;
   /** Asked of others: query rows out, partials in, and how long steps waited after their own part. */
-  readonly remote: {
-    readonly queries: number;
-    readonly bytesOut: number;
-    readonly bytesIn: number;
-    readonly waitSeconds: number;
-  };
+  readonly remote: RemoteCounts;
 }
 
 export interface TierSnapshot {

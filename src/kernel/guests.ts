@@ -1,35 +1,9 @@
 // Attention over lent blocks, from both sides: the guest room of a creditor's pool, and what its debtors count.
+import type { GuestCounts, RemoteCounts } from '../util/counts.ts';
 import type { KvPoolHandle } from './backend.ts';
 
 /** An integer, valid in every thread of the process: of `Step.remote`. */
 export type GuestRoomHandle = number;
-
-/** What a room has done for debtors. */
-export interface GuestCounts {
-  /** Answered: of one sequence in one layer each. */
-  readonly queries: number;
-  /** Query rows of these. */
-  readonly rows: number;
-  /** For blocks that are not lent, or not as the debtor believes. */
-  readonly refused: number;
-  /** Of computing, over all threads. */
-  readonly seconds: number;
-  /** That queries waited so that guests keep to their share. */
-  readonly restSeconds: number;
-  /** Query rows in, partials out. */
-  readonly bytesIn: number;
-  readonly bytesOut: number;
-}
-
-/** What the steps of a backend have asked of rooms. */
-export interface RemoteCounts {
-  readonly queries: number;
-  /** Query rows out, partials in. */
-  readonly bytesOut: number;
-  readonly bytesIn: number;
-  /** That steps waited for partials after their own part was done. */
-  readonly waitSeconds: number;
-}
 
 export interface GuestRooms {
   /** A room over a pool of this backend: computes with the backend's threads while no step runs on them, else alone and within its share. */

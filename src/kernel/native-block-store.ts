@@ -1,7 +1,8 @@
 // The native store of a pool's blocks on SSD: a thread that reads and writes slots of a file straight from and to pages.
+import type { StoreCounts } from '../util/counts.ts';
 import type { KvPoolHandle } from './backend.ts';
 import { NativeArrivals } from './native-arrivals.ts';
-import { loadNative, type NativeModule, type StoreCounts } from './native-module.ts';
+import { loadNative, type NativeModule } from './native-module.ts';
 
 const resultsAtOnce = 64;
 const kinds = { read: 0, write: 1, erase: 2 } as const;

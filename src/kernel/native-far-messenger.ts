@@ -1,14 +1,9 @@
 // The native messenger of a pool to pools of other processes and hosts: over shared memory or tcp, by native threads, straight into pages.
 import { createHash } from 'node:crypto';
+import type { MessengerCounts } from '../util/counts.ts';
 import type { KvPoolHandle } from './backend.ts';
 import { NativeLandings } from './native-landings.ts';
-import {
-  type FarTarget,
-  type MessengerCounts,
-  type NativeModule,
-  type Transport,
-  transportCodes,
-} from './native-module.ts';
+import { type FarTarget, type NativeModule, type Transport, transportCodes } from './native-module.ts';
 
 /** About what loopback and fast networks carry best: `kvasir bench messenger` shows others. */
 const usualFrameBytes = 2 ** 20;
@@ -65,7 +60,7 @@ export class NativeFarMessenger {
     this.#messenger = this.#native.createFarMessenger(pool, way, Uint8Array.from(key), frameBytes, giveUpMs);
   }
 
-  get counts(): MessengerCounts & { readonly faults: number } {
+  get counts(): MessengerCounts {
     const { broken, givenUp, ...sent } = this.#native.farMessengerCounts(this.#messenger);
     const received = this.#native.receiverCounts(this.#receiver);
     return { ...sent, faults: broken + givenUp + received.refused + received.broken };

@@ -1,7 +1,7 @@
 // The native messenger of a pool: a thread that copies pages to other pools of the process, layer by layer as steps compute them.
+import type { MessengerCounts } from '../util/counts.ts';
 import type { KvPoolHandle } from './backend.ts';
 import { NativeLandings } from './native-landings.ts';
-import type { MessengerCounts } from './native-module.ts';
 
 /** Its landings are valid in every thread of the process. What each member does is told where it is asked for: `Messenger` of `live`. */
 export class NativeMessenger {
@@ -16,7 +16,7 @@ export class NativeMessenger {
     this.#messenger = this.#landings.native.createMessenger(pool);
   }
 
-  get counts(): MessengerCounts & { readonly faults: number } {
+  get counts(): MessengerCounts {
     return { ...this.#landings.native.messengerCounts(this.#messenger), faults: 0 };
   }
 

@@ -2,8 +2,8 @@
 import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { fileURLToPath } from 'node:url';
+import type { GuestCounts, RemoteCounts, SentPages, StoreCounts } from '../util/counts.ts';
 import { encodingVersion } from './encode.ts';
-import type { GuestCounts, RemoteCounts } from './guests.ts';
 
 /** What native/addon*.cc bind. Handles are integers, valid in every thread of the process. */
 export interface NativeModule {
@@ -49,7 +49,7 @@ export interface NativeModule {
   sendPages(messenger: number, landing: number, step: number, parcels: Int32Array, last: number): boolean;
   stopSending(messenger: number, landing: number): void;
   leftToSend(messenger: number, landing: number): number;
-  messengerCounts(messenger: number): MessengerCounts;
+  messengerCounts(messenger: number): SentPages;
   /** Blocks of `pagesOfBlock` pages on SSD, at `path`. `wake` is called in this thread when there are results. */
   createStore(
     pool: number,
@@ -148,29 +148,7 @@ export type Transport = 'auto' | 'tcp' | 'shared';
 /** `Way` of native/listener.hpp. */
 export const transportCodes: Readonly<Record<Transport, number>> = { auto: 0, tcp: 1, shared: 2 };
 
-/** What a messenger has copied. */
-export interface MessengerCounts {
-  readonly pages: number;
-  readonly bytes: number;
-  /** Of them, those that left while a step ran: hidden behind it. */
-  readonly earlyBytes: number;
-  /** Streams that have begun, and the pages that could have left when the first of each did, all together. */
-  readonly streams: number;
-  readonly firstPages: number;
-  readonly copySeconds: number;
-}
-
-/** What a store has moved: `StoreCounts` of `live` tells what each is. */
-export interface StoreCounts {
-  readonly readBytes: number;
-  readonly writtenBytes: number;
-  readonly badBlocks: number;
-  readonly failedWrites: number;
-  readonly readSeconds: number;
-  readonly error: string;
-}
-
-export interface FarMessengerCounts extends MessengerCounts {
+export interface FarMessengerCounts extends SentPages {
   /** Connections that ended before everything had arrived: what was missing was sent again. */
   readonly broken: number;
   /** Times that a receiver could not be reached for so long that nothing is sent any more. */

@@ -1,5 +1,6 @@
 // The native backend: the contract of backend.ts over the compiled addon.
 import type { BufferId, Program } from '../graph/program.ts';
+import type { GuestCounts, RemoteCounts } from '../util/counts.ts';
 import type { Step } from '../util/step.ts';
 import type {
   Backend,
@@ -14,7 +15,7 @@ import type {
 } from './backend.ts';
 import { inputFormCodes, kvTypeCodes, type NativeIsa, nativeIsas, weightTypeCodes } from './codes.ts';
 import { encodeProgram } from './encode.ts';
-import type { GuestCounts, GuestRoomHandle, RemoteCounts } from './guests.ts';
+import type { GuestRoomHandle } from './guests.ts';
 import { loadNative, type NativeModule } from './native-module.ts';
 import { createResult, stepArguments, unansweredFlags, withUnanswered } from './native-step.ts';
 

@@ -1,6 +1,6 @@
 // Guest rooms of the oracle: what is lent is read where it lies, in the thread of whoever asks.
+import type { GuestCounts } from '../util/counts.ts';
 import { pageTokens, type RemoteKeys, type Step } from '../util/step.ts';
-import type { GuestCounts } from './guests.ts';
 import { Handles } from './handles.ts';
 import type { PageOf, ReferencePool } from './reference-attention.ts';
 

@@ -2,6 +2,7 @@
 
 import { planBuffers } from '../graph/plan.ts';
 import type { BufferId, Op, Program } from '../graph/program.ts';
+import type { GuestCounts, RemoteCounts } from '../util/counts.ts';
 import type { Step } from '../util/step.ts';
 import type {
   Backend,
@@ -14,7 +15,7 @@ import type {
   StepOutcome,
   VectorHandle,
 } from './backend.ts';
-import type { GuestCounts, GuestRoomHandle, RemoteCounts } from './guests.ts';
+import type { GuestRoomHandle } from './guests.ts';
 import { Handles } from './handles.ts';
 import { mergePartials, pagesOf, ReferencePool, runAttention, runQkv } from './reference-attention.ts';
 import { createBuffer, finishRow, type RowBuffer, rowOf, writeRow } from './reference-buffers.ts';

@@ -1,5 +1,8 @@
 // What carries pages of an instance's pool to others, whatever the way: native threads of this process, memory shared with others, or tcp.
 import type { LinkSnapshot } from '../cluster/ports.ts';
+import type { MessengerCounts } from '../util/counts.ts';
+
+export type { MessengerCounts };
 
 /** Between processes: 'auto' is over shared memory where both are on one host, else by tcp. */
 export type ProcessTransport = 'auto' | 'shared' | 'tcp';
@@ -19,19 +22,6 @@ export type LandingHandle = string;
 
 /** Copied inside a process, over memory that two processes share, or by tcp. */
 export type PageWay = NonNullable<LinkSnapshot['transport']>;
-
-export interface MessengerCounts {
-  readonly pages: number;
-  readonly bytes: number;
-  /** Of them, those that left while a step ran: hidden behind it. */
-  readonly earlyBytes: number;
-  /** Streams that have begun, and the pages that could have left when the first of each did, all together. */
-  readonly streams: number;
-  readonly firstPages: number;
-  readonly copySeconds: number;
-  /** Connections that broke, were refused or given up; always 0 inside a process. */
-  readonly faults: number;
-}
 
 export interface Messenger {
   /** What has left so far. */

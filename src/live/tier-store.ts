@@ -1,4 +1,5 @@
 // What keeps blocks of an instance's cache below its pool: pages beside it in memory, and SSD.
+import type { StoreCounts } from '../util/counts.ts';
 
 /** A block on SSD, and the pages of the pool, one after another from `page` on, that it goes to or comes from. */
 export interface StoredBlock {
@@ -14,18 +15,6 @@ export interface StoredBlock {
 export interface StoreResult {
   readonly job: number;
   readonly done: number;
-}
-
-export interface StoreCounts {
-  readonly readBytes: number;
-  readonly writtenBytes: number;
-  /** Blocks that were to be read and were not whole. */
-  readonly badBlocks: number;
-  readonly failedWrites: number;
-  /** Spent reading, what was read in vain included. */
-  readonly readSeconds: number;
-  /** What the system said when a block could not be written last; empty: nothing. */
-  readonly error: string;
 }
 
 /** SSD. Jobs of reading go before those of writing; each kind in the order of asking. */

@@ -6,6 +6,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterAll, describe, expect, it } from 'vitest';
 import { loadNative } from '../../src/kernel/native.ts';
+import { leftToUs } from '../children.ts';
 import { natsInstalled } from '../live/bus/nats-server.ts';
 import { until } from './server.ts';
 
@@ -31,10 +32,8 @@ describe.skipIf(!runs)('what a bench starts (needs nats-server)', { timeout: 30_
 
   it.each(['SIGTERM', 'SIGINT'] as const)('ends with it, also when it is ended by %s', async (signal) => {
     const flags = ['bench', 'pipeline', '--processes', '--prompts', '256', '--repeats', '100000'];
-    const bench = spawn(process.execPath, [command, ...flags], {
-      stdio: 'ignore',
-      env: { ...process.env, TMPDIR: folder },
-    });
+    const env = { ...process.env, TMPDIR: folder };
+    const bench = leftToUs(spawn(process.execPath, [command, ...flags], { stdio: 'ignore', env }));
     const ended = new Promise<unknown>((resolve) => bench.once('exit', (_code, by) => resolve(by)));
     // The NATS server, and two instances that have hardly begun.
     let started: readonly number[] = [];

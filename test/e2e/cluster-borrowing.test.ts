@@ -10,8 +10,9 @@ import { metricSum, type RunningProcess, type RunningServer, startInstance, star
 /** 64 blocks of 32 tokens of the embedded model: two suffice. */
 const kvMemory = String(64 * 32 * 6 * 2 * 2 * 64 * 2);
 const context = ['--context', '8192'];
-const prompt = livePrompt(1, 1_900);
-const outputs = 600;
+/** A request longer than any of them holds, and one that fits. */
+const long = { prompt: livePrompt(1, 1_900), outputs: 600 };
+const short = { prompt: livePrompt(2, 1_000), outputs: 700 };
 
 interface Told {
   readonly tokens: readonly string[];
@@ -21,11 +22,16 @@ interface Told {
 }
 
 /** One completion whose first token is waited for. */
-async function ask(gateway: RunningServer): Promise<{ readonly answer: Promise<Told> }> {
+async function ask(
+  gateway: RunningServer,
+  { prompt, outputs } = long,
+  signal: AbortSignal | null = null,
+): Promise<{ readonly answer: Promise<Told> }> {
   const body = { model, prompt, max_tokens: outputs, temperature: 0.8, seed: 3, ignore_eos: true, logprobs: 2 };
   const response = await fetch(`${gateway.url}/v1/completions`, {
     method: 'POST',
     body: JSON.stringify({ ...body, stream: true }),
+    signal,
   });
   return { answer: response.text().then(read) };
 }
@@ -67,6 +73,7 @@ describe.skipIf(!runs)('processes that lend, and what befalls them (needs nats-s
   let nats: NatsServer;
   let gateway: RunningServer;
   let expected: Told;
+  let expectedShort: Told;
   /** In the order in which the gateway met them, it numbers them. */
   let names: readonly (keyof typeof roles)[] = [];
 
@@ -78,7 +85,18 @@ describe.skipIf(!runs)('processes that lend, and what befalls them (needs nats-s
     const member = await startInstance(
       [
         ...['--nats', url, '--name', name, '--role', roles[name], '--kv-memory', kvMemory, '--pages-host', pages],
-        ...['--borrow', '--lend-share', '0.9', '--lease-ms', '3000', '--spread-ms', '300', ...context],
+        ...[
+          '--borrow',
+          '--lend-share',
+          '0.9',
+          '--low-water',
+          '0.5',
+          '--lease-ms',
+          '3000',
+          '--spread-ms',
+          '300',
+          ...context,
+        ],
       ],
       within?.within,
     );
@@ -94,6 +112,7 @@ describe.skipIf(!runs)('processes that lend, and what befalls them (needs nats-s
       ...context,
     ]);
     expected = await (await ask(alone)).answer;
+    expectedShort = await (await ask(alone, short)).answer;
     await alone.stop();
     nats = await NatsServer.start('-js', '-a', '0.0.0.0');
     gateway = await startServer(['--nats', nats.url, ...context]);
@@ -102,8 +121,9 @@ describe.skipIf(!runs)('processes that lend, and what befalls them (needs nats-s
     names = [...gateway.output().matchAll(/Instance ([pdm]) has joined/g)].map(([, name]) => name as 'p' | 'd' | 'm');
   }, 60_000);
   afterAll(async () => {
-    for (const { process } of [...members.values(), gateway]) process.kill('SIGKILL');
-    await nats.stop();
+    for (const { process } of members.values()) process.kill('SIGKILL');
+    gateway?.process.kill('SIGKILL');
+    await nats?.stop();
     link?.close();
   });
 
@@ -128,13 +148,41 @@ describe.skipIf(!runs)('processes that lend, and what befalls them (needs nats-s
   };
 
   it('answer with the bits of one big instance, and count what goes over each link', async () => {
-    expect([expected.error, expected.tokens.length]).toEqual([undefined, outputs]);
+    expect([expected.error, expected.tokens.length]).toEqual([undefined, long.outputs]);
     const { answer } = await ask(gateway);
     await right(answer);
     const queries = await metricSum(gateway, 'kvasir_link_queries_total');
     expect(queries).toBeGreaterThan(0);
     expect(queries).toBe(await metricSum(gateway, 'kvasir_instance_guest_queries_total'));
     expect(await metricSum(gateway, 'kvasir_link_moved_bytes_total')).toBeGreaterThan(0);
+  });
+
+  /** A request that fits where it runs, of which others have a part all the same. */
+  const spreadOut = async (): Promise<{ readonly answer: Promise<Told> }> => {
+    for (;;) {
+      const { answer } = await ask(gateway, short);
+      let ended = false;
+      void answer.then(() => {
+        ended = true;
+      });
+      await until(async () => ended || (await metricSum(gateway, 'kvasir_instance_remote_blocks')) > 0);
+      if (!ended) return { answer };
+    }
+  };
+
+  it('call back what they lent for one that needs all of it: what lay there goes home', async () => {
+    const calledBack = () => metricSum(gateway, 'kvasir_instance_called_back_blocks_total');
+    const before = await calledBack();
+    const spread = await spreadOut();
+    const gathering = new AbortController();
+    const gathered = ask(gateway, long, gathering.signal)
+      .then(({ answer }) => answer)
+      .catch(() => {});
+    await until(async () => (await calledBack()) > before);
+    gathering.abort();
+    expect(await spread.answer).toEqual(expectedShort);
+    await gathered;
+    await until(() => atRest(gateway));
   });
 
   // Whoever is gManager is one or the other, too.

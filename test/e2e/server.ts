@@ -1,6 +1,7 @@
 // Starts the real command as a child process and waits until it serves.
 import { type ChildProcess, spawn } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
+import { leftToUs } from '../children.ts';
 
 const command = fileURLToPath(new URL('../../dist/cli/main.js', import.meta.url));
 
@@ -39,7 +40,7 @@ async function startCommand(
   within: readonly string[] = [],
 ): Promise<RunningProcess & { readonly said: string }> {
   const [program = process.execPath, ...before] = [...within, process.execPath];
-  const child = spawn(program, [...before, command, ...args], { env: { ...process.env, ...env } });
+  const child = leftToUs(spawn(program, [...before, command, ...args], { env: { ...process.env, ...env } }));
   let output = '';
   const exited = new Promise<number | null>((resolve) => child.once('exit', resolve));
   const said = await new Promise<string>((resolve, reject) => {

@@ -1,27 +1,26 @@
 // `kvasir bench borrow`: instances that borrow memory against one big one, settlements on and off, and against moving to a bigger instance.
 import { join } from 'node:path';
-import { Command, Option } from 'commander';
+import { Command } from 'commander';
 import { z } from 'zod';
 import { benchMove, benchSettle, benchSpeed } from '../../bench/borrow.ts';
 import { hundredMillion, type LlamaShape, oneBillion, writeRandomLlama } from '../../bench/random-gguf.ts';
-import { inputForms, weightsForms } from '../../engine/forms.ts';
 import { openModel } from '../../weights/open-model.ts';
 import { temporaryFolder } from '../at-end.ts';
 import type { BorrowOptions } from '../borrow-options.ts';
 import { locateModel } from '../locate-model.ts';
 import { openServing, type Serving } from '../open-serving.ts';
-import { modelFlag, modelOptionsSchema, readOptions } from '../options.ts';
+import { addFormFlags, readOptions } from '../options.ts';
 import { printTable } from '../table.ts';
-import { counts, list, progress } from './bench-options.ts';
+import { benchModelSchema, count, counts, list, progress } from './bench-options.ts';
 
 const partNames = ['speed', 'settle', 'move'] as const;
 
-const schema = modelOptionsSchema.pick({ model: true, weights: true, inputs: true }).extend({
+const schema = benchModelSchema.extend({
   pool: z.coerce.number().int().min(1024).default(2048),
   context: z.coerce.number().int().min(1024).default(7168),
   generate: z.coerce.number().int().min(2).default(32),
-  repeats: z.coerce.number().int().min(1).default(3),
-  bigThreads: z.coerce.number().int().min(1).default(2),
+  repeats: count(3),
+  bigThreads: count(2),
   instances: z.coerce.number().int().min(2).default(4),
   shares: counts(1, [20, 10, 5]),
   parts: list(z.enum(partNames), partNames),
@@ -29,11 +28,8 @@ const schema = modelOptionsSchema.pick({ model: true, weights: true, inputs: tru
 type Options = z.infer<typeof schema>;
 
 export function borrowCommand(): Command {
-  return new Command('borrow')
+  return addFormFlags(new Command('borrow'), 'random weights in the shape of a model of 1B parameters')
     .description('memory borrowed between instances: speed, settlements, and against moving to a bigger instance')
-    .addOption(modelFlag().default(undefined, 'random weights in the shape of a model of 1B parameters'))
-    .addOption(new Option('--weights <form>', 'weights in memory (default: native)').choices(weightsForms))
-    .addOption(new Option('--inputs <form>', 'rounding of linear inputs (default: bf16)').choices(inputForms))
     .option('--pool <tokens>', 'that each instance holds (default: 2048)')
     .option('--instances <n>', 'of one thread each (default: 4)')
     .option('--context <tokens>', 'where the request of `speed` ends (default: 7168)')

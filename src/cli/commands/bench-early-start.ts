@@ -1,18 +1,15 @@
 // `kvasir bench early-start`: the first token behind a fetched prefix, ahead of use against waiting for all of it.
-import { Command, Option } from 'commander';
-import { z } from 'zod';
+import { Command } from 'commander';
 import { benchEarlyStart } from '../../bench/early-start.ts';
-import { inputForms, weightsForms } from '../../engine/forms.ts';
 import { pageTokens } from '../../util/step.ts';
 import { openModel } from '../../weights/open-model.ts';
 import { locateModel } from '../locate-model.ts';
 import { instanceSettings } from '../open-serving.ts';
-import { modelFlag, modelOptionsSchema, readOptions } from '../options.ts';
+import { addFormFlags, readOptions } from '../options.ts';
 import { printTable } from '../table.ts';
-import { progress } from './bench-options.ts';
+import { benchModelSchema, count, progress } from './bench-options.ts';
 
-const count = (otherwise: number) => z.coerce.number().int().min(1).default(otherwise);
-const schema = modelOptionsSchema.pick({ model: true, weights: true, inputs: true }).extend({
+const schema = benchModelSchema.extend({
   threads: count(1),
   prefix: count(384).transform((tokens) => Math.max(1, Math.floor(tokens / pageTokens)) * pageTokens),
   rest: count(100),
@@ -20,11 +17,8 @@ const schema = modelOptionsSchema.pick({ model: true, weights: true, inputs: tru
 });
 
 export function earlyStartCommand(): Command {
-  return new Command('early-start')
+  return addFormFlags(new Command('early-start'))
     .description('time to the first token behind a prefix of another instance: ahead of use, or once all of it is here')
-    .addOption(modelFlag())
-    .addOption(new Option('--weights <form>', 'weights in memory (default: native)').choices(weightsForms))
-    .addOption(new Option('--inputs <form>', 'rounding of linear inputs (default: bf16)').choices(inputForms))
     .option('--threads <n>', 'compute threads of each instance (default: 1)')
     .option('--prefix <tokens>', 'that are fetched, over tcp (default: 384)')
     .option('--rest <tokens>', 'that are computed behind them (default: 100)')

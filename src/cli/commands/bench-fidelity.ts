@@ -1,21 +1,20 @@
 // `kvasir bench fidelity`: a load served live and simulated, side by side.
-import { Command, Option } from 'commander';
+import { Command } from 'commander';
 import { z } from 'zod';
 import { calibrationContext } from '../../bench/fidelity/calibrate.ts';
 import { benchFidelity, type FidelityReport, type Parting } from '../../bench/fidelity/fidelity.ts';
-import { inputForms, weightsForms } from '../../engine/forms.ts';
 import { createStepRecord } from '../../live/step-record.ts';
 import type { TraceRequest } from '../../trace/request.ts';
 import { WorkloadGenerator } from '../../trace/workload/generator.ts';
 import { pageTokens } from '../../util/step.ts';
 import { openServing } from '../open-serving.ts';
-import { modelFlag, modelOptionsSchema, readOptions } from '../options.ts';
+import { addFormFlags, readOptions } from '../options.ts';
 import { printTable } from '../table.ts';
-import { progress } from './bench-options.ts';
+import { benchModelSchema, count, progress } from './bench-options.ts';
 
-const schema = modelOptionsSchema.pick({ model: true, weights: true, inputs: true }).extend({
+const schema = benchModelSchema.extend({
   instances: z.coerce.number().int().min(1).max(64).default(2),
-  threads: z.coerce.number().int().min(1).default(1),
+  threads: count(1),
   requests: z.coerce.number().int().min(10).default(200),
   rate: z.coerce.number().positive().default(4),
   input: z.coerce.number().int().min(16).default(300),
@@ -33,11 +32,8 @@ const rehearsalShare = 3;
 const stepsMax = 1_000_000;
 
 export function fidelityCommand(): Command {
-  return new Command('fidelity')
+  return addFormFlags(new Command('fidelity'))
     .description('a load served live on this machine, and simulated with times fitted to its steps')
-    .addOption(modelFlag())
-    .addOption(new Option('--weights <form>', 'weights in memory (default: native)').choices(weightsForms))
-    .addOption(new Option('--inputs <form>', 'rounding of linear inputs (default: bf16)').choices(inputForms))
     .option('--instances <n>', 'instances of the process (default: 2)')
     .option('--threads <n>', 'compute threads of each (default: 1)')
     .option('--requests <n>', 'requests of the load (default: 200)')

@@ -2,27 +2,23 @@
 import { Command, Option } from 'commander';
 import { z } from 'zod';
 import { benchHandOff } from '../../bench/hand-off.ts';
-import { inputForms, weightsForms } from '../../engine/forms.ts';
 import { openServing } from '../open-serving.ts';
-import { modelFlag, modelOptionsSchema, readOptions, transports } from '../options.ts';
+import { addFormFlags, readOptions, transports } from '../options.ts';
 import { printTable } from '../table.ts';
-import { counts, progress } from './bench-options.ts';
+import { benchModelSchema, count, counts, progress } from './bench-options.ts';
 
-const schema = modelOptionsSchema.pick({ model: true, weights: true, inputs: true }).extend({
-  threads: z.coerce.number().int().min(1).default(1),
+const schema = benchModelSchema.extend({
+  threads: count(1),
   prompts: counts(1, [128, 400]),
-  repeats: z.coerce.number().int().min(1).default(5),
+  repeats: count(5),
   transport: z.enum(transports).default('memory'),
 });
 
 export function handOffCommand(): Command {
-  return new Command('hand-off')
+  return addFormFlags(new Command('hand-off'))
     .description(
       'time to the first token with prefill and decode on two instances against one; what of sending pages is hidden',
     )
-    .addOption(modelFlag())
-    .addOption(new Option('--weights <form>', 'weights in memory (default: native)').choices(weightsForms))
-    .addOption(new Option('--inputs <form>', 'rounding of linear inputs (default: bf16)').choices(inputForms))
     .option('--threads <n>', 'compute threads of each instance (default: 1)')
     .option('--prompts <list>', 'lengths of prompts (default: 128,400)')
     .option('--repeats <n>', 'prompts of each length (default: 5)')

@@ -1,10 +1,19 @@
 // Options that the benches share.
 import { Option } from 'commander';
 import { z } from 'zod';
+import { modelOptionsSchema } from '../options.ts';
 
 /** A line for people, beside the report. */
 export function progress(line: string): void {
   console.error(line);
+}
+
+/** What is loaded, and in which form. */
+export const benchModelSchema = modelOptionsSchema.pick({ model: true, weights: true, inputs: true });
+
+/** A number from 1 on. */
+export function count(otherwise: number) {
+  return z.coerce.number().int().min(1).default(otherwise);
 }
 
 export function threadsFlag(): Option {

@@ -2,20 +2,19 @@
 import { Command, Option } from 'commander';
 import { z } from 'zod';
 import { benchPipeline, type PipelineBench } from '../../bench/pipeline.ts';
-import { inputForms, weightsForms } from '../../engine/forms.ts';
 import { LocalNats } from '../local-nats.ts';
 import { openServing } from '../open-serving.ts';
-import { modelFlag, modelOptionsSchema, processTransports, readOptions } from '../options.ts';
+import { addFormFlags, processTransports, readOptions } from '../options.ts';
 import { openProcesses } from '../process-serving.ts';
 import { printTable } from '../table.ts';
 import { UsageError } from '../usage-error.ts';
-import { counts, progress } from './bench-options.ts';
+import { benchModelSchema, count, counts, progress } from './bench-options.ts';
 
-const schema = modelOptionsSchema.pick({ model: true, weights: true, inputs: true }).extend({
-  threads: z.coerce.number().int().min(1).default(1),
+const schema = benchModelSchema.extend({
+  threads: count(1),
   members: z.coerce.number().int().min(2).max(16).default(2),
   prompts: counts(256, [1024, 2048]),
-  repeats: z.coerce.number().int().min(1).default(5),
+  repeats: count(5),
   processes: z.boolean().default(false),
   transport: z.enum(processTransports).optional(),
 });
@@ -25,11 +24,8 @@ type Options = z.infer<typeof schema>;
 const reportMs = 600;
 
 export function pipelineCommand(): Command {
-  return new Command('pipeline')
+  return addFormFlags(new Command('pipeline'))
     .description('time to the first token with prompts computed by a group of instances against one of them alone')
-    .addOption(modelFlag())
-    .addOption(new Option('--weights <form>', 'weights in memory (default: native)').choices(weightsForms))
-    .addOption(new Option('--inputs <form>', 'rounding of linear inputs (default: bf16)').choices(inputForms))
     .option('--threads <n>', 'compute threads of each instance (default: 1)')
     .option('--members <n>', 'instances of the group (default: 2)')
     .option('--prompts <list>', 'lengths of prompts, 256 or more (default: 1024,2048)')

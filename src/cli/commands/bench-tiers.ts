@@ -1,20 +1,18 @@
 // `kvasir bench tiers`: the first token of a prompt that the pool has, host memory, SSD, or nobody.
 import { tmpdir } from 'node:os';
-import { Command, Option } from 'commander';
+import { Command } from 'commander';
 import { z } from 'zod';
 import { benchTiers } from '../../bench/tiers.ts';
-import { inputForms, weightsForms } from '../../engine/forms.ts';
 import { pageTokens } from '../../util/step.ts';
 import { openModel } from '../../weights/open-model.ts';
 import { temporaryFolder } from '../at-end.ts';
 import { locateModel } from '../locate-model.ts';
 import { openServing } from '../open-serving.ts';
-import { modelFlag, modelOptionsSchema, readOptions } from '../options.ts';
+import { addFormFlags, readOptions } from '../options.ts';
 import { printTable } from '../table.ts';
-import { progress } from './bench-options.ts';
+import { benchModelSchema, count, progress } from './bench-options.ts';
 
-const count = (otherwise: number) => z.coerce.number().int().min(1).default(otherwise);
-const schema = modelOptionsSchema.pick({ model: true, weights: true, inputs: true }).extend({
+const schema = benchModelSchema.extend({
   threads: count(1),
   prompt: count(400),
   repeats: count(3),
@@ -22,11 +20,8 @@ const schema = modelOptionsSchema.pick({ model: true, weights: true, inputs: tru
 });
 
 export function tiersCommand(): Command {
-  return new Command('tiers')
+  return addFormFlags(new Command('tiers'))
     .description('time to the first token of a prompt that the pool has, host memory, SSD, or nobody')
-    .addOption(modelFlag())
-    .addOption(new Option('--weights <form>', 'weights in memory (default: native)').choices(weightsForms))
-    .addOption(new Option('--inputs <form>', 'rounding of linear inputs (default: bf16)').choices(inputForms))
     .option('--threads <n>', 'compute threads (default: 1)')
     .option('--prompt <tokens>', 'length of the prompts (default: 400)')
     .option('--repeats <n>', 'prompts that are timed, after two that are not (default: 3)')

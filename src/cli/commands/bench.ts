@@ -1,6 +1,6 @@
 // `kvasir bench NAME`: measures the engine, the kernels, an endpoint over HTTP, or the accuracy of a form.
 import { readFileSync } from 'node:fs';
-import { Command, Option } from 'commander';
+import { Command } from 'commander';
 import { z } from 'zod';
 import { benchAccuracy } from '../../bench/accuracy.ts';
 import { benchEngine } from '../../bench/engine.ts';
@@ -12,7 +12,7 @@ import type { Backend } from '../../kernel/backend.ts';
 import { openModel } from '../../weights/open-model.ts';
 import { createBackend } from '../backend.ts';
 import { locateModel } from '../locate-model.ts';
-import { modelFlag, modelOptionsSchema, readOptions } from '../options.ts';
+import { addFormFlags, modelFlag, modelOptionsSchema, readOptions } from '../options.ts';
 import { printTable } from '../table.ts';
 import { UsageError } from '../usage-error.ts';
 import { borrowCommand } from './bench-borrow.ts';
@@ -24,7 +24,7 @@ import { handOffCommand } from './bench-hand-off.ts';
 import { kernelCommand } from './bench-kernel.ts';
 import { killsCommand } from './bench-kills.ts';
 import { messengerCommand } from './bench-messenger.ts';
-import { counts, list, progress, threadsFlag } from './bench-options.ts';
+import { benchModelSchema, count, counts, list, progress, threadsFlag } from './bench-options.ts';
 import { pipelineCommand } from './bench-pipeline.ts';
 import { placementCommand } from './bench-placement.ts';
 import { soakCommand } from './bench-soak.ts';
@@ -53,20 +53,18 @@ export function benchCommand(): Command {
     .addCommand(soakCommand());
 }
 
-const engineSchema = modelOptionsSchema.pick({ model: true, weights: true, inputs: true, threads: true }).extend({
-  prompt: z.coerce.number().int().min(1).default(512),
-  generate: z.coerce.number().int().min(1).default(64),
+const engineSchema = benchModelSchema.extend({
+  threads: modelOptionsSchema.shape.threads,
+  prompt: count(512),
+  generate: count(64),
   batch: counts(1, [1, 8, 32]),
   depth: counts(0, [0, 512, 4096]),
-  repeats: z.coerce.number().int().min(1).default(5),
+  repeats: count(5),
 });
 
 function engineCommand(): Command {
-  return new Command('engine')
+  return addFormFlags(new Command('engine'))
     .description('prefill and decode steps of a model, without scheduler or HTTP: medians')
-    .addOption(modelFlag())
-    .addOption(new Option('--weights <form>', 'weights in memory (default: native)').choices(weightsForms))
-    .addOption(new Option('--inputs <form>', 'rounding of linear inputs (default: bf16)').choices(inputForms))
     .addOption(threadsFlag())
     .option('--prompt <tokens>', 'tokens of the prompt that is prefilled in one step (default: 512)')
     .option('--generate <steps>', 'steps timed for each decode row (default: 64)')

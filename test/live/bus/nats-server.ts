@@ -4,6 +4,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { createServer, connect as dial } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { leftToUs } from '../../children.ts';
 
 export const natsInstalled = spawnSync('nats-server', ['--version']).status === 0;
 
@@ -28,7 +29,7 @@ export class NatsServer {
 
   async start(): Promise<void> {
     const flags = ['-a', '127.0.0.1', '-p', String(this.#port), '-sd', this.#folder, ...this.#flags];
-    this.#process = spawn('nats-server', flags, { stdio: 'ignore' });
+    this.#process = leftToUs(spawn('nats-server', flags, { stdio: 'ignore' }));
     while (!(await answers(this.#port))) await new Promise((resolve) => setTimeout(resolve, 10));
   }
 
