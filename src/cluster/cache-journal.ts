@@ -39,13 +39,13 @@ export class CacheJournal {
     return { kind: 'journal', journal: recorder.take() };
   }
 
-  /** All that is held, where a journal is kept. */
-  all(): Snapshot | Ignored {
-    if (this.#recorder === undefined) return { kind: 'ignored', message: 'Ignored tellBlocks: no journal is kept' };
-    return {
-      kind: 'snapshot',
-      snapshot: this.#recorder.snapshot(this.#cache.indexedDigests(), this.#cache.lower?.sunk),
-    };
+  /** All that is held, where a journal is kept, after what changed: whoever is not told all has heard of everything, too. */
+  all(): readonly (Journal | Snapshot | Ignored)[] {
+    if (this.#recorder === undefined) return [{ kind: 'ignored', message: 'Ignored tellBlocks: no journal is kept' }];
+    const changes = this.changes(true);
+    const snapshot = this.#recorder.snapshot(this.#cache.indexedDigests(), this.#cache.lower?.sunk);
+    const all = { kind: 'snapshot', snapshot } as const;
+    return changes === undefined ? [all] : [changes, all];
   }
 }
 

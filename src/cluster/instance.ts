@@ -281,7 +281,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
         this.mover?.grant(event.id, { to: event.to, life: event.life });
         break;
       case 'tellBlocks':
-        this.#effects.push(this.#journal.all());
+        this.#effects.push(...this.#journal.all());
         break;
       default:
         if ('step' in event) this.#stepEnded(nowUs, event);

@@ -14,9 +14,11 @@ import { TokenPlacement } from '../cluster/token-placement.ts';
 import { TokenProgress } from '../cluster/token-progress.ts';
 import { TokenTransfers } from '../cluster/token-transfers.ts';
 import type { Bus } from './bus/bus.ts';
+import { CaughtUpBlocks } from './caught-up-blocks.ts';
 import { Conducting, type Reach } from './conducting.ts';
 import { placedLinks } from './named-links.ts';
 import type { BlockRoot } from './protocol.ts';
+import { readSnapshot } from './snapshot-store.ts';
 import { canServe, countsOf, nothingYet, storeStays, whenGone } from './snapshots.ts';
 import { type Peer, Station, silentUs } from './station.ts';
 import { encode } from './wire/codec.ts';
@@ -72,6 +74,7 @@ export class ClusterGateway extends Conducting {
   readonly #station: Station<InstanceAnnouncement>;
   protected readonly reach = this.#reach();
   readonly #slots: Slot[] = [];
+  readonly #blocks: CaughtUpBlocks;
   /** Undefined where prefixes stay where they are. */
   #transfers: TokenTransfers | undefined;
   #isConnected = true;
@@ -87,6 +90,7 @@ export class ClusterGateway extends Conducting {
       log,
     });
     this.#options = options;
+    this.#blocks = this.#catchUp(options);
     this.#unwatch = bus.watch((up) => {
       this.#isConnected = up;
     });
@@ -126,6 +130,7 @@ export class ClusterGateway extends Conducting {
   close(): void {
     this.endWaiting();
     this.#unwatch();
+    this.#blocks.close();
     this.#station.close();
   }
 
@@ -188,8 +193,8 @@ export class ClusterGateway extends Conducting {
     this.admission.joined(instance, capacityTokens, capacityTokens);
     this.log(`Instance ${name} has joined: ${this.#serving} serve`);
     this.feed({ kind: 'instanceJoined', instance, life: slot.life, capacityTokens, role });
-    // What it had on SSD, no journal has told.
-    this.#tell(instance, { kind: 'tellBlocks' });
+    // What it had before, no journal tells.
+    this.#blocks.feed({ kind: 'wanted', instance });
   }
 
   /** The one that it had before, a new one, or one that nobody has now. */
@@ -239,6 +244,7 @@ export class ClusterGateway extends Conducting {
     const slot = this.#slots[instance];
     if (slot === undefined) return;
     slot.peer = undefined;
+    this.#blocks.feed({ kind: 'gone', instance });
     slot.snapshot = whenGone(slot.snapshot);
     this.log(`Instance ${name} ${why}: ${this.#serving} serve`);
     this.feed({ kind: 'instanceLost', instance });
@@ -252,14 +258,29 @@ export class ClusterGateway extends Conducting {
   #hear(peer: Peer<InstanceAnnouncement>, message: Uint8Array): void {
     const instance = this.#slotOf(peer);
     if (instance === undefined) return;
-    const { steps, role, ...turn } = readTurn(message);
+    const { steps, role, journals, blocks, stored, ...turn } = readTurn(message);
     if (role !== undefined) this.#follow(instance, role);
     this.hearSteps(instance, steps);
-    const { life } = this.#slots[instance];
-    this.hear(instance, {
-      ...turn,
-      journals: turn.journals.map((journal) => ({ ...journal, life })),
-      blocks: turn.blocks && { ...turn.blocks, life },
+    this.#blocks.feed({ kind: 'told', instance, journals, blocks, stored });
+    this.hear(instance, { ...turn, journals: [], blocks: undefined });
+  }
+
+  /** The conductor knows sessions as lives, whatever instances call theirs. */
+  #catchUp({ bus: { snapshots } }: ClusterGatewayOptions): CaughtUpBlocks {
+    return new CaughtUpBlocks({
+      ask: (instance, unread) => this.#tell(instance, { kind: 'tellBlocks', unread }),
+      read: async (instance, number) => {
+        const { name, life } = this.#slots[instance]?.peer?.member ?? {};
+        return name === undefined || life === undefined ? undefined : readSnapshot(snapshots, name, life, number);
+      },
+      snapshot: (instance, snapshot) => {
+        const { life } = this.#slots[instance];
+        this.feed({ kind: 'snapshot', instance, snapshot: { ...snapshot, life } });
+      },
+      journal: (instance, journal) => {
+        const { life } = this.#slots[instance];
+        this.feed({ kind: 'journal', instance, journal: { ...journal, life } });
+      },
     });
   }
 
@@ -301,7 +322,7 @@ export class ClusterGateway extends Conducting {
           group: group && this.#namedGroup(group),
         }),
       cancel: (instance, id, interrupt) => this.#tell(instance, { kind: 'cancel', id, interrupt }),
-      tellBlocks: (instance) => this.#tell(instance, { kind: 'tellBlocks' }),
+      tellBlocks: (instance) => this.#blocks.feed({ kind: 'wanted', instance }),
       pin: (instance, { id, request, ttlUs }) => this.#tell(instance, { kind: 'pin', id, request, ttlUs }),
       unpin: (instance, id) => this.#tell(instance, { kind: 'unpin', id }),
     };

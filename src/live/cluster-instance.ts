@@ -2,6 +2,7 @@
 import { type Agreement, identityOf } from '../cluster/agreement.ts';
 import type { InstanceRole } from '../cluster/conductor.ts';
 import type { GenerationEvent, GenerationRequest, InstanceSnapshot, RequestId } from '../cluster/ports.ts';
+import { ArchivedBlocks } from './archived-blocks.ts';
 import type { Bus } from './bus/bus.ts';
 import { GatewayPins } from './gateway-pins.ts';
 import { GatewayTurns } from './gateway-turns.ts';
@@ -82,6 +83,7 @@ export class ClusterInstance {
   readonly #owned = new Map<RequestId, Owned>();
   readonly #pins = new GatewayPins<Served>();
   readonly #peers: InstancePeers;
+  readonly #blocks: ArchivedBlocks<Served>;
   #role: InstanceRole;
   #snapshot: InstanceSnapshot = nothingYet;
   #journal = 0;
@@ -118,6 +120,11 @@ export class ClusterInstance {
       landed: (here) => this.#land(here),
       left: (here) => this.#leave(here),
     });
+    this.#blocks = new ArchivedBlocks({
+      ...{ snapshots: bus.snapshots, name, life },
+      list: () => thread.send({ kind: 'tellBlocks' }),
+      tellStored: ({ peer }, stored, journals) => this.#tell(peer, { ...nothingToTell, stored, journals }),
+    });
   }
 
   /** Says that it is there. */
@@ -127,10 +134,11 @@ export class ClusterInstance {
     this.#station.start();
   }
 
-  /** Gateways have their requests done elsewhere. */
-  close(): void {
+  /** Gateways have their requests done elsewhere. Resolves when it has left nothing behind, or cannot help it. */
+  close(): Promise<void> {
     this.#station.close();
     this.#peers.close();
+    return this.#blocks.close();
   }
 
   /** The thread speaks to an instance of another process. */
@@ -147,7 +155,9 @@ export class ClusterInstance {
       const owned = this.#owned.get(here);
       return owned?.served.peer.member.traces === true ? { gateway: owned.served, id: owned.id } : undefined;
     });
-    if (journals.length > 0 || blocks !== undefined) for (const served of this.#served.values()) turns.of(served);
+    const listens = this.#blocks.heard(journals, blocks);
+    if (journals.length > 0) for (const served of this.#served.values()) turns.of(served);
+    for (const served of listens) turns.of(served);
     for (const here of prefilled) {
       const owned = this.#owned.get(here);
       if (owned !== undefined) turns.of(owned.served).prefilled.push(owned.id);
@@ -170,7 +180,8 @@ export class ClusterInstance {
       const pin = this.#pins.heard(here, state);
       if (pin !== undefined) turns.of(pin.gateway).pins.push([pin.id, state]);
     }
-    for (const [{ peer }, turn] of turns) this.#tell(peer, { ...turn, journals, blocks });
+    for (const [served, turn] of turns)
+      this.#tell(served.peer, { ...turn, journals, blocks: listens.has(served) ? blocks : undefined });
   }
 
   #count(here: RequestId, owned: Owned, event: GenerationEvent): void {
@@ -238,7 +249,7 @@ export class ClusterInstance {
         thread.send({ kind: 'unpin', id: nameHere(peer, order.id) });
         break;
       case 'tellBlocks':
-        thread.send(order);
+        this.#blocks.asked(served, order.unread);
         break;
       case 'role':
         this.#switch(order.role);
@@ -303,8 +314,10 @@ export class ClusterInstance {
     const served = this.#served.get(peer);
     this.#served.delete(peer);
     this.#trace();
-    if (served !== undefined)
+    if (served !== undefined) {
+      this.#blocks.gone(served);
       for (const id of this.#pins.lose(served)) this.#options.thread.send({ kind: 'unpin', id });
+    }
     for (const id of [...(served?.requests.keys() ?? [])]) {
       const here = nameHere(peer, id);
       this.#leave(here);

@@ -109,14 +109,11 @@ async function join(settings: JoinSettings, agreement: Agreement): Promise<Joine
   joined.start(snapshot);
   lenders?.start(lenderOf(description, root, agreement));
   // Its requests are lost with it: nobody has to wait for silence.
-  void thread.ended.then(() => {
-    joined.close();
-    return lenders?.close();
-  });
+  void thread.ended.then(() => Promise.all([joined.close(), lenders?.close()]));
   const close = async (): Promise<void> => {
-    joined.close();
+    const left = joined.close();
     await thread.close();
-    await lenders?.close();
+    await Promise.all([left, lenders?.close()]);
   };
   const ended = Promise.race([replaced, thread.ended.then(() => 'the instance ended; the lines above say why')]);
   return { description, ended, close };

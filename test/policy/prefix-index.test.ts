@@ -27,17 +27,12 @@ class Holder {
   life = 0;
   #recorder = new JournalRecorder(0);
 
-  /** Without a word. */
-  turn(names: readonly number[]): void {
+  change(names: readonly number[]): BlockJournal | undefined {
     for (const name of names) {
       const stored = !this.blocks.delete(name);
       if (stored) this.blocks.add(name);
       this.#recorder.record(wordsOf([name]), 0, stored);
     }
-  }
-
-  change(names: readonly number[]): BlockJournal | undefined {
-    this.turn(names);
     if (this.#recorder.changes === 0) return undefined;
     const journal = this.#recorder.take();
     this.sent.push(copy(journal));
@@ -143,16 +138,15 @@ describe('the prefix index', () => {
     expect(index.held(0)).toBe(66);
   });
 
-  test('takes a snapshot that nobody waits for, where it stands for a journal', () => {
+  test('takes a snapshot that nobody waits for, where it tells what no journal brought', () => {
     const index = new PrefixIndex({ instances: 1, blocks: 4, remembered: 0 });
     const holder = new Holder();
     index.apply(0, holder.change([1, 2]) as BlockJournal);
-    holder.turn([2, 3, 4]);
+    holder.change([2, 3, 4]);
     expect(index.restore(0, holder.snapshot())).toBe(true);
     expect(index.held(0)).toBe(3);
     expect(index.restore(0, holder.snapshot())).toBe(false);
-    holder.turn([4]);
-    holder.snapshot();
+    holder.change([4]);
     expect(index.apply(0, holder.change([5]) as BlockJournal)).toBe('gap');
   });
 

@@ -72,7 +72,7 @@ const order = z.discriminatedUnion('kind', [
     group: namedGroup.optional(),
   }),
   z.strictObject({ kind: z.literal('cancel'), id, interrupt: z.boolean() }),
-  z.strictObject({ kind: z.literal('tellBlocks') }),
+  z.strictObject({ kind: z.literal('tellBlocks'), unread: z.boolean() }),
   z.strictObject({ kind: z.literal('pin'), id, request, ttlUs: figure }),
   z.strictObject({ kind: z.literal('unpin'), id }),
   z.strictObject({ kind: z.literal('role'), role: switched }),
@@ -119,7 +119,7 @@ const journal = z
     'a journal has not as many blocks as it says',
   );
 
-const blocks = z
+export const blocks = z
   .strictObject({
     life: count,
     number: count,
@@ -155,6 +155,7 @@ const turn = z.strictObject({
   blocks: blocks.optional(),
   steps: z.array(step),
   role: switched.exactOptional(),
+  stored: count.exactOptional(),
 });
 
 const status = z.strictObject({
@@ -278,7 +279,8 @@ export type Order =
       readonly group: NamedGroup | undefined;
     }
   | { readonly kind: 'cancel'; readonly id: RequestId; readonly interrupt: boolean }
-  | { readonly kind: 'tellBlocks' }
+  /** `unread`: the copy that it was told of last was not there. */
+  | { readonly kind: 'tellBlocks'; readonly unread: boolean }
   | ({ readonly kind: 'pin' } & PinOrder)
   | { readonly kind: 'unpin'; readonly id: PinId }
   /** What it does from now on; all gateways are told. */
@@ -288,6 +290,8 @@ export type Order =
 export interface Turn extends Omit<EventsMessage, 'kind' | 'snapshot'> {
   /** It does that from now on. */
   readonly role?: InstanceRole;
+  /** A copy of all that it holds lies in the store, of that number or a later one: the journals are those since. */
+  readonly stored?: number;
 }
 
 /** Of an instance, told with each tally. */

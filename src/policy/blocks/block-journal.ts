@@ -20,7 +20,7 @@ export const blockChange = { removed: 0, inMemory: 1, onSsd: 2 } as const;
 /** All blocks that an instance holds. */
 export interface BlockSnapshot {
   readonly life: number;
-  /** Its own number among the journals, where it tells of something that none did, or that of the last one; 0: none. */
+  /** Of the last journal before it; 0: none. */
   readonly number: number;
   readonly blocks: number;
   /** (blocks, 4 words): digests. */
@@ -84,10 +84,8 @@ export class JournalRecorder implements TierListener {
     return { life: this.#life, number: ++this.#number, changes, words: this.#words, stored: this.#stored };
   }
 
-  /** A snapshot of all blocks stands for the next journal, if anything has changed: whoever takes it for known would miss that. @param onSsd the last so many are on SSD alone */
+  /** Of all blocks, once all changes have been told. @param onSsd the last so many are on SSD alone */
   snapshot(words: Uint32Array, onSsd = 0): BlockSnapshot {
-    if (this.#changes > 0) this.#number++;
-    this.#changes = 0;
     const snapshot = { life: this.#life, number: this.#number, blocks: words.length / digestWords, words };
     return onSsd === 0 ? snapshot : { ...snapshot, onSsd };
   }

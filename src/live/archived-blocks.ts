@@ -1,0 +1,83 @@
+// An instance's copy of what its cache holds, in the store: carries out what its archive wants.
+import { type ArchiveEffect, type ArchiveEvent, BlockArchive } from '../cluster/block-archive.ts';
+import { Alarm, nowUs } from './alarm.ts';
+import type { Snapshots } from './bus/bus.ts';
+import type { BlockJournal, BlockSnapshot } from './protocol.ts';
+import { SnapshotWriter, type Written } from './snapshot-store.ts';
+
+export interface ArchivedBlocksOptions<Gateway> {
+  readonly snapshots: Snapshots;
+  readonly name: string;
+  readonly life: number;
+  /** The instance's thread is to tell all that it holds. */
+  readonly list: () => void;
+  readonly tellStored: (gateway: Gateway, number: number, journals: readonly BlockJournal[]) => void;
+}
+
+export class ArchivedBlocks<Gateway> {
+  readonly #options: ArchivedBlocksOptions<Gateway>;
+  readonly #archive = new BlockArchive<Gateway>();
+  readonly #writer: SnapshotWriter;
+  readonly #alarm = new Alarm(() => this.#feed({ kind: 'wake' }));
+  /** Who is to be told of the listing that was heard last. */
+  #told = new Set<Gateway>();
+  #writing: Promise<void> = Promise.resolve();
+  #closed = false;
+
+  constructor(options: ArchivedBlocksOptions<Gateway>) {
+    this.#options = options;
+    this.#writer = new SnapshotWriter(options.snapshots, options.name, options.life);
+  }
+
+  /** Tells who has asked for the blocks. */
+  heard(journals: readonly BlockJournal[], blocks: BlockSnapshot | undefined): ReadonlySet<Gateway> {
+    this.#told = new Set();
+    this.#feed({ kind: 'heard', journals, blocks });
+    return this.#told;
+  }
+
+  /** @param unread the copy that it was told of was not there */
+  asked(gateway: Gateway, unread: boolean): void {
+    this.#feed({ kind: 'asked', gateway, unread });
+  }
+
+  gone(gateway: Gateway): void {
+    this.#feed({ kind: 'gone', gateway });
+  }
+
+  /** Nobody finds its copy any more, if the store can be reached. */
+  async close(): Promise<void> {
+    if (this.#closed) return;
+    this.#closed = true;
+    this.#alarm.set(Number.POSITIVE_INFINITY);
+    await this.#writing;
+    await this.#writer.remove().catch(() => {});
+  }
+
+  #feed(event: ArchiveEvent<Gateway>): void {
+    if (this.#closed) return;
+    for (const effect of this.#archive.step(nowUs(), event)) this.#carryOut(effect);
+    this.#alarm.set(this.#archive.nextUs);
+  }
+
+  #carryOut(effect: ArchiveEffect<Gateway>): void {
+    switch (effect.kind) {
+      case 'list':
+        this.#options.list();
+        break;
+      case 'write':
+        this.#writing = this.#write(effect.snapshot);
+        break;
+      case 'tellStored':
+        this.#options.tellStored(effect.gateway, effect.number, effect.journals);
+        break;
+      case 'tellBlocks':
+        this.#told.add(effect.gateway);
+    }
+  }
+
+  async #write(snapshot: BlockSnapshot): Promise<void> {
+    const kind = await this.#writer.write(snapshot).catch((): Written => 'unwritten');
+    this.#feed({ kind });
+  }
+}
