@@ -10,6 +10,8 @@ import type { ClusterGateway } from '../../src/live/cluster-gateway.ts';
 import { joinCluster } from '../../src/live/join.ts';
 import { decode, encode } from '../../src/live/wire/codec.ts';
 import { decodeFrame } from '../../src/live/wire/frames.ts';
+import { readTurn } from '../../src/live/wire/messages.ts';
+import { settled } from './bus/settled.ts';
 import { busMembers, pagesHere, serving, until, vocabSize } from './bus-members.ts';
 import { type BusFaults, faultyBus } from './faulty-bus.ts';
 import { type Answer, answerOf, dyingWorker, liveCluster, livePrompt, liveRequest, liveSettings } from './instances.ts';
@@ -76,19 +78,24 @@ describe('a cluster over a bus', () => {
     expect(heard[0]).toBe('beat.coming');
   });
 
-  it('sends requests where their prefix is, known from journals of before the gateway came', async () => {
+  it('sends requests where their prefix is, known from what lay in the store before the gateway came', async () => {
     const hub = new MemoryHub();
     const first = await gateway(hub.connect(), 'g1');
     await Promise.all([instance(hub.connect(), 'a'), instance(hub.connect(), 'b')]);
     await until(() => serving(first) === 2);
     for (const [i, prompt] of prompts.entries()) await answerOf(first, liveRequest(`r${i}`, prompt, 2));
-    const told = new Set<string>();
+    const stored = new Set<string>();
     hub.connect().subscribe('link.g2.>', (payload, subject) => {
-      // With no request under way, what an instance sends is all that its cache has.
-      if (decodeFrame(payload).kind === 'part') told.add(subject);
+      const frame = decodeFrame(payload);
+      if (frame.kind !== 'part' || !frame.last) return;
+      const turn = readTurn(frame.bytes);
+      // Nobody lists a second time.
+      expect(turn.blocks).toBeUndefined();
+      if (turn.stored !== undefined) stored.add(subject);
     });
     const late = await gateway(hub.connect(), 'g2');
-    await until(() => told.size === 2);
+    await until(() => stored.size === 2);
+    await settled();
     for (const [i, prompt] of prompts.entries()) {
       const { cachedTokens } = await answerOf(late, liveRequest(`r${i}`, prompt, 2));
       expect(cachedTokens).toBe(Math.floor((prompt.length - 1) / 32) * 32);

@@ -1,0 +1,138 @@
+// Copies of what instances hold, in a store: in parts, whole or not at all, and of whoever has the name now.
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { defaultArchiveLimits } from '../../src/cluster/block-archive.ts';
+import { type Bus, type Snapshots, snapshotsKeptMs } from '../../src/live/bus/bus.ts';
+import { MemoryHub } from '../../src/live/bus/memory-hub.ts';
+import type { BlockSnapshot } from '../../src/live/protocol.ts';
+import { readSnapshot, SnapshotWriter } from '../../src/live/snapshot-store.ts';
+import { encode } from '../../src/live/wire/codec.ts';
+
+let bus: Bus;
+beforeAll(() => {
+  bus = new MemoryHub().connect();
+});
+afterAll(() => bus.close());
+
+/** 40,000 blocks take three parts. */
+function snapshotOf(number: number, blocks: number): BlockSnapshot {
+  return { life: 1, number, blocks, words: new Uint32Array(4 * blocks).fill(number) };
+}
+
+/** Does something before a write. */
+function meddling(act: (key: string) => Promise<unknown> | undefined): Snapshots {
+  const { snapshots } = bus;
+  return {
+    read: (key) => snapshots.read(key),
+    remove: (key, revision) => snapshots.remove(key, revision),
+    put: async (key, value) => {
+      await act(key);
+      return snapshots.put(key, value);
+    },
+    write: async (key, value, revision) => {
+      await act(key);
+      return snapshots.write(key, value, revision);
+    },
+  };
+}
+
+const numberRead = async (name: string, life: number, number: number) =>
+  (await readSnapshot(bus.snapshots, name, life, number))?.number;
+
+test('comes out as it went in, however large, until a later one is there', async () => {
+  const writer = new SnapshotWriter(bus.snapshots, 'a', 7);
+  expect(await numberRead('a', 7, 0)).toBeUndefined();
+  for (const [number, blocks] of [
+    [0, 0],
+    [3, 40_000],
+    [5, 17_000],
+    [9, 1],
+  ] as const) {
+    expect(await writer.write(snapshotOf(number, blocks))).toBe('written');
+    const read = await readSnapshot(bus.snapshots, 'a', 7, number);
+    expect(read).toMatchObject({ number, blocks });
+    expect(Buffer.compare(Buffer.from(encode(read)), Buffer.from(encode(snapshotOf(number, blocks))))).toBe(0);
+  }
+  expect(await numberRead('a', 7, 2)).toBe(9);
+  expect(await numberRead('a', 7, 10)).toBeUndefined();
+  expect(await numberRead('a', 6, 2)).toBeUndefined();
+  expect(await numberRead('b', 7, 2)).toBeUndefined();
+  await writer.remove();
+  expect(await numberRead('a', 7, 0)).toBeUndefined();
+  for (const side of [0, 1])
+    for (const part of [0, 1, 2]) expect(await bus.snapshots.read(`part.a.${side}.${part}`)).toBeUndefined();
+});
+
+test('the one before can be read until all of the next is there, and a torn one never', async () => {
+  const parts: string[] = [];
+  const writer = new SnapshotWriter(
+    meddling(async (key) => {
+      parts.push(key);
+      expect(await numberRead('torn', 1, 0)).toBe(parts.length > 4 && parts.length <= 8 ? 1 : undefined);
+    }),
+    'torn',
+    1,
+  );
+  await writer.write(snapshotOf(1, 40_000));
+  await writer.write(snapshotOf(2, 40_000));
+  expect(parts.filter((key) => key === 'head.torn')).toHaveLength(2);
+  expect(new Set(parts).size).toBe(7);
+  // An earlier start of the instance still writes.
+  const [, written] = parts.slice(4);
+  await bus.snapshots.put(written ?? '', new Uint8Array(9));
+  expect(await numberRead('torn', 1, 0)).toBeUndefined();
+  expect(await writer.write(snapshotOf(3, 4))).toBe('written');
+  expect(await numberRead('torn', 1, 3)).toBe(3);
+});
+
+test('is read again when it was overwritten meanwhile', async () => {
+  const writer = new SnapshotWriter(bus.snapshots, 'busy', 1);
+  for (const number of [1, 2]) await writer.write(snapshotOf(number, 40_000));
+  const { snapshots } = bus;
+  let reads = 0;
+  const read: Snapshots['read'] = async (key) => {
+    if (++reads === 3) for (const number of [3, 4]) await writer.write(snapshotOf(number, 40_000));
+    return snapshots.read(key);
+  };
+  expect((await readSnapshot({ ...snapshots, read }, 'busy', 1, 1))?.number).toBe(4);
+});
+
+test('a later start of the instance overwrites, and the earlier one does not write over it', async () => {
+  const [earlier, later] = [1, 2].map((life) => new SnapshotWriter(bus.snapshots, 'twice', life));
+  expect(await earlier?.write(snapshotOf(8, 40_000))).toBe('written');
+  expect(await later?.write(snapshotOf(1, 1))).toBe('written');
+  expect(await numberRead('twice', 1, 0)).toBeUndefined();
+  expect(await numberRead('twice', 2, 0)).toBe(1);
+  expect(await earlier?.write(snapshotOf(9, 1))).toBe('unwritten');
+  expect(await earlier?.write(snapshotOf(9, 1))).toBe('replaced');
+  await earlier?.remove();
+  expect(await later?.write(snapshotOf(2, 1))).toBe('written');
+  expect(await numberRead('twice', 2, 2)).toBe(2);
+});
+
+test('an answer that is lost, a store that has forgotten, and nonsense in it do no harm', async () => {
+  let lost = true;
+  const { snapshots } = bus;
+  const write: Snapshots['write'] = async (...asked) => {
+    const revision = await snapshots.write(...asked);
+    if (lost) throw new Error('Cannot hear the answer');
+    return revision;
+  };
+  const writer = new SnapshotWriter({ ...snapshots, write }, 'lost', 1);
+  await expect(writer.write(snapshotOf(1, 1))).rejects.toThrow('Cannot hear');
+  lost = false;
+  expect(await numberRead('lost', 1, 0)).toBe(1);
+  expect(await writer.write(snapshotOf(2, 1))).toBe('written');
+  const head = await snapshots.read('head.lost');
+  await snapshots.remove('head.lost', head?.revision ?? 0);
+  expect(await writer.write(snapshotOf(3, 1))).toBe('unwritten');
+  expect(await writer.write(snapshotOf(3, 1))).toBe('written');
+  await snapshots.put('head.lost', new Uint8Array([1, 2, 3]));
+  expect(await numberRead('lost', 1, 0)).toBeUndefined();
+  expect(await writer.write(snapshotOf(4, 1))).toBe('unwritten');
+  expect(await writer.write(snapshotOf(4, 1))).toBe('written');
+  expect(await numberRead('lost', 1, 4)).toBe(4);
+});
+
+test('is written anew long before it is forgotten', () => {
+  expect(snapshotsKeptMs).toBeGreaterThan((2 * defaultArchiveLimits.refreshUs) / 1000);
+});
