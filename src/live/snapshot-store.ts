@@ -1,7 +1,7 @@
 // Copies of what instances hold, in the store: each written in parts by its own instance, and read by whoever has to know.
 import { createHash } from 'node:crypto';
-import type { BlockSnapshot } from '../policy/blocks/block-journal.ts';
 import type { Snapshots, Subject } from './bus/bus.ts';
+import type { BlockSnapshot } from './protocol.ts';
 import { encode } from './wire/codec.ts';
 import { wireVersion } from './wire/frames.ts';
 import { partsMax, readAnyHead, readBlocks, readHead, type SnapshotHead } from './wire/stored-snapshot.ts';

@@ -1,6 +1,6 @@
 // A copy of what an instance holds, as it lies in the store: a head, and parts that it names by their checksums.
 import { z } from 'zod';
-import type { BlockSnapshot } from '../../policy/blocks/block-journal.ts';
+import type { BlockSnapshot } from '../protocol.ts';
 import { blocks, memberFields, reader } from './messages.ts';
 
 /** Of parts: what a reader makes room for at most is so many. */
