@@ -2,20 +2,16 @@
 import type { BlockChain } from '../policy/blocks/block-chain.ts';
 import type { BlockJournal, BlockSnapshot } from '../policy/blocks/block-journal.ts';
 import type { PrefillPredictor } from '../policy/cost/prefill.ts';
-import { chooseGroup, type GroupChoice, type KnownPrefix, type PipelineSettings } from '../policy/pipeline/group.ts';
+import { chooseGroup, type GroupChoice, type PipelineSettings } from '../policy/pipeline/group.ts';
 import type { PipelinedPrefill } from '../policy/pipeline/pipelined-prefill.ts';
-import {
-  longestMatch,
-  Placement,
-  type PlacementDecision,
-  type PlacementSettings,
-} from '../policy/placement/placement.ts';
+import { Placement, type PlacementDecision, type PlacementSettings } from '../policy/placement/placement.ts';
 import { PrefillQueues } from '../policy/placement/prefill-queues.ts';
 import { type JournalVerdict, PrefixIndex, PrefixMatches } from '../policy/placement/prefix-index.ts';
 import { type SsdConfig, SsdTimes } from '../policy/placement/ssd-times.ts';
 import { type TransferConfig, TransferTimes } from '../policy/placement/transfer-times.ts';
 import { wideZero } from '../util/wide-zero.ts';
 import type { BlockFates, Considered } from './account.ts';
+import { GroupPrefixes } from './group-prefixes.ts';
 import type { GroupPrefix, InstanceIndex, PrefixFetch } from './messages.ts';
 import { type BlockCounts, blockFates, type MissReasons, type Placed } from './placed.ts';
 
@@ -66,6 +62,7 @@ export class Placer<Request> {
   readonly #matches: PrefixMatches | undefined;
   readonly #transfers: TransferTimes | undefined;
   readonly #ssds: SsdTimes | undefined;
+  readonly #groupPrefixes: GroupPrefixes | undefined;
   /** (kinds) */
   readonly #groupPrefills: readonly PipelinedPrefill[];
   readonly #view: {
@@ -112,6 +109,8 @@ export class Placer<Request> {
     if (config === undefined) return;
     this.#index = new PrefixIndex({ instances, blocks: config.blocks, remembered: config.rememberedBlocks });
     this.#matches = new PrefixMatches(instances);
+    const sends = this.#placement.kind === 'cache-aware' ? transfers : undefined;
+    this.#groupPrefixes = new GroupPrefixes(this.#matches, sends, config.blockTokens);
   }
 
   /** The first step of a prefill that starts ahead of its prefix ends when that is here. */
@@ -168,8 +167,7 @@ export class Placer<Request> {
     const { pipeline, blockTokens = 1 } = this.#config ?? plain;
     if (pipeline === undefined || pipeline.takes?.(request) === false) return undefined;
     const cachedTokens = (decision.ownBlocks + decision.fetchedBlocks) * blockTokens;
-    const longest = this.#longest();
-    const prefixes = (members: readonly InstanceIndex[]) => this.#prefixesOf(members, longest, blockTokens);
+    const prefixes = this.#groupPrefixes?.known(this.#nowUs) ?? (() => []);
     const up = this.#view.up.with(decodeAt, 0);
     const view = { ...this.#view, up, pending: this.#queues.pending, prefills: this.#groupPrefills, prefixes };
     const choice = chooseGroup(promptTokens, { ...decision, cachedTokens }, view, pipeline);
@@ -177,45 +175,6 @@ export class Placer<Request> {
     const { prefix, savedUs } = choice;
     const patienceUs = Math.ceil((prefix?.transferUs ?? 0) + savedUs);
     return { choice, prefix: prefix && { blocks: prefix.blocks, from: prefix.from, patienceUs } };
-  }
-
-  /** Who has most of the prompt that was asked about last, where prefixes move. */
-  #longest(): InstanceIndex | undefined {
-    const transfers = this.#transfers;
-    if (transfers === undefined || this.#placement.kind !== 'cache-aware') return undefined;
-    return longestMatch(this.#matches, { backlogUs: (each) => transfers.backlogUs(this.#nowUs, each) });
-  }
-
-  /** What all members have, and what the one that has most could send them. */
-  #prefixesOf(
-    members: readonly InstanceIndex[],
-    longest: InstanceIndex | undefined,
-    blockTokens: number,
-  ): readonly KnownPrefix[] {
-    const blocksOf = (i: InstanceIndex) => this.#matches?.blocks[i] ?? 0;
-    const common = Math.min(...members.map(blocksOf));
-    const known: KnownPrefix[] = [];
-    if (common > 0) known.push({ blocks: common, tokens: common * blockTokens, from: longest, transferUs: 0 });
-    const lacking = longest === undefined ? undefined : members.find((i) => blocksOf(i) < blocksOf(longest));
-    if (longest === undefined || lacking === undefined) return known;
-    const blocks = blocksOf(longest);
-    const tokens = (this.#lackedBlocks(members, blocks) * blockTokens) / members.length;
-    const transferUs = this.#transfers?.predictUs(this.#nowUs, longest, lacking, tokens) ?? 0;
-    return [{ blocks, tokens: blocks * blockTokens, from: longest, transferUs }, ...known];
-  }
-
-  /** Each of the members gets its layers. */
-  #sends(nowUs: number, members: readonly InstanceIndex[], { from, blocks }: GroupPrefix): void {
-    if (from === undefined) return;
-    for (const member of members) {
-      const tokens = (this.#lackedBlocks([member], blocks) * (this.#config?.blockTokens ?? 1)) / members.length;
-      if (tokens > 0) this.#transfers?.add(nowUs, from, member, tokens);
-    }
-  }
-
-  /** Of the first `blocks` of the prompt that was asked about last, what the members have not, each. */
-  #lackedBlocks(members: readonly InstanceIndex[], blocks: number): number {
-    return members.reduce((sum, i) => sum + Math.max(0, blocks - (this.#matches?.blocks[i] ?? 0)), 0);
   }
 
   /** What an instance has of the prompt that was asked about last. */
@@ -273,7 +232,7 @@ export class Placer<Request> {
     if (from !== undefined) this.#transfers?.add(nowUs, from, instance, fetchedBlocks * blockTokens);
     this.#ssds?.add(nowUs, instance, decision.ssdBlocks * blockTokens);
     if (from !== undefined) this.#ssds?.add(nowUs, from, decision.fetchedSsdBlocks * blockTokens);
-    if (share?.prefix !== undefined) this.#sends(nowUs, share.members, share.prefix);
+    if (share?.prefix !== undefined) this.#groupPrefixes?.send(nowUs, share.members, share.prefix);
     this.#placed++;
     const computing = new Set(share?.members ?? [instance]);
     for (const member of computing) {

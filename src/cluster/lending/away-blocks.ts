@@ -87,6 +87,11 @@ export class AwayBook {
     return holder === undefined || holder === 'cache' ? undefined : this.all.get(holder);
   }
 
+  /** On its way to where it is to lie. */
+  isComing(rblock: RBlockId): boolean {
+    return this.of(rblock)?.rblocks.has(rblock) === false;
+  }
+
   /** Throws unless every rBlock is held once, and every sequence has all of its blocks somewhere. @param cached blocks that are kept as cache */
   check(table: RBlockTable, cached: number): void {
     let held = cached;

@@ -1,7 +1,6 @@
-// Blocks of an instance's sequences on their way: out to borrowed places, from a recalled place to another, and to the staging buffer.
+// Blocks of an instance's sequences on their way: out to borrowed places, and from a recalled place to another.
 import type { Sequence } from '../../policy/batching/sequence.ts';
 import type { BlockCache } from '../../policy/blocks/block-cache.ts';
-import type { OutsideRows } from '../../policy/blocks/outside-rows.ts';
 import type { RBlockId } from '../../policy/lending/rblock-table.ts';
 import type { InstanceId } from '../../policy/lending/terms.ts';
 import type { StepNumber } from '../messages.ts';
@@ -11,13 +10,14 @@ import { type AwayLayout, awayLayout } from './away-layout.ts';
 import {
   BlockMoves,
   type BlockSite,
-  lentName,
   type Move,
   type MoveDriver,
   type MoveNumber,
   type OutMove,
 } from './block-moves.ts';
+import { BlockSites } from './block-sites.ts';
 import type { SettlementId } from './messages.ts';
+import { SettlementCopies } from './settlement-copies.ts';
 import { SpreadCache, type SpreadMatch, worthKeeping } from './spread-cache.ts';
 import { StagedBlocks } from './staged-blocks.ts';
 
@@ -39,20 +39,24 @@ export class AwayMoves {
   readonly counts = { movedBlocks: 0, hostBlocks: 0, vacatedBlocks: 0, homeBlocks: 0, lostBlocks: 0 };
   readonly #parts: Parts;
   readonly #moves: BlockMoves;
-  readonly #outside: OutsideRows;
   #arrived: Exclude<Move, { kind: 'fetch' }>[] = [];
   readonly #staged: StagedBlocks;
-  #fetching: Extract<Move, { kind: 'fetch' }> | undefined;
+  readonly #sites: BlockSites;
+  /** Of settlements. */
+  readonly copies: SettlementCopies;
 
   constructor(parts: Parts, driver: MoveDriver) {
     const { outside } = parts.cache;
     if (outside === undefined)
       throw new Error('Cannot borrow: the block cache has no rows for what lies outside tables');
     this.#parts = parts;
-    this.#outside = outside;
     this.#staged = new StagedBlocks(outside, driver);
     this.#moves = new BlockMoves(driver);
+    this.#sites = new BlockSites(parts.instance, outside, this.#staged, (rblock) => parts.rmanager.find(rblock));
     this.cache = new SpreadCache(parts.rangeBlocks, parts.spreadUs, (rblock) => this.#free(rblock));
+    const { book, cache } = this;
+    const [moves, sites, staged] = [this.#moves, this.#sites, this.#staged];
+    this.copies = new SettlementCopies({ book, moves, sites, staged, outside, cache, fetched: parts.fetched });
   }
 
   /** Blocks on their way out of tables. */
@@ -69,7 +73,7 @@ export class AwayMoves {
   arrived(number: MoveNumber): void {
     const move = this.#moves.arrived(number);
     if (move === undefined) return;
-    if (move.kind === 'fetch') this.#parts.fetched(move.settlement, true);
+    if (move.kind === 'fetch') this.copies.arrived(move);
     else this.#arrived.push(move);
   }
 
@@ -78,8 +82,7 @@ export class AwayMoves {
     const move = this.#moves.of(number);
     if (move === undefined) return;
     if (move.kind === 'fetch') {
-      this.#moves.end(move);
-      this.#parts.fetched(move.settlement, false);
+      this.copies.broke(move);
       return;
     }
     const away = this.book.all.get(move.sequence);
@@ -144,7 +147,7 @@ export class AwayMoves {
       const rblocks = rmanager.takeOutside(rangeBlocks);
       if (rblocks === undefined) break;
       for (const rblock of rblocks) this.book.holders.set(rblock, sequence);
-      const targets = rblocks.map((rblock) => this.#siteOf(rblock));
+      const targets = rblocks.map((rblock) => this.#sites.of(rblock));
       const at = isBefore ? first + count - moved - rangeBlocks : first + moved;
       outs.push(this.#moves.open({ sequence, first: at, rblocks }, instance, targets));
     }
@@ -171,19 +174,8 @@ export class AwayMoves {
   layoutOf(sequence: Sequence): AwayLayout | undefined {
     const away = this.book.all.get(sequence);
     if (away === undefined || away.rblocks.size === 0) return undefined;
-    const sites = away.inOrder.map((rblock) => this.#siteOf(rblock));
+    const sites = away.inOrder.map((rblock) => this.#sites.of(rblock));
     return awayLayout(this.#parts.instance, sequence.awayFrom, sites);
-  }
-
-  #siteOf(rblock: RBlockId): BlockSite {
-    const { instance } = this.#parts;
-    const place = this.#parts.rmanager.find(rblock);
-    if (place?.kind === 'remote') return { instance: place.instance, at: lentName(place.memory, place.block) };
-    if (place?.kind === 'home' && place.memory === 'host')
-      return { instance, at: this.#outside.host(place.block) ?? place.block };
-    const row = place?.kind === 'home' ? this.#outside.home(place.block) : this.#staged.rowOf(rblock);
-    if (row === undefined) throw new Error(`Borrower broken: rBlock ${rblock} is nowhere`);
-    return { instance, at: row };
   }
 
   /** Their contents are gone. */
@@ -247,7 +239,7 @@ export class AwayMoves {
       if (to === undefined) away.broken = true;
       for (const [i, after] of (to ?? []).entries()) {
         places.set(leaving[i], after);
-        ways.push([this.#siteOf(leaving[i]), this.#siteOf(after)]);
+        ways.push([this.#sites.of(leaving[i]), this.#sites.of(after)]);
         this.book.holders.set(after, sequence);
       }
     }
@@ -292,42 +284,6 @@ export class AwayMoves {
   #dropOut(out: OutMove): void {
     this.#moves.end(out);
     for (const rblock of out.rblocks) this.#free(rblock);
-  }
-
-  /** Copies contents to the staging buffer; not where earlier ones are still in it, which have a place and wait for the step in flight to end. */
-  fetch(settlement: SettlementId, rblocks: readonly RBlockId[]): void {
-    const hasRoom = this.#staged.hasRoom(rblocks.length) && rblocks.length <= this.#outside.free;
-    // What is on its way to where they lie is not to be had from there yet.
-    if (!hasRoom || rblocks.some((rblock) => this.#isComing(rblock))) {
-      this.#parts.fetched(settlement, false);
-      return;
-    }
-    // What nobody runs with is not worth a copy.
-    for (const rblock of rblocks) this.cache.cutAt(rblock);
-    const ways: [BlockSite, BlockSite][] = [];
-    for (const rblock of rblocks.filter((each) => this.book.holders.has(each))) {
-      ways.push([this.#siteOf(rblock), { instance: this.#parts.instance, at: this.#staged.add(rblock) }]);
-    }
-    if (ways.length === 0) {
-      this.#parts.fetched(settlement, true);
-      return;
-    }
-    this.#fetching = { kind: 'fetch', settlement, pending: 0 };
-    this.#moves.start(this.#fetching, ways);
-  }
-
-  #isComing(rblock: RBlockId): boolean {
-    const away = this.book.of(rblock);
-    return away !== undefined && !away.rblocks.has(rblock);
-  }
-
-  /** The settlement came to nothing. */
-  unfetch({ epoch, number }: SettlementId, rblocks: readonly RBlockId[]): void {
-    const move = this.#fetching;
-    if (move?.settlement.epoch !== epoch || move.settlement.number !== number) return;
-    this.#fetching = undefined;
-    this.#moves.end(move);
-    for (const rblock of rblocks) this.#staged.drop(rblock);
   }
 
   #carryOut(move: Exclude<Move, { kind: 'fetch' }>): void {

@@ -312,10 +312,10 @@ export class Borrower implements Overflow {
         this.#moves.vacate(effect.rblocks);
         break;
       case 'fetch':
-        this.#moves.fetch(effect.settlement, effect.rblocks);
+        this.#moves.copies.fetch(effect.settlement, effect.rblocks);
         break;
       case 'unfetch':
-        this.#moves.unfetch(effect.settlement, effect.rblocks);
+        this.#moves.copies.unfetch(effect.settlement, effect.rblocks);
         break;
       case 'placed':
         this.#moves.placed(effect.rblock);
