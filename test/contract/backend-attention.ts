@@ -34,6 +34,8 @@ const sequenceLists = fc.array(
   { minLength: 1, maxLength: 4 },
 );
 
+/** More positions than any of those sequences has. */
+const contextMax = 1200;
 const layers = 2;
 const layer = { group: 0, index: 1 };
 
@@ -52,6 +54,16 @@ function pagedStep(sequences: readonly { start: number; rows: number }[]): {
   const pages = total * layers;
   const pageTable = Int32Array.from({ length: pages }, (_, i) => pages - 1 - i);
   return { step: plainStep(listed, pageTable, layers), pages };
+}
+
+/** (positions, rotaryDim): cosines, then sines. */
+function anglesFor(rotaryDim: number, positions: number): Float32Array {
+  const angles = new Float32Array(positions * rotaryDim);
+  for (let i = 0; i < angles.length; i++) {
+    const angle = Math.floor(i / rotaryDim) / (1 + (i % (rotaryDim / 2)));
+    angles[i] = i % rotaryDim < rotaryDim / 2 ? Math.cos(angle) : Math.sin(angle);
+  }
+  return angles;
 }
 
 const query = (shape: HeadShape): BufferSpec => ({
@@ -144,16 +156,17 @@ export function testAttention(backend: Backend): void {
           x: 0,
           out: 1,
         };
-        const angles = Float32Array.from({ length: 4096 * rotaryDim }, (_, i) => {
-          const angle = Math.floor(i / rotaryDim) / (1 + (i % (rotaryDim / 2)));
-          return i % rotaryDim < rotaryDim / 2 ? Math.cos(angle) : Math.sin(angle);
-        });
         const scene: Scene = {
           buffers: [plain(columns), query(shape)],
           ops: [op],
           kvType,
-          vectors: [angles, numbers(seed, shape.headDim, 2), numbers(seed + 1, shape.headDim, 2)],
+          vectors: [
+            anglesFor(rotaryDim, contextMax),
+            numbers(seed, shape.headDim, 2),
+            numbers(seed + 1, shape.headDim, 2),
+          ],
           kv: { kvHeads: shape.kvHeads, headDim: shape.headDim, pages },
+          contextMax,
           inputs: new Map([[0, numbers(seed + 2, step.tokens.length * columns, 2)]]),
           step,
         };

@@ -86,11 +86,13 @@ export function testOps(backend: Backend): void {
         (type, { blocks, table, form }, rows, rounding, seed) => {
           const positions = seed % 3 === 0 ? undefined : { table: 0, offset: seed % 3 };
           const columns = wholeBlocks(32 * blocks, [type]);
+          const contextMax = 100;
           const ids = Array.from({ length: rows }, (_, i) => (seed + 7 * i) % table);
           const scene: Scene = {
             buffers: [outSpec(columns, rounding)],
             ops: [{ kind: 'embed', table: 0, scale: seed % 2 === 0 ? 1 : 1.5, positions, out: 0 }],
-            vectors: [Float32Array.from({ length: 4098 * columns }, (_, i) => ((seed + 37 * i) % 1009) / 500 - 1)],
+            vectors: [numbers(seed + 1, (contextMax + 2) * columns)],
+            contextMax,
             linears: [
               {
                 spec: { columns, segments: [{ type, rows: table }], inputs: type.startsWith('q') ? form : 'f32' },
