@@ -15,3 +15,13 @@ export function createBackend(threads: number, log: (message: string) => void = 
   if (existsSync(addon)) log(`Computing with the TypeScript oracle, which is slow: ${found.why}`);
   return new ReferenceBackend();
 }
+
+/** Opens the kernels in force for `use` alone. */
+export function withBackend<T>(threads: number, use: (backend: Backend) => T): T {
+  const backend = createBackend(threads);
+  try {
+    return use(backend);
+  } finally {
+    backend.close();
+  }
+}

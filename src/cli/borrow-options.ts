@@ -1,11 +1,11 @@
 // What flags say of memory that instances lend to one another, and how a simulated cluster is set up for it.
 import type { Command } from 'commander';
 import { z } from 'zod';
-import { defaultLendingTimes, type LendingTimes } from '../cluster/lending/times.ts';
 import { queryRowBytes } from '../policy/cost/dist-attention.ts';
-import { blocksLendable, type LendingPolicy, wholeUnits } from '../policy/lending/borrowing.ts';
+import { blocksLendable, wholeUnits } from '../policy/lending/borrowing.ts';
 import type { InstanceSpec, SimulationConfig } from '../sim/simulation.ts';
 import { rangeTokens } from '../util/step.ts';
+import { type LendingRules, policyOf, timesOf, withHostMemory } from './lending-rules.ts';
 import { numeric } from './schema-parts.ts';
 import { modelSpec } from './specs.ts';
 import { UsageError } from './usage-error.ts';
@@ -36,13 +36,6 @@ export const liveBorrowFields = {
 
 const borrowSchema = z.object(borrowFields);
 export type BorrowOptions = Readonly<z.infer<typeof borrowSchema>>;
-
-/** Of instances that serve. */
-export interface LendingRules extends BorrowOptions {
-  /** Host memory of each for blocks of sequences, its own and others', and that as a share; none unless given. */
-  readonly lentHostBytes?: number | undefined;
-  readonly lendHost?: number | undefined;
-}
 
 interface LiveOptions extends BorrowOptions {
   readonly lendHost: number;
@@ -85,22 +78,6 @@ function lendingRules(options: LiveOptions): LendingRules {
   return withHostMemory(options, options.hostMemory);
 }
 
-/** Of an instance that has so much of it. */
-export function withHostMemory(rules: LendingRules, hostMemory: number | undefined): LendingRules {
-  return { ...rules, lentHostBytes: lentBytes({ hostMemory, lendHost: rules.lendHost }) };
-}
-
-/** Of the host memory of an instance, what is for blocks of sequences; the rest is for cached ones. */
-export function lentBytes({
-  hostMemory = 0,
-  lendHost = 0,
-}: {
-  hostMemory?: number | undefined;
-  lendHost?: number | undefined;
-}): number {
-  return Math.floor(hostMemory * lendHost);
-}
-
 export function addBorrowFlags(command: Command, leaseMs = 2000): Command {
   return command
     .option('--borrow', 'instances lend KV memory to one another')
@@ -121,10 +98,6 @@ export function addBorrowFlags(command: Command, leaseMs = 2000): Command {
     .option('--settle-ms <ms>', 'between two attempts to find a cycle of debts (default: 500)');
 }
 
-/** Of an instance's memory: what is given back beyond the low-water mark, what is recalled below, and a loan at least. */
-const highWaterBeyond = 0.03;
-const recallShare = 0.01;
-const loanShare = 0.01;
 /** Of an instance's memory, what the buffer of settlements holds. */
 const stagingShare = 0.05;
 
@@ -188,36 +161,4 @@ export function withBorrowing(
   };
   // Stores come behind all others.
   return { instances: [...specs, ...instances.filter(({ role }) => role === 'store')], lending };
-}
-
-export function policyOf(
-  blocks: number,
-  { lendShare, lowWater, lookAheadMs, guestShare, borrowAhead }: BorrowOptions,
-): LendingPolicy {
-  const of = (part: number) => Math.max(1, Math.ceil(blocks * part));
-  const lowWaterBlocks = borrowAhead ? of(lowWater) : 0;
-  const loanBlocksMin = of(loanShare);
-  return {
-    lentShareMax: lendShare,
-    lowWaterBlocks,
-    highWaterBlocks: lowWaterBlocks + loanBlocksMin + of(highWaterBeyond),
-    recallBlocks: Math.min(of(recallShare), lowWaterBlocks),
-    lookAheadUs: borrowAhead ? lookAheadMs * 1000 : 0,
-    loanBlocksMin,
-    guestPermilleMax: Math.round(guestShare * 1000),
-  };
-}
-
-/** A lease is renewed five times before it ends. */
-export function timesOf({ leaseMs, settleMs, spreadMs }: BorrowOptions): LendingTimes {
-  const leaseUs = Math.round(leaseMs * 1000);
-  return {
-    ...defaultLendingTimes,
-    leaseUs,
-    leaseGuardUs: Math.min(defaultLendingTimes.leaseGuardUs, Math.floor(leaseUs / 10)),
-    renewUs: Math.floor(leaseUs / 5),
-    recallUs: Math.floor(leaseUs / 2),
-    settleUs: Math.round(settleMs * 1000),
-    spreadUs: Math.round(spreadMs * 1000),
-  };
 }

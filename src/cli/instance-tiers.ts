@@ -9,7 +9,7 @@ import { loadNative, type NativeModule } from '../kernel/native-module.ts';
 import { LiveTiers, type PageLoader } from '../live/live-tiers.ts';
 import type { BlockRoot, InstanceDescription } from '../live/protocol.ts';
 import { pageTokens } from '../util/step.ts';
-import { lentBytes } from './borrow-options.ts';
+import { lentBytes } from './lending-rules.ts';
 import { makeFolder } from './make-folder.ts';
 import { UsageError } from './usage-error.ts';
 import type { InstanceSettings } from './worker-settings.ts';

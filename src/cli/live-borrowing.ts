@@ -15,8 +15,8 @@ import type { InstanceDescription } from '../live/protocol.ts';
 import { blocksLendable } from '../policy/lending/borrowing.ts';
 import { counterUniform } from '../util/counter-random.ts';
 import { pageTokens, rangeTokens } from '../util/step.ts';
-import { type LendingRules, policyOf, timesOf } from './borrow-options.ts';
 import { defaultKvBytes } from './kv-memory.ts';
+import { type LendingRules, policyOf, timesOf } from './lending-rules.ts';
 import type { InstanceSettings } from './worker-settings.ts';
 
 const rangeBlocks = rangeTokens / pageTokens;

@@ -2,11 +2,12 @@
 import { readFileSync } from 'node:fs';
 import { Command, CommanderError } from 'commander';
 import { HubError } from '../weights/hub/errors.ts';
+import { addNamed, type Named } from './named-commands.ts';
 import { packageFile } from './package-root.ts';
 import { UsageError } from './usage-error.ts';
 
-/** In the order of the help. Each is loaded when it is asked for: none waits for what others need. */
-const commands: Readonly<Record<string, () => Promise<Command>>> = {
+/** In the order of the help. */
+const commands: Named = {
   serve: async () => (await import('./commands/serve.ts')).serveCommand(),
   top: async () => (await import('./commands/top.ts')).topCommand(),
   join: async () => (await import('./commands/join.ts')).joinCommand(),
@@ -16,7 +17,7 @@ const commands: Readonly<Record<string, () => Promise<Command>>> = {
   simulate: async () => (await import('./commands/simulate.ts')).simulateCommand(),
   plan: async () => (await import('./commands/plan.ts')).planCommand(),
   trace: async () => (await import('./commands/trace.ts')).traceCommand(),
-  bench: async () => (await import('./commands/bench.ts')).benchCommand(),
+  bench: async (words) => (await import('./commands/bench.ts')).benchCommand(words),
 };
 
 /** With the command that `words` names, or with all of them where it names none. */
@@ -26,14 +27,7 @@ async function createProgram(words: readonly string[]): Promise<Command> {
     .description('KVCache-centric LLM serving: one OpenAI-compatible endpoint over your own machines')
     .version(version)
     .showHelpAfterError('(kvasir COMMAND --help lists the options)');
-  const [named = ''] = words;
-  const wanted = Object.hasOwn(commands, named) ? [named] : Object.keys(commands);
-  for (const name of wanted) {
-    const command = await commands[name]?.();
-    if (command === undefined) continue;
-    command.copyInheritedSettings(program);
-    program.addCommand(command);
-  }
+  await addNamed(program, commands, words);
   return withExitCodes(program);
 }
 

@@ -1,18 +1,16 @@
 // Options that several commands share, from flags or from a YAML file of the same names.
-import { readFileSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { type Command, Option } from 'commander';
-import { parse } from 'yaml';
 import { z } from 'zod';
 import { inputForms, weightsForms } from '../engine/forms.ts';
 import { evictionKinds } from '../policy/blocks/eviction.ts';
 import { liveBorrowFields } from './borrow-options.ts';
 import { liveCppFields } from './cpp-options.ts';
-import { numeric } from './schema-parts.ts';
-import { logLevel } from './server-log.ts';
+import { logLevel, numeric } from './schema-parts.ts';
 import { servedSloFields } from './slo-options.ts';
 import { UsageError } from './usage-error.ts';
 import { describeIssue } from './usage-issue.ts';
+import { readYaml } from './yaml-file.ts';
 
 const bytesPattern = /^(\d+(?:\.\d+)?)\s*(b|k|kb|kib|m|mb|mib|g|gb|gib)?$/i;
 const unitBytes: Readonly<Record<string, number>> = { b: 1, k: 2 ** 10, m: 2 ** 20, g: 2 ** 30 };
@@ -208,7 +206,7 @@ export function givenOptions({ config, ...own }: Record<string, unknown>): Recor
 export function readConfig(path: string): Record<string, unknown> {
   let parsed: unknown;
   try {
-    parsed = parse(readFileSync(path, 'utf8'));
+    parsed = readYaml(path);
   } catch (error) {
     throw new UsageError(
       `Cannot read config ${path}: ${error instanceof Error ? error.message.split('\n')[0] : 'unreadable'}`,

@@ -8,3 +8,5 @@ export const numeric = <T extends z.ZodType<unknown, number>>(schema: T) =>
 /** A mapping, or the text that a flag gives for it. */
 export const fromText = (read: (text: string) => unknown) =>
   z.unknown().transform((value) => (typeof value === 'string' ? read(value) : value));
+
+export const logLevel = z.enum(['debug', 'info', 'warn', 'error', 'silent']).default('info');

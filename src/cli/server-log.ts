@@ -1,8 +1,7 @@
 // What `serve` and `join` write down: JSON lines on stderr, one for each thing that happened.
 import { type Logger, pino } from 'pino';
-import { z } from 'zod';
-
-export const logLevel = z.enum(['debug', 'info', 'warn', 'error', 'silent']).default('info');
+import type { z } from 'zod';
+import type { logLevel } from './schema-parts.ts';
 
 export interface ServerLog {
   readonly logger: Logger;

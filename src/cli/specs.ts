@@ -1,10 +1,9 @@
 // Hardware and models by name: the YAML files of `specs/`, and a user's own beside them.
-import { readFileSync } from 'node:fs';
-import { parse } from 'yaml';
 import { z } from 'zod';
 import type { ModelShape } from '../policy/cost/roofline.ts';
 import { packageFile } from './package-root.ts';
 import { UsageError } from './usage-error.ts';
+import { readYaml } from './yaml-file.ts';
 
 const positive = z.number().positive();
 const whole = z.number().int().positive();
@@ -74,7 +73,7 @@ function readEntries(path: string): Readonly<Record<string, unknown>> {
   if (known !== undefined) return known;
   let value: unknown;
   try {
-    value = parse(readFileSync(path, 'utf8'));
+    value = readYaml(path);
   } catch (error) {
     throw new UsageError(
       `Cannot read ${path}: ${error instanceof Error ? error.message.split('\n')[0] : String(error)}`,

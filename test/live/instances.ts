@@ -1,7 +1,7 @@
 // Clusters of real instances for tests: the embedded model on worker threads, and what each request is answered.
 import { fileURLToPath } from 'node:url';
 import { blockRoot } from '../../src/cli/block-root.ts';
-import type { LendingRules } from '../../src/cli/borrow-options.ts';
+import type { LendingRules } from '../../src/cli/lending-rules.ts';
 import { bureauSettings, type LendingSettings } from '../../src/cli/live-borrowing.ts';
 import type { InstanceSettings } from '../../src/cli/worker-settings.ts';
 import type { InstanceRole } from '../../src/cluster/conductor.ts';

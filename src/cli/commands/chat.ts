@@ -2,11 +2,11 @@
 import { createInterface } from 'node:readline/promises';
 import { Command } from 'commander';
 import type { ChatMessage } from '../../text/chat-template.ts';
+import { describeInstances } from '../describe-instances.ts';
 import { ask } from '../local-generation.ts';
 import { openServing } from '../open-serving.ts';
 import { addModelFlags, readOptions } from '../options.ts';
 import { addGenerationFlags, generationSchema } from './generate.ts';
-import { describeInstances } from './serve.ts';
 
 export function chatCommand(): Command {
   const command = addModelFlags(

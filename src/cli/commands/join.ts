@@ -2,24 +2,23 @@
 import { Command, Option } from 'commander';
 import { addLiveBorrowFlags, withoutDefaults } from '../borrow-options.ts';
 import type { JoinedMessage } from '../child-instances.ts';
+import { describeInstances } from '../describe-instances.ts';
 import { refuseIdle } from '../idle-options.ts';
 import { makeFolder } from '../make-folder.ts';
 import { refuseTooMuchMemory } from '../memory-limits.ts';
-import { openClusterInstance } from '../open-cluster.ts';
 import {
   addClusterFlags,
   addModelFlags,
   givenOptions,
   instanceRoles,
+  type JoinOptions,
   joinOptionsSchema,
   processTransports,
   readOptions,
 } from '../options.ts';
-import { openLog } from '../server-log.ts';
 import { stopSignal } from '../stop-signal.ts';
 import { refuseIdleStore } from '../store-flags.ts';
 import { UsageError } from '../usage-error.ts';
-import { describeInstances } from './serve.ts';
 
 export function joinCommand(): Command {
   const command = new Command('join').description('add an instance to a cluster whose gateways are `serve --nats`');
@@ -65,17 +64,27 @@ export function joinCommand(): Command {
         throw new UsageError(`Cannot use --pages-port ${options.pagesPort}: --borrow needs the next two ports as well`);
       refuseTooMuchMemory(options, [{ role: options.role }]);
       if (options.ssd !== undefined) makeFolder(options.ssd, 'blocks');
-      const { log } = openLog(options.logLevel, options.name === undefined ? {} : { instance: options.name });
-      const member = await openClusterInstance(options.nats, options, log);
-      try {
-        console.log(describeInstances(member.modelId, [member.description]));
-        console.log(`Joined as ${member.name}`);
-        process.send?.({ joined: member.description, life: member.life } satisfies JoinedMessage);
-        const end = await Promise.race([stopSignal(), member.ended]);
-        if (end !== 'stop') throw new Error(`Cannot go on serving: ${end}`);
-        log('Leaving: what runs here goes on elsewhere');
-      } finally {
-        await member.close();
-      }
+      await serveAsMember(options.nats, options);
     });
+}
+
+/** Until it is told to stop. @throws Error when it can serve no more */
+async function serveAsMember(nats: string, options: JoinOptions): Promise<void> {
+  // Loaded when all is well: they take long, and whoever is refused needs neither.
+  const [{ openLog }, { openClusterInstance }] = await Promise.all([
+    import('../server-log.ts'),
+    import('../open-cluster.ts'),
+  ]);
+  const { log } = openLog(options.logLevel, options.name === undefined ? {} : { instance: options.name });
+  const member = await openClusterInstance(nats, options, log);
+  try {
+    console.log(describeInstances(member.modelId, [member.description]));
+    console.log(`Joined as ${member.name}`);
+    process.send?.({ joined: member.description, life: member.life } satisfies JoinedMessage);
+    const end = await Promise.race([stopSignal(), member.ended]);
+    if (end !== 'stop') throw new Error(`Cannot go on serving: ${end}`);
+    log('Leaving: what runs here goes on elsewhere');
+  } finally {
+    await member.close();
+  }
 }

@@ -1,23 +1,10 @@
-// `kvasir serve`: loads a model, listens, and drains on SIGTERM or SIGINT.
+// `kvasir serve`: what flags say, refused where it cannot be; then a model is loaded and served until SIGTERM or SIGINT.
 import { Command, Option } from 'commander';
-import type { Logger } from 'pino';
-import type { ClusterPort, InferencePort } from '../../cluster/ports.ts';
-import type { DataFolder } from '../../gateway/data-folder.ts';
-import { OtlpExporter } from '../../gateway/otlp-exporter.ts';
-import type { ServedModel } from '../../gateway/served-model.ts';
-import { type Gateway, listen } from '../../gateway/server.ts';
-import type { InstanceDescription } from '../../live/protocol.ts';
-import { addLiveBorrowFlags, servedLending, withoutDefaults } from '../borrow-options.ts';
-import { ChildInstances } from '../child-instances.ts';
-import { addLiveCppFlags, servedPipeline } from '../cpp-options.ts';
+import { addLiveBorrowFlags, withoutDefaults } from '../borrow-options.ts';
+import { addLiveCppFlags } from '../cpp-options.ts';
 import { refuseIdle } from '../idle-options.ts';
 import { refuseSharedFolders } from '../instance-tiers.ts';
-import { leftBehind } from '../left-behind.ts';
 import { refuseTooMuchMemory } from '../memory-limits.ts';
-import { answerMemoryQuestions } from '../memory-questions.ts';
-import { openClusterGateway } from '../open-cluster.ts';
-import { openData } from '../open-data.ts';
-import { openServing } from '../open-serving.ts';
 import {
   addClusterFlags,
   addModelFlags,
@@ -30,11 +17,8 @@ import {
   toFlag,
   transports,
 } from '../options.ts';
-import { openLog, type ServerLog } from '../server-log.ts';
-import { addServedSloFlags, admissionSettings } from '../slo-options.ts';
-import { stopSignal } from '../stop-signal.ts';
+import { addServedSloFlags } from '../slo-options.ts';
 import { refuseIdleStore } from '../store-flags.ts';
-import type { TextSide } from '../text-side.ts';
 import { UsageError } from '../usage-error.ts';
 
 /** What a gateway without instances has no use for. */
@@ -51,15 +35,6 @@ const ofInstances = [
   'borrow',
   'transport',
 ] as const;
-const streamBufferBytesMax = 2 ** 20;
-const drainGraceMs = 30_000;
-/** What either way of serving writes to. */
-interface Surface extends ServerLog {
-  readonly data: DataFolder | undefined;
-}
-
-const never = new Promise<void>(() => {});
-
 export function serveCommand(): Command {
   const command = new Command('serve').description('serve a model over an OpenAI-compatible endpoint');
   return addLiveCppFlags(addLiveBorrowFlags(addServedSloFlags(addClusterFlags(addModelFlags(command)))))
@@ -98,88 +73,23 @@ export function serveCommand(): Command {
       refuseSharedFolders(options, options.instances ?? []);
       if (options.nats === undefined || options.instances !== undefined)
         refuseTooMuchMemory(options, options.instances ?? [oneInstance]);
-      const log = openLog(options.logLevel);
-      const left = options.ssd && leftBehind(options.ssd, options.instances?.length ?? 1);
-      if (left) log.logger.warn(left);
-      const data = options.data === undefined ? undefined : await openData(options.data, log.log);
-      try {
-        const surface = { ...log, data: data?.folder };
-        if (options.nats === undefined) await serveAlone(options, surface);
-        else await serveCluster(options.nats, options, givenOptions(flags), surface);
-      } finally {
-        await data?.release();
-      }
+      if (options.nats === undefined) refuseClusters(options);
+      else refuseUnused(options, givenOptions(flags));
+      // A gateway takes long to load, and whoever is refused needs none.
+      const { serveModel } = await import('../serve-model.ts');
+      await serveModel(options);
     });
 }
 
-async function serveAlone(options: ServeOptions, surface: Surface): Promise<void> {
+/** Of one process. Mixed instances compute every prompt where it decodes. */
+function refuseClusters(options: ServeOptions): void {
   const wrong = (['cluster', 'requestTimeout'] as const).find((name) => options[name] !== undefined);
   if (wrong !== undefined) throw new UsageError(`Cannot use --${toFlag(wrong)}: it needs --nats`);
-  refuseInline(options);
-  const pipeline = servedPipeline(options);
-  const serving = await openServing(options, {
-    ...options,
-    pipeline,
-    admission: admissionSettings(options),
-    traces: otlpEndpoint(options) !== undefined,
-    lending: servedLending(options),
-    log: surface.log,
-  });
-  try {
-    const gateway = await openGateway(serving, options, surface);
-    try {
-      answerMemoryQuestions(options.instances?.length ?? 1);
-      console.log(describeInstances(serving.model.id, await serving.cluster.ready()));
-      announce(serving.model, gateway, options);
-      await served(serving.cluster.ended, surface);
-    } finally {
-      await gateway.drain(drainGraceMs);
-    }
-  } finally {
-    await serving.close();
-  }
-}
-
-/** Mixed instances compute every prompt where it decodes. */
-function refuseInline({ inlineTokens, instances = [], roleSwitch }: ServeOptions): void {
+  const { inlineTokens, instances = [], roleSwitch } = options;
   if (inlineTokens === 0 || roleSwitch || instances.some(({ role }) => role === 'decode')) return;
   throw new UsageError(
     'Cannot use --inline-tokens: it needs instances that decode what others prefill: mixed ones compute every prompt where it decodes',
   );
-}
-
-/** Instances join by themselves, or are processes that this one starts. */
-async function serveCluster(
-  nats: string,
-  options: ServeOptions,
-  given: Record<string, unknown>,
-  surface: Surface,
-): Promise<void> {
-  refuseUnused(options, given);
-  const member = await openClusterGateway(nats, options, {
-    log: surface.log,
-    traces: otlpEndpoint(options) !== undefined,
-  });
-  try {
-    const gateway = await openGateway(member, options, surface);
-    const children =
-      options.instances &&
-      new ChildInstances(nats, options, options.instances, { log: surface.log, died: member.died });
-    try {
-      console.log(
-        children === undefined
-          ? `Model ${member.model.id}: context ${member.model.contextTokens} tokens, served by those who join`
-          : describeInstances(member.model.id, await children.joined()),
-      );
-      announce(member.model, gateway, options);
-      await served(never, surface);
-    } finally {
-      await gateway.drain(drainGraceMs);
-      await children?.close();
-    }
-  } finally {
-    await member.close();
-  }
 }
 
 function refuseUnused(options: ServeOptions, given: Record<string, unknown>): void {
@@ -190,99 +100,4 @@ function refuseUnused(options: ServeOptions, given: Record<string, unknown>): vo
     throw new UsageError(
       `Cannot use --${toFlag(wrong)} with --nats: a gateway computes nothing, \`kvasir join\` takes it`,
     );
-}
-
-/** @throws Error when host and port cannot be listened on */
-function openGateway(
-  { model, cluster, encode }: TextSide & { readonly cluster: InferencePort & ClusterPort },
-  options: ServeOptions,
-  { logger, data }: Surface,
-): Promise<Gateway> {
-  const settings = {
-    model,
-    port: cluster,
-    cluster,
-    encode,
-    logger,
-    exporter: createExporter(options, logger),
-    apiKeys: options.apiKey,
-    data,
-    corsOrigins: options.corsOrigin,
-    bodyBytesMax: options.bodyLimit,
-    streamBufferBytesMax,
-    choicesMax: options.queue,
-    sloClasses: new Map(Object.entries(options.sloClasses ?? {})),
-  };
-  return listen(settings, options.host, options.port);
-}
-
-function otlpEndpoint(options: ServeOptions): string | undefined {
-  return options.otlpEndpoint ?? (process.env.OTEL_EXPORTER_OTLP_ENDPOINT || undefined);
-}
-
-/** @throws UsageError for headers that cannot be read */
-function createExporter(options: ServeOptions, logger: Logger): OtlpExporter | undefined {
-  const endpoint = otlpEndpoint(options);
-  if (endpoint === undefined) return undefined;
-  const pairs = (process.env.OTEL_EXPORTER_OTLP_HEADERS ?? '').split(',').filter((pair) => pair.trim() !== '');
-  const headers = Object.fromEntries(
-    pairs.map((pair) => {
-      const at = pair.indexOf('=');
-      if (at < 1) throw new UsageError('Cannot use OTEL_EXPORTER_OTLP_HEADERS: write name=value,name=value');
-      return [pair.slice(0, at).trim(), decodeURIComponent(pair.slice(at + 1).trim())];
-    }),
-  );
-  return new OtlpExporter({ endpoint, headers, logger });
-}
-
-function announce(model: ServedModel, gateway: Gateway, options: ServeOptions): void {
-  const url = `http://${gateway.host.includes(':') ? `[${gateway.host}]` : gateway.host}:${gateway.port}`;
-  console.log(`Serving on ${url}`);
-  // The key itself is not for logs.
-  const key = options.apiKey.length === 0 ? '' : ' -H "authorization: Bearer $KEY"';
-  const [path, fields] =
-    model.chatTemplate === undefined
-      ? ['completions', model.tokenizer === undefined ? '"prompt": [1, 2, 3]' : '"prompt": "Once upon a time"']
-      : ['chat/completions', '"messages": [{"role": "user", "content": "Tell me a story about a fox and a lantern."}]'];
-  console.log(
-    `Try: curl ${url}/v1/${path}${key} -H 'content-type: application/json' -d '{"model": "${model.id}", ${fields}}'`,
-  );
-}
-
-export function describeInstances(id: string, instances: readonly InstanceDescription[]): string {
-  const first = instances.find(computes) ?? instances[0];
-  if (first === undefined) throw new Error(`Cannot describe model ${id}: no instance serves it`);
-  if (!computes(first)) return `Store for model ${id}: ${describeShare(first)}`;
-  const { weights, inputs, isa, weightBytes, contextTokens } = first;
-  const kernels = isa === 'reference' ? 'none (TypeScript oracle)' : isa;
-  const model =
-    `Model ${id}: weights ${weights} (${megabytes(weightBytes)}), inputs ${inputs}, instruction set ${kernels}, ` +
-    `context ${contextTokens} tokens`;
-  if (instances.length === 1) return `${model}, ${describeShare(first)}`;
-  return [model, ...instances.map((instance, i) => `Instance ${i}: ${instance.role}, ${describeShare(instance)}`)].join(
-    '\n',
-  );
-}
-
-function describeShare({ threads, kvBytes, tiers, role }: InstanceDescription): string {
-  const share =
-    role === 'store'
-      ? 'no weights, no KV pool'
-      : `${threads} ${threads === 1 ? 'thread' : 'threads'}, KV ${megabytes(kvBytes)}`;
-  if (tiers === undefined) return share;
-  const { hostBlocks, ssdBlocks, blockBytes, found } = tiers;
-  const ssd =
-    ssdBlocks === 0 ? '' : `, SSD ${megabytes(ssdBlocks * blockBytes)} (${found} of ${ssdBlocks} blocks found)`;
-  return `${share}, host memory ${megabytes(hostBlocks * blockBytes)}${ssd}`;
-}
-
-function megabytes(bytes: number): string {
-  return `${(bytes / 1e6).toFixed(0)} MB`;
-}
-
-/** Resolves when the server is asked to stop. @throws Error when it can serve no more */
-async function served(ended: Promise<void>, { log }: ServerLog): Promise<void> {
-  const end = await Promise.race([stopSignal(), ended]);
-  if (end !== 'stop') throw new Error('Cannot go on serving: no instance is left; the lines above say why');
-  log('Draining: running requests finish, new ones are refused');
 }
