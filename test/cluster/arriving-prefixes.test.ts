@@ -2,6 +2,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { pageTokens } from '../../src/util/step.ts';
+import { arbitraryChoices, arbitraryDeath, arbitraryPatience, live } from './borrow-history.ts';
 import { BorrowWorld } from './borrow-world.ts';
 import { expectedOutput, promptOf, request } from './world.ts';
 
@@ -96,7 +97,7 @@ const spec = fc.record({
   said: fc.integer({ min: 20, max: 90 }),
   patienceUs: fc.constantFrom(5_000, 1e9),
   after: fc.nat(3_500),
-  cancelAfter: fc.option(fc.nat(2_000), { nil: undefined, freq: 4 }),
+  cancelAfter: arbitraryPatience,
 });
 
 it('whatever else happens to instances that borrow, have tiers, and start requests ahead', () => {
@@ -104,35 +105,18 @@ it('whatever else happens to instances that borrow, have tiers, and start reques
   fc.assert(
     fc.property(
       fc.array(spec, { minLength: 8, maxLength: 14 }),
-      fc.array(fc.nat(1_000_000), { minLength: 200, maxLength: 600 }),
-      fc.option(fc.record({ instance: fc.nat(2), after: fc.nat(3_000) }), { nil: undefined, freq: 3 }),
+      arbitraryChoices,
+      arbitraryDeath,
       fc.constantFrom(undefined, { hostBlocks: 130, ssdBlocks: 0 }, { hostBlocks: 50, ssdBlocks: 300 }),
       (specs, choices, death, tiers) => {
         const seed = choices[0] ?? 0;
         const world = new BorrowWorld({ blocks: [72, 80, 100], settles: true, seed, startsAhead: true, tiers });
-        const requests = specs.map(({ kind, tokens, output }, i) =>
-          request(`r${i}`, promptOf(kind, tokens), { maxTokens: output }),
-        );
-        for (let turn = 0; turn < 5_000; turn++) {
-          for (const [i, { at, after, from, said: blocks, patienceUs, cancelAfter = -1 }] of specs.entries()) {
-            const one = requests[i];
-            const prefix = from === at ? undefined : { from, blocks, patienceUs, transferUs: 0 };
-            if (turn === after && one !== undefined && !world.dead.has(at)) world.submit(one, at, prefix);
-            if (turn === after + cancelAfter) world.cancel(`r${i}`);
-          }
-          if (turn === death?.after) world.kill(death.instance);
-          const choice = choices[turn % choices.length] ?? 0;
-          world.advance(choice + turn, choice % 200, choice % 53 === 0);
-        }
-        world.finish();
-        for (const one of requests) {
-          const events = world.heard.get(one.id);
-          if (events === undefined) continue;
-          const last = events.at(-1);
-          if (last?.kind === 'failed') expect(last.code).toBe('CONTEXT_TOO_LONG');
-          else expect([one.id, world.tokensOf(one.id)]).toEqual([one.id, expectedOutput(one).tokens]);
-        }
-        expect(world.faults).toEqual([]);
+        const coming = specs.map(({ kind, tokens, output, from, said: blocks, patienceUs, ...when }, i) => ({
+          ...when,
+          request: request(`r${i}`, promptOf(kind, tokens), { maxTokens: output }),
+          prefix: from === when.at ? undefined : { from, blocks, patienceUs, transferUs: 0 },
+        }));
+        live(world, { coming, choices, death, turns: 5_000, passesUs: 200 });
         behind += world.prefixes.behind;
         loaded += world.prefixes.loadedPages;
         for (const { movedBlocks } of world.totals) moved += movedBlocks;

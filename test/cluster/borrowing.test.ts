@@ -2,6 +2,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import type { GenerationRequest } from '../../src/cluster/ports.ts';
+import { arbitraryChoices, arbitraryDeath, arbitraryPatience, live } from './borrow-history.ts';
 import { BorrowWorld, rangeBlocks } from './borrow-world.ts';
 import { expectedOutput, promptOf, request } from './world.ts';
 
@@ -12,9 +13,8 @@ const spec = fc.record({
   tokens: fc.integer({ min: 1, max: 511 }),
   output: fc.integer({ min: 1, max: 40 }),
   at: fc.nat(2),
-  /** It comes, and is cancelled, after so many other things have happened. */
   after: fc.nat(300),
-  cancelAfter: fc.option(fc.nat(2_000), { nil: undefined, freq: 4 }),
+  cancelAfter: arbitraryPatience,
 });
 
 describe('instances that borrow', () => {
@@ -105,32 +105,15 @@ describe('instances that borrow', () => {
     fc.assert(
       fc.property(
         fc.array(spec, { minLength: 1, maxLength: 8 }),
-        fc.array(fc.nat(1_000_000), { minLength: 200, maxLength: 600 }),
-        fc.option(fc.record({ instance: fc.nat(2), after: fc.nat(3_000) }), { nil: undefined, freq: 3 }),
+        arbitraryChoices,
+        arbitraryDeath,
         (specs, choices, death) => {
           const world = new BorrowWorld({ blocks: [72, 80, 100], hostBlocks: 40, settles, seed: choices[0] ?? 0 });
-          const requests = specs.map(({ kind, ranges, tokens, output }, i) =>
-            request(`r${i}`, promptOf(kind, Math.min(4_600, ranges * 512 + tokens)), { maxTokens: output }),
-          );
-          for (let turn = 0; turn < 4_000; turn++) {
-            for (const [i, { at, after, cancelAfter = -1 }] of specs.entries()) {
-              const one = requests[i];
-              if (turn === after && one !== undefined && !world.dead.has(at)) world.submit(one, at);
-              if (turn === after + cancelAfter) world.cancel(`r${i}`);
-            }
-            if (turn === death?.after) world.kill(death.instance);
-            const choice = choices[turn % choices.length] ?? 0;
-            world.advance(choice + turn, choice % 400, choice % 53 === 0);
-          }
-          world.finish();
-          for (const one of requests) {
-            const events = world.heard.get(one.id);
-            if (events === undefined) continue;
-            const last = events.at(-1);
-            if (last?.kind === 'failed') expect(last.code).toBe('CONTEXT_TOO_LONG');
-            else expect([one.id, world.tokensOf(one.id)]).toEqual([one.id, expectedOutput(one).tokens]);
-          }
-          expect(world.faults).toEqual([]);
+          const coming = specs.map(({ kind, ranges, tokens, output, ...when }, i) => {
+            const prompt = promptOf(kind, Math.min(4_600, ranges * 512 + tokens));
+            return { ...when, request: request(`r${i}`, prompt, { maxTokens: output }) };
+          });
+          live(world, { coming, choices, death, turns: 4_000, passesUs: 400 });
         },
       ),
       { numRuns: 8 },
