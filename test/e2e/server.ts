@@ -75,7 +75,10 @@ export async function metricSum(server: RunningServer, name: string): Promise<nu
   return lines.reduce((sum, line) => sum + Number(line.slice(line.lastIndexOf(' ') + 1)), 0);
 }
 
+/** Each question is a page that a gateway draws up: asked without a pause they would take as much of a core as what is waited for. */
+const pauseMs = 25;
+
 /** Asks again until the condition holds; the test's own time-out bounds it. */
 export async function until(holds: () => Promise<boolean>): Promise<void> {
-  while (!(await holds())) await new Promise((resolve) => setTimeout(resolve, 5));
+  while (!(await holds())) await new Promise((resolve) => setTimeout(resolve, pauseMs));
 }

@@ -1,0 +1,32 @@
+// The order in which test files run: those that take long first, so that in the end no core waits for the last of them.
+import { existsSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+import { BaseSequencer, type TestSpecification } from 'vitest/node';
+
+/** Those that take ten seconds and more, the longest first; the very first has a worker of its own, which ends with it. */
+const long = [
+  ...['contract/backend-amx-emulated', 'e2e/cluster-borrowing', 'engine/golden', 'e2e/cluster-roles'],
+  ...['live/borrowing', 'live/cluster-members', 'cli/commands', 'live/hand-offs', 'e2e/cluster', 'e2e/cluster-groups'],
+  ...['bench/command', 'sim/lending-mutants', 'e2e/cluster-tiers', 'e2e/serving', 'e2e/cluster-network', 'e2e/kills'],
+  ...[
+    'live/restarts',
+    'live/stages',
+    'cli/combinations',
+    'native/attention',
+    'e2e/cluster-children',
+    'e2e/cluster-links',
+  ],
+  ...['contract/backend-native', 'cli/plan', 'live/tiers', 'cli/hub', 'live/stages-over-bus', 'e2e/cluster-store'],
+  ...['native/linear', 'sim/lending-chaos', 'bench/cost', 'cli/report', 'engine/architectures', 'e2e/slo'],
+];
+const pathOf = (name: string) => fileURLToPath(new URL(`${name}.test.ts`, import.meta.url));
+
+export class LongestFirst extends BaseSequencer {
+  override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {
+    const gone = long.find((name) => !existsSync(pathOf(name)));
+    if (gone !== undefined) throw new Error(`Cannot order the tests: ${gone} is not there any more`);
+    const places = new Map(long.map((name, place) => [pathOf(name), place]));
+    const placeOf = ({ moduleId }: TestSpecification) => places.get(moduleId) ?? long.length;
+    return (await super.sort(files)).sort((a, b) => placeOf(a) - placeOf(b));
+  }
+}
