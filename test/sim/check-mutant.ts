@@ -1,12 +1,11 @@
 // Applies a patch to a copy of the pure rooms and runs chaos seeds on it: what a checker is worth shows in the fault that it finds.
 import { spawnSync } from 'node:child_process';
-import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { basename, join } from 'node:path';
+import { basename, dirname, join } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { root } from '../../scripts/root.mjs';
 
-const rooms = ['util', 'policy', 'cluster', 'trace', 'sim'];
 /** What a mutant is looked for with: those of requests have names that say so. */
 const lending = { entry: 'sim/lending/chaos', run: 'runLendingChaos' };
 const requests = { entry: 'sim/faults/chaos', run: 'runRequestChaos' };
@@ -20,8 +19,6 @@ const compilerOptions = {
   noCheck: true,
   isolatedModules: true,
   rewriteRelativeImportExtensions: true,
-  rootDir: 'src',
-  outDir: 'out',
 };
 
 /** Worlds of requests as traces are replayed over them: nothing goes wrong, and nobody cancels. */
@@ -52,22 +49,60 @@ for (let seed = 1; seed <= ${seeds}; seed++) {
 }`;
 }
 
-/** What the first of `seeds` chaos runs that fails says; undefined when none does. Without a patch, of the sources as they are. @param calm nothing goes wrong with requests */
-export function failureWith(patch: string | undefined, seeds: number, calm = false): string | undefined {
-  const ofRequests = calm || (patch !== undefined && basename(patch).startsWith('request-'));
-  const world = ofRequests ? requests : lending;
-  const folder = mkdtempSync(join(tmpdir(), 'kvasir-mutant-'));
-  try {
-    for (const room of rooms) cpSync(join(root, 'src', room), join(folder, 'src', room), { recursive: true });
-    if (patch !== undefined) run('git', ['apply', '--verbose', patch], folder);
-    writeFileSync(join(folder, 'package.json'), '{"type":"module"}');
-    writeFileSync(join(folder, 'tsconfig.json'), JSON.stringify({ compilerOptions, files: [`src/${world.entry}.ts`] }));
-    run(process.execPath, [join(root, 'node_modules', 'typescript', 'bin', 'tsc'), '-p', '.'], folder);
-    writeFileSync(join(folder, 'seeds.mjs'), seedsScript(join(folder, 'out'), world, calm, seeds));
-    const said = run(process.execPath, ['seeds.mjs'], folder).trim();
-    return said === '' ? undefined : said;
-  } finally {
-    rmSync(folder, { recursive: true, force: true });
+/** The pure rooms, compiled once: files of a mutant take the place of theirs for as long as its seeds run. */
+export class Mutants {
+  readonly #folder = mkdtempSync(join(tmpdir(), 'kvasir-mutants-'));
+  readonly #rooms = join(this.#folder, 'rooms');
+
+  constructor() {
+    writeFileSync(join(this.#folder, 'package.json'), '{"type":"module"}');
+    const entries = [lending, requests].map(({ entry }) => join(root, 'src', `${entry}.ts`));
+    this.#compile(join(root, 'src'), entries, this.#rooms);
+  }
+
+  /** What the first of `seeds` chaos runs that fails says; undefined when none does. Without a patch, of the sources as they are. @param calm nothing goes wrong with requests */
+  failureWith(patch: string | undefined, seeds: number, calm = false): string | undefined {
+    const ofRequests = calm || (patch !== undefined && basename(patch).startsWith('request-'));
+    const paths = patch === undefined ? [] : this.#mutate(patch);
+    const originals = paths.map((path) => readFileSync(join(this.#rooms, path)));
+    try {
+      for (const path of paths) cpSync(join(this.#folder, 'mutant', path), join(this.#rooms, path));
+      const script = seedsScript(this.#rooms, ofRequests ? requests : lending, calm, seeds);
+      writeFileSync(join(this.#rooms, 'seeds.mjs'), script);
+      const said = run(process.execPath, ['seeds.mjs'], this.#rooms).trim();
+      return said === '' ? undefined : said;
+    } finally {
+      for (const [i, path] of paths.entries()) writeFileSync(join(this.#rooms, path), originals[i]);
+    }
+  }
+
+  close(): void {
+    rmSync(this.#folder, { recursive: true, force: true });
+  }
+
+  /** Compiles the files that the patch changes; returns where they lie below rooms. */
+  #mutate(patch: string): readonly string[] {
+    const sources = join(this.#folder, 'sources');
+    for (const name of ['sources', 'mutant']) rmSync(join(this.#folder, name), { recursive: true, force: true });
+    const changed = [...readFileSync(patch, 'utf8').matchAll(/^\+\+\+ b\/(src\/\S+)$/gm)].map(([, path]) => path);
+    for (const path of changed) {
+      mkdirSync(dirname(join(sources, path)), { recursive: true });
+      cpSync(join(root, path), join(sources, path));
+    }
+    run('git', ['apply', '--verbose', patch], sources);
+    const files = changed.map((path) => join(sources, path));
+    this.#compile(join(sources, 'src'), files, join(this.#folder, 'mutant'), { noResolve: true });
+    return changed.map((path) => path.replace(/^src\//, '').replace(/\.ts$/, '.js'));
+  }
+
+  #compile(rootDir: string, files: readonly string[], outDir: string, more = {}): void {
+    const project = join(this.#folder, 'tsconfig.json');
+    writeFileSync(
+      project,
+      JSON.stringify({ compilerOptions: { ...compilerOptions, ...more, rootDir, outDir }, files }),
+    );
+    const compiler = join(root, 'node_modules', 'typescript', 'bin', 'tsc');
+    run(process.execPath, [compiler, '-p', project], this.#folder);
   }
 }
 
