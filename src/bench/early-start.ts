@@ -2,8 +2,8 @@
 import { randomBytes } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { GenerationRequest } from '../cluster/ports.ts';
+import { MemoryHub } from '../live/bus/memory-hub.ts';
 import { InstanceThread } from '../live/instance-thread.ts';
-import { portsBetween } from '../live/ports-between.ts';
 import { median, round } from './statistics.ts';
 
 export interface EarlyStartBench {
@@ -86,14 +86,16 @@ class Bench {
 
   constructor(options: EarlyStartBench) {
     this.#options = options;
-    const ports = portsBetween(3);
+    const hub = new MemoryHub();
+    const bus = hub.connect();
     const [token, hashKey] = [randomBytes(32).toString('hex'), new Uint32Array(randomBytes(16).buffer.slice(0, 16))];
     this.#threads = options.settings.map(
       (settings, i) =>
         new InstanceThread({
-          entry: options.entry,
+          ...{ entry: options.entry, hub, bus },
           data: {
-            ...{ settings, role: 'mixed', life: 1, lands: false, peers: ports[i] ?? [], traces: false, hashKey },
+            ...{ settings, address: String(i), role: 'mixed', life: 1, lands: false, peers: 'threads' },
+            ...{ traces: false, hashKey },
             pages: { host: '127.0.0.1', port: 0, token, transport: 'tcp' },
             loaded: undefined,
           },

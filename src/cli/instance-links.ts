@@ -1,5 +1,4 @@
-// How an instance's thread reaches others: over ports or its own process, pages through the messenger.
-import type { MessagePort } from 'node:worker_threads';
+// How an instance's thread reaches others: over the bus of its process, pages through the messenger.
 import type { InstanceIndex } from '../cluster/messages.ts';
 import { batchLimits } from '../cluster/token-limits.ts';
 import type { KvShape } from '../engine/load-model.ts';
@@ -8,11 +7,13 @@ import type { Backend, KvPoolHandle } from '../kernel/backend.ts';
 import { NativeFarMessenger } from '../kernel/native-far-messenger.ts';
 import { NativeMessenger } from '../kernel/native-messenger.ts';
 import { loadNative } from '../kernel/native-module.ts';
-import { LiveHandOffs, type PeerWays } from '../live/live-hand-offs.ts';
+import type { LenderWays } from '../live/lender-ways.ts';
+import { LiveHandOffs } from '../live/live-hand-offs.ts';
 import { LiveRows } from '../live/live-rows.ts';
 import type { Messenger, PagesPlace } from '../live/messenger.ts';
-import type { FromInstance, InstanceThreadData } from '../live/protocol.ts';
+import type { InstanceThreadData } from '../live/protocol.ts';
 import type { RowsWire } from '../live/row-memory.ts';
+import { say, type ThreadPlace } from '../live/thread-wires.ts';
 import { pageTokens } from '../util/step.ts';
 import type { InstanceSettings } from './worker-settings.ts';
 
@@ -37,15 +38,17 @@ export function fetchBytesPerToken({ groups, pageBytes }: KvShape): number | und
 /** Undefined where there is nobody to hand prompts to, or to take them from. */
 export function createHandOffs(
   { peers, pages, settings }: InstanceThreadData<InstanceSettings>,
-  own: MessagePort,
+  { bus, address }: ThreadPlace,
   memory: PagedMemory,
   wake: () => void,
 ): LiveHandOffs | undefined {
-  const ways = waysTo(peers, own);
-  if (ways === undefined) return undefined;
+  if (peers === 'none') return undefined;
   const { pool, kv, layers } = memory;
   const messenger = createMessenger(settings.lending === undefined ? pages : besideLending(pages), pool, wake);
-  return new LiveHandOffs({ peers: ways, messenger, shape: { groups: kv.groups, layers }, pageBytes: kv.pageBytes });
+  return new LiveHandOffs({
+    ...{ messenger, shape: { groups: kv.groups, layers }, pageBytes: kv.pageBytes },
+    post: (to, wire) => say(bus, 'peer', [to, address], wire),
+  });
 }
 
 /** Chunks that have room where rows leave, and where they come: of two members, those that may come unasked, and some for all. */
@@ -75,13 +78,14 @@ function besideLending(pages: PagesPlace | undefined): PagesPlace | undefined {
   return pages && { ...pages, port: port === 0 ? 0 : port + 2 };
 }
 
-/** Undefined where there are none. */
-function waysTo(peers: InstanceThreadData<unknown>['peers'], own: MessagePort): PeerWays | undefined {
-  if (peers === 'others')
-    return { ports: [], post: (to, wire) => own.postMessage({ kind: 'toPeer', to, wire } satisfies FromInstance) };
-  if (peers.every((port) => port === undefined)) return undefined;
-  const ports = [...peers];
-  return { ports, post: (to, wire) => ports[to]?.postMessage(wire) };
+/** To those that it lends to and borrows from, wherever they are. */
+export function lenderWays(instance: InstanceIndex, { bus, address }: ThreadPlace): LenderWays {
+  return {
+    instance,
+    post: (to, wire) => say(bus, 'lender', [to, address], wire),
+    ask: (envelope) => say(bus, 'manager', [address], envelope),
+    greet: (room) => say(bus, 'room', [address], room),
+  };
 }
 
 export function createMessenger(pages: PagesPlace | undefined, pool: KvPoolHandle, wake: () => void): Messenger {
@@ -89,6 +93,6 @@ export function createMessenger(pages: PagesPlace | undefined, pool: KvPoolHandl
 }
 
 /** Lines for the log of whoever started the thread. */
-export function logOver(port: MessagePort): (message: string) => void {
-  return (message) => port.postMessage({ kind: 'log', message } satisfies FromInstance);
+export function logOver({ bus, address, life }: ThreadPlace): (message: string) => void {
+  return (message) => say(bus, 'said', [address, life], { kind: 'log', message });
 }

@@ -1,6 +1,6 @@
 // Entry of an instance's thread: kernels, weights, engine, machine, loop.
 import { platform, setPriority } from 'node:os';
-import { type MessagePort, parentPort, workerData } from 'node:worker_threads';
+import { isMainThread, workerData } from 'node:worker_threads';
 import { batchLimits } from '../cluster/token-limits.ts';
 import { createTokenInstance } from '../cluster/token-work.ts';
 import { Engine } from '../engine/engine.ts';
@@ -8,6 +8,7 @@ import { type LoadedModel, loadModel } from '../engine/load-model.ts';
 import type { LayerSpan } from '../graph/slice.ts';
 import type { Backend } from '../kernel/backend.ts';
 import { loadNative } from '../kernel/native-module.ts';
+import { MemoryBus } from '../live/bus/memory-bus.ts';
 import { collectWhenAsked } from '../live/collection.ts';
 import { InstanceLoop } from '../live/instance-loop.ts';
 import type { LiveHandOffs } from '../live/live-hand-offs.ts';
@@ -15,12 +16,20 @@ import { LiveStages } from '../live/live-stages.ts';
 import type { BlockRoot, FromInstance, InstanceThreadData } from '../live/protocol.ts';
 import { recorded } from '../live/step-record.ts';
 import { StepTracer } from '../live/step-tracer.ts';
+import { say, type ThreadPlace } from '../live/thread-wires.ts';
 import { pagesFor } from '../policy/blocks/layer-groups.ts';
 import { pageTokens } from '../util/step.ts';
 import { openModel } from '../weights/open-model.ts';
 import { createBackend } from './backend.ts';
 import { blockRoot } from './block-root.ts';
-import { createHandOffs, createMessenger, createRows, fetchBytesPerToken, logOver } from './instance-links.ts';
+import {
+  createHandOffs,
+  createMessenger,
+  createRows,
+  fetchBytesPerToken,
+  lenderWays,
+  logOver,
+} from './instance-links.ts';
 import { openTiers, tierSizes } from './instance-tiers.ts';
 import { defaultKvBytes } from './kv-memory.ts';
 import { borrowingPages, openBorrowing } from './live-borrowing.ts';
@@ -42,9 +51,9 @@ function load(settings: InstanceSettings, backend: Backend): { readonly model: L
   }
 }
 
-function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): ServedInstance {
+function create(data: InstanceThreadData<InstanceSettings>, own: ThreadPlace): ServedInstance {
   const { settings, loaded, hashKey, role } = data;
-  const log = logOver(port);
+  const log = logOver(own);
   const backend = createBackend(settings.threads, log);
   const { model, root } = loaded ?? load(settings, backend);
   const { contextTokens, kvBytes = defaultKvBytes(model.kv, contextTokens, settings.instances) } = settings;
@@ -61,7 +70,8 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
   const place = { ...memory, isa: backend.isa, root, hashKey, log };
   const tiers = sizes && openTiers(settings.tiers?.ssd, { ...place, sizes }, wake);
   const borrowing = openBorrowing(settings, {
-    ...{ ways: data.lenders, pages: data.pages, engine, backend },
+    ways: data.lender === undefined ? undefined : lenderWays(data.lender, own),
+    ...{ pages: data.pages, engine, backend },
     messenger: () => createMessenger(data.pages, engine.pool, wake),
     pageTable: () => machine.pools[0]?.pageTable ?? new Int32Array(0),
     ...{ settleLoads: () => tiers?.live.settle(), isRead: (pages: Int32Array) => handOffs?.reads(pages) === true },
@@ -83,12 +93,12 @@ function create(data: InstanceThreadData<InstanceSettings>, port: MessagePort): 
     pinShare: settings.pinShare,
   });
   const reaches = backend.isa !== 'reference' || data.lands;
-  const handOffs = reaches ? createHandOffs(data, port, memory, wake) : undefined;
+  const handOffs = reaches ? createHandOffs(data, own, memory, wake) : undefined;
   const tracer = new StepTracer(data.traces);
   const steps = settings.record === undefined ? engine : recorded(engine, settings.record);
   const stages = handOffs && createStages(data, { engine, backend, model }, handOffs, wake);
   const parts = { handOffs, stages, tiers: tiers?.live, tracer, lending: borrowing?.live };
-  const loop = new InstanceLoop(machine, steps, port, new Int32Array(data.abort), log, parts);
+  const loop = new InstanceLoop(machine, steps, own, new Int32Array(data.abort), log, parts);
   const description = {
     ...describe(settings, backend, model),
     kvBytes: (engine.pages - (sizes?.pages ?? 0) - lent.host) * model.kv.pageBytes,
@@ -117,7 +127,8 @@ function createStages(
     copyPages: (from: Int32Array, to: Int32Array) => loadNative()?.copyPages(engine.pool, from, to),
   };
   // Between processes it is listened for rows from the start; they may not come.
-  const rows = data.peers === 'others' && data.lands && data.settings.lending === undefined ? createOwn() : undefined;
+  const rows =
+    data.peers === 'processes' && data.lands && data.settings.lending === undefined ? createOwn() : undefined;
   return new LiveStages(staged, () => rows ?? createOwn());
 }
 
@@ -152,12 +163,13 @@ function yieldToGateway(): void {
   if (platform() === 'linux') setPriority(computeNiceness);
 }
 
-function serve(port: MessagePort): void {
-  const post = (message: FromInstance): void => port.postMessage(message);
-  const data = workerData as InstanceThreadData<InstanceSettings>;
+function serve(data: InstanceThreadData<InstanceSettings>): void {
+  const { seat, address, life } = data;
+  const own = { bus: new MemoryBus(seat), address, life };
+  const post = (message: FromInstance): void => say(own.bus, 'said', [address, life], message);
   try {
     yieldToGateway();
-    const { loop, ready } = data.role === 'store' ? createStore(data, port) : create(data, port);
+    const { loop, ready } = data.role === 'store' ? createStore(data, own) : create(data, own);
     loop.start();
     collectWhenAsked();
     post({ kind: 'ready', ...ready, snapshot: loop.snapshot() });
@@ -166,5 +178,5 @@ function serve(port: MessagePort): void {
   }
 }
 
-if (parentPort === null) throw new Error('Cannot run an instance: this module is the entry of a worker thread');
-serve(parentPort);
+if (isMainThread) throw new Error('Cannot run an instance: this module is the entry of a worker thread');
+serve(workerData as InstanceThreadData<InstanceSettings>);

@@ -7,7 +7,7 @@ import type { KvShape } from '../engine/load-model.ts';
 import type { Backend } from '../kernel/backend.ts';
 import { NativeGuestDoor, reachGuestRoom } from '../kernel/native-guest-door.ts';
 import { loadNative } from '../kernel/native-module.ts';
-import type { LenderWays } from '../live/lender-ports.ts';
+import type { LenderWays } from '../live/lender-ways.ts';
 import type { BureauSettings } from '../live/lending-bureau.ts';
 import { LiveLending } from '../live/live-lending.ts';
 import type { Messenger, PagesPlace } from '../live/messenger.ts';

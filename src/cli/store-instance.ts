@@ -1,10 +1,10 @@
 // An instance that computes nothing: memory and SSD for what others have computed, and links to them.
-import type { MessagePort } from 'node:worker_threads';
 import { batchLimits } from '../cluster/token-limits.ts';
 import { createTokenInstance } from '../cluster/token-work.ts';
 import { kvShapeOf } from '../engine/load-model.ts';
 import { InstanceLoop } from '../live/instance-loop.ts';
 import type { BlockRoot, InstanceDescription, InstanceThreadData, ReadyMessage } from '../live/protocol.ts';
+import type { ThreadPlace } from '../live/thread-wires.ts';
 import { openModel } from '../weights/open-model.ts';
 import { createBackend } from './backend.ts';
 import { blockRoot } from './block-root.ts';
@@ -25,10 +25,10 @@ const computesNothing = {
 };
 
 /** Reads the shape of the model and its fingerprint, no weights. @throws Error in one line */
-export function createStore(data: InstanceThreadData<InstanceSettings>, port: MessagePort): ServedInstance {
+export function createStore(data: InstanceThreadData<InstanceSettings>, own: ThreadPlace): ServedInstance {
   const { settings, hashKey, role } = data;
   const { kv, layers, root } = shapeOf(settings);
-  const log = logOver(port);
+  const log = logOver(own);
   const backend = createBackend(1, log);
   const bytesPerToken = fetchBytesPerToken(kv);
   if (backend.isa === 'reference') throw new Error('Cannot keep blocks: the native kernels are not compiled');
@@ -45,9 +45,9 @@ export function createStore(data: InstanceThreadData<InstanceSettings>, port: Me
     ...{ root, hashKey, journalLife: data.life, keeps: true },
     ...tiers.machine,
   });
-  const handOffs = createHandOffs(data, port, { pool, kv, layers }, wake);
+  const handOffs = createHandOffs(data, own, { pool, kv, layers }, wake);
   const parts = { handOffs, tiers: tiers.live };
-  const loop = new InstanceLoop(machine, computesNothing, port, new Int32Array(data.abort), log, parts);
+  const loop = new InstanceLoop(machine, computesNothing, own, new Int32Array(data.abort), log, parts);
   const description: InstanceDescription = {
     ...{ weights: 'none', inputs: settings.inputs, isa: backend.isa, threads: 0, weightBytes: 0, kvBytes: 0 },
     ...{ contextTokens: settings.contextTokens, capacityTokens: 0, role },

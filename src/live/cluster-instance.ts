@@ -1,6 +1,7 @@
 // An instance that serves the gateways of a cluster: what they order goes to its thread, what the thread says goes to whoever asked.
 import { type Agreement, identityOf } from '../cluster/agreement.ts';
 import type { InstanceRole } from '../cluster/conductor.ts';
+import type { InstanceIndex } from '../cluster/messages.ts';
 import type { GenerationEvent, GenerationRequest, InstanceSnapshot, RequestId } from '../cluster/ports.ts';
 import { ArchivedBlocks } from './archived-blocks.ts';
 import type { Bus } from './bus/bus.ts';
@@ -8,7 +9,8 @@ import { GatewayPins } from './gateway-pins.ts';
 import { GatewayTurns } from './gateway-turns.ts';
 import { InstancePeers } from './instance-peers.ts';
 import type { InstanceThread } from './instance-thread.ts';
-import type { BlockRoot, EventsMessage, ToPeerMessage } from './protocol.ts';
+import type { PeerWire } from './live-hand-offs.ts';
+import type { BlockRoot, EventsMessage } from './protocol.ts';
 import { nameAt } from './request-names.ts';
 import { nothingYet } from './snapshots.ts';
 import { type Peer, Station } from './station.ts';
@@ -142,8 +144,8 @@ export class ClusterInstance {
   }
 
   /** The thread speaks to an instance of another process. */
-  hearToPeer(message: ToPeerMessage): void {
-    this.#peers.send(message);
+  hearToPeer(to: InstanceIndex, wire: PeerWire): void {
+    this.#peers.send(to, wire);
   }
 
   /** One turn of the thread's loop: to each gateway what is its own, and what the cache has to all. */

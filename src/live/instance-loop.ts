@@ -1,5 +1,4 @@
 // The loop of an instance's thread: messages in, machine, step, events out; JavaScript sleeps only when there is nothing to run.
-import { type MessagePort, receiveMessageOnPort } from 'node:worker_threads';
 import type { InstanceEffect } from '../cluster/effects.ts';
 import type { BorrowerEffect } from '../cluster/lending/borrower-terms.ts';
 import type { InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
@@ -10,13 +9,13 @@ import type { Engine } from '../engine/engine.ts';
 import { Alarm, nowUs } from './alarm.ts';
 import { awaitedKeys } from './awaited-keys.ts';
 import { type HandOffEffect, handOver } from './hand-over.ts';
-import type { LenderNews } from './lender-ports.ts';
 import type { LiveHandOffs, PeerWire } from './live-hand-offs.ts';
 import type { LiveLending } from './live-lending.ts';
 import { isOfStage, type LiveStages, type StageEffect } from './live-stages.ts';
 import type { LiveTiers } from './live-tiers.ts';
 import { type BlockJournal, type BlockSnapshot, type EventsMessage, jobsWord, type ToInstance } from './protocol.ts';
 import type { StepTracer } from './step-tracer.ts';
+import { listen, say, type ThreadPlace, type ThreadWires } from './thread-wires.ts';
 
 type RunStep = Extract<InstanceEffect, { kind: 'runStep' }>;
 /** What some instances have. */
@@ -36,7 +35,7 @@ export interface LoopParts {
 export class InstanceLoop {
   readonly #machine: TokenInstance;
   readonly #engine: Pick<Engine, 'run'>;
-  readonly #port: MessagePort;
+  readonly #place: ThreadPlace;
   /** The first word: another value than 0 stops the step in flight; the gateway's thread sets it too. */
   readonly #abort: Int32Array;
   readonly #log: (message: string) => void;
@@ -55,22 +54,21 @@ export class InstanceLoop {
   /** Something changed that the gateway has not been told. */
   #changed = false;
   #closed = false;
-  /** Ports of peers that have gone: a port that is closing is not to be read. */
-  readonly #gone = new Set<MessagePort>();
+  #isAtWork = false;
   readonly #alarm = new Alarm(() => this.wake());
 
   /** @param abort over shared memory */
   constructor(
     machine: TokenInstance,
     engine: Pick<Engine, 'run'>,
-    port: MessagePort,
+    place: ThreadPlace,
     abort: Int32Array,
     log: (message: string) => void,
     { handOffs, stages, tiers, tracer, lending }: LoopParts = {},
   ) {
     this.#machine = machine;
     this.#engine = engine;
-    this.#port = port;
+    this.#place = place;
     this.#abort = abort;
     this.#log = log;
     this.#handOffs = handOffs;
@@ -82,40 +80,43 @@ export class InstanceLoop {
 
   /** Serves from now on; runs until `close`. */
   start(): void {
-    this.#port.on('message', (message: ToInstance) => {
-      this.#take(message);
-      this.#work();
-    });
-    for (const [from, port] of this.#handOffs?.ports.entries() ?? []) if (port !== undefined) this.#listen(from, port);
-    this.#lending?.ports.listen((news) => {
-      this.#hearLender(news);
-      this.#work();
-    });
+    const { address, life } = this.#place;
+    this.#listen('order', [address, life], (message) => this.#take(message));
+    if (this.#handOffs !== undefined) {
+      this.#listen('peer', [address, '*'], (wire, [, from]) => this.#hear(Number(from), wire));
+      this.#listen('gone', ['*', '*'], (_, [from]) => this.#hear(Number(from), { kind: 'gone' }));
+    }
+    if (this.#lending !== undefined) this.#lend(this.#lending, address);
   }
 
-  #listen(from: InstanceIndex, port: MessagePort): void {
-    port.on('message', (wire: PeerWire) => {
-      this.#hear(from, wire);
-      this.#work();
+  #lend(lending: LiveLending, address: string): void {
+    this.#listen('lender', [address, '*'], (wire, [, from]) => {
+      const event = lending.hear(Number(from), wire);
+      if (event !== undefined) this.#hearLender(lending, event);
     });
-    port.on('close', () => {
-      this.#gone.add(port);
+    this.#listen('office', [address], (news) => this.#hearLender(lending, news));
+    this.#listen('room', ['*'], (room, [from]) => {
+      if (from !== address) lending.greeted(Number(from), room);
+    });
+    lending.greet();
+  }
+
+  #hearLender(lending: LiveLending, event: InstanceEvent): void {
+    if (event.kind === 'lending') lending.count(event.envelope);
+    this.#feed(event);
+  }
+
+  #listen<K extends keyof ThreadWires>(
+    kind: K,
+    words: readonly (string | number)[],
+    hear: (wire: ThreadWires[K], words: readonly string[]) => void,
+  ): void {
+    listen(this.#place.bus, kind, words, (wire, said) => {
       if (this.#closed) return;
-      this.#hear(from, { kind: 'gone' });
-      this.#work();
+      hear(wire, said);
+      // Else it has asked for what came, and goes on.
+      if (!this.#isAtWork) this.#work();
     });
-  }
-
-  #hearLender(news: LenderNews): void {
-    if (this.#closed) return;
-    const event = 'wire' in news ? this.#lending?.hear(news.instance, news.wire) : news;
-    if (event?.kind === 'lending') this.#lending?.count(event.envelope);
-    if (event !== undefined) this.#feed(event);
-  }
-
-  #drainLenders(lending: LiveLending): void {
-    lending.ports.drain((news) => this.#hearLender(news));
-    for (const event of lending.news(nowUs())) this.#feed(event);
   }
 
   /** Pages have landed, or it is time: looks for it, if the loop sleeps. */
@@ -144,47 +145,34 @@ export class InstanceLoop {
   }
 
   #work(): void {
+    this.#isAtWork = true;
     for (;;) {
-      // Cleared before the port is read: a cancel sent earlier is in there, one sent later sets the word again.
+      // Cleared before the bus is read: a cancel sent earlier is in there, one sent later sets the word again.
       Atomics.store(this.#abort, 0, 0);
       this.#drain();
       if (nowUs() >= this.#nextUs) this.#feed({ kind: 'wake' });
       this.#post();
       const step = this.#next;
-      if (step === undefined || this.#closed) {
-        this.#tiers?.settle();
-        this.#alarm.set(this.#closed ? Number.POSITIVE_INFINITY : this.#nextUs);
-        return;
-      }
+      if (step === undefined || this.#closed) break;
       this.#run(step);
     }
+    this.#isAtWork = false;
+    this.#tiers?.settle();
+    this.#alarm.set(this.#closed ? Number.POSITIVE_INFINITY : this.#nextUs);
   }
 
-  /** Messages that came while a step ran wait in the port, not in the event loop. */
+  /** What came while a step ran waits on the bus, not in the event loop. */
   #drain(): void {
-    for (let got = receiveMessageOnPort(this.#port); got !== undefined; got = receiveMessageOnPort(this.#port)) {
-      this.#take(got.message as ToInstance);
-    }
-    if (this.#handOffs !== undefined) this.#drainPeers(this.#handOffs);
-    if (this.#lending !== undefined && !this.#closed) this.#drainLenders(this.#lending);
+    this.#place.bus.drain();
+    if (this.#closed) return;
+    for (const part of [this.#handOffs, this.#stages, this.#lending])
+      for (const event of part?.news(nowUs()) ?? []) this.#feed(event);
     // What one brings may ask for more, some of which has ended at once.
     for (let ended = this.#tiers?.events(); ended !== undefined && ended.length > 0; ended = this.#tiers?.events())
       for (const event of ended) this.#feed(event);
   }
 
-  #drainPeers(handOffs: LiveHandOffs): void {
-    for (const [from, port] of handOffs.ports.entries()) {
-      if (port === undefined || this.#gone.has(port)) continue;
-      for (let got = receiveMessageOnPort(port); got !== undefined; got = receiveMessageOnPort(port)) {
-        this.#hear(from, got.message as PeerWire);
-      }
-    }
-    for (const event of handOffs.news(nowUs())) this.#feed(event);
-    for (const event of this.#stages?.news(nowUs()) ?? []) this.#feed(event);
-  }
-
   #hear(from: InstanceIndex, wire: PeerWire): void {
-    if (this.#closed) return;
     if (wire.kind === 'gone') this.#stages?.lost(from);
     const events = isOfStage(wire) ? this.#stages?.hear(from, wire) : this.#handOffs?.hear(from, wire);
     for (const event of events ?? []) this.#feed(event);
@@ -192,13 +180,6 @@ export class InstanceLoop {
 
   #take(message: ToInstance): void {
     switch (message.kind) {
-      case 'peerSays':
-        this.#hear(message.from, message.wire);
-        break;
-      case 'newPeer':
-        this.#handOffs?.replace(message.peer, message.port);
-        this.#listen(message.peer, message.port);
-        break;
       case 'traces':
         if (this.#tracer !== undefined) this.#tracer.on = message.on;
         break;
@@ -212,9 +193,7 @@ export class InstanceLoop {
 
   #close(): void {
     this.#closed = true;
-    this.#port.close();
-    this.#lending?.ports.close();
-    for (const port of this.#handOffs?.ports ?? []) port?.close();
+    void this.#place.bus.close();
   }
 
   #run(step: RunStep): void {
@@ -365,7 +344,8 @@ export class InstanceLoop {
       journals: this.#journals,
       blocks: this.#blocks,
     };
-    this.#port.postMessage(message);
+    const { bus, address, life } = this.#place;
+    say(bus, 'said', [address, life], message);
     this.#events = [];
     this.#prefilled = [];
     this.#letGo = [];

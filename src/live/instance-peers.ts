@@ -9,7 +9,6 @@ import { namedLinks } from './named-links.ts';
 import { isAboutPrefix, PrefixesBetween } from './prefixes-between.ts';
 import { PromptsIn } from './prompts-in.ts';
 import { PromptsOut } from './prompts-out.ts';
-import type { ToPeerMessage } from './protocol.ts';
 import { StagesBetween } from './stages-between.ts';
 import type { NamedPrefix, Order } from './wire/messages.ts';
 import type { SessionName } from './wire/names.ts';
@@ -87,7 +86,7 @@ export class InstancePeers {
   }
 
   /** The thread speaks. */
-  send({ to, wire }: ToPeerMessage): void {
+  send(to: InstanceIndex, wire: PeerWire): void {
     if (isAboutPrefix(wire)) this.#prefixes?.send(to, wire);
     else if (this.#stages?.reaches(to) === true) this.#stages.send(to, wire);
     else if (isAnswer(wire)) this.#in?.send(to, wire);

@@ -1,43 +1,70 @@
-// An instance's thread as the gateway's thread sees it: started, spoken to, interrupted, and gone.
-import { type MessagePort, Worker } from 'node:worker_threads';
+// An instance's thread as the gateway's thread sees it: started, spoken to over the bus of the process, interrupted, and gone.
+import { Worker } from 'node:worker_threads';
+import type { MemoryBus } from './bus/memory-bus.ts';
+import type { MemoryHub } from './bus/memory-hub.ts';
 import {
   type EventsMessage,
   type FromInstance,
   type InstanceThreadData,
   jobsWord,
   type ReadyMessage,
-  type ToInstance,
-  type ToPeerMessage,
+  type ToThread,
 } from './protocol.ts';
+import { listen, say } from './thread-wires.ts';
 
 export interface InstanceThreadOptions {
   /** Module that the thread runs: it makes an instance and starts an InstanceLoop. */
   readonly entry: URL;
-  readonly data: Omit<InstanceThreadData<unknown>, 'abort'>;
+  /** Of the process, and its end on this thread. */
+  readonly hub: MemoryHub;
+  readonly bus: MemoryBus;
+  readonly data: Omit<InstanceThreadData<unknown>, 'abort' | 'seat'>;
   readonly log: (message: string) => void;
   readonly onEvents: (message: EventsMessage) => void;
-  /** Undefined: it has no peers in other processes. */
-  readonly onToPeer?: (message: ToPeerMessage) => void;
 }
 
 export class InstanceThread {
+  readonly #bus: MemoryBus;
+  /** What it is called on the bus, and which start of it this is. */
+  readonly #name: readonly [address: string, life: number];
   readonly #worker: Worker;
   readonly #abort: Int32Array;
   readonly #ready: Promise<ReadyMessage>;
   readonly #ended: Promise<void>;
+  #isReady: (message: ReadyMessage) => void = () => {};
+  #isUnable: (error: Error) => void = () => {};
 
-  constructor({ entry, data, log, onEvents, onToPeer }: InstanceThreadOptions) {
-    const abort = new SharedArrayBuffer(8);
-    this.#abort = new Int32Array(abort);
-    const workerData: InstanceThreadData<unknown> = { ...data, abort };
-    const { peers, lenders } = data;
-    const ports = [...portsOf(peers), ...portsOf(lenders?.ports), lenders?.office];
-    const transferList = ports.filter((port) => port !== undefined);
-    this.#worker = new Worker(entry, { workerData, transferList });
-    this.#ready = this.#awaitReady(log, onEvents, onToPeer);
+  constructor({ entry, hub, bus, data, log, onEvents }: InstanceThreadOptions) {
+    const { address, life } = data;
+    this.#bus = bus;
+    this.#name = [address, life];
+    this.#ready = new Promise((resolve, reject) => {
+      this.#isReady = resolve;
+      this.#isUnable = reject;
+    });
     // Whoever awaits it sees the failure; nobody else has to.
     this.#ready.catch(() => {});
-    this.#ended = new Promise((resolve) => this.#worker.once('exit', () => resolve()));
+    const abort = new SharedArrayBuffer(8);
+    this.#abort = new Int32Array(abort);
+    const { seat, ports, drop } = hub.seat();
+    const workerData: InstanceThreadData<unknown> = { ...data, abort, seat };
+    const stop = listen(bus, 'said', this.#name, (message) => this.#hear(message, log, onEvents));
+    this.#worker = new Worker(entry, { workerData, transferList: [...ports] });
+    this.#worker.once('error', (error) => {
+      log(`Instance thread failed: ${error.stack ?? error.message}`);
+      this.#isUnable(error);
+    });
+    this.#ended = new Promise((resolve) => {
+      this.#worker.once('exit', (code) => {
+        drop();
+        // Its last words.
+        bus.drain();
+        stop();
+        say(bus, 'gone', this.#name, undefined);
+        this.#isUnable(new Error(`Cannot start the instance: its thread ended with code ${code}`));
+        resolve();
+      });
+    });
   }
 
   /** Resolves once the instance serves. @throws Error saying in one line why it cannot */
@@ -50,8 +77,10 @@ export class InstanceThread {
     return this.#ended;
   }
 
-  send(message: ToInstance): void {
-    this.#worker.postMessage(message, message.kind === 'newPeer' ? [message.port] : []);
+  /** Heard by one that is ready. */
+  send(message: ToThread): void {
+    if (message.kind === 'peerSays') say(this.#bus, 'peer', [this.#name[0], message.from], message.wire);
+    else say(this.#bus, 'order', this.#name, message);
     // Batch jobs yield within their step: what was sent is there when it stops.
     const waitedFor = message.kind === 'submit' && message.request.batch !== true;
     if (waitedFor && Atomics.load(this.#abort, jobsWord) === 1) this.interrupt();
@@ -62,41 +91,31 @@ export class InstanceThread {
     Atomics.store(this.#abort, 0, 1);
   }
 
-  /** Ends the thread; what runs there is lost. */
+  /** Ends the thread, once it hears; what runs there is lost. */
   async close(): Promise<void> {
-    this.send({ kind: 'close' });
-    this.interrupt();
+    const leave = (): void => {
+      this.send({ kind: 'close' });
+      this.interrupt();
+    };
+    this.#ready.then(leave, () => {});
     await this.#ended;
   }
 
-  #awaitReady(
-    log: (message: string) => void,
-    onEvents: (message: EventsMessage) => void,
-    onToPeer: ((message: ToPeerMessage) => void) | undefined,
-  ): Promise<ReadyMessage> {
-    return new Promise((resolve, reject) => {
-      this.#worker.on('message', (message: FromInstance) => {
-        if (message.kind === 'events') onEvents(message);
-        else if (message.kind === 'toPeer') onToPeer?.(message);
-        else if (message.kind === 'ready') resolve(message);
-        else if (message.kind === 'log') log(message.message);
-        else {
-          reject(new Error(message.message));
-          // Whatever it began may keep it.
-          void this.#worker.terminate();
-        }
-      });
-      this.#worker.once('error', (error) => {
-        log(`Instance thread failed: ${error.stack ?? error.message}`);
-        reject(error);
-      });
-      this.#worker.once('exit', (code) =>
-        reject(new Error(`Cannot start the instance: its thread ended with code ${code}`)),
-      );
-    });
+  #hear(message: FromInstance, log: (message: string) => void, onEvents: (message: EventsMessage) => void): void {
+    switch (message.kind) {
+      case 'events':
+        onEvents(message);
+        break;
+      case 'ready':
+        this.#isReady(message);
+        break;
+      case 'log':
+        log(message.message);
+        break;
+      case 'unable':
+        this.#isUnable(new Error(message.message));
+        // Whatever it began may keep it.
+        void this.#worker.terminate();
+    }
   }
-}
-
-function portsOf(ports: InstanceThreadData<unknown>['peers'] = []): readonly (MessagePort | undefined)[] {
-  return ports === 'others' ? [] : ports;
 }

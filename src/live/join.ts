@@ -3,11 +3,13 @@ import { type Agreement, identityOf } from '../cluster/agreement.ts';
 import type { InstanceRole } from '../cluster/conductor.ts';
 import { agreeOn, markOf } from './agree.ts';
 import type { Bus } from './bus/bus.ts';
+import { MemoryHub } from './bus/memory-hub.ts';
 import { ClusterInstance } from './cluster-instance.ts';
 import { InstanceThread } from './instance-thread.ts';
 import { type Lender, LenderLinks, type LenderLinksOptions } from './lender-links.ts';
 import type { PagesPlace } from './messenger.ts';
 import type { BlockRoot, InstanceDescription } from './protocol.ts';
+import { listen, ownAddress } from './thread-wires.ts';
 
 export interface JoinSettings {
   readonly bus: Bus;
@@ -69,27 +71,31 @@ async function join(settings: JoinSettings, agreement: Agreement): Promise<Joine
   const switches = role === 'prefill' || role === 'decode' || (role === 'mixed' && roleSwitch);
   const token = pages.token ?? agreement.pages?.token;
   if (token === undefined) throw new Error('Cannot join the cluster: its record names no token for pages');
-  const lenders = settings.lending && (await LenderLinks.open({ ...settings, manager: settings.lending }));
+  const hub = new MemoryHub();
+  const threads = hub.connect();
+  const lenders = settings.lending && (await LenderLinks.open({ ...settings, threads, manager: settings.lending }));
   let instance: ClusterInstance | undefined;
   const thread = new InstanceThread({
     entry: settings.entry,
+    ...{ hub, bus: threads },
     data: {
       settings: settings.settings,
+      address: ownAddress,
       role,
       life: lenders?.life ?? 1,
       // Prompts of others may come whatever it is now.
       lands: switches,
-      peers: 'others',
+      peers: 'processes',
       pages: { ...pages, token },
-      lenders: lenders?.ways,
+      lender: lenders?.instance,
       traces: false,
       hashKey: Uint32Array.from(agreement.hashKey),
       loaded: undefined,
     },
     log,
     onEvents: (message) => instance?.hear(message),
-    onToPeer: (message) => instance?.hearToPeer(message),
   });
+  listen(threads, 'peer', ['*', ownAddress], (wire, [to]) => instance?.hearToPeer(Number(to), wire));
   const { description, snapshot } = await thread.ready;
   // What others lend is known as they come.
   const ownTokens = lenders === undefined ? description.capacityTokens : Number.POSITIVE_INFINITY;
@@ -114,6 +120,7 @@ async function join(settings: JoinSettings, agreement: Agreement): Promise<Joine
     const left = joined.close();
     await thread.close();
     await Promise.all([left, lenders?.close()]);
+    await threads.close();
   };
   const ended = Promise.race([replaced, thread.ended.then(() => 'the instance ended; the lines above say why')]);
   return { description, ended, close };

@@ -1,5 +1,4 @@
 // An instance's side of lending across processes: links to all others that lend, the gManager's office if it is held here, and what the thread says and hears of both.
-import { MessageChannel, type MessagePort } from 'node:worker_threads';
 import { GManager, type GManagerConfig } from '../cluster/gmanager.ts';
 import type { Envelope, GManagerEvent } from '../cluster/lending/messages.ts';
 import type { Departure } from '../cluster/membership.ts';
@@ -7,15 +6,18 @@ import type { InstanceIndex } from '../cluster/messages.ts';
 import { Alarm, nowUs } from './alarm.ts';
 import type { Bus } from './bus/bus.ts';
 import { leavePlace, type Place, takePlace } from './lender-places.ts';
-import { type FarLenderWire, type LenderNews, type LenderWays, patienceMs } from './lender-ports.ts';
+import { type OfficeWire, patienceMs } from './lender-ways.ts';
 import type { LenderWire } from './lender-wire.ts';
 import { Office } from './office.ts';
 import { type Peer, Station } from './station.ts';
+import { listen, ownAddress, say } from './thread-wires.ts';
 import { encode } from './wire/codec.ts';
 import { type LenderAnnouncement, readLender, readLenderWire } from './wire/lender-messages.ts';
 
 export interface LenderLinksOptions {
   readonly bus: Bus;
+  /** Of this process: the instance's thread is on it. */
+  readonly threads: Bus;
   readonly name: string;
   readonly life: number;
   /** Of the gManager, if it is here. */
@@ -31,8 +33,7 @@ export class LenderLinks {
   readonly #options: LenderLinksOptions;
   readonly #place: Place;
   readonly #office: Office;
-  readonly #port: MessagePort;
-  readonly #theirs: MessagePort;
+  readonly #deaf: readonly (() => void)[];
   readonly #others = new Map<InstanceIndex, Other>();
   /** Of those that have gone lately. */
   readonly #patience = new Map<InstanceIndex, { readonly timer: NodeJS.Timeout; readonly blocks: number }>();
@@ -44,12 +45,11 @@ export class LenderLinks {
     const { bus, name, life, manager } = options;
     this.#options = options;
     this.#place = place;
-    const { port1, port2 } = new MessageChannel();
-    this.#port = port1;
-    this.#theirs = port2;
-    port1.on('message', (message: Envelope | FarLenderWire) => this.#hearThread(message));
-    // What is only waited for must not keep the process alive.
-    port1.unref();
+    const { threads } = options;
+    this.#deaf = [
+      listen(threads, 'lender', ['*', ownAddress], (wire, [to]) => this.#send(Number(to), wire)),
+      listen(threads, 'manager', [ownAddress], (envelope) => this.#ask(envelope)),
+    ];
     this.#office = new Office({
       records: bus.records,
       key: 'gmanager',
@@ -72,9 +72,9 @@ export class LenderLinks {
     return new LenderLinks(options, await takePlace(options.bus, options.name, options.life));
   }
 
-  /** For the instance's thread. */
-  get ways(): LenderWays {
-    return { instance: this.#place.instance, ports: 'others', office: this.#theirs };
+  /** Its number among those that lend. */
+  get instance(): InstanceIndex {
+    return this.#place.instance;
   }
 
   /** Which start of its number the instance is. */
@@ -108,7 +108,7 @@ export class LenderLinks {
   async close(): Promise<void> {
     this.#station?.close();
     for (const { timer } of this.#patience.values()) clearTimeout(timer);
-    this.#port.close();
+    for (const stop of this.#deaf) stop();
     const { bus, name } = this.#options;
     // Where the server is gone others wait for leases.
     await Promise.allSettled([this.#office.resign(), leavePlace(bus, name, this.#place)]);
@@ -119,7 +119,7 @@ export class LenderLinks {
     clearTimeout(this.#patience.get(instance)?.timer);
     this.#patience.delete(instance);
     this.#others.set(instance, peer);
-    this.#tell({ instance, wire: { kind: 'door', address: door } });
+    this.#tellOf(instance, { kind: 'door', address: door });
     this.#tellReach();
   }
 
@@ -146,13 +146,14 @@ export class LenderLinks {
     this.#tell({ kind: 'lenders', lendableBlocks });
   }
 
-  #tell(news: LenderNews): void {
-    this.#port.postMessage(news);
+  /** To the thread. */
+  #tell(news: OfficeWire): void {
+    say(this.#options.threads, 'office', [ownAddress], news);
   }
 
-  #hearThread(message: Envelope | FarLenderWire): void {
-    if ('wire' in message) this.#send(message.instance, message.wire);
-    else this.#ask(message);
+  /** In another's name. */
+  #tellOf(instance: InstanceIndex, wire: LenderWire): void {
+    say(this.#options.threads, 'lender', [ownAddress, instance], wire);
   }
 
   /** To the gManager, wherever it is. While nobody is, it will be said again. */
@@ -175,7 +176,7 @@ export class LenderLinks {
     const { instance } = peer.member;
     if (this.#others.get(instance) !== peer) return;
     if (wire.kind !== 'lending') {
-      this.#tell({ instance, wire });
+      this.#tellOf(instance, wire);
       return;
     }
     const { from, to } = wire.envelope;

@@ -1,12 +1,12 @@
-// The gManager of a process, on the gateway's thread: hears instances over ports of their own, and tells them who comes and goes.
-import { MessageChannel, type MessagePort } from 'node:worker_threads';
+// The gManager of a process, on the gateway's thread: hears instances over the bus, and tells them who comes and goes.
 import { GManager, type GManagerConfig } from '../cluster/gmanager.ts';
-import type { Envelope, GManagerEvent } from '../cluster/lending/messages.ts';
+import type { GManagerEvent } from '../cluster/lending/messages.ts';
 import type { InstanceIndex } from '../cluster/messages.ts';
 import { Alarm, nowUs } from './alarm.ts';
-import { type LenderWays, type NewLender, type OfficeWire, patienceMs } from './lender-ports.ts';
-import { portsBetween } from './ports-between.ts';
+import type { Bus } from './bus/bus.ts';
+import { type OfficeWire, patienceMs } from './lender-ways.ts';
 import type { InstanceDescription } from './protocol.ts';
+import { listen, say } from './thread-wires.ts';
 
 export type BureauSettings = Pick<GManagerConfig, 'times' | 'blocksMin' | 'uniform'> & {
   /** (instances) */
@@ -18,36 +18,21 @@ type Share = Pick<InstanceDescription, 'stagingBlocks' | 'lends'>;
 
 export class LendingBureau {
   readonly #settings: BureauSettings;
-  readonly #ways: readonly LenderWays[];
-  /** (instances): our ends. */
-  readonly #ports: MessagePort[];
+  readonly #bus: Bus;
   readonly #alarm = new Alarm(() => this.#feed({ kind: 'tick' }));
   /** (instances): blocks that each may lend. */
-  #lendable: readonly number[] = [];
+  #lendable: readonly number[];
   /** Of those that are gone: until then they may be back; */
   readonly #patience = new Map<InstanceIndex, NodeJS.Timeout>();
   /** then nobody counts on them. */
   readonly #forgotten = new Set<InstanceIndex>();
   #gmanager: GManager | undefined;
 
-  constructor(settings: BureauSettings) {
+  constructor(settings: BureauSettings, bus: Bus) {
     this.#settings = settings;
-    const channels = Array.from({ length: settings.instances }, () => new MessageChannel());
-    this.#ports = channels.map(({ port1 }) => port1);
-    const between = portsBetween(settings.instances);
-    this.#ways = channels.map(({ port2 }, instance) => ({ instance, ports: between[instance] ?? [], office: port2 }));
-    for (const port of this.#ports) this.#listen(port);
-  }
-
-  #listen(port: MessagePort): void {
-    port.on('message', (envelope: Envelope) => this.#feed({ kind: 'message', envelope }));
-    // What is only waited for must not keep the process alive.
-    port.unref();
-  }
-
-  /** What an instance's first thread gets: its ports go there. */
-  waysOf(instance: InstanceIndex): LenderWays {
-    return this.#ways[instance];
+    this.#bus = bus;
+    this.#lendable = new Array<number>(settings.instances).fill(0);
+    listen(bus, 'manager', ['*'], (envelope) => this.#feed({ kind: 'message', envelope }));
   }
 
   /** All serve. @param shares (instances) */
@@ -70,12 +55,12 @@ export class LendingBureau {
   }
 
   #tell(instance: InstanceIndex, wire: OfficeWire): void {
-    this.#ports[instance]?.postMessage(wire);
+    say(this.#bus, 'office', [instance], wire);
   }
 
   /** An instance is gone with all that it had lent and borrowed. @param returns it will be started anew: others count on it for a while */
   lost(instance: InstanceIndex, returns: boolean): void {
-    for (const other of this.#ports.keys())
+    for (const other of this.#lendable.keys())
       if (other !== instance) this.#tell(other, { kind: 'instanceLost', instance });
     if (!returns) this.#forget(instance);
     else if (!this.#patience.has(instance))
@@ -87,21 +72,6 @@ export class LendingBureau {
     this.#tellReach();
   }
 
-  /** It is started anew: what its thread gets. @param running those that have a thread: they reach it over new ports */
-  replaced(instance: InstanceIndex, running: ReadonlySet<InstanceIndex>): LenderWays {
-    const ports = this.#ports.map((office, peer): MessagePort | undefined => {
-      if (peer === instance || !running.has(peer)) return undefined;
-      const { port1, port2 } = new MessageChannel();
-      office.postMessage({ kind: 'newLender', instance, port: port1 } satisfies NewLender, [port1]);
-      return port2;
-    });
-    const { port1, port2 } = new MessageChannel();
-    this.#ports[instance]?.close();
-    this.#ports[instance] = port1;
-    this.#listen(port1);
-    return { instance, ports, office: port2 };
-  }
-
   /** It serves again. */
   returned(instance: InstanceIndex): void {
     clearTimeout(this.#patience.get(instance));
@@ -111,7 +81,7 @@ export class LendingBureau {
   }
 
   #tellReach(): void {
-    for (const to of this.#ports.keys()) {
+    for (const to of this.#lendable.keys()) {
       const others = this.#lendable.filter((_, other) => other !== to && !this.#forgotten.has(other));
       this.#tell(to, { kind: 'lenders', lendableBlocks: others.reduce((sum, own) => sum + own, 0) });
     }
@@ -121,6 +91,5 @@ export class LendingBureau {
     this.#gmanager = undefined;
     this.#alarm.set(Number.POSITIVE_INFINITY);
     for (const timer of this.#patience.values()) clearTimeout(timer);
-    for (const port of this.#ports) port.close();
   }
 }

@@ -1,6 +1,5 @@
 // An inference port over instances on worker threads: the conductor decides at once on this thread, each instance computes on its own.
 import { webcrypto } from 'node:crypto';
-import type { MessagePort } from 'node:worker_threads';
 import { Conductor, type InstanceRole } from '../cluster/conductor.ts';
 import type { AdmissionSettings } from '../cluster/length-admission.ts';
 import type { InstanceIndex } from '../cluster/messages.ts';
@@ -13,11 +12,12 @@ import { type TokenPipeline, TokenPlacement } from '../cluster/token-placement.t
 import { TokenProgress } from '../cluster/token-progress.ts';
 import { TokenTransfers } from '../cluster/token-transfers.ts';
 import { Backoff } from './backoff.ts';
+import type { MemoryBus } from './bus/memory-bus.ts';
+import { MemoryHub } from './bus/memory-hub.ts';
 import { Conducting, type Reach } from './conducting.ts';
 import { InstanceThread } from './instance-thread.ts';
 import { type BureauSettings, LendingBureau } from './lending-bureau.ts';
 import type { Transport } from './messenger.ts';
-import { portsBetween } from './ports-between.ts';
 import type { EventsMessage, InstanceDescription, InstanceThreadData, ReadyMessage } from './protocol.ts';
 import { canServe, nothingYet, storeStays, whenGone } from './snapshots.ts';
 
@@ -64,13 +64,14 @@ export class LiveCluster extends Conducting {
   readonly #options: LiveClusterOptions;
   readonly #hashKey: Uint32Array;
   readonly #pages: InstanceThreadData<unknown>['pages'];
+  /** Over which threads hear one another, and this one's end of it. */
+  readonly #hub = new MemoryHub();
+  readonly #bus: MemoryBus;
   readonly #members: Member[] = [];
   /** (instances) */
   readonly #backoffs: readonly Backoff[];
   readonly #timers = new Set<NodeJS.Timeout>();
-  /** Those that have a thread, */
-  readonly #running = new Set<InstanceIndex>();
-  /** and those that do not serve. */
+  /** Those that do not serve. */
   readonly #gone = new Set<InstanceIndex>();
   readonly #ready: Promise<readonly InstanceDescription[]>;
   readonly #ended: Promise<void>;
@@ -79,8 +80,6 @@ export class LiveCluster extends Conducting {
   readonly #roles: InstanceRole[];
   /** Do prompts go on at other instances than those that compute them, now or once roles have changed? */
   readonly #handsOver: boolean;
-  /** (instances, instances): from one to another, where prompts are handed over. */
-  #ports: readonly (readonly (MessagePort | undefined)[])[];
   readonly #bureau: LendingBureau | undefined;
   #over: () => void = () => {};
   protected readonly reach = this.#reach();
@@ -101,10 +100,10 @@ export class LiveCluster extends Conducting {
     this.#pages = copies ? undefined : { host: '127.0.0.1', token: webcrypto.randomUUID(), transport };
     this.#roles = options.instances.map(({ role }) => role);
     this.#handsOver = options.admission.roleSwitch !== undefined || this.#roles.includes('decode');
-    this.#ports = portsBetween(options.instances.length);
+    this.#bus = this.#hub.connect();
     this.#backoffs = options.instances.map(() => new Backoff());
     const { lending, instances } = options;
-    this.#bureau = lending && new LendingBureau({ ...lending, instances: instances.length });
+    this.#bureau = lending && new LendingBureau({ ...lending, instances: instances.length }, this.#bus);
     this.#ended = new Promise((resolve) => {
       this.#over = resolve;
     });
@@ -147,6 +146,7 @@ export class LiveCluster extends Conducting {
     this.endWaiting();
     await Promise.all(this.#members.map(({ thread }) => thread.close()));
     this.#bureau?.close();
+    await this.#bus.close();
   }
 
   protected hindrance(): ReturnType<Conducting['hindrance']> {
@@ -164,11 +164,9 @@ export class LiveCluster extends Conducting {
   async #start(): Promise<readonly InstanceDescription[]> {
     const { instances } = this.#options;
     const lead = this.#roles.findIndex((role) => role !== 'store');
-    const startOne = (index: InstanceIndex, loaded: InstanceThreadData<unknown>['loaded']) =>
-      this.#startOne(index, loaded, this.#bureau?.waysOf(index));
-    const first = await startOne(lead, undefined);
+    const first = await this.#startOne(lead, undefined);
     const loaded = first.shared && { model: first.shared, root: first.root };
-    const messages = await Promise.all(instances.map((_, i) => (i === lead ? first : startOne(i, loaded))));
+    const messages = await Promise.all(instances.map((_, i) => (i === lead ? first : this.#startOne(i, loaded))));
     this.placement.begin(
       first.root,
       messages.map(({ description }) => description.threads),
@@ -223,31 +221,28 @@ export class LiveCluster extends Conducting {
     return { ...pipeline, layers: stageLayers };
   }
 
-  #startOne(
-    index: InstanceIndex,
-    loaded: InstanceThreadData<unknown>['loaded'],
-    lenders: InstanceThreadData<unknown>['lenders'],
-  ): Promise<ReadyMessage> {
+  #startOne(index: InstanceIndex, loaded: InstanceThreadData<unknown>['loaded']): Promise<ReadyMessage> {
     if (this.#closing) throw new Error('Cannot start the instance: the server is closing');
     const { entry, instances, log } = this.#options;
     const life = (this.#members[index]?.life ?? 0) + 1;
     const data = {
       settings: instances[index].settings,
+      address: String(index),
       role: this.#roles[index],
       life,
       lands: this.#handsOver,
-      peers: this.#ports[index] ?? [],
-      lenders,
+      peers: instances.length === 1 ? ('none' as const) : ('threads' as const),
+      lender: this.#bureau && index,
       pages: this.#pages,
       traces: this.#options.traces ?? false,
       hashKey: this.#hashKey,
       loaded,
     };
-    const thread = new InstanceThread({ entry, data, log, onEvents: (message) => this.#hear(index, message) });
+    const onEvents = (message: EventsMessage): void => this.#hear(index, message);
+    const thread = new InstanceThread({ entry, hub: this.#hub, bus: this.#bus, data, log, onEvents });
     const snapshot = this.#members[index]?.snapshot ?? nothingYet;
     const member: Member = { thread, life, startedMs: performance.now(), loaded: undefined, snapshot };
     this.#members[index] = member;
-    this.#running.add(index);
     void thread.ended.then(() => this.#lost(index));
     return thread.ready.then((message) => {
       member.loaded = message.shared && { model: message.shared, root: message.root };
@@ -267,9 +262,8 @@ export class LiveCluster extends Conducting {
 
   /** Weights go with the last thread that has them: then the model is loaded again. */
   async #startAnew(index: InstanceIndex): Promise<void> {
-    this.#reconnect(index);
     const having = this.#members.find(({ loaded }, i) => !this.#gone.has(i) && loaded !== undefined);
-    const message = await this.#startOne(index, having?.loaded, this.#bureau?.replaced(index, this.#running));
+    const message = await this.#startOne(index, having?.loaded);
     const { capacityTokens, contextTokens } = message.description;
     const member = this.#member(index);
     member.snapshot = message.snapshot;
@@ -279,17 +273,6 @@ export class LiveCluster extends Conducting {
     this.#introduce(index, message);
     this.#bureau?.returned(index);
     this.log(`Instance ${index} serves again`);
-  }
-
-  /** Those that are there reach the new thread over new ports. */
-  #reconnect(index: InstanceIndex): void {
-    const own = this.#options.instances.map((_, peer): MessagePort | undefined => {
-      if (peer === index || !this.#running.has(peer)) return undefined;
-      const { port1, port2 } = new MessageChannel();
-      this.#member(peer).thread.send({ kind: 'newPeer', peer: index, port: port1 });
-      return port2;
-    });
-    this.#ports = this.#ports.with(index, own);
   }
 
   #hear(instance: InstanceIndex, message: EventsMessage): void {
@@ -317,7 +300,6 @@ export class LiveCluster extends Conducting {
   }
 
   #lost(instance: InstanceIndex): void {
-    this.#running.delete(instance);
     this.#gone.add(instance);
     const member = this.#member(instance);
     member.snapshot = whenGone(member.snapshot);

@@ -1,5 +1,4 @@
 // Carries out an instance's hand-offs: messages to peers of this process or others, pages through the native messenger.
-import type { MessagePort } from 'node:worker_threads';
 import type { InstanceEffect } from '../cluster/effects.ts';
 import type { InstanceEvent, InstanceIndex, PeerMessage, StepNumber } from '../cluster/messages.ts';
 import { fillingPages, type ParcelShape, parcelsOf, type Stream } from '../cluster/parcels.ts';
@@ -37,13 +36,6 @@ interface Landing {
   readonly parts: Map<InstanceIndex, Part>;
 }
 
-/** How peers are reached. */
-export interface PeerWays {
-  /** (instances): to those of this process; undefined where nothing is handed over. */
-  readonly ports: (MessagePort | undefined)[];
-  readonly post: (to: InstanceIndex, wire: PeerWire) => void;
-}
-
 /** A prompt that leaves here. */
 interface Departure {
   readonly id: RequestId;
@@ -59,7 +51,8 @@ const parcelWords = 3;
 const lookUs = 1_000_000;
 
 export interface LiveHandOffsOptions {
-  readonly peers: PeerWays;
+  /** Says it to another instance. */
+  readonly post: (to: InstanceIndex, wire: PeerWire) => void;
   readonly messenger: Messenger;
   readonly shape: ParcelShape;
   readonly pageBytes: number;
@@ -90,17 +83,6 @@ export class LiveHandOffs {
     const layers = shape.groups[0]?.layers ?? 1;
     const post = (to: InstanceIndex, wire: PrefixWire): void => this.post(to, wire);
     this.prefixes = new LivePrefixes({ messenger, layers, pageBytes, links: this.#links, post });
-  }
-
-  get ports(): readonly (MessagePort | undefined)[] {
-    return this.#options.peers.ports;
-  }
-
-  /** A peer has been started anew. */
-  replace(peer: InstanceIndex, port: MessagePort): void {
-    const { ports } = this.#options.peers;
-    ports[peer]?.close();
-    ports[peer] = port;
   }
 
   get counts(): MessengerCounts {
@@ -254,7 +236,7 @@ export class LiveHandOffs {
 
   /** Says it to another instance. */
   post(to: InstanceIndex, wire: PeerWire): void {
-    this.#options.peers.post(to, wire);
+    this.#options.post(to, wire);
   }
 }
 

@@ -1,4 +1,4 @@
-// Carries out what an instance's borrower wants: messages to others over ports of threads, blocks through the native messenger, queries to guest rooms.
+// Carries out what an instance's borrower wants: messages to others, blocks through the native messenger, queries to guest rooms.
 import type { BlocksToMove, FilledBlocks } from '../cluster/lending/block-moves.ts';
 import type { Borrower } from '../cluster/lending/borrower.ts';
 import type { BorrowerEffect } from '../cluster/lending/borrower-terms.ts';
@@ -6,7 +6,7 @@ import type { Envelope } from '../cluster/lending/messages.ts';
 import type { InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
 import type { LendingSnapshot } from '../cluster/ports.ts';
 import type { GuestRooms } from './guest-rooms.ts';
-import { LenderPorts, type LenderWays } from './lender-ports.ts';
+import type { LenderWays } from './lender-ways.ts';
 import type { LenderWire } from './lender-wire.ts';
 import { LendingLinks } from './lending-links.ts';
 import { LentBlocks } from './lent-blocks.ts';
@@ -75,13 +75,11 @@ export class LiveLending {
   #askedUs = 0;
   #looked = { us: 0, guestUs: 0, restUs: 0, stepUs: 0 };
   #stepUs = 0;
-  readonly ports: LenderPorts;
 
   constructor(options: LiveLendingOptions) {
     this.#options = options;
-    const { ways, rooms, room, messenger, layers, guestPermilleMax } = options;
+    const { rooms, room, messenger, layers, guestPermilleMax } = options;
     this.#lent = new LentBlocks(messenger, layers.length);
-    this.ports = new LenderPorts(ways, { kind: 'room', room });
     rooms.setGuestShare(room, guestPermilleMax);
   }
 
@@ -135,12 +133,12 @@ export class LiveLending {
 
   #say(envelope: Envelope): void {
     const { to } = envelope;
-    if (to === 'gmanager') this.ports.ask(envelope);
+    if (to === 'gmanager') this.#options.ways.ask(envelope);
     else this.#post(to, { kind: 'lending', envelope });
   }
 
   #post(to: InstanceIndex, wire: LenderWire): void {
-    this.ports.post(to, wire);
+    this.#options.ways.post(to, wire);
   }
 
   #move(move: BlocksToMove): void {
@@ -245,6 +243,18 @@ export class LiveLending {
   /** What comes of messages about memory. */
   count(envelope: Envelope): void {
     this.#links.heard(envelope);
+  }
+
+  /** Is heard from now on. */
+  greet(): void {
+    const { ways, room } = this.#options;
+    ways.greet(room);
+  }
+
+  /** Another instance greets. */
+  greeted(from: InstanceIndex, room: number): void {
+    this.#rooms.set(from, room);
+    this.#post(from, { kind: 'room', room: this.#options.room });
   }
 
   /** What another instance's word is for the machine, if anything. */

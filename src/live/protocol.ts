@@ -1,5 +1,4 @@
 // Messages between the gateway's thread and the threads of instances.
-import type { MessagePort } from 'node:worker_threads';
 import type { InstanceRole } from '../cluster/conductor.ts';
 import type { InstanceEffect } from '../cluster/effects.ts';
 import type { InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
@@ -7,7 +6,7 @@ import type { PinId, PinState } from '../cluster/pinning.ts';
 import type { GenerationEvent, InstanceSnapshot, RequestId } from '../cluster/ports.ts';
 import type { TokenInstanceConfig } from '../cluster/token-work.ts';
 import type { LoadedModel } from '../engine/load-model.ts';
-import type { LenderWays } from './lender-ports.ts';
+import type { Seat } from './bus/memory-bus.ts';
 import type { PeerWire } from './live-hand-offs.ts';
 import type { PagesPlace } from './messenger.ts';
 
@@ -21,13 +20,14 @@ export type BlockRoot = TokenInstanceConfig['root'];
 
 export type ToInstance =
   | Extract<InstanceEvent, { kind: 'submit' | 'cancel' | 'tellBlocks' | 'stores' | 'streamBroken' | 'pin' | 'unpin' }>
-  /** An instance of another process speaks. */
-  | { readonly kind: 'peerSays'; readonly from: InstanceIndex; readonly wire: PeerWire }
-  /** An instance of this process has been started anew, and is reached over this port now. */
-  | { readonly kind: 'newPeer'; readonly peer: InstanceIndex; readonly port: MessagePort }
   /** Steps are recorded from now on, or no more. */
   | { readonly kind: 'traces'; readonly on: boolean }
   | { readonly kind: 'close' };
+
+/** What a thread is told whose peers are in other processes: the same, and what those say. */
+export type ToThread =
+  | ToInstance
+  | { readonly kind: 'peerSays'; readonly from: InstanceIndex; readonly wire: PeerWire };
 
 export type FromInstance =
   | ReadyMessage
@@ -35,15 +35,7 @@ export type FromInstance =
   | { readonly kind: 'unable'; readonly message: string }
   /** For the log of its process. */
   | { readonly kind: 'log'; readonly message: string }
-  /** To an instance of another process. */
-  | ToPeerMessage
   | EventsMessage;
-
-export interface ToPeerMessage {
-  readonly kind: 'toPeer';
-  readonly to: InstanceIndex;
-  readonly wire: PeerWire;
-}
 
 export interface ReadyMessage {
   readonly kind: 'ready';
@@ -119,16 +111,19 @@ export interface InstanceDescription {
 /** What the thread is started with, beside the settings of its own. */
 export interface InstanceThreadData<Settings> {
   readonly settings: Settings;
+  /** On the bus of the process, and what the instance is called there. */
+  readonly seat: Seat;
+  readonly address: string;
   readonly abort: SharedArrayBuffer;
   readonly role: InstanceRole;
   /** Which start of the instance this is: 1, 2, 3... */
   readonly life: number;
   /** Prompts of others may land there, now or once it has another role. */
   readonly lands: boolean;
-  /** (instances): to those that this one hands prompts to, or takes them from; `others`: they are in other processes. */
-  readonly peers: readonly (MessagePort | undefined)[] | 'others';
-  /** To those that it lends to and borrows from; undefined: nobody does. */
-  readonly lenders?: LenderWays | undefined;
+  /** Where those are that this one hands prompts to, or takes them from. */
+  readonly peers: 'none' | 'threads' | 'processes';
+  /** Its number among those that lend and borrow; undefined: nobody does. */
+  readonly lender?: InstanceIndex | undefined;
   /** Where pages from them arrive, and the secret of those who may send some; undefined: they are copied inside the process. */
   readonly pages: PagesPlace | undefined;
   /** Steps are recorded. */

@@ -1,5 +1,4 @@
 // A request that starts while its prefix is still on its way: the test is the other instance, and sends what it likes.
-import { MessageChannel, type MessagePort } from 'node:worker_threads';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import type { GenerationEvent, GenerationRequest, InstanceSnapshot } from '../../src/cluster/ports.ts';
 import { Engine } from '../../src/engine/engine.ts';
@@ -8,9 +7,12 @@ import { groupedStep, plainPages } from '../../src/engine/plain-step.ts';
 import { createNativeBackend, loadNative } from '../../src/kernel/native.ts';
 import { NativeFarMessenger } from '../../src/kernel/native-far-messenger.ts';
 import { NativeMessenger } from '../../src/kernel/native-messenger.ts';
+import type { MemoryBus } from '../../src/live/bus/memory-bus.ts';
+import { MemoryHub } from '../../src/live/bus/memory-hub.ts';
 import { InstanceThread } from '../../src/live/instance-thread.ts';
 import type { PeerWire } from '../../src/live/live-hand-offs.ts';
 import type { Messenger } from '../../src/live/messenger.ts';
+import { listen, ownAddress } from '../../src/live/thread-wires.ts';
 import { pageTokens } from '../../src/util/step.ts';
 import { dyingWorker, livePrompt, liveRequest, liveSettings } from './instances.ts';
 
@@ -28,7 +30,7 @@ interface Heard {
 /** The instance, and the one that it fetches from, which is the test. */
 class Pair {
   readonly #thread: InstanceThread;
-  readonly #port: MessagePort;
+  readonly #bus: MemoryBus;
   readonly #engine: Engine;
   readonly messenger: Messenger;
   readonly heard = new Map<string, Heard>();
@@ -37,14 +39,20 @@ class Pair {
   #stir: () => void = () => {};
 
   constructor(way: 'memory' | 'tcp') {
-    const { port1, port2 } = new MessageChannel();
-    this.#port = port1;
-    port1.on('message', (wire: PeerWire) => {
+    const hub = new MemoryHub();
+    this.#bus = hub.connect();
+    listen(this.#bus, 'peer', ['*', ownAddress], (wire) => {
       this.said.push(wire);
       this.#stir();
     });
     const data = {
-      ...{ settings: { ...liveSettings, instances: 1 }, life: 1, lands: false, peers: [port2, undefined] },
+      ...{
+        settings: { ...liveSettings, instances: 1 },
+        life: 1,
+        lands: false,
+        peers: 'threads' as const,
+        address: ownAddress,
+      },
       role: 'mixed' as const,
       ...{
         pages: way === 'tcp' ? pages : undefined,
@@ -54,7 +62,7 @@ class Pair {
       },
     } as const;
     this.#thread = new InstanceThread({
-      ...{ entry: dyingWorker, data, log: () => {} },
+      ...{ entry: dyingWorker, hub, bus: this.#bus, data, log: () => {} },
       onEvents: ({ events, snapshot }) => {
         this.snapshot = snapshot;
         for (const [id, event] of events) this.#hear(id, event);
@@ -112,7 +120,7 @@ class Pair {
     const asks = (wire: PeerWire) => wire.kind === 'message' && wire.message.kind === 'fetch' && wire.message.id === id;
     await this.until(() => this.said.some(asks));
     const asked = this.said.find(asks);
-    this.#port.postMessage({ kind: 'prefix', id, blocks } satisfies PeerWire);
+    this.#thread.send({ kind: 'peerSays', from: 0, wire: { kind: 'prefix', id, blocks } });
     await this.until(() => this.heard.get(id)?.cachedTokens !== undefined);
     return (asked?.kind === 'message' ? asked.landing : undefined) ?? '';
   }
@@ -135,8 +143,8 @@ class Pair {
   }
 
   async close(): Promise<void> {
-    this.#port.close();
     await this.#thread.close();
+    await this.#bus.close();
   }
 }
 

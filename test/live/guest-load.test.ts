@@ -1,26 +1,15 @@
 // Guests that would take more of a creditor than their share: it looks at their work as steps of its own run, and tells those who asked for it.
-import { MessageChannel, type MessagePort, receiveMessageOnPort } from 'node:worker_threads';
-import { afterEach, expect, it } from 'vitest';
+import { expect, it } from 'vitest';
 import { createTokenInstance } from '../../src/cluster/token-work.ts';
+import { MemoryHub } from '../../src/live/bus/memory-hub.ts';
 import type { GuestRooms } from '../../src/live/guest-rooms.ts';
 import { InstanceLoop } from '../../src/live/instance-loop.ts';
 import type { LenderWire } from '../../src/live/lender-wire.ts';
 import { LiveLending } from '../../src/live/live-lending.ts';
-import type { FromInstance, ToInstance } from '../../src/live/protocol.ts';
+import { listen, say } from '../../src/live/thread-wires.ts';
 import { FakeEngine } from '../cluster/fake-engine.ts';
 import { baseConfig, promptOf, request } from '../cluster/world.ts';
 import { simulatedEnds } from '../contract/simulated-messenger.ts';
-
-const open: MessagePort[] = [];
-afterEach(() => {
-  for (const port of open.splice(0)) port.close();
-});
-
-function channel(): readonly [MessagePort, MessagePort] {
-  const { port1, port2 } = new MessageChannel();
-  open.push(port1, port2);
-  return [port1, port2];
-}
 
 /** What guests are said to have come to, and how often somebody asked. */
 class ScriptedRooms implements GuestRooms {
@@ -44,9 +33,9 @@ class ScriptedRooms implements GuestRooms {
 /** Instance 0, which lends instance 1 a block; guests may have a tenth of a core. */
 function creditor() {
   const rooms = new ScriptedRooms();
-  const [[toDebtor, debtor], [office]] = [channel(), channel()];
+  const said: LenderWire[] = [];
   const lending = new LiveLending({
-    ways: { instance: 0, ports: [undefined, toDebtor], office },
+    ways: { instance: 0, post: (to, wire) => to === 1 && said.push(wire), ask: () => {}, greet: () => {} },
     messenger: simulatedEnds()[0].messenger,
     ...{ rooms, room: 7, layers: [0], blockBytes: 1, guestPermilleMax: 100 },
     reach: () => 0,
@@ -55,12 +44,7 @@ function creditor() {
     ...{ copyPages: () => {}, settleLoads: () => {}, isRead: () => false },
   });
   lending.carryOut({ kind: 'lendBlocks', to: 1, blocks: [3], pages: Int32Array.of(9) });
-  const told = (): readonly LenderWire[] => {
-    const all: LenderWire[] = [];
-    for (let got = receiveMessageOnPort(debtor); got !== undefined; got = receiveMessageOnPort(debtor))
-      all.push(got.message as LenderWire);
-    return all.filter(({ kind }) => kind === 'guestLoad');
-  };
+  const told = (): readonly LenderWire[] => said.splice(0).filter(({ kind }) => kind === 'guestLoad');
   return { lending, rooms, told };
 }
 
@@ -88,9 +72,10 @@ it('is told as what it would be without rests, where steps run most of the time'
 
 it('is looked at when steps have run', async () => {
   const { lending, rooms } = creditor();
-  const [inner, outer] = channel();
+  const hub = new MemoryHub();
+  const [inner, outer] = [hub.connect(), hub.connect()];
   const ended = new Promise<void>((resolve) => {
-    outer.on('message', (message: FromInstance) => {
+    listen(outer, 'said', ['0', 1], (message) => {
       if (message.kind === 'events' && message.events.some(([, { kind }]) => kind === 'finished')) resolve();
     });
   });
@@ -98,10 +83,11 @@ it('is looked at when steps have run', async () => {
   const run = {
     run: (plan: Parameters<FakeEngine['run']>[0]) => ({ kind: 'done', result: engine.run(plan) }) as const,
   };
+  const place = { bus: inner, address: '0', life: 1 };
   const abort = new Int32Array(new SharedArrayBuffer(8));
-  new InstanceLoop(createTokenInstance(baseConfig), run, inner, abort, () => {}, { lending }).start();
-  outer.postMessage({ kind: 'submit', request: request('a', promptOf(1, 20)) } satisfies ToInstance);
+  new InstanceLoop(createTokenInstance(baseConfig), run, place, abort, () => {}, { lending }).start();
+  say(outer, 'order', ['0', 1], { kind: 'submit', request: request('a', promptOf(1, 20)) });
   await ended;
   expect(rooms.looks).toBeGreaterThan(0);
-  outer.postMessage({ kind: 'close' } satisfies ToInstance);
+  await Promise.all([inner.close(), outer.close()]);
 });

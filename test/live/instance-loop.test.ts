@@ -1,21 +1,28 @@
 // The instance's loop: a cancel takes effect at the next abort, whenever its message and the abort word arrive.
-import { once } from 'node:events';
-import { MessageChannel } from 'node:worker_threads';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { createTokenInstance } from '../../src/cluster/token-work.ts';
 import type { StepOutcome } from '../../src/kernel/backend.ts';
+import type { MemoryBus } from '../../src/live/bus/memory-bus.ts';
+import { MemoryHub } from '../../src/live/bus/memory-hub.ts';
 import { InstanceLoop } from '../../src/live/instance-loop.ts';
 import { type FromInstance, jobsWord, type ToInstance } from '../../src/live/protocol.ts';
+import { listen, say } from '../../src/live/thread-wires.ts';
 import { backgroundLimits } from '../../src/policy/batching/background.ts';
 import type { Step } from '../../src/util/step.ts';
 import { FakeEngine } from '../cluster/fake-engine.ts';
 import { baseConfig, expectedOutput, limits, promptOf, request } from '../cluster/world.ts';
 
-let { port1: inner, port2: outer } = new MessageChannel();
+const name = ['0', 1] as const;
+let outer: MemoryBus;
+let inner: MemoryBus;
 beforeEach(() => {
-  ({ port1: inner, port2: outer } = new MessageChannel());
+  const hub = new MemoryHub();
+  [outer, inner] = [hub.connect(), hub.connect()];
 });
 afterEach(() => outer.close());
+const send = (message: ToInstance): void => say(outer, 'order', name, message);
+const onSaid = (hear: (message: FromInstance) => void) => listen(outer, 'said', name, hear);
+const place = () => ({ bus: inner, address: name[0], life: name[1] });
 
 /** Runs every step at once, aborts where the word is set; `during` happens in the middle of a step. */
 class ScriptedEngine {
@@ -35,7 +42,6 @@ class ScriptedEngine {
 }
 
 test('a step aborted for a cancel is not planned again with the cancelled rows', async () => {
-  const send = (message: ToInstance): void => outer.postMessage(message);
   const engine = new ScriptedEngine((step, abort) => {
     if (step !== 1) return;
     // As the gateway's thread does it: the message, then the word.
@@ -44,11 +50,9 @@ test('a step aborted for a cancel is not planned again with the cancelled rows',
   });
   const machine = createTokenInstance(baseConfig);
   const kept = request('kept', promptOf(2, 20));
-  send({ kind: 'submit', request: request('gone', promptOf(1, 90)) });
-  send({ kind: 'submit', request: kept });
   const tokens: number[] = [];
   const ended = new Promise<void>((resolve) => {
-    outer.on('message', (message: FromInstance) => {
+    onSaid((message) => {
       if (message.kind !== 'events') return;
       for (const [id, event] of message.events) {
         if (event.kind === 'tokens') tokens.push(...event.tokens);
@@ -56,17 +60,19 @@ test('a step aborted for a cancel is not planned again with the cancelled rows',
       }
     });
   });
-  new InstanceLoop(machine, engine, inner, new Int32Array(new SharedArrayBuffer(8)), () => {}).start();
+  new InstanceLoop(machine, engine, place(), new Int32Array(new SharedArrayBuffer(8)), () => {}).start();
+  send({ kind: 'submit', request: request('gone', promptOf(1, 90)) });
+  send({ kind: 'submit', request: kept });
   await ended;
   expect(tokens).toEqual(expectedOutput(kept).tokens);
   expect(engine.rows).toEqual([90, 20, 1, 1, 1]);
   machine.check();
+  const closed = new Promise<void>((resolve) => inner.watch((up) => !up && resolve()));
   send({ kind: 'close' });
-  await once(outer, 'close');
+  await closed;
 });
 
 test('a step of batch jobs alone says so, and stops for whoever comes: that one is next', async () => {
-  const send = (message: ToInstance): void => outer.postMessage(message);
   const jobsOnly: number[] = [];
   const engine = new ScriptedEngine((step, abort) => {
     jobsOnly.push(Atomics.load(abort, jobsWord));
@@ -76,22 +82,23 @@ test('a step of batch jobs alone says so, and stops for whoever comes: that one 
     Atomics.store(abort, 0, 1);
   });
   const machine = createTokenInstance({ ...baseConfig, limits: { ...limits, background: backgroundLimits } });
-  send({ kind: 'submit', request: request('job', promptOf(1, 90), { batch: true }) });
   const ends: string[] = [];
   const ended = new Promise<void>((resolve) => {
-    outer.on('message', (message: FromInstance) => {
+    onSaid((message) => {
       if (message.kind !== 'events') return;
       for (const [id, event] of message.events) if (event.kind === 'finished') ends.push(id);
       if (ends.length === 2) resolve();
     });
   });
-  new InstanceLoop(machine, engine, inner, new Int32Array(new SharedArrayBuffer(8)), () => {}).start();
+  new InstanceLoop(machine, engine, place(), new Int32Array(new SharedArrayBuffer(8)), () => {}).start();
+  send({ kind: 'submit', request: request('job', promptOf(1, 90), { batch: true }) });
   await ended;
   expect(ends).toEqual(['now', 'job']);
   // The job's second step was given up; the next one is of the one that came, with what 1 % leaves to the job at most.
   expect(jobsOnly.slice(0, 3)).toEqual([1, 1, 0]);
   expect(engine.rows[2]).toBeGreaterThanOrEqual(20);
   machine.check();
+  const closed = new Promise<void>((resolve) => inner.watch((up) => !up && resolve()));
   send({ kind: 'close' });
-  await once(outer, 'close');
+  await closed;
 });

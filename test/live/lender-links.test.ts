@@ -1,5 +1,4 @@
 // Processes that lend to one another over a bus, with threads that only note what they hear: numbers, one gManager, envelopes, who comes and goes.
-import { type MessagePort, receiveMessageOnPort } from 'node:worker_threads';
 import { afterEach, expect, it } from 'vitest';
 import { defaultLendingTimes } from '../../src/cluster/lending/times.ts';
 import type { Bus } from '../../src/live/bus/bus.ts';
@@ -7,6 +6,7 @@ import { MemoryHub } from '../../src/live/bus/memory-hub.ts';
 import { LenderLinks } from '../../src/live/lender-links.ts';
 import { leavePlace, takePlace } from '../../src/live/lender-places.ts';
 import { sayFarewell } from '../../src/live/station.ts';
+import { listen, ownAddress, say } from '../../src/live/thread-wires.ts';
 
 const closing: (() => unknown)[] = [];
 afterEach(async () => {
@@ -16,17 +16,17 @@ afterEach(async () => {
 const manager = { times: defaultLendingTimes, blocksMin: 1, blocksMax: 16, uniform: () => 0.5 };
 
 async function lender(bus: Bus, name: string, life = 1, identity = 'same') {
-  const links = await LenderLinks.open({ bus, name, life, manager, log: () => {} });
-  const { instance, office } = links.ways;
+  const inside = new MemoryHub();
+  const [threads, thread] = [inside.connect(), inside.connect()];
+  const links = await LenderLinks.open({ bus, threads, name, life, manager, log: () => {} });
+  const { instance } = links;
   const news: unknown[] = [];
+  listen(thread, 'office', [ownAddress], (wire) => news.push(wire));
+  listen(thread, 'lender', [ownAddress, '*'], (wire, [, from]) => news.push({ instance: Number(from), wire }));
+  await thread.flush();
   links.start({ identity, lendableBlocks: 32, door: `127.0.0.1:${1000 + instance}` });
   closing.push(() => links.close());
-  const heard = (): readonly unknown[] => {
-    for (let got = receiveMessageOnPort(office); got !== undefined; got = receiveMessageOnPort(office))
-      news.push(got.message);
-    return news;
-  };
-  return { links, instance, office: office as MessagePort, heard };
+  return { links, instance, thread, heard: (): readonly unknown[] => news };
 }
 
 /** Asks again until the condition holds; the test's own time-out bounds it. */
@@ -58,14 +58,24 @@ it('have one gManager, which answers whoever asks; when it leaves another one is
   const holders = () => members.filter(({ links }) => links.isManager);
   await until(() => holders().length === 1 && members.every(({ heard }) => doors(heard()).length === 1));
   const [holder] = holders();
-  const query = { kind: 'query', query: 1, memory: 'device', blocks: 4, prior: false, refusals: [] } as const;
+  const query = {
+    kind: 'query',
+    query: 1,
+    memory: 'device',
+    blocks: 4,
+    turn: undefined,
+    prior: false,
+    refusals: [],
+  } as const;
   const answers = (heard: readonly unknown[], fromLife: number): boolean =>
     heard.some(
       (each) =>
         JSON.stringify(each).includes('"candidates"') && JSON.stringify(each).includes(`"fromLife":${fromLife}`),
     );
-  const ask = ({ instance, office }: (typeof members)[number]): void =>
-    office.postMessage({ from: instance, fromLife: 5, to: 'gmanager', toLife: undefined, message: query });
+  const ask = ({ instance, thread }: (typeof members)[number]): void => {
+    const envelope = { from: instance, fromLife: 5, to: 'gmanager', toLife: undefined, message: query } as const;
+    say(thread, 'manager', [ownAddress], envelope);
+  };
   // Until the other process has read the record it does not know whom to ask.
   const asking = setInterval(() => members.forEach(ask), 20);
   closing.push(() => clearInterval(asking));
@@ -79,7 +89,7 @@ it('carry what threads tell one another, and say whose loans are over', async ()
   const hub = new MemoryHub();
   const [a, b] = await Promise.all([lender(hub.connect(), 'a'), lender(hub.connect(), 'b')]);
   await until(() => doors(a.heard()).length === 1 && doors(b.heard()).length === 1);
-  a.office.postMessage({ instance: b.instance, wire: { kind: 'expect', move: 7, blocks: [1, 2] } });
+  say(a.thread, 'lender', [b.instance, ownAddress], { kind: 'expect', move: 7, blocks: [1, 2] });
   await until(() => b.heard().length > 2);
   expect(b.heard().at(-1)).toEqual({ instance: a.instance, wire: { kind: 'expect', move: 7, blocks: [1, 2] } });
   // As its parent does when it has died.

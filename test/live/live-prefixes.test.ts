@@ -37,7 +37,7 @@ describe('a prefix that another instance turns out not to have', () => {
   it('lands no more, where it was that one that was asked', () => {
     const { messenger, open } = landings();
     const shape = { groups: [{ layers: 2, window: undefined }], layers: [] };
-    const handOffs = new LiveHandOffs({ peers: { ports: [], post: () => {} }, messenger, shape, pageBytes: 8 });
+    const handOffs = new LiveHandOffs({ post: () => {}, messenger, shape, pageBytes: 8 });
     handOffs.prefixes.expect(expected);
     // Of one that was asked before, for the same request.
     handOffs.hear(2, { kind: 'message', message: missing, landing: undefined });

@@ -3,7 +3,7 @@ import { afterEach, describe, expect, it } from 'vitest';
 import type { RequestId } from '../../src/cluster/ports.ts';
 import { MemoryHub } from '../../src/live/bus/memory-hub.ts';
 import { type AboutPrefix, PrefixesBetween } from '../../src/live/prefixes-between.ts';
-import type { ToInstance } from '../../src/live/protocol.ts';
+import type { ToThread } from '../../src/live/protocol.ts';
 import { settled } from './bus/settled.ts';
 
 const closing: (() => void)[] = [];
@@ -12,8 +12,8 @@ afterEach(() => {
 });
 
 class NotedThread {
-  readonly told: ToInstance[] = [];
-  send(message: ToInstance): void {
+  readonly told: ToThread[] = [];
+  send(message: ToThread): void {
     this.told.push(message);
   }
   /** Who speaks last, and of what. */

@@ -4,7 +4,7 @@ import type { RequestId } from '../../src/cluster/ports.ts';
 import { MemoryHub } from '../../src/live/bus/memory-hub.ts';
 import { PromptsIn } from '../../src/live/prompts-in.ts';
 import { type Leaving, PromptsOut } from '../../src/live/prompts-out.ts';
-import type { ToInstance } from '../../src/live/protocol.ts';
+import type { ToThread } from '../../src/live/protocol.ts';
 import { settled } from './bus/settled.ts';
 import { liveRequest } from './instances.ts';
 
@@ -22,8 +22,8 @@ const leaving = (id: string): Leaving => ({
 const decoder = { name: 'd', life: 7 };
 
 class NotedThread {
-  readonly told: ToInstance[] = [];
-  send(message: ToInstance): void {
+  readonly told: ToThread[] = [];
+  send(message: ToThread): void {
     this.told.push(message);
   }
 }
