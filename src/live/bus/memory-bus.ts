@@ -42,6 +42,8 @@ interface Peer {
   readonly interests: Interests;
   /** What it will hear, if it wants to, once it has said what it wants; undefined: it has. */
   waiting: Message[] | undefined;
+  /** What was read from its port last, until it is taken. */
+  inHand: EndWire | undefined;
   /** Those who wait for its pongs, in order. */
   readonly pings: (() => void)[];
 }
@@ -164,11 +166,10 @@ export class MemoryBus implements Bus {
   }
 
   #join(seat: number, port: MessagePort): void {
-    const peer: Peer = { port, interests: new Interests(), waiting: [], pings: [] };
+    const peer: Peer = { port, interests: new Interests(), waiting: [], inHand: undefined, pings: [] };
     this.#peers.set(seat, peer);
     port.on('message', (wire: EndWire) => {
-      this.#readHub();
-      this.#take(peer, wire);
+      this.#receive(peer, wire);
       this.#deliver();
     });
     // A port that is closing is not to be read.
@@ -199,11 +200,21 @@ export class MemoryBus implements Bus {
   }
 
   #readPeer(peer: Peer): void {
-    for (let got = receiveMessageOnPort(peer.port); got !== undefined; got = receiveMessageOnPort(peer.port)) {
-      // Whoever said it may have known of somebody who came or went.
-      this.#readHub();
-      this.#take(peer, got.message as EndWire);
-    }
+    for (let got = receiveMessageOnPort(peer.port); got !== undefined; got = receiveMessageOnPort(peer.port))
+      this.#receive(peer, got.message as EndWire);
+  }
+
+  /** Whoever said it may have known of somebody who came or went. */
+  #receive(peer: Peer, wire: EndWire): void {
+    peer.inHand = wire;
+    this.#readHub();
+    this.#takeInHand(peer);
+  }
+
+  #takeInHand(peer: Peer): void {
+    const { inHand } = peer;
+    peer.inHand = undefined;
+    if (inHand !== undefined) this.#take(peer, inHand);
   }
 
   #takeHub(wire: HubWire): void {
@@ -213,8 +224,10 @@ export class MemoryBus implements Bus {
         break;
       case 'left': {
         const peer = this.#peers.get(wire.seat);
+        if (peer === undefined) break;
         // Its last words.
-        if (peer !== undefined) this.#readPeer(peer);
+        this.#takeInHand(peer);
+        this.#readPeer(peer);
         this.#leave(wire.seat);
         break;
       }
