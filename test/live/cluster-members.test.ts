@@ -11,7 +11,6 @@ import { joinCluster } from '../../src/live/join.ts';
 import { decode, encode } from '../../src/live/wire/codec.ts';
 import { decodeFrame } from '../../src/live/wire/frames.ts';
 import { readTurn } from '../../src/live/wire/messages.ts';
-
 import { settled } from './bus/settled.ts';
 import { busMembers, pagesHere, serving, until, vocabSize } from './bus-members.ts';
 import { type BusFaults, faultyBus } from './faulty-bus.ts';
