@@ -78,8 +78,9 @@ function besideLending(pages: PagesPlace | undefined): PagesPlace | undefined {
   return pages && { ...pages, port: port === 0 ? 0 : port + 2 };
 }
 
-/** To those that it lends to and borrows from, wherever they are. */
-export function lenderWays(instance: InstanceIndex, { bus, address }: ThreadPlace): LenderWays {
+/** To those that it lends to and borrows from, wherever they are; undefined where nobody does. */
+export function lenderWays(instance: InstanceIndex | undefined, { bus, address }: ThreadPlace): LenderWays | undefined {
+  if (instance === undefined) return undefined;
   return {
     instance,
     post: (to, wire) => say(bus, 'lender', [to, address], wire),

@@ -70,8 +70,7 @@ function create(data: InstanceThreadData<InstanceSettings>, own: ThreadPlace): S
   const place = { ...memory, isa: backend.isa, root, hashKey, log };
   const tiers = sizes && openTiers(settings.tiers?.ssd, { ...place, sizes }, wake);
   const borrowing = openBorrowing(settings, {
-    ways: data.lender === undefined ? undefined : lenderWays(data.lender, own),
-    ...{ pages: data.pages, engine, backend },
+    ...{ ways: lenderWays(data.lender, own), pages: data.pages, engine, backend },
     messenger: () => createMessenger(data.pages, engine.pool, wake),
     pageTable: () => machine.pools[0]?.pageTable ?? new Int32Array(0),
     ...{ settleLoads: () => tiers?.live.settle(), isRead: (pages: Int32Array) => handOffs?.reads(pages) === true },
