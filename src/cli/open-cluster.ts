@@ -37,7 +37,7 @@ export function openClusterGateway(
   { log, traces }: { readonly log: (message: string) => void; readonly traces: boolean },
 ): Promise<GatewayMember> {
   return withModel(nats, options, log, async (bus, files, { path, name }) => {
-    const agreement = await agreeOn(bus, { modelFingerprint: modelFingerprint(files), root: undefined });
+    const agreement = await agreeOn(bus, { modelFingerprint: modelFingerprint(files), root: undefined }, log);
     const { context, home } = contexts(
       files,
       options,

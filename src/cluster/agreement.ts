@@ -10,6 +10,8 @@ export interface Agreement {
   readonly root: BlockRoot | undefined;
   /** By which they send each other pages; undefined until one has joined. */
   readonly pages: PagesSecret | undefined;
+  /** It was lost, and said again by those who were there: what lay beside it was lost too, and they may not have said that again yet. */
+  readonly again?: boolean | undefined;
 }
 
 export interface PagesSecret {
@@ -37,8 +39,10 @@ export type Verdict =
   | { readonly kind: 'agreed'; readonly agreement: Agreement }
   /** Write this one in place of what was read. */
   | { readonly kind: 'write'; readonly agreement: Agreement }
-  /** It differs: ask again when it is known whether anybody is there. */
+  /** It differs, or may have been lost: ask again when it is known whether anybody is there. */
   | { readonly kind: 'listen' }
+  /** It has been lost: those who are there have to say it again. */
+  | { readonly kind: 'wait' }
   | { readonly kind: 'refused'; readonly why: string };
 
 /**
@@ -53,8 +57,11 @@ export function agree(
 ): Verdict {
   const { modelFingerprint, root, tokenMark } = own;
   const given = tokenMark === undefined ? fresh.pages : { token: undefined, mark: tokenMark };
-  const wanted = { modelFingerprint, root, pages: root && given };
-  if (stored === undefined) return { kind: 'write', agreement: { ...wanted, hashKey: fresh.hashKey } };
+  const wanted = { modelFingerprint, root, pages: root && given, again: stored?.again };
+  if (stored === undefined) {
+    if (others === undefined) return { kind: 'listen' };
+    return others ? { kind: 'wait' } : { kind: 'write', agreement: { ...wanted, hashKey: fresh.hashKey } };
+  }
   const why = differs(stored, own);
   // A gateway that is alone leaves the form to the instance that comes first.
   const staleForm = root === undefined && stored.root !== undefined;
@@ -64,6 +71,33 @@ export function agree(
   if (others === undefined) return { kind: 'listen' };
   if (!others) return { kind: 'write', agreement: { ...wanted, hashKey: stored.hashKey } };
   return why === undefined ? { kind: 'agreed', agreement: stored } : { kind: 'refused', why };
+}
+
+export type Upheld =
+  /** Nothing is to be done: `held` is what holds. */
+  | { readonly kind: 'stands'; readonly held: Agreement }
+  /** Write this one in place of what was read. */
+  | { readonly kind: 'write'; readonly agreement: Agreement }
+  /** Others have agreed on something else while this process was not heard. */
+  | { readonly kind: 'differs'; readonly why: string };
+
+/** What a process that is there does about the record, which may have been lost, or said again by one that knew less. @param held what it has agreed to */
+export function uphold(stored: Agreement | undefined, held: Agreement): Upheld {
+  const again = { ...held, again: true };
+  if (stored === undefined) return { kind: 'write', agreement: again };
+  const { root, pages } = held;
+  const why = isOther(stored, held);
+  if (why !== undefined) return { kind: 'differs', why };
+  const lacks = (root && !stored.root) || (pages && !stored.pages);
+  return lacks ? { kind: 'write', agreement: again } : { kind: 'stands', held: stored };
+}
+
+function isOther(stored: Agreement, held: Agreement): string | undefined {
+  if (stored.hashKey.some((word, i) => word !== held.hashKey[i])) return 'it has another key of identities';
+  if (stored.modelFingerprint !== held.modelFingerprint) return 'it has another model';
+  const otherForm = stored.root && held.root && formsDiffer(stored.root, held.root);
+  const otherToken = stored.pages && held.pages && stored.pages.mark !== held.pages.mark;
+  return otherForm ?? (otherToken ? 'it has another token' : undefined);
 }
 
 /** What is not alike, in words. */

@@ -16,6 +16,14 @@ export interface ElectionTimes {
   readonly guardUs: number;
 }
 
+/** What is known of the office before the record is read. */
+export interface ElectionPast {
+  /** The record may have been lost, so that somebody may hold the office who is not in it. */
+  readonly lost: boolean;
+  /** What a clock that all have says when `nowUs` is 0, in milliseconds: where no epoch is known, one of those after it was never used. */
+  readonly originMs: number;
+}
+
 export const defaultElectionTimes: ElectionTimes = { lookUs: 500_000, leaseUs: 3_000_000, guardUs: 300_000 };
 
 /** Answers come in the order of the questions, or never. */
@@ -45,13 +53,25 @@ interface Seen {
 }
 
 /**
+ * The record may be lost with the store that it is in: its holder writes it anew, and others wait for as long as a lease lasts, since one may be held of which nothing is
+ * written any more.
  * A holder counts its lease from when it *sent* the renewal, others from when they first *heard* of it, so that one has always stopped before
  * another starts, without comparing clocks. One question is under way at a time.
  */
 export class Election {
   readonly #name: string;
   readonly #times: ElectionTimes;
+  readonly #originMs: number;
+  /** Undefined where there is none, or none has been read. */
   #seen: Seen | undefined;
+  /** The highest that was read or written. */
+  #epoch = 0;
+  /** There may have been a record before. */
+  #lost: boolean;
+  /** Since when there has been none, each time that it was read. */
+  #missing: { readonly sinceUs: number; readonly lookedUs: number } | undefined;
+  /** Nobody else has been elected before that, unless this process has heard of it. */
+  #leaseEndUs = 0;
   #asked: { readonly atUs: number; readonly record: OfficeRecord | undefined } | undefined;
   /** Held until then, unless renewed. */
   #held: { readonly epoch: number; readonly untilUs: number } | undefined;
@@ -64,8 +84,10 @@ export class Election {
   #effects: ElectionEffect[] = [];
 
   /** @param name of this start of a process: nobody else ever has it */
-  constructor(name: string, times: ElectionTimes = defaultElectionTimes) {
+  constructor(name: string, { lost, originMs }: ElectionPast, times: ElectionTimes = defaultElectionTimes) {
     this.#name = name;
+    this.#lost = lost;
+    this.#originMs = originMs;
     this.#times = times;
   }
 
@@ -94,7 +116,7 @@ export class Election {
     if (event.kind === 'read') this.#see(nowUs, event.stored);
     if (event.kind === 'written' && asked?.record !== undefined)
       this.#wrote(nowUs, asked.atUs, asked.record, event.revision);
-    if (event.kind === 'unanswered' && asked?.record !== undefined) this.#inDoubt = true;
+    if (event.kind === 'unanswered') this.#unanswered(asked?.record !== undefined);
     if (event.kind === 'resign') this.#resign(nowUs);
     else this.#look(nowUs);
     return this.#effects;
@@ -103,13 +125,42 @@ export class Election {
   #see(nowUs: number, stored: { readonly record: OfficeRecord; readonly revision: number } | undefined): void {
     this.#inDoubt = false;
     if (stored === undefined) {
-      this.#depose();
-      this.#claim(nowUs, undefined, 1);
+      this.#miss(nowUs);
       return;
     }
-    if (this.#seen?.revision !== stored.revision) this.#seen = { ...stored, sinceUs: nowUs };
+    this.#know(nowUs, stored.record, stored.revision);
     if (!this.#isOwn(stored.record)) this.#depose();
-    if (stored.record.holder === undefined) this.#claim(nowUs, stored.revision, stored.record.epoch + 1);
+    if (stored.record.holder === undefined) this.#claim(nowUs, stored.revision, this.#epoch + 1);
+  }
+
+  #know(nowUs: number, record: OfficeRecord, revision: number): void {
+    const known = this.#seen;
+    // A store that began anew may come to the same revision.
+    const isKnown = known?.revision === revision && known.record.epoch === record.epoch;
+    if (!isKnown || known.record.holder !== record.holder) this.#seen = { record, revision, sinceUs: nowUs };
+    this.#epoch = Math.max(this.#epoch, record.epoch);
+    this.#missing = undefined;
+    this.#lost = true;
+  }
+
+  /** There is no record. */
+  #miss(nowUs: number): void {
+    this.#depose();
+    this.#seen = undefined;
+    const { lookUs, leaseUs } = this.#times;
+    const before = this.#missing;
+    // Somebody may have held it while nobody looked.
+    const sinceUs = before !== undefined && nowUs - before.lookedUs <= 3 * lookUs ? before.sinceUs : nowUs;
+    this.#missing = { sinceUs, lookedUs: nowUs };
+    if (this.#lost && nowUs >= this.#leaseEndUs && nowUs - sinceUs < leaseUs) return;
+    const unusedEpoch = this.#lost ? this.#originMs + Math.floor(nowUs / 1000) : 1;
+    this.#claim(nowUs, undefined, Math.max(this.#epoch + 1, unusedEpoch));
+  }
+
+  #unanswered(wrote: boolean): void {
+    // Nobody knows how long it has not been heard of.
+    this.#lost = true;
+    if (wrote) this.#inDoubt = true;
   }
 
   #isOwn({ holder, epoch }: OfficeRecord): boolean {
@@ -122,13 +173,14 @@ export class Election {
       this.#inDoubt = true;
       return;
     }
-    this.#seen = { record, revision, sinceUs: nowUs };
+    this.#know(nowUs, record, revision);
     const untilUs = askedUs + this.#times.leaseUs - this.#times.guardUs;
     if (nowUs >= untilUs) return;
     const first = this.#held === undefined;
     // Laid down meanwhile, or its lease ended: a new claim gives a new epoch.
     if (this.#resigned || (first && record.epoch <= this.#latestEpoch)) return;
     this.#held = { epoch: record.epoch, untilUs };
+    this.#leaseEndUs = untilUs;
     this.#latestEpoch = record.epoch;
     if (first) this.#effects.push({ kind: 'elected', epoch: record.epoch });
   }
@@ -141,7 +193,7 @@ export class Election {
     if (seen === undefined || this.#inDoubt) this.#read(nowUs);
     else if (this.#isOwn(seen.record)) this.#write(nowUs, seen.record, seen.revision);
     else if (seen.record.holder === this.#name || nowUs - seen.sinceUs >= this.#times.leaseUs)
-      this.#claim(nowUs, seen.revision, seen.record.epoch + 1);
+      this.#claim(nowUs, seen.revision, this.#epoch + 1);
     else this.#read(nowUs);
   }
 

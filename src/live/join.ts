@@ -61,9 +61,9 @@ export async function joinCluster(settings: JoinSettings): Promise<JoinedInstanc
   }
 }
 
-function agreed({ bus, root, pages }: JoinSettings): Promise<Agreement> {
+function agreed({ bus, root, pages, log }: JoinSettings): Promise<Agreement> {
   const tokenMark = pages.token === undefined ? undefined : markOf(pages.token);
-  return agreeOn(bus, { modelFingerprint: root.modelFingerprint, root, tokenMark });
+  return agreeOn(bus, { modelFingerprint: root.modelFingerprint, root, tokenMark }, log);
 }
 
 async function join(settings: JoinSettings, agreement: Agreement): Promise<JoinedInstance> {

@@ -10,6 +10,8 @@ export interface OfficeOptions {
   readonly key: Subject;
   /** Of this start of a process: nobody else ever has it. */
   readonly name: string;
+  /** The record may have been lost. */
+  readonly lost: boolean;
   readonly elected: (epoch: number) => void;
   readonly deposed: () => void;
 }
@@ -21,7 +23,7 @@ export class Office {
 
   constructor(options: OfficeOptions) {
     this.#options = options;
-    this.#election = new Election(options.name);
+    this.#election = new Election(options.name, { lost: options.lost, originMs: Math.floor(performance.timeOrigin) });
   }
 
   start(): void {

@@ -23,6 +23,7 @@ class World {
   readonly epochs: number[] = [];
   record: OfficeRecord | undefined;
   revision = 0;
+  #lost = false;
   readonly members: Member[];
   readonly #random: Dice;
   faulty: boolean;
@@ -35,7 +36,9 @@ class World {
   }
 
   #member(index: number, life: number): Member {
-    return { election: new Election(`m${index}.${life}`), skewUs: this.#random.between(0, 1e9), up: true, life };
+    const skewMs = this.#random.between(0, 1e6);
+    const past = { lost: this.#lost, originMs: -skewMs };
+    return { election: new Election(`m${index}.${life}`, past), skewUs: skewMs * 1000, up: true, life };
   }
 
   run(untilUs: number): void {
@@ -82,6 +85,13 @@ class World {
     return { kind: 'written', revision: ++this.revision };
   }
 
+  /** With all that was stored. */
+  lose(): void {
+    this.record = undefined;
+    this.revision = 0;
+    this.#lost = true;
+  }
+
   crash(index: number): void {
     this.members[index].up = false;
     this.members[index] = this.#member(index, this.members[index].life + 1);
@@ -92,6 +102,10 @@ class World {
     if (believe.length > 1) throw new Error(`${believe.length} members hold the office`);
     for (let i = 1; i < this.epochs.length; i++)
       if (this.epochs[i] <= this.epochs[i - 1]) throw new Error(`epoch ${this.epochs[i]} after ${this.epochs[i - 1]}`);
+  }
+
+  get seenByAll(): boolean {
+    return this.record !== undefined && this.members.every(({ election }) => election.holder !== undefined);
   }
 
   holder(): Member | undefined {
@@ -121,6 +135,24 @@ test('whoever died is replaced after its lease, whoever resigned at once', () =>
   expect(world.holder()).not.toBe(holder);
 });
 
+test('a record that is lost is written anew by who holds the office, and by others only once no lease can last', () => {
+  const world = new World(3, 3, false);
+  world.run(2_000_000);
+  const holder = world.holder();
+  world.lose();
+  world.run(world.nowUs + 2 * times.lookUs);
+  expect(world.holder()).toBe(holder);
+  expect(world.epochs).toHaveLength(2);
+  // The holder dies with it, and nobody who comes knows of any epoch.
+  world.lose();
+  for (const index of world.members.keys()) world.crash(index);
+  const lostUs = world.nowUs;
+  world.run(lostUs + times.leaseUs);
+  expect(world.holder()).toBeUndefined();
+  world.run(lostUs + times.leaseUs + 2 * times.lookUs);
+  expect(world.holder()).toBeDefined();
+});
+
 test('at most one holds it at any time and epochs grow, whatever is lost, late or dead; and in the end one does', () => {
   fc.assert(
     fc.property(fc.integer({ min: 0, max: 2 ** 31 }), fc.integer({ min: 1, max: 5 }), (seed, count) => {
@@ -129,9 +161,14 @@ test('at most one holds it at any time and epochs grow, whatever is lost, late o
       for (let i = 0; i < 6; i++) {
         world.run(world.nowUs + random.between(0, 10_000_000));
         world.crash(random.between(0, count - 1));
+        // All have looked since they began.
+        if (random.chance(0.3) && world.seenByAll) {
+          world.lose();
+          world.run(world.nowUs + 2 * times.leaseUs);
+        }
       }
       world.faulty = false;
-      world.run(world.nowUs + times.leaseUs + 5 * times.lookUs);
+      world.run(world.nowUs + 2 * times.leaseUs + 5 * times.lookUs);
       expect(world.holder()).toBeDefined();
     }),
     { numRuns: 60 },

@@ -16,6 +16,7 @@ export function faultyBus(bus: Bus, seed: number, { loss, doubled, late }: BusFa
     ...bus,
     records: bus.records,
     snapshots: bus.snapshots,
+    lasting: bus.lasting,
     subscribe: (subject, hear) => bus.subscribe(subject, hear),
     flush: () => bus.flush(),
     watch: (tell) => bus.watch(tell),

@@ -10,6 +10,8 @@ export interface Bus {
   subscribe(subject: Subject, hear: (payload: Uint8Array, subject: Subject) => void): () => void;
   readonly records: Records;
   readonly snapshots: Snapshots;
+  /** Records are there as long as anybody is; else they may be lost with the disk of a server while all go on. */
+  readonly lasting: boolean;
   /** What was published and subscribed before has reached the server. @throws Error where the connection is down or closed */
   flush(): Promise<void>;
   /** Is the connection up? Told at once, and whenever it changes. Returns how to stop. */

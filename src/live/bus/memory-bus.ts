@@ -67,6 +67,7 @@ interface Call {
 export class MemoryBus implements Bus {
   readonly records: Records = askedRecords('records', (ask) => this.#ask(ask));
   readonly snapshots: Snapshots = askedRecords('snapshots', (ask) => this.#ask(ask));
+  readonly lasting = true;
   readonly #hub: MessagePort;
   readonly #peers = new Map<number, Peer>();
   readonly #listeners = new Set<Listener>();

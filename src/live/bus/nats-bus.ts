@@ -72,6 +72,7 @@ function said(error: unknown): string {
 class NatsBus implements Bus {
   readonly records: Records;
   readonly snapshots: Snapshots;
+  readonly lasting = false;
   readonly #buckets: readonly NatsBucket[];
   readonly #connection: NatsConnection;
   readonly #prefix: string;

@@ -13,6 +13,7 @@ const agreement = z.strictObject({
   modelFingerprint: text,
   root: root.optional(),
   pages: z.strictObject({ token: text.optional(), mark: text }).optional(),
+  again: z.boolean().optional(),
 });
 /** What records of all versions have, if they have it. */
 const anyAgreement = z.object({ version: z.number().int().optional(), hashKey: hashKey.optional() });

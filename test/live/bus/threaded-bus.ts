@@ -12,6 +12,7 @@ type Said =
 export class ThreadedBus implements Bus {
   readonly records = this.#asked('records');
   readonly snapshots = this.#asked('snapshots');
+  readonly lasting = true;
   /** Resolves when the thread has ended and the hub has dropped it. */
   readonly ended: Promise<void>;
   readonly #worker: Worker;
