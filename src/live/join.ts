@@ -73,7 +73,14 @@ async function join(settings: JoinSettings, agreement: Agreement): Promise<Joine
   if (token === undefined) throw new Error('Cannot join the cluster: its record names no token for pages');
   const hub = new MemoryHub();
   const threads = hub.connect();
-  const lenders = settings.lending && (await LenderLinks.open({ ...settings, threads, manager: settings.lending }));
+  let replace: (why: string) => void = () => {};
+  const replaced = new Promise<string>((resolve) => {
+    replace = resolve;
+  });
+  const lost = agreement.again === true;
+  const onTaken = (): void => replace('another instance has its number among those that lend');
+  const lenders =
+    settings.lending && (await LenderLinks.open({ ...settings, threads, manager: settings.lending, lost, onTaken }));
   let instance: ClusterInstance | undefined;
   const thread = new InstanceThread({
     entry: settings.entry,
@@ -100,10 +107,6 @@ async function join(settings: JoinSettings, agreement: Agreement): Promise<Joine
   // What others lend is known as they come.
   const ownTokens = lenders === undefined ? description.capacityTokens : Number.POSITIVE_INFINITY;
   const capacityTokens = Math.min(ownTokens, description.contextTokens);
-  let replace: (why: string) => void = () => {};
-  const replaced = new Promise<string>((resolve) => {
-    replace = resolve;
-  });
   const onReplaced = (): void => replace(`another process has joined as ${settings.name}`);
   const joined = new ClusterInstance({
     ...{ ...settings, agreement, capacityTokens, thread, switches, onReplaced },

@@ -5,12 +5,13 @@ import type { Departure } from '../cluster/membership.ts';
 import type { InstanceIndex } from '../cluster/messages.ts';
 import { Alarm, nowUs } from './alarm.ts';
 import type { Bus } from './bus/bus.ts';
-import { leavePlace, type Place, takePlace } from './lender-places.ts';
+import { keepPlace, leavePlace, type Place, takePlace } from './lender-places.ts';
 import { type OfficeWire, patienceMs } from './lender-ways.ts';
 import type { LenderWire } from './lender-wire.ts';
 import { Office } from './office.ts';
 import { type Peer, Station } from './station.ts';
 import { listen, ownAddress, say } from './thread-wires.ts';
+import type { Upholding } from './upheld.ts';
 import { encode } from './wire/codec.ts';
 import { type LenderAnnouncement, readLender, readLenderWire } from './wire/lender-messages.ts';
 
@@ -22,6 +23,10 @@ export interface LenderLinksOptions {
   readonly life: number;
   /** Of the gManager, if it is here. */
   readonly manager: Pick<GManagerConfig, 'times' | 'blocksMin' | 'blocksMax' | 'uniform'>;
+  /** Records may have been lost, and not be whole again. */
+  readonly lost: boolean;
+  /** Another instance has its number. */
+  readonly onTaken: () => void;
   readonly log: (message: string) => void;
 }
 
@@ -38,6 +43,7 @@ export class LenderLinks {
   /** Of those that have gone lately. */
   readonly #patience = new Map<InstanceIndex, { readonly timer: NodeJS.Timeout; readonly blocks: number }>();
   readonly #alarm = new Alarm(() => this.#manage({ kind: 'tick' }));
+  readonly #upholding: Upholding;
   #station: Station<LenderAnnouncement> | undefined;
   #gmanager: GManager | undefined;
 
@@ -50,9 +56,11 @@ export class LenderLinks {
       listen(threads, 'lender', ['*', ownAddress], (wire, [to]) => this.#send(Number(to), wire)),
       listen(threads, 'manager', [ownAddress], (envelope) => this.#ask(envelope)),
     ];
+    this.#upholding = keepPlace(bus, name, place, options.onTaken);
     this.#office = new Office({
       records: bus.records,
       key: 'gmanager',
+      lost: options.lost,
       name: `${name}.${life}`,
       elected: (epoch) => {
         options.log(`This process is gManager: epoch ${epoch}`);
@@ -69,7 +77,8 @@ export class LenderLinks {
 
   /** Takes a number among those that lend. @throws Error in one line when there is none */
   static async open(options: LenderLinksOptions): Promise<LenderLinks> {
-    return new LenderLinks(options, await takePlace(options.bus, options.name, options.life));
+    const { bus, name, life, lost } = options;
+    return new LenderLinks(options, await takePlace(bus, name, life, lost));
   }
 
   /** Its number among those that lend. */
@@ -107,6 +116,7 @@ export class LenderLinks {
   /** Its number is free again. The bus stays open. */
   async close(): Promise<void> {
     this.#station?.close();
+    this.#upholding.stop();
     for (const { timer } of this.#patience.values()) clearTimeout(timer);
     for (const stop of this.#deaf) stop();
     const { bus, name } = this.#options;

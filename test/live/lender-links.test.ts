@@ -18,7 +18,7 @@ const manager = { times: defaultLendingTimes, blocksMin: 1, blocksMax: 16, unifo
 async function lender(bus: Bus, name: string, life = 1, identity = 'same') {
   const inside = new MemoryHub();
   const [threads, thread] = [inside.connect(), inside.connect()];
-  const links = await LenderLinks.open({ bus, threads, name, life, manager, log: () => {} });
+  const links = await LenderLinks.open({ bus, threads, name, life, manager, lost: false, onTaken: () => {}, log: () => {} });
   const { instance } = links;
   const news: unknown[] = [];
   listen(thread, 'office', [ownAddress], (wire) => news.push(wire));
@@ -111,16 +111,16 @@ it('do not meet where they compute in other ways', async () => {
 
 it('have the number that they had when they come again, with a higher life; who leaves gives it up', async () => {
   const bus = new MemoryHub().connect();
-  const [a, b] = [await takePlace(bus, 'a', 10), await takePlace(bus, 'b', 10)];
+  const [a, b] = [await takePlace(bus, 'a', 10, false), await takePlace(bus, 'b', 10, false)];
   expect([a, b]).toEqual([
     { instance: 0, life: 10 },
     { instance: 1, life: 10 },
   ]);
   // A clock was set back.
-  const again = await takePlace(bus, 'a', 3);
+  const again = await takePlace(bus, 'a', 3, false);
   expect(again).toEqual({ instance: 0, life: 11 });
   await leavePlace(bus, 'a', a);
-  expect(await takePlace(bus, 'c', 1)).toEqual({ instance: 2, life: 1 });
+  expect(await takePlace(bus, 'c', 1, false)).toEqual({ instance: 2, life: 1 });
   await leavePlace(bus, 'a', again);
-  expect(await takePlace(bus, 'd', 1)).toEqual({ instance: 0, life: 12 });
+  expect(await takePlace(bus, 'd', 1, false)).toEqual({ instance: 0, life: 12 });
 });
