@@ -92,7 +92,7 @@ export class BlockArchive<Gateway> {
     const outgrown = this.#weight > this.#weightMax;
     const refreshUs =
       this.#stored === undefined ? Number.POSITIVE_INFINITY : this.#stored.atUs + this.#limits.refreshUs;
-    return Math.max(this.#retryUs, outgrown ? 0 : refreshUs);
+    return Math.max(this.#retryUs, outgrown || this.#failures > 0 ? 0 : refreshUs);
   }
 
   /** `nowUs` never goes back. The effects are to be carried out in order. */

@@ -43,19 +43,24 @@ export class SnapshotWriter {
       this.#parts.set(key, await this.#snapshots.put(key, part));
       sums.push(sumOf(part));
     }
-    const head: SnapshotHead = { life: this.#life, number: snapshot.number, side, sums };
-    // Until it is known to be ours: an answer may be lost.
-    this.#ours = false;
-    const revision = await this.#snapshots.write(
-      headKey(this.#name),
-      encode({ version: wireVersion, ...head }),
-      this.#revision,
-    );
-    if (revision === undefined) return 'unwritten';
-    this.#ours = true;
-    this.#revision = revision;
-    this.#side = side;
-    return 'written';
+    return this.#writeHead({ life: this.#life, number: snapshot.number, side, sums });
+  }
+
+  /** Once more where the head is not the one that was written last: the store may have lost it. */
+  async #writeHead(head: SnapshotHead): Promise<Written> {
+    const bytes = encode({ version: wireVersion, ...head });
+    for (let tries = 0; tries < 2; tries++) {
+      if (!this.#ours && !(await this.#findHead())) return 'replaced';
+      // Until it is known to be: an answer may be lost.
+      this.#ours = false;
+      const revision = await this.#snapshots.write(headKey(this.#name), bytes, this.#revision);
+      if (revision === undefined) continue;
+      this.#ours = true;
+      this.#revision = revision;
+      this.#side = head.side;
+      return 'written';
+    }
+    return 'unwritten';
   }
 
   /** Nobody finds it any more; what others have written under its name stays. @throws Error where the store cannot be reached */

@@ -259,6 +259,7 @@ test('what fails is tried again ever later, a copy grows old, and whoever was re
     [7e6, 4e6],
   ] as const) {
     if (atUs > 0) archive.step(atUs, { kind: 'unwritten' });
+    expect(archive.nextUs).toBe(atUs + waitsUs);
     expect(kinds(atUs + waitsUs - 1, { kind: 'asked', gateway: 'g', unread: false })).toEqual(['list']);
     expect(kinds(atUs + waitsUs - 1, heard)).toEqual(['tellBlocks']);
     expect(kinds(atUs + waitsUs, { kind: 'asked', gateway: 'g', unread: false })).toEqual(['list']);

@@ -1,0 +1,92 @@
+// A NATS server that comes back without its disk: those who are there say again what holds, whoever comes joins them, and snapshots are written anew.
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { loadNative } from '../../src/kernel/native.ts';
+import type { Bus } from '../../src/live/bus/bus.ts';
+import { connectNats } from '../../src/live/bus/nats-bus.ts';
+import { readAgreement } from '../../src/live/wire/agreement-record.ts';
+import { readPlaces } from '../../src/live/wire/lender-messages.ts';
+import { NatsServer, natsInstalled } from '../live/bus/nats-server.ts';
+import { type Answer, health, idle, Stream } from './cluster.ts';
+import { metricSum, type RunningProcess, type RunningServer, startInstance, startServer, until } from './server.ts';
+
+const kinds = [1, 2, 3];
+const longTokens = 300;
+const runs = loadNative() !== undefined && (natsInstalled || process.env.CI !== undefined);
+
+describe.skipIf(!runs)('a NATS server that lost its disk (needs nats-server)', { timeout: 120_000 }, () => {
+  let nats: NatsServer;
+  let bus: Bus;
+  let gateway: RunningServer;
+  const running: RunningProcess[] = [];
+  let expected: readonly Answer[] = [];
+  const join = async (name: string, lends = ['--borrow']): Promise<void> => {
+    running.push(await startInstance(['--nats', nats.url, '--name', name, '--kv-memory', '32m', ...lends]));
+  };
+  const open = async (): Promise<RunningServer> => {
+    const opened = await startServer(['--nats', nats.url]);
+    running.push(opened);
+    return opened;
+  };
+  const streams = (of: RunningServer) => kinds.map((kind) => new Stream(of, kind, longTokens));
+  const answers = (all: readonly Stream[]) => Promise.all(all.map(({ answer }) => answer));
+  const agreement = async () => {
+    const record = await bus.records.read('agreement');
+    return record && readAgreement(record.value);
+  };
+  const lenders = async () => {
+    const record = await bus.records.read('lenders');
+    return record === undefined ? [] : readPlaces(record.value).places.map(({ name }) => name);
+  };
+  const hasSnapshot = async (name: string) => (await bus.snapshots.read(`head.${name}`)) !== undefined;
+  const managers = (of: RunningServer) => metricSum(of, 'kvasir_instance_gmanager');
+
+  beforeAll(async () => {
+    nats = await NatsServer.start('-js');
+    bus = await connectNats(nats.url, 'kvasir');
+    gateway = await open();
+    await Promise.all([join('a'), join('b')]);
+    await until(async () => (await health(gateway)) === 2 && (await managers(gateway)) === 1);
+    expected = await answers(streams(gateway));
+    for (const { tokens } of expected) expect(tokens).toBe(longTokens);
+  });
+  afterAll(async () => {
+    for (const { process } of running) process.kill('SIGKILL');
+    await bus.close();
+    await nats.stop();
+  });
+
+  it('does not split the cluster: requests run on, and whoever comes finds what held before', async () => {
+    const before = await agreement();
+    expect(before?.again).toBeUndefined();
+    await until(async () => (await hasSnapshot('a')) && (await hasSnapshot('b')));
+    const under = streams(gateway);
+    await Promise.all(under.map(({ begun }) => begun));
+    await nats.kill();
+    nats.loseDisk();
+    await nats.start();
+    const [late] = await Promise.all([open(), join('c')]);
+    expect(await answers(under)).toEqual(expected);
+    await until(async () => (await health(gateway)) === 3 && (await health(late)) === 3);
+    expect(await agreement()).toEqual({ ...before, again: true });
+    expect((await lenders()).toSorted()).toEqual(['a', 'b', 'c']);
+    await until(async () => (await managers(gateway)) === 1 && (await managers(late)) === 1);
+    await until(async () => (await hasSnapshot('a')) && (await hasSnapshot('b')) && (await hasSnapshot('c')));
+    // Each of them serves both.
+    for (const of of [gateway, late]) expect(await answers(streams(of))).toEqual(expected);
+    await until(async () => (await idle(gateway)) && (await idle(late)));
+  });
+
+  it('nor does one that has forgotten what holds', async () => {
+    const before = await agreement();
+    const record = await bus.records.read('agreement');
+    await bus.records.remove('agreement', record?.revision ?? 0);
+    await join('d', []);
+    await until(async () => (await health(gateway)) === 4);
+    expect(await agreement()).toEqual(before);
+  });
+
+  it('whoever leaves leaves no snapshot', async () => {
+    await running.at(-1)?.stop();
+    expect(await hasSnapshot('d')).toBe(false);
+  });
+});
