@@ -18,7 +18,16 @@ const manager = { times: defaultLendingTimes, blocksMin: 1, blocksMax: 16, unifo
 async function lender(bus: Bus, name: string, life = 1, identity = 'same') {
   const inside = new MemoryHub();
   const [threads, thread] = [inside.connect(), inside.connect()];
-  const links = await LenderLinks.open({ bus, threads, name, life, manager, lost: false, onTaken: () => {}, log: () => {} });
+  const links = await LenderLinks.open({
+    bus,
+    threads,
+    name,
+    life,
+    manager,
+    lost: false,
+    onTaken: () => {},
+    log: () => {},
+  });
   const { instance } = links;
   const news: unknown[] = [];
   listen(thread, 'office', [ownAddress], (wire) => news.push(wire));
