@@ -67,20 +67,18 @@ function agreed({ bus, root, pages, log }: JoinSettings): Promise<Agreement> {
 }
 
 async function join(settings: JoinSettings, agreement: Agreement): Promise<JoinedInstance> {
-  const { root, log, role, pages, roleSwitch = false } = settings;
+  const { root, log, role, pages, roleSwitch = false, lending: manager } = settings;
   const switches = role === 'prefill' || role === 'decode' || (role === 'mixed' && roleSwitch);
-  const token = pages.token ?? agreement.pages?.token;
-  if (token === undefined) throw new Error('Cannot join the cluster: its record names no token for pages');
+  const token = tokenOf(pages, agreement);
   const hub = new MemoryHub();
   const threads = hub.connect();
   let replace: (why: string) => void = () => {};
   const replaced = new Promise<string>((resolve) => {
     replace = resolve;
   });
-  const lost = agreement.again === true;
   const onTaken = (): void => replace('another instance has its number among those that lend');
-  const lenders =
-    settings.lending && (await LenderLinks.open({ ...settings, threads, manager: settings.lending, lost, onTaken }));
+  const lost = agreement.again === true;
+  const lenders = manager && (await LenderLinks.open({ ...settings, threads, manager, lost, onTaken }));
   let instance: ClusterInstance | undefined;
   const thread = new InstanceThread({
     entry: settings.entry,
@@ -127,6 +125,12 @@ async function join(settings: JoinSettings, agreement: Agreement): Promise<Joine
   };
   const ended = Promise.race([replaced, thread.ended.then(() => 'the instance ended; the lines above say why')]);
   return { description, ended, close };
+}
+
+function tokenOf({ token }: JoinSettings['pages'], agreement: Agreement): string {
+  const agreed = token ?? agreement.pages?.token;
+  if (agreed === undefined) throw new Error('Cannot join the cluster: its record names no token for pages');
+  return agreed;
 }
 
 /** Blocks of equal identity are computed over with the same bits by the same kernels. */
