@@ -90,7 +90,7 @@ describe.skipIf(!runs)('processes that lend, and what befalls them (needs nats-s
           '--lend-share',
           '0.9',
           '--low-water',
-          '0.5',
+          '0.4',
           '--lease-ms',
           '3000',
           '--spread-ms',
