@@ -229,8 +229,12 @@ export class Conductor<Request extends { readonly id: RequestId }> {
     }
     const { now, progress } = tracked;
     now.heardUs = nowUs;
-    const isKnown = event.kind === 'started' && !this.#dispatch.started(nowUs, now, event.cachedTokens);
-    if (isKnown || progress?.hear(event) === false) {
+    if (event.kind === 'started' && !this.#dispatch.started(nowUs, now, event.cachedTokens, instance)) {
+      // Whoever decodes says it once more: the other word may have been overtaken.
+      if (instance === now.instance) this.#dispatch.fates?.met('doubled', 'started');
+      return;
+    }
+    if (progress?.hear(event) === false) {
       this.#dispatch.fates?.met('doubled', wordOf(event));
       return;
     }

@@ -33,6 +33,8 @@ interface Departure<Request, S> {
   granted: boolean;
   /** Leading tokens whose keys and values have been put on the stream, from the pages that they are in. */
   streamed: number;
+  /** What its client hears of the prompt before that: log-probabilities. */
+  readonly told: GenerationEvent[];
   /** What the client hears once the request goes on elsewhere; undefined until the prompt is computed. */
   held: readonly GenerationEvent[] | undefined;
 }
@@ -81,10 +83,15 @@ export class Departures<Request, S extends Served> {
     const { length: tokens } = served.sequence;
     const asks = group === undefined || group.range.index === 0;
     const parts = { senders: group?.senders, range: group?.range };
-    const state = { asks, asked: !asks, granted: false, streamed: 0, held: undefined };
-    const departure = { request, served, to, toLife: life, tokens, ...parts, ...state };
+    const state = { asks, asked: !asks, granted: false, streamed: 0, told: [], held: undefined };
+    const departure: Departure<Request, S> = { request, served, to, toLife: life, tokens, ...parts, ...state };
     this.#departures.set(served.id, departure);
-    served.sequence.copier = { letGo: (fromToken) => this.#halt(departure, fromToken) };
+    served.sequence.copier = {
+      get waits() {
+        return !departure.granted;
+      },
+      letGo: (fromToken) => this.#halt(departure, fromToken),
+    };
     served.sequence.awaitsLanding = first;
     if (first) this.ask(served.id);
   }
@@ -133,6 +140,18 @@ export class Departures<Request, S extends Served> {
     for (const departure of this.#departures.values()) this.#streamStep(departure, step);
   }
 
+  /** What was found here leaves before it moves to creditors, also of those that the step has no rows of. */
+  catchUp(): void {
+    for (const departure of this.#departures.values()) {
+      const { granted, held, streamed, served } = departure;
+      const { computed, planned, arriving } = served.sequence;
+      if (!granted || !this.#layerWise || held !== undefined || planned > 0 || arriving !== undefined) continue;
+      if (computed <= streamed) continue;
+      this.#stream(departure, streamed, computed, undefined, undefined);
+      departure.streamed = computed;
+    }
+  }
+
   #streamStep(departure: Departure<Request, S>, step: StepNumber): void {
     const { computed, planned } = departure.served.sequence;
     if (!departure.granted || !this.#layerWise || planned === 0) return;
@@ -158,12 +177,22 @@ export class Departures<Request, S extends Served> {
     this.#push({ kind: 'haltStream', id: departure.served.id, to: departure.to, from: fromToken });
   }
 
-  /** The prompt is computed; the client will hear `held` from the other side. */
+  /** The client hears this from the other side, before the first token: words of two instances take ways of their own. */
+  tell(id: RequestId, event: GenerationEvent): void {
+    this.#departures.get(id)?.told.push(event);
+  }
+
+  /** What was to be told there: the first token is the last. */
+  toldOf(id: RequestId): readonly GenerationEvent[] {
+    return this.#departures.get(id)?.told ?? nothingHeld;
+  }
+
+  /** The prompt is computed; the client will hear `held` from the other side, and what it was computed behind: that may not have been heard from here. */
   compute(id: RequestId, held: readonly GenerationEvent[]): void {
     const departure = this.#departures.get(id);
     if (departure === undefined) return;
-    departure.held = held;
-    if (departure.granted) this.#streamRest(departure, held);
+    departure.held = held.length === 0 ? held : [startOf(departure.served), ...departure.told, ...held];
+    if (departure.granted) this.#streamRest(departure, departure.held);
   }
 
   /** Memory was granted; `step` is in flight. False when it belongs to nobody here: a request that left meanwhile; the other side is told. A second grant does nothing. */
@@ -225,4 +254,9 @@ export class Departures<Request, S extends Served> {
   #send({ to }: Departure<Request, S>, message: PeerMessage<Request>): void {
     this.#push({ kind: 'send', to, message });
   }
+}
+
+/** What its client hears first of a prompt, once it is computed. */
+export function startOf({ sequence }: Served): GenerationEvent {
+  return { kind: 'started', cachedTokens: sequence.cachedTokens ?? 0 };
 }

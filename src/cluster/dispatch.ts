@@ -259,11 +259,11 @@ export class Dispatch<Request extends { readonly id: RequestId }> {
     if (decoding !== undefined) this.#gate.ending(nowUs, decoding, event);
   }
 
-  /** False when that is known. */
-  started(nowUs: number, now: Try, cachedTokens: number): boolean {
+  /** False when that is known. @param instance that says so: the one where it began, or the one that decodes, by when all is computed */
+  started(nowUs: number, now: Try, cachedTokens: number, instance: InstanceIndex): boolean {
     if (now.started) return false;
     now.started = true;
-    const overtaken = now.stage !== 'queued';
+    const overtaken = now.stage !== 'queued' || instance !== now.instance;
     if (!overtaken) now.stage = 'prefill';
     const blocks = now.placed && this.#placer.started(nowUs, now.placed, cachedTokens, overtaken);
     if (blocks !== undefined && this.#explains) this.#push({ kind: 'found', id: now.id, blocks });

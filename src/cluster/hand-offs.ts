@@ -28,6 +28,8 @@ interface Owner<Request, S> {
   readonly life: number | undefined;
   readonly promptTokens: (request: Request) => number;
   readonly memory: LandingMemory;
+  /** Prompts may have blocks at other instances while they are computed. */
+  readonly lends: boolean;
   /** The other side has the prompt, or will not have it. */
   readonly settled: (served: S, declined: boolean) => void;
 }
@@ -39,7 +41,8 @@ export class HandOffs<Request, S extends Served> {
 
   /** @param config undefined where there is no other instance */
   constructor(config: HandOffConfig | undefined, owner: Owner<Request, S>) {
-    this.departures = new Departures(config?.layerWise ?? true, owner.push);
+    // What moves to creditors as it is computed leaves before.
+    this.departures = new Departures(config?.layerWise !== false || owner.lends, owner.push);
     this.arrivals = new Arrivals(owner.memory, owner.push);
     this.#owner = owner;
   }

@@ -15,7 +15,7 @@ import { InstanceTotals } from './instance-totals.ts';
 import { landingMemory } from './landing-memory.ts';
 import { Launcher } from './launcher.ts';
 import { Borrower } from './lending/borrower.ts';
-import type { InstanceEvent, StepNumber } from './messages.ts';
+import type { InstanceEvent, InstanceIndex, StepNumber } from './messages.ts';
 import { type MigrationConfig, Mover } from './migration/mover.ts';
 import { askAgain, concernsPrefixes, hearPeers, type PeerEvent, type Peers } from './peers.ts';
 import { Pinning } from './pinning.ts';
@@ -79,6 +79,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       push: (effect) => this.#effects.push(effect),
       isLive: (id) => this.roster.has(id),
       life: config.journalLife,
+      lends: config.borrowing !== undefined,
       promptTokens: (request) => this.#work.size(request).promptTokens,
       memory: landingMemory(config.handOff, this.#cache, {
         push: (effect) => this.#effects.push(effect),
@@ -232,6 +233,11 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
   /** What the step in flight has still to wait for, by place in its plan: asked for when it begins. */
   arriving(nowUs: number): readonly AwaitedBlocks[] {
     return this.#prefixes.loads.awaited(nowUs, this.inFlight);
+  }
+
+  /** Is a prefix on its way to another instance, and stays where it is until it has left? For those who look on. */
+  sends(to: InstanceIndex, id: RequestId): boolean {
+    return this.#prefixes.sends.has(to, id);
   }
 
   /** Prefixes that come or leave. */

@@ -62,7 +62,9 @@ export class Launcher<Request extends { readonly id: RequestId }, S extends Serv
   /** Between two steps: takes what has landed, and plans the next. */
   next(nowUs: number): void {
     this.#plan(nowUs);
-    this.#parts.hostTraffic.flush();
+    const { hostTraffic, handOffs } = this.#parts;
+    hostTraffic.flush();
+    handOffs.departures.catchUp();
   }
 
   #plan(nowUs: number): void {

@@ -15,6 +15,7 @@ import type { PipelineSettings } from '../policy/pipeline/group.ts';
 import { PipelinedPrefill } from '../policy/pipeline/pipelined-prefill.ts';
 import type { TransferEnd } from '../policy/placement/transfer-times.ts';
 import type { BatchJobsConfig } from './batch-jobs.ts';
+import type { InstanceEffect } from './effects.ts';
 import { Instance } from './instance.ts';
 import type { InstanceConfig } from './instance-config.ts';
 import { type GrowingChain, LengthRequest } from './length-request.ts';
@@ -163,6 +164,8 @@ export { behindLayersUs, type LayeredStep, type LayerRange, LengthRequest, layer
 
 /** What an instance without an engine hears. */
 export type LengthEvent = InstanceEvent<LengthRequest, LengthResult>;
+
+export type LengthEffect = InstanceEffect<undefined, LengthRequest>;
 
 /** An instance whose steps are only timed. */
 export type LengthInstance = Instance<LengthRequest, ServedLengths, undefined, LengthResult>;

@@ -29,10 +29,13 @@ export class PrefillWatch {
     this.#prompts.set(id, { instance, tokens, computed: tokens, startedUs: undefined });
   }
 
-  heard(nowUs: number, id: RequestId, event: GenerationEvent): void {
+  heard(nowUs: number, instance: InstanceIndex, id: RequestId, event: GenerationEvent): void {
     const prompt = this.#prompts.get(id);
     if (prompt === undefined) return;
-    if (event.kind === 'started' && event.ahead === true) {
+    if (event.kind === 'started' && instance !== prompt.instance) {
+      // Whoever decodes says so once all is computed.
+      if (prompt.startedUs === undefined) this.left(id);
+    } else if (event.kind === 'started' && event.ahead === true) {
       // What it waits for says nothing of what it computes.
       this.left(id);
     } else if (event.kind === 'started') {

@@ -77,6 +77,11 @@ export class PrefixSends {
     return range === undefined ? pages : pagesOfRange(pages, layers, stageLayers(layers, range));
   }
 
+  /** Is it on its way there? */
+  has(to: InstanceIndex, id: RequestId): boolean {
+    return this.#sending.has(keyOf(to, id));
+  }
+
   /** Blocks that are on their way there; 0 when none are. */
   blocksOf(to: InstanceIndex, id: RequestId): number {
     return this.#sending.get(keyOf(to, id))?.blocks ?? 0;

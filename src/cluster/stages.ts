@@ -4,7 +4,7 @@ import { awaitedUs, type BatchLimits } from '../policy/batching/step-budget.ts';
 import type { BlockCache } from '../policy/blocks/block-cache.ts';
 import { blocksFor } from '../policy/blocks/layer-groups.ts';
 import type { StepPredictor, StepShape } from '../policy/cost/step-shape.ts';
-import type { DecodeLeg, Departures } from './departures.ts';
+import { type DecodeLeg, type Departures, startOf } from './departures.ts';
 import type { Push } from './hand-offs.ts';
 import type { InFlight, PlannedStep } from './in-flight.ts';
 import type { InstanceConfig } from './instance-config.ts';
@@ -326,7 +326,7 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
     if (last) totals.generated++;
     this.#owner.push({ kind: 'prefilled', id });
     if (reason === undefined) departures.compute(id, held);
-    else this.#owner.ended(nowUs, served, held, reason);
+    else this.#owner.ended(nowUs, served, [startOf(served), ...held], reason);
   }
 
   /** Does it have chunks to come, or to compute? */

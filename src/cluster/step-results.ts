@@ -78,7 +78,7 @@ export class StepResults<Request, S extends Served, Plan, Result> {
       batcher.park(sequence);
       departures.compute(served.id, held);
     } else {
-      this.endPrompt(nowUs, served, held, reason);
+      this.endPrompt(nowUs, served, [...departures.toldOf(served.id), ...held], reason);
     }
   }
 
@@ -89,7 +89,7 @@ export class StepResults<Request, S extends Served, Plan, Result> {
   }
 
   #commitRows(nowUs: number, served: S, result: Result, rows: ResultRows, run: StepRun): void {
-    const { work, batcher, totals } = this.#parts;
+    const { work, batcher, totals, departures } = this.#parts;
     const { sequence } = served;
     const { computed, promptLength } = sequence;
     // In a run of several steps every row decodes.
@@ -100,8 +100,10 @@ export class StepResults<Request, S extends Served, Plan, Result> {
     if (computed < promptLength && end >= promptLength) this.#owner.computed(served);
     if (served.cancelled) return;
     if (rows.samples) totals.generated += run.stepUs.length;
-    const reason = work.commit(served, result, rows, run, this.#owner.emit);
-    if (reason !== undefined) this.#owner.end(nowUs, served, { kind: 'finished', reason }, false);
+    const leaves = departures.size > 0 && departures.has(served.id);
+    const emit: Emit = leaves ? (id, event) => departures.tell(id, event) : this.#owner.emit;
+    const reason = work.commit(served, result, rows, run, emit);
+    if (reason !== undefined) this.endPrompt(nowUs, served, leaves ? departures.toldOf(served.id) : nothing, reason);
   }
 
   /** Its own numbers broke: whatever it computed is dropped from the cache. */
@@ -123,3 +125,5 @@ export class StepResults<Request, S extends Served, Plan, Result> {
       this.#owner.end(nowUs, served, { kind: 'failed', code: 'ENGINE_FAILED', message, retryAfterMs: undefined }, true);
   }
 }
+
+const nothing: readonly GenerationEvent[] = [];

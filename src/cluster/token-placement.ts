@@ -98,8 +98,8 @@ export class TokenPlacement {
     this.#watch.forwarded(instance, id, prompt.length);
   }
 
-  heard(nowUs: number, id: RequestId, event: GenerationEvent): void {
-    this.#watch.heard(nowUs, id, event);
+  heard(nowUs: number, instance: InstanceIndex, id: RequestId, event: GenerationEvent): void {
+    this.#watch.heard(nowUs, instance, id, event);
   }
 
   /** All of its prompt is computed. */

@@ -203,7 +203,7 @@ export abstract class Conducting implements InferencePort, ClusterPort {
     for (const journal of journals) this.feed({ kind: 'journal', instance, journal });
     if (blocks !== undefined) this.feed({ kind: 'snapshot', instance, snapshot: blocks });
     for (const [id, event] of events) {
-      placement.heard(nowUs(), id, event);
+      placement.heard(nowUs(), instance, id, event);
       admission.heard(id, event);
       this.feed({ kind: 'heard', instance, id, event });
     }

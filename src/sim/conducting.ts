@@ -134,6 +134,6 @@ export class Conducting {
 }
 
 function learn(learned: Learned['prefills'], nowUs: number, event: ConductorEvent<LengthRequest>): void {
-  if (event.kind === 'heard') learned.heard(nowUs, event.id, event.event);
+  if (event.kind === 'heard') learned.heard(nowUs, event.instance, event.id, event.event);
   else if (event.kind === 'prefilled') learned.prefilled(nowUs, event.id);
 }

@@ -3,6 +3,7 @@ import type { PlacementAccount } from '../cluster/account.ts';
 import type { Conductor, InstanceRole } from '../cluster/conductor.ts';
 import type { AdmissionSettings } from '../cluster/length-admission.ts';
 import type { LengthInstance, LengthInstanceConfig, LengthRequest } from '../cluster/length-work.ts';
+import type { InstanceIndex } from '../cluster/messages.ts';
 import type { PipelineSettings, PlacementSettings } from '../cluster/placer.ts';
 import type { GenerationEvent, RequestId } from '../cluster/ports.ts';
 import type { PrefillWatch } from '../cluster/prefill-watch.ts';
@@ -78,6 +79,8 @@ export interface Inside {
   readonly instances: readonly LengthInstance[];
   readonly faults: FaultLayer | undefined;
   readonly network: Network;
+  /** Of a prompt on its way: the keys and values of so many leading tokens have left. */
+  readonly leftTo: (from: InstanceIndex, to: InstanceIndex, id: RequestId) => number;
   /** Those whose clients wait, by the clients' names for them. */
   readonly requests: Iterable<readonly [RequestId, LengthRequest]>;
 }

@@ -1,10 +1,10 @@
 // The simulator: carries the machines' effects out by turning each into a future event. It decides nothing.
-import type { InstanceEffect } from '../cluster/effects.ts';
 import { Fates } from '../cluster/fates.ts';
 import type { PoolLoads } from '../cluster/gate.ts';
 import { sloRule } from '../cluster/length-admission.ts';
 import {
   createLengthInstance,
+  type LengthEffect,
   type LengthEvent,
   type LengthInstance,
   type LengthRequest,
@@ -37,7 +37,6 @@ import { wordsOf } from './words.ts';
 
 export type { InstanceSpec, SimulationConfig };
 
-type Effect = InstanceEffect<undefined, LengthRequest>;
 type ToInstance = LengthEvent;
 
 /** What comes after the events of instances, in their order: the network's, and then messages. */
@@ -61,7 +60,7 @@ export class Simulation {
   readonly #instances: LengthInstance[];
   /** (instances): when each is to be woken. */
   readonly #wakeUs: Float64Array;
-  readonly #effects: InOrder<Effect>;
+  readonly #effects: InOrder<LengthEffect>;
   readonly #performer: Performer;
   readonly #hearing: Hearing;
   readonly #executors: readonly SimulatedExecutor[];
@@ -92,7 +91,7 @@ export class Simulation {
     this.#network = new Network({ nics: instances.map(({ nic }) => nic), linkBytesPerSecond });
     const costs = instances.map(({ machine }) => machine.cost);
     this.#hearing = this.#createHearing();
-    this.#streams = new Streams(this.#network, costs, {
+    this.#streams = new Streams(this.#network, costs, config.lending && config.blockTokens, {
       post: (from, to, event, loadBytes) => this.#hearing.post(from, to, event, loadBytes),
       startsAhead: (index) => instances[index].machine.startsAhead === true,
       tell: (index, event) => this.#tellInstance(index, event),
@@ -163,7 +162,8 @@ export class Simulation {
       this.#tellInstance(index, event);
     };
     return {
-      ...{ instances: this.#instances, executors: this.#executors, network: this.#network, tell },
+      ...{ instances: this.#instances, executors: this.#executors, tell },
+      ...{ network: this.#network, streams: this.#streams },
       faults: () => this.#faults,
       nowUs: () => this.#nowUs,
       setNowUs: (nowUs) => {
@@ -220,6 +220,7 @@ export class Simulation {
       instances: this.#instances,
       faults: this.#faults,
       network: this.#network,
+      leftTo: (from, to, id) => this.#streams.leftTo(this.#nowUs, from, to, id),
       requests,
     };
   }
@@ -378,7 +379,7 @@ export class Simulation {
     this.#hearing.shows(index, () => this.#conducting.look(index, standing));
   }
 
-  #check(index: InstanceIndex, event: ToInstance, effects: readonly Effect[], checks: RequestChecks): void {
+  #check(index: InstanceIndex, event: ToInstance, effects: readonly LengthEffect[], checks: RequestChecks): void {
     this.#instances[index].check();
     checks.stepped(index, event, effects);
   }
@@ -391,7 +392,7 @@ export class Simulation {
     if (nextUs < Number.POSITIVE_INFINITY) this.#heap.push(Math.max(nextUs, this.#nowUs), index);
   }
 
-  #perform(index: InstanceIndex, effect: Effect): void {
+  #perform(index: InstanceIndex, effect: LengthEffect): void {
     const words = wordsOf(index, effect);
     if (words !== undefined) this.#hearing.toConductor(index, words);
     this.#performer.perform(this.#nowUs, index, effect);

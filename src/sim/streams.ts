@@ -8,6 +8,7 @@ import {
   type StepCostModel,
 } from '../cluster/length-work.ts';
 import type { Activations, InstanceIndex } from '../cluster/messages.ts';
+import type { BlockTable } from '../cluster/parts.ts';
 import type { GenerationEvent } from '../cluster/ports.ts';
 import { HandOff } from './hand-off.ts';
 import type { Departed, Network } from './network/network.ts';
@@ -32,6 +33,7 @@ export class Streams {
   readonly #network: Network;
   readonly #bytesPerToken: readonly BytesPerToken[];
   readonly #delivery: Delivery;
+  readonly #blockTokens: number | undefined;
   /** Prompts on their way, by sender and request. */
   readonly #handOffs = new Map<string, HandOff>();
   /** Chunks whose activations are on their way, by the names of their streams. */
@@ -39,8 +41,14 @@ export class Streams {
   /** Blocks that are there when a prefix has arrived, by receiver and request. */
   readonly #prefixBlocks = new Map<string, number>();
 
-  /** @param bytesPerToken (instances) */
-  constructor(network: Network, bytesPerToken: readonly BytesPerToken[], delivery: Delivery) {
+  /** @param bytesPerToken (instances) @param blockTokens undefined: nobody asks what is read */
+  constructor(
+    network: Network,
+    bytesPerToken: readonly BytesPerToken[],
+    blockTokens: number | undefined,
+    delivery: Delivery,
+  ) {
+    this.#blockTokens = blockTokens;
     this.#network = network;
     this.#bytesPerToken = bytesPerToken;
     this.#delivery = delivery;
@@ -48,16 +56,16 @@ export class Streams {
 
   /** @param stepEndsUs when the step that computes them ends */
   handOff(nowUs: number, from: InstanceIndex, effect: Extract<Effect, { kind: 'stream' }>, stepEndsUs: number): void {
-    const { id, to, step, held, range } = effect;
+    const { id, to, step, held, range, table } = effect;
     const last = held !== undefined;
     const end = effect.from + effect.tokens;
-    const handOff = this.#handOffs.get(`${from} ${id}`) ?? new HandOff();
+    const handOff = this.#handOffs.get(`${from} ${id}`) ?? new HandOff(from, to, id);
     this.#handOffs.set(`${from} ${id}`, handOff);
     handOff.held = held ?? nothingHeld;
     const begin = handOff.beginOf(effect.from, end);
     if (begin === end && !last) return;
     const bytes = this.#bytesOf(from, end - begin, range);
-    handOff.add(end, bytes);
+    handOff.add(end, bytes, this.#rowsOf(table, begin, end));
     const untilUs = step === undefined ? nowUs : stepEndsUs;
     this.#network.stream(nowUs, { from, to, name: id, kind: 'handoff' }, { bytes, untilUs, last });
   }
@@ -66,6 +74,22 @@ export class Streams {
   leftTo(nowUs: number, from: InstanceIndex, to: InstanceIndex, id: string): number {
     const bytes = this.#network.leftBy(nowUs, { from, to, name: id, kind: 'handoff' });
     return this.#handOffs.get(`${from} ${id}`)?.leftBy(bytes) ?? 0;
+  }
+
+  /** Of the page table: where tokens `from..end` of a prompt are; undefined: nobody asks. */
+  #rowsOf({ groups: [{ first, blocks }] }: BlockTable, from: number, end: number): ReadonlySet<number> | undefined {
+    if (this.#blockTokens === undefined) return undefined;
+    const rows = new Set<number>();
+    for (let block = Math.floor(from / this.#blockTokens); block * this.#blockTokens < end; block++)
+      rows.add(blocks.at(block - first));
+    return rows;
+  }
+
+  /** May a prompt that leaves an instance still be read from one of these rows of its page table? */
+  reads(nowUs: number, instance: InstanceIndex, rows: readonly number[]): boolean {
+    for (const handOff of this.#handOffs.values())
+      if (handOff.from === instance && handOff.reads(this.#network.leftBy(nowUs, handOff), rows)) return true;
+    return false;
   }
 
   #halt(nowUs: number, at: InstanceIndex, { id, to, from }: Extract<Effect, { kind: 'haltStream' }>): void {

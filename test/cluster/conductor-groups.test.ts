@@ -3,6 +3,7 @@ import { expect, test } from 'vitest';
 import { Conductor } from '../../src/cluster/conductor.ts';
 import type { ConductorEffect } from '../../src/cluster/effects.ts';
 import { LengthRequest, lengthPlacement } from '../../src/cluster/length-work.ts';
+import type { GenerationEvent } from '../../src/cluster/ports.ts';
 import { Float64Pool } from '../../src/util/float64-pool.ts';
 import { cluster, config, requestOf } from '../sim/small-cluster.ts';
 
@@ -76,7 +77,8 @@ test('a cancel goes to every leg, until the prompt is where it decodes', () => {
   conductor.check();
 });
 
-test('what the one that computed it had cached is heard though the one that decodes has all, and counted once', () => {
+/** A request whose prompt goes on elsewhere. */
+function handedOver() {
   const conductor = new Conductor<LengthRequest>({
     instances: instances.map(({ role }) => ({ role, capacityTokens: 10_000 })),
     queueMax: 10,
@@ -87,15 +89,31 @@ test('what the one that computed it had cached is heard though the one that deco
   const forward = conductor.step(0, { kind: 'submit', request }).find(({ kind }) => kind === 'forward');
   if (forward?.kind !== 'forward' || forward.decodeAt === undefined) throw new Error('nobody decodes');
   const { id, instance, decodeAt } = forward;
-  const tokens = { kind: 'tokens', tokens: Int32Array.of(1), logprobs: undefined } as const;
-  conductor.step(1, { kind: 'heard', instance: decodeAt, id, event: tokens });
-  const event = { kind: 'started', cachedTokens: 16 } as const;
-  const hear = () => {
-    const effects = conductor.step(2, { kind: 'heard', instance, id, event });
+  const hear = (from: number, event: GenerationEvent) => {
+    const effects = conductor.step(1, { kind: 'heard', instance: from, id, event });
     conductor.check();
-    return effects.filter(({ kind }) => kind === 'emit');
+    return effects.flatMap((effect) => (effect.kind === 'emit' ? [effect.event] : []));
   };
-  expect(hear()).toEqual([{ kind: 'emit', id, event }]);
-  expect(hear()).toEqual([]);
+  return { conductor, instance, decodeAt, hear };
+}
+
+const tokens = { kind: 'tokens', tokens: Int32Array.of(1), logprobs: undefined } as const;
+const behind = { kind: 'started', cachedTokens: 16 } as const;
+
+test('what the one that computed it had cached is heard though the one that decodes has all, and counted once', () => {
+  const { conductor, instance, decodeAt, hear } = handedOver();
+  hear(decodeAt, tokens);
+  expect(hear(instance, behind)).toEqual([behind]);
+  expect(hear(instance, behind)).toEqual([]);
+  expect(conductor.blocks.hits).toBe(1);
+});
+
+test('what was cached is heard before the end, from whoever decodes where the other word is overtaken, and counted once', () => {
+  const { conductor, instance, decodeAt, hear } = handedOver();
+  const finished = { kind: 'finished', reason: 'length' } as const;
+  expect([behind, tokens].flatMap((event) => hear(decodeAt, event))).toEqual([behind, tokens]);
+  expect(hear(instance, behind)).toEqual([]);
+  expect(hear(decodeAt, finished)).toEqual([finished]);
+  expect(hear(instance, behind)).toEqual([]);
   expect(conductor.blocks.hits).toBe(1);
 });

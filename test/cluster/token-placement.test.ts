@@ -13,8 +13,8 @@ function learning() {
     const prompt = new Int32Array(tokens).fill(1);
     const rest = { maxTokens: 1, sampling: greedy, stopTokenIds: [], priority: 0, salt: '' };
     placement.forwarded(instance, { id: 'r', prompt, ...rest });
-    placement.heard(0, 'r', { kind: 'started', cachedTokens: 0 });
-    placement.heard(us, 'r', { kind: 'tokens', tokens: Int32Array.of(1), logprobs: undefined });
+    placement.heard(0, instance, 'r', { kind: 'started', cachedTokens: 0 });
+    placement.heard(us, instance, 'r', { kind: 'tokens', tokens: Int32Array.of(1), logprobs: undefined });
   };
   return { placement, prefill, us: () => predictors.map((each) => each.prefillUs(100, 0)) };
 }
@@ -33,4 +33,25 @@ test('what one instance takes is believed of the others until they have shown th
   expect(us()[2]).toBeCloseTo(5_000, -1);
   placement.replaced(1);
   expect(us()).toEqual([fast, fast, fast]);
+});
+
+test('what whoever decodes says of a start is not timed: all is computed by then', () => {
+  const { placement, us } = learning();
+  const before = us();
+  const prompt = new Int32Array(100).fill(1);
+  for (let i = 0; i < 50; i++) {
+    placement.forwarded(0, {
+      id: 'r',
+      prompt,
+      maxTokens: 2,
+      sampling: greedy,
+      stopTokenIds: [],
+      priority: 0,
+      salt: '',
+    });
+    placement.heard(9, 1, 'r', { kind: 'started', cachedTokens: 0 });
+    placement.heard(10, 1, 'r', { kind: 'tokens', tokens: Int32Array.of(1), logprobs: undefined });
+  }
+  expect(us()).toEqual(before);
+  expect(placement.watched).toBe(0);
 });

@@ -125,6 +125,19 @@ describe.skipIf(native === undefined)('hand-offs between instances of a process'
     },
   );
 
+  it('tell what was cached, and log-probabilities of the prompt, however short the answer is', async () => {
+    const pair = await started(...apart);
+    const asked = Array.from({ length: 40 }, (_, i) => {
+      const plain = liveRequest(`s${i}`, livePrompt(i % 3, 70), 2);
+      return i % 2 === 0 ? plain : { ...plain, sampling: { ...plain.sampling, promptLogprobs: true } };
+    });
+    const answers = await Promise.all(asked.map((request) => answerOf(pair, request)));
+    expect(answers.map(({ cachedTokens }) => cachedTokens)).not.toContain(undefined);
+    for (const [i, { logprobs }] of answers.entries())
+      if (i % 2 === 1) expect(logprobs.length).toBeGreaterThanOrEqual(69);
+    await atRest(pair);
+  });
+
   it.each(['memory', 'shared', 'tcp'] as const)(
     'leave nothing behind, whatever is cancelled when: %s',
     async (transport) => {

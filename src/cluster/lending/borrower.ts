@@ -264,8 +264,9 @@ export class Borrower implements Overflow {
   /** What goes before it must be here, and no more of it. */
   #match(sequence: Sequence): SpreadMatch | undefined {
     const { cache } = this.#moves;
-    if (cache.blocks === 0 || sequence.landed > 0 || sequence.arriving !== undefined) return undefined;
-    const { chain, known } = sequence;
+    const { landed, arriving, copier, chain, known } = sequence;
+    // What leaves for another instance does so from here.
+    if (cache.blocks === 0 || landed > 0 || arriving !== undefined || copier !== undefined) return undefined;
     const reusable = sequence.reusableBlocks(this.#cache.blockTokens);
     const match = cache.find(chain, reusable);
     if (match === undefined) return undefined;

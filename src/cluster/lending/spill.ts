@@ -46,8 +46,9 @@ function spillEnd(home: Home, most: number, stay: (sequence: Sequence) => number
 
 function movable({ batcher, cache, moves, rangeBlocks }: Home, sequence: Sequence, stay: number): number {
   const { outs = [], broken = false } = moves.book.all.get(sequence) ?? {};
-  // What comes to its blocks is written to where they are now.
-  if (sequence.arriving !== undefined || broken || (outs[0]?.first ?? sequence.awayFrom) < sequence.awayFrom) return 0;
+  // What comes to its blocks is written to where they are now, and what leaves for another instance is read from there.
+  const stays = sequence.arriving !== undefined || sequence.copier?.waits === true;
+  if (stays || broken || (outs[0]?.first ?? sequence.awayFrom) < sequence.awayFrom) return 0;
   const computed = Math.floor(sequence.computed / cache.blockTokens);
   // What no memory here could hold has its places before it is computed, from where its beginning stays.
   const goesAhead = batcher.room.isOverlong(sequence) && computed >= stay;

@@ -44,6 +44,8 @@ export interface ArrivingPrefix {
 
 /** Reads pages of a sequence while it computes. */
 export interface BlockCopier {
+  /** It has nowhere to copy to yet. */
+  readonly waits: boolean;
   /** Those of tokens from `fromToken` on are the sequence's no more: they are read no more before anybody has them. */
   letGo(fromToken: number): void;
 }

@@ -1,7 +1,7 @@
 // What must hold over a cluster's requests, whatever goes wrong: looked at after every event, and once all has come to rest.
 
 import type { Slo } from '../../cluster/length-admission.ts';
-import type { LengthEvent, LengthInstance, LengthRequest } from '../../cluster/length-work.ts';
+import type { LengthEffect, LengthEvent, LengthInstance, LengthRequest } from '../../cluster/length-work.ts';
 import type { InstanceIndex } from '../../cluster/messages.ts';
 import type { BlockListener } from '../../cluster/parts.ts';
 import type { GenerationEvent, RefusalCause, RequestId } from '../../cluster/ports.ts';
@@ -9,6 +9,7 @@ import { loadOf } from '../../cluster/refusals.ts';
 import type { Inside, SimulationConfig } from '../simulation-config.ts';
 import { Cancelled } from './cancelled.ts';
 import { Staleness } from './staleness.ts';
+import { Transfers } from './transfers.ts';
 import { cycleOfWaits, waitsOf } from './waits.ts';
 
 /** The simulation, as those see it who check it. */
@@ -32,6 +33,7 @@ export class RequestChecks {
   readonly #silentUs: number;
   readonly #staleness: Staleness;
   readonly #cancelled: Cancelled;
+  readonly #transfers: Transfers;
   /** Of a message, at most, where nothing delays it. */
   readonly #latencyUs: number;
   /** Every message arrives. */
@@ -39,7 +41,10 @@ export class RequestChecks {
   /** What any request may wait for each token that was sent somewhere. */
   #tbtUsMin = Number.POSITIVE_INFINITY;
 
-  constructor({ instances, faults }: Pick<SimulationConfig, 'instances' | 'faults'>, checked: Checked) {
+  constructor(
+    { instances, faults, blockTokens }: Pick<SimulationConfig, 'instances' | 'faults' | 'blockTokens'>,
+    checked: Checked,
+  ) {
     this.#checked = checked;
     this.#lossless = faults?.faults.some(({ kind }) => kind === 'loss' || kind === 'partition') !== true;
     this.#timeoutUs = faults?.times.timeoutUs ?? Number.POSITIVE_INFINITY;
@@ -47,6 +52,7 @@ export class RequestChecks {
     this.#latencyUs = Math.max(...instances.map(({ nic }) => nic.us));
     this.#staleness = new Staleness(instances.length, faults !== undefined, () => checked.nowUs);
     this.#cancelled = new Cancelled(instances.length);
+    this.#transfers = new Transfers(blockTokens);
   }
 
   /** Hears what an instance's cache stores and drops. */
@@ -55,11 +61,12 @@ export class RequestChecks {
   }
 
   /** An instance has heard this, and wants these carried out. */
-  stepped(index: InstanceIndex, event: LengthEvent, effects: readonly { readonly kind: string }[]): void {
+  stepped(index: InstanceIndex, event: LengthEvent, effects: readonly LengthEffect[]): void {
     const { nowUs, inside } = this.#checked;
     const { conductor, instances } = inside;
     if (event.kind === 'cancel') this.#cancelled.heard(nowUs, index, instances[index], event.id);
     if (effects.some(({ kind }) => kind === 'journal' || kind === 'snapshot')) this.#staleness.tells(index);
+    this.#transfers.wants(index, instances[index], effects, inside.leftTo);
     if (event.kind !== 'submit') return;
     this.#tbtUsMin = Math.min(this.#tbtUsMin, event.request.slo?.tbtUs ?? Number.POSITIVE_INFINITY);
     this.#staleness.checkChain(event.request, (...block) => conductor.names(...block), instances);
@@ -68,6 +75,7 @@ export class RequestChecks {
   /** The instance is gone; another life begins. */
   gone(index: InstanceIndex, instance: LengthInstance): void {
     this.#cancelled.gone(index);
+    this.#transfers.gone(index);
     this.#staleness.gone(index, instance);
   }
 
@@ -75,12 +83,13 @@ export class RequestChecks {
   look(): void {
     this.events++;
     const { nowUs, live, inside } = this.#checked;
-    const { conductor, instances, network, faults } = inside;
+    const { conductor, instances, network, leftTo, faults } = inside;
     if (conductor.accepted !== live)
       throw new Error(`Requests broken: ${live} clients wait, ${conductor.accepted} requests are known`);
     const longestUs = faults?.longestUs ?? this.#latencyUs;
     this.#staleness.check((...block) => conductor.names(...block), staleSilences * this.#silentUs + longestUs);
     this.#cancelled.check(nowUs, instances, network, this.#lossless ? longestUs : Number.POSITIVE_INFINITY);
+    this.#transfers.check(instances, network, leftTo);
     this.#checkAges();
     checkWaits(instances);
   }

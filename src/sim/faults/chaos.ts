@@ -226,6 +226,20 @@ function withStores({ config, trace }: RequestWorld, dice: Dice): RequestWorld {
   return { config: { ...config, instances: [...others, ...stores.map(store)] }, trace };
 }
 
+/** In some worlds prompts are preempted while they leave: some come before others, memory is short and the way is long. */
+function withHaste({ config, trace }: RequestWorld, dice: Dice): RequestWorld {
+  if (config.pipeline !== undefined || !dice.chance(0.5)) return { config, trace };
+  const instances = config.instances.map(({ machine, ...spec }) => {
+    const limits = { ...machine.limits, tokensMax: dice.between(32, 48) };
+    const handOff = machine.handOff && { ...machine.handOff, layerWise: true };
+    const keeps = spec.role === 'store' || config.lending !== undefined;
+    const blocks = keeps ? machine.blocks : dice.between(14, 18);
+    return { ...spec, machine: { ...machine, limits, blocks, ...(handOff && { handOff }) } };
+  });
+  const hasty = trace.map((request) => (dice.chance(0.3) ? { ...request, priority: 1 } : request));
+  return { config: { ...config, instances, linkBytesPerSecond: 1e6 }, trace: hasty };
+}
+
 /** There is time enough for each. */
 function checkPatience({ id }: LengthRequest, event: GenerationEvent): void {
   if (event.kind === 'failed' && event.message.includes('not ended in time'))
@@ -234,7 +248,7 @@ function checkPatience({ id }: LengthRequest, event: GenerationEvent): void {
 
 /** Runs one seed to its end. Throws on the first broken rule. */
 export function runRequestChaos(seed: number): RequestCounts {
-  const { config, trace } = requestWorld(seed);
+  const { config, trace } = withHaste(requestWorld(seed), new Dice(seed, 12));
   const dice = new Dice(seed, 6);
   const simulation = new Simulation({ ...config, inspect: { after: () => {}, ended: checkPatience } });
   for (const request of trace) {

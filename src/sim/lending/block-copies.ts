@@ -12,7 +12,12 @@ interface Copy {
   readonly blocks: number;
   /** Which starts of its two ends it is between. */
   readonly lives: readonly number[];
+  /** Of those that leave home: where they are, by place. */
+  readonly rows: number[];
 }
+
+/** Between two looks at whether something else still reads what has left. */
+const releaseUs = 1000;
 
 interface Delivery {
   /** The debtor hears it so much later, if it is the same life then. */
@@ -20,6 +25,8 @@ interface Delivery {
   readonly later: (us: number, action: () => void) => void;
   readonly reaches: (a: number, b: number) => boolean;
   readonly lifeOf: (instance: number) => number;
+  /** May something else still be read from these rows of an instance's page table? */
+  readonly reads: (instance: number, rows: readonly number[]) => boolean;
 }
 
 /** A copy arrives, or its debtor hears that it has not: so connections end. */
@@ -46,7 +53,7 @@ export class BlockCopies {
   start(nowUs: number, debtor: number, { move, from, to, sources, targets, purpose: kind }: BlocksToMove): void {
     const { lifeOf, reaches } = this.#delivery;
     const name = nameOf(debtor, move);
-    const copy = { debtor, move, from, to, kind, blocks: targets.length, lives: [lifeOf(from), lifeOf(to)] };
+    const copy = { debtor, move, from, to, kind, blocks: targets.length, lives: [lifeOf(from), lifeOf(to)], rows: [] };
     const news = newsOf(copy, (a, b) => !reaches(a, b));
     for (const event of news) this.#delivery.tell(0, debtor, event);
     if (news.length > 0) return;
@@ -57,11 +64,12 @@ export class BlockCopies {
   }
 
   /** Blocks of the debtor's leave: those that a step computes until it ends. */
-  fill(nowUs: number, debtor: number, { move, sources, step, last }: FilledBlocks, stepEndsUs: number): void {
+  fill(nowUs: number, debtor: number, { move, at, sources, step, last }: FilledBlocks, stepEndsUs: number): void {
     const name = nameOf(debtor, move);
     const copy = this.#copies.get(name);
     if (copy === undefined) return;
-    const { from, to, kind, blocks } = copy;
+    const { from, to, kind, blocks, rows } = copy;
+    rows.splice(at, sources.length, ...sources);
     if (from === to) {
       if (last) this.#toHost(nowUs, name, copy, blocks);
       return;
@@ -73,13 +81,13 @@ export class BlockCopies {
 
   /** One after the other. */
   #toHost(nowUs: number, name: string, copy: Copy, blocks: number): void {
-    const { debtor, move } = copy;
+    const { debtor } = copy;
     const endUs = Math.max(nowUs, this.#hostUntilUs[debtor]) + Math.ceil(blocks * this.#hostBlockUs[debtor]);
     this.#hostUntilUs[debtor] = endUs;
     this.#delivery.later(endUs - nowUs, () => {
       if (this.#copies.get(name) !== copy) return;
       this.#copies.delete(name);
-      this.#delivery.tell(0, debtor, { kind: 'moved', move });
+      this.#tellMoved(copy);
     });
   }
 
@@ -102,8 +110,18 @@ export class BlockCopies {
     later(to === debtor ? us : 2 * us, () => {
       if (lifeOf(debtor) !== life) return;
       const arrived = lifeOf(from) === lives[0] && lifeOf(to) === lives[1] && reaches(to, debtor);
-      tell(0, debtor, { kind: arrived ? 'moved' : 'moveBroken', move });
+      if (arrived) this.#tellMoved(copy);
+      else tell(0, debtor, { kind: 'moveBroken', move });
     });
+  }
+
+  /** Once nothing else reads where it was. */
+  #tellMoved(copy: Copy): void {
+    const { debtor, move, rows, from } = copy;
+    const { lifeOf, reads, tell, later } = this.#delivery;
+    const life = lifeOf(debtor);
+    if (from !== debtor || !reads(debtor, rows)) tell(0, debtor, { kind: 'moved', move });
+    else later(releaseUs, () => lifeOf(debtor) === life && this.#tellMoved(copy));
   }
 
   /** Connections between such instances have ended: who used one, and what it hears. */

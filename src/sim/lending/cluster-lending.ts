@@ -51,7 +51,7 @@ export class ClusterLending {
     const blockBytes = costs.map(({ kvBytesPerToken }) => kvBytesPerToken * cluster.blockTokens);
     this.#config = config;
     this.#host = host;
-    const { instances, executors, network } = host;
+    const { instances, executors, network, streams } = host;
     this.#posts = new Actions(this.#heap, instances.length + 1);
     const { hostTokenUs = costs.map(() => 0) } = config;
     const hostBlockUs = hostTokenUs.map((us) => us * cluster.blockTokens);
@@ -60,6 +60,7 @@ export class ClusterLending {
       later: (us, action) => this.#posts.at(this.#nowUs + us, action),
       reaches: (a, b) => this.#reaches(a, b),
       lifeOf: (instance) => this.#lifeOf(instance),
+      reads: (instance, rows) => streams.reads(this.#nowUs, instance, rows),
     });
     this.#wakeUs = new Float64Array(instances.length + 1).fill(Number.POSITIVE_INFINITY);
     this.#busy = new Uint8Array(instances.length);

@@ -4,6 +4,7 @@ import type { LengthEvent, LengthInstance } from '../../cluster/length-work.ts';
 import type { SimulatedExecutor } from '../executor.ts';
 import type { FaultLayer } from '../faults/fault-layer.ts';
 import type { Network } from '../network/network.ts';
+import type { Streams } from '../streams.ts';
 
 export type ToldEvent = LengthEvent;
 
@@ -42,6 +43,8 @@ export interface LendingHost {
   readonly instances: readonly LengthInstance[];
   readonly executors: readonly SimulatedExecutor[];
   readonly network: Network;
+  /** What leaves of prompts. */
+  readonly streams: Pick<Streams, 'reads'>;
   /** Undefined: nothing goes wrong. */
   faults(): Pick<FaultLayer, 'isUp' | 'lifeOf' | 'reaches' | 'aboutMemory'> | undefined;
   nowUs(): number;
