@@ -9,8 +9,9 @@ const alone = ['test/contract/backend-amx-emulated.test.ts'];
 export default defineConfig({
   test: {
     setupFiles: ['test/setup.ts'],
-    testTimeout: 60_000,
-    hookTimeout: 60_000,
+    // Patience with a busy machine, and no check: what hangs is told late.
+    testTimeout: 180_000,
+    hookTimeout: 180_000,
     maxWorkers: 3,
     sequence: { sequencer: LongestFirst },
     projects: [

@@ -106,7 +106,7 @@ describe('the plot', () => {
 });
 
 describe.skipIf(!existsSync(tables))('measured servers (need ../shared/traces)', () => {
-  it('are met: TPOT within 10 %, TTFT of at most 16 clients within 20 %, by the median', { timeout: 240_000 }, () => {
+  it('are met: TPOT within 10 %, TTFT of at most 16 clients within 20 %, by the median', () => {
     const args = ['bench', 'cost', '--tables', tables, '--cost', 'table', '--json'];
     const { stdout } = spawnSync(process.execPath, [command, ...args], { encoding: 'utf8', maxBuffer: 2 ** 26 });
     const report = JSON.parse(stdout) as { models: { cost: string; groups: GroupErrors[] }[]; rows: unknown[] };

@@ -53,7 +53,7 @@ const combinations: readonly (readonly [string, Readonly<Record<string, unknown>
   ],
 ];
 
-it.each(combinations)('%s', { timeout: 120_000 }, async (_, flags) => {
+it.each(combinations)('%s', async (_, flags) => {
   const run = async (coalesce: boolean) => {
     const { outcome } = await runSimulation(readOptions(simulationSchema, { ...flags, coalesce, check: true }));
     expect(outcome.completedRequests + outcome.refusedRequests).toBe(outcome.requests);

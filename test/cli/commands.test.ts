@@ -18,7 +18,7 @@ function kvasir(...args: string[]): { status: number | null; stdout: string; std
   return { status, stdout, stderr };
 }
 
-describe('kvasir', { timeout: 60_000 }, () => {
+describe('kvasir', () => {
   it.each([
     ['serve'],
     ['join'],

@@ -28,7 +28,7 @@ function simulate(...args: string[]): { status: number | null; stdout: string; s
   return spawnSync(process.execPath, [command, ...flags], { encoding: 'utf8' });
 }
 
-describe('steps by measured tables', { timeout: 60_000 }, () => {
+describe('steps by measured tables', () => {
   it('take other times than by roofline, the same every time', () => {
     const run = (...args: string[]) => JSON.parse(simulate('--hardware', 'h100', ...args).stdout);
     const byTable = run('--cost', 'table', '--tables', tables);

@@ -52,7 +52,7 @@ const kvasir = (args: readonly string[], env?: Record<string, string>): Promise<
 
 const contentsOf = (id: string): number => hub.fetched().filter((path) => path.includes(id)).length;
 
-describe('models of the hub', { timeout: 120_000 }, () => {
+describe('models of the hub', () => {
   it('are pulled by what they are named, generate, and are served from the cache when the hub is not asked', async () => {
     const args = ['generate', 'Once upon a time', '--temperature', '0', '--max-tokens', '8', '--json'];
     const here = await kvasir([...args, '--model', 'models/kvasir-tiny/kvasir-tiny-q8_0.gguf'.replace(/^/, root)]);

@@ -92,7 +92,7 @@ async function cheapestApart(
   return cheapest;
 }
 
-describe('the cheapest cluster', { timeout: 120_000 }, () => {
+describe('the cheapest cluster', () => {
   it.each([
     ['few requests', '1', '4s', '60ms'],
     ['many', '4', '4s', '60ms'],

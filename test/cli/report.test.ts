@@ -37,7 +37,7 @@ function simulate(...flags: string[]): { stateHash: string; steps: number; refus
   return JSON.parse(stdout);
 }
 
-describe('files of a run', { timeout: 60_000 }, () => {
+describe('files of a run', () => {
   it('change nothing in it', () => {
     const plain = simulate();
     const watched = simulate('--report', page, '--timeline', timeline, '--timeline-window', '30s..90s');
@@ -73,11 +73,11 @@ interface TraceEvent {
 const browserPath = '/usr/bin/chromium';
 const inCi = process.env.CI !== undefined;
 
-describe.skipIf(!existsSync(browserPath) && !inCi)('the page in Chromium', { timeout: 60_000 }, () => {
+describe.skipIf(!existsSync(browserPath) && !inCi)('the page in Chromium', () => {
   let browser: Browser;
   beforeAll(async () => {
     browser = await chromium.launch({ executablePath: browserPath, args: ['--no-sandbox'] });
-  }, 60_000);
+  });
   afterAll(() => browser?.close());
 
   async function opened(colorScheme: 'light' | 'dark', see: (page: Page) => Promise<void>, path = page): Promise<void> {

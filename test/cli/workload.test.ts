@@ -18,7 +18,7 @@ function kvasir(...args: string[]): { status: number | null; stdout: string; std
   return { status, stdout, stderr };
 }
 
-describe('workloads', { timeout: 60_000 }, () => {
+describe('workloads', () => {
   it('are the same from a file and made up', () => {
     const flags = ['--requests', '1500', '--seed', '5', '--rate', '2'];
     const path = join(folder, 'real.jsonl');

@@ -26,7 +26,7 @@ const childrenOf = (pid: number) => processes().flatMap(([child, parent]) => (pa
 
 const runs = loadNative() !== undefined && (natsInstalled || process.env.CI !== undefined);
 
-describe.skipIf(!runs)('what a bench starts (needs nats-server)', { timeout: 30_000 }, () => {
+describe.skipIf(!runs)('what a bench starts (needs nats-server)', () => {
   const folder = mkdtempSync(join(tmpdir(), 'kvasir-benches-'));
   afterAll(() => rmSync(folder, { recursive: true }));
 

@@ -11,7 +11,7 @@ let server: RunningServer;
 
 beforeAll(async () => {
   server = await startServer([]);
-}, 120_000);
+});
 afterAll(() => server.stop());
 
 describe('openai client', () => {

@@ -67,7 +67,7 @@ async function atRest(gateway: RunningServer): Promise<boolean> {
 
 const runs = loadNative() !== undefined && (natsInstalled || process.env.CI !== undefined);
 
-describe.skipIf(!runs)('processes that lend, and what befalls them (needs nats-server)', { timeout: 60_000 }, () => {
+describe.skipIf(!runs)('processes that lend, and what befalls them (needs nats-server)', () => {
   const link = runs ? NetworkLink.open() : undefined;
   const members = new Map<string, RunningProcess>();
   let nats: NatsServer;
@@ -119,7 +119,7 @@ describe.skipIf(!runs)('processes that lend, and what befalls them (needs nats-s
     await Promise.all((['p', 'd', 'm'] as const).map(join));
     await until(async () => (await metricSum(gateway, 'kvasir_instance_gmanager')) === 1);
     names = [...gateway.output().matchAll(/Instance ([pdm]) has joined/g)].map(([, name]) => name as 'p' | 'd' | 'm');
-  }, 60_000);
+  });
   afterAll(async () => {
     for (const { process } of members.values()) process.kill('SIGKILL');
     gateway?.process.kill('SIGKILL');

@@ -23,7 +23,7 @@ function isAlive(pid: number): boolean {
 if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefined)) {
   it.skip('instances as processes of a gateway: needs nats-server and the native kernels', () => {});
 } else {
-  describe('instances as processes of a gateway', { timeout: 60_000 }, () => {
+  describe('instances as processes of a gateway', () => {
     const folder = mkdtempSync(join(tmpdir(), 'kvasir-children-'));
     const config = join(folder, 'cluster.yaml');
     let nats: NatsServer;

@@ -12,7 +12,7 @@ const promptOf = (kind: number) =>
 if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefined)) {
   it.skip('groups of processes: needs nats-server and the native kernels', () => {});
 } else {
-  describe('groups of processes', { timeout: 60_000 }, () => {
+  describe('groups of processes', () => {
     let nats: NatsServer;
     let expected: readonly Answer[] = [];
     let gateway: RunningServer;

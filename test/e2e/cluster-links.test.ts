@@ -12,7 +12,7 @@ const longTokens = 400;
 if (!natsInstalled && process.env.CI === undefined) {
   it.skip('links of a cluster over NATS: needs nats-server', () => {});
 } else {
-  describe('the link to NATS', { timeout: 120_000 }, () => {
+  describe('the link to NATS', () => {
     let nats: NatsServer;
     let proxies: TcpProxy[] = [];
     let gateway: RunningServer;

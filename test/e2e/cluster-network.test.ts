@@ -16,7 +16,7 @@ const link = possible ? NetworkLink.open() : undefined;
 if (link === undefined) {
   it.skip('an instance behind a link: needs nats-server, the native kernels, and the right to make network namespaces', () => {});
 } else {
-  describe('an instance behind a link', { timeout: 60_000 }, () => {
+  describe('an instance behind a link', () => {
     let nats: NatsServer;
     let gateway: RunningServer;
     let expected: readonly Answer[] = [];

@@ -23,7 +23,7 @@ async function asked(gateway: RunningServer, round: number): Promise<readonly Pr
 if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefined)) {
   it.skip('prefixes between processes: needs nats-server and the native kernels', () => {});
 } else {
-  describe('prefixes between processes', { timeout: 60_000 }, () => {
+  describe('prefixes between processes', () => {
     let nats: NatsServer;
     let [gateway, alone]: RunningServer[] = [];
     let instances: readonly RunningProcess[] = [];

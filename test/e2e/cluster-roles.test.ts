@@ -14,7 +14,7 @@ const tokens = 40;
 if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefined)) {
   it.skip('prefill and decode in processes of their own: needs nats-server and the native kernels', () => {});
 } else {
-  describe('prefill and decode in processes of their own', { timeout: 120_000 }, () => {
+  describe('prefill and decode in processes of their own', () => {
     let nats: NatsServer;
     let expected: readonly Answer[] = [];
     let landingPages = 0;

@@ -56,7 +56,7 @@ async function comesFromStore(gateway: RunningServer, text: string): Promise<voi
 if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefined)) {
   it.skip('a store among processes: needs nats-server and the native kernels', () => {});
 } else {
-  describe('a store among processes', { timeout: 120_000 }, () => {
+  describe('a store among processes', () => {
     const folder = mkdtempSync(join(tmpdir(), 'kvasir-store-'));
     const processes: RunningProcess[] = [];
     let nats: NatsServer;

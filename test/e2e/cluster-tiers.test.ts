@@ -32,7 +32,7 @@ const written = (gateway: RunningServer) =>
 if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefined)) {
   it.skip('tiers of instances in processes: needs nats-server and the native kernels', () => {});
 } else {
-  describe('tiers of instances in processes of their own', { timeout: 60_000 }, () => {
+  describe('tiers of instances in processes of their own', () => {
     const folder = mkdtempSync(join(tmpdir(), 'kvasir-join-tiers-'));
     const gateways: RunningServer[] = [];
     const instances: RunningProcess[] = [];

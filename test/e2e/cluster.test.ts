@@ -7,7 +7,7 @@ import { metric, type RunningProcess, type RunningServer, startInstance, startSe
 if (!natsInstalled && process.env.CI === undefined) {
   it.skip('a cluster over NATS: needs nats-server', () => {});
 } else {
-  describe('a cluster', { timeout: 120_000 }, () => {
+  describe('a cluster', () => {
     let nats: NatsServer;
     const running: RunningProcess[] = [];
     const where = () => ['--nats', nats.url];

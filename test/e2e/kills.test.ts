@@ -11,7 +11,7 @@ describe.skipIf(!natsInstalled && process.env.CI === undefined)(
 
     beforeAll(async () => {
       cluster = await ProcessCluster.start({ instances: 2, threads: 1, queue: 32 });
-    }, 60_000);
+    });
     afterAll(() => cluster?.close());
 
     it('gives right answers, refusals and clear failures only', async () => {
@@ -25,6 +25,6 @@ describe.skipIf(!natsInstalled && process.env.CI === undefined)(
         expect([wrong, failed]).toEqual([0, 0]);
       }
       expect(report.pagesUsedEnd).toBe(0);
-    }, 120_000);
+    });
   },
 );

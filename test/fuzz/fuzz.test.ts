@@ -5,7 +5,6 @@ import { CaseRunner } from './run-cases.ts';
 
 it.skipIf(loadNative() === undefined)(
   'mutated model files are served, or refused by one line that names them (needs the compiled kernels)',
-  { timeout: 120_000 },
   () => {
     const runner = new CaseRunner(20, createNativeBackend({ threads: 1 }));
     try {

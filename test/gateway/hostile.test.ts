@@ -149,7 +149,7 @@ const bodies = fc.oneof(
 );
 
 describe('odd bodies', () => {
-  it('are served, or refused by name before anything runs', { timeout: 60_000 }, async () => {
+  it('are served, or refused by name before anything runs', async () => {
     let served = 0;
     const check = async ([path, body]: [string, unknown]): Promise<void> => {
       const { post, port } = gateway(says('xy'));

@@ -40,7 +40,7 @@ const calm = { loss: 0, doubled: 0, late: 0 };
 
 describe.skipIf(loadNative() === undefined)(
   'a prefix that an instance of another process has',
-  { timeout: 30_000 },
+  { timeout: 180_000 },
   () => {
     it.each<[string, BusFaults]>([
       ['tells all', calm],

@@ -43,7 +43,6 @@ const heard = ({ tokens, logprobs, end }: Answer) => [tokens, logprobs, end];
 describe.skipIf(loadNative() === undefined)('an instance whose thread ends', () => {
   it.each([[['mixed']], [['mixed', 'mixed']], [['prefill', 'decode']]] as const)(
     'is started anew, and all is as before: %s',
-    { timeout: 30_000 },
     async (roles) => {
       const cluster = await started(...roles);
       const expected = (await ask(cluster, 'a')).map(heard);
@@ -58,7 +57,7 @@ describe.skipIf(loadNative() === undefined)('an instance whose thread ends', () 
     },
   );
 
-  it('lends and borrows again, whether it owed or was owed', { timeout: 60_000 }, async () => {
+  it('lends and borrows again, whether it owed or was owed', async () => {
     const cluster = borrowingCluster([40, 40, 40], {}, {}, [], 'memory', true);
     open.push(cluster);
     await cluster.ready();

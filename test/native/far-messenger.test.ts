@@ -30,9 +30,10 @@ const sanitizers = ['thread', 'address,undefined'];
 /** The program, once it is compiled; undefined where the compiler has no such sanitizer, or its programs do not run here. */
 function compiled(sanitizer: string): Promise<string | undefined> {
   const program = join(folder, sanitizer);
+  // What is quickest to compile: half the time of -O1 with checks of addresses, and it runs as fast.
   const flags = [
     '-std=c++17',
-    '-O1',
+    sanitizer === 'thread' ? '-O1' : '-O0',
     '-g1',
     `-fsanitize=${sanitizer}`,
     '-I',
