@@ -273,6 +273,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
       case 'ssdWritten':
       case 'stores':
       case 'activations':
+      case 'coming':
         this.#hearPeers(event);
         break;
       case 'streamBroken':

@@ -78,7 +78,7 @@ export class Launcher<Request extends { readonly id: RequestId }, S extends Serv
     if (this.#landing.size > 0) this.#lookAtLanding(nowUs);
     mover?.planned(batcher.running);
     if (planned.length === 0) {
-      if (!this.#launchStage(nowUs)) borrower?.planned();
+      if (!this.#launchStage(nowUs, true)) borrower?.planned();
       return;
     }
     const requests = roster.of(planned);
@@ -90,9 +90,9 @@ export class Launcher<Request extends { readonly id: RequestId }, S extends Serv
     this.#run(nowUs, { predictedUs, shape, requests, stepsMax, range: undefined, background }, traffic);
   }
 
-  /** The next chunk of a prompt that a group computes, if one is ready. */
-  #launchStage(nowUs: number): boolean {
-    const next = this.#parts.stages.next();
+  /** The next chunk of a prompt that a group computes, if one is ready. @param ahead or on its way */
+  #launchStage(nowUs: number, ahead = false): boolean {
+    const next = this.#parts.stages.next(ahead);
     if (next !== undefined) this.#run(nowUs, next);
     return next !== undefined;
   }

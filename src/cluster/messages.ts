@@ -197,6 +197,8 @@ export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =
   | { readonly kind: 'wake' }
   /** The member before this one in a group has done its layers for the prompt's tokens `from..tokens`; the first `cachedTokens` of all it does not compute. Late, doubled or unknown: nothing to do. */
   | ({ readonly kind: 'activations'; readonly id: RequestId } & Activations)
+  /** That member computes this chunk now, and its rows come by themselves: a step over them may begin, and waits. Late, doubled, lost or unknown: nothing to do. */
+  | ({ readonly kind: 'coming'; readonly id: RequestId } & Activations)
   /** A request that outgrows this instance's memory goes on at `to`, whose start `life` is meant: send all of it. Doubled: nothing more. Ended or preempted: nothing to do. Lost: `outgrows` is said again. */
   | {
       readonly kind: 'migrate';

@@ -15,7 +15,9 @@ export interface Peers<Request extends { readonly id: RequestId }, S extends Ser
 
 export type PeerEvent<Request> = Extract<
   InstanceEvent<Request, never>,
-  { kind: 'peer' | 'landed' | 'arriving' | 'loaded' | 'prefixSent' | 'ssdWritten' | 'stores' | 'activations' }
+  {
+    kind: 'peer' | 'landed' | 'arriving' | 'loaded' | 'prefixSent' | 'ssdWritten' | 'stores' | 'activations' | 'coming';
+  }
 >;
 
 /** Returns what to log of an event that changed nothing. @param step in flight */
@@ -33,8 +35,8 @@ export function hearPeers<Request extends { readonly id: RequestId }, S extends 
     const { from, id, held } = event;
     return handOffs.arrivals.land(from, id, held) ? undefined : `landed: request ${id} is not expected`;
   }
-  if (event.kind === 'activations')
-    return stages.feed(event) ? undefined : `activations: request ${event.id} waits for none`;
+  if (event.kind === 'activations' || event.kind === 'coming')
+    return stages.feed(event) ? undefined : `${event.kind}: request ${event.id} waits for none`;
   if (event.kind === 'loaded' && stages.prefixes.came(event.id, event.source, event.to)) return undefined;
   const why = prefixes.tell(event);
   return why === undefined ? undefined : `${event.kind}: ${why}`;

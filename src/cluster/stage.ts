@@ -1,6 +1,6 @@
 // A prompt of which an instance runs a range of the layers.
 import { type LayerRange, rangeAt } from '../policy/cost/step-shape.ts';
-import type { InstanceIndex, PipelineGroup } from './messages.ts';
+import type { Activations, InstanceIndex, PipelineGroup } from './messages.ts';
 import type { Served } from './work.ts';
 
 export interface Stage<Request, S> {
@@ -11,6 +11,8 @@ export interface Stage<Request, S> {
   readonly index: number;
   /** Leading tokens whose inputs are here. */
   ready: number;
+  /** Those whose inputs are here or on their way: a step waits for them. */
+  coming: number;
   /** Chunks that have come before those before them: from, to. */
   readonly came: Map<number, number>;
   /** It keeps blocks. */
@@ -28,6 +30,39 @@ export function beginAt(stage: Stage<unknown, Served>, tokens: number): void {
   sequence.computed = tokens;
   sequence.cachedTokens = tokens;
   stage.ready = tokens;
+}
+
+/** Inputs of a chunk are here; chunks may overtake one another. False: nobody waits for them. */
+export function feedStage(stage: Stage<unknown, Served>, { from, tokens, cachedTokens }: Activations): boolean {
+  if (stage.index === 0 || stage.ready >= tokens) return false;
+  beginOnce(stage, cachedTokens);
+  stage.came.set(from, tokens);
+  reach(stage, stage.ready);
+  return true;
+}
+
+/** The member before this one computes that chunk now. False: it is here, or nobody waits for it, or for one before. */
+export function comesTo(stage: Stage<unknown, Served>, { from, tokens, cachedTokens }: Activations): boolean {
+  if (stage.index === 0) return false;
+  beginOnce(stage, cachedTokens);
+  const known = Math.max(stage.ready, stage.coming);
+  if (from > known || tokens <= known) return false;
+  stage.coming = tokens;
+  return true;
+}
+
+/** So much is computed, or has come, and what came before it. */
+export function reach(stage: Stage<unknown, Served>, tokens: number): void {
+  stage.ready = Math.max(stage.ready, tokens);
+  for (let next = stage.came.get(stage.ready); next !== undefined; next = stage.came.get(stage.ready)) {
+    stage.came.delete(stage.ready);
+    stage.ready = next;
+  }
+}
+
+/** With the first chunk that is told of. */
+function beginOnce(stage: Stage<unknown, Served>, cachedTokens: number): void {
+  if (stage.ready === 0 && stage.coming === 0 && stage.came.size === 0) beginAt(stage, cachedTokens);
 }
 
 /** Who is next, and what it hears of the chunk up to `tokens` that comes after what is computed; undefined: this is the last member. */

@@ -12,7 +12,7 @@ import type { InstanceTotals } from './instance-totals.ts';
 import type { Activations, InstanceIndex, PipelineGroup, PipelineMessage } from './messages.ts';
 import type { GenerationEvent, RequestId } from './ports.ts';
 import type { Roster } from './roster.ts';
-import { beginAt, passesOf, rangeOf, type Stage } from './stage.ts';
+import { beginAt, comesTo, feedStage, passesOf, rangeOf, reach, type Stage } from './stage.ts';
 import { StagePrefixes } from './stage-prefixes.ts';
 import type { Served, StepRun, Work } from './work.ts';
 
@@ -94,6 +94,13 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
     return undefined;
   }
 
+  /** The oldest prompt whose next chunk is on its way, where a step could wait for it. */
+  get #ahead(): Stage<Request, S> | undefined {
+    for (const stage of this.#stages.values())
+      if (stage.coming > stage.served.sequence.computed && stage.index > 0) return stage;
+    return undefined;
+  }
+
   /** Steps of one's own ran: counted when they end, so that a run of equal ones counts as they do. */
   otherRan(stepUs: ArrayLike<number>): void {
     for (let i = 0; i < stepUs.length && this.#laterUs > 0; i++) this.#laterUs = Math.max(0, this.#laterUs - stepUs[i]);
@@ -114,6 +121,7 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
     const stage = {
       ...parts,
       ready: 0,
+      coming: 0,
       began: false,
       cachedTokens: undefined,
       awaited,
@@ -260,26 +268,18 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
     this.#parts.roster.remove(served, false);
   }
 
-  /** Inputs of the tokens `from..tokens` are here. False when nobody waits for them. */
-  feed({ id, from, tokens, cachedTokens }: { readonly id: RequestId } & Activations): boolean {
-    const stage = this.#stages.get(id);
-    if (stage === undefined || stage.ready >= tokens || stage.index === 0) return false;
-    const { came } = stage;
-    if (stage.ready === 0 && came.size === 0) beginAt(stage, cachedTokens);
-    came.set(from, tokens);
-    // A small chunk may overtake the one before it.
-    for (let next = came.get(stage.ready); next !== undefined; next = came.get(stage.ready)) {
-      came.delete(stage.ready);
-      stage.ready = next;
-    }
-    return true;
+  /** A chunk is here, or on its way from the member before. False when nobody waits for it. */
+  feed(event: { readonly kind: 'activations' | 'coming'; readonly id: RequestId } & Activations): boolean {
+    const stage = this.#stages.get(event.id);
+    return stage !== undefined && (event.kind === 'coming' ? comesTo(stage, event) : feedStage(stage, event));
   }
 
-  /** The next chunk of the oldest prompt that has one, its rows planned. */
-  next(): PlannedStep<S> | undefined {
-    const stage = this.#ready;
+  /** The next chunk of the oldest prompt that has one, its rows planned. @param ahead or one that is on its way: nothing else is to be done */
+  next(ahead = false): PlannedStep<S> | undefined {
+    const stage = this.#ready ?? (ahead ? this.#ahead : undefined);
     if (stage === undefined) return undefined;
-    const { served, group, index, ready } = stage;
+    const { served, group, index } = stage;
+    const ready = Math.max(stage.ready, stage.coming);
     const { computed, promptLength } = served.sequence;
     if (index === 0 && !served.started) this.#start(served);
     const rows = Math.min(group.chunkTokens, ready - computed);
@@ -307,11 +307,17 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
     const { id, sequence } = served;
     const stage = this.#stages.get(id);
     if (stage === undefined) return;
+    if (work.isUnanswered(result, 0)) {
+      // What it waited for did not come: it is waited for here.
+      stage.coming = stage.ready;
+      return;
+    }
     const { group, index } = stage;
     const last = index === group.members.length - 1;
     const passes = passesOf(stage, sequence.computed + sequence.planned);
     if (index === 0) totals.computedPrompt += sequence.planned;
     sequence.computed += sequence.planned;
+    reach(stage, sequence.computed);
     if (passes !== undefined) this.#owner.push({ kind: 'pass', id, ...passes });
     sequence.planned = 0;
     if (sequence.computed < sequence.promptLength) return;
@@ -360,9 +366,9 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
 
   /** Throws unless every stage has no more computed than came. */
   check(): void {
-    for (const [id, { served, ready }] of this.#stages) {
+    for (const [id, { served, ready, coming }] of this.#stages) {
       const { computed, planned, promptLength } = served.sequence;
-      if (computed + planned > ready || ready > promptLength)
+      if (computed > ready || computed + planned > Math.max(ready, coming) || Math.max(ready, coming) > promptLength)
         throw new Error(`Stages broken: request ${id} has computed ${computed} of ${ready} tokens that came`);
     }
   }

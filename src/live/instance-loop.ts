@@ -370,7 +370,7 @@ function isLending(effect: InstanceEffect): effect is BorrowerEffect {
 }
 
 function mayBeLate({ kind }: InstanceEvent): boolean {
-  return kind === 'cancel' || kind === 'peer' || kind === 'streamBroken' || kind === 'activations';
+  return kind === 'cancel' || kind === 'peer' || kind === 'streamBroken' || kind === 'activations' || kind === 'coming';
 }
 
 /** Its arrays are the machine's, used again for the next one. */

@@ -86,7 +86,7 @@ export class RowsIn {
     const landing = this.#landings.get(handle);
     if (landing?.from !== from) return;
     landing.what ??= { id, chunk };
-    if (landing.here) this.#events.push({ kind: 'activations', id, ...chunk });
+    this.#events.push({ kind: landing.here ? 'activations' : 'coming', id, ...chunk });
   }
 
   /** What nobody waits for any more is not to come. */

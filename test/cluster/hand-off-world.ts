@@ -1,12 +1,15 @@
 // Instances that hand prompts to one another, with everything under way in the hands of a test.
 import { expect } from 'vitest';
 import type { InstanceEffect } from '../../src/cluster/effects.ts';
-import { createLengthInstance, type LengthInstance, LengthRequest } from '../../src/cluster/length-work.ts';
-import type { InstanceEvent } from '../../src/cluster/messages.ts';
+import {
+  createLengthInstance,
+  type LengthEvent,
+  type LengthInstance,
+  LengthRequest,
+} from '../../src/cluster/length-work.ts';
 import { Float64Pool } from '../../src/util/float64-pool.ts';
 import { blockTokens, cost } from './small-cost.ts';
 
-type Event = InstanceEvent<LengthRequest, undefined>;
 type Effect = InstanceEffect<undefined, LengthRequest>;
 
 /** Two instances that decode, the last ones, and others that prefill; whatever is under way comes when the test says. */
@@ -15,17 +18,27 @@ export class HandOffWorld {
   readonly heard = new Map<string, string[]>();
   readonly requests: LengthRequest[] = [];
   /** Under way. */
-  readonly messages: { readonly to: number; readonly event: Event }[] = [];
+  readonly messages: { readonly to: number; readonly event: LengthEvent }[] = [];
   /** Steps in flight, by instance. */
   readonly steps = new Map<number, number>();
-  /** Tokens on streams, by request. */
+  /** Tokens on streams, by request, and by sender too. */
   readonly streamed = new Map<string, number>();
+  readonly #streamedFrom = new Map<string, number>();
+  /** Chunks whose rows have come to the member after: request, member, last token. */
+  readonly #passed = new Set<string>();
+  /** Steps that began before that, and those that ended before it. */
+  readonly ahead = { begun: 0, inVain: 0 };
+  /** Of the steps in flight, what they begin with. */
+  readonly #needed = new Map<number, string>();
   nowUs = 0;
 
   readonly #prefills: number;
+  readonly #tellsAhead: boolean;
 
-  constructor(layerWise: boolean, landingTokens: number, prefills = 2) {
+  /** @param tellsAhead members hear of chunks that are being made for them */
+  constructor(layerWise: boolean, landingTokens: number, prefills = 2, tellsAhead = true) {
     this.#prefills = prefills;
+    this.#tellsAhead = tellsAhead;
     const handOff = { layerWise, landingTokens, rechecks: false };
     const limits = { tokensMax: 64, logitRowsMax: 9, sequencesMax: 8, stepUsDecoding: 5_000, stepUsPrefill: 5_000 };
     const config = { cost, blockTokens, blocks: 20, eviction: 'lru', limits, coalesce: false, handOff } as const;
@@ -67,12 +80,15 @@ export class HandOffWorld {
     } else {
       const [to, step] = [...this.steps][at - this.messages.length] ?? [0, 0];
       this.steps.delete(to);
-      this.tell(to, { kind: 'stepDone', step, result: undefined });
+      const needed = this.#needed.get(to);
+      const inVain = needed !== undefined && !this.#passed.has(needed);
+      if (inVain) this.ahead.inVain++;
+      this.tell(to, { kind: 'stepDone', step, result: inVain ? { unanswered: [0] } : undefined });
     }
     return true;
   }
 
-  tell(to: number, event: Event): void {
+  tell(to: number, event: LengthEvent): void {
     this.nowUs += 100;
     const instance = this.instances[to];
     for (const effect of instance?.step(this.nowUs, event) ?? []) this.#apply(to, effect);
@@ -83,6 +99,7 @@ export class HandOffWorld {
     switch (effect.kind) {
       case 'runStep':
         this.steps.set(from, effect.step);
+        this.#begin(from, effect);
         break;
       case 'emit':
         if (effect.event.kind !== 'accepted') this.heard.get(effect.id)?.push(effect.event.kind);
@@ -93,18 +110,42 @@ export class HandOffWorld {
       case 'stream': {
         const { id, to, tokens, held } = effect;
         expect(tokens).toBeGreaterThanOrEqual(0);
-        this.streamed.set(id, (this.streamed.get(id) ?? 0) + tokens);
+        this.#stream(from, id, tokens);
         if (held !== undefined) this.messages.push({ to, event: { kind: 'landed', from, id, held } });
         break;
       }
+      case 'haltStream':
+        this.#stream(from, effect.id, effect.from - (this.#streamedFrom.get(`${from} ${effect.id}`) ?? 0));
+        break;
       case 'pass': {
         const { id, to, chunk } = effect;
+        this.#passed.add(`${id} ${to} ${chunk.tokens}`);
         this.messages.push({ to, event: { kind: 'activations', id, ...chunk } });
         break;
       }
       case 'fault':
         throw new Error(effect.message);
     }
+  }
+
+  #stream(from: number, id: string, tokens: number): void {
+    this.streamed.set(id, (this.streamed.get(id) ?? 0) + tokens);
+    const own = `${from} ${id}`;
+    this.#streamedFrom.set(own, (this.#streamedFrom.get(own) ?? 0) + tokens);
+  }
+
+  /** What a step makes of a chunk is told of as it begins. */
+  #begin(at: number, { range, passes }: Extract<Effect, { kind: 'runStep' }>): void {
+    this.#needed.delete(at);
+    const [served] = this.instances[at]?.inFlight ?? [];
+    if (range === undefined || served === undefined) return;
+    const { id, sequence } = served;
+    if (passes !== undefined && this.#tellsAhead)
+      this.messages.push({ to: passes.to, event: { kind: 'coming', id, ...passes.chunk } });
+    if (range.index === 0) return;
+    const needed = `${id} ${at} ${sequence.computed + sequence.planned}`;
+    this.#needed.set(at, needed);
+    if (!this.#passed.has(needed)) this.ahead.begun++;
   }
 
   /** Whatever is left to happen, in order; what is doubled ends some time. */

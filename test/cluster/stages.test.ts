@@ -22,6 +22,7 @@ const told = ['started', 'started', 'tokens', 'finished'];
 test('messages in any order, late or twice: every request is answered once, and everything is free in the end', () => {
   let grouped = 0;
   let alone = 0;
+  const ahead = { begun: 0, inVain: 0 };
   fc.assert(
     fc.property(
       fc.array(request, { minLength: 1, maxLength: 12 }),
@@ -41,6 +42,8 @@ test('messages in any order, late or twice: every request is answered once, and 
         }
         world.finish();
         expect(world.pagesUsed()).toEqual(nothing);
+        ahead.begun += world.ahead.begun;
+        ahead.inVain += world.ahead.inVain;
         for (const [i, { id, trace }] of world.requests.entries()) {
           const heard = world.heard.get(id) ?? [];
           expect(heard.filter((kind) => kind === 'finished').length).toBeLessThanOrEqual(1);
@@ -59,6 +62,9 @@ test('messages in any order, late or twice: every request is answered once, and 
   );
   expect(grouped).toBeGreaterThan(100);
   expect(alone).toBeGreaterThan(10);
+  // Steps began before their rows had come; some of these did in time.
+  expect(ahead.inVain).toBeGreaterThan(100);
+  expect(ahead.begun - ahead.inVain).toBeGreaterThan(100);
 });
 
 test('messages that are lost keep their requests waiting, and a cancel of every leg frees all of it', () => {
@@ -78,8 +84,23 @@ test('messages that are lost keep their requests waiting, and a cancel of every 
   );
 });
 
-test('a member computes a chunk when it has done the one before and the member before it this one', () => {
-  const world = new HandOffWorld(true, 1_000, prefills);
+test.each([
+  {
+    when: 'when it has done the one before and the member before it this one',
+    tellsAhead: false,
+    steps: [[0], [0, 1], [0, 1], [1]],
+  },
+  {
+    when: 'as soon as it has done the one before, where it hears that it comes',
+    tellsAhead: true,
+    steps: [
+      [0, 1],
+      [0, 1],
+      [0, 1],
+    ],
+  },
+])('a member begins a chunk $when', ({ tellsAhead, steps }) => {
+  const world = new HandOffWorld(true, 1_000, prefills, tellsAhead);
   world.submit(96, 2, [0, 1]);
   const ran: number[][] = [];
   for (let i = 0; i < 1_000 && world.messages.length + world.steps.size > 0; i++) {
@@ -89,6 +110,6 @@ test('a member computes a chunk when it has done the one before and the member b
     const running = world.steps.size;
     for (let n = 0; n < running; n++) world.advance(world.messages.length, false, false);
   }
-  expect(ran.filter((instances) => instances.some((i) => i < prefills))).toEqual([[0], [0, 1], [0, 1], [1]]);
+  expect(ran.filter((instances) => instances.some((i) => i < prefills))).toEqual(steps);
   expect(world.heard.get('0')).toEqual(told);
 });
