@@ -102,6 +102,9 @@ ComingRowsView read_coming_rows(Arguments& in) {
   return coming;
 }
 
+/** Of the abort array, where it has so many: the step waits for rows. */
+constexpr size_t kWaitingWord = 2;
+
 template <class T>
 T* result_array(Arguments& in, const char* what, size_t wanted) {
   const Span<T> span = in.array<T>(what);
@@ -130,6 +133,7 @@ Napi::Value bind_run(Arguments& in, Napi::Env env) {
   const Span<int32_t> abort = in.array<int32_t>("abort");
   if (abort.size == 0) throw std::runtime_error("Cannot run the step: the abort array is empty");
   StepView step;
+  if (abort.size > kWaitingWord) step.waiting = writable(abort) + kWaitingWord;
   step.tokens = in.array<int32_t>("tokens");
   step.positions = in.array<int32_t>("positions");
   step.row_start = in.array<int32_t>("rowStart");

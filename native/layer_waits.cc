@@ -62,7 +62,12 @@ void LayerWaits::await(int layer, KvPool& pool, Team& team, const int32_t* abort
 
 bool LayerWaits::await_rows(Team& team, const int32_t* abort) {
   const ComingRowsView& coming = step_->rows_in;
+  const auto tell = [this](int32_t waits) {
+    if (step_->waiting != nullptr) __atomic_store_n(step_->waiting, waits, __ATOMIC_SEQ_CST);
+  };
+  tell(1);
   const bool here = has_come(coming.arrivals.get(), coming.within, 0, team, abort);
+  tell(0);
   if (aborted_ || here) return !aborted_;
   lost_ = true;
   std::fill_n(unanswered_, step_->sequences(), uint8_t{1});

@@ -76,6 +76,7 @@ struct StepView {
   std::vector<StepGroupView> groups;
   std::vector<RemoteKeysView> remote;  // by (sequence, group, first_block)
   std::vector<ArrivingKeysView> arriving;
+  int32_t* waiting = nullptr;  // 1 while it waits for rows_in: nothing is lost by an abort then
   ComingRowsView rows_in;  // what the layers before make of the step's tokens
   RowPagesView rows_out;   // where these leave them
   StepSamplingView sampling;

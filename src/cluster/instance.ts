@@ -257,7 +257,6 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.#totals.held(nowUs, this.#cache.usedPages);
     this.#nowUs = nowUs;
     this.#hearOfMemory(nowUs, event);
-    this.mover?.hear(nowUs);
     switch (event.kind) {
       case 'submit':
         this.#reception.submit(nowUs, event);
@@ -356,6 +355,7 @@ export class Instance<Request extends { readonly id: RequestId }, S extends Serv
     this.borrower?.hear(nowUs, event);
     if (event.kind === 'creditorCut') this.#launcher.strand(event.creditor);
     if (this.borrower?.hasShrunk === true) this.#reception.failOverlong(nowUs);
+    this.mover?.hear(nowUs);
   }
 
   readonly #emit: Emit = (id, event) => {

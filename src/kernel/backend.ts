@@ -63,7 +63,7 @@ export interface Backend extends GuestRooms {
   createProgram(program: Program, bindings: ProgramBindings): ProgramHandle;
   /**
    * Runs one step on the calling thread and the backend's own threads; synchronous.
-   * @param abort polled between ops; a value other than 0 ends the step as `aborted`.
+   * @param abort its first word is polled between ops; a value other than 0 ends the step as `aborted`. Its third, if there is one, is 1 while the step waits for `rowsIn`.
    */
   run(program: ProgramHandle, pool: KvPoolHandle, step: Step, abort: Int32Array): StepOutcome;
   /**

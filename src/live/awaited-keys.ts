@@ -10,7 +10,7 @@ export interface Bringer {
 }
 
 /** Names nothing: handles are given out from 1 on. */
-const nobody = 2 ** 31 - 1;
+export const nobody = 2 ** 31 - 1;
 const withinMsMax = 2 ** 31 - 1;
 
 export function awaitedKeys(

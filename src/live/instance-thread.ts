@@ -9,6 +9,7 @@ import {
   jobsWord,
   type ReadyMessage,
   type ToThread,
+  waitingWord,
 } from './protocol.ts';
 import { listen, say } from './thread-wires.ts';
 
@@ -44,7 +45,7 @@ export class InstanceThread {
     });
     // Whoever awaits it sees the failure; nobody else has to.
     this.#ready.catch(() => {});
-    const abort = new SharedArrayBuffer(8);
+    const abort = new SharedArrayBuffer(12);
     this.#abort = new Int32Array(abort);
     const { seat, ports, drop } = hub.seat();
     const workerData: InstanceThreadData<unknown> = { ...data, abort, seat };
@@ -81,9 +82,11 @@ export class InstanceThread {
   send(message: ToThread): void {
     if (message.kind === 'peerSays') say(this.#bus, 'peer', [this.#name[0], message.from], message.wire);
     else say(this.#bus, 'order', this.#name, message);
-    // Batch jobs yield within their step: what was sent is there when it stops.
+    // Batch jobs yield within their step, and so does what only waits: what was sent is there when it stops.
     const waitedFor = message.kind === 'submit' && message.request.batch !== true;
     if (waitedFor && Atomics.load(this.#abort, jobsWord) === 1) this.interrupt();
+    const endsWaits = waitedFor || message.kind === 'cancel' || isGone(message);
+    if (endsWaits && Atomics.load(this.#abort, waitingWord) === 1) this.interrupt();
   }
 
   /** Sets the word that the step in flight polls. */
@@ -118,4 +121,8 @@ export class InstanceThread {
         void this.#worker.terminate();
     }
   }
+}
+
+function isGone(message: ToThread): boolean {
+  return message.kind === 'peerSays' && message.wire.kind === 'gone';
 }

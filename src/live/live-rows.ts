@@ -3,7 +3,7 @@ import type { Activations, InstanceEvent, InstanceIndex } from '../cluster/messa
 import type { LinkSnapshot, RequestId } from '../cluster/ports.ts';
 import type { ComingRows, RowPages } from '../util/step.ts';
 import type { Messenger } from './messenger.ts';
-import type { RowMemory, RowsWire } from './row-memory.ts';
+import type { ChunkPlace, RowMemory, RowsWire } from './row-memory.ts';
 import { RowsIn } from './rows-in.ts';
 import { RowsOut } from './rows-out.ts';
 
@@ -35,14 +35,14 @@ export class LiveRows {
     this.#in.expect(id, from);
   }
 
-  /** Where a step finds the rows of the chunk that begins at token `from`. @throws Error where nobody has said that they come */
-  rowsOf(id: RequestId, from: number): ComingRows {
-    return this.#in.rowsOf(id, from);
+  /** Where a step finds the rows of a chunk, now or as soon as they have come. */
+  rowsOf(id: RequestId, chunk: ChunkPlace): ComingRows {
+    return this.#in.rowsOf(id, chunk);
   }
 
   /** A step has computed with them. */
-  used(id: RequestId, from: number): void {
-    this.#in.used(id, from);
+  used(id: RequestId, chunk: ChunkPlace): void {
+    this.#in.used(id, chunk);
   }
 
   /** A step that makes this chunk's rows is about to run: where it is to leave them; undefined: there is no room, and `ended` asks for them. */

@@ -53,8 +53,9 @@ export class LiveStages {
   run({ plan, range, passes }: RunStep, id: RequestId, abort: Int32Array): StepOutcome {
     if (range === undefined) throw new Error('Cannot run layers: the step runs all');
     const slice = this.#sliceOf(range);
-    const [from] = plan.positions;
-    const rowsIn = range.index === 0 ? undefined : this.#moved.rowsOf(id, from);
+    const { length: rows, 0: from } = plan.positions;
+    const chunk = { from, tokens: from + rows };
+    const rowsIn = range.index === 0 ? undefined : this.#moved.rowsOf(id, chunk);
     const rowsOut = passes && this.#moved.begin(passes.to, id, passes.chunk);
     let ran = false;
     try {
@@ -62,10 +63,9 @@ export class LiveStages {
       ran = outcome.kind === 'done' && outcome.result.unanswered.length === 0;
       return outcome;
     } finally {
-      const rows = plan.positions.length;
       if (passes !== undefined)
         this.#moved.ended(passes.to, id, passes.chunk, ran ? () => slice.readOutput(rows) : undefined);
-      if (ran && rowsIn !== undefined) this.#moved.used(id, from);
+      if (ran && rowsIn !== undefined) this.#moved.used(id, chunk);
       if (ran) this.#count(range.index);
     }
   }

@@ -12,6 +12,8 @@ import type { PagesPlace } from './messenger.ts';
 
 /** Of the words that a thread shares with the gateway's: the step in flight is one of batch jobs alone. */
 export const jobsWord = 1;
+/** It waits for rows of a group, and computes nothing: it stops for whoever comes. Written by the kernels. */
+export const waitingWord = 2;
 
 export type BlockJournal = Extract<InstanceEffect, { kind: 'journal' }>['journal'];
 export type BlockSnapshot = Extract<InstanceEffect, { kind: 'snapshot' }>['snapshot'];

@@ -57,11 +57,14 @@ export class Rooms {
   }
 }
 
+/** The tokens of a prompt that it holds. */
+export interface ChunkPlace {
+  readonly from: number;
+  readonly tokens: number;
+}
+
 /** Of a room, what so many tokens take. @throws Error where the chunk is longer than any may be */
-export function pagesOfChunk(
-  { chunkPages, columns, pageValues }: RowMemory,
-  { from, tokens }: { readonly from: number; readonly tokens: number },
-): number {
+export function pagesOfChunk({ chunkPages, columns, pageValues }: RowMemory, { from, tokens }: ChunkPlace): number {
   const pages = Math.ceil(((tokens - from) * columns) / pageValues);
   if (pages > chunkPages)
     throw new Error(`Cannot move rows: ${tokens - from} tokens need ${pages} pages of ${chunkPages}`);

@@ -2,8 +2,9 @@
 import type { Activations, InstanceEvent, InstanceIndex } from '../cluster/messages.ts';
 import type { RequestId } from '../cluster/ports.ts';
 import type { ComingRows } from '../util/step.ts';
+import { nobody } from './awaited-keys.ts';
 import type { LandingHandle, Messenger } from './messenger.ts';
-import { pagesOfChunk, Rooms, type RowMemory, type RowsWire } from './row-memory.ts';
+import { type ChunkPlace, pagesOfChunk, Rooms, type RowMemory, type RowsWire } from './row-memory.ts';
 
 /** Somewhere for a chunk to land. */
 interface Landing {
@@ -31,8 +32,8 @@ export class RowsIn {
   readonly #post: (to: InstanceIndex, wire: RowsWire) => void;
   readonly #rooms: Rooms;
   readonly #landings = new Map<LandingHandle, Landing>();
-  /** Requests whose rows are expected, and from whom. */
-  readonly #expected = new Map<RequestId, InstanceIndex>();
+  /** Requests whose rows are expected, and from whom; undefined: that one is gone. */
+  readonly #expected = new Map<RequestId, InstanceIndex | undefined>();
   /** What has no room, in the order in which it was told of. */
   #waiting: { readonly from: InstanceIndex; readonly told: Told }[] = [];
   #events: InstanceEvent[] = [];
@@ -102,11 +103,12 @@ export class RowsIn {
     }
   }
 
-  /** It is gone, or has nothing more of what was under way. */
+  /** It is gone, or has nothing more of what was under way. What has landed can be computed with. */
   lost(other: InstanceIndex): void {
-    for (const [id, from] of this.#expected) if (from === other) this.#expected.delete(id);
+    for (const [id, from] of this.#expected) if (from === other) this.#expected.set(id, undefined);
     this.#waiting = this.#waiting.filter(({ from }) => from !== other);
-    for (const [handle, { from }] of this.#landings) if (from === other) this.#close(handle);
+    for (const [handle, { from, what, here }] of this.#landings)
+      if (from === other && !(here && what !== undefined)) this.#close(handle);
     this.#share();
   }
 
@@ -124,28 +126,31 @@ export class RowsIn {
     return events;
   }
 
-  /** Where a step finds the chunk that begins there. @throws Error where nobody has said that it comes */
-  rowsOf(id: RequestId, from: number): ComingRows {
-    const [handle, landing] = this.#find(id, from);
-    const { what, room } = landing;
-    const pages = room.subarray(0, what === undefined ? 0 : pagesOfChunk(this.#memory, what.chunk));
-    const arrivals = this.#messenger.arrivals(handle, pages.length);
-    if (arrivals === undefined) throw new Error(`Cannot run layers of request ${id}: its rows cannot be waited for`);
-    return { pool: this.#memory.pool, pages, arrivals, withinMs };
+  /** Where a step finds that chunk, now or as soon as it has come. */
+  rowsOf(id: RequestId, chunk: ChunkPlace): ComingRows {
+    const { pool, chunkPages } = this.#memory;
+    const count = pagesOfChunk(this.#memory, chunk);
+    const [handle, landing] = this.#find(id, chunk) ?? [];
+    const arrivals = handle === undefined ? undefined : this.#messenger.arrivals(handle, count);
+    // Whoever was to make it is gone: the step hears so at once.
+    if (landing === undefined || arrivals === undefined)
+      return { pool, pages: new Int32Array(chunkPages), arrivals: nobody, withinMs: 0 };
+    return { pool, pages: landing.room.subarray(0, count), arrivals, withinMs };
   }
 
-  /** They have been computed with. */
-  used(id: RequestId, from: number): void {
-    this.#close(this.#find(id, from)[0]);
+  /** It has been computed with. */
+  used(id: RequestId, chunk: ChunkPlace): void {
+    const [handle] = this.#find(id, chunk) ?? [];
+    if (handle !== undefined) this.#close(handle);
     this.#share();
   }
 
-  #find(id: RequestId, from: number): readonly [LandingHandle, Landing] {
+  #find(id: RequestId, { from, tokens }: ChunkPlace): readonly [LandingHandle, Landing] | undefined {
     for (const found of this.#landings) {
       const { what } = found[1];
-      if (what?.id === id && what.chunk.from === from) return found;
+      if (what?.id === id && what.chunk.from === from && what.chunk.tokens === tokens) return found;
     }
-    throw new Error(`Cannot run layers of request ${id}: rows from token ${from} on are not here`);
+    return undefined;
   }
 
   /** Whoever told of a chunk first gets room first; what is left is kept for those that come next. */
@@ -156,7 +161,8 @@ export class RowsIn {
       this.#tell(from, this.#open(from, told.number), told);
     }
     for (const from of new Set(this.#expected.values()))
-      while (this.#keptFor(from) < keptEach && this.#rooms.free > keptForAll) this.#open(from, undefined);
+      while (from !== undefined && this.#keptFor(from) < keptEach && this.#rooms.free > keptForAll)
+        this.#open(from, undefined);
   }
 
   #keptFor(other: InstanceIndex): number {

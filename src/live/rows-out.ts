@@ -31,6 +31,8 @@ export class RowsOut {
   readonly #leaving = new Map<number, Leaving>();
   /** Room that others keep for what comes next. */
   readonly #landings = new Map<InstanceIndex, LandingHandle[]>();
+  /** They say nothing, as far as is known. */
+  readonly #gone = new Set<InstanceIndex>();
   readonly #links: LinkCounts;
   #number = 0;
 
@@ -84,6 +86,7 @@ export class RowsOut {
 
   /** The other side says where to. */
   land(from: InstanceIndex, landing: LandingHandle, number: number | undefined): void {
+    this.#gone.delete(from);
     const leaving = number === undefined ? undefined : this.#leaving.get(number);
     if (leaving?.to === from) {
       leaving.landing ??= landing;
@@ -99,15 +102,16 @@ export class RowsOut {
     if (leaving?.to === from) this.#drop(leaving);
   }
 
-  /** Those that are not computed, and will not be, do not leave. */
+  /** Those that are not computed, and will not be, do not leave; nor do those that nobody will ask for. */
   sweep(isComputing: (id: RequestId) => boolean): void {
     for (const leaving of this.#leaving.values())
-      if (!leaving.computed && !isComputing(leaving.id)) this.#drop(leaving);
+      if ((!leaving.computed || this.#gone.has(leaving.to)) && !isComputing(leaving.id)) this.#drop(leaving);
   }
 
   /** The other side is gone, or has nothing more of what was under way. */
   lost(other: InstanceIndex): void {
     this.#landings.delete(other);
+    this.#gone.add(other);
     for (const leaving of this.#leaving.values()) if (leaving.to === other) this.#drop(leaving);
   }
 

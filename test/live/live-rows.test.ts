@@ -97,13 +97,13 @@ class End {
   }
 
   /** What a step would begin with. */
-  use(id: string, { from, tokens }: Chunk): Float32Array {
-    const { pages } = this.rows.rowsOf(id, from);
+  use(id: string, chunk: Chunk): Float32Array {
+    const { pages } = this.rows.rowsOf(id, chunk);
     const all = Float32Array.from(
       [...pages].flatMap((page) => [...this.#pool.subarray(page * pageValues, (page + 1) * pageValues)]),
     );
-    this.rows.used(id, from);
-    return all.subarray(0, (tokens - from) * columns);
+    this.rows.used(id, chunk);
+    return all.subarray(0, (chunk.tokens - chunk.from) * columns);
   }
 
   look(): void {
@@ -213,15 +213,23 @@ describe('rows between members', () => {
     expect(underWay(ends)).toEqual([0, 0]);
   });
 
-  it.each([0, 1, 2, 3])('are dropped by whoever loses the other after %i turns', (turns) => {
-    const ends = pair();
-    ends[1].rows.expect('r', 1);
-    for (let i = 0; i < 9; i++) ends[0].compute('r', chunkAt(i), made(3, chunkAt(i)));
-    for (let turn = 0; turn < turns; turn++) tell(ends);
-    ends[0].rows.lost(2);
-    ends[1].rows.lost(1);
-    expect(underWay(ends)).toEqual([0, 0]);
-  });
+  it.each([0, 1, 2, 3])(
+    'are dropped by whoever loses the other after %i turns, but for those that are here',
+    (turns) => {
+      const ends = pair();
+      ends[1].rows.expect('r', 1);
+      for (let i = 0; i < 9; i++) ends[0].compute('r', chunkAt(i), made(3, chunkAt(i)));
+      for (let turn = 0; turn < turns; turn++) tell(ends);
+      ends[0].rows.lost(2);
+      ends[1].told.splice(0);
+      ends[1].rows.lost(1);
+      expect(ends[1].heard).toHaveLength(ends[1].rows.underWay);
+      for (const from of ends[1].heard)
+        expect(ends[1].use('r', chunkAt(from / 10))).toEqual(made(3, chunkAt(from / 10)));
+      // Nothing is kept for whoever is gone.
+      expect([underWay(ends), ends[1].told]).toEqual([[0, 0], []]);
+    },
+  );
 
   it('of another member than the one before are not taken', () => {
     const ends = pair();
@@ -229,6 +237,7 @@ describe('rows between members', () => {
     ends[0].compute('r', chunkAt(0), made(4, chunkAt(0)));
     while (tell(ends));
     expect([ends[1].heard, ends[0].rows.underWay]).toEqual([[], 0]);
-    expect(() => ends[1].use('r', chunkAt(0))).toThrow('rows from token 0 on are not here');
+    // Nobody brings it.
+    expect(ends[1].rows.rowsOf('r', chunkAt(0))).toMatchObject({ arrivals: 2 ** 31 - 1, withinMs: 0 });
   });
 });
