@@ -1,12 +1,17 @@
 // Processes that lend to one another over a bus, with threads that only note what they hear: numbers, one gManager, envelopes, who comes and goes.
-import { afterEach, expect, it } from 'vitest';
+import { afterEach, expect, it, vi } from 'vitest';
 import { defaultLendingTimes } from '../../src/cluster/lending/times.ts';
 import type { Bus } from '../../src/live/bus/bus.ts';
 import { MemoryHub } from '../../src/live/bus/memory-hub.ts';
 import { LenderLinks } from '../../src/live/lender-links.ts';
-import { leavePlace, takePlace } from '../../src/live/lender-places.ts';
-import { sayFarewell } from '../../src/live/station.ts';
+import { keepPlace, leavePlace, takePlace } from '../../src/live/lender-places.ts';
+import { sayFarewell, silentUs } from '../../src/live/station.ts';
 import { listen, ownAddress, say } from '../../src/live/thread-wires.ts';
+import { sayMissing } from '../../src/live/upheld.ts';
+import { encode } from '../../src/live/wire/codec.ts';
+import { wireVersion } from '../../src/live/wire/frames.ts';
+import { readPlaces } from '../../src/live/wire/lender-messages.ts';
+import { settled } from './bus/settled.ts';
 
 const closing: (() => unknown)[] = [];
 afterEach(async () => {
@@ -39,8 +44,8 @@ async function lender(bus: Bus, name: string, life = 1, identity = 'same') {
 }
 
 /** Asks again until the condition holds; the test's own time-out bounds it. */
-async function until(holds: () => boolean): Promise<void> {
-  while (!holds()) await new Promise((resolve) => setTimeout(resolve, 5));
+async function until(holds: () => boolean | Promise<boolean>): Promise<void> {
+  while (!(await holds())) await new Promise((resolve) => setTimeout(resolve, 5));
 }
 
 const doors = (heard: readonly unknown[]): readonly unknown[] =>
@@ -132,4 +137,57 @@ it('have the number that they had when they come again, with a higher life; who 
   expect(await takePlace(bus, 'c', 1, false)).toEqual({ instance: 2, life: 1 });
   await leavePlace(bus, 'a', again);
   expect(await takePlace(bus, 'd', 1, false)).toEqual({ instance: 0, life: 12 });
+});
+
+const placesOf = async (bus: Bus) => {
+  const record = await bus.records.read('lenders');
+  return record && readPlaces(record.value).places;
+};
+
+async function forget(bus: Bus): Promise<void> {
+  const record = await bus.records.read('lenders');
+  await bus.records.remove('lenders', record?.revision ?? 0);
+}
+
+it('say their numbers again when the record is lost, and end where somebody else has theirs', async () => {
+  const hub = new MemoryHub();
+  const buses = [hub.connect(), hub.connect(), hub.connect()] as const;
+  const [busA, busB, bus] = buses;
+  closing.push(...buses.map((each) => () => each.close()));
+  const [a, b] = [await takePlace(busA, 'a', 10, false), await takePlace(busB, 'b', 10, false)];
+  const taken: string[] = [];
+  const keptA = keepPlace(busA, 'a', a, () => taken.push('a'));
+  keepPlace(busB, 'b', b, () => taken.push('b'));
+  const before = await placesOf(bus);
+  await forget(bus);
+  sayMissing(bus);
+  await until(async () => (await placesOf(bus))?.every(({ name }) => name !== '') === true);
+  expect(await placesOf(bus)).toEqual(before);
+  // One of them is slow to say it, and is heard; then not even that.
+  keptA.stop();
+  await forget(bus);
+  sayMissing(bus);
+  await until(async () => (await placesOf(bus))?.length === 2);
+  expect(await placesOf(bus)).toEqual([{ name: '', life: 0 }, before?.[1]]);
+  const own = { version: wireVersion, life: 10, number: 1, identity: 'same', lendableBlocks: 1, door: 'host:1' };
+  const take = async (name: string, heard: readonly object[]) => {
+    vi.useFakeTimers({ toFake: ['setTimeout'] });
+    try {
+      const place = takePlace(bus, name, 1, true);
+      await settled();
+      for (const each of heard) busA.publish('beat.lender', encode({ ...own, ...each }));
+      await settled();
+      vi.advanceTimersByTime(silentUs / 1000);
+      return await place;
+    } finally {
+      vi.useRealTimers();
+    }
+  };
+  expect(await take('c', [{ name: 'a', instance: 0 }, { version: 1 }])).toEqual({ instance: 2, life: 1 });
+  expect(await take('d', [])).toEqual({ instance: 0, life: 1 });
+  const keptToo = keepPlace(busA, 'a', a, () => taken.push('a'));
+  sayMissing(bus);
+  await until(async () => taken.length > 0);
+  expect(taken).toEqual(['a']);
+  keptToo.stop();
 });
