@@ -193,7 +193,7 @@ describe.skipIf(native === undefined)('groups of instances', () => {
   });
 
   it.each([
-    { who: 'the first one, when it has passed a chunk on', by: 'struck by rows' },
+    { who: 'the first one, at a chunk that the next one waits for', by: 'struck by rows' },
     { who: 'another one, when it is to help', by: 'struck by enlisted' },
     { who: 'the last one, when the prompt is computed', by: 'struck by the end' },
     { who: 'whoever decodes, when it has given memory', by: 'struck by reserved' },
