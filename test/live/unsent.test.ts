@@ -1,0 +1,91 @@
+// What leaves for a landing, halted and gone on with: what has arrived does not leave again, and pages are read for as long as something is to leave from them.
+import { describe, expect, it } from 'vitest';
+import { LiveHandOffs } from '../../src/live/live-hand-offs.ts';
+import type { LandingHandle, Messenger } from '../../src/live/messenger.ts';
+import { Unsent } from '../../src/live/unsent.ts';
+
+/** Parcels of one layer: page i goes to place i. */
+const parcels = (from: number, end: number) =>
+  Int32Array.from(Array.from({ length: end - from }, (_, i) => [0, from + i, from + i]).flat());
+
+/** Counts what may still be read, and says when it is told to stop. */
+function counting() {
+  const left = new Map<LandingHandle, number>();
+  const stopped: LandingHandle[] = [];
+  const messenger = {
+    left: (landing: LandingHandle) => left.get(landing) ?? 0,
+    stop: (landing: LandingHandle) => {
+      stopped.push(landing);
+      left.delete(landing);
+    },
+  };
+  return { left, stopped, messenger };
+}
+
+describe('what leaves for a landing', () => {
+  /** Units `0..4` and `4..8` are on their way, of which so many have arrived. */
+  function leaving(arrived: number) {
+    const { left, stopped, messenger } = counting();
+    const unsent = new Unsent(messenger);
+    for (const [from, end] of [
+      [0, 4],
+      [4, 8],
+    ] as const) {
+      expect(unsent.beginOf('a', from, end)).toBe(from);
+      unsent.add('a', parcels(from, end), end);
+    }
+    left.set('a', 8 - arrived);
+    return { unsent, left, stopped };
+  }
+
+  it('goes on with the first that is not known to have arrived', () => {
+    const { unsent, stopped } = leaving(5);
+    unsent.halt('a', 8);
+    expect(stopped).toEqual(['a']);
+    expect(unsent.beginOf('a', 8, 12)).toBe(4);
+  });
+
+  it('begins again where pages are others', () => {
+    const { unsent } = leaving(8);
+    unsent.halt('a', 2);
+    expect(unsent.beginOf('a', 2, 4)).toBe(2);
+  });
+
+  it('leaves nothing twice that has arrived, though it was computed again', () => {
+    const { unsent } = leaving(6);
+    unsent.halt('a', 6);
+    // Less is computed by then than has arrived.
+    expect(unsent.beginOf('a', 0, 3)).toBe(3);
+    expect(unsent.beginOf('a', 3, 6)).toBe(4);
+    expect(unsent.beginOf('a', 6, 9)).toBe(6);
+  });
+
+  it('is read from pages that stay until it has left from them, and from no others', () => {
+    const { unsent, left } = leaving(0);
+    unsent.halt('a', 4);
+    expect([1, 5].map((page) => unsent.reads(Int32Array.of(page)))).toEqual([true, false]);
+    unsent.add('a', parcels(unsent.beginOf('a', 4, 8), 8), 8);
+    left.set('a', 8);
+    expect([1, 5].map((page) => unsent.reads(Int32Array.of(page)))).toEqual([true, true]);
+    left.set('a', 0);
+    expect([1, 5].map((page) => unsent.reads(Int32Array.of(page)))).toEqual([false, false]);
+  });
+});
+
+describe('a prompt that leaves', () => {
+  it.each(['taken', 'declined'] as const)('is read no more once the other side says %s', (kind) => {
+    const { stopped, messenger } = counting();
+    const handOffs = new LiveHandOffs({
+      post: () => {},
+      messenger: messenger as unknown as Messenger,
+      shape: { groups: [{ layers: 1, window: undefined }], layers: [{ group: 0, index: 0 }] },
+      pageBytes: 64,
+    });
+    handOffs.hear(1, { kind: 'message', message: { kind: 'reserved', id: 'r' }, landing: 'there' });
+    // What another instance says of a request of the same name is about another landing.
+    handOffs.hear(2, { kind: 'message', message: { kind, id: 'r' }, landing: undefined });
+    expect(stopped).toEqual([]);
+    handOffs.hear(1, { kind: 'message', message: { kind, id: 'r' }, landing: undefined });
+    expect(stopped).toEqual(['there']);
+  });
+});
