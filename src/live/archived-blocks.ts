@@ -5,6 +5,9 @@ import type { Snapshots } from './bus/bus.ts';
 import type { BlockJournal, BlockSnapshot } from './protocol.ts';
 import { SnapshotWriter, type Written } from './snapshot-store.ts';
 
+/** A process that ends does not wait longer for the store: what it leaves there is forgotten. */
+const leaveMs = 1_000;
+
 export interface ArchivedBlocksOptions<Gateway> {
   readonly snapshots: Snapshots;
   readonly name: string;
@@ -45,13 +48,18 @@ export class ArchivedBlocks<Gateway> {
     this.#feed({ kind: 'gone', gateway });
   }
 
-  /** Nobody finds its copy any more, if the store can be reached. */
+  /** Nobody finds its copy any more, if the store can be reached soon. */
   async close(): Promise<void> {
     if (this.#closed) return;
     this.#closed = true;
     this.#alarm.set(Number.POSITIVE_INFINITY);
-    await this.#writing;
-    await this.#writer.remove().catch(() => {});
+    let timer: NodeJS.Timeout | undefined;
+    const late = new Promise<void>((resolve) => {
+      timer = setTimeout(resolve, leaveMs);
+    });
+    const removed = this.#writing.then(() => this.#writer.remove()).catch(() => {});
+    await Promise.race([removed, late]);
+    clearTimeout(timer);
   }
 
   #feed(event: ArchiveEvent<Gateway>): void {

@@ -1,6 +1,7 @@
 // Copies of what instances hold, in a store: in parts, whole or not at all, and of whoever has the name now.
-import { afterAll, beforeAll, expect, test } from 'vitest';
+import { afterAll, beforeAll, expect, test, vi } from 'vitest';
 import { defaultArchiveLimits } from '../../src/cluster/block-archive.ts';
+import { ArchivedBlocks } from '../../src/live/archived-blocks.ts';
 import { type Bus, type Snapshots, snapshotsKeptMs } from '../../src/live/bus/bus.ts';
 import { MemoryHub } from '../../src/live/bus/memory-hub.ts';
 import type { BlockSnapshot } from '../../src/live/protocol.ts';
@@ -128,6 +129,25 @@ test('an answer that is lost, a store that has forgotten, and nonsense in it do 
   expect(await numberRead('lost', 1, 0)).toBeUndefined();
   expect(await writer.write(snapshotOf(4, 1))).toBe('written');
   expect(await numberRead('lost', 1, 4)).toBe(4);
+});
+
+test('who leaves does not wait for a store that is out of reach', async () => {
+  vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout'] });
+  try {
+    const put: Snapshots['put'] = () => new Promise(() => {});
+    const blocks = new ArchivedBlocks<string>({
+      ...{ snapshots: { ...bus.snapshots, put }, name: 'leaves', life: 1 },
+      list: () => {},
+      tellStored: () => {},
+    });
+    blocks.asked('g', false);
+    expect([...blocks.heard([], snapshotOf(0, 1))]).toEqual(['g']);
+    const closed = blocks.close();
+    vi.advanceTimersByTime(1_000);
+    await closed;
+  } finally {
+    vi.useRealTimers();
+  }
 });
 
 test('is written anew long before it is forgotten', () => {
