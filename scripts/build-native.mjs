@@ -53,6 +53,15 @@ export const sanitized = {
   linkFlags: [sanitizers],
 };
 
+/** For programs of tests that look for races between threads. */
+export const raced = {
+  folder: join(buildFolder, 'raced', 'build'),
+  what: 'the native kernels under a sanitizer of threads',
+  families: [],
+  flags: ['-O1', '-g1', '-fsanitize=thread'],
+  linkFlags: ['-fsanitize=thread'],
+};
+
 /**
  * Makes the addon current; reports one line per thing done, and none when nothing is to be done.
  * Warnings of a compiler that succeeds go to `warn`: they concern whoever works on the kernels, not whoever starts a server.
@@ -101,12 +110,28 @@ async function makeAddon(compiler, units, linkFlags, variant, report) {
   mkdirSync(objectFolder, { recursive: true });
   const stale = units.filter((unit) => !existsSync(unit.object));
   report(`compiling ${variant.what}: ${stale.length} of ${units.length} files with ${compiler.name}`);
-  await inParallel(stale, availableParallelism(), (unit) => compile(compiler, unit));
+  await inParallel(stale, availableParallelism(), (unit) => compileMissing(compiler, unit));
   const linking = `${addonOf(variant)}.${process.pid}.tmp`;
   await execute(compiler, ['-shared', '-o', linking, ...units.map((unit) => unit.object), ...linkFlags]);
   renameSync(linking, addonOf(variant));
   removeStaleObjects(objectFolder, new Set(units.map((unit) => basename(unit.object))));
   report(`compiled ${variant.what} in ${((performance.now() - started) / 1000).toFixed(1)} s`);
+}
+
+/**
+ * The objects of some sources, for programs that tests link: those that a variant's addon, or another test, has not compiled yet are compiled.
+ * @param {string[]} names of files in native/, without their end
+ * @throws Error when there is no compiler, or it refuses
+ */
+export async function objectsFor(names, variant) {
+  const compiler = findCompiler();
+  if (compiler === undefined) throw new Error('Cannot compile the native part: no C++ compiler found');
+  const sources = names.map((name) => join(sourceFolder, `${name}.cc`));
+  const units = planUnits(compiler, sources, variant);
+  mkdirSync(objectsOf(variant), { recursive: true });
+  await inParallel(units, 1, (unit) => compileMissing({ ...compiler, warn: () => {} }, unit));
+  for (const { object } of units) removeOlder(object);
+  return units.map((unit) => unit.object);
 }
 
 /** @returns {{ command: string, prefix: string[], name: string } | undefined} the first compiler that answers */
@@ -166,7 +191,9 @@ export function nodeApiIncludes() {
   return ['-isystem', headers, '-isystem', wrapper, '-DNAPI_VERSION=8', '-DNAPI_CPP_EXCEPTIONS'];
 }
 
-async function compile(compiler, unit) {
+/** Another process may have made the object since its absence was seen. */
+async function compileMissing(compiler, unit) {
+  if (existsSync(unit.object)) return;
   // Written beside and renamed: an interrupted compiler leaves no object that looks finished.
   const partial = `${unit.object}.${process.pid}.tmp`;
   await execute(compiler, [...unit.flags, '-I', sourceFolder, '-c', unit.source, '-o', partial]);
@@ -203,6 +230,14 @@ async function inParallel(items, width, work) {
     }
   };
   await Promise.all(Array.from({ length: Math.min(width, items.length) }, lane));
+}
+
+/** Objects of the same source as it was before. */
+function removeOlder(object) {
+  const [folder, own] = [dirname(object), basename(object)];
+  const source = own.slice(0, own.lastIndexOf('-') + 1);
+  for (const name of readdirSync(folder))
+    if (name.startsWith(source) && name.endsWith('.o') && name !== own) rmSync(join(folder, name), { force: true });
 }
 
 function removeStaleObjects(objectFolder, wanted) {

@@ -1,17 +1,16 @@
 // The messenger between processes, over tcp and shared memory, compiled with sanitizers: hostile frames, cut and changed connections, and no page touched that is not its landing's any more.
-import { spawn, spawnSync } from 'node:child_process';
+import { spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
-import { findCompiler } from '../../scripts/build-native.mjs';
-import { root } from '../../scripts/root.mjs';
 import { availableIsas, loadNative } from '../../src/kernel/native.ts';
+import { linked, type Variant } from './sanitized-program.ts';
 
 const sources = [
   ...['page_receiver', 'page_sender', 'page_frames', 'frame_writer', 'tcp_socket', 'line', 'listener', 'local_socket'],
-  ...['shared_line', 'shared_ring', 'checksum', 'keyed_hash', 'landing', 'kv_pool'],
-  ...['shared_mapping', 'memory', 'attention_layout', 'isa'],
+  ...['shared_line', 'shared_ring', 'keyed_hash', 'landing', 'kv_pool'],
+  ...['shared_mapping', 'memory', 'attention_layout'],
 ];
 const folder = mkdtempSync(join(tmpdir(), 'kvasir-far-'));
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
@@ -24,42 +23,14 @@ const wide = [
   ...(avx512 ? ['-DKVASIR_HAVE_AVX512=1', '-mavx512f'] : []),
 ];
 const wideSources = [...(avx2 ? ['checksum_avx2'] : []), ...(avx512 ? ['checksum_avx512'] : [])];
-const compiler = findCompiler();
-const sanitizers = ['thread', 'address,undefined'];
-
-/** The program, once it is compiled; undefined where the compiler has no such sanitizer, or its programs do not run here. */
-function compiled(sanitizer: string): Promise<string | undefined> {
-  const program = join(folder, sanitizer);
-  // What is quickest to compile: half the time of -O1 with checks of addresses, and it runs as fast.
-  const flags = [
-    '-std=c++17',
-    sanitizer === 'thread' ? '-O1' : '-O0',
-    '-g1',
-    `-fsanitize=${sanitizer}`,
-    '-I',
-    join(root, 'native'),
-    '-pthread',
-    ...wide,
-  ];
-  const names = [...sources, ...wideSources].map((name) => join(root, 'native', `${name}.cc`));
-  const { command = '', prefix = [] } = compiler ?? {};
-  return new Promise((resolve) => {
-    const files = [join(root, 'test/native/far_check.cc'), ...names];
-    const child = spawn(command, [...prefix, ...flags, ...files, '-o', program], { stdio: 'ignore' });
-    child.on('error', () => resolve(undefined));
-    child.on('close', (code) => {
-      const runs = code === 0 && !spawnSync(program, ['0'], { encoding: 'utf8' }).stderr.includes('memory mapping');
-      resolve(runs ? program : undefined);
-    });
-  });
-}
-
-const programs = compiler === undefined ? [] : await Promise.all(sanitizers.map(compiled));
+const kinds: readonly Variant[] = ['races', 'faults'];
+const check = { check: 'far_check.cc', sources, own: ['checksum', 'isa', ...wideSources], flags: wide };
+const programs = await Promise.all(kinds.map((kind) => linked(check, kind, join(folder, kind), '0')));
 
 describe('the messenger between processes (needs a C++ compiler with sanitizers)', () => {
-  for (const [i, sanitizer] of sanitizers.entries()) {
+  for (const [i, kind] of kinds.entries()) {
     const program = programs[i];
-    it.skipIf(program === undefined)(`believes no lie, loses no page, touches none of others: ${sanitizer}`, () => {
+    it.skipIf(program === undefined)(`believes no lie, loses no page, touches none of others: ${kind}`, () => {
       const { stdout, stderr } = spawnSync(program ?? '', ['20'], { encoding: 'utf8' });
       expect(stderr).toBe('');
       expect(stdout).toBe('20 rounds, 0 wrong\n');
