@@ -3,7 +3,7 @@ import { existsSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { BaseSequencer, type TestSpecification } from 'vitest/node';
 
-/** Those that take ten seconds and more, the longest first; the very first has a worker of its own, which ends with it. */
+/** Those that take ten seconds and more, about the longest first; the very first has a worker of its own, which ends with it. */
 const long = [
   ...['contract/backend-amx-emulated', 'e2e/cluster-borrowing', 'engine/golden', 'e2e/cluster-roles'],
   ...['live/borrowing', 'live/cluster-members', 'cli/commands', 'live/hand-offs', 'e2e/cluster', 'e2e/cluster-groups'],
@@ -18,6 +18,8 @@ const long = [
   ],
   ...['contract/backend-native', 'cli/plan', 'live/tiers', 'cli/hub', 'live/stages-over-bus', 'e2e/cluster-store'],
   ...['native/linear', 'sim/lending-chaos', 'bench/cost', 'cli/report', 'engine/architectures', 'e2e/slo'],
+  // By then what both link has been compiled for the fuzz target, as far as cores were idle.
+  ...['sim/request-chaos', 'native/guests', 'native/far-messenger'],
 ];
 const pathOf = (name: string) => fileURLToPath(new URL(`${name}.test.ts`, import.meta.url));
 
