@@ -22,6 +22,13 @@ interface Leaving {
   readonly upTo: number;
 }
 
+/** Blocks that leave home for a creditor: entries of the table of whose they are. */
+interface Moving {
+  readonly table: BlockTable;
+  readonly rows: number[];
+}
+
+type Fill = Extract<LengthEffect, { kind: 'fillBlocks' }>;
 type Stream = Extract<LengthEffect, { kind: 'stream' }>;
 
 /** What has left of a prompt: how many of its leading tokens. */
@@ -32,6 +39,9 @@ export class Transfers {
   /** By kind, sender, receiver and name: what is on its way. */
   readonly #leaving = new Map<string, Leaving[]>();
 
+  /** By instance and move. */
+  readonly #moving = new Map<string, Moving>();
+
   constructor(blockTokens: number) {
     this.#blockTokens = blockTokens;
   }
@@ -40,6 +50,8 @@ export class Transfers {
   wants(index: InstanceIndex, instance: LengthInstance, effects: readonly LengthEffect[], leftTo: LeftTo): void {
     for (const effect of effects) {
       if (effect.kind === 'runStep') this.#checkComputed(index, instance, leftTo);
+      else if (effect.kind === 'fillBlocks') this.#fills(index, instance, effect);
+      else if (effect.kind === 'stopMove') this.#moving.delete(moveOf(index, effect.move));
       else if (effect.kind === 'stream') this.#streams(index, instance, effect);
       else if (effect.kind === 'haltStream')
         this.#cut(keyOf('handoff', index, effect.to, effect.id), Math.floor(effect.from / this.#blockTokens));
@@ -70,6 +82,17 @@ export class Transfers {
     }
   }
 
+  #fills(index: InstanceIndex, { roster }: LengthInstance, { move, at, sources }: Fill): void {
+    const [row] = sources;
+    if (row === undefined) return;
+    let moving = this.#moving.get(moveOf(index, move));
+    for (const { sequence } of moving === undefined ? roster.sequences() : [])
+      if (holds(sequence.table, row)) moving = { table: sequence.table, rows: [] };
+    if (moving === undefined) throw broken(index, `move ${move}`, row);
+    moving.rows.splice(at, sources.length, ...sources);
+    this.#moving.set(moveOf(index, move), moving);
+  }
+
   /** A step begins: what may still be read it does not compute. */
   #checkComputed(index: InstanceIndex, { inFlight }: LengthInstance, leftTo: LeftTo): void {
     for (const [key, leaving] of this.#leaving) {
@@ -91,11 +114,13 @@ export class Transfers {
   /** The instance starts anew: nothing leaves it any more. */
   gone(index: InstanceIndex): void {
     for (const key of [...this.#leaving.keys()]) if (partsOf(key).from === index) this.#leaving.delete(key);
+    for (const key of [...this.#moving.keys()]) if (key.startsWith(moveOf(index, ''))) this.#moving.delete(key);
   }
 
   check(instances: readonly LengthInstance[], network: Network, leftTo: LeftTo): void {
     for (const { kind, from, to, name } of network.transfers) {
       if (kind === 'prefix' && !instances[from].sends(to, name)) throw broken(from, name);
+      if (kind === 'borrow') this.#checkMoving(from, name);
       if (kind !== 'handoff') continue;
       const key = keyOf(kind, from, to, name);
       const left = leftTo(from, to, name);
@@ -103,6 +128,12 @@ export class Transfers {
       this.#leaving.set(key, leaving);
       this.#checkOwned(from, name, instances[from], leaving);
     }
+  }
+
+  #checkMoving(from: InstanceIndex, name: string): void {
+    const moving = this.#moving.get(name);
+    for (const row of moving?.rows ?? [])
+      if (moving !== undefined && !holds(moving.table, row)) throw broken(from, name, row);
   }
 
   #checkOwned(from: InstanceIndex, name: string, instance: LengthInstance, leaving: readonly Leaving[]): void {
@@ -114,6 +145,16 @@ export class Transfers {
       if (entry === undefined || entry >= blocks.length || blocks.at(entry) !== id) throw broken(from, name, id);
     }
   }
+}
+
+/** As copies of lent blocks are called. */
+function moveOf(debtor: InstanceIndex, move: number | ''): string {
+  return `lent ${debtor} ${move}`;
+}
+
+function holds({ groups: [{ blocks }] }: BlockTable, row: number): boolean {
+  for (let i = 0; i < blocks.length; i++) if (blocks.at(i) === row) return true;
+  return false;
 }
 
 function keyOf(kind: ByteKind, from: InstanceIndex, to: InstanceIndex, name: string): string {
