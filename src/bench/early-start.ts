@@ -2,6 +2,7 @@
 import { randomBytes } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import type { GenerationRequest } from '../cluster/ports.ts';
+import type { MemoryBus } from '../live/bus/memory-bus.ts';
 import { MemoryHub } from '../live/bus/memory-hub.ts';
 import { InstanceThread } from '../live/instance-thread.ts';
 import { median, round } from './statistics.ts';
@@ -76,6 +77,7 @@ interface Round {
 
 class Bench {
   readonly #options: EarlyStartBench;
+  readonly #bus: MemoryBus;
   readonly #threads: readonly InstanceThread[];
   readonly #heard = new Map<string, () => void>();
   readonly #ended = new Map<string, () => void>();
@@ -88,6 +90,7 @@ class Bench {
     this.#options = options;
     const hub = new MemoryHub();
     const bus = hub.connect();
+    this.#bus = bus;
     const [token, hashKey] = [randomBytes(32).toString('hex'), new Uint32Array(randomBytes(16).buffer.slice(0, 16))];
     this.#threads = options.settings.map(
       (settings, i) =>
@@ -117,6 +120,7 @@ class Bench {
 
   async close(): Promise<void> {
     await Promise.all(this.#threads.map((thread) => thread.close()));
+    await this.#bus.close();
   }
 
   async round(number: number): Promise<Round> {

@@ -1,15 +1,44 @@
 // An instance's thread that fails: callers hear of it once, in order, and nothing hangs.
 import { describe, expect, it } from 'vitest';
 import type { GenerationEvent } from '../../src/cluster/ports.ts';
+import { MemoryHub } from '../../src/live/bus/memory-hub.ts';
+import { InstanceThread } from '../../src/live/instance-thread.ts';
 import { LiveCluster } from '../../src/live/live-cluster.ts';
+import { listen, say } from '../../src/live/thread-wires.ts';
 import { request } from '../cluster/world.ts';
 import { everyone } from './instances.ts';
 
+const failingWorker = new URL('./failing-worker.mjs', import.meta.url);
+
 function start(failure: string): LiveCluster {
-  const entry = new URL('./failing-worker.mjs', import.meta.url);
   const instances = [{ role: 'mixed', settings: { failure } }] as const;
-  return new LiveCluster({ entry, instances, queueMax: 4, admission: everyone, log: () => {} });
+  return new LiveCluster({ entry: failingWorker, instances, queueMax: 4, admission: everyone, log: () => {} });
 }
+
+describe('InstanceThread', () => {
+  it('is heard under its own life alone, and so is its end', async () => {
+    const hub = new MemoryHub();
+    const [bus, other] = [hub.connect(), hub.connect()];
+    const gone: (readonly string[])[] = [];
+    listen(other, 'gone', ['*', '*'], (_, name) => gone.push(name));
+    const logged: string[] = [];
+    const data = {
+      ...({ settings: { failure: 'late exit' }, address: '3', role: 'mixed', life: 2, peers: 'none' } as const),
+      ...{ lands: false, pages: undefined, traces: false, hashKey: new Uint32Array(4), loaded: undefined },
+    };
+    const log = (line: string): void => void logged.push(line);
+    const thread = new InstanceThread({ entry: failingWorker, hub, bus, data, log, onEvents: () => {} });
+    await thread.ready;
+    for (const life of [1, 2, 3]) say(other, 'said', ['3', life], { kind: 'log', message: `of life ${life}` });
+    await other.flush();
+    expect([logged, gone]).toEqual([['of life 2'], []]);
+    thread.send({ kind: 'tellBlocks' });
+    await thread.ended;
+    await other.flush();
+    expect(gone).toEqual([['3', '2']]);
+    await Promise.all([bus.close(), other.close()]);
+  });
+});
 
 describe('LiveCluster', () => {
   it('says in one line why it cannot start', async () => {

@@ -282,7 +282,9 @@ export class MemoryBus implements Bus {
     for (let next = this.#come.shift(); next !== undefined && !this.#closed; next = this.#come.shift()) {
       const { subject, payload } = next;
       const words = subject.split('.');
-      const listeners = [...this.#listeners].filter((listener) => matches(listener.words, words));
+      const listeners = [...this.#listeners].filter(
+        (listener) => listener.pattern === subject || matches(listener.words, words),
+      );
       for (const [i, listener] of listeners.entries())
         if (!listener.gone) listener.hear(i + 1 === listeners.length ? payload : payload.slice(), subject);
     }
