@@ -118,7 +118,10 @@ describe.skipIf(!runs)('processes that lend, and what befalls them (needs nats-s
     gateway = await startServer(['--nats', nats.url, ...context]);
     await Promise.all((['p', 'd', 'm'] as const).map(join));
     await until(async () => (await metricSum(gateway, 'kvasir_instance_gmanager')) === 1);
-    names = [...gateway.output().matchAll(/Instance ([pdm]) has joined/g)].map(([, name]) => name as 'p' | 'd' | 'm');
+    // What it says is read when it comes.
+    const joined = () => [...gateway.output().matchAll(/Instance ([pdm]) has joined/g)];
+    await until(async () => joined().length === 3);
+    names = joined().map(([, name]) => name as 'p' | 'd' | 'm');
   });
   afterAll(async () => {
     for (const { process } of members.values()) process.kill('SIGKILL');
