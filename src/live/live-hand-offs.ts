@@ -145,7 +145,9 @@ export class LiveHandOffs {
     const parcels = parcelsOf(part, shape, pools);
     const filling = fillingPages(part, shape, pools);
     this.#links.add(to, landing, keyOf(to, id), (parcels.length / parcelWords) * pageBytes);
-    this.#unsent.add(landing, parcels, end);
+    const more = from < effect.from ? { ...effect, from, tokens: effect.from - from } : undefined;
+    const again = more && { parcels: parcelsOf(more, shape, pools), end: effect.from };
+    this.#unsent.add(landing, parcels, end, again);
     this.#messenger.send(landing, computing ? this.#messenger.nextStep : 0, parcels, held !== undefined, filling);
     if (held !== undefined) this.post(to, { kind: 'held', id, held });
   }
@@ -226,7 +228,7 @@ export class LiveHandOffs {
   }
 
   #takeGivenUp(): readonly InstanceEvent[] {
-    const givenUp = new Set(this.#messenger.givenUp());
+    const givenUp = this.#unsent.takeGivenUp();
     if (givenUp.size === 0) return [];
     const events: InstanceEvent[] = [];
     for (const { id, landing, to } of this.#departures.values())

@@ -9,6 +9,8 @@ import { RowsOut } from './rows-out.ts';
 
 /** Between two looks at what the messenger has given up. */
 const lookUs = 1_000_000;
+/** Between two looks at whether there is room again. */
+const roomUs = 1000;
 
 export class LiveRows {
   readonly #out: RowsOut;
@@ -76,12 +78,13 @@ export class LiveRows {
   /** When to ask for `news` again, if nothing comes before. */
   get nextUs(): number {
     if (this.#in.hasNews) return 0;
-    return this.#out.underWay === 0 ? Number.POSITIVE_INFINITY : this.#lookedUs + lookUs;
+    if (this.#out.underWay === 0) return Number.POSITIVE_INFINITY;
+    return this.#lookedUs + (this.#out.waitsForRoom ? roomUs : lookUs);
   }
 
   /** What has come, and what could not be sent for too long. */
   news(nowUs: number): readonly InstanceEvent[] {
     this.#lookedUs = nowUs;
-    return [...this.#in.news(), ...this.#out.settle()];
+    return [...this.#in.news(), ...this.#out.news()];
   }
 }

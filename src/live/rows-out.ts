@@ -34,6 +34,9 @@ export class RowsOut {
   /** They say nothing, as far as is known. */
   readonly #gone = new Set<InstanceIndex>();
   readonly #links: LinkCounts;
+  /** Landings that the messenger has given up, until what was to go there is settled. */
+  readonly #givenUp = new Set<LandingHandle>();
+  #events: InstanceEvent[] = [];
   #number = 0;
 
   constructor(memory: RowMemory, messenger: Messenger, post: (to: InstanceIndex, wire: RowsWire) => void) {
@@ -55,7 +58,7 @@ export class RowsOut {
 
   /** The step over this chunk is about to run: where it is to leave its rows; undefined: in its buffer, `ended` asks for them. */
   begin(to: InstanceIndex, id: RequestId, chunk: Activations): RowPages | undefined {
-    this.settle();
+    this.#settle();
     const leaving = this.#pending(to, id, chunk) ?? this.#add(to, id, chunk);
     leaving.room ??= this.#rooms.take();
     const { number, room } = leaving;
@@ -115,20 +118,33 @@ export class RowsOut {
     for (const leaving of this.#leaving.values()) if (leaving.to === other) this.#drop(leaving);
   }
 
-  /** Forgets what has arrived. Returns what could not be sent for too long. */
-  settle(): readonly InstanceEvent[] {
+  /** Is something computed that has somewhere to go and waits for room? Nobody says when that is free. */
+  get waitsForRoom(): boolean {
+    for (const { computed, sent, landing } of this.#leaving.values())
+      if (computed && !sent && landing !== undefined) return true;
+    return false;
+  }
+
+  /** What could not be sent for too long, since the last call. */
+  news(): readonly InstanceEvent[] {
+    this.#settle();
+    const events = this.#events;
+    this.#events = [];
+    return events;
+  }
+
+  /** Forgets what has arrived, or was given up. */
+  #settle(): void {
     const gone = [...this.#leaving.values()].filter(
       ({ computed, sent, landing }) => computed && sent && landing !== undefined && this.#messenger.left(landing) === 0,
     );
-    if (gone.length === 0) return [];
-    const givenUp = new Set(this.#messenger.givenUp());
-    const events: InstanceEvent[] = [];
+    if (gone.length === 0) return;
+    for (const landing of this.#messenger.givenUp()) this.#givenUp.add(landing);
     for (const leaving of gone) {
       const { landing = '', id, to } = leaving;
-      if (givenUp.has(landing)) events.push({ kind: 'streamBroken', id, to, passes: true });
+      if (this.#givenUp.has(landing)) this.#events.push({ kind: 'streamBroken', id, to, passes: true });
       this.#drop(leaving);
     }
-    return events;
   }
 
   /** One whose step came to nothing before. */
@@ -183,6 +199,7 @@ export class RowsOut {
   #drop(leaving: Leaving): void {
     const { number, landing, room } = leaving;
     this.#leaving.delete(number);
+    if (landing !== undefined) this.#givenUp.delete(landing);
     this.#links.settle(nameOf(leaving));
     if (room === undefined) return;
     // Nothing is read for it any more, so that others may have its room.

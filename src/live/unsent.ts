@@ -19,19 +19,25 @@ interface Track {
   arrived: number;
   /** It was halted: there it begins once more. */
   again: number | undefined;
+  /** The messenger has given it up. */
+  lost: boolean;
 }
+
+type Carrier = Pick<Messenger, 'left' | 'stop' | 'givenUp'>;
 
 /** What goes to a landing goes in order: tokens of a prompt, or whatever is counted. */
 export class Unsent {
-  readonly #messenger: Pick<Messenger, 'left' | 'stop'>;
+  readonly #messenger: Carrier;
   readonly #tracks = new Map<LandingHandle, Track>();
+  /** Landings that were given up, of which nobody has been told. */
+  #untold = new Set<LandingHandle>();
 
-  constructor(messenger: Pick<Messenger, 'left' | 'stop'>) {
+  constructor(messenger: Carrier) {
     this.#messenger = messenger;
   }
 
   #track(landing: LandingHandle): Track {
-    const track = this.#tracks.get(landing) ?? { sent: 0, letters: [], arrived: 0, again: undefined };
+    const track = this.#tracks.get(landing) ?? { sent: 0, letters: [], arrived: 0, again: undefined, lost: false };
     this.#tracks.set(landing, track);
     return track;
   }
@@ -47,19 +53,29 @@ export class Unsent {
     return begin;
   }
 
-  /** What lies before `end` leaves for a landing, behind what was sent before. @param parcels as for `Messenger.send` */
-  add(landing: LandingHandle, parcels: Int32Array, end: number): void {
+  /** What lies before `end` leaves for a landing, behind what was sent before. @param parcels as for `Messenger.send` @param again those of them that leave once more, and before what they lie */
+  add(
+    landing: LandingHandle,
+    parcels: Int32Array,
+    end: number,
+    again?: { readonly parcels: Int32Array; readonly end: number },
+  ): void {
     const track = this.#track(landing);
     track.sent += parcels.length / parcelWords;
-    const pages = new Set<number>();
-    for (let at = 1; at < parcels.length; at += parcelWords) pages.add(parcels[at]);
-    track.letters.push({ upTo: track.sent, end, pages });
+    // A step that comes to nothing takes back what it was to compute, and not what it was sent with.
+    if (again !== undefined) track.letters.push({ upTo: track.sent, end: again.end, pages: pagesOf(again.parcels) });
+    track.letters.push({ upTo: track.sent, end, pages: pagesOf(parcels) });
   }
 
-  /** Once this returns nothing is read for the landing any more. What has not arrived, and what lies from `from` on, is to leave once more. */
+  /**
+   * Once this returns nothing is read for the landing any more. What has not arrived, and what lies from `from` on, is to leave once more; not
+   * where the messenger has given it up: what is missing there would be taken for arrived.
+   */
   halt(landing: LandingHandle, from: number): void {
     const track = this.#track(landing);
     this.#look(landing, track);
+    this.#hearGivenUp();
+    if (track.lost) return;
     this.#messenger.stop(landing);
     track.arrived = Math.min(track.arrived, from);
     track.again = track.arrived;
@@ -72,6 +88,22 @@ export class Unsent {
   stop(landing: LandingHandle): void {
     this.#tracks.delete(landing);
     this.#messenger.stop(landing);
+  }
+
+  /** Landings that the messenger has given up since the last call. */
+  takeGivenUp(): ReadonlySet<LandingHandle> {
+    this.#hearGivenUp();
+    const untold = this.#untold;
+    this.#untold = new Set();
+    return untold;
+  }
+
+  #hearGivenUp(): void {
+    for (const landing of this.#messenger.givenUp()) {
+      this.#untold.add(landing);
+      const track = this.#tracks.get(landing);
+      if (track !== undefined) track.lost = true;
+    }
   }
 
   /** May one of these pages still be read? */
@@ -89,4 +121,10 @@ export class Unsent {
     while (track.letters.length > 0 && track.letters[0].upTo <= left)
       track.arrived = track.letters.shift()?.end ?? track.arrived;
   }
+}
+
+function pagesOf(parcels: Int32Array): ReadonlySet<number> {
+  const pages = new Set<number>();
+  for (let at = 1; at < parcels.length; at += parcelWords) pages.add(parcels[at]);
+  return pages;
 }

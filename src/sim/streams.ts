@@ -65,7 +65,9 @@ export class Streams {
     const begin = handOff.beginOf(effect.from, end);
     if (begin === end && !last) return;
     const bytes = this.#bytesOf(from, end - begin, range);
-    handOff.add(end, bytes, this.#rowsOf(table, begin, end));
+    // A step that comes to nothing takes back what it was to compute, and not what leaves with it once more.
+    if (begin < effect.from) handOff.add(effect.from, bytes, this.#rowsOf(table, begin, effect.from));
+    handOff.add(end, begin < effect.from ? 0 : bytes, this.#rowsOf(table, begin, end));
     const untilUs = step === undefined ? nowUs : stepEndsUs;
     this.#network.stream(nowUs, { from, to, name: id, kind: 'handoff' }, { bytes, untilUs, last });
   }

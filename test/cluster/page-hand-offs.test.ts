@@ -46,6 +46,7 @@ class PageWorld {
   readonly unsent = new Unsent({
     left: (id) => this.sending.get(id)?.parcels.length ?? 0,
     stop: (id) => void this.sending.get(id)?.parcels.splice(0),
+    givenUp: () => [],
   });
   /** Streams that were halted. */
   halts = 0;

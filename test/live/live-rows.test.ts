@@ -31,6 +31,9 @@ class End {
   readonly #pool = new Float32Array((roomsOut + roomsIn) * chunkPages * pageValues);
   readonly #landings: Map<string, Landing>;
   #ran = 0;
+  #lost: string[] = [];
+  /** Nobody is reached: what is ready waits. */
+  cut = false;
   #unsent: Parcels[] = [];
 
   constructor(name: string, landings: Map<string, Landing>) {
@@ -48,7 +51,7 @@ class End {
       arrivals: (handle) => Number(handle.slice(1)),
       close: (handle) => void landings.delete(handle),
       landed: () => done.splice(0),
-      givenUp: () => [],
+      givenUp: () => this.#lost.splice(0),
       send: (landing, step, parcels) => {
         this.#unsent.push({ landing, step, parcels });
         this.#carry();
@@ -72,8 +75,15 @@ class End {
       this.#pool.set(rows.subarray(i * pageValues, (i + 1) * pageValues), pages[i] * pageValues);
   }
 
+  /** For too long: all that waits is dropped. */
+  giveUp(): void {
+    this.#lost.push(...this.#unsent.map(({ landing }) => landing));
+    this.#unsent = [];
+  }
+
   /** What is ready and goes somewhere. */
   #carry(): void {
+    if (this.cut) return;
     for (const { landing, parcels } of this.#unsent.filter(({ step }) => step <= this.#ran)) {
       const to = this.#landings.get(landing);
       for (let i = 0; i < parcels.length; i += 3) {
@@ -230,6 +240,31 @@ describe('rows between members', () => {
       expect([underWay(ends), ends[1].told]).toEqual([[0, 0], []]);
     },
   );
+
+  it('that were given up are told of, though the next step begins before anybody looks', () => {
+    const ends = pair();
+    ends[1].rows.expect('r', 1);
+    tell(ends);
+    ends[0].cut = true;
+    ends[0].compute('r', chunkAt(0), made(1, chunkAt(0)));
+    ends[0].giveUp();
+    ends[0].rows.begin(2, 's', chunkAt(1));
+    expect(ends[0].rows.news(0)).toEqual([{ kind: 'streamBroken', id: 'r', to: 2, passes: true }]);
+    expect(ends[0].rows.news(0)).toEqual([]);
+  });
+
+  it('that wait for room are looked after soon, and others that are on their way now and then', () => {
+    const ends = pair();
+    ends[1].rows.expect('r', 1);
+    tell(ends);
+    ends[0].cut = true;
+    for (let i = 0; i < roomsOut; i++) ends[0].compute('r', chunkAt(i), made(1, chunkAt(i)));
+    ends[0].rows.news(0);
+    expect(ends[0].rows.nextUs).toBe(1_000_000);
+    for (let i = roomsOut; i < roomsOut + 2; i++) ends[0].compute('r', chunkAt(i), made(1, chunkAt(i)));
+    while (tell(ends));
+    expect(ends[0].rows.nextUs).toBe(1000);
+  });
 
   it('of another member than the one before are not taken', () => {
     const ends = pair();

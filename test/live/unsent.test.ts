@@ -8,24 +8,30 @@ import { Unsent } from '../../src/live/unsent.ts';
 const parcels = (from: number, end: number) =>
   Int32Array.from(Array.from({ length: end - from }, (_, i) => [0, from + i, from + i]).flat());
 
-/** Counts what may still be read, and says when it is told to stop. */
+/** Counts what may still be read, says when it is told to stop, and gives up what it is told to. */
 function counting() {
   const left = new Map<LandingHandle, number>();
   const stopped: LandingHandle[] = [];
+  const lost: LandingHandle[] = [];
   const messenger = {
+    givenUp: () => lost.splice(0),
     left: (landing: LandingHandle) => left.get(landing) ?? 0,
     stop: (landing: LandingHandle) => {
       stopped.push(landing);
       left.delete(landing);
     },
   };
-  return { left, stopped, messenger };
+  const giveUp = (landing: LandingHandle) => {
+    left.delete(landing);
+    lost.push(landing);
+  };
+  return { left, stopped, giveUp, messenger };
 }
 
 describe('what leaves for a landing', () => {
   /** Units `0..4` and `4..8` are on their way, of which so many have arrived. */
   function leaving(arrived: number) {
-    const { left, stopped, messenger } = counting();
+    const { left, stopped, giveUp, messenger } = counting();
     const unsent = new Unsent(messenger);
     for (const [from, end] of [
       [0, 4],
@@ -35,7 +41,7 @@ describe('what leaves for a landing', () => {
       unsent.add('a', parcels(from, end), end);
     }
     left.set('a', 8 - arrived);
-    return { unsent, left, stopped };
+    return { unsent, left, stopped, giveUp };
   }
 
   it('goes on with the first that is not known to have arrived', () => {
@@ -69,6 +75,28 @@ describe('what leaves for a landing', () => {
     expect([1, 5].map((page) => unsent.reads(Int32Array.of(page)))).toEqual([true, true]);
     left.set('a', 0);
     expect([1, 5].map((page) => unsent.reads(Int32Array.of(page)))).toEqual([false, false]);
+  });
+
+  it('is read from pages that stay, though a second step that it leaves with comes to nothing', () => {
+    const { unsent, left } = leaving(2);
+    unsent.halt('a', 4);
+    const begin = unsent.beginOf('a', 4, 8);
+    expect(begin).toBe(0);
+    unsent.add('a', parcels(begin, 8), 8, { parcels: parcels(begin, 4), end: 4 });
+    left.set('a', 8);
+    unsent.halt('a', 4);
+    expect([1, 5].map((page) => unsent.reads(Int32Array.of(page)))).toEqual([true, false]);
+    expect(unsent.beginOf('a', 4, 8)).toBe(0);
+  });
+
+  it('does not go on where it was given up: of what did not arrive nothing is left to be read either', () => {
+    const { unsent, stopped, giveUp } = leaving(5);
+    giveUp('a');
+    unsent.halt('a', 8);
+    // The messenger sends nothing there before it is told to stop.
+    expect(stopped).toEqual([]);
+    expect([...unsent.takeGivenUp()]).toEqual(['a']);
+    expect([...unsent.takeGivenUp()]).toEqual([]);
   });
 });
 
