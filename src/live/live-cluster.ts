@@ -262,6 +262,9 @@ export class LiveCluster extends Conducting {
 
   /** Weights go with the last thread that has them: then the model is loaded again. */
   async #startAnew(index: InstanceIndex): Promise<void> {
+    // Whoever has not heard of its end might answer its former life: the new one would hear that.
+    await this.#bus.flush();
+    if (this.#closing) return;
     const having = this.#members.find(({ loaded }, i) => !this.#gone.has(i) && loaded !== undefined);
     const message = await this.#startOne(index, having?.loaded);
     const { capacityTokens, contextTokens } = message.description;

@@ -2,7 +2,7 @@
 import { afterEach, describe, expect, it } from 'vitest';
 import type { LendingSnapshot } from '../../src/cluster/ports.ts';
 import { loadNative } from '../../src/kernel/native.ts';
-import type { LiveCluster } from '../../src/live/live-cluster.ts';
+import { LiveCluster } from '../../src/live/live-cluster.ts';
 import {
   type Answer,
   answerOf,
@@ -78,4 +78,24 @@ describe.skipIf(loadNative() === undefined)('an instance whose thread ends', () 
     await until(() => cluster.snapshot().pages.used + sum((l) => l.lentBlocks + l.borrowedBlocks) === 0);
     expect(heard(await answerOf(cluster, longAs('c')))).toEqual(expected);
   });
+});
+
+it('a thread is started anew when the others have heard of its end, however long their steps are', async () => {
+  const words = new Int32Array(new SharedArrayBuffer(8));
+  let serves: () => void = () => {};
+  const again = new Promise<void>((resolve) => {
+    serves = resolve;
+  });
+  const cluster = new LiveCluster({
+    entry: new URL('./held-worker.mjs', import.meta.url),
+    instances: [true, false].map((dies) => ({ role: 'mixed', settings: { dies, words } })),
+    ...{ admission: everyone, queueMax: 8, restarts: true },
+    log: (line) => line.endsWith('serves again') && serves(),
+  });
+  open.push(cluster);
+  await cluster.ready();
+  // Each has one of them.
+  for (const id of ['a', 'b']) cluster.submit(liveRequest(id, [1, 2, 3], 4), () => {});
+  await again;
+  expect([...words]).toEqual([1, 0]);
 });
