@@ -122,9 +122,15 @@ export class StagesBetween {
     const other = this.#others.get(to);
     const told = other && this.#outward(to, wire);
     if (other !== undefined && told !== undefined) this.#station.send(other, encode(told));
-    // It is over, or the other one is gone: nobody is to keep rows for an answer.
-    else if (wire.kind === 'rows') this.#say(to, { kind: 'rowsUnwanted', number: wire.number });
+    else if (wire.kind === 'rows') this.#unwanted(to, wire, other);
     if (wire.kind === 'message' && wire.message.kind === 'unable') this.#letGo(wire.message.id);
+  }
+
+  /** It is over, or the other one is gone: nobody is to keep rows for an answer, nor room for rows. */
+  #unwanted(to: InstanceIndex, wire: Extract<ToMember, { kind: 'rows' }>, other: Other | undefined): void {
+    this.#say(to, { kind: 'rowsUnwanted', number: wire.number });
+    // By the name that it has here the other side knows no other request.
+    if (other !== undefined && wire.landing !== undefined) this.#station.send(other, encode(wire satisfies StageWire));
   }
 
   /** Its gateway goes on hearing of it, or it would take the prompt for lost while another computes it, and cancels it when that one has. */

@@ -241,6 +241,15 @@ describe('rows between members', () => {
     },
   );
 
+  it('of what is over have the landing closed that they were to come to, and another is told of instead', () => {
+    const ends = pair();
+    ends[1].rows.expect('r', 1);
+    const [first] = ends[1].told.splice(0);
+    if (first?.kind !== 'rowsLand') throw new Error('no room is kept');
+    ends[1].rows.hear(1, { kind: 'rows', number: 1, id: 'over', chunk: chunkAt(0), landing: first.landing });
+    expect(ends[1].told).toMatchObject([{ kind: 'rowsLand', number: undefined }]);
+  });
+
   it('that were given up are told of, though the next step begins before anybody looks', () => {
     const ends = pair();
     ends[1].rows.expect('r', 1);
