@@ -78,7 +78,7 @@ class NatsBus implements Bus {
   readonly #prefix: string;
   readonly #watchers = new Set<(up: boolean) => void>();
   #up = true;
-  #closed = false;
+  #closing: Promise<void> | undefined;
 
   constructor(
     connection: NatsConnection,
@@ -95,12 +95,12 @@ class NatsBus implements Bus {
   publish(subject: Subject, payload: Uint8Array): void {
     checkSubject(subject, false);
     // The client would keep it for later, when it is no longer true.
-    if (this.#up && !this.#connection.isClosed()) this.#connection.publish(this.#prefix + subject, payload);
+    if (this.#up && !this.#isOver) this.#connection.publish(this.#prefix + subject, payload);
   }
 
   subscribe(subject: Subject, hear: (payload: Uint8Array, subject: Subject) => void): () => void {
     checkSubject(subject, true);
-    if (this.#connection.isClosed()) return () => {};
+    if (this.#isOver) return () => {};
     const subscription = this.#connection.subscribe(this.#prefix + subject, {
       callback: (error, message) => {
         if (error === null) hear(message.data, message.subject.slice(this.#prefix.length));
@@ -120,12 +120,9 @@ class NatsBus implements Bus {
     return () => this.#watchers.delete(tell);
   }
 
-  async close(): Promise<void> {
-    if (this.#connection.isClosed()) return;
-    this.#closed = true;
-    // Draining waits for the server, which may be gone.
-    await (this.#up ? this.#connection.drain() : this.#connection.close());
-    this.#turn(false);
+  close(): Promise<void> {
+    this.#closing ??= this.#end();
+    return this.#closing;
   }
 
   /** @param tell whenever the connection breaks or is back, though not when it is closed here */
@@ -135,9 +132,21 @@ class NatsBus implements Bus {
       const up = type === 'reconnect';
       // A server that comes back may have lost its disk.
       if (up) for (const bucket of this.#buckets) bucket.doubt();
-      if (up !== this.#up && !this.#closed) tell(up);
+      if (up !== this.#up && this.#closing === undefined) tell(up);
       this.#turn(up);
     }
+  }
+
+  /** While it closes the client throws at whoever speaks, and a timer may. */
+  get #isOver(): boolean {
+    return this.#closing !== undefined || this.#connection.isClosed();
+  }
+
+  async #end(): Promise<void> {
+    if (this.#connection.isClosed()) return;
+    // Draining waits for the server, which may be gone.
+    await (this.#up ? this.#connection.drain() : this.#connection.close());
+    this.#turn(false);
   }
 
   #turn(up: boolean): void {
