@@ -144,8 +144,14 @@ class NatsBus implements Bus {
 
   async #end(): Promise<void> {
     if (this.#connection.isClosed()) return;
-    // Draining waits for the server, which may be gone.
-    await (this.#up ? this.#connection.drain() : this.#connection.close());
+    const down = new Promise<void>((resolve) => {
+      this.watch((up) => {
+        if (!up) resolve();
+      });
+    });
+    // Draining waits for the server, which may be gone, or go now.
+    if (this.#up) await Promise.race([down, this.#connection.drain().catch(() => {})]);
+    if (!this.#connection.isClosed()) await this.#connection.close();
     this.#turn(false);
   }
 

@@ -298,6 +298,18 @@ if (!natsInstalled && process.env.CI === undefined) {
       await lossy.stop();
     });
 
+    test('who closes while the server goes away does not wait until it is back', async () => {
+      const dying = await NatsServer.start('-js');
+      const bus = await connectNats(dying.url, 'c');
+      bus.subscribe('word', () => {});
+      await bus.flush();
+      dying.hang();
+      const closed = bus.close();
+      await dying.kill();
+      await closed;
+      await dying.stop();
+    });
+
     test('what cannot be reached, and a server without records, are one clear line', async () => {
       await expect(connectNats('nats://127.0.0.1:1', 'c')).rejects.toThrow(
         'Cannot connect to NATS at nats://127.0.0.1:1',

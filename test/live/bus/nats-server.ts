@@ -40,6 +40,11 @@ export class NatsServer {
     await ended;
   }
 
+  /** It answers nobody, until it is killed. */
+  hang(): void {
+    this.#process?.kill('SIGSTOP');
+  }
+
   /** While it does not run: all that it has stored. */
   loseDisk(): void {
     rmSync(this.#folder, { recursive: true, force: true });
