@@ -152,6 +152,7 @@ export class InstanceLoop {
       this.#drain();
       if (nowUs() >= this.#nextUs) this.#feed({ kind: 'wake' });
       this.#post();
+      this.#handOffs?.tellHeld();
       const step = this.#next;
       if (step === undefined || this.#closed) break;
       this.#run(step);

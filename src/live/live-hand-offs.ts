@@ -70,6 +70,8 @@ export class LiveHandOffs {
   /** The step that has run, if its result has not been fed yet or is the last. */
   #ran: StepNumber | undefined;
   #lookedUs = 0;
+  /** What is to be told once the gateway has been told of the prompts. */
+  readonly #held: (readonly [InstanceIndex, PeerWire])[] = [];
 
   /** What is fetched from other instances, and by them. */
   readonly prefixes: LivePrefixes;
@@ -149,7 +151,7 @@ export class LiveHandOffs {
     const again = more && { parcels: parcelsOf(more, shape, pools), end: effect.from };
     this.#unsent.add(landing, parcels, end, again);
     this.#messenger.send(landing, computing ? this.#messenger.nextStep : 0, parcels, held !== undefined, filling);
-    if (held !== undefined) this.post(to, { kind: 'held', id, held });
+    if (held !== undefined) this.#held.push([to, { kind: 'held', id, held }]);
   }
 
   /** Nothing is read for it any more once it returns; it goes on with the next `stream`. */
@@ -239,6 +241,11 @@ export class LiveHandOffs {
   /** Says it to another instance. */
   post(to: InstanceIndex, wire: PeerWire): void {
     this.#options.post(to, wire);
+  }
+
+  /** Prompts that are computed go on elsewhere: to be called when the gateway has heard what was computed, or it hears of their ends first. */
+  tellHeld(): void {
+    for (const [to, wire] of this.#held.splice(0)) this.post(to, wire);
   }
 }
 

@@ -62,6 +62,8 @@ describe.skipIf(loadNative() === undefined || process.platform !== 'linux')('pag
     for (let sent = 0; sent !== messenger.counts.bytes; await pass(20)) sent = messenger.counts.bytes;
     child.kill('SIGCONT');
     expect(await said()).toBe(`landed ${landing}`);
+    // What has not been acknowledged would be given up with the process.
+    while (messenger.left(landing) > 0) await pass(1);
     expect(messenger.counts).toMatchObject({ bytes: total, faults: 0 });
   });
 

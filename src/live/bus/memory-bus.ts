@@ -6,6 +6,8 @@ import { askedRecords, type RecordAsk, tight } from './memory-records.ts';
 
 /** What a hub deals a thread. */
 export interface Seat {
+  /** One word that all ends share: counts what is said. */
+  readonly clock: SharedArrayBuffer;
   readonly hub: MessagePort;
   readonly peers: readonly { readonly seat: number; readonly port: MessagePort }[];
 }
@@ -23,6 +25,8 @@ export type HubWire =
   | { readonly kind: 'answer'; readonly call: number; readonly answer: unknown };
 
 interface Message {
+  /** By the clock of the bus, which goes round. */
+  readonly at: number;
   readonly subject: Subject;
   readonly payload: Uint8Array;
 }
@@ -61,14 +65,16 @@ interface Call {
 }
 
 /**
- * Order: what one end publishes is heard in order by each other one. What is published by somebody who knows, however it was told, that an end
- * listens, reaches it; and all that an end said before it was dropped is heard before anything that is published by one who knows of its end.
+ * Order: what one end publishes is heard in order by each other one, and what it publishes after it has heard something is heard after that. What
+ * is published by somebody who knows, however it was told, that an end listens, reaches it; and all that an end said before it was dropped is heard
+ * before anything that is published by one who knows of its end.
  */
 export class MemoryBus implements Bus {
   readonly records: Records = askedRecords('records', (ask) => this.#ask(ask));
   readonly snapshots: Snapshots = askedRecords('snapshots', (ask) => this.#ask(ask));
   readonly lasting = true;
   readonly #hub: MessagePort;
+  readonly #clock: Int32Array;
   readonly #peers = new Map<number, Peer>();
   readonly #listeners = new Set<Listener>();
   readonly #interests = new Interests();
@@ -81,8 +87,9 @@ export class MemoryBus implements Bus {
   #closed = false;
 
   /** Keeps its thread alive until it is closed. */
-  constructor({ hub, peers }: Seat) {
+  constructor({ clock, hub, peers }: Seat) {
     this.#hub = hub;
+    this.#clock = new Int32Array(clock);
     hub.on('message', (wire: HubWire) => {
       this.#takeHub(wire);
       this.#deliver();
@@ -95,12 +102,13 @@ export class MemoryBus implements Bus {
     if (this.#closed) return;
     // Who has come, or begun to listen, before what this thread has heard of.
     this.#read();
-    const message = { subject, payload: tight(payload) };
+    const at = Atomics.add(this.#clock, 0, 1);
+    const message = { at, subject, payload: tight(payload) };
     for (const peer of this.#peers.values()) {
-      if (peer.waiting !== undefined) peer.waiting.push({ subject, payload: new Uint8Array(payload) });
+      if (peer.waiting !== undefined) peer.waiting.push({ at, subject, payload: new Uint8Array(payload) });
       else if (peer.interests.want(subject)) peer.port.postMessage(message satisfies EndWire);
     }
-    if (this.#interests.want(subject)) this.#come.push({ subject, payload: new Uint8Array(payload) });
+    if (this.#interests.want(subject)) this.#queue({ at, subject, payload: new Uint8Array(payload) });
     this.#deliverSoon();
   }
 
@@ -171,6 +179,7 @@ export class MemoryBus implements Bus {
     this.#peers.set(seat, peer);
     port.on('message', (wire: EndWire) => {
       this.#receive(peer, wire);
+      this.#read();
       this.#deliver();
     });
     // A port that is closing is not to be read.
@@ -189,10 +198,13 @@ export class MemoryBus implements Bus {
     for (const answered of peer.pings) answered();
   }
 
-  /** What has come over ports, in an order in which it may have been said. */
+  /** What has come over ports: also what was said before something that has been read here, over another one. */
   #read(): void {
-    this.#readHub();
-    for (const peer of this.#peers.values()) this.#readPeer(peer);
+    for (let more = true; more; ) {
+      this.#readHub();
+      more = false;
+      for (const peer of this.#peers.values()) more = this.#readPeer(peer) || more;
+    }
   }
 
   #readHub(): void {
@@ -200,9 +212,23 @@ export class MemoryBus implements Bus {
       this.#takeHub(got.message as HubWire);
   }
 
-  #readPeer(peer: Peer): void {
-    for (let got = receiveMessageOnPort(peer.port); got !== undefined; got = receiveMessageOnPort(peer.port))
+  /** Was there anything? */
+  #readPeer(peer: Peer): boolean {
+    let any = false;
+    for (let got = receiveMessageOnPort(peer.port); got !== undefined; got = receiveMessageOnPort(peer.port)) {
       this.#receive(peer, got.message as EndWire);
+      any = true;
+    }
+    return any;
+  }
+
+  /** Ports are read one by one: what was said first is heard first. */
+  #queue(message: Message): void {
+    const come = this.#come;
+    let place = come.length;
+    // Differences are right also where the clock has gone round.
+    while (place > 0 && ((come[place - 1].at - message.at) | 0) > 0) place--;
+    come.splice(place, 0, message);
   }
 
   /** Whoever said it may have known of somebody who came or went. */
@@ -240,7 +266,7 @@ export class MemoryBus implements Bus {
 
   #take(peer: Peer, wire: EndWire): void {
     if (!('kind' in wire)) {
-      this.#come.push(wire);
+      this.#queue(wire);
       return;
     }
     switch (wire.kind) {

@@ -21,6 +21,7 @@ export class MemoryHub {
     records: new MemoryRecords(Number.POSITIVE_INFINITY),
     snapshots: new MemoryRecords(snapshotsKeptMs),
   };
+  readonly #clock = new SharedArrayBuffer(Int32Array.BYTES_PER_ELEMENT);
   #seats = 0;
 
   /** An end on this thread, which does not keep the process alive. */
@@ -48,7 +49,8 @@ export class MemoryHub {
     own.on('close', () => this.#drop(number));
     // What is only waited for must not keep the process alive.
     own.unref();
-    return { seat: { hub, peers }, ports: [hub, ...peers.map(({ port }) => port)], drop: () => this.#drop(number) };
+    const ports = [hub, ...peers.map(({ port }) => port)];
+    return { seat: { clock: this.#clock, hub, peers }, ports, drop: () => this.#drop(number) };
   }
 
   #drop(seat: number): void {

@@ -201,6 +201,22 @@ describe('memory, each end on a thread of its own', () => {
     await here.close();
   });
 
+  test('what is said after something was heard is heard after that, whoever said it', async () => {
+    const other = new MemoryHub();
+    const [later, first, here] = [other.connect(), other.connect(), other.connect()];
+    const heard: string[] = [];
+    here.subscribe('word.*', (_, on) => heard.push(on));
+    later.subscribe('go', () => later.publish('word.second', bytes('')));
+    await Promise.all([later.flush(), first.flush(), here.flush()]);
+    for (let round = 0; round < 3; round++) {
+      first.publish('word.first', bytes(''));
+      first.publish('go', bytes(''));
+      later.drain();
+      here.drain();
+    }
+    expect(heard).toEqual(Array.from({ length: 6 }, (_, i) => (i % 2 === 0 ? 'word.first' : 'word.second')));
+  });
+
   test('a thread that does not return to its event loop hears when it looks', () => {
     const [a, here] = [connect(), hub.connect()];
     const heard: string[] = [];
