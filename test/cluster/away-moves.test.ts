@@ -2,6 +2,7 @@
 import { describe, expect, it } from 'vitest';
 import { AwayMoves } from '../../src/cluster/lending/away-moves.ts';
 import type { MoveNumber } from '../../src/cluster/lending/block-moves.ts';
+import { spill } from '../../src/cluster/lending/spill.ts';
 import { defaultLendingTimes } from '../../src/cluster/lending/times.ts';
 import { RManager } from '../../src/cluster/rmanager.ts';
 import { Sequence } from '../../src/policy/batching/sequence.ts';
@@ -64,7 +65,20 @@ function home() {
     moves.fill(undefined);
     return started.splice(0);
   };
-  return { sequence, rows, leave, arrive };
+  /** Home runs short: something leaves? */
+  const runsShort = (): boolean =>
+    spill({
+      batcher: {
+        running: [sequence],
+        pagesAhead: 20,
+        room: { isOverlong: () => true },
+        disown: (of, stay) => {
+          of.sharedBlocks = cache.disown(of.table, of.sharedBlocks ?? 10, stay);
+        },
+      },
+      ...{ cache, moves, rangeBlocks, lowWaterBlocks: 0, inHand: 10 },
+    });
+  return { cache, sequence, rows, leave, arrive, runsShort };
 }
 
 describe('blocks before those that are away', () => {
@@ -82,4 +96,16 @@ describe('blocks before those that are away', () => {
     arrive([second]);
     expect([sequence.awayFrom, sequence.awayBlocks, rows()]).toEqual([4, 6, before.slice(0, 4)]);
   });
+});
+
+it('blocks leave that another shared once, as soon as it does not any more', () => {
+  const { cache, sequence, runsShort } = home();
+  const { pool } = cache.groups[0];
+  // Nothing is left at home.
+  while (cache.availablePages > 0) pool.allocate();
+  const shared = Array.from({ length: 9 }, (_, i) => sequence.table.groups[0].blocks.at(i));
+  for (const block of shared) pool.retain(block);
+  expect([runsShort(), sequence.sharedBlocks]).toEqual([false, 9]);
+  for (const block of shared) pool.release(block, false);
+  expect(runsShort()).toBe(true);
 });

@@ -130,11 +130,15 @@ export class AwayMoves {
 
   /** The first block behind those that are away, or go: where the next of its end may go from. What lies away begins at a whole range. */
   endOf(sequence: Sequence): number {
-    const { sharedBlocks = 0, awayBlocks, awayFrom } = sequence;
+    const { rangeBlocks } = this.#parts;
+    return this.awayEndOf(sequence) ?? Math.ceil((sequence.sharedBlocks ?? 0) / rangeBlocks) * rangeBlocks;
+  }
+
+  /** Undefined: nothing of it is away, or goes, and any whole range that it shares with nobody may be the first. */
+  awayEndOf(sequence: Sequence): number | undefined {
     const last = this.book.all.get(sequence)?.outs.at(-1);
     if (last !== undefined) return last.first + last.rblocks.length;
-    if (awayBlocks > 0) return awayFrom + awayBlocks;
-    return Math.ceil(sharedBlocks / this.#parts.rangeBlocks) * this.#parts.rangeBlocks;
+    return sequence.awayBlocks > 0 ? sequence.awayFrom + sequence.awayBlocks : undefined;
   }
 
   /** `count` blocks of a sequence from `first` on, whole ranges right before those that are away or behind them, are to go to places in hand as they are computed, or as many as there are; false: none. */

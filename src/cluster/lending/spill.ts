@@ -5,7 +5,9 @@ import type { BlockCache } from '../../policy/blocks/block-cache.ts';
 import type { AwayMoves } from './away-moves.ts';
 
 interface Home {
-  readonly batcher: Batcher;
+  readonly batcher: Pick<Batcher, 'running' | 'pagesAhead' | 'disown'> & {
+    readonly room: Pick<Batcher['room'], 'isOverlong'>;
+  };
   readonly cache: BlockCache;
   readonly moves: AwayMoves;
   readonly rangeBlocks: number;
@@ -33,18 +35,20 @@ export function spill(home: Home): boolean {
 function spillEnd(home: Home, most: number, stay: (sequence: Sequence) => number): boolean {
   const { batcher, rangeBlocks, moves } = home;
   const sequences = [...batcher.running]
-    .map((sequence) => ({ sequence, blocks: movable(home, sequence, stay(sequence)) }))
+    // What it shared once it may have for itself by now: that is looked at next.
+    .map((sequence) => ({ sequence, blocks: movable(home, sequence, moves.awayEndOf(sequence) ?? 0, stay(sequence)) }))
     .filter(({ blocks }) => blocks >= rangeBlocks)
     .sort((a, b) => b.blocks - a.blocks || a.sequence.arrival - b.sequence.arrival);
   for (const { sequence } of sequences) {
     batcher.disown(sequence, stay(sequence));
-    const count = Math.min(most, wholeRanges(movable(home, sequence, 0), rangeBlocks));
+    const count = Math.min(most, wholeRanges(movable(home, sequence, moves.endOf(sequence), 0), rangeBlocks));
     if (count > 0 && moves.moveOut(sequence, moves.endOf(sequence), count)) return true;
   }
   return false;
 }
 
-function movable({ batcher, cache, moves, rangeBlocks }: Home, sequence: Sequence, stay: number): number {
+/** Blocks from `end` on that could leave. */
+function movable({ batcher, cache, moves, rangeBlocks }: Home, sequence: Sequence, end: number, stay: number): number {
   const { outs = [], broken = false } = moves.book.all.get(sequence) ?? {};
   // What comes to its blocks is written to where they are now, and what leaves for another instance is read from there.
   const stays = sequence.arriving !== undefined || sequence.copier?.waits === true;
@@ -54,7 +58,7 @@ function movable({ batcher, cache, moves, rangeBlocks }: Home, sequence: Sequenc
   const goesAhead = batcher.room.isOverlong(sequence) && computed >= stay;
   // The last token is computed by the next step: until that has ended runs of equal steps find nothing new.
   const known = goesAhead ? Math.floor((sequence.length - 1) / cache.blockTokens) : computed;
-  return known - rangeBlocks - Math.max(stay, moves.endOf(sequence));
+  return known - rangeBlocks - Math.max(stay, end);
 }
 
 /** Of what stayed of one that has blocks away, the last ranges. */
