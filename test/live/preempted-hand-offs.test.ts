@@ -144,6 +144,8 @@ describe.skipIf(loadNative() === undefined)('a prompt that is preempted while it
     while (run());
     expect(machine.snapshot().preemptions).toBeGreaterThan(0);
     expect(watch.stops()).toBeGreaterThan(1);
+    expect(wires.map(({ kind }) => kind)).not.toContain('held');
+    handOffs.tellHeld();
     expect(wires.map(({ kind }) => kind)).toContain('held');
     while (receiver.landed().length === 0) await new Promise((resolve) => setImmediate(resolve));
     const [leaving] = [...machine.roster.sequences()];
