@@ -35,7 +35,7 @@ export type ElectionEvent =
   | { readonly kind: 'written'; readonly revision: number | undefined }
   /** What was asked last came to nothing; a write may have been made all the same. */
   | { readonly kind: 'unanswered' }
-  /** This process ends: lay down the office so that others need not wait. */
+  /** This process ends: lay down the office so that others need not wait. It is done when nothing that was asked is under way. */
   | { readonly kind: 'resign' };
 
 export type ElectionEffect =
@@ -117,8 +117,10 @@ export class Election {
     if (event.kind === 'written' && asked?.record !== undefined)
       this.#wrote(nowUs, asked.atUs, asked.record, event.revision);
     if (event.kind === 'unanswered') this.#unanswered(asked?.record !== undefined);
-    if (event.kind === 'resign') this.#resign(nowUs);
-    else this.#look(nowUs);
+    if (event.kind === 'resign') this.#resign();
+    // Whoever is not answered has done what it could.
+    if (!this.#resigned) this.#look(nowUs);
+    else if (event.kind !== 'unanswered') this.#layDown(nowUs);
     return this.#effects;
   }
 
@@ -186,7 +188,7 @@ export class Election {
   }
 
   #look(nowUs: number): void {
-    if (this.#resigned || nowUs < this.#nextLookUs) return;
+    if (nowUs < this.#nextLookUs) return;
     this.#nextLookUs = nowUs + this.#times.lookUs;
     if (this.#asked !== undefined) return;
     const seen = this.#seen;
@@ -217,12 +219,17 @@ export class Election {
     this.#held = undefined;
   }
 
-  /** Whoever looks next need not wait for the lease to end. */
-  #resign(nowUs: number): void {
-    const held = this.#held;
+  #resign(): void {
     this.#resigned = true;
     this.#depose();
-    if (held === undefined || this.#seen === undefined) return;
-    this.#write(nowUs, { holder: undefined, epoch: held.epoch }, this.#seen.revision);
+  }
+
+  /** Whoever looks next need not wait for the lease to end. What is under way may still be written in this name: its answer comes first. */
+  #layDown(nowUs: number): void {
+    if (this.#asked !== undefined) return;
+    const seen = this.#seen;
+    if (this.#inDoubt) this.#read(nowUs);
+    else if (seen?.record.holder === this.#name)
+      this.#write(nowUs, { holder: undefined, epoch: seen.record.epoch }, seen.revision);
   }
 }

@@ -20,6 +20,8 @@ export class Office {
   readonly #options: OfficeOptions;
   readonly #election: Election;
   readonly #alarm = new Alarm(() => this.#feed({ kind: 'wake' }));
+  /** Until what was asked of the record is answered: one question at a time. */
+  #asked: Promise<void> | undefined;
 
   constructor(options: OfficeOptions) {
     this.#options = options;
@@ -42,37 +44,36 @@ export class Office {
 
   /** Others need not wait until the lease is over. Resolves when they can know, or will have to wait. */
   async resign(): Promise<void> {
-    this.#alarm.set(Number.POSITIVE_INFINITY);
-    await Promise.all(this.#step({ kind: 'resign' }));
+    this.#feed({ kind: 'resign' });
+    while (this.#asked !== undefined) await this.#asked;
   }
 
   #feed(event: ElectionEvent): void {
-    this.#step(event);
+    for (const effect of this.#election.step(nowUs(), event)) this.#carryOut(effect);
     this.#alarm.set(this.#election.nextUs);
   }
 
-  #step(event: ElectionEvent): readonly (Promise<void> | undefined)[] {
-    return this.#election.step(nowUs(), event).map((effect) => this.#carryOut(effect));
-  }
-
-  #carryOut(effect: ElectionEffect): Promise<void> | undefined {
+  #carryOut(effect: ElectionEffect): void {
     switch (effect.kind) {
       case 'read':
-        return this.#ask(this.#read());
+        this.#asked = this.#ask(this.#read());
+        break;
       case 'write':
-        return this.#ask(this.#write(effect.record, effect.revision));
+        this.#asked = this.#ask(this.#write(effect.record, effect.revision));
+        break;
       case 'elected':
         this.#options.elected(effect.epoch);
-        return undefined;
+        break;
       case 'deposed':
         this.#options.deposed();
-        return undefined;
     }
   }
 
   /** A record that cannot be reached, or read, is one that did not answer. */
   async #ask(answer: Promise<ElectionEvent>): Promise<void> {
-    this.#feed(await answer.catch((): ElectionEvent => ({ kind: 'unanswered' })));
+    const event = await answer.catch((): ElectionEvent => ({ kind: 'unanswered' }));
+    this.#asked = undefined;
+    this.#feed(event);
   }
 
   async #read(): Promise<ElectionEvent> {

@@ -174,3 +174,22 @@ test('at most one holds it at any time and epochs grow, whatever is lost, late o
     { numRuns: 60 },
   );
 });
+
+test('whoever resigns, at whatever time, leaves no record in its name', () => {
+  fc.assert(
+    fc.property(fc.integer({ min: 0, max: 2 ** 31 }), fc.integer({ min: 0, max: 1_500_000 }), (seed, atUs) => {
+      const world = new World(seed, 3, false);
+      world.run(atUs);
+      const [leaver] = world.members;
+      world.tell(leaver, { kind: 'resign' });
+      // What is under way, what becomes of it, and its own last words.
+      world.run(world.nowUs + 100_000);
+      leaver.up = false;
+      expect(world.record?.holder).not.toBe('m0.0');
+      world.run(world.nowUs + 2 * times.lookUs);
+      expect(world.holder()).toBeDefined();
+      expect(world.holder()).not.toBe(leaver);
+    }),
+    { numRuns: 100 },
+  );
+});
