@@ -137,8 +137,11 @@ export class Link {
   }
 
   #compare(sent: number, heard: number): void {
-    if (heard > this.#sent) this.#break(`part ${heard} was heard, ${this.#sent} were sent`);
-    else this.#drop(heard);
+    if (heard > this.#sent) {
+      this.#break(`part ${heard} was heard, ${this.#sent} were sent`);
+      return;
+    }
+    this.#drop(heard);
     if (sent > this.#heard) this.#ask();
   }
 
@@ -153,10 +156,15 @@ export class Link {
   }
 
   #tellAgain(from: number): void {
+    if (from > this.#sent + 1) {
+      this.#break(`part ${from} is asked for, ${this.#sent} were sent`);
+      return;
+    }
     this.#drop(from - 1);
     const first = this.#sent + 1 - this.#kept.length;
-    if (from < first) this.#break(`part ${from} is asked for, ${first} is the first that is kept`);
-    else for (const part of this.#kept) this.#effects.push({ kind: 'publish', part });
+    // Only what was heard is dropped: an earlier part was asked for before that was told, and this came late or twice.
+    if (from < first) return;
+    for (const part of this.#kept) this.#effects.push({ kind: 'publish', part });
   }
 
   #ask(): void {

@@ -1,4 +1,4 @@
-// Links over a bus that loses and doubles: everything arrives once, whole and in order, or the link says that it is broken.
+// Links over a bus that loses, doubles and reorders: everything arrives once, whole and in order, or the link says that it is broken.
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { Link, type LinkConfig, type LinkEffect, type LinkEvent } from '../../src/cluster/link.ts';
@@ -25,10 +25,13 @@ class Pair {
     this.#way[from].push({ kind: 'tally', ...this.ends[from].tally });
   }
 
-  /** What `from` said first is lost, arrives, or arrives twice. */
-  pass(from: 0 | 1, times: number): void {
-    const event = this.#way[from].shift();
+  /** Of what `from` said and is under way, that at `nth` is lost, arrives, or arrives twice; `stays`: it comes once more, later. */
+  pass(from: 0 | 1, times: number, nth = 0, stays = false): void {
+    const way = this.#way[from];
+    const at = Math.min(nth, way.length - 1);
+    const event = way[at];
     if (event === undefined) return;
+    if (!stays) way.splice(at, 1);
     for (let i = 0; i < times; i++) this.#tell(from === 0 ? 1 : 0, event);
   }
 
@@ -62,15 +65,18 @@ describe('a link', () => {
     const act = fc.oneof(
       fc.record({ kind: fc.constant('send' as const), end, bytes: fc.uint8Array({ maxLength: 10 }) }),
       fc.record({ kind: fc.constant('tally' as const), end }),
-      fc.record({ kind: fc.constant('pass' as const), end, times: fc.integer({ min: 0, max: 2 }) }),
+      fc.record({
+        ...{ kind: fc.constant('pass' as const), end, times: fc.integer({ min: 0, max: 2 }) },
+        ...{ nth: fc.nat({ max: 3 }), stays: fc.boolean() },
+      }),
     );
     fc.assert(
-      fc.property(fc.array(act, { maxLength: 120 }), (acts) => {
+      fc.property(fc.array(act, { maxLength: 120, size: 'max' }), (acts) => {
         const pair = new Pair();
         const said: [number[][], number[][]] = [[], []];
         for (const each of acts) {
           if (each.kind === 'tally') pair.tally(each.end);
-          else if (each.kind === 'pass') pair.pass(each.end, each.times);
+          else if (each.kind === 'pass') pair.pass(each.end, each.times, each.nth, each.stays);
           else {
             pair.send(each.end, each.bytes);
             said[each.end].push([...each.bytes]);
@@ -85,6 +91,7 @@ describe('a link', () => {
         expect(pair.heard).toEqual([said[1], said[0]]);
         expect(pair.broken).toEqual([]);
       }),
+      { numRuns: 200 },
     );
   });
 
@@ -101,14 +108,26 @@ describe('a link', () => {
     expect(link.tally).toEqual({ sent: 0, heard: 1 });
   });
 
-  test('is broken when the other side cannot have what it tells, misses what is dropped, or never takes anything', () => {
+  test('takes an asking that comes late or twice for what it is: the part was heard since', () => {
+    const link = new Link(small);
+    const say = (byte: number) => link.step({ kind: 'send', message: message(byte) });
+    for (const byte of [1, 2, 3]) say(byte);
+    const numbers = (from: number) =>
+      link.step({ kind: 'again', from }).flatMap((effect) => (effect.kind === 'publish' ? effect.part.number : []));
+    expect(numbers(1)).toEqual([1, 2, 3]);
+    expect(link.step({ kind: 'tally', sent: 0, heard: 2 })).toEqual([]);
+    expect(numbers(1)).toEqual([]);
+    expect(numbers(3)).toEqual([3]);
+    expect(say(4)).toMatchObject([{ kind: 'publish', part: { number: 4 } }]);
+  });
+
+  test('is broken when the other side cannot have what it tells or asks for, or never takes anything', () => {
     const impossible = new Link(small);
     expect(impossible.step({ kind: 'tally', sent: 0, heard: 1 })).toMatchObject([{ kind: 'broken' }]);
     expect(impossible.step({ kind: 'send', message: message(1) })).toEqual([]);
-    const forgetful = new Link(small);
-    forgetful.step({ kind: 'send', message: message(1) });
-    forgetful.step({ kind: 'tally', sent: 0, heard: 1 });
-    expect(forgetful.step({ kind: 'again', from: 1 })).toMatchObject([{ kind: 'broken' }]);
+    const ahead = new Link(small);
+    ahead.step({ kind: 'send', message: message(1) });
+    expect(ahead.step({ kind: 'again', from: 3 })).toMatchObject([{ kind: 'broken' }]);
     const pair = new Pair();
     for (let i = 0; i < 101; i++) pair.send(0, new Uint8Array(10));
     expect(pair.broken).toEqual(['1010 bytes were not taken: 1000 are kept']);
