@@ -79,7 +79,7 @@ function keep(bus: Bus, agreement: Agreement, log: (message: string) => void): v
       return;
     }
   };
-  const upholding = whenDoubtful(bus, check);
+  const upholding = whenDoubtful(bus, { what: "the cluster's record", check, log });
   if (held.pages !== undefined) return;
   // A gateway that came before all instances learns what the first one has added.
   const stop = bus.subscribe('beat.*', (_, subject) => {

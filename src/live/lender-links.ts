@@ -56,7 +56,7 @@ export class LenderLinks {
       listen(threads, 'lender', ['*', ownAddress], (wire, [to]) => this.#send(Number(to), wire)),
       listen(threads, 'manager', [ownAddress], (envelope) => this.#ask(envelope)),
     ];
-    this.#upholding = keepPlace(bus, name, place, options.onTaken);
+    this.#upholding = keepPlace(bus, name, place, options.onTaken, options.log);
     this.#office = new Office({
       records: bus.records,
       key: 'gmanager',
@@ -116,12 +116,12 @@ export class LenderLinks {
   /** Its number is free again. The bus stays open. */
   async close(): Promise<void> {
     this.#station?.close();
-    this.#upholding.stop();
+    const kept = this.#upholding.stop();
     for (const { timer } of this.#patience.values()) clearTimeout(timer);
     for (const stop of this.#deaf) stop();
     const { bus, name } = this.#options;
     // Where the server is gone others wait for leases.
-    await Promise.allSettled([this.#office.resign(), leavePlace(bus, name, this.#place)]);
+    await Promise.allSettled([this.#office.resign(), kept.then(() => leavePlace(bus, name, this.#place))]);
   }
 
   #join(peer: Other): void {

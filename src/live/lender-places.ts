@@ -35,8 +35,14 @@ export async function takePlace(bus: Bus, name: string, life: number, lost: bool
 }
 
 /** Says it again when the record was lost. @param onTaken somebody else has the number meanwhile */
-export function keepPlace(bus: Bus, name: string, { instance, life }: Place, onTaken: () => void): Upholding {
-  return whenDoubtful(bus, async () => {
+export function keepPlace(
+  bus: Bus,
+  name: string,
+  { instance, life }: Place,
+  onTaken: () => void,
+  log: (message: string) => void = () => {},
+): Upholding {
+  const check = async (): Promise<void> => {
     for (;;) {
       const stored = await bus.records.read(key);
       const places = stored === undefined ? [] : readPlaces(stored.value).places;
@@ -48,7 +54,8 @@ export function keepPlace(bus: Bus, name: string, { instance, life }: Place, onT
       }
       if (await write(bus, places, instance, { name, life }, stored?.revision)) return;
     }
-  });
+  };
+  return whenDoubtful(bus, { what: 'the record of lenders', check, log });
 }
 
 /** Somebody else may have it. */

@@ -12,6 +12,7 @@ import { encode } from '../../src/live/wire/codec.ts';
 import { wireVersion } from '../../src/live/wire/frames.ts';
 import { readPlaces } from '../../src/live/wire/lender-messages.ts';
 import { settled } from './bus/settled.ts';
+import { lose, UnsteadyBus } from './unsteady-bus.ts';
 
 const closing: (() => unknown)[] = [];
 afterEach(async () => {
@@ -144,11 +145,6 @@ const placesOf = async (bus: Bus) => {
   return record && readPlaces(record.value).places;
 };
 
-async function forget(bus: Bus): Promise<void> {
-  const record = await bus.records.read('lenders');
-  await bus.records.remove('lenders', record?.revision ?? 0);
-}
-
 it('say their numbers again when the record is lost, and end where somebody else has theirs', async () => {
   const hub = new MemoryHub();
   const buses = [hub.connect(), hub.connect(), hub.connect()] as const;
@@ -159,13 +155,13 @@ it('say their numbers again when the record is lost, and end where somebody else
   const keptA = keepPlace(busA, 'a', a, () => taken.push('a'));
   keepPlace(busB, 'b', b, () => taken.push('b'));
   const before = await placesOf(bus);
-  await forget(bus);
+  await lose(bus, 'lenders');
   sayMissing(bus);
   await until(async () => (await placesOf(bus))?.every(({ name }) => name !== '') === true);
   expect(await placesOf(bus)).toEqual(before);
   // One of them is slow to say it, and is heard; then not even that.
   keptA.stop();
-  await forget(bus);
+  await lose(bus, 'lenders');
   sayMissing(bus);
   await until(async () => (await placesOf(bus))?.length === 2);
   expect(await placesOf(bus)).toEqual([{ name: '', life: 0 }, before?.[1]]);
@@ -190,4 +186,19 @@ it('say their numbers again when the record is lost, and end where somebody else
   await until(async () => taken.length > 0);
   expect(taken).toEqual(['a']);
   keptToo.stop();
+});
+
+it('leave nothing in the record that was being written again as they left', async () => {
+  const hub = new MemoryHub();
+  const [bus, far] = [hub.connect(), new UnsteadyBus(hub.connect())];
+  const member = await lender(far, 'a');
+  await lose(bus, 'lenders');
+  far.records.way = 'back';
+  sayMissing(bus);
+  await until(() => far.records.held > 0);
+  const left = member.links.close();
+  await settled();
+  far.records.letGo();
+  await left;
+  expect((await placesOf(bus))?.filter(({ name }) => name !== '')).toEqual([]);
 });
