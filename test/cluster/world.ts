@@ -164,6 +164,7 @@ export class World {
       }
       case 'runStep':
         expect(this.running).toBeUndefined();
+        expect(effect.shape).toEqual(shapeOf(effect.plan));
         this.running = effect;
         break;
       case 'abortStep':
@@ -181,6 +182,18 @@ export class World {
         break;
     }
   }
+}
+
+/** What a step's time depends on, by its rows. */
+function shapeOf({ positions, rowStart, logitRows }: RunStep['plan']): RunStep['shape'] {
+  const shape = { rows: positions.length, keyRows: 0, decodeRows: 0, decodeKeys: 0, logitRows: logitRows.length };
+  for (const position of positions) shape.keyRows += position + 1;
+  for (const [i, from] of rowStart.subarray(0, -1).entries()) {
+    if (rowStart[i + 1] !== from + 1) continue;
+    shape.decodeRows++;
+    shape.decodeKeys += Number(positions[from]) + 1;
+  }
+  return shape;
 }
 
 /** What a request gets when it is alone in the world, from the definition and not from a machine. */

@@ -265,6 +265,7 @@ export class Batcher {
 
   /** Back to the queue, at its old rank, to be recomputed from its tokens and from what is still cached. */
   #preempt(victim: Sequence): void {
+    this.#planner.drop(victim);
     this.#stop(victim, false);
     victim.state = 'waiting';
     this.#waiting.insert(victim);

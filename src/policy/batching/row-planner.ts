@@ -103,6 +103,11 @@ export class RowPlanner {
     this.#admitting = false;
   }
 
+  /** It makes way: its rows, where it has some in this plan, are nobody's. */
+  drop(sequence: Sequence): void {
+    if (sequence.planned > 0) this.#budget.giveBack(sequence);
+  }
+
   get #firstAdmitted(): Sequence | undefined {
     const { items } = this.#waiting;
     return this.#overflow === undefined ? items[0] : items.find((sequence) => this.#overflow?.admits(sequence));

@@ -156,15 +156,24 @@ export class StepBudget {
 
   /** The sequence's `planned` rows are in the step. */
   take(sequence: Sequence): void {
+    this.#count(sequence, 1);
+  }
+
+  /** They are in it no more: it makes way. */
+  giveBack(sequence: Sequence): void {
+    this.#count(sequence, -1);
+  }
+
+  #count(sequence: Sequence, times: 1 | -1): void {
     const n = sequence.planned;
     const shape = this.#shape;
-    shape.rows += n;
-    shape.keyRows += n * sequence.computed + (n * (n + 1)) / 2;
+    shape.rows += times * n;
+    shape.keyRows += times * (n * sequence.computed + (n * (n + 1)) / 2);
     if (n === 1) {
-      shape.decodeRows++;
-      shape.decodeKeys += sequence.computed + 1;
+      shape.decodeRows += times;
+      shape.decodeKeys += times * (sequence.computed + 1);
     }
-    shape.logitRows += sequence.scoredRows + (sequence.samplesNow ? 1 : 0);
-    this.#scored += sequence.scoredRows;
+    shape.logitRows += times * (sequence.scoredRows + (sequence.samplesNow ? 1 : 0));
+    this.#scored += times * sequence.scoredRows;
   }
 }

@@ -246,9 +246,13 @@ function checkPatience({ id }: LengthRequest, event: GenerationEvent): void {
     throw new Error(`Requests broken: request ${id} was given up: ${event.message}`);
 }
 
+export function hastyWorld(seed: number): RequestWorld {
+  return withHaste(requestWorld(seed), new Dice(seed, 12));
+}
+
 /** Runs one seed to its end. Throws on the first broken rule. */
 export function runRequestChaos(seed: number): RequestCounts {
-  const { config, trace } = withHaste(requestWorld(seed), new Dice(seed, 12));
+  const { config, trace } = hastyWorld(seed);
   const dice = new Dice(seed, 6);
   const simulation = new Simulation({ ...config, inspect: { after: () => {}, ended: checkPatience } });
   for (const request of trace) {
