@@ -97,7 +97,7 @@ function create(data: InstanceThreadData<InstanceSettings>, own: ThreadPlace): S
   const steps = settings.record === undefined ? engine : recorded(engine, settings.record);
   const stages = handOffs && createStages(data, { engine, backend, model }, handOffs, wake);
   const parts = { handOffs, stages, tiers: tiers?.live, tracer, lending: borrowing?.live };
-  const loop = new InstanceLoop(machine, steps, own, new Int32Array(data.abort), log, parts);
+  const loop = new InstanceLoop(machine, steps, own, data.abort, log, parts);
   const description = {
     ...describe(settings, backend, model),
     kvBytes: (engine.pages - (sizes?.pages ?? 0) - lent.host) * model.kv.pageBytes,

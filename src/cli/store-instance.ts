@@ -47,7 +47,7 @@ export function createStore(data: InstanceThreadData<InstanceSettings>, own: Thr
   });
   const handOffs = createHandOffs(data, own, { pool, kv, layers }, wake);
   const parts = { handOffs, tiers: tiers.live };
-  const loop = new InstanceLoop(machine, computesNothing, own, new Int32Array(data.abort), log, parts);
+  const loop = new InstanceLoop(machine, computesNothing, own, data.abort, log, parts);
   const description: InstanceDescription = {
     ...{ weights: 'none', inputs: settings.inputs, isa: backend.isa, threads: 0, weightBytes: 0, kvBytes: 0 },
     ...{ contextTokens: settings.contextTokens, capacityTokens: 0, role },

@@ -13,8 +13,9 @@ import type { LiveHandOffs, PeerWire } from './live-hand-offs.ts';
 import type { LiveLending } from './live-lending.ts';
 import { isOfStage, type LiveStages, type StageEffect } from './live-stages.ts';
 import type { LiveTiers } from './live-tiers.ts';
-import { type BlockJournal, type BlockSnapshot, type EventsMessage, jobsWord, type ToInstance } from './protocol.ts';
+import type { BlockJournal, BlockSnapshot, EventsMessage, ToInstance } from './protocol.ts';
 import type { StepTracer } from './step-tracer.ts';
+import { StepWords } from './step-words.ts';
 import { listen, say, type ThreadPlace, type ThreadWires } from './thread-wires.ts';
 
 type RunStep = Extract<InstanceEffect, { kind: 'runStep' }>;
@@ -36,8 +37,7 @@ export class InstanceLoop {
   readonly #machine: TokenInstance;
   readonly #engine: Pick<Engine, 'run'>;
   readonly #place: ThreadPlace;
-  /** The first word: another value than 0 stops the step in flight; the gateway's thread sets it too. */
-  readonly #abort: Int32Array;
+  readonly #words: StepWords;
   readonly #log: (message: string) => void;
   readonly #handOffs: LiveHandOffs | undefined;
   readonly #stages: LiveStages | undefined;
@@ -57,7 +57,7 @@ export class InstanceLoop {
   #isAtWork = false;
   readonly #alarm = new Alarm(() => this.wake());
 
-  /** @param abort over shared memory */
+  /** @param abort of StepWords */
   constructor(
     machine: TokenInstance,
     engine: Pick<Engine, 'run'>,
@@ -69,7 +69,7 @@ export class InstanceLoop {
     this.#machine = machine;
     this.#engine = engine;
     this.#place = place;
-    this.#abort = abort;
+    this.#words = new StepWords(abort);
     this.#log = log;
     this.#handOffs = handOffs;
     this.#stages = stages;
@@ -147,8 +147,8 @@ export class InstanceLoop {
   #work(): void {
     this.#isAtWork = true;
     for (;;) {
-      // Cleared before the bus is read: a cancel sent earlier is in there, one sent later sets the word again.
-      Atomics.store(this.#abort, 0, 0);
+      // Before the bus is read: a cancel sent earlier is in there, one sent later stops the next step.
+      this.#words.hears();
       this.#drain();
       if (nowUs() >= this.#nextUs) this.#feed({ kind: 'wake' });
       this.#post();
@@ -199,7 +199,7 @@ export class InstanceLoop {
 
   #run(step: RunStep): void {
     this.#next = undefined;
-    Atomics.store(this.#abort, jobsWord, Number(step.background));
+    this.#words.begins({ jobs: step.background, waits: (step.range?.index ?? 0) > 0 });
     this.#tracer?.begin(this.#machine);
     this.#tiers?.stepBegins();
     const startedUs = nowUs();
@@ -208,7 +208,7 @@ export class InstanceLoop {
     this.#lending?.ran(endedUs, endedUs - startedUs);
     this.#tiers?.stepEnded();
     this.#tracer?.end(ended.kind !== 'stepDone');
-    Atomics.store(this.#abort, jobsWord, 0);
+    this.#words.ended();
     this.#handOffs?.ran(step.step);
     // Cancels first, or an aborted step would be planned again with those who left.
     this.#drain();
@@ -218,7 +218,7 @@ export class InstanceLoop {
   #execute(run: RunStep): InstanceEvent {
     const { step, plan, range } = run;
     try {
-      const outcome = range ? this.#runStage(run) : this.#engine.run(this.#waiting(plan), this.#abort);
+      const outcome = range ? this.#runStage(run) : this.#engine.run(this.#waiting(plan), this.#words.polled);
       return outcome.kind === 'done'
         ? { kind: 'stepDone', step, result: outcome.result }
         : { kind: 'stepAborted', step };
@@ -237,7 +237,7 @@ export class InstanceLoop {
   #runStage(run: RunStep): ReturnType<Engine['run']> {
     const [chunk] = this.#machine.inFlight;
     if (this.#stages === undefined || chunk === undefined) throw new Error('no group computes prompts here');
-    return this.#stages.run(run, chunk.id, this.#abort);
+    return this.#stages.run(run, chunk.id, this.#words.polled);
   }
 
   #feed(event: InstanceEvent): void {
@@ -261,7 +261,7 @@ export class InstanceLoop {
         this.#next = effect;
         break;
       case 'abortStep':
-        Atomics.store(this.#abort, 0, 1);
+        this.#words.stop();
         break;
       case 'journal':
         this.#journals.push(copyOf(effect.journal));

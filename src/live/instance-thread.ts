@@ -2,15 +2,8 @@
 import { Worker } from 'node:worker_threads';
 import type { MemoryBus } from './bus/memory-bus.ts';
 import type { MemoryHub } from './bus/memory-hub.ts';
-import {
-  type EventsMessage,
-  type FromInstance,
-  type InstanceThreadData,
-  jobsWord,
-  type ReadyMessage,
-  type ToThread,
-  waitingWord,
-} from './protocol.ts';
+import type { EventsMessage, FromInstance, InstanceThreadData, ReadyMessage, ToThread } from './protocol.ts';
+import { type Comer, StepWords } from './step-words.ts';
 import { listen, say } from './thread-wires.ts';
 
 export interface InstanceThreadOptions {
@@ -29,7 +22,7 @@ export class InstanceThread {
   /** What it is called on the bus, and which start of it this is. */
   readonly #name: readonly [address: string, life: number];
   readonly #worker: Worker;
-  readonly #abort: Int32Array;
+  readonly #words = new StepWords();
   readonly #ready: Promise<ReadyMessage>;
   readonly #ended: Promise<void>;
   #isReady: (message: ReadyMessage) => void = () => {};
@@ -45,10 +38,8 @@ export class InstanceThread {
     });
     // Whoever awaits it sees the failure; nobody else has to.
     this.#ready.catch(() => {});
-    const abort = new SharedArrayBuffer(12);
-    this.#abort = new Int32Array(abort);
     const { seat, ports, drop } = hub.seat();
-    const workerData: InstanceThreadData<unknown> = { ...data, abort, seat };
+    const workerData: InstanceThreadData<unknown> = { ...data, abort: this.#words.polled, seat };
     const stop = listen(bus, 'said', this.#name, (message) => this.#hear(message, log, onEvents));
     this.#worker = new Worker(entry, { workerData, transferList: [...ports] });
     this.#worker.once('error', (error) => {
@@ -83,15 +74,18 @@ export class InstanceThread {
     if (message.kind === 'peerSays') say(this.#bus, 'peer', [this.#name[0], message.from], message.wire);
     else say(this.#bus, 'order', this.#name, message);
     // Batch jobs yield within their step, and so does what only waits: what was sent is there when it stops.
-    const waitedFor = message.kind === 'submit' && message.request.batch !== true;
-    if (waitedFor && Atomics.load(this.#abort, jobsWord) === 1) this.interrupt();
-    const endsWaits = waitedFor || message.kind === 'cancel' || isGone(message);
-    if (endsWaits && Atomics.load(this.#abort, waitingWord) === 1) this.interrupt();
+    const comer = comerOf(message);
+    if (comer !== undefined) this.#words.comes(comer);
   }
 
-  /** Sets the word that the step in flight polls. */
+  /** Another thread is gone, and all have been told: nobody is to wait for what it had. */
+  endsWaits(): void {
+    this.#words.comes('end');
+  }
+
+  /** Stops the step in flight. */
   interrupt(): void {
-    Atomics.store(this.#abort, 0, 1);
+    this.#words.stop();
   }
 
   /** Ends the thread, once it hears; what runs there is lost. */
@@ -123,6 +117,8 @@ export class InstanceThread {
   }
 }
 
-function isGone(message: ToThread): boolean {
-  return message.kind === 'peerSays' && message.wire.kind === 'gone';
+function comerOf(message: ToThread): Comer | undefined {
+  if (message.kind === 'submit') return message.request.batch === true ? undefined : 'request';
+  const isGone = message.kind === 'peerSays' && message.wire.kind === 'gone';
+  return message.kind === 'cancel' || isGone ? 'end' : undefined;
 }

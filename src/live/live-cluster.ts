@@ -304,6 +304,7 @@ export class LiveCluster extends Conducting {
 
   #lost(instance: InstanceIndex): void {
     this.#gone.add(instance);
+    for (const other of this.#members) other?.thread.endsWaits();
     const member = this.#member(instance);
     member.snapshot = whenGone(member.snapshot);
     const returns = this.#options.restarts === true && this.begun && !this.#closing;

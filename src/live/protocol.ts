@@ -10,11 +10,6 @@ import type { Seat } from './bus/memory-bus.ts';
 import type { PeerWire } from './live-hand-offs.ts';
 import type { PagesPlace } from './messenger.ts';
 
-/** Of the words that a thread shares with the gateway's: the step in flight is one of batch jobs alone. */
-export const jobsWord = 1;
-/** It waits for rows of a group, and computes nothing: it stops for whoever comes. Written by the kernels. */
-export const waitingWord = 2;
-
 export type BlockJournal = Extract<InstanceEffect, { kind: 'journal' }>['journal'];
 export type BlockSnapshot = Extract<InstanceEffect, { kind: 'snapshot' }>['snapshot'];
 /** What the identities of blocks chain from. */
@@ -116,7 +111,8 @@ export interface InstanceThreadData<Settings> {
   /** On the bus of the process, and what the instance is called there. */
   readonly seat: Seat;
   readonly address: string;
-  readonly abort: SharedArrayBuffer;
+  /** Of its StepWords. */
+  readonly abort: Int32Array;
   readonly role: InstanceRole;
   /** Which start of the instance this is: 1, 2, 3... */
   readonly life: number;

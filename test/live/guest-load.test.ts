@@ -6,6 +6,7 @@ import type { GuestRooms } from '../../src/live/guest-rooms.ts';
 import { InstanceLoop } from '../../src/live/instance-loop.ts';
 import type { LenderWire } from '../../src/live/lender-wire.ts';
 import { LiveLending } from '../../src/live/live-lending.ts';
+import { StepWords } from '../../src/live/step-words.ts';
 import { listen, say } from '../../src/live/thread-wires.ts';
 import { FakeEngine } from '../cluster/fake-engine.ts';
 import { baseConfig, promptOf, request } from '../cluster/world.ts';
@@ -84,7 +85,7 @@ it('is looked at when steps have run', async () => {
     run: (plan: Parameters<FakeEngine['run']>[0]) => ({ kind: 'done', result: engine.run(plan) }) as const,
   };
   const place = { bus: inner, address: '0', life: 1 };
-  const abort = new Int32Array(new SharedArrayBuffer(8));
+  const abort = new StepWords().polled;
   new InstanceLoop(createTokenInstance(baseConfig), run, place, abort, () => {}, { lending }).start();
   say(outer, 'order', ['0', 1], { kind: 'submit', request: request('a', promptOf(1, 20)) });
   await ended;

@@ -5,7 +5,8 @@ import type { StepOutcome } from '../../src/kernel/backend.ts';
 import type { MemoryBus } from '../../src/live/bus/memory-bus.ts';
 import { MemoryHub } from '../../src/live/bus/memory-hub.ts';
 import { InstanceLoop } from '../../src/live/instance-loop.ts';
-import { type FromInstance, jobsWord, type ToInstance } from '../../src/live/protocol.ts';
+import type { FromInstance, ToInstance } from '../../src/live/protocol.ts';
+import { jobsWord, StepWords } from '../../src/live/step-words.ts';
 import { listen, say } from '../../src/live/thread-wires.ts';
 import { backgroundLimits } from '../../src/policy/batching/background.ts';
 import type { Step } from '../../src/util/step.ts';
@@ -60,7 +61,7 @@ test('a step aborted for a cancel is not planned again with the cancelled rows',
       }
     });
   });
-  new InstanceLoop(machine, engine, place(), new Int32Array(new SharedArrayBuffer(8)), () => {}).start();
+  new InstanceLoop(machine, engine, place(), new StepWords().polled, () => {}).start();
   send({ kind: 'submit', request: request('gone', promptOf(1, 90)) });
   send({ kind: 'submit', request: kept });
   await ended;
@@ -90,13 +91,48 @@ test('a step of batch jobs alone says so, and stops for whoever comes: that one 
       if (ends.length === 2) resolve();
     });
   });
-  new InstanceLoop(machine, engine, place(), new Int32Array(new SharedArrayBuffer(8)), () => {}).start();
+  new InstanceLoop(machine, engine, place(), new StepWords().polled, () => {}).start();
   send({ kind: 'submit', request: request('job', promptOf(1, 90), { batch: true }) });
   await ended;
   expect(ends).toEqual(['now', 'job']);
   // The job's second step was given up; the next one is of the one that came, with what 1 % leaves to the job at most.
   expect(jobsOnly.slice(0, 3)).toEqual([1, 1, 0]);
   expect(engine.rows[2]).toBeGreaterThanOrEqual(20);
+  machine.check();
+  const closed = new Promise<void>((resolve) => inner.watch((up) => !up && resolve()));
+  send({ kind: 'close' });
+  await closed;
+});
+
+test('whoever comes when a step is about to begin stops it, if it is to stop for him', async () => {
+  const abort = new StepWords().polled;
+  const outcomes: string[] = [];
+  const engine = new ScriptedEngine(() => outcomes.push(Atomics.load(abort, 0) === 0 ? 'done' : 'aborted'));
+  const machine = createTokenInstance({ ...baseConfig, limits: { ...limits, background: backgroundLimits } });
+  const ended = new Promise<void>((resolve) => {
+    onSaid((message) => {
+      if (message.kind !== 'events') return;
+      for (const [id, event] of message.events) if (event.kind === 'finished' && id === 'now') resolve();
+    });
+  });
+  let looks = 0;
+  const drain = (): void => {
+    inner.drain();
+    // The last time that it looks before the job's second step.
+    if (outcomes.length !== 1 || ++looks !== 2) return;
+    send({ kind: 'submit', request: request('now', promptOf(2, 20), { maxTokens: 1 }) });
+    new StepWords(abort).comes('request');
+  };
+  const bus = {
+    drain,
+    publish: inner.publish.bind(inner),
+    subscribe: inner.subscribe.bind(inner),
+    close: inner.close.bind(inner),
+  };
+  new InstanceLoop(machine, engine, { ...place(), bus }, abort, () => {}).start();
+  send({ kind: 'submit', request: request('job', promptOf(1, 90), { batch: true }) });
+  await ended;
+  expect(outcomes.slice(0, 3)).toEqual(['done', 'aborted', 'done']);
   machine.check();
   const closed = new Promise<void>((resolve) => inner.watch((up) => !up && resolve()));
   send({ kind: 'close' });
