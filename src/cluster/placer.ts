@@ -98,6 +98,7 @@ export class Placer<Request> {
       prefillUs: (kind, tokens, cached) => this.#predictors[kind].prefillUs(tokens, cached),
       transfers: transfers && {
         transferUs: (from, to, tokens) => transfers.predictUs(this.#nowUs, from, to, tokens),
+        askUs: (from, to) => transfers.askUs(from, to),
         backlogUs: (from) => transfers.backlogUs(this.#nowUs, from),
       },
       readUs: (instance, tokens) => this.#ssds?.predictUs(this.#nowUs, instance, tokens) ?? 0,

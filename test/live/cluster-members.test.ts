@@ -97,11 +97,11 @@ describe('a cluster over a bus', () => {
     await until(() => stored.size === 2);
     await settled();
     for (const [i, prompt] of prompts.entries()) {
-      await answerOf(late, liveRequest(`r${i}`, prompt, 2));
-      // It may go to the other one, and fetch it.
+      const { cachedTokens } = await answerOf(late, liveRequest(`r${i}`, prompt, 2));
       const [placed] = late.account(`r${i}`)?.placements ?? [];
       const matched = placed?.considered.map(({ matchedTokens }) => matchedTokens) ?? [];
       expect(Math.max(...matched)).toBe(Math.floor((prompt.length - 1) / 32) * 32);
+      expect(cachedTokens).toBe(Math.floor((prompt.length - 1) / 32) * 32);
     }
   });
 

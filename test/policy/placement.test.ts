@@ -22,6 +22,7 @@ const costs: PlacementCosts = {
   prefillUs: (kind, tokens, cached) => (kind + 1) * (tokens - cached) * 20,
   transfers: {
     transferUs: (from, _to, tokens) => backlogUs[from % backlogUs.length] + 3 * tokens,
+    askUs: () => 0,
     backlogUs: (from) => backlogUs[from % backlogUs.length] ?? 0,
   },
   readUs: (_instance, tokens) => 7 * tokens,
@@ -156,6 +157,46 @@ describe('placement', () => {
     for (const kind of ['cache-aware', 'least-loaded'] as const) {
       expect(placement(kind).choose(question, viewOf(instances))?.instance).toBe(1);
     }
+  });
+
+  test('among equals takes the one to which least comes of others, then the one that computes least', () => {
+    const view = (kinds: readonly number[], requests: readonly number[]) =>
+      viewOf(kinds.map((kind, i) => ({ up: 1, requests: requests[i] ?? 0, queueUs: 0, kind, own: 0 })));
+    const choose = (own: readonly number[], kinds: readonly number[], requests: readonly number[], fetching: boolean) =>
+      // All that comes, comes while others are computed.
+      placement(fetching ? 'cache-aware' : 'local-cache-only', { overlapUs: () => 2_000 }).choose(
+        { number: 0, tokens: 120, blockTokens, matches: matchesOf(own) },
+        view(kinds, requests),
+      );
+    // 400 us with the prefix of the last one, wherever it is computed.
+    expect(choose([0, 4, 10], [0, 0, 0], [0, 0, 1], true)).toMatchObject({
+      ...{ instance: 2, ownBlocks: 10, fetchedBlocks: 0, from: undefined, prefillUs: 400 },
+    });
+    expect(choose([0, 4, 10, 10], [0, 0, 0, 0], [0, 0, 1, 0], true)).toMatchObject({ instance: 3, from: undefined });
+    // The one that has it is slower: it comes to whoever has some of it.
+    expect(choose([0, 4, 10], [0, 0, 1], [0, 1, 0], true)).toMatchObject({ instance: 1, fetchedBlocks: 6, from: 2 });
+    // 2,400 us each: half of the rows take the slower one as long.
+    expect(choose([0, 6], [0, 1], [0, 1], false)).toMatchObject({ instance: 1, ownBlocks: 6, prefillUs: 2_400 });
+  });
+
+  test('counts what passes before the first byte of a prefix comes: nothing is computed behind it meanwhile', () => {
+    const choose = (queueUs: readonly number[], onSsd = 0) => {
+      const instances = queueUs.map((queueUs) => ({ up: 1, requests: 0, queueUs, kind: 0, own: 0 }));
+      const transfers = { transferUs: () => 370, askUs: () => 70, backlogUs: () => 0 };
+      return placement('cache-aware', { transfers, overlapUs: () => 2_000 }).choose(
+        { number: 0, tokens: 120, blockTokens, matches: matchesOf([0, 10], [0, onSsd]) },
+        viewOf(instances),
+      );
+    };
+    expect(choose([0, 9_000])).toMatchObject({ instance: 0, from: 1, transferUs: 370, readyUs: 70, waitUs: 70 });
+    expect(choose([100, 9_000])).toMatchObject({ instance: 0, readyUs: 70, waitUs: 100 });
+    expect(choose([0, 9_000], 4)).toMatchObject({
+      transferUs: 370 + 7 * 40,
+      readyUs: 70 + 7 * 40,
+      waitUs: 70 + 7 * 40,
+    });
+    expect(choose([0, 69])).toMatchObject({ instance: 1, from: undefined });
+    expect(choose([0, 71])).toMatchObject({ instance: 0, from: 1 });
   });
 
   test('takes only instances that are up, whatever the policy, and knows what the chosen one has', () => {

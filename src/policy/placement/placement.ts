@@ -20,6 +20,8 @@ export interface ClusterView {
 export interface TransferCosts {
   /** Until `tokens` tokens of keys and values have come, the sender's backlog included. */
   transferUs(from: number, to: number, tokens: number): number;
+  /** Of that, what passes before the first byte, whatever there is to send: nobody computes behind it meanwhile. */
+  askUs(from: number, to: number): number;
   /** What an instance has to send before anything else. */
   backlogUs(from: number): number;
 }
@@ -143,7 +145,8 @@ export class Placement {
 
   /**
    * Algorithm 1: queue and prefill behind the own prefix, or behind a fetched one where that is so much longer; the least sum wins. A prefix
-   * comes while others compute, so that the longer of queue and transfer counts, not their sum.
+   * comes while others compute, so that the longer of queue and transfer counts, not their sum. Among equal sums least is moved, then least
+   * computed: what is predicted to cost no time costs a link, and the other one, all the same.
    */
   #leastTtft(question: PlacementQuestion, view: ClusterView, fetching: boolean): PlacementDecision | undefined {
     const { matches, tokens, blockTokens } = question;
@@ -156,30 +159,36 @@ export class Placement {
     }
     let best: number | undefined;
     let bestUs = Number.POSITIVE_INFINITY;
-    let fetches = false;
+    let [moved, has] = [0, 0];
     for (let i = 0; i < view.up.length; i++) {
       if (view.up[i] === 0) continue;
       const own = matches?.blocks[i] ?? 0;
       const queueUs = view.queueUs[i];
       const restUs = this.#restUs[view.kind[i]];
       let us = this.#ownUs(question, view, i);
-      let fetched = false;
+      let fetched = 0;
       // Most instances would not be the best one even if their prefix were there at once.
       const mayFetch = longest !== undefined && queueUs + restUs <= bestUs && queueUs + restUs < us;
       if (mayFetch && longestBlocks > own * this.#settings.balancingThreshold) {
         const { readyUs } = this.#coming(question, view.kind[i], longest, i);
         const fetchedUs = Math.max(queueUs, readyUs) + restUs;
-        fetched = fetchedUs < us;
-        if (fetched) us = fetchedUs;
+        if (fetchedUs < us) {
+          us = fetchedUs;
+          fetched = longestBlocks - own;
+        }
       }
-      if (us < bestUs || (us === bestUs && best !== undefined && view.requests[i] < view.requests[best])) {
-        best = i;
-        bestUs = us;
-        fetches = fetched;
-      }
+      if (us > bestUs) continue;
+      // Equal is equal to the last bit, as of those who are alike: whoever is predicted to be later, by however little, does not win.
+      const after =
+        us - bestUs || fetched - moved || has - own - fetched || view.requests[i] - view.requests[best ?? i];
+      if (best !== undefined && after >= 0) continue;
+      best = i;
+      bestUs = us;
+      moved = fetched;
+      has = own + fetched;
     }
     const alone = this.#plain(question, view, best);
-    if (alone === undefined || longest === undefined || !fetches) return alone;
+    if (alone === undefined || longest === undefined || moved === 0) return alone;
     const { instance, queueUs } = alone;
     const coming = this.#coming(question, view.kind[instance], longest, instance);
     const prefillUs = this.#restUs[view.kind[instance]];
@@ -198,7 +207,9 @@ export class Placement {
     const readUs = this.#readUs(from, fetchedSsdBlocks * blockTokens);
     const transferUs = readUs + (transfers?.transferUs(from, to, fetchedBlocks * blockTokens) ?? 0);
     const comesUs = Math.max(transferUs, this.#ownReadUs(question, to));
-    return { fetchedBlocks, fetchedSsdBlocks, transferUs, readyUs: this.#readyUs(kind, question, blocks, comesUs) };
+    const beginsUs = readUs + (transfers?.askUs(from, to) ?? 0);
+    const readyUs = Math.max(beginsUs, this.#readyUs(kind, question, blocks, comesUs));
+    return { fetchedBlocks, fetchedSsdBlocks, transferUs, readyUs };
   }
 
   #ownReadUs({ matches, blockTokens }: PlacementQuestion, instance: number): number {

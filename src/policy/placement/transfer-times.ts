@@ -35,8 +35,13 @@ export class TransferTimes {
     const { ends, linkBytesPerSecond = Number.POSITIVE_INFINITY, bytesPerToken } = this.#config;
     const backlogUs = Math.max(0, this.#sendsUntilUs[from] - nowUs, this.#receivesUntilUs[to] - nowUs);
     const bytesPerSecond = Math.min(ends[from].bytesPerSecond, ends[to].bytesPerSecond, linkBytesPerSecond);
-    // One way to ask, one way back.
-    return backlogUs + 2 * Math.max(ends[from].us, ends[to].us) + (tokens * bytesPerToken * 1e6) / bytesPerSecond;
+    return backlogUs + this.askUs(from, to) + (tokens * bytesPerToken * 1e6) / bytesPerSecond;
+  }
+
+  /** One way to ask, one way back: microseconds. */
+  askUs(from: number, to: number): number {
+    const { ends } = this.#config;
+    return 2 * Math.max(ends[from].us, ends[to].us);
   }
 
   /** What an instance has to send before anything else: microseconds. */
