@@ -5,7 +5,7 @@ import type { Departure } from '../cluster/membership.ts';
 import type { InstanceIndex } from '../cluster/messages.ts';
 import { Alarm, nowUs } from './alarm.ts';
 import type { Bus } from './bus/bus.ts';
-import { keepPlace, leavePlace, type Place, takePlace } from './lender-places.ts';
+import { arePlacesLost, keepPlace, leavePlace, type Place, takePlace } from './lender-places.ts';
 import { type OfficeWire, patienceMs } from './lender-ways.ts';
 import type { LenderWire } from './lender-wire.ts';
 import { Office } from './office.ts';
@@ -77,8 +77,9 @@ export class LenderLinks {
 
   /** Takes a number among those that lend. @throws Error in one line when there is none */
   static async open(options: LenderLinksOptions): Promise<LenderLinks> {
-    const { bus, name, life, lost } = options;
-    return new LenderLinks(options, await takePlace(bus, name, life, lost));
+    const { bus, name, life } = options;
+    const lost = options.lost || (await arePlacesLost(bus));
+    return new LenderLinks({ ...options, lost }, await takePlace(bus, name, life, lost));
   }
 
   /** Its number among those that lend. */

@@ -2,7 +2,7 @@
 import type { InstanceIndex } from '../cluster/messages.ts';
 import type { Bus } from './bus/bus.ts';
 import { silentUs } from './station.ts';
-import { type Upholding, whenDoubtful } from './upheld.ts';
+import { isHeard, lostListenMs, type Upholding, whenDoubtful } from './upheld.ts';
 import { encode } from './wire/codec.ts';
 import { type LenderAnnouncement, type LenderPlace, readLender, readPlaces } from './wire/lender-messages.ts';
 
@@ -14,6 +14,12 @@ export interface Place {
   readonly instance: InstanceIndex;
   /** Greater than that of whoever had the number before. */
   readonly life: number;
+}
+
+/** Has it been lost by itself? Whoever is in it announces itself, and says its number again. */
+export async function arePlacesLost(bus: Bus): Promise<boolean> {
+  if (bus.lasting || (await bus.records.read(key)) !== undefined) return false;
+  return isHeard(bus, 'beat.lender', lostListenMs);
 }
 
 /** @param lost the record may have been: then numbers of those who are heard are taken, whatever it says @throws Error in one line when all numbers are taken */

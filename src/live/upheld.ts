@@ -1,7 +1,9 @@
 // When records may have been lost while processes go on: the connection is back, or somebody misses one.
-import type { Bus } from './bus/bus.ts';
+import type { Bus, Subject } from './bus/bus.ts';
 
 const missing = 'missing';
+/** Where a record may have been lost: those who are there are back by then, and asked. */
+export const lostListenMs = 1_000;
 /** Between two tries where a record cannot be asked for: twice as long each time, and shorter than whoever misses it waits. */
 const retryMsMin = 250;
 const retryMsMax = 4_000;
@@ -9,6 +11,20 @@ const retryMsMax = 4_000;
 /** Those who are there look after the records that they rely on. */
 export function sayMissing(bus: Bus): void {
   bus.publish(missing, new Uint8Array());
+}
+
+/** Does anybody speak there? They look after their records meanwhile. */
+export function isHeard(bus: Bus, subject: Subject, ms: number): Promise<boolean> {
+  return new Promise((resolve) => {
+    const decide = (heard: boolean): void => {
+      stop();
+      clearTimeout(timer);
+      resolve(heard);
+    };
+    const stop = bus.subscribe(subject, () => decide(true));
+    const timer = setTimeout(() => decide(false), ms);
+    sayMissing(bus);
+  });
 }
 
 export interface Upholding {

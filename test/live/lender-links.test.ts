@@ -202,3 +202,32 @@ it('leave nothing in the record that was being written again as they left', asyn
   await left;
   expect((await placesOf(bus))?.filter(({ name }) => name !== '')).toEqual([]);
 });
+
+it('take no number twice where their record alone was lost while all were connected', async () => {
+  vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout', 'setInterval', 'clearInterval', 'performance'] });
+  try {
+    const hub = new MemoryHub();
+    const end = (): UnsteadyBus => new UnsteadyBus(hub.connect());
+    const bus = end();
+    /** For as long as it takes. */
+    const opened = async (name: string) => {
+      let links: LenderLinks | undefined;
+      void lender(end(), name).then((opened) => {
+        links = opened.links;
+      });
+      while (links === undefined) {
+        await settled();
+        vi.advanceTimersByTime(100);
+      }
+      return links.instance;
+    };
+    expect([await opened('a'), await opened('b')]).toEqual([0, 1]);
+    const before = await placesOf(bus);
+    await lose(bus, 'lenders');
+    expect(await opened('c')).toBe(2);
+    expect(await placesOf(bus)).toEqual([...(before ?? []), { name: 'c', life: 1 }]);
+    expect(await opened('d')).toBe(3);
+  } finally {
+    vi.useRealTimers();
+  }
+});
