@@ -1,7 +1,8 @@
 // An instance's thread as the gateway's thread sees it: started, spoken to over the bus of the process, interrupted, and gone.
 import { Worker } from 'node:worker_threads';
+import { defaultLinkConfig } from '../cluster/link.ts';
 import type { MemoryBus } from './bus/memory-bus.ts';
-import type { MemoryHub } from './bus/memory-hub.ts';
+import type { DealtSeat, MemoryHub } from './bus/memory-hub.ts';
 import type { EventsMessage, FromInstance, InstanceThreadData, ReadyMessage, ToThread } from './protocol.ts';
 import { type Comer, StepWords } from './step-words.ts';
 import { listen, say } from './thread-wires.ts';
@@ -15,6 +16,8 @@ export interface InstanceThreadOptions {
   readonly data: Omit<InstanceThreadData<unknown>, 'abort' | 'seat'>;
   readonly log: (message: string) => void;
   readonly onEvents: (message: EventsMessage) => void;
+  /** What may wait for it to hear, in bytes: a thread that lets more gather is ended. */
+  readonly backlogBytesMax?: number;
 }
 
 export class InstanceThread {
@@ -25,10 +28,14 @@ export class InstanceThread {
   readonly #words = new StepWords();
   readonly #ready: Promise<ReadyMessage>;
   readonly #ended: Promise<void>;
+  readonly #dealt: DealtSeat;
+  readonly #backlogBytesMax: number;
+  readonly #log: (message: string) => void;
+  #isCutOff = false;
   #isReady: (message: ReadyMessage) => void = () => {};
   #isUnable: (error: Error) => void = () => {};
 
-  constructor({ entry, hub, bus, data, log, onEvents }: InstanceThreadOptions) {
+  constructor({ entry, hub, bus, data, log, onEvents, backlogBytesMax }: InstanceThreadOptions) {
     const { address, life } = data;
     this.#bus = bus;
     this.#name = [address, life];
@@ -38,7 +45,10 @@ export class InstanceThread {
     });
     // Whoever awaits it sees the failure; nobody else has to.
     this.#ready.catch(() => {});
-    const { seat, ports, drop } = hub.seat();
+    this.#dealt = hub.seat();
+    this.#backlogBytesMax = backlogBytesMax ?? defaultLinkConfig.keptBytesMax;
+    this.#log = log;
+    const { seat, ports } = this.#dealt;
     const workerData: InstanceThreadData<unknown> = { ...data, abort: this.#words.polled, seat };
     const stop = listen(bus, 'said', this.#name, (message) => this.#hear(message, log, onEvents));
     this.#worker = new Worker(entry, { workerData, transferList: [...ports] });
@@ -48,7 +58,7 @@ export class InstanceThread {
     });
     this.#ended = new Promise((resolve) => {
       this.#worker.once('exit', (code) => {
-        drop();
+        this.#dealt.drop();
         // Its last words.
         bus.drain();
         stop();
@@ -76,6 +86,18 @@ export class InstanceThread {
     // Batch jobs yield within their step, and so does what only waits: what was sent is there when it stops.
     const comer = comerOf(message);
     if (comer !== undefined) this.#words.comes(comer);
+    if (this.#dealt.backlogBytes > this.#backlogBytesMax) this.#cutOff();
+  }
+
+  /** It hears nothing: nobody says anything to it any more, and it ends with its step, which stops. */
+  #cutOff(): void {
+    if (this.#isCutOff) return;
+    this.#isCutOff = true;
+    const { backlogBytes } = this.#dealt;
+    this.#log(`Instance thread ended: ${backlogBytes} bytes waited for it to hear, ${this.#backlogBytesMax} may`);
+    this.#dealt.drop();
+    this.interrupt();
+    void this.#worker.terminate();
   }
 
   /** Another thread is gone, and all have been told: nobody is to wait for what it had. */

@@ -4,12 +4,25 @@ import { type Bus, checkSubject, type Records, type Snapshots, type Subject } fr
 import { Interests, matches } from './interests.ts';
 import { askedRecords, type RecordAsk, tight } from './memory-records.ts';
 
+/** The way to another end. */
+export interface Way {
+  readonly seat: number;
+  readonly port: MessagePort;
+  /** Of that end. */
+  readonly backlog: Backlog;
+}
+
+/** One word: bytes that others have said to an end and that it has not read. Nobody is made to wait by it. */
+export type Backlog = Int32Array<SharedArrayBuffer>;
+
 /** What a hub deals a thread. */
 export interface Seat {
   /** One word that all ends share: counts what is said. */
   readonly clock: SharedArrayBuffer;
+  /** Its own. */
+  readonly backlog: Backlog;
   readonly hub: MessagePort;
-  readonly peers: readonly { readonly seat: number; readonly port: MessagePort }[];
+  readonly peers: readonly Way[];
 }
 
 /** To the hub. */
@@ -20,7 +33,7 @@ export interface RecordCall {
 
 /** From the hub. */
 export type HubWire =
-  | { readonly kind: 'joined'; readonly seat: number; readonly port: MessagePort }
+  | ({ readonly kind: 'joined' } & Way)
   | { readonly kind: 'left'; readonly seat: number }
   | { readonly kind: 'answer'; readonly call: number; readonly answer: unknown };
 
@@ -41,8 +54,7 @@ type EndWire =
   | { readonly kind: 'ping' }
   | { readonly kind: 'pong' };
 
-interface Peer {
-  readonly port: MessagePort;
+interface Peer extends Pick<Way, 'port' | 'backlog'> {
   readonly interests: Interests;
   /** What it will hear, if it wants to, once it has said what it wants; undefined: it has. */
   waiting: Message[] | undefined;
@@ -75,6 +87,7 @@ export class MemoryBus implements Bus {
   readonly lasting = true;
   readonly #hub: MessagePort;
   readonly #clock: Int32Array;
+  readonly #backlog: Backlog;
   readonly #peers = new Map<number, Peer>();
   readonly #listeners = new Set<Listener>();
   readonly #interests = new Interests();
@@ -87,14 +100,15 @@ export class MemoryBus implements Bus {
   #closed = false;
 
   /** Keeps its thread alive until it is closed. */
-  constructor({ clock, hub, peers }: Seat) {
+  constructor({ clock, backlog, hub, peers }: Seat) {
     this.#hub = hub;
+    this.#backlog = backlog;
     this.#clock = new Int32Array(clock);
     hub.on('message', (wire: HubWire) => {
       this.#takeHub(wire);
       this.#deliver();
     });
-    for (const { seat, port } of peers) this.#join(seat, port);
+    for (const way of peers) this.#join(way);
   }
 
   publish(subject: Subject, payload: Uint8Array): void {
@@ -106,7 +120,7 @@ export class MemoryBus implements Bus {
     const message = { at, subject, payload: tight(payload) };
     for (const peer of this.#peers.values()) {
       if (peer.waiting !== undefined) peer.waiting.push({ at, subject, payload: new Uint8Array(payload) });
-      else if (peer.interests.want(subject)) peer.port.postMessage(message satisfies EndWire);
+      else if (peer.interests.want(subject)) say(peer, message);
     }
     if (this.#interests.want(subject)) this.#queue({ at, subject, payload: new Uint8Array(payload) });
     this.#deliverSoon();
@@ -174,8 +188,8 @@ export class MemoryBus implements Bus {
     for (const { port } of this.#peers.values()) port.postMessage(wire);
   }
 
-  #join(seat: number, port: MessagePort): void {
-    const peer: Peer = { port, interests: new Interests(), waiting: [], inHand: undefined, pings: [] };
+  #join({ seat, port, backlog }: Way): void {
+    const peer: Peer = { port, backlog, interests: new Interests(), waiting: [], inHand: undefined, pings: [] };
     this.#peers.set(seat, peer);
     port.on('message', (wire: EndWire) => {
       this.#receive(peer, wire);
@@ -247,7 +261,7 @@ export class MemoryBus implements Bus {
   #takeHub(wire: HubWire): void {
     switch (wire.kind) {
       case 'joined':
-        this.#join(wire.seat, wire.port);
+        this.#join(wire);
         break;
       case 'left': {
         const peer = this.#peers.get(wire.seat);
@@ -266,6 +280,7 @@ export class MemoryBus implements Bus {
 
   #take(peer: Peer, wire: EndWire): void {
     if (!('kind' in wire)) {
+      Atomics.sub(this.#backlog, 0, bytesOf(wire));
       this.#queue(wire);
       return;
     }
@@ -291,7 +306,7 @@ export class MemoryBus implements Bus {
     for (const pattern of patterns) peer.interests.add(pattern);
     const waiting = peer.waiting ?? [];
     peer.waiting = undefined;
-    for (const message of waiting) if (peer.interests.want(message.subject)) peer.port.postMessage(message);
+    for (const message of waiting) if (peer.interests.want(message.subject)) say(peer, message);
   }
 
   #deliverSoon(): void {
@@ -322,6 +337,18 @@ export class MemoryBus implements Bus {
     this.#hub.postMessage({ call, ask } satisfies RecordCall);
     return new Promise((resolve, reject) => this.#calls.set(call, { resolve, reject }));
   }
+}
+
+/** What a message takes besides its payload, about. */
+const messageBytes = 256;
+
+function bytesOf({ payload }: Message): number {
+  return messageBytes + payload.length;
+}
+
+function say({ port, backlog }: Peer, message: Message): void {
+  Atomics.add(backlog, 0, bytesOf(message));
+  port.postMessage(message satisfies EndWire);
 }
 
 function closedError(): Error {

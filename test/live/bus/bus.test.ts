@@ -3,6 +3,7 @@ import { Kvm } from '@nats-io/kv';
 import { connect as dial } from '@nats-io/transport-node';
 import { afterAll, afterEach, beforeAll, describe, expect, test } from 'vitest';
 import type { Bus } from '../../../src/live/bus/bus.ts';
+import { MemoryBus } from '../../../src/live/bus/memory-bus.ts';
 import { MemoryHub } from '../../../src/live/bus/memory-hub.ts';
 import { MemoryRecords } from '../../../src/live/bus/memory-records.ts';
 import { connectNats } from '../../../src/live/bus/nats-bus.ts';
@@ -215,6 +216,20 @@ describe('memory, each end on a thread of its own', () => {
       here.drain();
     }
     expect(heard).toEqual(Array.from({ length: 6 }, (_, i) => (i % 2 === 0 ? 'word.first' : 'word.second')));
+  });
+
+  test('what an end has not read is counted', async () => {
+    const other = new MemoryHub();
+    const dealt = other.seat();
+    const [a, here] = [other.connect(), new MemoryBus(dealt.seat)];
+    here.subscribe('word', () => {});
+    await Promise.all([a.flush(), here.flush()]);
+    expect(dealt.backlogBytes).toBe(0);
+    for (const subject of ['word', 'other', 'word']) a.publish(subject, new Uint8Array(1000));
+    expect(Math.floor(dealt.backlogBytes / 1000)).toBe(2);
+    here.drain();
+    expect(dealt.backlogBytes).toBe(0);
+    await Promise.all([a.close(), here.close()]);
   });
 
   test('a thread that does not return to its event loop hears when it looks', () => {
