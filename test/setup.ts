@@ -5,4 +5,6 @@ import { killLeftOver } from './children.ts';
 
 afterAll(killLeftOver);
 
+// A list that may have 120 entries is to have them: by itself it would have ten at most.
+fc.configureGlobal({ ...fc.readConfigureGlobal(), defaultSizeToMaxWhenMaxSpecified: true });
 if (process.env.CI !== undefined) fc.configureGlobal({ ...fc.readConfigureGlobal(), seed: 20_260_101 });

@@ -60,9 +60,10 @@ export class RowsOut {
   begin(to: InstanceIndex, id: RequestId, chunk: Activations): RowPages | undefined {
     this.#settle();
     const leaving = this.#pending(to, id, chunk) ?? this.#add(to, id, chunk);
-    leaving.room ??= this.#rooms.take();
+    if (this.#rooms.free > 0) leaving.landing ??= this.#landings.get(to)?.shift();
+    // The last room is for those that can leave: the others could wait in all of them for the other side, and that for what has no room here.
+    if (leaving.landing !== undefined || this.#rooms.free > 1) leaving.room ??= this.#rooms.take();
     const { number, room } = leaving;
-    if (room !== undefined) leaving.landing ??= this.#landings.get(to)?.shift();
     this.#post(to, { kind: 'rows', number, id, chunk, landing: leaving.landing });
     if (room === undefined) return undefined;
     // Steps are counted as they leave rows: this is the next.
@@ -79,6 +80,7 @@ export class RowsOut {
       // The next step that leaves rows is perhaps another request's.
       if (landing !== undefined) this.#messenger.stop(landing);
       leaving.sent = false;
+      this.#giveBack(leaving);
       return;
     }
     leaving.computed = true;
@@ -197,13 +199,19 @@ export class RowsOut {
   }
 
   #drop(leaving: Leaving): void {
-    const { number, landing, room } = leaving;
+    const { number, landing } = leaving;
     this.#leaving.delete(number);
     if (landing !== undefined) this.#givenUp.delete(landing);
     this.#links.settle(nameOf(leaving));
-    if (room === undefined) return;
-    // Nothing is read for it any more, so that others may have its room.
     if (landing !== undefined) this.#messenger.stop(landing);
+    this.#giveBack(leaving);
+  }
+
+  /** Nothing is read for it any more, so that others may have its room. */
+  #giveBack(leaving: Leaving): void {
+    const { room } = leaving;
+    if (room === undefined) return;
+    leaving.room = undefined;
     this.#rooms.giveBack(room);
     this.#sendNext();
   }

@@ -232,7 +232,7 @@ const sequences = fc.record({
   at: fc.nat(1),
   to: fc.nat(1),
 });
-const moves = fc.array(fc.record({ choice: fc.nat(1_000), aborts: fc.boolean(), cancels: fc.nat(80) }), {
+const moves = fc.array(fc.record({ choice: fc.nat(1_000), aborts: fc.boolean(), cancels: fc.nat(600) }), {
   minLength: 50,
   maxLength: 500,
 });

@@ -164,7 +164,11 @@ describe('rows between members', () => {
   });
 
   it('come whole and in order, of more chunks than there is room for, whatever comes to nothing meanwhile', () => {
-    const turn = fc.constantFrom<'compute' | 'fail' | 'tell' | 'use'>('compute', 'fail', 'tell', 'use');
+    type Turn = 'compute' | 'fail' | 'tell' | 'use';
+    const turn = fc.constantFrom<Turn>('compute', 'fail', 'tell', 'use');
+    const often = (count: number): Turn[] => Array.from({ length: count }, () => 'compute');
+    // All rooms with those that had nowhere to go, all landings for those that had no room.
+    const stuck: [Turn[], boolean] = [[...often(4), 'tell', ...often(2), 'tell', ...often(4)], true];
     fc.assert(
       fc.property(fc.array(turn, { maxLength: 60 }), fc.boolean(), (turns, early) => {
         const ends = pair();
@@ -199,7 +203,7 @@ describe('rows between members', () => {
         while (tell(ends));
         expect(underWay(ends)).toEqual([0, 0]);
       }),
-      { numRuns: 200 },
+      { numRuns: 200, examples: [stuck] },
     );
   });
 
