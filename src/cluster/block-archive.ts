@@ -4,6 +4,8 @@ import type { BlockJournal, BlockSnapshot } from '../policy/blocks/block-journal
 export interface ArchiveLimits {
   /** Changes of the cache that no copy is written for, where the copy before has fewer blocks. */
   readonly changesMin: number;
+  /** The store has no room for more. */
+  readonly blocksMax: number;
   /** A copy is written anew so long after it was, though little has changed: it is forgotten later than that. */
   readonly refreshUs: number;
   /** After the first write that failed; each further one in a row waits twice as long. */
@@ -13,6 +15,7 @@ export interface ArchiveLimits {
 
 export const defaultArchiveLimits: ArchiveLimits = {
   changesMin: 4096,
+  blocksMax: 16_000_000,
   refreshUs: 1_200_000_000,
   retryUs: 1_000_000,
   retryUsMax: 60_000_000,
@@ -49,7 +52,9 @@ export type ArchiveEffect<Gateway> =
       readonly journals: readonly BlockJournal[];
     }
   /** What the thread has just listed. */
-  | { readonly kind: 'tellBlocks'; readonly gateway: Gateway };
+  | { readonly kind: 'tellBlocks'; readonly gateway: Gateway }
+  /** No copy of so many is written, unlike before. */
+  | { readonly kind: 'refused'; readonly blocks: number };
 
 interface Copy {
   readonly number: number;
@@ -72,6 +77,8 @@ export class BlockArchive<Gateway> {
   #listing = false;
   /** They are told what is listed. */
   readonly #waiting = new Set<Gateway>();
+  /** That were listed last, where they are too many for a copy. */
+  #refused: number | undefined;
   #failures = 0;
   #retryUs = 0;
   #replaced = false;
@@ -134,7 +141,7 @@ export class BlockArchive<Gateway> {
 
   /** Of journals since the copy, before another one is wanted. */
   get #weightMax(): number {
-    return Math.max(this.#limits.changesMin, this.#base?.blocks ?? 0);
+    return Math.max(this.#limits.changesMin, this.#base?.blocks ?? this.#refused ?? 0);
   }
 
   #list(): void {
@@ -149,8 +156,23 @@ export class BlockArchive<Gateway> {
     this.#waiting.clear();
     if (this.#replaced || this.#writing !== undefined || nowUs < this.#retryUs) return;
     const { number, blocks } = snapshot;
+    if (blocks > this.#limits.blocksMax) {
+      this.#refuse(blocks);
+      return;
+    }
+    this.#refused = undefined;
     this.#writing = { number, blocks, useful: true };
     this.#effects.push({ kind: 'write', snapshot });
+    this.#trim();
+  }
+
+  /** Until as much has changed as there is, or somebody has it listed, it will not have shrunk. */
+  #refuse(blocks: number): void {
+    if (this.#refused === undefined) this.#effects.push({ kind: 'refused', blocks });
+    this.#refused = blocks;
+    this.#stored = undefined;
+    this.#failures = 0;
+    this.#weight = 0;
     this.#trim();
   }
 

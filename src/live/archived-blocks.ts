@@ -1,5 +1,5 @@
 // An instance's copy of what its cache holds, in the store: carries out what its archive wants.
-import { type ArchiveEffect, type ArchiveEvent, BlockArchive } from '../cluster/block-archive.ts';
+import { type ArchiveEffect, type ArchiveEvent, BlockArchive, defaultArchiveLimits } from '../cluster/block-archive.ts';
 import { Alarm, nowUs } from './alarm.ts';
 import type { Snapshots } from './bus/bus.ts';
 import type { BlockJournal, BlockSnapshot } from './protocol.ts';
@@ -15,6 +15,7 @@ export interface ArchivedBlocksOptions<Gateway> {
   /** The instance's thread is to tell all that it holds. */
   readonly list: () => void;
   readonly tellStored: (gateway: Gateway, number: number, journals: readonly BlockJournal[]) => void;
+  readonly log: (message: string) => void;
 }
 
 export class ArchivedBlocks<Gateway> {
@@ -81,6 +82,11 @@ export class ArchivedBlocks<Gateway> {
         break;
       case 'tellBlocks':
         this.#told.add(effect.gateway);
+        break;
+      case 'refused':
+        this.#options.log(
+          `Cannot keep a copy of what the cache holds in the store: it has ${effect.blocks} blocks, at most ${defaultArchiveLimits.blocksMax} can be: gateways that come are told over their links`,
+        );
     }
   }
 

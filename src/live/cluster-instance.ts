@@ -123,7 +123,7 @@ export class ClusterInstance {
       left: (here) => this.#leave(here),
     });
     this.#blocks = new ArchivedBlocks({
-      ...{ snapshots: bus.snapshots, name, life },
+      ...{ snapshots: bus.snapshots, name, life, log },
       list: () => thread.send({ kind: 'tellBlocks' }),
       tellStored: ({ peer }, stored, journals) => this.#tell(peer, { ...nothingToTell, stored, journals }),
     });

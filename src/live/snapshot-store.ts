@@ -8,6 +8,8 @@ import { partsMax, readAnyHead, readBlocks, readHead, type SnapshotHead } from '
 
 /** Of a part: a quarter of what NATS takes in one message. */
 const partBytes = 256 * 1024;
+/** Instances keep no copy that is larger. */
+export const snapshotBytesMax = partsMax * partBytes;
 /** A copy that was overwritten while it was read is read again. */
 const triesMax = 3;
 
@@ -34,7 +36,6 @@ export class SnapshotWriter {
   async write(snapshot: BlockSnapshot): Promise<Written> {
     if (!this.#ours && !(await this.#findHead())) return 'replaced';
     const bytes = encode(snapshot);
-    if (bytes.length > partsMax * partBytes) return 'unwritten';
     const side = 1 - this.#side;
     const sums: string[] = [];
     for (let at = 0; at < bytes.length; at += partBytes) {

@@ -6,7 +6,7 @@ import { BlockCatchUp, type CatchUpEvent } from '../../src/cluster/block-catch-u
 import { type BlockJournal, type BlockSnapshot, JournalRecorder } from '../../src/policy/blocks/block-journal.ts';
 import { PrefixIndex } from '../../src/policy/placement/prefix-index.ts';
 
-const limits: ArchiveLimits = { changesMin: 40, refreshUs: 1000e6, retryUs: 1e6, retryUsMax: 4e6 };
+const limits: ArchiveLimits = { changesMin: 40, blocksMax: 100, refreshUs: 1000e6, retryUs: 1e6, retryUsMax: 4e6 };
 const times = { readUs: 3e6, askAgainUs: 10e6 };
 const names = 40;
 const wordsOf = (blocks: Iterable<number>) => Uint32Array.from([...blocks].flatMap((name) => [name + 1, name, 0, 0]));
@@ -307,4 +307,36 @@ test('one copy is read at a time, and not for ever', () => {
   expect(feed(5e6, { kind: 'wanted', instance: 0 })).toEqual([{ kind: 'ask', instance: 0, unread: false }]);
   // Who does not answer is asked again.
   expect(feed(15e6, { kind: 'wanted', instance: 1 })).toEqual([{ kind: 'ask', instance: 1, unread: false }]);
+});
+
+test('one too large for the store is refused once, and looked at again when as much has changed as there is, or somebody asks', () => {
+  const archive = new BlockArchive<string>(limits);
+  const kinds = (nowUs: number, event: Parameters<typeof archive.step>[1]) =>
+    archive.step(nowUs, event).map(({ kind }) => kind);
+  let number = 0;
+  const journal = (changes: number) => ({ ...nothing, number: ++number, changes: changes - journalWeight });
+  const heard = (changes: number) => ({ kind: 'heard', journals: [journal(changes)], blocks: undefined }) as const;
+  const listed = (blocks: number) =>
+    ({ kind: 'heard', journals: [], blocks: { life: 1, number, blocks, words: new Uint32Array() } }) as const;
+  const asked = { kind: 'asked', gateway: 'g', unread: false } as const;
+  expect(kinds(0, asked)).toEqual(['list']);
+  expect(kinds(0, listed(100))).toEqual(['tellBlocks', 'write']);
+  archive.step(0, { kind: 'written' });
+  expect(kinds(1e6, heard(101))).toEqual(['list']);
+  expect(archive.step(1e6, listed(101))).toEqual([{ kind: 'refused', blocks: 101 }]);
+  // No time brings it back: not that of the copy before, either.
+  expect(archive.nextUs).toBe(Number.POSITIVE_INFINITY);
+  expect(kinds(2000e6, { kind: 'wake' })).toEqual([]);
+  expect(kinds(2000e6, heard(101))).toEqual([]);
+  expect(archive.tail).toEqual([]);
+  expect(kinds(2000e6, heard(9))).toEqual(['list']);
+  expect(kinds(2000e6, listed(120))).toEqual([]);
+  expect(kinds(2000e6, asked)).toEqual(['list']);
+  expect(kinds(2000e6, listed(110))).toEqual(['tellBlocks']);
+  expect(kinds(2000e6, asked)).toEqual(['list']);
+  expect(kinds(2000e6, listed(99))).toEqual(['tellBlocks', 'write']);
+  archive.step(2000e6, { kind: 'written' });
+  expect(kinds(2000e6, asked)).toEqual(['tellStored']);
+  expect(kinds(2000e6, heard(101))).toEqual(['list']);
+  expect(kinds(2000e6, listed(101))).toEqual(['refused']);
 });

@@ -5,7 +5,7 @@ import { ArchivedBlocks } from '../../src/live/archived-blocks.ts';
 import { type Bus, type Snapshots, snapshotsKeptMs } from '../../src/live/bus/bus.ts';
 import { MemoryHub } from '../../src/live/bus/memory-hub.ts';
 import type { BlockSnapshot } from '../../src/live/protocol.ts';
-import { readSnapshot, SnapshotWriter } from '../../src/live/snapshot-store.ts';
+import { readSnapshot, SnapshotWriter, snapshotBytesMax } from '../../src/live/snapshot-store.ts';
 import { encode } from '../../src/live/wire/codec.ts';
 
 let bus: Bus;
@@ -139,6 +139,7 @@ test('who leaves does not wait for a store that is out of reach', async () => {
       ...{ snapshots: { ...bus.snapshots, put }, name: 'leaves', life: 1 },
       list: () => {},
       tellStored: () => {},
+      log: () => {},
     });
     blocks.asked('g', false);
     expect([...blocks.heard([], snapshotOf(0, 1))]).toEqual(['g']);
@@ -152,4 +153,34 @@ test('who leaves does not wait for a store that is out of reach', async () => {
 
 test('is written anew long before it is forgotten', () => {
   expect(snapshotsKeptMs).toBeGreaterThan((2 * defaultArchiveLimits.refreshUs) / 1000);
+});
+
+test('what is not too large for an instance to write has room in the store', () => {
+  const { blocksMax } = defaultArchiveLimits;
+  const headBytes = encode(snapshotOf(Number.MAX_SAFE_INTEGER, 0)).length;
+  const wordsBytes = encode(snapshotOf(0, 1_000)).length - encode(snapshotOf(0, 0)).length;
+  expect(headBytes + 64 + (wordsBytes / 1_000) * blocksMax).toBeLessThanOrEqual(snapshotBytesMax);
+});
+
+test('one that is too large is not written, and is said to be so once', () => {
+  const log: string[] = [];
+  let puts = 0;
+  const put: Snapshots['put'] = async () => ++puts;
+  let lists = 0;
+  const blocks = new ArchivedBlocks<string>({
+    ...{ snapshots: { ...bus.snapshots, put }, name: 'large', life: 1 },
+    list: () => lists++,
+    tellStored: () => {},
+    log: (line) => log.push(line),
+  });
+  const large = { ...snapshotOf(0, 0), blocks: 16_000_001 };
+  for (let i = 1; i <= 3; i++) {
+    blocks.asked('g', false);
+    expect([...blocks.heard([], large)]).toEqual(['g']);
+    expect(lists).toBe(i);
+  }
+  expect(puts).toBe(0);
+  expect(log).toEqual([
+    'Cannot keep a copy of what the cache holds in the store: it has 16000001 blocks, at most 16000000 can be: gateways that come are told over their links',
+  ]);
 });
