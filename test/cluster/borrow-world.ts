@@ -253,6 +253,7 @@ export class BorrowWorld {
   #fill(debtor: number, { move, at, sources, step, last }: FilledBlocks): void {
     const copying = this.#copies.get(`${debtor} ${move}`);
     if (copying === undefined) return;
+    this.prefixes.settle(debtor);
     for (const [i, source] of sources.entries())
       copying.parcels.push(this.#parcel(copying, source, copying.targets[at + i] ?? -1, step));
     copying.last = last;
