@@ -31,7 +31,7 @@ const families = {
 };
 
 /** The addon that serves. */
-const optimised = {
+export const optimised = {
   folder: buildFolder,
   what: 'the native kernels',
   families: Object.keys(families),

@@ -66,15 +66,16 @@ function describeFamily({ name, native, create }: NamedBackend): void {
     });
     afterAll(() => backend.close());
 
-    test.skipIf(!native)('the f32 form gives the logits of the oracle', () => {
-      const oracle = new ReferenceBackend();
-      const wanted = values(withPlayer(oracle, path, 'f32', (player) => promptRows(player, [256])));
-      const got = values(withPlayer(backend, path, 'f32', (player) => promptRows(player, [256])));
-      const worst = got.reduce((most, value, i) => Math.max(most, Math.abs(value - wanted[i])), 0);
-      expect(got.length).toBe(promptTokens * spec.vocabSize);
-      expect(worst).toBeLessThan(1e-4);
-      oracle.close();
-    });
+    if (native)
+      test('the f32 form gives the logits of the oracle', () => {
+        const oracle = new ReferenceBackend();
+        const wanted = values(withPlayer(oracle, path, 'f32', (player) => promptRows(player, [256])));
+        const got = values(withPlayer(backend, path, 'f32', (player) => promptRows(player, [256])));
+        const worst = got.reduce((most, value, i) => Math.max(most, Math.abs(value - wanted[i])), 0);
+        expect(got.length).toBe(promptTokens * spec.vocabSize);
+        expect(worst).toBeLessThan(1e-4);
+        oracle.close();
+      });
 
     test.each<Form>(native ? ['f32', 'bf16'] : ['bf16'])('%s: the same bits in any chunks and company', (form) => {
       withPlayer(backend, path, form, (player) => {
@@ -87,15 +88,16 @@ function describeFamily({ name, native, create }: NamedBackend): void {
       });
     });
 
-    test.skipIf(spec.window === undefined)('what a window left behind may be gone', () => {
-      withPlayer(backend, path, 'bf16', (player, engine) => {
-        const windows = engine.model.kv.groups.flatMap(({ window }) => window ?? []);
-        expect(windows).toEqual([spec.window]);
-        const from = promptTokens - 12;
-        const wanted = promptRows(player, [256]).slice(from);
-        expect(sameBits(tailRows(player, windows, from), wanted)).toBe(true);
+    if (spec.window !== undefined)
+      test('what a window left behind may be gone', () => {
+        withPlayer(backend, path, 'bf16', (player, engine) => {
+          const windows = engine.model.kv.groups.flatMap(({ window }) => window ?? []);
+          expect(windows).toEqual([spec.window]);
+          const from = promptTokens - 12;
+          const wanted = promptRows(player, [256]).slice(from);
+          expect(sameBits(tailRows(player, windows, from), wanted)).toBe(true);
+        });
       });
-    });
   });
 }
 
