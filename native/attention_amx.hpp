@@ -39,7 +39,7 @@ struct TileBlock {
   int steps;  // a multiple of 8
   float* c;
   int c_bytes;
-  bool fresh;
+  Into into;
   int prefetch_pages;
 };
 
@@ -64,7 +64,7 @@ void multiply_tiles(const TileBlock& block, const uint16_t* a, const uint8_t* b)
 
 template <bool Wide>
 void run_block(const TileBlock& block) {
-  if (block.fresh) {
+  if (block.into == Into::nothing) {
     tile_zero<kC0>();
     if (Wide) tile_zero<kC1>();
   } else {
@@ -94,6 +94,7 @@ void run_block(const TileBlock& block) {
 struct Tiles : DotBase, FormBase<Tiles> {
   static constexpr bool kWholePages = true;
   static constexpr bool kRoundsWeights = true;
+  static constexpr bool kShortChains = false;
   static void begin(const RangeWork&) { configured_rows() = 0; }
   static void end() { tile_release(); }
   static void multiply_keys(const Product<Tiles>& work, int rows) { multiply_values(work, rows, kPageTokens); }
@@ -104,7 +105,7 @@ struct Tiles : DotBase, FormBase<Tiles> {
       for (int column = 0; column < columns; column += 32) {
         TileBlock block{work.a + static_cast<ptrdiff_t>(row) * work.a_stride, work.a_stride * 2, work.b, work.b_offset + 4 * column,
                         static_cast<int>(work.b_stride), work.pages, work.steps, work.c + static_cast<ptrdiff_t>(row) * work.c_stride + column,
-                        work.c_stride * 4, work.fresh, row == 0 ? work.prefetch_pages : 0};
+                        work.c_stride * 4, work.into, row == 0 ? work.prefetch_pages : 0};
         if (columns - column > 16) {
           run_block<true>(block);
         } else {

@@ -6,6 +6,7 @@ namespace {
 
 struct Dot : DotBase, FormBase<Dot> {
   static constexpr bool kRoundsWeights = true;
+  static constexpr bool kShortChains = false;
 };
 using Float = FloatForm<Avx512Lanes, 24, 4>;
 constexpr AttentionKernel kFloat{4, copy_floats, run_range<Float>, merge_rows};

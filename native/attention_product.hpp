@@ -14,6 +14,13 @@
 namespace kvasir {
 namespace {
 
+/** What becomes of the c that a product meets. */
+enum class Into {
+  nothing,  // c is not read
+  chain,    // the products are added to c one by one
+  sum,      // the products are added up, and their sum to c
+};
+
 /** c (rows, columns) = or += a (rows, pages x steps) x b (pages x steps, columns of 32-bit lanes). One accumulator per element, steps in order. */
 template <class Form>
 struct Product {
@@ -26,7 +33,7 @@ struct Product {
   int steps;
   float* c;
   int c_stride;
-  bool fresh;         // c is not read
+  Into into;
   int prefetch_pages;  // how far ahead in b; 0: nothing
 };
 
@@ -52,7 +59,7 @@ void multiply_block(const Product<Form>& work, int row, int column, int lanes) {
   KVASIR_UNROLL
   for (int r = 0; r < R; r++) {
     KVASIR_UNROLL
-    for (int n = 0; n < N; n++) sums[r][n] = work.fresh ? Lanes::zero() : Lanes::load(c + r * work.c_stride + n * kWidth);
+    for (int n = 0; n < N; n++) sums[r][n] = work.into == Into::chain ? Lanes::load(c + r * work.c_stride + n * kWidth) : Lanes::zero();
   }
   for (int page = 0; page < work.pages; page++) {
     const uint8_t* b = work.b[page] + work.b_offset + 4 * column;
@@ -73,6 +80,13 @@ void multiply_block(const Product<Form>& work, int row, int column, int lanes) {
       }
       a += Form::kPack;
       b += work.b_stride;
+    }
+  }
+  if (Form::kShortChains && work.into == Into::sum) {
+    KVASIR_UNROLL
+    for (int r = 0; r < R; r++) {
+      KVASIR_UNROLL
+      for (int n = 0; n < N; n++) sums[r][n] = Lanes::add(Lanes::load(c + r * work.c_stride + n * kWidth), sums[r][n]);
     }
   }
   KVASIR_UNROLL
@@ -106,9 +120,9 @@ void multiply_columns(const Product<Form>& work, int rows, int column, int lanes
   }
 }
 
-/** Scores: query (rows, head_dim) x K (head_dim, 32). */
+/** Scores: query (rows, head_dim) x K (head_dim, 32), one chain. */
 template <class Form>
-void multiply_keys(const Product<Form>& work, int rows) {
+void multiply_key_chain(const Product<Form>& work, int rows) {
   constexpr int kWidth = Form::Lanes::kWidth;
   for (int column = 0; column < kPageTokens; column += 2 * kWidth) {
     if (work.a_stride == 64) {
@@ -118,6 +132,23 @@ void multiply_keys(const Product<Form>& work, int rows) {
     } else {
       multiply_columns<Form, 2, 0, false>(work, rows, column, kWidth);
     }
+  }
+}
+
+/** Dimensions of a short chain: a long one loses to rounding what short ones and their sum keep. */
+constexpr int kChainDims = 64;
+
+/** Scores as sums of chains, the first dimensions first. */
+template <class Form>
+void multiply_key_chains(const Product<Form>& work, int rows) {
+  constexpr int kSteps = kChainDims / Form::kPack;
+  Product<Form> chain = work;
+  for (int step = 0; step < work.steps; step += kSteps) {
+    chain.steps = work.steps - step < kSteps ? work.steps - step : kSteps;
+    chain.into = step == 0 ? Into::nothing : Into::sum;
+    multiply_key_chain<Form>(chain, rows);
+    chain.a += kChainDims;
+    chain.b_offset += kSteps * work.b_stride;
   }
 }
 

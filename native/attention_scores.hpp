@@ -59,7 +59,7 @@ void shape_scores(float* scores, int from, int to, const ScoreShape& shape) {
     auto score = Lanes::multiply(Lanes::load(scores + key), scale);
     if (shape.softcap != 0) score = Lanes::multiply(tanh_lanes<Lanes>(score), Lanes::set(shape.softcap));
     auto distance = Lanes::add(Lanes::load(kSteps), Lanes::set(shape.distance + static_cast<float>(key)));
-    Lanes::store(scores + key, Lanes::add(score, Lanes::multiply(distance, Lanes::set(shape.slope))));
+    Lanes::store(scores + key, Lanes::multiply_add(distance, Lanes::set(shape.slope), score));
   }
 }
 

@@ -72,7 +72,7 @@ class RangeRun {
     const auto* query = static_cast<const Element*>(work_.query) + static_cast<ptrdiff_t>(row) * work_.head_dim;
     float* scores = work_.scores + static_cast<ptrdiff_t>(row) * kRangeStride + page * kPageTokens;
     Form::multiply_keys(Product<Form>{query, work_.head_dim, work_.pages + page, 0, 4 * kPageTokens, 1, work_.head_dim / Form::kPack, scores,
-                                      kRangeStride, true, work_.prefetch_pages},
+                                      kRangeStride, Into::nothing, work_.prefetch_pages},
                         tokens * work_.group - row);
   }
 
@@ -174,7 +174,7 @@ class RangeRun {
 
   Product<Form> values_product(int row, int page) const {
     return {weights_of(row) + page * kPageTokens, kRangeStride, work_.pages + page, values_offset_, 4 * static_cast<ptrdiff_t>(work_.head_dim), 1,
-            kPageTokens / Form::kPack, work_.o + static_cast<ptrdiff_t>(row) * work_.o_stride, work_.o_stride, false, 0};
+            kPageTokens / Form::kPack, work_.o + static_cast<ptrdiff_t>(row) * work_.o_stride, work_.o_stride, Into::chain, 0};
   }
 
   void add_pages(int row, int rows, int page, int pages, int steps) const {
@@ -269,11 +269,32 @@ template <class Form>
 struct FormBase {
   static constexpr bool kWholePages = false;
   static constexpr bool kRoundsWeights = false;
+  /** Scores are sums of short chains. Beside what rounded weights lose, what one long chain loses is nothing. */
+  static constexpr bool kShortChains = true;
   static void begin(const RangeWork&) {}
   static void end() {}
-  static void multiply_keys(const Product<Form>& work, int rows) { kvasir::multiply_keys<Form>(work, rows); }
+  static void multiply_keys(const Product<Form>& work, int rows) {
+    if constexpr (Form::kShortChains) {
+      multiply_key_chains<Form>(work, rows);
+    } else {
+      multiply_key_chain<Form>(work, rows);
+    }
+  }
   static void multiply_values(const Product<Form>& work, int rows, int columns) { kvasir::multiply_values<Form>(work, rows, columns); }
 };
+
+/** Stores the weights of a page and adds their sum to `sums`: light ones are added to each other before they meet the heavy one of another page. */
+template <class L>
+typename L::Vec store_floats(const typename L::Vec* weights, float* out, typename L::Vec sums) {
+  auto page = weights[0];
+  L::store(out, page);
+  KVASIR_UNROLL
+  for (int n = 1; n < kPageTokens / L::kWidth; n++) {
+    L::store(out + n * L::kWidth, weights[n]);
+    page = L::add(page, weights[n]);
+  }
+  return L::add(sums, page);
+}
 
 /** f32: one key or dimension per step. */
 template <class L, int Accumulators, int Wide>
@@ -287,14 +308,7 @@ struct FloatForm : FormBase<FloatForm<L, Accumulators, Wide>> {
   static Right load_part(const uint8_t* from, int lanes) { return L::load_part(reinterpret_cast<const float*>(from), lanes); }
   static Left broadcast(const float* from) { return L::set(*from); }
   static typename L::Vec multiply_add(typename L::Vec sum, Left a, Right b) { return L::multiply_add(a, b, sum); }
-  static typename L::Vec store_weights(const typename L::Vec* weights, float* out, typename L::Vec sums) {
-    KVASIR_UNROLL
-    for (int n = 0; n < kPageTokens / L::kWidth; n++) {
-      L::store(out + n * L::kWidth, weights[n]);
-      sums = L::add(sums, weights[n]);
-    }
-    return sums;
-  }
+  static typename L::Vec store_weights(const typename L::Vec* weights, float* out, typename L::Vec sums) { return store_floats<L>(weights, out, sums); }
 };
 
 /** bf16 without bf16 instructions: pairs are widened, the even one is added before the odd one. Weights stay float32. */
@@ -320,14 +334,7 @@ struct WidenedForm : FormBase<WidenedForm<L, Accumulators, Wide>> {
   static typename L::Vec multiply_add(typename L::Vec sum, const Pair& a, const Pair& b) {
     return L::multiply_add(a.odd, b.odd, L::multiply_add(a.even, b.even, sum));
   }
-  static typename L::Vec store_weights(const typename L::Vec* weights, float* out, typename L::Vec sums) {
-    KVASIR_UNROLL
-    for (int n = 0; n < kPageTokens / L::kWidth; n++) {
-      L::store(out + n * L::kWidth, weights[n]);
-      sums = L::add(sums, weights[n]);
-    }
-    return sums;
-  }
+  static typename L::Vec store_weights(const typename L::Vec* weights, float* out, typename L::Vec sums) { return store_floats<L>(weights, out, sums); }
 };
 
 inline void copy_floats(const void* row, int count, void* out) { std::memcpy(out, row, sizeof(float) * count); }

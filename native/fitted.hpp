@@ -12,4 +12,11 @@ constexpr float kTailRate = 0.35f;
 constexpr float kTail[9] = {0.13962166f,  0.139857569f,  0.119863035f, 0.105392367f, -0.0228439581f,
                             0.158797343f, -0.255391693f, 0.143818742f, -0.029115081f};
 
+/** Beyond it e^(-x^2 / 2), and 1 / (1 + exp(2 sqrt(2 / pi) (x + 0.044715 x^3))), are below every float32 that is not subnormal. */
+constexpr float kTailEnd = 14.0f;
+
+/** 2 sqrt(2 / pi), and 0.044715 times that, each with what float32 leaves out of it. */
+constexpr float kGeluLinear = 1.59576917f, kGeluLinearRest = -4.53406805e-08f;
+constexpr float kGeluCubic = 0.0713548139f, kGeluCubicRest = 2.39883247e-09f;
+
 }  // namespace kvasir

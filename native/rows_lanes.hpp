@@ -49,6 +49,18 @@ inline __attribute__((always_inline)) Lanes fused(Lanes a, Lanes b, Lanes c) {
 #endif
 }
 
+/** What rounding took from `product`, a * b: the two together are exact. */
+inline __attribute__((always_inline)) Lanes lost_of(Lanes product, Lanes a, Lanes b) {
+#if defined(__AVX2__)
+  return fused(a, b, -product);
+#else
+  // Halves of 12 bits, whose products are exact.
+  const Lanes a_high = (Lanes)((BitLanes)a & 0xfffff000u), b_high = (Lanes)((BitLanes)b & 0xfffff000u);
+  const Lanes a_low = a - a_high, b_low = b - b_high;
+  return ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low;
+#endif
+}
+
 /** The last, partial vector of a row, filled up with `rest`. */
 inline Lanes load_some(const float* p, int count, float rest) {
   Lanes v = all(rest);
@@ -101,6 +113,18 @@ inline __attribute__((always_inline)) Lanes exp_lanes(Lanes x) {
   const Lanes y = fused(p, r * r, r) + 1.0f;
   const BitLanes power = ((BitLanes)shifted + (127u - 0x4b400000u)) << 23;  // of what vanishes: anything
   return vanishes ? all(0.0f) : y * (Lanes)power;
+}
+
+/** e^(x + rest): a float32 far from 0 is too coarse an exponent, and `rest` is what it lacks. */
+inline __attribute__((always_inline)) Lanes exp_lanes(Lanes x, Lanes rest) {
+  const Lanes e = exp_lanes(x);
+  return fused(e, rest, e);
+}
+
+/** x, or the bound nearest to it; a NaN stays. */
+inline __attribute__((always_inline)) Lanes within(Lanes x, float bound) {
+  x = x > bound ? all(bound) : x;
+  return x < -bound ? all(-bound) : x;
 }
 
 inline __attribute__((always_inline)) Lanes tanh_lanes(Lanes x) {
@@ -174,14 +198,28 @@ inline __attribute__((always_inline)) Lanes gelu(Lanes x) {
   const Lanes t = 1.0f / fused(size, all(kTailRate), all(1.0f));
   Lanes p = all(kTail[8]);
   for (int i = 7; i >= 0; i--) p = fused(p, t, all(kTail[i]));
-  const Lanes tail = p * t * exp_lanes(x * x * -0.5f);
+  const Lanes bounded = within(x, kTailEnd);
+  const Lanes square = bounded * bounded;
+  const Lanes tail = p * t * exp_lanes(square * -0.5f, lost_of(square, bounded, bounded) * -0.5f);
   return x * (x < 0.0f ? tail : 1.0f - tail);
 }
 
-/** x / 2 (1 + tanh(u)) is x / (1 + exp(-2 u)). */
+/**
+ * x / 2 (1 + tanh(u)) is x / (1 + exp(-2 u)), and 2 u = x (a + b x^2). Where the result is small, 2 u is large: it is kept in two parts.
+ */
 inline __attribute__((always_inline)) Lanes gelu_tanh(Lanes x) {
-  const Lanes u = fused(x * x * x, all(0.0713548163f), x * 1.59576912f);  // twice sqrt(2 / pi) (x + 0.044715 x^3)
-  return x / (1.0f + exp_lanes(-u));
+  const Lanes a = all(kGeluLinear), b = all(kGeluCubic);
+  const Lanes bounded = within(x, kTailEnd);
+  const Lanes square = bounded * bounded;
+  const Lanes cubic = b * square;
+  const Lanes slope = cubic + a;
+  // Of a sum its smaller part tells what was lost, and b x^2 is the smaller one up to x = 4.7 only.
+  const Lanes part = slope - cubic;
+  const Lanes lost_sum = (cubic - (slope - part)) + (a - part);
+  const Lanes slope_rest = fused(b, lost_of(square, bounded, bounded), lost_of(cubic, b, square) + lost_sum) + fused(square, all(kGeluCubicRest), all(kGeluLinearRest));
+  const Lanes twice = bounded * slope;
+  const Lanes rest = fused(bounded, slope_rest, lost_of(twice, bounded, slope));
+  return x / (1.0f + exp_lanes(-twice, -rest));
 }
 
 /** A NaN stays. */

@@ -182,8 +182,7 @@ export function testOps(backend: Backend): void {
       };
       const [wanted] = play(oracle, scene, { buffers: [1] }).buffers;
       const [got] = play(backend, scene, { buffers: [1] }).buffers;
-      // exp(-x^2 / 2) loses x^2 / 2 roundings.
-      expectClose(got, wanted, (i) => (2e-6 + 2e-7 * x[i] ** 2) * Math.abs(wanted[i]) + 1e-14, activation);
+      expectClose(got, wanted, (i) => 1e-6 * Math.abs(wanted[i]) + vanishing, activation);
     }
   });
 

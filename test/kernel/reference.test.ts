@@ -131,6 +131,26 @@ test('int8 inputs are levels of amax / 127, to nearest even; a block with NaN is
   expect([...seen.subarray(32)].every(Number.isNaN)).toBe(true);
 });
 
+// Taken to 120 digits.
+const tails = {
+  gelu: { [-1.25]: -0.132062217084, [-3]: -0.00404969409489, [-6]: -5.91952587023e-9, [-10.5]: -4.5349566337e-25 },
+  gelu_tanh: { [-1.25]: -0.13228579703, [-3]: -0.00363739208177, [-6]: -8.43964670076e-11, [-9]: -1.33645959473e-28 },
+} as const;
+
+test.each(['gelu', 'gelu_tanh'] as const)('%s keeps its digits where it nearly vanishes', (activation) => {
+  const wanted = Object.values(tails[activation]);
+  const buffers: Program['buffers'] = [0, 1].map(() => ({ rows: 'token', columns: wanted.length, kind: 'f32' }));
+  const ops: Op[] = [{ kind: 'activate', activation, x: 0, out: 1 }];
+  const backend = new ReferenceBackend();
+  const bindings = { linears: [], vectors: [], tokensMax: 1, logitRowsMax: 1, contextMax: 32 };
+  const program = backend.createProgram({ buffers, ops, logits: undefined, kvType: 'f32', groups: [] }, bindings);
+  const pool = backend.createKvPool({ kvHeads: 1, headDim: 2, type: 'f32', pages: 1 });
+  backend.writeBuffer(program, 0, 1, Float32Array.from(Object.keys(tails[activation]), Number));
+  backend.run(program, pool, oneToken, new Int32Array(1));
+  for (const [i, value] of backend.readBuffer(program, 1, 1).entries())
+    expect(Math.abs(value / wanted[i] - 1)).toBeLessThan(1e-7);
+});
+
 test('partials of two halves of the keys merge to attention over all of them', () => {
   const shape = { heads: 2, kvHeads: 1, headDim: 4 };
   const layer = { group: 0, index: 0 };
