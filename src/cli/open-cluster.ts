@@ -5,6 +5,7 @@ import { agreeOn } from '../live/agree.ts';
 import type { Bus } from '../live/bus/bus.ts';
 import { connectNats } from '../live/bus/nats-bus.ts';
 import { ClusterGateway } from '../live/cluster-gateway.ts';
+import { ending } from '../live/ending.ts';
 import { type JoinedInstance, joinCluster } from '../live/join.ts';
 import { sayFarewell } from '../live/station.ts';
 import { openModel } from '../weights/open-model.ts';
@@ -26,6 +27,8 @@ const requestTimeoutSDefault = 600;
 
 export interface GatewayMember extends TextSide {
   readonly cluster: ClusterGateway;
+  /** Resolves when it is no part of the cluster any more: with why. */
+  readonly ended: Promise<string>;
   /** That start of an instance has died: nobody has to wait for silence. */
   died(name: string, life: number): void;
 }
@@ -37,7 +40,9 @@ export function openClusterGateway(
   { log, traces }: { readonly log: (message: string) => void; readonly traces: boolean },
 ): Promise<GatewayMember> {
   return withModel(nats, options, log, async (bus, files, { path, name }) => {
-    const agreement = await agreeOn(bus, { modelFingerprint: modelFingerprint(files), root: undefined }, log);
+    const { ended, end } = ending();
+    const own = { modelFingerprint: modelFingerprint(files), root: undefined };
+    const agreement = await agreeOn(bus, own, { log, onOverruled: end });
     const { context, home } = contexts(
       files,
       options,
@@ -62,7 +67,7 @@ export function openClusterGateway(
       const kinds = ['instance', 'prefill', 'decode', 'lender', 'fetcher', 'stage'] as const;
       for (const kind of kinds) sayFarewell(bus, kind, name, life);
     };
-    return { ...text, model: { ...text.model, homeTokens: home }, cluster, died, close };
+    return { ...text, model: { ...text.model, homeTokens: home }, cluster, ended, died, close };
   });
 }
 

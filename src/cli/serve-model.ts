@@ -27,8 +27,6 @@ interface Surface extends ServerLog {
   readonly data: DataFolder | undefined;
 }
 
-const never = new Promise<void>(() => {});
-
 /** Serves until it is told to stop. @throws Error in one line when it cannot */
 export async function serveModel(options: ServeOptions): Promise<void> {
   const log = openLog(options.logLevel);
@@ -60,7 +58,10 @@ async function serveAlone(options: ServeOptions, surface: Surface): Promise<void
       answerMemoryQuestions(options.instances?.length ?? 1);
       console.log(describeInstances(serving.model.id, await serving.cluster.ready()));
       announce(serving.model, gateway, options);
-      await served(serving.cluster.ended, surface);
+      await served(
+        serving.cluster.ended.then(() => 'no instance is left; the lines above say why'),
+        surface,
+      );
     } finally {
       await gateway.drain(drainGraceMs);
     }
@@ -89,7 +90,7 @@ async function serveCluster(nats: string, options: ServeOptions, surface: Surfac
           : describeInstances(member.model.id, await children.joined()),
       );
       announce(member.model, gateway, options);
-      await served(never, surface);
+      await served(member.ended, surface);
     } finally {
       await gateway.drain(drainGraceMs);
       await children?.close();
@@ -157,8 +158,8 @@ function announce(model: ServedModel, gateway: Gateway, options: ServeOptions): 
 }
 
 /** Resolves when the server is asked to stop. @throws Error when it can serve no more */
-async function served(ended: Promise<void>, { log }: ServerLog): Promise<void> {
+async function served(ended: Promise<string>, { log }: ServerLog): Promise<void> {
   const end = await Promise.race([stopSignal(), ended]);
-  if (end !== 'stop') throw new Error('Cannot go on serving: no instance is left; the lines above say why');
+  if (end !== 'stop') throw new Error(`Cannot go on serving: ${end}`);
   log('Draining: running requests finish, new ones are refused');
 }

@@ -92,6 +92,12 @@ export function uphold(stored: Agreement | undefined, held: Agreement): Upheld {
   return lacks ? { kind: 'write', agreement: again } : { kind: 'stands', held: stored };
 }
 
+/** Two agreements, of the same model in the same form: each was made where the other's processes were not heard. */
+export function couldHaveAgreed(one: Agreement, other: Agreement): boolean {
+  const alike = one.modelFingerprint === other.modelFingerprint;
+  return alike && (one.root && other.root && formsDiffer(one.root, other.root)) === undefined;
+}
+
 function isOther(stored: Agreement, held: Agreement): string | undefined {
   if (stored.hashKey.some((word, i) => word !== held.hashKey[i])) return 'it has another key of identities';
   if (stored.modelFingerprint !== held.modelFingerprint) return 'it has another model';

@@ -5,6 +5,7 @@ import { agreeOn, markOf } from './agree.ts';
 import type { Bus } from './bus/bus.ts';
 import { MemoryHub } from './bus/memory-hub.ts';
 import { ClusterInstance } from './cluster-instance.ts';
+import { type Ending, ending } from './ending.ts';
 import { InstanceThread } from './instance-thread.ts';
 import { type Lender, LenderLinks, type LenderLinksOptions } from './lender-links.ts';
 import type { PagesPlace } from './messenger.ts';
@@ -34,7 +35,7 @@ export interface JoinSettings {
 
 export interface JoinedInstance {
   readonly description: InstanceDescription;
-  /** Resolves when its thread has ended, asked to or not, or another process has joined under its name: with why it serves no more. */
+  /** Resolves when its thread has ended, asked to or not, another process has joined under its name, or the cluster is another one: with why it serves no more. */
   readonly ended: Promise<string>;
   /** Says that it goes, so that its requests go elsewhere; ends its thread. The bus stays open. */
   close(): Promise<void>;
@@ -52,31 +53,28 @@ function sayComing(bus: Bus): () => void {
 
 /** It serves when this resolves. @throws Error in one line when it cannot, or must not */
 export async function joinCluster(settings: JoinSettings): Promise<JoinedInstance> {
-  const agreement = await agreed(settings);
+  const replaced = ending();
+  const agreement = await agreed(settings, replaced.end);
   const stop = sayComing(settings.bus);
   try {
-    return await join(settings, agreement);
+    return await join(settings, agreement, replaced);
   } finally {
     stop();
   }
 }
 
-function agreed({ bus, root, pages, log }: JoinSettings): Promise<Agreement> {
+function agreed({ bus, root, pages, log }: JoinSettings, onOverruled: (why: string) => void): Promise<Agreement> {
   const tokenMark = pages.token === undefined ? undefined : markOf(pages.token);
-  return agreeOn(bus, { modelFingerprint: root.modelFingerprint, root, tokenMark }, log);
+  return agreeOn(bus, { modelFingerprint: root.modelFingerprint, root, tokenMark }, { log, onOverruled });
 }
 
-async function join(settings: JoinSettings, agreement: Agreement): Promise<JoinedInstance> {
+async function join(settings: JoinSettings, agreement: Agreement, replaced: Ending): Promise<JoinedInstance> {
   const { root, log, role, pages, roleSwitch = false, lending: manager } = settings;
   const switches = role === 'prefill' || role === 'decode' || (role === 'mixed' && roleSwitch);
   const token = tokenOf(pages, agreement);
   const hub = new MemoryHub();
   const threads = hub.connect();
-  let replace: (why: string) => void = () => {};
-  const replaced = new Promise<string>((resolve) => {
-    replace = resolve;
-  });
-  const onTaken = (): void => replace('another instance has its number among those that lend');
+  const onTaken = (): void => replaced.end('another instance has its number among those that lend');
   const lost = agreement.again === true;
   const lenders = manager && (await LenderLinks.open({ ...settings, threads, manager, lost, onTaken }));
   let instance: ClusterInstance | undefined;
@@ -105,7 +103,7 @@ async function join(settings: JoinSettings, agreement: Agreement): Promise<Joine
   // What others lend is known as they come.
   const ownTokens = lenders === undefined ? description.capacityTokens : Number.POSITIVE_INFINITY;
   const capacityTokens = Math.min(ownTokens, description.contextTokens);
-  const onReplaced = (): void => replace(`another process has joined as ${settings.name}`);
+  const onReplaced = (): void => replaced.end(`another process has joined as ${settings.name}`);
   const joined = new ClusterInstance({
     ...{ ...settings, agreement, capacityTokens, thread, switches, onReplaced },
     fetchBytesPerToken: description.fetchBytesPerToken,
@@ -123,7 +121,7 @@ async function join(settings: JoinSettings, agreement: Agreement): Promise<Joine
     await Promise.all([left, lenders?.close()]);
     await threads.close();
   };
-  const ended = Promise.race([replaced, thread.ended.then(() => 'the instance ended; the lines above say why')]);
+  const ended = Promise.race([replaced.ended, thread.ended.then(() => 'the instance ended; the lines above say why')]);
   return { description, ended, close };
 }
 

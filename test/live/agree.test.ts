@@ -2,9 +2,12 @@
 import { afterEach, beforeEach, expect, it, vi } from 'vitest';
 import type { Agreement } from '../../src/cluster/agreement.ts';
 import { agreeOn } from '../../src/live/agree.ts';
+import type { KeepOptions } from '../../src/live/agreement-keeper.ts';
 import { MemoryHub } from '../../src/live/bus/memory-hub.ts';
 import { sayMissing } from '../../src/live/upheld.ts';
 import { readAgreement } from '../../src/live/wire/agreement-record.ts';
+import { encode } from '../../src/live/wire/codec.ts';
+import { wireVersion } from '../../src/live/wire/frames.ts';
 import { settled } from './bus/settled.ts';
 import { lose, UnsteadyBus } from './unsteady-bus.ts';
 
@@ -35,8 +38,8 @@ async function pass(ms: number): Promise<void> {
 }
 
 /** It listens for a second, and the others for no longer. */
-async function comes(bus: UnsteadyBus, log?: (line: string) => void): Promise<Agreement> {
-  const agreed = agreeOn(bus, instance, log);
+async function comes(bus: UnsteadyBus, options?: KeepOptions): Promise<Agreement> {
+  const agreed = agreeOn(bus, instance, options);
   await pass(1_000);
   return agreed;
 }
@@ -86,4 +89,71 @@ it('is mended by whoever comes where those who said it again are gone, and not b
   await settled();
   await pass(1_000);
   expect(await agreementOf(late)).toEqual(before);
+});
+
+/** A process, what it has logged, and whether it was told to step aside. */
+async function member(bus: UnsteadyBus) {
+  const log: string[] = [];
+  const overruled: string[] = [];
+  const agreement = await comes(bus, { log: (line) => log.push(line), onOverruled: (why) => overruled.push(why) });
+  return { bus, key: agreement.hashKey, log, overruled };
+}
+
+const elsewhere = 'The cluster has agreed on something else without this process: it has another key of identities';
+const aside =
+  'those who were cut off when it joined are back, and had agreed on something else: it has another key of identities';
+
+/** Two processes are cut off when they are so old, the record is lost, and two others come meanwhile. */
+async function split(oldMs: number) {
+  const old = [await member(end()), await member(end())];
+  await pass(oldMs);
+  for (const { bus } of old) bus.connect(false);
+  await lose(old[0].bus, 'agreement');
+  const late = [await member(end()), await member(end())];
+  expect(late[1]?.key).toEqual(late[0]?.key);
+  expect(late[0]?.key).not.toEqual(old[0]?.key);
+  return { old, late };
+}
+
+it.each([0, 60_000])(
+  'is what those hold who come back %d ms old, if whoever has drawn another one has just come: it is told to step aside',
+  async (oldMs) => {
+    const { old, late } = await split(oldMs);
+    await pass(20_000);
+    for (const { bus } of old) bus.connect(true);
+    await settled();
+    expect((await agreementOf(late[0].bus))?.hashKey).toEqual(old[0]?.key);
+    expect(late.map(({ overruled }) => overruled)).toEqual([[aside], [aside]]);
+    for (const { overruled, log } of old) {
+      expect(overruled).toEqual([]);
+      expect(log.at(-1)).toBe(log.length === 0 ? undefined : 'The cluster agrees with this process again');
+    }
+    expect(old.some(({ log }) => log.includes(elsewhere))).toBe(true);
+    expect((await member(end())).key).toEqual(old[0]?.key);
+  },
+);
+
+it('stays as it is when those who come back come late: they say so', async () => {
+  const { old, late } = await split(0);
+  await pass(30_000);
+  for (const { bus } of old) bus.connect(true);
+  await settled();
+  expect((await agreementOf(late[0].bus))?.hashKey).toEqual(late[0]?.key);
+  expect([...old, ...late].map(({ overruled }) => overruled)).toEqual([[], [], [], []]);
+  expect([...old, ...late].map(({ log }) => log)).toEqual([[elsewhere], [elsewhere], [], []]);
+});
+
+it('is given up to nobody who has another form of the model, or says nonsense', async () => {
+  const late = await member(end());
+  const stranger = end();
+  const other = { ...instance, root: { ...root, weightForm: 'q4' } };
+  const theirs = { ...other, version: wireVersion, hashKey: [1, 2, 3, 4], pages: { token: 't', mark: 't' } };
+  for (const bytes of [encode(theirs), encode({ ...theirs, version: 1 }), new Uint8Array([1, 2, 3])])
+    stranger.publish('contested', bytes);
+  await settled();
+  expect((await agreementOf(stranger))?.hashKey).toEqual(late.key);
+  stranger.publish('contested', encode({ ...theirs, root }));
+  await settled();
+  expect((await agreementOf(stranger))?.hashKey).toEqual([1, 2, 3, 4]);
+  expect(late.overruled).toEqual([aside]);
 });

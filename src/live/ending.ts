@@ -1,0 +1,15 @@
+// An end that comes once, and why: a promise, and who keeps it.
+
+export interface Ending {
+  readonly ended: Promise<string>;
+  /** Heard the first time. */
+  readonly end: (why: string) => void;
+}
+
+export function ending(): Ending {
+  let end: Ending['end'] = () => {};
+  const ended = new Promise<string>((resolve) => {
+    end = resolve;
+  });
+  return { ended, end };
+}
