@@ -89,6 +89,7 @@ function create(data: InstanceThreadData<InstanceSettings>, own: ThreadPlace): S
     journalLife: data.life,
     ...{ contents: { onSsd: undefined }, ...tiers?.machine, ...borrowing?.machine },
     ...{ startsAhead: startsAhead(settings, backend), ssdReadUs: tiers?.live.readUs },
+    rowsHeld: () => stages?.isFull === true,
     pinShare: settings.pinShare,
   });
   const reaches = backend.isa !== 'reference' || data.lands;

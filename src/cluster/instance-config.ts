@@ -33,6 +33,8 @@ export interface InstanceConfig {
   readonly startsAhead?: boolean | undefined;
   /** How long so many blocks of SSD would take to read, as far as is known. Undefined: no time to speak of. */
   readonly ssdReadUs?: ((blocks: number) => number) | undefined;
+  /** Do rows of chunks wait here, enough of them, that the members after this one have no room for? Then no other chunk begins here that waits for none; a `wake` says that it is over. Undefined: never. */
+  readonly rowsHeld?: (() => boolean) | undefined;
   /** Of the pages, what pinned prefixes may hold; what other requests may be is that much shorter. Undefined: nothing is pinned. */
   readonly pinShare?: number | undefined;
   /** Lends memory to other instances and borrows from them; only for models of one layer group without a window. */

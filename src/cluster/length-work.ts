@@ -187,6 +187,7 @@ export interface LengthInstanceConfig
     | 'keeps'
     | 'stores'
     | 'startsAhead'
+    | 'rowsHeld'
     | 'witness'
   > {
   readonly cost: StepCostModel;

@@ -25,6 +25,7 @@ interface Parts<Request, S extends Served, Plan, Result> {
   readonly departures: Departures<Request, S>;
   readonly limits: BatchLimits;
   readonly contents?: InstanceConfig['contents'];
+  readonly rowsHeld?: InstanceConfig['rowsHeld'];
 }
 
 /** The instance, as its stages see it. */
@@ -90,8 +91,14 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
   /** The oldest prompt that has a chunk to compute. */
   get #ready(): Stage<Request, S> | undefined {
     for (const stage of this.#stages.values())
-      if (stage.ready > stage.served.sequence.computed && stage.awaited.size === 0) return stage;
+      if (stage.ready > stage.served.sequence.computed && stage.awaited.size === 0 && !this.#isHeld(stage))
+        return stage;
     return undefined;
+  }
+
+  /** Only where a group begins: those after it make room for others by what they compute, so that all get on. */
+  #isHeld({ index }: Stage<Request, S>): boolean {
+    return index === 0 && this.#parts.rowsHeld?.() === true;
   }
 
   /** The oldest prompt whose next chunk is on its way, where a step could wait for it. */

@@ -11,11 +11,15 @@ import { RowsOut } from './rows-out.ts';
 const lookUs = 1_000_000;
 /** Between two looks at whether there is room again. */
 const roomUs = 1000;
+/** Chunks that are kept where no room is before others are worth waiting for: the next member, which has some, lacks none while these come. */
+const heldMax = 4;
 
 export class LiveRows {
   readonly #out: RowsOut;
   readonly #in: RowsIn;
   #lookedUs = 0;
+  /** Somebody was told so, and waits for `news`. */
+  #saidFull = false;
 
   /** @param messenger of that memory alone */
   constructor(memory: RowMemory, messenger: Messenger, post: (to: InstanceIndex, wire: RowsWire) => void) {
@@ -26,6 +30,13 @@ export class LiveRows {
   /** Chunks on their way, either way: nothing once all requests are over. */
   get underWay(): number {
     return this.#out.underWay + this.#in.underWay;
+  }
+
+  /** Do so many rows wait for room that no more should be made of what waits for none? `news` tells when it is over. */
+  get isFull(): boolean {
+    const isFull = this.#out.held >= heldMax && !this.#out.owesRows;
+    this.#saidFull ||= isFull;
+    return isFull;
   }
 
   get links(): readonly LinkSnapshot[] {
@@ -77,7 +88,7 @@ export class LiveRows {
 
   /** When to ask for `news` again, if nothing comes before. */
   get nextUs(): number {
-    if (this.#in.hasNews) return 0;
+    if (this.#in.hasNews || this.#hasRoomAgain) return 0;
     if (this.#out.underWay === 0) return Number.POSITIVE_INFINITY;
     return this.#lookedUs + (this.#out.waitsForRoom ? roomUs : lookUs);
   }
@@ -85,6 +96,13 @@ export class LiveRows {
   /** What has come, and what could not be sent for too long. */
   news(nowUs: number): readonly InstanceEvent[] {
     this.#lookedUs = nowUs;
-    return [...this.#in.news(), ...this.#out.news()];
+    const events = [...this.#in.news(), ...this.#out.news()];
+    if (!this.#hasRoomAgain) return events;
+    this.#saidFull = false;
+    return [...events, { kind: 'wake' }];
+  }
+
+  get #hasRoomAgain(): boolean {
+    return this.#saidFull && (this.#out.held < heldMax || this.#out.owesRows);
   }
 }

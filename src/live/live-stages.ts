@@ -44,6 +44,11 @@ export class LiveStages {
     return this.#chunks;
   }
 
+  /** Do enough rows wait here for room? */
+  get isFull(): boolean {
+    return this.#rows?.isFull === true;
+  }
+
   /** To each member that rows have gone to. */
   get links(): readonly LinkSnapshot[] {
     return this.#rows?.links ?? [];

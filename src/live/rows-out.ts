@@ -51,6 +51,19 @@ export class RowsOut {
     return this.#leaving.size;
   }
 
+  /** Chunks whose rows are kept where no room is. */
+  get held(): number {
+    let count = 0;
+    for (const { rows } of this.#leaving.values()) if (rows !== undefined) count++;
+    return count;
+  }
+
+  /** Is a chunk told of whose step came to nothing, and runs again? The other side keeps room for it. */
+  get owesRows(): boolean {
+    for (const { computed } of this.#leaving.values()) if (!computed) return true;
+    return false;
+  }
+
   /** Bytes of rows, without what pads them to pages. */
   get links(): readonly LinkSnapshot[] {
     return this.#links.all;

@@ -35,6 +35,9 @@ export class HandOffWorld {
   readonly #prefills: number;
   readonly #tellsAhead: boolean;
 
+  /** Instances at which rows wait for room. */
+  readonly full = new Set<number>();
+
   /** @param tellsAhead members hear of chunks that are being made for them */
   constructor(layerWise: boolean, landingTokens: number, prefills = 2, tellsAhead = true) {
     this.#prefills = prefills;
@@ -42,7 +45,9 @@ export class HandOffWorld {
     const handOff = { layerWise, landingTokens, rechecks: false };
     const limits = { tokensMax: 64, logitRowsMax: 9, sequencesMax: 8, stepUsDecoding: 5_000, stepUsPrefill: 5_000 };
     const config = { cost, blockTokens, blocks: 20, eviction: 'lru', limits, coalesce: false, handOff } as const;
-    this.instances = Array.from({ length: prefills + 2 }, () => createLengthInstance({ ...config, queueMax: 1_000 }));
+    this.instances = Array.from({ length: prefills + 2 }, (_, i) =>
+      createLengthInstance({ ...config, queueMax: 1_000, rowsHeld: () => this.full.has(i) }),
+    );
   }
 
   /** @param members of the group that computes it; fewer than 2: one instance does */

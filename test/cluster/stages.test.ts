@@ -113,3 +113,18 @@ test.each([
   expect(ran.filter((instances) => instances.some((i) => i < prefills))).toEqual(steps);
   expect(world.heard.get('0')).toEqual(told);
 });
+
+test('where rows wait for room no group begins a chunk; what other members and others need goes on', () => {
+  const world = new HandOffWorld(true, 1_000, 2);
+  const ended = (id: string) => world.heard.get(id)?.includes('finished');
+  world.full.add(0);
+  // Of the first the full one is the first member, of the second the last; the third it computes alone.
+  for (const members of [[0, 1], [1, 0], []]) world.submit(200, 3, members);
+  world.finish();
+  expect(['0', '1', '2'].map(ended)).toEqual([false, true, true]);
+  world.full.clear();
+  world.tell(0, { kind: 'wake' });
+  world.finish();
+  expect(world.heard.get('0')).toEqual(told);
+  expect(world.pagesUsed()).toEqual([0, 0, 0, 0]);
+});

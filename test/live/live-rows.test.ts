@@ -30,6 +30,8 @@ class End {
   readonly heard: number[] = [];
   readonly #pool = new Float32Array((roomsOut + roomsIn) * chunkPages * pageValues);
   readonly #landings: Map<string, Landing>;
+  /** How often there was room again. */
+  woken = 0;
   #ran = 0;
   #lost: string[] = [];
   /** Nobody is reached: what is ready waits. */
@@ -117,7 +119,10 @@ class End {
   }
 
   look(): void {
-    for (const event of this.rows.news(0)) if (event.kind === 'activations') this.heard.push(event.from);
+    for (const event of this.rows.news(0)) {
+      if (event.kind === 'activations') this.heard.push(event.from);
+      if (event.kind === 'wake') this.woken++;
+    }
   }
 }
 
@@ -277,6 +282,31 @@ describe('rows between members', () => {
     for (let i = roomsOut; i < roomsOut + 2; i++) ends[0].compute('r', chunkAt(i), made(1, chunkAt(i)));
     while (tell(ends));
     expect(ends[0].rows.nextUs).toBe(1000);
+  });
+
+  it('that wait for room in such numbers that no more should be made are told of, and that there is room again', () => {
+    const ends = pair();
+    const [{ rows }] = ends;
+    let computed = 0;
+    while (!rows.isFull) ends[0].compute('r', chunkAt(computed), made(1, chunkAt(computed++)));
+    // The last room is for one that knows where to go.
+    expect(computed).toBe(roomsOut - 1 + 4);
+    // One that was begun is done with: the other side keeps room for it.
+    ends[0].compute('r', chunkAt(computed), undefined);
+    expect(rows.isFull).toBe(false);
+    ends[0].compute('r', chunkAt(computed), made(1, chunkAt(computed++)));
+    expect(rows.isFull).toBe(true);
+    rows.news(0);
+    expect(rows.nextUs).toBe(1_000_000);
+    ends[1].rows.expect('r', 1);
+    // The next member takes one after the other.
+    for (let taken = 0; taken < computed; taken++) {
+      while (tell(ends));
+      expect(ends[1].use('r', chunkAt(taken))).toEqual(made(1, chunkAt(taken)));
+    }
+    while (tell(ends));
+    expect([rows.isFull, rows.nextUs, rows.underWay]).toEqual([false, Number.POSITIVE_INFINITY, 0]);
+    expect(ends[0].woken).toBe(1);
   });
 
   it('of another member than the one before are not taken', () => {
