@@ -89,8 +89,7 @@ function create(data: InstanceThreadData<InstanceSettings>, own: ThreadPlace): S
     journalLife: data.life,
     ...{ contents: { onSsd: undefined }, ...tiers?.machine, ...borrowing?.machine },
     ...{ startsAhead: startsAhead(settings, backend), ssdReadUs: tiers?.live.readUs },
-    rowsHeld: () => stages?.isFull === true,
-    pinShare: settings.pinShare,
+    ...{ pinShare: settings.pinShare, rowsHeld: () => stages?.isFull === true },
   });
   const reaches = backend.isa !== 'reference' || data.lands;
   const handOffs = reaches ? createHandOffs(data, own, memory, wake) : undefined;
