@@ -17,6 +17,12 @@ constexpr int kTokensPerTask = 8;  // fewer tokens are bound by memory: every fu
 
 int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
+/** What a segment takes: kernels load the next one by whole lines. */
+size_t room_of(const Segment& segment) {
+  constexpr size_t kLine = 64;
+  return (segment.bytes() + kLine - 1) / kLine * kLine;
+}
+
 /** Cuts `count` things into equal parts of at most `largest`, each a whole number of `unit` but the last. */
 struct Parts {
   int count, size, parts;
@@ -58,7 +64,7 @@ class PackedLinear final : public Linear {
     uint8_t* data = memory_.data();
     for (Segment& segment : segments_) {
       segment.data = data;
-      data += segment.bytes();
+      data += room_of(segment);
       rows += segment.rows;
     }
   }
@@ -75,7 +81,7 @@ class PackedLinear final : public Linear {
 
   size_t bytes() const override {
     size_t total = 0;
-    for (const Segment& segment : segments_) total += segment.bytes();
+    for (const Segment& segment : segments_) total += room_of(segment);
     return total;
   }
 

@@ -49,10 +49,10 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
     });
 
     it('serve when the command says so, and are started anew when they are killed', async () => {
-      await until(async () => (await health(server)) === 2);
+      // It says who has joined and that it serves on two streams: which is read first is not known.
+      await until(async () => pidsOf(server).length === 2 && (await health(server)) === 2);
       expect(await answer(server)).toEqual(expected);
-      const killed = pidsOf(server)[0] ?? 0;
-      process.kill(killed, 'SIGKILL');
+      process.kill(pidsOf(server)[0], 'SIGKILL');
       await until(async () => pidsOf(server).length === 3 && (await health(server)) === 2);
       // It said nothing of it itself, and nobody waited for its silence.
       expect(server.output()).toMatch(/Instance \S+ left: 1 serve/);
@@ -68,7 +68,6 @@ if (loadNative() === undefined || (!natsInstalled && process.env.CI === undefine
 
     it.each(['SIGTERM', 'SIGKILL'] as const)('are gone when the gateway ends by %s', async (signal) => {
       const other = await startServer(['--config', config]);
-      // It says who has joined and that it serves on two streams: which is read first is not known.
       await until(async () => pidsOf(other).length === 2);
       const pids = pidsOf(other);
       expect(pids.map(isAlive)).toEqual([true, true]);
