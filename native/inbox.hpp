@@ -14,14 +14,17 @@ class Inbox {
    public:
     static constexpr int kMost = 64;
     bool is_full() const { return count_ == kMost; }
-    /** Before it is full. */
+    /** Before it is full. What goes on where the last part ends is one with it. */
     void add(void* to, size_t bytes) {
-      parts_[count_++] = {to, bytes};
+      if (ends_at(to)) parts_[count_ - 1].iov_len += bytes;
+      else parts_[count_++] = {to, bytes};
       bytes_ += bytes;
     }
 
    private:
     friend class Inbox;
+    bool ends_at(const void* at) const { return count_ > 0 && static_cast<const uint8_t*>(parts_[count_ - 1].iov_base) + parts_[count_ - 1].iov_len == at; }
+
     iovec parts_[kMost + 1];  // the last for what comes ahead
     int count_ = 0;
     size_t bytes_ = 0;

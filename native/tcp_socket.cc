@@ -24,8 +24,8 @@ using std::chrono::steady_clock;
 
 constexpr int kWaitMs = 100;
 constexpr int kBacklog = 64;
-/** Looked for, before it is waited for. */
-constexpr size_t kLookBytes = size_t{1} << 16;
+/** One segment within a host. Of who wants to be woken for more, Linux has every segment acknowledged by itself until that is there. */
+constexpr size_t kEnoughBytes = size_t{1} << 16;
 constexpr int kPausesPerLook = 8;
 constexpr size_t kRoomBytes = size_t{1} << 21;
 
@@ -187,8 +187,9 @@ void Socket::wake_for(size_t count) const {
 }
 
 void Socket::await_bytes(size_t count) const {
-  if (look_for(std::min(count, kLookBytes))) return;
-  wake_for(count);
+  const size_t enough = std::min(count, kEnoughBytes);
+  if (look_for(enough)) return;
+  wake_for(enough);
   pollfd asked = {descriptor_, POLLIN, 0};
   poll(&asked, 1, kWaitMs);
 }
