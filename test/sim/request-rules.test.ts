@@ -6,6 +6,7 @@ import { Conductor } from '../../src/cluster/conductor.ts';
 import type { ConductorEffect, InstanceEffect } from '../../src/cluster/effects.ts';
 import { Gate, type Verdict } from '../../src/cluster/gate.ts';
 import { Instance } from '../../src/cluster/instance.ts';
+import { BlockMoves, type Move } from '../../src/cluster/lending/block-moves.ts';
 import type { LengthEvent, LengthRequest } from '../../src/cluster/length-work.ts';
 import type { ConductorEvent } from '../../src/cluster/messages.ts';
 import { type Refusal, refusal } from '../../src/cluster/refusals.ts';
@@ -13,6 +14,7 @@ import { Roster } from '../../src/cluster/roster.ts';
 import { BlockCache } from '../../src/policy/blocks/block-cache.ts';
 import { type BlockJournal, type BlockListener, JournalRecorder } from '../../src/policy/blocks/block-journal.ts';
 import { PrefixIndex } from '../../src/policy/placement/prefix-index.ts';
+import { requestWorld } from '../../src/sim/faults/chaos.ts';
 import { Performer } from '../../src/sim/performer.ts';
 import { Simulation, type SimulationConfig } from '../../src/sim/simulation.ts';
 import type { TraceRequest } from '../../src/trace/request.ts';
@@ -44,6 +46,20 @@ const rechecked: World = {
     admission: { kind: 'stage', slo: { ...slo, ttft: { us: 9e6 } }, decodeUs: 1e6 },
   },
 };
+
+/** A world of chaos runs in which creditors want much back, over a slow network, while requests are cancelled. */
+function recalling(seed: number): World {
+  const { config: made, trace } = requestWorld(seed);
+  const instances = made.instances.map(({ machine, ...spec }) => {
+    const { borrowing } = machine;
+    const policy = borrowing && { ...borrowing.policy, recallBlocks: 6 };
+    return { ...spec, machine: { ...machine, borrowing: policy && { ...borrowing, policy } } };
+  });
+  const cancels = Object.fromEntries(trace.flatMap(({ index }) => (index % 5 === 4 ? [[index, `${index - 3}`]] : [])));
+  return { trace, changes: { ...made, instances, linkBytesPerSecond: 1e6 }, cancels };
+}
+const recalled = recalling(9);
+const calledBack: World = { ...recalled, changes: { ...recalled.changes, faults: undefined } };
 
 function simulate({ trace, changes, cancels = {} }: World): Simulation {
   const simulation = new Simulation({ ...config, ...changes });
@@ -191,6 +207,16 @@ const cases: readonly (readonly [title: string, world: World, break_: () => void
     /which it does not have and has not just lost/,
   ],
   [
+    'lent blocks that are given back while they are copied home',
+    calledBack,
+    () =>
+      tamper<[Move], void>(BlockMoves, 'end', (end, move) => {
+        if (move.kind === 'over') move.pending = 0;
+        end(move);
+      }),
+    /block \d+ that instance 1 lent to 0 is under way as lent 0 \d+, and is given back or another's/,
+  ],
+  [
     'a refusal for a first token that would be in time',
     judged,
     () =>
@@ -239,6 +265,14 @@ describe('a run with its checks on', () => {
     const { outcome, checks } = simulate(world);
     expect(outcome.completedRequests).toBeGreaterThan(40);
     expect(checks?.events).toBeGreaterThan(200);
+  });
+
+  it('ends well where lent blocks are called back, and where creditors start anew', () => {
+    for (const world of [calledBack, recalling(7)]) {
+      const { outcome, lending } = simulate(world);
+      expect(outcome.completedRequests).toBeGreaterThan(20);
+      expect(lending?.counts.recalls).toBeGreaterThan(0);
+    }
   });
 
   it.each(cases)('finds %s', (_, world, tamper, says) => {

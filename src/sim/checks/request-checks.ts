@@ -8,6 +8,7 @@ import type { GenerationEvent, RefusalCause, RequestId } from '../../cluster/por
 import { loadOf } from '../../cluster/refusals.ts';
 import type { Inside, SimulationConfig } from '../simulation-config.ts';
 import { Cancelled } from './cancelled.ts';
+import { RowChecks } from './rows.ts';
 import { Staleness } from './staleness.ts';
 import { Transfers } from './transfers.ts';
 import { cycleOfWaits, waitsOf } from './waits.ts';
@@ -34,6 +35,7 @@ export class RequestChecks {
   readonly #staleness: Staleness;
   readonly #cancelled: Cancelled;
   readonly #transfers: Transfers;
+  readonly #rows: RowChecks;
   /** Of a message, at most, where nothing delays it. */
   readonly #latencyUs: number;
   /** Every message arrives. */
@@ -53,6 +55,7 @@ export class RequestChecks {
     this.#staleness = new Staleness(instances.length, faults !== undefined, () => checked.nowUs);
     this.#cancelled = new Cancelled(instances.length);
     this.#transfers = new Transfers(blockTokens);
+    this.#rows = new RowChecks(instances.length);
   }
 
   /** Hears what an instance's cache stores and drops. */
@@ -67,6 +70,7 @@ export class RequestChecks {
     if (event.kind === 'cancel') this.#cancelled.heard(nowUs, index, instances[index], event.id);
     if (effects.some(({ kind }) => kind === 'journal' || kind === 'snapshot')) this.#staleness.tells(index);
     this.#transfers.wants(index, instances[index], effects, inside.leftTo);
+    this.#rows.stepped(index, instances[index], event, effects);
     if (event.kind !== 'submit') return;
     this.#tbtUsMin = Math.min(this.#tbtUsMin, event.request.slo?.tbtUs ?? Number.POSITIVE_INFINITY);
     this.#staleness.checkChain(event.request, (...block) => conductor.names(...block), instances);
@@ -76,6 +80,7 @@ export class RequestChecks {
   gone(index: InstanceIndex, instance: LengthInstance): void {
     this.#cancelled.gone(index);
     this.#transfers.gone(index);
+    this.#rows.gone(index);
     this.#staleness.gone(index, instance);
   }
 
@@ -89,7 +94,7 @@ export class RequestChecks {
     const longestUs = faults?.longestUs ?? this.#latencyUs;
     this.#staleness.check((...block) => conductor.names(...block), staleSilences * this.#silentUs + longestUs);
     this.#cancelled.check(nowUs, instances, network, this.#lossless ? longestUs : Number.POSITIVE_INFINITY);
-    this.#transfers.check(instances, network, leftTo);
+    this.#transfers.check(instances, network, leftTo, (instance) => faults?.lifeOf(instance) ?? 0);
     this.#checkAges();
     checkWaits(instances);
   }

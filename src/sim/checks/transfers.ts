@@ -3,6 +3,7 @@ import type { LengthEffect, LengthInstance } from '../../cluster/length-work.ts'
 import type { InstanceIndex } from '../../cluster/messages.ts';
 import type { BlockTable } from '../../cluster/parts.ts';
 import type { ByteKind, Network } from '../network/network.ts';
+import { LentCopies } from './lent-copies.ts';
 
 /** One who has blocks in a table. */
 interface Owner {
@@ -42,6 +43,8 @@ export class Transfers {
   /** By instance and move. */
   readonly #moving = new Map<string, Moving>();
 
+  readonly #lent = new LentCopies();
+
   constructor(blockTokens: number) {
     this.#blockTokens = blockTokens;
   }
@@ -51,7 +54,8 @@ export class Transfers {
     for (const effect of effects) {
       if (effect.kind === 'runStep') this.#checkComputed(index, instance, leftTo);
       else if (effect.kind === 'fillBlocks') this.#fills(index, instance, effect);
-      else if (effect.kind === 'stopMove') this.#moving.delete(moveOf(index, effect.move));
+      else if (effect.kind === 'moveBlocks') this.#lent.start(index, instance, moveOf(index, effect.move), effect);
+      else if (effect.kind === 'stopMove') this.#stopped(moveOf(index, effect.move));
       else if (effect.kind === 'stream') this.#streams(index, instance, effect);
       else if (effect.kind === 'haltStream')
         this.#cut(keyOf('handoff', index, effect.to, effect.id), Math.floor(effect.from / this.#blockTokens));
@@ -93,6 +97,11 @@ export class Transfers {
     this.#moving.set(moveOf(index, move), moving);
   }
 
+  #stopped(move: string): void {
+    this.#moving.delete(move);
+    this.#lent.stop(move);
+  }
+
   /** A step begins: what may still be read it does not compute. */
   #checkComputed(index: InstanceIndex, { inFlight }: LengthInstance, leftTo: LeftTo): void {
     for (const [key, leaving] of this.#leaving) {
@@ -115,12 +124,20 @@ export class Transfers {
   gone(index: InstanceIndex): void {
     for (const key of [...this.#leaving.keys()]) if (partsOf(key).from === index) this.#leaving.delete(key);
     for (const key of [...this.#moving.keys()]) if (key.startsWith(moveOf(index, ''))) this.#moving.delete(key);
+    this.#lent.gone(moveOf(index, ''));
   }
 
-  check(instances: readonly LengthInstance[], network: Network, leftTo: LeftTo): void {
+  /** @param lifeOf which start of an instance it is, from 0 */
+  check(
+    instances: readonly LengthInstance[],
+    network: Network,
+    leftTo: LeftTo,
+    lifeOf: (instance: InstanceIndex) => number,
+  ): void {
     for (const { kind, from, to, name } of network.transfers) {
       if (kind === 'prefix' && !instances[from].sends(to, name)) throw broken(from, name);
       if (kind === 'borrow') this.#checkMoving(from, name);
+      if (kind === 'borrow' || kind === 'settle') this.#checkLent(name, instances, lifeOf);
       if (kind !== 'handoff') continue;
       const key = keyOf(kind, from, to, name);
       const left = leftTo(from, to, name);
@@ -134,6 +151,16 @@ export class Transfers {
     const moving = this.#moving.get(name);
     for (const row of moving?.rows ?? [])
       if (moving !== undefined && !holds(moving.table, row)) throw broken(from, name, row);
+  }
+
+  #checkLent(name: string, instances: readonly LengthInstance[], lifeOf: (instance: InstanceIndex) => number): void {
+    const debtor = debtorOf(name);
+    // Creditors count lives from 1.
+    const lost = this.#lent.lost(name, debtor, lifeOf(debtor) + 1, instances);
+    if (lost !== undefined)
+      throw new Error(
+        `Transfers broken: block ${lost.at} that instance ${lost.creditor} lent to ${debtor} is under way as ${name}, and is given back or another's`,
+      );
   }
 
   #checkOwned(from: InstanceIndex, name: string, instance: LengthInstance, leaving: readonly Leaving[]): void {
@@ -150,6 +177,10 @@ export class Transfers {
 /** As copies of lent blocks are called. */
 function moveOf(debtor: InstanceIndex, move: number | ''): string {
   return `lent ${debtor} ${move}`;
+}
+
+function debtorOf(move: string): InstanceIndex {
+  return Number(move.split(' ')[1]);
 }
 
 function holds({ groups: [{ blocks }] }: BlockTable, row: number): boolean {

@@ -24,6 +24,8 @@ interface Delivery {
   readonly tell: (us: number, debtor: number, event: Event) => void;
   readonly later: (us: number, action: () => void) => void;
   readonly reaches: (a: number, b: number) => boolean;
+  /** Is the creditor there, and the one that lent? */
+  readonly answers: (debtor: number, creditor: number) => boolean;
   readonly lifeOf: (instance: number) => number;
   /** May something else still be read from these rows of an instance's page table? */
   readonly reads: (instance: number, rows: readonly number[]) => boolean;
@@ -51,10 +53,10 @@ export class BlockCopies {
   }
 
   start(nowUs: number, debtor: number, { move, from, to, sources, targets, purpose: kind }: BlocksToMove): void {
-    const { lifeOf, reaches } = this.#delivery;
+    const { lifeOf, reaches, answers } = this.#delivery;
     const name = nameOf(debtor, move);
     const copy = { debtor, move, from, to, kind, blocks: targets.length, lives: [lifeOf(from), lifeOf(to)], rows: [] };
-    const news = newsOf(copy, (a, b) => !reaches(a, b));
+    const news = newsOf(copy, (a, b) => (a === debtor ? !answers(a, b) : !reaches(a, b)));
     for (const event of news) this.#delivery.tell(0, debtor, event);
     if (news.length > 0) return;
     this.#copies.set(name, copy);

@@ -59,6 +59,7 @@ export class ClusterLending {
       tell: (us, debtor, event) => this.#put(us, debtor, event),
       later: (us, action) => this.#posts.at(this.#nowUs + us, action),
       reaches: (a, b) => this.#reaches(a, b),
+      answers: (debtor, creditor) => this.#answers(debtor, creditor),
       lifeOf: (instance) => this.#lifeOf(instance),
       reads: (instance, rows) => streams.reads(this.#nowUs, instance, rows),
     });
