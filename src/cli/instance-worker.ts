@@ -1,6 +1,7 @@
 // Entry of an instance's thread: kernels, weights, engine, machine, loop.
 import { platform, setPriority } from 'node:os';
 import { isMainThread, workerData } from 'node:worker_threads';
+import type { RequestId } from '../cluster/ports.ts';
 import { batchLimits } from '../cluster/token-limits.ts';
 import { createTokenInstance } from '../cluster/token-work.ts';
 import { Engine } from '../engine/engine.ts';
@@ -89,7 +90,7 @@ function create(data: InstanceThreadData<InstanceSettings>, own: ThreadPlace): S
     journalLife: data.life,
     ...{ contents: { onSsd: undefined }, ...tiers?.machine, ...borrowing?.machine },
     ...{ startsAhead: startsAhead(settings, backend), ssdReadUs: tiers?.live.readUs },
-    ...{ pinShare: settings.pinShare, rowsHeld: () => stages?.isFull === true },
+    ...{ pinShare: settings.pinShare, rowsHeld: (id: RequestId) => stages?.holds(id) === true },
   });
   const reaches = backend.isa !== 'reference' || data.lands;
   const handOffs = reaches ? createHandOffs(data, own, memory, wake) : undefined;

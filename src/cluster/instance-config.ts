@@ -10,6 +10,7 @@ import type { Fates } from './fates.ts';
 import type { HandOffConfig } from './hand-offs.ts';
 import type { BorrowingConfig } from './lending/borrower-terms.ts';
 import type { MigrationConfig } from './migration/mover.ts';
+import type { RequestId } from './ports.ts';
 import type { Store } from './prefix-offers.ts';
 
 export interface InstanceConfig {
@@ -33,8 +34,8 @@ export interface InstanceConfig {
   readonly startsAhead?: boolean | undefined;
   /** How long so many blocks of SSD would take to read, as far as is known. Undefined: no time to speak of. */
   readonly ssdReadUs?: ((blocks: number) => number) | undefined;
-  /** Do rows of chunks wait here, enough of them, that the members after this one have no room for? Then no other chunk begins here that waits for none; a `wake` says that it is over. Undefined: never. */
-  readonly rowsHeld?: (() => boolean) | undefined;
+  /** Do rows of chunks wait here, enough of them, that the members after this one have no room for? Then no chunk of the request begins here that waits for none, but for one that was begun before; a `wake` says that it is over. Undefined: never. */
+  readonly rowsHeld?: ((id: RequestId) => boolean) | undefined;
   /** Of the pages, what pinned prefixes may hold; what other requests may be is that much shorter. Undefined: nothing is pinned. */
   readonly pinShare?: number | undefined;
   /** Lends memory to other instances and borrows from them; only for models of one layer group without a window. */

@@ -97,8 +97,8 @@ export class Stages<Request extends { readonly id: RequestId }, S extends Served
   }
 
   /** Only where a group begins: those after it make room for others by what they compute, so that all get on. */
-  #isHeld({ index }: Stage<Request, S>): boolean {
-    return index === 0 && this.#parts.rowsHeld?.() === true;
+  #isHeld({ index, request }: Stage<Request, S>): boolean {
+    return index === 0 && this.#parts.rowsHeld?.(request.id) === true;
   }
 
   /** The oldest prompt whose next chunk is on its way, where a step could wait for it. */

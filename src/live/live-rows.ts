@@ -32,11 +32,11 @@ export class LiveRows {
     return this.#out.underWay + this.#in.underWay;
   }
 
-  /** Do so many rows wait for room that no more should be made of what waits for none? `news` tells when it is over. */
-  get isFull(): boolean {
-    const isFull = this.#out.held >= heldMax && !this.#out.owesRows;
-    this.#saidFull ||= isFull;
-    return isFull;
+  /** Do so many rows wait for room that no other chunk of the request should begin? `news` tells when it is over. */
+  holds(id: RequestId): boolean {
+    const isHeld = this.#isFull && !this.#out.owes(id);
+    this.#saidFull ||= isHeld;
+    return isHeld;
   }
 
   get links(): readonly LinkSnapshot[] {
@@ -102,7 +102,11 @@ export class LiveRows {
     return [...events, { kind: 'wake' }];
   }
 
+  get #isFull(): boolean {
+    return this.#out.held >= heldMax;
+  }
+
   get #hasRoomAgain(): boolean {
-    return this.#saidFull && (this.#out.held < heldMax || this.#out.owesRows);
+    return this.#saidFull && !this.#isFull;
   }
 }

@@ -44,9 +44,9 @@ export class LiveStages {
     return this.#chunks;
   }
 
-  /** Do enough rows wait here for room? */
-  get isFull(): boolean {
-    return this.#rows?.isFull === true;
+  /** Do enough rows wait here for room, and is nothing of the request begun? */
+  holds(id: RequestId): boolean {
+    return this.#rows?.holds(id) === true;
   }
 
   /** To each member that rows have gone to. */

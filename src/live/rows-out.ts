@@ -58,9 +58,9 @@ export class RowsOut {
     return count;
   }
 
-  /** Is a chunk told of whose step came to nothing, and runs again? The other side keeps room for it. */
-  get owesRows(): boolean {
-    for (const { computed } of this.#leaving.values()) if (!computed) return true;
+  /** Is a chunk of the request told of whose step came to nothing, and runs again? The other side keeps room for it. */
+  owes(id: RequestId): boolean {
+    for (const leaving of this.#leaving.values()) if (leaving.id === id && !leaving.computed) return true;
     return false;
   }
 

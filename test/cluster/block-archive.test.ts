@@ -339,4 +339,11 @@ test('one too large for the store is refused once, and looked at again when as m
   expect(kinds(2000e6, asked)).toEqual(['tellStored']);
   expect(kinds(2000e6, heard(101))).toEqual(['list']);
   expect(kinds(2000e6, listed(101))).toEqual(['refused']);
+  // A write that failed before is not tried again for it.
+  expect(kinds(2000e6, asked)).toEqual(['list']);
+  expect(kinds(2000e6, listed(99))).toEqual(['tellBlocks', 'write']);
+  expect(kinds(2000e6, { kind: 'unwritten' })).toEqual([]);
+  expect(kinds(2001e6, { kind: 'wake' })).toEqual(['list']);
+  expect(kinds(2001e6, listed(101))).toEqual(['refused']);
+  expect(archive.nextUs).toBe(Number.POSITIVE_INFINITY);
 });

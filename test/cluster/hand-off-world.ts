@@ -37,6 +37,8 @@ export class HandOffWorld {
 
   /** Instances at which rows wait for room. */
   readonly full = new Set<number>();
+  /** Requests of which a chunk was begun there before. */
+  readonly begun = new Set<string>();
 
   /** @param tellsAhead members hear of chunks that are being made for them */
   constructor(layerWise: boolean, landingTokens: number, prefills = 2, tellsAhead = true) {
@@ -46,7 +48,7 @@ export class HandOffWorld {
     const limits = { tokensMax: 64, logitRowsMax: 9, sequencesMax: 8, stepUsDecoding: 5_000, stepUsPrefill: 5_000 };
     const config = { cost, blockTokens, blocks: 20, eviction: 'lru', limits, coalesce: false, handOff } as const;
     this.instances = Array.from({ length: prefills + 2 }, (_, i) =>
-      createLengthInstance({ ...config, queueMax: 1_000, rowsHeld: () => this.full.has(i) }),
+      createLengthInstance({ ...config, queueMax: 1_000, rowsHeld: (id) => this.full.has(i) && !this.begun.has(id) }),
     );
   }
 

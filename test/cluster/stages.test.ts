@@ -118,10 +118,12 @@ test('where rows wait for room no group begins a chunk; what other members and o
   const world = new HandOffWorld(true, 1_000, 2);
   const ended = (id: string) => world.heard.get(id)?.includes('finished');
   world.full.add(0);
-  // Of the first the full one is the first member, of the second the last; the third it computes alone.
-  for (const members of [[0, 1], [1, 0], []]) world.submit(200, 3, members);
+  world.begun.add('1');
+  // Of the first the full one is the first member, and of the second, of which it had begun a chunk; of the third the last; the fourth it computes alone.
+  world.submit(200, 3, [0, 1]);
+  for (const members of [[0, 1], [1, 0], []]) world.submit(70, 3, members);
   world.finish();
-  expect(['0', '1', '2'].map(ended)).toEqual([false, true, true]);
+  expect(['0', '1', '2', '3'].map(ended)).toEqual([false, true, true, true]);
   world.full.clear();
   world.tell(0, { kind: 'wake' });
   world.finish();

@@ -288,14 +288,16 @@ describe('rows between members', () => {
     const ends = pair();
     const [{ rows }] = ends;
     let computed = 0;
-    while (!rows.isFull) ends[0].compute('r', chunkAt(computed), made(1, chunkAt(computed++)));
+    while (!rows.holds('r')) ends[0].compute('r', chunkAt(computed), made(1, chunkAt(computed++)));
     // The last room is for one that knows where to go.
     expect(computed).toBe(roomsOut - 1 + 4);
     // One that was begun is done with: the other side keeps room for it.
     ends[0].compute('r', chunkAt(computed), undefined);
-    expect(rows.isFull).toBe(false);
+    expect(rows.holds('r')).toBe(false);
+    // Nothing of another prompt begins for that.
+    expect(rows.holds('s')).toBe(true);
     ends[0].compute('r', chunkAt(computed), made(1, chunkAt(computed++)));
-    expect(rows.isFull).toBe(true);
+    expect(rows.holds('r')).toBe(true);
     rows.news(0);
     expect(rows.nextUs).toBe(1_000_000);
     ends[1].rows.expect('r', 1);
@@ -305,8 +307,17 @@ describe('rows between members', () => {
       expect(ends[1].use('r', chunkAt(taken))).toEqual(made(1, chunkAt(taken)));
     }
     while (tell(ends));
-    expect([rows.isFull, rows.nextUs, rows.underWay]).toEqual([false, Number.POSITIVE_INFINITY, 0]);
+    expect([rows.holds('r'), rows.nextUs, rows.underWay]).toEqual([false, Number.POSITIVE_INFINITY, 0]);
     expect(ends[0].woken).toBe(1);
+  });
+
+  it('that come to nothing keep no room', () => {
+    const [{ rows }] = pair();
+    // Nobody has said where to: one room is for those that know.
+    expect(rows.begin(2, 'r', chunkAt(0))).toBeDefined();
+    rows.ended(2, 'r', chunkAt(0), undefined);
+    expect(rows.begin(2, 's', chunkAt(0))).toBeDefined();
+    expect(rows.begin(2, 'r', chunkAt(0))).toBeUndefined();
   });
 
   it('of another member than the one before are not taken', () => {
