@@ -1,6 +1,6 @@
 // Words by which those who come stop a step: nobody is overlooked, whenever he comes.
 import { Worker } from 'node:worker_threads';
-import { expect, test } from 'vitest';
+import { expect, test, vi } from 'vitest';
 import { MemoryHub } from '../../src/live/bus/memory-hub.ts';
 import { LiveCluster } from '../../src/live/live-cluster.ts';
 import { type Comer, type StepManner, StepWords } from '../../src/live/step-words.ts';
@@ -44,6 +44,35 @@ test('rows that are there end the wait, and nobody stops what is computed then',
   expect(isStopped(words)).toBe(false);
 });
 
+test('whoever comes while a step begins is overlooked at no point of either', () => {
+  for (const outer of ['comes', 'begins'] as const)
+    for (let point = 0; point < 8; point++) {
+      const words = new StepWords();
+      const other = new StepWords(words.polled);
+      words.hears();
+      const comes = (): void => other.comes('end');
+      const begins = (): void => words.begins({ jobs: false, waits: true });
+      let left = point;
+      const behind = <Words extends readonly unknown[]>(access: (...words: Words) => number) => {
+        return (...words: Words): number => {
+          if (left-- === 0) (outer === 'comes' ? begins : comes)();
+          return access(...words);
+        };
+      };
+      const { load, store, add } = Atomics;
+      vi.stubGlobal('Atomics', {
+        load: behind((all: Int32Array, at: number) => load(all, at)),
+        store: behind((all: Int32Array, at: number, value: number) => store(all, at, value)),
+        add: behind((all: Int32Array, at: number, value: number) => add(all, at, value)),
+      });
+      (outer === 'comes' ? comes : begins)();
+      vi.unstubAllGlobals();
+      // It has ended before.
+      if (left >= 0) (outer === 'comes' ? begins : comes)();
+      expect(isStopped(words), `${outer}, ${point}`).toBe(true);
+    }
+});
+
 test('a thread that waits over and over is left waiting by none of those who come', async () => {
   const rounds = 5_000;
   const counts = new Int32Array(new SharedArrayBuffer(12));
@@ -65,7 +94,8 @@ test('a thread that waits over and over is left waiting by none of those who com
     bus.publish('come', new Uint8Array());
     words.comes('end');
     Atomics.add(counts, come, 1);
-    Atomics.wait(counts, heard, round);
+    // One that has died hears nothing any more.
+    if (Atomics.wait(counts, heard, round, 10_000) === 'timed-out') break;
   }
   await ended;
   await bus.close();
