@@ -5,6 +5,17 @@ import type { Snapshots } from './bus/bus.ts';
 import type { BlockJournal, BlockSnapshot } from './protocol.ts';
 import { SnapshotWriter, type Written } from './snapshot-store.ts';
 
+/** Three quarters of what a link takes in one message. */
+const toldMax = 3_145_728;
+
+/** What gateways are told of a listing over their links: of what comes after so many blocks they know what changes, and the instance finds it by itself. */
+export function toldOf(listing: BlockSnapshot): BlockSnapshot {
+  const { blocks, words, onSsd = 0 } = listing;
+  if (blocks <= toldMax) return listing;
+  const told = words.subarray(0, (words.length / blocks) * toldMax);
+  return { ...listing, blocks: toldMax, words: told, onSsd: Math.max(0, onSsd - (blocks - toldMax)) };
+}
+
 /** A process that ends does not wait longer for the store: what it leaves there is forgotten. */
 const leaveMs = 1_000;
 

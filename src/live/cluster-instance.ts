@@ -3,7 +3,7 @@ import { type Agreement, identityOf } from '../cluster/agreement.ts';
 import type { InstanceRole } from '../cluster/conductor.ts';
 import type { InstanceIndex } from '../cluster/messages.ts';
 import type { GenerationEvent, GenerationRequest, InstanceSnapshot, RequestId } from '../cluster/ports.ts';
-import { ArchivedBlocks } from './archived-blocks.ts';
+import { ArchivedBlocks, toldOf } from './archived-blocks.ts';
 import type { Bus } from './bus/bus.ts';
 import { GatewayPins } from './gateway-pins.ts';
 import { GatewayTurns } from './gateway-turns.ts';
@@ -158,6 +158,7 @@ export class ClusterInstance {
       return owned?.served.peer.member.traces === true ? { gateway: owned.served, id: owned.id } : undefined;
     });
     const listens = this.#blocks.heard(journals, blocks);
+    const told = blocks && toldOf(blocks);
     if (journals.length > 0) for (const served of this.#served.values()) turns.of(served);
     for (const served of listens) turns.of(served);
     for (const here of prefilled) {
@@ -183,7 +184,7 @@ export class ClusterInstance {
       if (pin !== undefined) turns.of(pin.gateway).pins.push([pin.id, state]);
     }
     for (const [served, turn] of turns)
-      this.#tell(served.peer, { ...turn, journals, blocks: listens.has(served) ? blocks : undefined });
+      this.#tell(served.peer, { ...turn, journals, blocks: listens.has(served) ? told : undefined });
   }
 
   #count(here: RequestId, owned: Owned, event: GenerationEvent): void {

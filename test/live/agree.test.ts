@@ -141,6 +141,12 @@ it('stays as it is when those who come back come late: they say so', async () =>
   expect((await agreementOf(late[0].bus))?.hashKey).toEqual(late[0]?.key);
   expect([...old, ...late].map(({ overruled }) => overruled)).toEqual([[], [], [], []]);
   expect([...old, ...late].map(({ log }) => log)).toEqual([[elsewhere], [elsewhere], [], []]);
+  // Whoever says it again then overrules nobody.
+  await lose(late[0].bus, 'agreement');
+  sayMissing(late[0].bus);
+  await settled();
+  expect((await agreementOf(late[0].bus))?.again).toBe(true);
+  expect([...old, ...late].map(({ overruled }) => overruled)).toEqual([[], [], [], []]);
 });
 
 it('is given up to nobody who has another form of the model, or says nonsense', async () => {
@@ -156,4 +162,8 @@ it('is given up to nobody who has another form of the model, or says nonsense', 
   await settled();
   expect((await agreementOf(stranger))?.hashKey).toEqual([1, 2, 3, 4]);
   expect(late.overruled).toEqual([aside]);
+  // To the first of several.
+  stranger.publish('contested', encode({ ...theirs, root, hashKey: [5, 6, 7, 8] }));
+  await settled();
+  expect((await agreementOf(stranger))?.hashKey).toEqual([1, 2, 3, 4]);
 });

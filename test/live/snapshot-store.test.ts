@@ -1,7 +1,8 @@
 // Copies of what instances hold, in a store: in parts, whole or not at all, and of whoever has the name now.
 import { afterAll, beforeAll, expect, test, vi } from 'vitest';
 import { defaultArchiveLimits } from '../../src/cluster/block-archive.ts';
-import { ArchivedBlocks } from '../../src/live/archived-blocks.ts';
+import { defaultLinkConfig } from '../../src/cluster/link.ts';
+import { ArchivedBlocks, toldOf } from '../../src/live/archived-blocks.ts';
 import { type Bus, type Snapshots, snapshotsKeptMs } from '../../src/live/bus/bus.ts';
 import { MemoryHub } from '../../src/live/bus/memory-hub.ts';
 import type { BlockSnapshot } from '../../src/live/protocol.ts';
@@ -183,4 +184,18 @@ test('one that is too large is not written, and is said to be so once', () => {
   expect(log).toEqual([
     'Cannot keep a copy of what the cache holds in the store: it has 16000001 blocks, at most 16000000 can be: gateways that come are told over their links',
   ]);
+});
+
+test('what gateways are told of a listing has room in one message of a link: what is in memory first', () => {
+  const few = snapshotOf(7, 3);
+  expect(toldOf(few)).toBe(few);
+  const words = Uint32Array.from({ length: 4 * 4_200_000 }, (_, i) => i);
+  const listing = { ...snapshotOf(7, 0), blocks: 4_200_000, words, onSsd: 1_100_000 };
+  expect(encode(listing).length).toBeGreaterThan(defaultLinkConfig.messageBytesMax);
+  const told = toldOf(listing);
+  expect(encode(told).length).toBeLessThan(0.8 * defaultLinkConfig.messageBytesMax);
+  expect(told).toMatchObject({ life: 1, number: 7, blocks: 3_145_728, onSsd: 45_728 });
+  expect(told.words.length).toBe(4 * told.blocks);
+  expect([told.words[0], told.words.at(-1)]).toEqual([0, 4 * told.blocks - 1]);
+  expect(toldOf({ ...listing, onSsd: 9 }).onSsd).toBe(0);
 });
