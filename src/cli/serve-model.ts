@@ -16,7 +16,7 @@ import { openServing } from './open-serving.ts';
 import type { ServeOptions } from './options.ts';
 import { openLog, type ServerLog } from './server-log.ts';
 import { admissionSettings } from './slo-options.ts';
-import { stopSignal } from './stop-signal.ts';
+import { endSoon, stopSignal } from './stop-signal.ts';
 import type { TextSide } from './text-side.ts';
 import { UsageError } from './usage-error.ts';
 
@@ -97,6 +97,7 @@ async function serveCluster(nats: string, options: ServeOptions, surface: Surfac
     }
   } finally {
     await member.close();
+    endSoon();
   }
 }
 

@@ -1,4 +1,7 @@
-// Being asked to end.
+// Being asked to end, and ending.
+
+/** What is still to be written has time for it. */
+const endMs = 1_000;
 
 /** Resolves at the first SIGTERM or SIGINT, or when the process is gone that started this one as its own. */
 export function stopSignal(): Promise<'stop'> {
@@ -12,4 +15,9 @@ export function stopSignal(): Promise<'stop'> {
     // A channel to it must not keep this process alive.
     process.channel?.unref();
   });
+}
+
+/** All is closed: what keeps the process all the same is not waited for. The NATS client does, with a connection that it began to a server that hangs. */
+export function endSoon(): void {
+  setTimeout(() => process.exit(), endMs).unref();
 }

@@ -89,4 +89,9 @@ describe.skipIf(!runs)('a NATS server that lost its disk (needs nats-server)', {
     await running.at(-1)?.stop();
     expect(await hasSnapshot('d')).toBe(false);
   });
+
+  it('who is told to stop while the server hangs ends', async () => {
+    nats.hang();
+    expect(await Promise.all(running.map((each) => each.stop()))).toEqual(running.map(() => 0));
+  });
 });

@@ -16,7 +16,7 @@ import {
   processTransports,
   readOptions,
 } from '../options.ts';
-import { stopSignal } from '../stop-signal.ts';
+import { endSoon, stopSignal } from '../stop-signal.ts';
 import { refuseIdleStore } from '../store-flags.ts';
 import { UsageError } from '../usage-error.ts';
 
@@ -86,5 +86,6 @@ async function serveAsMember(nats: string, options: JoinOptions): Promise<void> 
     log('Leaving: what runs here goes on elsewhere');
   } finally {
     await member.close();
+    endSoon();
   }
 }
