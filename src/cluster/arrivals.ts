@@ -11,6 +11,8 @@ interface Arrival<Request> {
   readonly request: Request;
   readonly senders: readonly InstanceIndex[];
   readonly tokens: number;
+  /** How often its sender had asked, and given up, before. */
+  readonly asking: number;
   granted: boolean;
   /** Senders whose part is not here yet. */
   readonly missing: Set<InstanceIndex>;
@@ -28,6 +30,8 @@ export class Arrivals<Request> {
   /** Landed, in order, and not yet looked at. */
   #landed: RequestId[] = [];
   readonly #gone = new RecentIds();
+  /** Askings that were given up. */
+  readonly #withdrawn = new RecentIds();
 
   constructor(memory: LandingMemory, push: Push<Request>) {
     this.#memory = memory;
@@ -38,16 +42,20 @@ export class Arrivals<Request> {
     return this.#arrivals.size;
   }
 
-  /** Asked a second time it answers as the first time, or that all is here (or was); memory that can never be had is declined. */
+  /** Asked a second time it answers as the first time, or that all is here (or was); memory that can never be had is declined. What was given up is not kept again. */
   reserve(
     from: InstanceIndex,
-    { id, request, senders = [from] }: Extract<PeerMessage<Request>, { kind: 'reserve' }>,
+    { id, request, senders = [from], asking = 0 }: Extract<PeerMessage<Request>, { kind: 'reserve' }>,
     tokens: number,
   ): void {
+    if (this.#withdrawn.has(askingOf(id, asking))) return;
+    const earlier = this.#arrivals.get(id);
+    // Its sender has given that one up, which was not heard.
+    if (earlier !== undefined && earlier.asking < asking) this.withdraw(from, id, earlier.asking);
     const known = this.#arrivals.get(id);
     if (known !== undefined) {
       if (!known.missing.has(from)) this.#answer(from, { kind: 'taken', id });
-      else if (known.granted) this.#answer(from, { kind: 'reserved', id });
+      else if (known.granted) this.#answer(from, reserved(id, known));
       return;
     }
     if (this.#gone.has(id)) {
@@ -59,7 +67,7 @@ export class Arrivals<Request> {
       return;
     }
     const missing = new Set(senders);
-    this.#arrivals.set(id, { request, senders, tokens, granted: false, missing, held: undefined, first: [] });
+    this.#arrivals.set(id, { request, senders, tokens, asking, granted: false, missing, held: undefined, first: [] });
     this.#grant();
   }
 
@@ -108,10 +116,11 @@ export class Arrivals<Request> {
   /** All, in the order of asking: whether they have memory, and whose parts have not landed. */
   *all(): Iterable<{
     readonly id: RequestId;
+    readonly asking: number;
     readonly granted: boolean;
     readonly missing: ReadonlySet<InstanceIndex>;
   }> {
-    for (const [id, { granted, missing }] of this.#arrivals) yield { id, granted, missing };
+    for (const [id, { asking, granted, missing }] of this.#arrivals) yield { id, asking, granted, missing };
   }
 
   /** What the client hears first of a request that has landed. */
@@ -125,6 +134,15 @@ export class Arrivals<Request> {
     return arrival?.missing.has(from) === true && this.drop(id);
   }
 
+  /** Nothing will come for that asking, and another may follow. False when it is not known: then this is late, or came first. */
+  withdraw(from: InstanceIndex, id: RequestId, asking: number): boolean {
+    this.#withdrawn.add(askingOf(id, asking));
+    const arrival = this.#arrivals.get(id);
+    if (arrival?.asking !== asking || !arrival.missing.has(from)) return false;
+    this.#free(id, arrival);
+    return true;
+  }
+
   /** All of it is, or was, here: whoever has something of it lets go. */
   confirm(senders: readonly InstanceIndex[], id: RequestId): void {
     for (const sender of senders) this.#answer(sender, { kind: 'taken', id });
@@ -135,10 +153,14 @@ export class Arrivals<Request> {
     this.#gone.add(id);
     const arrival = this.#arrivals.get(id);
     if (arrival === undefined) return false;
-    this.#arrivals.delete(id);
-    if (arrival.granted) this.#memory.give(id, arrival.tokens);
-    this.#grant();
+    this.#free(id, arrival);
     return true;
+  }
+
+  #free(id: RequestId, { granted, tokens }: Arrival<Request>): void {
+    this.#arrivals.delete(id);
+    if (granted) this.#memory.give(id, tokens);
+    this.#grant();
   }
 
   /** In order: a long one is not overtaken for ever. */
@@ -147,7 +169,7 @@ export class Arrivals<Request> {
       if (arrival.granted) continue;
       if (!this.#memory.take(id, arrival.tokens)) return;
       arrival.granted = true;
-      for (const sender of arrival.senders) this.#answer(sender, { kind: 'reserved', id });
+      for (const sender of arrival.senders) this.#answer(sender, reserved(id, arrival));
     }
   }
 
@@ -161,4 +183,13 @@ export class Arrivals<Request> {
     for (const { granted, tokens } of this.#arrivals.values()) if (granted) used += tokens;
     this.#memory.check(used);
   }
+}
+
+/** Of the first asking nothing is said. */
+function reserved(id: RequestId, { asking }: { readonly asking: number }): PeerMessage<never> {
+  return asking === 0 ? { kind: 'reserved', id } : { kind: 'reserved', id, asking };
+}
+
+function askingOf(id: RequestId, asking: number): string {
+  return `${asking} ${id}`;
 }

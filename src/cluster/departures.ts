@@ -28,9 +28,13 @@ interface Departure<Request, S> {
   readonly range: LayerRange | undefined;
   /** Of the senders this one asks. */
   readonly asks: boolean;
+  /** It does not start before it has memory there. */
+  readonly first: boolean;
   /** The other side has been asked for memory, and has given it. */
   asked: boolean;
   granted: boolean;
+  /** How often that was given up before. */
+  asking: number;
   /** Leading tokens whose keys and values have been put on the stream, from the pages that they are in. */
   streamed: number;
   /** What its client hears of the prompt before that: log-probabilities. */
@@ -43,7 +47,8 @@ const nothingHeld: readonly GenerationEvent[] = [];
 
 /**
  * A departure asks for memory when its prefill starts, streams what is computed as soon as it has been granted, and keeps its blocks until
- * the other side has said that it has all. What is not answered is said again, at equal distances. Before pages that may still be read for its
+ * the other side has said that it has all. One that was preempted does not keep memory there from one that is computed: that keeps blocks which the
+ * first may need. It gives it up, and asks anew when it runs again. What is not answered is said again, at equal distances. Before pages that may still be read for its
  * stream go to others (it is preempted, or takes equal blocks for its own), or are written once more (a step that did not count), the stream is
  * halted; it goes on from where it was.
  */
@@ -83,7 +88,7 @@ export class Departures<Request, S extends Served> {
     const { length: tokens } = served.sequence;
     const asks = group === undefined || group.range.index === 0;
     const parts = { senders: group?.senders, range: group?.range };
-    const state = { asks, asked: !asks, granted: false, streamed: 0, told: [], held: undefined };
+    const state = { asks, first, asked: !asks, granted: false, asking: 0, streamed: 0, told: [], held: undefined };
     const departure: Departure<Request, S> = { request, served, to, toLife: life, tokens, ...parts, ...state };
     this.#departures.set(served.id, departure);
     served.sequence.copier = {
@@ -108,6 +113,11 @@ export class Departures<Request, S extends Served> {
     for (const [id, { to, granted, held }] of this.#departures) if (!granted && held !== undefined) yield { id, to };
   }
 
+  #isStranded(): boolean {
+    for (const { granted, held } of this.#departures.values()) if (!granted && held !== undefined) return true;
+    return false;
+  }
+
   /** Its prefill starts. */
   ask(id: RequestId): void {
     const departure = this.#departures.get(id);
@@ -120,7 +130,8 @@ export class Departures<Request, S extends Served> {
   askAgain(): number {
     let said = 0;
     for (const departure of this.#departures.values()) {
-      const { asked, asks, granted, held } = departure;
+      const { asked, asks, granted, held, asking } = departure;
+      if (!asked && asking > 0) this.#withdraw(departure, asking - 1);
       // A member who does not ask must not do so before all have begun.
       if (!asked || (held === undefined && (!asks || granted))) continue;
       this.#reserve(departure);
@@ -132,12 +143,49 @@ export class Departures<Request, S extends Served> {
   #reserve(departure: Departure<Request, S>): void {
     const { request, served, senders, toLife: life } = departure;
     const tokens = departure.tokens > served.sequence.promptLength ? departure.tokens : undefined;
-    this.#send(departure, { kind: 'reserve', id: served.id, request, life, tokens, senders });
+    const asking = departure.asking === 0 ? undefined : departure.asking;
+    this.#send(departure, { kind: 'reserve', id: served.id, request, life, tokens, senders, asking });
+  }
+
+  #withdraw(departure: Departure<Request, S>, asking: number): void {
+    this.#send(departure, { kind: 'withdraw', id: departure.served.id, asking });
+  }
+
+  /** Of those that wait for blocks nobody keeps memory elsewhere while one that keeps blocks here waits for such. */
+  yieldLandings(): void {
+    if (this.#departures.size < 2 || !this.#isStranded()) return;
+    for (const departure of this.#departures.values()) {
+      const { granted, held, senders, served } = departure;
+      if (granted && held === undefined && senders === undefined && served.sequence.state === 'waiting')
+        this.#giveUp(departure);
+    }
+  }
+
+  #giveUp(departure: Departure<Request, S>): void {
+    const { served, to, first } = departure;
+    this.#push({ kind: 'stopStream', id: served.id, to, of: 'handoff' });
+    this.#withdraw(departure, departure.asking);
+    departure.asked = false;
+    departure.granted = false;
+    departure.streamed = 0;
+    departure.asking++;
+    served.sequence.awaitsLanding = first;
+    if (first) this.ask(served.id);
+  }
+
+  /** Which asking of a request that leaves is answered with memory that it has. */
+  grantedAsking(id: RequestId): number | undefined {
+    const departure = this.#departures.get(id);
+    return departure?.granted === true ? departure.asking : undefined;
   }
 
   /** What a step is about to compute leaves layer by layer, as it is computed. */
   launched(step: StepNumber): void {
-    for (const departure of this.#departures.values()) this.#streamStep(departure, step);
+    for (const departure of this.#departures.values()) {
+      // It had given its memory there up while it waited.
+      if (!departure.asked && departure.served.sequence.planned > 0) this.ask(departure.served.id);
+      this.#streamStep(departure, step);
+    }
   }
 
   /** What was found here leaves before it moves to creditors, also of those that the step has no rows of. */
@@ -196,11 +244,15 @@ export class Departures<Request, S extends Served> {
   }
 
   /** Memory was granted; `step` is in flight. False when it belongs to nobody here: a request that left meanwhile; the other side is told. A second grant does nothing. */
-  grant(id: RequestId, from: InstanceIndex, step: StepNumber | undefined): boolean {
+  grant(id: RequestId, from: InstanceIndex, asking: number, step: StepNumber | undefined): boolean {
     const departure = this.#departures.get(id);
     if (departure?.to !== from) {
       this.#push({ kind: 'send', to: from, message: { kind: 'release', id } });
       return false;
+    }
+    if (asking !== departure.asking) {
+      this.#withdraw(departure, asking);
+      return true;
     }
     if (departure.granted) return true;
     departure.granted = true;
@@ -226,7 +278,7 @@ export class Departures<Request, S extends Served> {
     if (departure === undefined) return;
     this.#forget(departure);
     if (departure.granted) this.#push({ kind: 'stopStream', id, to: departure.to, of: 'handoff' });
-    if (departure.asked) this.#send(departure, { kind: 'release', id });
+    if (departure.asked || departure.asking > 0) this.#send(departure, { kind: 'release', id });
   }
 
   #forget({ served: { id, sequence } }: Departure<Request, S>): void {

@@ -61,7 +61,9 @@ export class HandOffs<Request, S extends Served> {
         this.arrivals.reserve(from, message, message.tokens ?? this.#owner.promptTokens(message.request));
         return undefined;
       case 'reserved':
-        return this.departures.grant(id, from, step) ? undefined : `request ${id} does not leave here`;
+        return this.departures.grant(id, from, message.asking ?? 0, step)
+          ? undefined
+          : `request ${id} does not leave here`;
       case 'taken':
       case 'declined': {
         const served = this.departures.settle(id, from);
@@ -71,6 +73,10 @@ export class HandOffs<Request, S extends Served> {
       }
       case 'release':
         return this.arrivals.release(from, id) ? undefined : `request ${id} is not expected`;
+      case 'withdraw':
+        return this.arrivals.withdraw(from, id, message.asking)
+          ? undefined
+          : `asking ${message.asking} of request ${id} is not known`;
     }
   }
 

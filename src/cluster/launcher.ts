@@ -65,6 +65,7 @@ export class Launcher<Request extends { readonly id: RequestId }, S extends Serv
     const { hostTraffic, handOffs } = this.#parts;
     hostTraffic.flush();
     handOffs.departures.catchUp();
+    handOffs.departures.yieldLandings();
   }
 
   #plan(nowUs: number): void {

@@ -111,15 +111,19 @@ export type HandOffMessage<Request = GenerationRequest> =
       readonly tokens?: number | undefined;
       /** Who sends, each a part; undefined: the one who asks. All hear `reserved`, and each `taken` when its part is here. */
       readonly senders?: readonly InstanceIndex[] | undefined;
+      /** How often memory was asked for and given up before: a later asking takes the place of an earlier one. Undefined: never. */
+      readonly asking?: number | undefined;
     }
-  /** To the prefilling one: send. Of a request that is gone it is answered with `release`, so that no memory stays kept for nobody. */
-  | { readonly kind: 'reserved'; readonly id: RequestId }
+  /** To the prefilling one: send. Of a request that is gone it is answered with `release`, of an asking that was given up with `withdraw`, so that no memory stays kept for nobody. */
+  | { readonly kind: 'reserved'; readonly id: RequestId; readonly asking?: number | undefined }
   /** To the prefilling one: there will never be memory for it; the request fails. */
   | { readonly kind: 'declined'; readonly id: RequestId }
   /** To the prefilling one: all of it is here, let go. Unknown: the request was cancelled; nothing to do. */
   | { readonly kind: 'taken'; readonly id: RequestId }
   /** To the decoding one: nothing will come, let go. Unknown or late: nothing to do. */
-  | { readonly kind: 'release'; readonly id: RequestId };
+  | { readonly kind: 'release'; readonly id: RequestId }
+  /** To the decoding one: nothing will come for that asking, and another may follow. Unknown: a `reserve` of that asking comes too late. Doubled or late: nothing to do. Lost: said again. */
+  | { readonly kind: 'withdraw'; readonly id: RequestId; readonly asking: number };
 
 /** To an instance. An event about a step that is not in flight, or about a request that is not live, is ignored. */
 export type InstanceEvent<Request = GenerationRequest, Result = StepResult> =

@@ -103,7 +103,7 @@ export class LiveHandOffs {
 
   send(to: InstanceIndex, message: PeerMessage): void {
     const landing = message.kind === 'reserved' ? this.#openTo(to, message.id) : undefined;
-    if (message.kind === 'release') this.#gone(to, message.id);
+    if (message.kind === 'release' || message.kind === 'withdraw') this.#gone(to, message.id);
     if (message.kind === 'missing') this.prefixes.missing(to, message.id);
     const wanted = message.kind === 'fetch' ? this.prefixes.landingOf(message.id) : undefined;
     this.post(to, { kind: 'message', message, landing: landing?.handle ?? wanted });

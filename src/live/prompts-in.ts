@@ -68,7 +68,7 @@ export class PromptsIn {
     if (source === undefined || id === undefined) return;
     switch (message.kind) {
       case 'reserved':
-        if (landing !== undefined) this.#tell(source.peer, { kind: 'reserved', id, landing });
+        if (landing !== undefined) this.#tell(source.peer, { kind: 'reserved', id, landing, asking: message.asking });
         break;
       case 'taken':
       case 'declined':
@@ -98,6 +98,13 @@ export class PromptsIn {
     if (here === undefined) return;
     if (told.kind === 'held') this.#say(source, { kind: 'held', id: here, held: told.held });
     else if (told.kind === 'release') this.#release(source, here);
+    // It stays expected.
+    else if (told.kind === 'withdraw')
+      this.#say(source, {
+        kind: 'message',
+        message: { kind: 'withdraw', id: here, asking: told.asking },
+        landing: undefined,
+      });
     else throw new Error(`Cannot hear ${told.kind} from an instance that prefills`);
   }
 
@@ -110,7 +117,8 @@ export class PromptsIn {
     }
     for (const [sender, id] of parts ?? []) sender.theirs.set(here, id);
     const senders = leaving.senders && Array.from(parts?.keys() ?? [], ({ index }) => index);
-    const message = { kind: 'reserve', id: here, request: { ...leaving.request, id: here }, senders } as const;
+    const { asking } = leaving;
+    const message = { kind: 'reserve', id: here, request: { ...leaving.request, id: here }, senders, asking } as const;
     this.#say(source, { kind: 'message', message, landing: undefined });
   }
 

@@ -84,7 +84,11 @@ export class PromptsOut {
     const { id } = told;
     switch (told.kind) {
       case 'reserved':
-        this.#say(destination, { kind: 'message', message: { kind: 'reserved', id }, landing: told.landing });
+        this.#say(destination, {
+          kind: 'message',
+          message: { kind: 'reserved', id, asking: told.asking },
+          landing: told.landing,
+        });
         break;
       case 'taken':
       case 'declined':
@@ -157,24 +161,23 @@ export class PromptsOut {
 }
 
 function outward({ leaving }: Destination, wire: PeerWire): HandOffWire | undefined {
-  if (wire.kind !== 'message' && wire.kind !== 'held')
-    throw new Error(`Cannot tell ${wire.kind} to an instance that decodes`);
-  const { kind, id } = wire.kind === 'held' ? wire : wire.message;
-  const reserve = leaving.get(id);
+  if (wire.kind === 'held') return leaving.has(wire.id) ? { kind: 'held', id: wire.id, held: wire.held } : undefined;
+  if (wire.kind !== 'message') throw new Error(`Cannot tell ${wire.kind} to an instance that decodes`);
+  const { message } = wire;
+  const { kind, id } = message;
+  const leaves = leaving.get(id);
   switch (kind) {
-    case 'reserve':
+    case 'reserve': {
+      const { senders, asking } = message;
       // One whose group came to nothing sends all.
-      return reserve && { ...reserve, senders: sentInParts(wire) ? reserve.senders : undefined };
-    case 'held':
-      return reserve && { kind, id, held: wire.kind === 'held' ? wire.held : [] };
+      return leaves && { ...leaves, senders: senders && leaves.senders, asking };
+    }
     case 'release':
       // What was cancelled is known here no more, and there it still may be.
       return { kind, id };
+    case 'withdraw':
+      return { kind, id, asking: message.asking };
     default:
       throw new Error(`Cannot tell ${kind} to an instance that decodes`);
   }
-}
-
-function sentInParts(wire: PeerWire): boolean {
-  return wire.kind === 'message' && wire.message.kind === 'reserve' && wire.message.senders !== undefined;
 }

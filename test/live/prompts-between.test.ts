@@ -86,6 +86,38 @@ describe('prompts between processes', () => {
     expect([p.thread.told.length, d.thread.told.length]).toEqual([2, 2]);
   });
 
+  it('stay expected where memory for them is given up, and is asked for again', async () => {
+    const hub = new MemoryHub();
+    const [p, d] = [prefills(hub), decodes(hub)];
+    p.out.start();
+    d.into.start();
+    await settled();
+    const to = p.out.add(leaving('r'), decoder);
+    p.out.send(to, asks('g.1.1/r'));
+    const withdraw = (id: string) =>
+      ({ kind: 'message', message: { kind: 'withdraw', id, asking: 0 }, landing: undefined }) as const;
+    p.out.send(to, withdraw('g.1.1/r'));
+    const again = asks('g.1.1/r');
+    p.out.send(to, { ...again, message: { ...again.message, asking: 1 } });
+    await settled();
+    expect(d.thread.told).toMatchObject([
+      { wire: { message: { kind: 'reserve', id: 'g.1.2/r' } } },
+      { kind: 'peerSays', from: 0, wire: withdraw('g.1.2/r') },
+      { wire: { message: { kind: 'reserve', id: 'g.1.2/r', asking: 1 } } },
+    ]);
+    const reserved = {
+      kind: 'message',
+      message: { kind: 'reserved', id: 'g.1.2/r', asking: 1 },
+      landing: 'there',
+    } as const;
+    d.into.send(0, reserved);
+    await settled();
+    expect(p.thread.told).toEqual([
+      { kind: 'peerSays', from: to, wire: { ...reserved, message: { ...reserved.message, id: 'g.1.1/r' } } },
+    ]);
+    expect(d.fates).toEqual([]);
+  });
+
   it('are let go of where the other side does not know their gateway', async () => {
     const hub = new MemoryHub();
     const [p, d] = [prefills(hub), decodes(hub, false)];

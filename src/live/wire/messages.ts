@@ -175,8 +175,10 @@ const handOff = z.discriminatedUnion('kind', [
       .array(z.strictObject({ name, life: count, id: z.string().max(1024) }))
       .max(64)
       .optional(),
+    asking: count.optional(),
   }),
-  z.strictObject({ kind: z.literal('reserved'), id, landing: text }),
+  z.strictObject({ kind: z.literal('reserved'), id, landing: text, asking: count.optional() }),
+  z.strictObject({ kind: z.literal('withdraw'), id, asking: count }),
   z.strictObject({ kind: z.literal('held'), id, held: z.array(event) }),
   z.strictObject({ kind: z.enum(['taken', 'declined', 'release', 'unknown']), id }),
 ]);
@@ -241,11 +243,20 @@ export type HandOffWire =
       readonly request: GenerationRequest;
       /** Undefined: the one who asks sends all. */
       readonly senders?: readonly NamedSender[] | undefined;
+      /** How often memory was asked for and given up before; undefined: never. */
+      readonly asking?: number | undefined;
     }
   | { readonly kind: 'held'; readonly id: RequestId; readonly held: readonly GenerationEvent[] }
   | { readonly kind: 'release'; readonly id: RequestId }
+  /** Nothing comes for that asking; another may follow. */
+  | { readonly kind: 'withdraw'; readonly id: RequestId; readonly asking: number }
   /** Back. */
-  | { readonly kind: 'reserved'; readonly id: RequestId; readonly landing: LandingHandle }
+  | {
+      readonly kind: 'reserved';
+      readonly id: RequestId;
+      readonly landing: LandingHandle;
+      readonly asking?: number | undefined;
+    }
   | { readonly kind: 'taken' | 'declined'; readonly id: RequestId }
   /** Its gateway's session is not known, or over. */
   | { readonly kind: 'unknown'; readonly id: RequestId };

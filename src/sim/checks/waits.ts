@@ -37,10 +37,12 @@ export function waitsOf(instances: readonly LengthInstance[]): Waits {
     // For memory to land in: who has some.
     const arrivals = [...handOffs.arrivals.all()];
     const granted = arrivals.filter((arrival) => arrival.granted).map(({ id }) => at(id, i));
-    for (const { id, granted: has, missing } of arrivals) {
+    for (const { id, asking, granted: has, missing } of arrivals) {
       if (!has) add(at(id, i), granted);
-      // What nobody has any more is lost: reports tell.
-      else for (const from of missing) if (instances[from].roster.has(id)) add(at(id, i), [at(id, from)]);
+      // What nobody has any more is lost: reports tell. Whoever has not heard that there is memory, or gave it up, is told, or tells: they say it again.
+      else
+        for (const from of missing)
+          if (instances[from].handOffs.departures.grantedAsking(id) === asking) add(at(id, i), [at(id, from)]);
     }
     for (const { id, to } of handOffs.departures.stranded())
       for (const arrival of instances[to].handOffs.arrivals.all())
