@@ -15,6 +15,7 @@ import type { Messenger } from '../../src/live/messenger.ts';
 import { LandingLayout } from '../../src/policy/blocks/landing-pages.ts';
 import { pageTokens, type Step } from '../../src/util/step.ts';
 import { baseConfig, limits, promptOf, request } from '../cluster/world.ts';
+import { answerOf, liveCluster, livePrompt, liveRequest } from './instances.ts';
 
 const path = fileURLToPath(new URL('../../models/kvasir-tiny/kvasir-tiny-q8_0.gguf', import.meta.url));
 const promptTokens = 4 * pageTokens;
@@ -161,4 +162,51 @@ describe.skipIf(loadNative() === undefined)('a prompt that is preempted while it
     expect(machine.snapshot().pages.used).toBe(0);
     receiver.close(landing);
   });
+});
+
+describe.skipIf(loadNative() === undefined)('a prompt that is preempted for one that is computed', () => {
+  it.each(['memory', 'tcp'] as const)(
+    'gives its room where it is to be decoded up, and has it again later: %s',
+    async (transport) => {
+      // Of two such prompts one has room, and some of the other.
+      const kvBytes = 80 * 32 * 6 * 2 * 2 * 64 * 2;
+      const sizes = { contextTokens: 2048 };
+      const prompts = [livePrompt(1, 1900), livePrompt(2, 1900)];
+      const alone = liveCluster([sizes]);
+      await alone.ready();
+      const expected = await Promise.all(prompts.map((prompt, i) => answerOf(alone, liveRequest(`r${i}`, prompt, 20))));
+      await alone.close();
+      const apart = liveCluster(
+        [
+          { role: 'prefill', kvBytes, ...sizes },
+          { role: 'decode', ...sizes },
+        ],
+        transport,
+      );
+      await apart.ready();
+      for (let round = 0; round < 3; round++) {
+        const salt = `${round}`;
+        let begin: () => void = () => {};
+        const begun = new Promise<void>((resolve) => {
+          begin = resolve;
+        });
+        const [first, urgent] = prompts.map((prompt, i) => ({
+          ...liveRequest(`${i} of ${round}`, prompt, 20),
+          ...{ salt, priority: i },
+        }));
+        const submit: typeof apart.submit = (one, sink) =>
+          apart.submit(one, (event) => {
+            if (event.kind === 'started') begin();
+            sink(event);
+          });
+        const before = answerOf({ submit }, first);
+        await begun;
+        const answers = await Promise.all([before, answerOf(apart, urgent)]);
+        expect(answers.map(({ tokens, end }) => [tokens, end])).toEqual(
+          expected.map(({ tokens, end }) => [tokens, end]),
+        );
+      }
+      await apart.close();
+    },
+  );
 });
