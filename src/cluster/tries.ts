@@ -100,7 +100,9 @@ export function isLegOf(legs: Route & { joined?: boolean }, instance: InstanceIn
 /** An instance reports it: have all who are to since the last time? One member of a group would wait for ever for another that has let go. */
 export function heardFrom(now: Try, instance: InstanceIndex): boolean {
   const computing = now.placed?.computing;
-  if (now.group === undefined || now.stage !== 'prefill' || computing === undefined) return true;
+  if (now.group === undefined || now.stage === 'decode' || computing === undefined) return true;
+  // The others need not have heard of it before it starts.
+  if (now.stage === 'queued' && instance === now.instance) return true;
   now.unheard ??= new Set(computing);
   now.unheard.delete(instance);
   for (const member of now.unheard) if (computing.has(member)) return false;

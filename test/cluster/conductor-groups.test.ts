@@ -1,7 +1,8 @@
 // Groups as the conductor sees them: whom it tells, and what it takes back when a member is lost or fails.
 import { expect, test } from 'vitest';
-import { Conductor } from '../../src/cluster/conductor.ts';
+import { Conductor, type ConductorConfig } from '../../src/cluster/conductor.ts';
 import type { ConductorEffect } from '../../src/cluster/effects.ts';
+import { LengthProgress } from '../../src/cluster/length-progress.ts';
 import { LengthRequest, lengthPlacement } from '../../src/cluster/length-work.ts';
 import type { GenerationEvent } from '../../src/cluster/ports.ts';
 import { Float64Pool } from '../../src/util/float64-pool.ts';
@@ -10,12 +11,13 @@ import { cluster, config, requestOf } from '../sim/small-cluster.ts';
 const instances = cluster({ prefill: 3, decode: 1 });
 const pipeline = { members: 2, tokensOver: 100 };
 
-function conductorWithGroup() {
+function conductorWithGroup(retries?: ConductorConfig<LengthRequest>['retries']) {
   const conductor = new Conductor<LengthRequest>({
     instances: instances.map(({ role }) => ({ role, capacityTokens: 10_000 })),
     queueMax: 10,
     size: ({ size }) => size,
     placement: lengthPlacement(config.placement, instances, undefined, pipeline),
+    retries,
   });
   const request = new LengthRequest(requestOf(0, 0, 150, 5), 16, new Float64Pool());
   const forward = conductor.step(0, { kind: 'submit', request }).find(({ kind }) => kind === 'forward');
@@ -56,6 +58,31 @@ test('a member that is lost, or fails, takes the request with it: all the others
   expect(cancelled(effects)).toEqual([...group.members, 3].sort());
   expect(conductor.accepted).toBe(0);
   conductor.check();
+});
+
+test('a member that alone still has a part does not keep it where nothing was heard of its start', () => {
+  const patience = { silentUs: 100, timeoutUs: 1e9 };
+  const progressOf = (one: LengthRequest) => new LengthProgress(one);
+  const { conductor, group } = conductorWithGroup({ triesMax: 2, progressOf, patience });
+  let number = 0;
+  /** Those members report it at that time, and everybody reports. */
+  const tries = (nowUs: number, having: readonly number[]) => {
+    const report = { life: 0, number: ++number, journal: 0 };
+    const requests = [{ id: '0', outputs: 0, awaited: false }];
+    for (const instance of instances.keys()) {
+      const own = having.includes(instance) ? requests : [];
+      conductor.step(nowUs, { kind: 'report', instance, report: { ...report, requests: own } });
+    }
+    const effects = conductor.step(nowUs, { kind: 'wake' });
+    conductor.check();
+    return effects.filter(({ kind }) => kind === 'forward').length;
+  };
+  const [first = 0, second = 0] = group.members;
+  // The first one has it while the others are asked, and both have while they compute.
+  for (let nowUs = 50; nowUs <= 300; nowUs += 50) expect(tries(nowUs, [first])).toBe(0);
+  for (let nowUs = 350; nowUs <= 600; nowUs += 50) expect(tries(nowUs, [first, second])).toBe(0);
+  expect(tries(650, [second])).toBe(0);
+  expect(tries(700, [second])).toBe(1);
 });
 
 test('a cancel goes to every leg, until the prompt is where it decodes', () => {
