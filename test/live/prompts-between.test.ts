@@ -56,15 +56,21 @@ const asks = (id: string) =>
 const says = (kind: 'reserved' | 'taken' | 'declined' | 'release', id: string, landing?: string) =>
   ({ kind: 'message', message: { kind, id }, landing }) as const;
 
+/** Both sides are there, and one has asked the other for room. @param knows the gateway's session */
+async function asking(knows = true) {
+  const hub = new MemoryHub();
+  const [p, d] = [prefills(hub), decodes(hub, knows)];
+  p.out.start();
+  d.into.start();
+  await settled();
+  const to = p.out.add(leaving('r'), decoder);
+  p.out.send(to, asks('g.1.1/r'));
+  return { p, d, to };
+}
+
 describe('prompts between processes', () => {
   it('have a name of their own on each side, and are told of until all is there', async () => {
-    const hub = new MemoryHub();
-    const [p, d] = [prefills(hub), decodes(hub)];
-    p.out.start();
-    d.into.start();
-    await settled();
-    const to = p.out.add(leaving('r'), decoder);
-    p.out.send(to, asks('g.1.1/r'));
+    const { p, d, to } = await asking();
     await settled();
     expect(d.thread.told).toMatchObject([
       { kind: 'peerSays', from: 0, wire: { message: { kind: 'reserve', id: 'g.1.2/r', request: { id: 'g.1.2/r' } } } },
@@ -87,13 +93,7 @@ describe('prompts between processes', () => {
   });
 
   it('stay expected where memory for them is given up, and is asked for again', async () => {
-    const hub = new MemoryHub();
-    const [p, d] = [prefills(hub), decodes(hub)];
-    p.out.start();
-    d.into.start();
-    await settled();
-    const to = p.out.add(leaving('r'), decoder);
-    p.out.send(to, asks('g.1.1/r'));
+    const { p, d, to } = await asking();
     const withdraw = (id: string) =>
       ({ kind: 'message', message: { kind: 'withdraw', id, asking: 0 }, landing: undefined }) as const;
     p.out.send(to, withdraw('g.1.1/r'));
@@ -119,13 +119,7 @@ describe('prompts between processes', () => {
   });
 
   it('are let go of where the other side does not know their gateway', async () => {
-    const hub = new MemoryHub();
-    const [p, d] = [prefills(hub), decodes(hub, false)];
-    p.out.start();
-    d.into.start();
-    await settled();
-    const to = p.out.add(leaving('r'), decoder);
-    p.out.send(to, asks('g.1.1/r'));
+    const { p, d, to } = await asking(false);
     await settled();
     expect(d.thread.told).toEqual([]);
     expect(p.thread.told).toEqual([{ kind: 'streamBroken', id: 'g.1.1/r', to }]);
