@@ -125,7 +125,7 @@ SamplingResult read_result(Arguments& in, size_t rows) {
 /**
  * (program, pool, abort, tokens, positions, rowStart, logitRows, sampling.., result.., groups, group.., unanswered, remotes, remote.., arriving, arriving.., rowsIn.., rowsOut..) => done.
  * `unanswered` is empty where there are none that could go so.
- * The fields of sampling, result and each group follow one another in the order of src/kernel/native-step.ts.
+ * The fields of sampling, result and each group follow one another in the order of src/kernel/native/step.ts.
  */
 Napi::Value bind_run(Arguments& in, Napi::Env env) {
   const auto program = registries().programs.get(in.handle("program"));

@@ -8,25 +8,24 @@
  */
 export const rooms = {
   util: { imports: [], pure: true },
-  policy: { imports: [], pure: true },
-  cluster: { imports: ['policy'], pure: true },
-  trace: { imports: ['policy'], pure: true },
-  sim: { imports: ['cluster', 'trace'], pure: true },
+  core: { imports: [], pure: true },
+  trace: { imports: ['core'], pure: true },
+  sim: { imports: ['core', 'trace'], pure: true },
   text: { imports: [], pure: true, packages: ['@huggingface/jinja', '@huggingface/tokenizers'] },
   graph: { imports: [], pure: true },
   models: { imports: ['graph'], pure: true },
   weights: { imports: [], pure: false },
   kernel: { imports: ['graph'], pure: false },
   engine: { imports: ['graph', 'models', 'weights', 'kernel', 'text'], pure: false },
-  live: { imports: ['cluster', 'engine'], pure: false },
-  gateway: { imports: ['cluster/ports', 'text'], pure: false },
+  runtime: { imports: ['core', 'engine'], pure: false },
+  gateway: { imports: ['core/protocol/ports', 'text'], pure: false },
   bench: { imports: everyRoomBut('bench', 'cli'), pure: false },
   cli: { imports: everyRoomBut('cli'), pure: false },
 };
 
 /** Rooms that a composition root sees: all but those named. */
 function everyRoomBut(...excluded) {
-  const all = ['policy', 'cluster', 'trace', 'sim', 'text', 'graph', 'models', 'weights', 'kernel', 'engine', 'live'];
+  const all = ['core', 'trace', 'sim', 'text', 'graph', 'models', 'weights', 'kernel', 'engine', 'runtime'];
   return [...all, 'gateway', 'bench'].filter((room) => !excluded.includes(room));
 }
 

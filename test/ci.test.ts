@@ -5,9 +5,9 @@ import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { findCompiler, objectsOf, optimised } from '../scripts/build-native.mjs';
 import { root } from '../scripts/root.mjs';
-import { findNative } from '../src/kernel/native.ts';
+import { findNative } from '../src/kernel/native/native.ts';
 import { inCi } from './ci.ts';
-import { natsInstalled } from './live/bus/nats-server.ts';
+import { natsInstalled } from './runtime/bus/nats-server.ts';
 
 const shared = (path: string) => existsSync(join(root, '..', 'shared', path));
 const objects = objectsOf(optimised);

@@ -6,20 +6,41 @@ import { BaseSequencer, type TestSpecification } from 'vitest/node';
 /** Those that take ten seconds and more, about the longest first; the very first has a worker of its own, which ends with it. */
 const long = [
   ...['contract/backend-amx-emulated', 'e2e/cluster-borrowing', 'engine/golden', 'e2e/cluster-roles'],
-  ...['live/borrowing', 'live/cluster-members', 'cli/commands', 'live/hand-offs', 'e2e/cluster', 'e2e/cluster-groups'],
-  ...['bench/command', 'sim/lending-mutants', 'e2e/cluster-tiers', 'e2e/serving', 'e2e/cluster-network', 'e2e/kills'],
   ...[
-    'live/restarts',
-    'live/stages',
+    'runtime/lending/borrowing',
+    'runtime/processes/cluster-members',
+    'cli/commands',
+    'runtime/transfer/hand-offs',
+    'e2e/cluster',
+    'e2e/cluster-groups',
+  ],
+  ...[
+    'bench/command',
+    'sim/faults/lending-mutants',
+    'e2e/cluster-tiers',
+    'e2e/serving',
+    'e2e/cluster-network',
+    'e2e/kills',
+  ],
+  ...[
+    'runtime/threads/restarts',
+    'runtime/pipeline/pipeline',
     'cli/combinations',
     'native/attention',
     'e2e/cluster-children',
     'e2e/cluster-links',
   ],
-  ...['contract/backend-native', 'cli/plan', 'live/tiers', 'cli/hub', 'live/stages-over-bus', 'e2e/cluster-store'],
-  ...['native/linear', 'sim/lending-chaos', 'bench/cost', 'cli/report', 'engine/architectures', 'e2e/slo'],
+  ...[
+    'contract/backend-native',
+    'cli/plan',
+    'runtime/threads/tiers',
+    'cli/hub',
+    'runtime/pipeline/pipeline-over-bus',
+    'e2e/cluster-store',
+  ],
+  ...['native/linear', 'sim/faults/lending-chaos', 'bench/cost', 'cli/report', 'engine/architectures', 'e2e/slo'],
   // By then what both link has been compiled for the fuzz target, as far as cores were idle.
-  ...['sim/request-chaos', 'native/guests', 'native/far-messenger'],
+  ...['sim/faults/request-chaos', 'native/guests', 'native/far-messenger'],
 ];
 const pathOf = (name: string) => fileURLToPath(new URL(`${name}.test.ts`, import.meta.url));
 

@@ -22,42 +22,42 @@ interface Offence {
 
 const offences: readonly Offence[] = [
   {
-    name: "import 'node:fs' in policy",
-    path: 'src/policy/decide.ts',
+    name: "import 'node:fs' in core",
+    path: 'src/core/decide.ts',
     code: "import { readFileSync } from 'node:fs';\n\nexport const read = readFileSync;\n",
-    breach: /policy is pure and may not import node:fs/,
+    breach: /core is pure and may not import node:fs/,
     compiler: /Cannot find (module|name) 'node:fs'/,
     linter: /noNodejsModules/,
   },
   {
-    name: 'Date.now() in policy',
-    path: 'src/policy/decide.ts',
+    name: 'Date.now() in core',
+    path: 'src/core/decide.ts',
     code: 'export const now = () => Date.now();\n',
     breach: /names Date/,
     compiler: undefined,
     linter: /noRestrictedGlobals/,
   },
   {
-    name: 'Math.random() in policy',
-    path: 'src/policy/decide.ts',
+    name: 'Math.random() in core',
+    path: 'src/core/decide.ts',
     code: 'export const chance = () => Math.random();\n',
     breach: /names Math\.random/,
     compiler: undefined,
     linter: /Randomness is handed in/,
   },
   {
-    name: 'setTimeout in policy',
-    path: 'src/policy/decide.ts',
+    name: 'setTimeout in core',
+    path: 'src/core/decide.ts',
     code: 'export const later = (act: () => void) => setTimeout(act, 1);\n',
     breach: /names setTimeout/,
     compiler: /Cannot find name 'setTimeout'/,
     linter: /noRestrictedGlobals/,
   },
   {
-    name: 'an import of live from graph',
+    name: 'an import of runtime from graph',
     path: 'src/graph/graph.ts',
-    code: "export { drive } from '../live/driver.ts';\n",
-    breach: /graph may not import src\/live\/driver/,
+    code: "export { drive } from '../runtime/driver.ts';\n",
+    breach: /graph may not import src\/runtime\/driver/,
     compiler: /TS6307|TS6059/,
     linter: undefined,
   },
@@ -65,9 +65,9 @@ const offences: readonly Offence[] = [
 
 const innocent: Readonly<Record<string, string>> = {
   'src/util/leaf.ts': '// A leaf.\nexport const leaf = 1;\n',
-  'src/policy/decide.ts': "// A decision.\nexport { leaf } from '../util/leaf.ts';\n",
+  'src/core/decide.ts': "// A decision.\nexport { leaf } from '../util/leaf.ts';\n",
   'src/graph/graph.ts': "// A graph.\nexport { leaf } from '../util/leaf.ts';\n",
-  'src/live/driver.ts':
+  'src/runtime/driver.ts':
     "// A driver.\nimport { leaf } from '../util/leaf.ts';\n\nexport const drive = () => setTimeout(() => leaf, 1);\n",
 };
 
@@ -89,7 +89,7 @@ afterEach(() => rmSync(tree, { recursive: true, force: true }));
 describe('the gate', () => {
   it('passes an innocent tree', () => {
     expect(breachesOf(readSourceTree(tree))).toEqual([]);
-    expect(compile('policy', 'graph', 'live')).toEqual({ status: 0, said: '' });
+    expect(compile('core', 'graph', 'runtime')).toEqual({ status: 0, said: '' });
     expect(lint()).toMatchObject({ status: 0 });
   });
 

@@ -22,7 +22,7 @@ it('has a TypeScript project for every room, as the table of rooms says', () => 
 
 it('has at least one test for every room', () => {
   // The composition roots and what carries effects out are tested from outside, over HTTP and the command line.
-  const folderOf = (room: string) => (['live', 'cli'].includes(room) ? 'e2e' : room);
+  const folderOf = (room: string) => (['runtime', 'cli'].includes(room) ? 'e2e' : room);
   const tests = files.map(({ path }) => path).filter((path) => path.endsWith('.test.ts'));
   const untested = roomsWithSources(root).filter(
     (room) => !tests.some((path) => path.startsWith(`test/${folderOf(room)}/`)),

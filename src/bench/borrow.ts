@@ -1,6 +1,6 @@
 // What borrowed memory costs and saves: speed against one big instance, bytes with and without settlements, and time lost against moving to a bigger one.
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { GenerationRequest, InferencePort } from '../cluster/ports.ts';
+import type { GenerationRequest, InferencePort } from '../core/protocol/ports.ts';
 import { pageTokens } from '../util/step.ts';
 import { median, round } from './statistics.ts';
 

@@ -2,10 +2,10 @@
 import { plainPageTable, plainStep } from '../engine/plain-step.ts';
 import type { HeadShape, Program } from '../graph/program.ts';
 import type { Backend, KvPoolHandle, ProgramHandle } from '../kernel/backend.ts';
-import { NativeFarMessenger } from '../kernel/native-far-messenger.ts';
-import { NativeGuestDoor, reachGuestRoom } from '../kernel/native-guest-door.ts';
-import { NativeMessenger } from '../kernel/native-messenger.ts';
-import { loadNative } from '../kernel/native-module.ts';
+import { loadNative } from '../kernel/native/addon.ts';
+import { NativeFarMessenger } from '../kernel/native/far-messenger.ts';
+import { NativeMessenger } from '../kernel/native/messenger.ts';
+import { NativeGuestDoor, reachGuestRoom } from '../kernel/native/remote-attention-listener.ts';
 import { away, pageTokens, type RemoteKeys, rangeTokens, type Step } from '../util/step.ts';
 import { median, round } from './statistics.ts';
 

@@ -1,10 +1,10 @@
 // What it is worth that requests start while the prefix that they fetch is still on its way: time to the first token against waiting for all of it.
 import { randomBytes } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { GenerationRequest } from '../cluster/ports.ts';
-import type { MemoryBus } from '../live/bus/memory-bus.ts';
-import { MemoryHub } from '../live/bus/memory-hub.ts';
-import { InstanceThread } from '../live/instance-thread.ts';
+import type { GenerationRequest } from '../core/protocol/ports.ts';
+import type { MemoryBus } from '../runtime/bus/memory-bus.ts';
+import { MemoryHub } from '../runtime/bus/memory-hub.ts';
+import { InstanceThread } from '../runtime/threads/instance-thread.ts';
 import { median, round } from './statistics.ts';
 
 export interface EarlyStartBench {

@@ -1,6 +1,6 @@
 // What handing a prompt over costs: time to the first token with prefill and decode apart against one instance, and what of the copy was hidden.
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { ClusterPort, GenerationRequest, InferencePort } from '../cluster/ports.ts';
+import type { ClusterPort, GenerationRequest, InferencePort } from '../core/protocol/ports.ts';
 import { median, round } from './statistics.ts';
 
 type BenchedPort = InferencePort & Pick<ClusterPort, 'account'>;

@@ -1,7 +1,7 @@
 // How fast pages come to another pool over tcp and over shared memory, against a bare socket loop over the same memory in the same run.
 import type { Backend } from '../kernel/backend.ts';
-import { NativeFarMessenger } from '../kernel/native-far-messenger.ts';
-import { loadNative, type NativeModule, type Transport } from '../kernel/native-module.ts';
+import { loadNative, type NativeModule, type Transport } from '../kernel/native/addon.ts';
+import { NativeFarMessenger } from '../kernel/native/far-messenger.ts';
 import { median, percentile, round } from './statistics.ts';
 
 export interface MessengerBench {

@@ -1,6 +1,6 @@
 // What computing a prompt in a group brings: time to the first token from several instances, each a range of the layers, against one of them alone.
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { InferencePort } from '../cluster/ports.ts';
+import type { InferencePort } from '../core/protocol/ports.ts';
 import { firstTokenMs, newPrompt } from './hand-off.ts';
 import { median, round } from './statistics.ts';
 

@@ -1,8 +1,9 @@
 // How long the conductor's decision takes: a full prefix index of many instances, and the prompts of a trace, one after another.
-import { LengthRequest } from '../cluster/length-work.ts';
-import type { Placed } from '../cluster/placed.ts';
-import { Placer } from '../cluster/placer.ts';
-import type { BlockChain } from '../policy/blocks/block-chain.ts';
+
+import type { BlockChain } from '../core/kvcache/block-chain.ts';
+import type { Placed } from '../core/router/placed.ts';
+import { Placer } from '../core/router/placement/placer.ts';
+import { LengthRequest } from '../core/scheduler/length-work.ts';
 import type { TraceRequest } from '../trace/request.ts';
 import { Float64Pool } from '../util/float64-pool.ts';
 import { scramble } from '../util/scramble.ts';

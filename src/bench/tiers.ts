@@ -1,6 +1,6 @@
 // What lower tiers are worth: time to the first token of a prompt that the pool has, host memory, SSD, or nobody.
 import { setTimeout as sleep } from 'node:timers/promises';
-import type { GenerationRequest, InferencePort } from '../cluster/ports.ts';
+import type { GenerationRequest, InferencePort } from '../core/protocol/ports.ts';
 import { median, round } from './statistics.ts';
 
 export interface TiersBench {

@@ -4,8 +4,8 @@ import { alibiSlopes } from '../graph/alibi.ts';
 import type { WantedLinear, WantedVector } from '../graph/compile.ts';
 import { ropeTable } from '../graph/rope.ts';
 import type { Backend, LinearHandle } from '../kernel/backend.ts';
-import { dequantise } from '../weights/dequantise.ts';
-import { quantise } from '../weights/quantise.ts';
+import { dequantise } from '../weights/quants/dequantise.ts';
+import { quantise } from '../weights/quants/quantise.ts';
 import {
   expectTensor,
   type ModelFiles,

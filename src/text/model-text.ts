@@ -1,11 +1,11 @@
 // The text side of a model: its tokenizer and chat template, from whatever its files carry.
 
-import { ChatTemplate } from './chat-template.ts';
-import { createGgufTokenizer } from './gguf-tokenizer.ts';
-import type { GgufTokenizerData } from './gguf-tokenizer-data.ts';
-import { createHuggingFaceTokenizer } from './hugging-face-tokenizer.ts';
+import { ChatTemplate } from './template/chat-template.ts';
 import type { Tokenizer } from './tokenizer.ts';
 import { decodeUtf8 } from './utf8.ts';
+import { createGgufTokenizer } from './vocabulary/gguf-tokenizer.ts';
+import type { GgufTokenizerData } from './vocabulary/gguf-tokenizer-data.ts';
+import { createHuggingFaceTokenizer } from './vocabulary/hugging-face-tokenizer.ts';
 
 /** What the model's files say about text, read but not interpreted. */
 export type TextSource =

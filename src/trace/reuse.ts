@@ -1,5 +1,5 @@
 // How much of a trace's prompts a cache could serve: hit ratios of one global cache, without bound and with.
-import { type EvictionKind, EvictionQueue } from '../policy/blocks/eviction.ts';
+import { type EvictionKind, EvictionQueue } from '../core/kvcache/eviction.ts';
 import { Int32List } from '../util/int32-list.ts';
 import type { TraceRequest } from './request.ts';
 

@@ -2,9 +2,9 @@
 import { existsSync, readdirSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import { ModelFileError, reasonOf } from './errors.ts';
-import { GgufFiles } from './gguf.ts';
-import { onlyGgufModel } from './gguf-parts.ts';
-import { HuggingFaceFiles } from './safetensors.ts';
+import { GgufFiles } from './gguf/gguf.ts';
+import { onlyGgufModel } from './gguf/gguf-parts.ts';
+import { HuggingFaceFiles } from './hugging-face/safetensors.ts';
 import type { ModelFiles } from './types.ts';
 
 /**

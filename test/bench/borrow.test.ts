@@ -1,9 +1,9 @@
 // The bench of borrowed memory over real instances: a request longer than any pool, and one that outgrows its instance in the middle of its output.
 import { expect, it } from 'vitest';
 import { benchMove, benchSpeed } from '../../src/bench/borrow.ts';
-import { loadNative } from '../../src/kernel/native.ts';
-import type { LiveCluster } from '../../src/live/live-cluster.ts';
-import { borrowingCluster, liveCluster } from '../live/instances.ts';
+import { loadNative } from '../../src/kernel/native/native.ts';
+import type { LiveCluster } from '../../src/runtime/threads/live-cluster.ts';
+import { borrowingCluster, liveCluster } from '../runtime/threads/instances.ts';
 
 const quiet = { vocabSize: 500, onProgress: () => {} };
 const native = loadNative();

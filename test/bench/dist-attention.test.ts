@@ -1,7 +1,7 @@
 // The bench of attention over two instances: bytes as the formulas say, and the bits of one.
 import { expect, it } from 'vitest';
 import { benchDistAttention } from '../../src/bench/dist-attention.ts';
-import { createNativeBackend, loadNative } from '../../src/kernel/native.ts';
+import { createNativeBackend, loadNative } from '../../src/kernel/native/native.ts';
 
 it.skipIf(loadNative() === undefined)(
   'counts rows and partials against pages, and keeps the bits of one pool',

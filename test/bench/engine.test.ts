@@ -2,7 +2,7 @@
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { benchAccuracy } from '../../src/bench/accuracy.ts';
 import { benchEngine, EngineBench } from '../../src/bench/engine.ts';
-import { ReferenceBackend } from '../../src/kernel/reference.ts';
+import { ReferenceBackend } from '../../src/kernel/reference/reference.ts';
 import { createModelText } from '../../src/text/model-text.ts';
 import { openModel } from '../../src/weights/open-model.ts';
 import { ModelFolder, oddSpec } from '../engine/models.ts';

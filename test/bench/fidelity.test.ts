@@ -1,10 +1,10 @@
 // One load served live and simulated: what does not depend on the machine's mood agrees, and every step is in the record.
 import { expect, it } from 'vitest';
 import { benchFidelity } from '../../src/bench/fidelity/fidelity.ts';
-import { loadNative } from '../../src/kernel/native.ts';
-import { createStepRecord } from '../../src/live/step-record.ts';
+import { loadNative } from '../../src/kernel/native/native.ts';
+import { createStepRecord } from '../../src/runtime/threads/step-record.ts';
 import type { TraceRequest } from '../../src/trace/request.ts';
-import { liveCluster } from '../live/instances.ts';
+import { liveCluster } from '../runtime/threads/instances.ts';
 
 /** Two families of prompts of 128 tokens, 96 of them shared; one after another. */
 const requests: readonly TraceRequest[] = Array.from({ length: 24 }, (_, index) => ({

@@ -1,8 +1,8 @@
 // The bench of hand-offs over real instances: every page of a prompt is copied, and counted, once.
 import { expect, it } from 'vitest';
 import { benchHandOff } from '../../src/bench/hand-off.ts';
-import { loadNative } from '../../src/kernel/native.ts';
-import { liveCluster } from '../live/instances.ts';
+import { loadNative } from '../../src/kernel/native/native.ts';
+import { liveCluster } from '../runtime/threads/instances.ts';
 
 it.skipIf(loadNative() === undefined)('counts the pages of whole prompts', async () => {
   const apart = (sendsAtEnd: boolean) => liveCluster([{ role: 'prefill', sendsAtEnd }, { role: 'decode' }]);

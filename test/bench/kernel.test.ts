@@ -4,8 +4,8 @@ import { benchAttention } from '../../src/bench/kernel/attention.ts';
 import { benchGemm, gemmShapes } from '../../src/bench/kernel/gemm.ts';
 import { KernelLab } from '../../src/bench/kernel/lab.ts';
 import { LayerStack } from '../../src/bench/kernel/stack.ts';
-import { findNative } from '../../src/kernel/native.ts';
-import { ReferenceBackend } from '../../src/kernel/reference.ts';
+import { findNative } from '../../src/kernel/native/native.ts';
+import { ReferenceBackend } from '../../src/kernel/reference/reference.ts';
 
 const native = findNative().kind === 'loaded';
 const inputs = ['bf16', 'int8', 'f32'] as const;

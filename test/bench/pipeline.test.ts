@@ -1,8 +1,8 @@
 // The bench of groups over real instances: the first token comes, and the chunks of its prompt are counted.
 import { expect, it } from 'vitest';
 import { benchPipeline } from '../../src/bench/pipeline.ts';
-import { loadNative } from '../../src/kernel/native.ts';
-import { everyone, liveCluster } from '../live/instances.ts';
+import { loadNative } from '../../src/kernel/native/native.ts';
+import { everyone, liveCluster } from '../runtime/threads/instances.ts';
 
 it.skipIf(loadNative() === undefined)('counts the chunks of prompts that a group computed', async () => {
   const opened = (prefills: number) => {

@@ -4,8 +4,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
 import { benchTiers } from '../../src/bench/tiers.ts';
-import { loadNative } from '../../src/kernel/native.ts';
-import { liveCluster } from '../live/instances.ts';
+import { loadNative } from '../../src/kernel/native/native.ts';
+import { liveCluster } from '../runtime/threads/instances.ts';
 
 it.skipIf(loadNative() === undefined)('times prompts from where they are', async () => {
   const folder = mkdtempSync(join(tmpdir(), 'kvasir-bench-tiers-'));

@@ -1,7 +1,7 @@
 // Features together: every machine checks itself after every event, and equal steps run one by one come to the same.
 import { expect, it } from 'vitest';
-import { readOptions } from '../../src/cli/options.ts';
-import { runSimulation, simulationSchema } from '../../src/cli/simulated-run.ts';
+import { readOptions } from '../../src/cli/options/options.ts';
+import { runSimulation, simulationSchema } from '../../src/cli/simulate/simulated-run.ts';
 
 const combinations: readonly (readonly [string, Readonly<Record<string, unknown>>])[] = [
   [

@@ -1,8 +1,8 @@
 // The highest rate that a cluster keeps, against a cluster whose limit is known.
 import { describe, expect, it } from 'vitest';
-import { findRate } from '../../src/cli/find-rate.ts';
-import { readOptions } from '../../src/cli/options.ts';
-import { runAtHighestRate, runSimulation, simulationSchema } from '../../src/cli/simulated-run.ts';
+import { readOptions } from '../../src/cli/options/options.ts';
+import { findRate } from '../../src/cli/simulate/find-rate.ts';
+import { runAtHighestRate, runSimulation, simulationSchema } from '../../src/cli/simulate/simulated-run.ts';
 
 describe('the highest rate', () => {
   it.each([

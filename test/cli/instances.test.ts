@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, expect, test } from 'vitest';
-import { readOptions, serveOptionsSchema } from '../../src/cli/options.ts';
+import { readOptions, serveOptionsSchema } from '../../src/cli/options/options.ts';
 
 const folder = mkdtempSync(join(tmpdir(), 'kvasir-instances-'));
 afterAll(() => rmSync(folder, { recursive: true }));

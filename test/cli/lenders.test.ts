@@ -1,8 +1,8 @@
 // Which instances of one command lend one another memory, and how far a request may reach then.
 import { expect, it } from 'vitest';
-import { servedLending } from '../../src/cli/borrow-options.ts';
-import { reachBytes } from '../../src/cli/live-borrowing.ts';
-import { readOptions, serveOptionsSchema } from '../../src/cli/options.ts';
+import { servedLending } from '../../src/cli/options/borrow-options.ts';
+import { readOptions, serveOptionsSchema } from '../../src/cli/options/options.ts';
+import { reachBytes } from '../../src/cli/serve/live-borrowing.ts';
 
 const mixed = { role: 'mixed', hostMemory: 64 };
 const store = { role: 'store', hostMemory: 64 };

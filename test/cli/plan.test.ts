@@ -5,9 +5,9 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterAll, describe, expect, it } from 'vitest';
-import { readOptions } from '../../src/cli/options.ts';
-import { planClusters } from '../../src/cli/plan-clusters.ts';
-import { runSimulation, simulationSchema } from '../../src/cli/simulated-run.ts';
+import { readOptions } from '../../src/cli/options/options.ts';
+import { planClusters } from '../../src/cli/simulate/plan-clusters.ts';
+import { runSimulation, simulationSchema } from '../../src/cli/simulate/simulated-run.ts';
 
 const command = fileURLToPath(new URL('../../dist/cli/main.js', import.meta.url));
 const folder = mkdtempSync(join(tmpdir(), 'kvasir-plan-'));

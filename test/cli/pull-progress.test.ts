@@ -1,6 +1,6 @@
 // What a pull looks like: a bar that is redrawn on a terminal, a line now and then in a log.
 import { describe, expect, it } from 'vitest';
-import { PullProgress } from '../../src/cli/pull-progress.ts';
+import { PullProgress } from '../../src/cli/serve/model/pull-progress.ts';
 
 function watched(output: { readonly isTTY?: boolean; readonly columns?: number }) {
   let written = '';

@@ -1,8 +1,8 @@
 // Any features together, with every check on: whatever a cluster is made of, no rule of its machines, loans, network and requests is broken.
 import fc from 'fast-check';
 import { expect, it } from 'vitest';
-import { readOptions } from '../../src/cli/options.ts';
-import { runSimulation, simulationSchema } from '../../src/cli/simulated-run.ts';
+import { readOptions } from '../../src/cli/options/options.ts';
+import { runSimulation, simulationSchema } from '../../src/cli/simulate/simulated-run.ts';
 
 type Flags = Readonly<Record<string, unknown>>;
 

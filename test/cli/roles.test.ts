@@ -1,10 +1,10 @@
 // Instances of one role that are made of something else than the others, and instances over several machines.
 import { describe, expect, it } from 'vitest';
 import { z } from 'zod';
-import { clusterFields, instanceSpecs, pricePerHourOf } from '../../src/cli/cluster-options.ts';
-import { readOptions } from '../../src/cli/options.ts';
-import { planClusters } from '../../src/cli/plan-clusters.ts';
-import { runSimulation, simulationSchema } from '../../src/cli/simulated-run.ts';
+import { clusterFields, instanceSpecs, pricePerHourOf } from '../../src/cli/options/cluster-options.ts';
+import { readOptions } from '../../src/cli/options/options.ts';
+import { planClusters } from '../../src/cli/simulate/plan-clusters.ts';
+import { runSimulation, simulationSchema } from '../../src/cli/simulate/simulated-run.ts';
 
 const workload = { workload: 'plain', input: '8000', output: '50', requests: '20', rate: '0.1', seed: '2' };
 

@@ -1,6 +1,6 @@
 // Progress of a simulated run on a terminal and elsewhere.
 import { describe, expect, it } from 'vitest';
-import { SimulationProgress } from '../../src/cli/simulation-progress.ts';
+import { SimulationProgress } from '../../src/cli/simulate/simulation-progress.ts';
 
 const run = { nowUs: 3_725e6, live: 12, outcome: { requests: 1234 } };
 

@@ -3,8 +3,8 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
-import { refuseSharedFolders, tierSettings } from '../../src/cli/instance-tiers.ts';
-import { leftBehind } from '../../src/cli/left-behind.ts';
+import { refuseSharedFolders, tierSettings } from '../../src/cli/serve/instance-tiers.ts';
+import { leftBehind } from '../../src/cli/serve/leftover-tiers.ts';
 
 it('is nothing unless asked for, and a part of SSD in a place of its own for each', () => {
   expect(tierSettings({}, 0, 1)).toBeUndefined();

@@ -1,9 +1,9 @@
 // What `kvasir top` makes of what a server says: pages and requests as they are, rates between two looks, who owes whom how much.
 import { expect, it } from 'vitest';
-import { clusterViewSchema, topRows } from '../../src/cli/cluster-rows.ts';
-import type { InstanceSnapshot, LendingSnapshot } from '../../src/cluster/ports.ts';
-import { describeCluster } from '../../src/gateway/cluster-view.ts';
-import { nothingYet } from '../../src/live/snapshots.ts';
+import { clusterViewSchema, topRows } from '../../src/cli/serve/host/instance-rows.ts';
+import type { InstanceSnapshot, LendingSnapshot } from '../../src/core/protocol/ports.ts';
+import { describeCluster } from '../../src/gateway/http/cluster-view.ts';
+import { nothingYet } from '../../src/runtime/snapshots/metric-snapshots.ts';
 import { ScriptedPort } from '../gateway/scripted-port.ts';
 import { nothingKnown } from '../gateway/world.ts';
 

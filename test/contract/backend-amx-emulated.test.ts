@@ -1,7 +1,7 @@
 // The kernel contract on AMX as the addon emulates it with AVX-512: what a machine without tiles can check of those kernels.
 import { afterAll, describe, test } from 'vitest';
 import type { Backend } from '../../src/kernel/backend.ts';
-import { createNativeBackend, loadNative } from '../../src/kernel/native.ts';
+import { createNativeBackend, loadNative } from '../../src/kernel/native/native.ts';
 import { testAttention } from './backend-attention.ts';
 import { testOps } from './backend-ops.ts';
 import { testRemoteKeys } from './backend-remote.ts';

@@ -4,7 +4,7 @@ import { test } from 'vitest';
 import { type PlainSequence, plainStep } from '../../src/engine/plain-step.ts';
 import type { BufferSpec, HeadShape, KvType, Op } from '../../src/graph/program.ts';
 import type { Backend } from '../../src/kernel/backend.ts';
-import { ReferenceBackend } from '../../src/kernel/reference.ts';
+import { ReferenceBackend } from '../../src/kernel/reference/reference.ts';
 import { pageTokens, type Step } from '../../src/util/step.ts';
 import { expectClose, expectSameBits, numbers, pageValues, play, type Scene } from './scene.ts';
 

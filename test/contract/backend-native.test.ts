@@ -1,6 +1,6 @@
 // The kernel contract on every instruction set of this machine.
 import { afterAll, describe, test } from 'vitest';
-import { availableIsas, createNativeBackend, findNative } from '../../src/kernel/native.ts';
+import { availableIsas, createNativeBackend, findNative } from '../../src/kernel/native/native.ts';
 import { testAttention } from './backend-attention.ts';
 import { testOps } from './backend-ops.ts';
 import { testRemoteKeys } from './backend-remote.ts';

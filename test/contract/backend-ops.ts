@@ -4,12 +4,12 @@ import { expect, test } from 'vitest';
 import { plainPageTable, plainStep } from '../../src/engine/plain-step.ts';
 import type { BufferSpec, InputForm, KvType, Op } from '../../src/graph/program.ts';
 import type { Backend, WeightType } from '../../src/kernel/backend.ts';
-import { ReferenceBackend } from '../../src/kernel/reference.ts';
+import { ReferenceBackend } from '../../src/kernel/reference/reference.ts';
 import type { Activation } from '../../src/util/model-config.ts';
 import { type QuantisedType, quantisedLayouts } from '../../src/util/quantised-blocks.ts';
 import { pageTokens, type Step } from '../../src/util/step.ts';
-import { dequantise } from '../../src/weights/dequantise.ts';
-import { quantise } from '../../src/weights/quantise.ts';
+import { dequantise } from '../../src/weights/quants/dequantise.ts';
+import { quantise } from '../../src/weights/quants/quantise.ts';
 import { expectClose, expectSameBits, numbers, play, type Scene } from './scene.ts';
 
 const oracle = new ReferenceBackend();

@@ -2,7 +2,7 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import type { Backend } from '../../src/kernel/backend.ts';
-import { ReferenceBackend } from '../../src/kernel/reference.ts';
+import { ReferenceBackend } from '../../src/kernel/reference/reference.ts';
 import { type Step, type StepResult, type StepSampling, topLogprobsMax } from '../../src/util/step.ts';
 import { rowsStep } from './backend-ops.ts';
 import { expectClose, expectSameBits, numbers, play, resultOf, type Scene } from './scene.ts';

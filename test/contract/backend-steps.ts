@@ -4,7 +4,7 @@ import { afterAll, expect, test } from 'vitest';
 import type { BufferSpec, InputForm, Op } from '../../src/graph/program.ts';
 import type { Backend } from '../../src/kernel/backend.ts';
 import type { Step } from '../../src/util/step.ts';
-import { quantise } from '../../src/weights/quantise.ts';
+import { quantise } from '../../src/weights/quants/quantise.ts';
 import { rowsStep } from './backend-ops.ts';
 import { expectSameBits, numbers, pageValues, play, resultOf, type Scene } from './scene.ts';
 

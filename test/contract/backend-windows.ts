@@ -3,7 +3,7 @@ import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import type { HeadShape, KvType } from '../../src/graph/program.ts';
 import type { Backend } from '../../src/kernel/backend.ts';
-import { ReferenceBackend } from '../../src/kernel/reference.ts';
+import { ReferenceBackend } from '../../src/kernel/reference/reference.ts';
 import { pageTokens, type Step } from '../../src/util/step.ts';
 import { attentionBound, attentionScene, rowsAlone, type ScoreRules } from './backend-attention.ts';
 import { expectClose, expectSameBits, numbers, play, type Scene } from './scene.ts';

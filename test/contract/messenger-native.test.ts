@@ -4,11 +4,11 @@ import { fileURLToPath } from 'node:url';
 import { afterAll, describe, expect, it } from 'vitest';
 import type { Engine } from '../../src/engine/engine.ts';
 import { loadModel } from '../../src/engine/load-model.ts';
-import { createNativeBackend, loadNative } from '../../src/kernel/native.ts';
-import { NativeFarMessenger } from '../../src/kernel/native-far-messenger.ts';
-import { NativeMessenger } from '../../src/kernel/native-messenger.ts';
-import type { Messenger } from '../../src/live/messenger.ts';
-import { TcpProxy } from '../live/bus/tcp-proxy.ts';
+import { NativeFarMessenger } from '../../src/kernel/native/far-messenger.ts';
+import { NativeMessenger } from '../../src/kernel/native/messenger.ts';
+import { createNativeBackend, loadNative } from '../../src/kernel/native/native.ts';
+import type { Messenger } from '../../src/runtime/transfer/messenger.ts';
+import { TcpProxy } from '../runtime/bus/tcp-proxy.ts';
 import { enginePages } from './engine-pages.ts';
 import { type MessengerEnd, messengerContract } from './messenger.ts';
 

@@ -1,6 +1,6 @@
 // What every messenger must do: pages land as they were last, layers leave when they are ready, and nothing is touched once it was said so.
 import { describe, expect, it } from 'vitest';
-import type { LandingHandle, Messenger } from '../../src/live/messenger.ts';
+import type { LandingHandle, Messenger } from '../../src/runtime/transfer/messenger.ts';
 
 /** What no step computes. */
 const elsewhere = Math.fround(3.14159e20);

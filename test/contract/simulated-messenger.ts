@@ -1,5 +1,5 @@
 // The simulator's network behind the interface of messengers: pages are copied when it says that they have left, in simulated time.
-import type { LandingHandle, Messenger } from '../../src/live/messenger.ts';
+import type { LandingHandle, Messenger } from '../../src/runtime/transfer/messenger.ts';
 import { Network } from '../../src/sim/network/network.ts';
 import type { MessengerEnd, PagePool } from './messenger.ts';
 

@@ -5,9 +5,9 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { afterAll, describe, expect, it } from 'vitest';
-import { loadNative } from '../../src/kernel/native.ts';
+import { loadNative } from '../../src/kernel/native/native.ts';
 import { leftToUs } from '../children.ts';
-import { natsInstalled } from '../live/bus/nats-server.ts';
+import { natsInstalled } from '../runtime/bus/nats-server.ts';
 import { until } from './server.ts';
 
 const command = fileURLToPath(new URL('../../dist/cli/main.js', import.meta.url));

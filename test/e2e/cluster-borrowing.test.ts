@@ -1,8 +1,8 @@
 // Processes of several roles that lend one another memory: log-probabilities have the bits of one big instance, whether NATS is killed, a process is paused or a link is cut meanwhile.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { loadNative } from '../../src/kernel/native.ts';
-import { NatsServer, natsInstalled } from '../live/bus/nats-server.ts';
-import { livePrompt } from '../live/instances.ts';
+import { loadNative } from '../../src/kernel/native/native.ts';
+import { NatsServer, natsInstalled } from '../runtime/bus/nats-server.ts';
+import { livePrompt } from '../runtime/threads/instances.ts';
 import { health, model } from './cluster.ts';
 import { NetworkLink } from './network-link.ts';
 import { metricSum, type RunningProcess, type RunningServer, startInstance, startServer, until } from './server.ts';

@@ -1,11 +1,11 @@
 // A NATS server that comes back without its disk: those who are there say again what holds, whoever comes joins them, and snapshots are written anew.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { loadNative } from '../../src/kernel/native.ts';
-import type { Bus } from '../../src/live/bus/bus.ts';
-import { connectNats } from '../../src/live/bus/nats-bus.ts';
-import { readAgreement } from '../../src/live/wire/agreement-record.ts';
-import { readPlaces } from '../../src/live/wire/lender-messages.ts';
-import { NatsServer, natsInstalled } from '../live/bus/nats-server.ts';
+import { loadNative } from '../../src/kernel/native/native.ts';
+import type { Bus } from '../../src/runtime/bus/bus.ts';
+import { connectNats } from '../../src/runtime/bus/nats-bus.ts';
+import { readAgreement } from '../../src/runtime/wire/agreement-record.ts';
+import { readPlaces } from '../../src/runtime/wire/lender-messages.ts';
+import { NatsServer, natsInstalled } from '../runtime/bus/nats-server.ts';
 import { type Answer, health, idle, Stream } from './cluster.ts';
 import { metricSum, type RunningProcess, type RunningServer, startInstance, startServer, until } from './server.ts';
 

@@ -1,7 +1,7 @@
 // Prompts computed in processes of their own and gone on with in others, while any of them is killed, paused or cut off from NATS.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { loadNative } from '../../src/kernel/native.ts';
-import { NatsServer, natsInstalled } from '../live/bus/nats-server.ts';
+import { loadNative } from '../../src/kernel/native/native.ts';
+import { NatsServer, natsInstalled } from '../runtime/bus/nats-server.ts';
 import { type Answer, health, idle, model, Stream } from './cluster.ts';
 import { metricSum, type RunningProcess, type RunningServer, startInstance, startServer, until } from './server.ts';
 

@@ -1,6 +1,6 @@
 // Gateways and instances in processes of their own, over a real NATS server, while any of them dies, pauses, or comes back.
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { NatsServer, natsInstalled } from '../live/bus/nats-server.ts';
+import { NatsServer, natsInstalled } from '../runtime/bus/nats-server.ts';
 import { type Answer, health, idle, model, Stream } from './cluster.ts';
 import { metric, type RunningProcess, type RunningServer, startInstance, startServer, until } from './server.ts';
 

@@ -5,7 +5,7 @@ import { Engine } from '../../src/engine/engine.ts';
 import { freeModel, loadModel } from '../../src/engine/load-model.ts';
 import { firstSeenBlock } from '../../src/engine/plain-step.ts';
 import type { Backend } from '../../src/kernel/backend.ts';
-import { ReferenceBackend } from '../../src/kernel/reference.ts';
+import { ReferenceBackend } from '../../src/kernel/reference/reference.ts';
 import { backends, type NamedBackend } from './backends.ts';
 import { familySpecs, ModelFolder, oddSpec } from './models.ts';
 import { blocksFor, chunksOf, Player, sameBits, someTokens } from './play.ts';

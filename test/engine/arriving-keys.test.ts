@@ -6,9 +6,9 @@ import { describe, expect, it } from 'vitest';
 import { Engine } from '../../src/engine/engine.ts';
 import { loadModel } from '../../src/engine/load-model.ts';
 import { groupedStep, type PlainSequence, plainPages } from '../../src/engine/plain-step.ts';
-import { createNativeBackend, loadNative } from '../../src/kernel/native.ts';
-import { NativeArrivals } from '../../src/kernel/native-arrivals.ts';
-import { NativeMessenger } from '../../src/kernel/native-messenger.ts';
+import { NativeMessenger } from '../../src/kernel/native/messenger.ts';
+import { createNativeBackend, loadNative } from '../../src/kernel/native/native.ts';
+import { NativeArrivals } from '../../src/kernel/native/page-arrivals.ts';
 import { type ArrivingKeys, pageTokens, type Step } from '../../src/util/step.ts';
 
 const path = fileURLToPath(new URL('../../models/kvasir-tiny/kvasir-tiny-q8_0.gguf', import.meta.url));

@@ -1,7 +1,7 @@
 // Backends that this machine can run the engine on: the oracle, and the native kernels of every instruction set it has.
 import type { Backend } from '../../src/kernel/backend.ts';
-import { availableIsas, createNativeBackend, loadNative } from '../../src/kernel/native.ts';
-import { ReferenceBackend } from '../../src/kernel/reference.ts';
+import { availableIsas, createNativeBackend, loadNative } from '../../src/kernel/native/native.ts';
+import { ReferenceBackend } from '../../src/kernel/reference/reference.ts';
 
 export interface NamedBackend {
   readonly name: string;

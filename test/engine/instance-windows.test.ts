@@ -1,14 +1,14 @@
 // Instances over real engines: models with windows give, beside one another and in few pages, the bits that they give alone.
 import { existsSync } from 'node:fs';
 import { describe, expect, test } from 'vitest';
-import type { GenerationRequest } from '../../src/cluster/ports.ts';
-import { createTokenInstance } from '../../src/cluster/token-work.ts';
+import { pagesFor } from '../../src/core/kvcache/layer-groups.ts';
+import type { GenerationRequest } from '../../src/core/protocol/ports.ts';
+import { createTokenInstance } from '../../src/core/scheduler/token-work.ts';
 import { Engine } from '../../src/engine/engine.ts';
 import { greedyTokens } from '../../src/engine/greedy.ts';
 import { freeModel, loadModel } from '../../src/engine/load-model.ts';
-import { pagesFor } from '../../src/policy/blocks/layer-groups.ts';
 import { pageTokens } from '../../src/util/step.ts';
-import { baseConfig, greedy, limits, request } from '../cluster/world.ts';
+import { baseConfig, greedy, limits, request } from '../core/router/world.ts';
 import { type NamedBackend, nativeBackends } from './backends.ts';
 import { sharedModels } from './goldens.ts';
 import { someTokens } from './play.ts';

@@ -8,7 +8,7 @@ import { freeModel, loadModel } from '../../src/engine/load-model.ts';
 import { groupedStep, plainPages } from '../../src/engine/plain-step.ts';
 import type { InputForm } from '../../src/graph/program.ts';
 import { sliceProgram } from '../../src/graph/slice.ts';
-import { ReferenceBackend } from '../../src/kernel/reference.ts';
+import { ReferenceBackend } from '../../src/kernel/reference/reference.ts';
 import { backends } from './backends.ts';
 import { familySpecs, ModelFolder, oddSpec } from './models.ts';
 import { blocksFor, chunksOf, someTokens } from './play.ts';

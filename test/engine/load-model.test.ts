@@ -5,7 +5,7 @@ import { afterAll, expect, test } from 'vitest';
 import { Engine } from '../../src/engine/engine.ts';
 import { type LoadOptions, loadModel } from '../../src/engine/load-model.ts';
 import { plainPageTable, plainStep } from '../../src/engine/plain-step.ts';
-import { ReferenceBackend } from '../../src/kernel/reference.ts';
+import { ReferenceBackend } from '../../src/kernel/reference/reference.ts';
 import { openModel } from '../../src/weights/open-model.ts';
 import { embeddedModel } from './goldens.ts';
 import { ModelFolder, oddSpec } from './models.ts';

@@ -3,8 +3,8 @@ import { parentPort, workerData } from 'node:worker_threads';
 import { Engine } from '../../dist/engine/engine.js';
 import { loadModel } from '../../dist/engine/load-model.js';
 import { groupedStep, plainPages } from '../../dist/engine/plain-step.js';
-import { createNativeBackend } from '../../dist/kernel/native.js';
-import { NativeMessenger } from '../../dist/kernel/native-messenger.js';
+import { NativeMessenger } from '../../dist/kernel/native/messenger.js';
+import { createNativeBackend } from '../../dist/kernel/native/native.js';
 
 const { path, cut, limits, rowPages, abort } = workerData;
 const backend = createNativeBackend({ threads: 1 });

@@ -6,8 +6,8 @@ import { Engine } from '../../src/engine/engine.ts';
 import { loadModel } from '../../src/engine/load-model.ts';
 import { groupedStep, type PlainSequence, plainPages } from '../../src/engine/plain-step.ts';
 import type { StepOutcome } from '../../src/kernel/backend.ts';
-import { createNativeBackend, loadNative } from '../../src/kernel/native.ts';
-import { NativeMessenger } from '../../src/kernel/native-messenger.ts';
+import { NativeMessenger } from '../../src/kernel/native/messenger.ts';
+import { createNativeBackend, loadNative } from '../../src/kernel/native/native.ts';
 import { pageTokens } from '../../src/util/step.ts';
 
 const path = fileURLToPath(new URL('../../models/kvasir-tiny/kvasir-tiny-q8_0.gguf', import.meta.url));

@@ -6,7 +6,7 @@ import { Engine } from '../../src/engine/engine.ts';
 import { freeModel, loadModel } from '../../src/engine/load-model.ts';
 import type { InputForm } from '../../src/graph/program.ts';
 import type { Backend } from '../../src/kernel/backend.ts';
-import { ReferenceBackend } from '../../src/kernel/reference.ts';
+import { ReferenceBackend } from '../../src/kernel/reference/reference.ts';
 import type { TensorType } from '../../src/weights/types.ts';
 import { ggufMetadata, ggufTensors, tinySpec } from '../weights/random-model.ts';
 import { writeGguf } from '../weights/writers.ts';

@@ -1,6 +1,6 @@
 // A short run of the fuzz target without sanitizers; scripts/fuzz.mjs runs it for longer, and under them.
 import { expect, it } from 'vitest';
-import { createNativeBackend, loadNative } from '../../src/kernel/native.ts';
+import { createNativeBackend, loadNative } from '../../src/kernel/native/native.ts';
 import { CaseRunner } from './run-cases.ts';
 
 it.skipIf(loadNative() === undefined)(

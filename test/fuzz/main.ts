@@ -1,7 +1,7 @@
 // The fuzz target as a program: runs cases until their number or the time is over; scripts/fuzz.mjs starts it and watches.
 import { openSync, writeSync } from 'node:fs';
 import { parseArgs } from 'node:util';
-import { createNativeBackend } from '../../src/kernel/native.ts';
+import { createNativeBackend } from '../../src/kernel/native/native.ts';
 import { CaseRunner, type Fault } from './run-cases.ts';
 
 const { values } = parseArgs({

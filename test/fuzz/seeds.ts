@@ -1,7 +1,7 @@
 // Small valid models of every file kind, which the fuzz target mutates.
 
-import { byteChars } from '../../src/text/byte-level.ts';
-import { quantise } from '../../src/weights/quantise.ts';
+import { byteChars } from '../../src/text/vocabulary/byte-level.ts';
+import { quantise } from '../../src/weights/quants/quantise.ts';
 import type { TensorType } from '../../src/weights/types.ts';
 import { asStored, configJson, type FamilyName } from '../weights/random-families.ts';
 import { ggufMetadata, ggufTensors, type RandomModelSpec, randomTensors, tinySpec } from '../weights/random-model.ts';

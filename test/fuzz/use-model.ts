@@ -1,10 +1,10 @@
 // Uses a model's files as the commands do: opens, builds the text side, loads, renders, encodes, generates; or one line says why not.
-import { contextTokens, createServedModel } from '../../src/cli/served-model.ts';
+import { contextTokens, createServedModel } from '../../src/cli/serve/model/served-model.ts';
 import { Engine } from '../../src/engine/engine.ts';
 import { modelFingerprint } from '../../src/engine/fingerprint.ts';
 import { generateGreedy } from '../../src/engine/greedy.ts';
 import { freeModel, type LoadOptions, loadModel } from '../../src/engine/load-model.ts';
-import type { ServedModel } from '../../src/gateway/served-model.ts';
+import type { ServedModel } from '../../src/gateway/http/served-model.ts';
 import type { Backend } from '../../src/kernel/backend.ts';
 import { pageTokens } from '../../src/util/step.ts';
 import { openModel } from '../../src/weights/open-model.ts';

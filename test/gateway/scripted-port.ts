@@ -6,7 +6,7 @@ import type {
   InstanceSnapshot,
   Readiness,
   TokenLogprobs,
-} from '../../src/cluster/ports.ts';
+} from '../../src/core/protocol/ports.ts';
 
 export type Script = (request: GenerationRequest) => readonly GenerationEvent[];
 

@@ -1,9 +1,9 @@
 // A gateway over a scripted port and a tokenizer of bytes, and what tests say to it.
 import { pino } from 'pino';
-import type { ClusterPort } from '../../src/cluster/ports.ts';
-import { createApp, type GatewayOptions } from '../../src/gateway/app.ts';
-import { ChatTemplate } from '../../src/text/chat-template.ts';
-import { bytesOf, byteTokenizer } from './byte-tokenizer.ts';
+import type { ClusterPort } from '../../src/core/protocol/ports.ts';
+import { createApp, type GatewayOptions } from '../../src/gateway/http/app.ts';
+import { ChatTemplate } from '../../src/text/template/chat-template.ts';
+import { bytesOf, byteTokenizer } from './openai/byte-tokenizer.ts';
 import { accepted, finished, type Script, ScriptedPort, started, tokens } from './scripted-port.ts';
 
 /** Nobody keeps accounts. */

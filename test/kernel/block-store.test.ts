@@ -12,8 +12,8 @@ import {
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
-import { loadNative } from '../../src/kernel/native.ts';
-import { NativeBlockStore } from '../../src/kernel/native-block-store.ts';
+import { NativeBlockStore } from '../../src/kernel/native/block-store.ts';
+import { loadNative } from '../../src/kernel/native/native.ts';
 
 const native = loadNative();
 const [pagesOfBlock, slots] = [3, 6];

@@ -1,7 +1,7 @@
 // Guest rooms reached over tcp and over shared memory: the contract of rooms in one process, doors that close, and keys that do not fit.
 import { afterAll, describe, expect, test } from 'vitest';
-import { createNativeBackend, loadNative } from '../../src/kernel/native.ts';
-import { NativeGuestDoor, reachGuestRoom } from '../../src/kernel/native-guest-door.ts';
+import { createNativeBackend, loadNative } from '../../src/kernel/native/native.ts';
+import { NativeGuestDoor, reachGuestRoom } from '../../src/kernel/native/remote-attention-listener.ts';
 import { attentionScene } from '../contract/backend-attention.ts';
 import { lendOut, testRemoteKeys } from '../contract/backend-remote.ts';
 import { play, type Reach, resultOf } from '../contract/scene.ts';

@@ -5,7 +5,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { Worker } from 'node:worker_threads';
 import { afterEach, describe, expect, test } from 'vitest';
-import { availableIsas, createNativeBackend, findNative, loadNative } from '../../src/kernel/native.ts';
+import { availableIsas, createNativeBackend, findNative, loadNative } from '../../src/kernel/native/native.ts';
 
 const native = loadNative();
 const forced = process.env.KVASIR_ISA;

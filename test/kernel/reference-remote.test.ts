@@ -1,5 +1,5 @@
 // The oracle's remote keys under the contract of all backends.
-import { ReferenceBackend } from '../../src/kernel/reference.ts';
+import { ReferenceBackend } from '../../src/kernel/reference/reference.ts';
 import { testRemoteKeys } from '../contract/backend-remote.ts';
 
 testRemoteKeys(new ReferenceBackend(), 2);

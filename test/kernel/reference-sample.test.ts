@@ -1,7 +1,7 @@
 // The oracle's sampling against the order that util/step.ts fixes.
 import { expect, test } from 'vitest';
 import { greedySampling } from '../../src/engine/plain-step.ts';
-import { emptyResult, sampleRow } from '../../src/kernel/reference-sample.ts';
+import { emptyResult, sampleRow } from '../../src/kernel/reference/sample.ts';
 import { counterUniform } from '../../src/util/counter-random.ts';
 import type { StepResult, StepSampling } from '../../src/util/step.ts';
 

@@ -4,11 +4,11 @@ import { expect, test } from 'vitest';
 import { greedySampling, plainPageTable, plainStep } from '../../src/engine/plain-step.ts';
 import type { InputForm, Op, Program } from '../../src/graph/program.ts';
 import type { WeightType } from '../../src/kernel/backend.ts';
-import { ReferenceBackend } from '../../src/kernel/reference.ts';
-import { decodeWeights } from '../../src/kernel/reference-weights.ts';
+import { ReferenceBackend } from '../../src/kernel/reference/reference.ts';
+import { decodeWeights } from '../../src/kernel/reference/weights.ts';
 import { bf16ToNumber, f16ToNumber, roundTiesToEven, roundToBf16 } from '../../src/util/floats.ts';
-import { dequantise } from '../../src/weights/dequantise.ts';
-import { quantise } from '../../src/weights/quantise.ts';
+import { dequantise } from '../../src/weights/quants/dequantise.ts';
+import { quantise } from '../../src/weights/quants/quantise.ts';
 
 const types: readonly WeightType[] = ['f32', 'f16', 'bf16', 'q4_0', 'q4_1', 'q5_0', 'q5_1', 'q8_0'];
 const superTypes: readonly WeightType[] = ['q2_k', 'q3_k', 'q4_k', 'q5_k', 'q6_k'];

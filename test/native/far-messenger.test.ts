@@ -4,7 +4,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
-import { availableIsas, loadNative } from '../../src/kernel/native.ts';
+import { availableIsas, loadNative } from '../../src/kernel/native/native.ts';
 import { linked, type Variant } from './sanitized-program.ts';
 
 const sources = [

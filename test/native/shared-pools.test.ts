@@ -4,7 +4,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
-import { loadNative } from '../../src/kernel/native.ts';
+import { loadNative } from '../../src/kernel/native/native.ts';
 
 const native = loadNative();
 const folder = mkdtempSync(join(tmpdir(), 'kvasir-pools-'));

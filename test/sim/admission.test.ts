@@ -1,8 +1,8 @@
 // Who is taken in simulated clusters, and what comes of those who are and of those who are not.
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { type AdmissionKind, admissionKinds } from '../../src/policy/admission/admission.ts';
-import type { SloClass } from '../../src/policy/admission/slo.ts';
+import { type AdmissionKind, admissionKinds } from '../../src/core/router/admission/admission.ts';
+import type { SloClass } from '../../src/core/router/admission/slo.ts';
 import { cluster, requestOf, run, traces } from './small-cluster.ts';
 
 const handOff = { layerWise: true, landingTokens: 10_000, rechecks: false };

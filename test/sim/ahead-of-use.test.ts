@@ -1,7 +1,7 @@
 // Simulated requests that start while their prefixes are on their way: what steps wait for, and that nothing is lost by it.
 import fc from 'fast-check';
 import { expect, it } from 'vitest';
-import { behindLayersUs } from '../../src/policy/cost/behind-layers.ts';
+import { behindLayersUs } from '../../src/core/cost/layer-wise-arrival.ts';
 import type { TraceRequest } from '../../src/trace/request.ts';
 import { blockTokens, cluster, cost, requestOf, run, traces } from './small-cluster.ts';
 

@@ -1,9 +1,9 @@
 // Instances that serve requests lend one another memory: every check after every event, and the same with equal steps run one by one.
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { defaultLendingTimes } from '../../src/cluster/lending/times.ts';
+import { defaultLendingTimes } from '../../src/core/lending/times.ts';
+import { type InstanceSpec, Simulation, type SimulationConfig } from '../../src/sim/engine/simulation.ts';
 import { parseFault } from '../../src/sim/faults/parse.ts';
-import { type InstanceSpec, Simulation, type SimulationConfig } from '../../src/sim/simulation.ts';
 import type { TraceRequest } from '../../src/trace/request.ts';
 import { blockTokens, machine, nic } from './small-cluster.ts';
 

@@ -1,7 +1,7 @@
 // Requests that outgrow their instance go on at a bigger one: every check after every event, and the same with equal steps run one by one.
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { type InstanceSpec, Simulation } from '../../src/sim/simulation.ts';
+import { type InstanceSpec, Simulation } from '../../src/sim/engine/simulation.ts';
 import type { TraceRequest } from '../../src/trace/request.ts';
 import { blockTokens, config, machine, nic, requestOf, run } from './small-cluster.ts';
 

@@ -1,11 +1,11 @@
 // Long prompts that groups of instances compute in a pipeline of their chunks, in simulated clusters.
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { RooflineCost } from '../../src/policy/cost/roofline.ts';
-import type { LayerRange, StepShape } from '../../src/policy/cost/step-shape.ts';
-import { PipelinedPrefill } from '../../src/policy/pipeline/pipelined-prefill.ts';
+import { RooflineCost } from '../../src/core/cost/roofline.ts';
+import type { LayerRange, StepShape } from '../../src/core/cost/step-shape.ts';
+import { PipelinedPrefill } from '../../src/core/pipeline/pipelined-prefill.ts';
+import type { Simulation } from '../../src/sim/engine/simulation.ts';
 import { parseFault } from '../../src/sim/faults/parse.ts';
-import type { Simulation } from '../../src/sim/simulation.ts';
 import type { TraceRequest } from '../../src/trace/request.ts';
 import { counterUniform } from '../../src/util/counter-random.ts';
 import { blockTokens, cluster, config, cost, machine, requestOf, run, traces } from './small-cluster.ts';

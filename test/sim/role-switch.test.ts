@@ -1,7 +1,7 @@
 // Roles that change while requests run.
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { Conductor, type InstanceRole } from '../../src/cluster/conductor.ts';
+import { Conductor, type InstanceRole } from '../../src/core/router/conductor.ts';
 import { cluster, config, requestOf, run, traces } from './small-cluster.ts';
 
 const slo = { ttft: { us: 100_000 }, tbt: { us: 30_000 } };

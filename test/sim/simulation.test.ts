@@ -1,9 +1,9 @@
 // A simulated run against what can be said of it without a simulator, and against itself with equal steps run one by one.
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { RooflineCost } from '../../src/policy/cost/roofline.ts';
-import { placementKinds } from '../../src/policy/placement/placement.ts';
-import type { InstanceSpec, Simulation, SimulationConfig } from '../../src/sim/simulation.ts';
+import { RooflineCost } from '../../src/core/cost/roofline.ts';
+import { placementKinds } from '../../src/core/router/placement/placement.ts';
+import type { InstanceSpec, Simulation, SimulationConfig } from '../../src/sim/engine/simulation.ts';
 import type { TraceRequest } from '../../src/trace/request.ts';
 import {
   blockTokens,

@@ -1,7 +1,7 @@
 // A small simulated cluster, and random traces for it.
 import fc from 'fast-check';
-import { RooflineCost } from '../../src/policy/cost/roofline.ts';
-import { type InstanceSpec, Simulation, type SimulationConfig } from '../../src/sim/simulation.ts';
+import { RooflineCost } from '../../src/core/cost/roofline.ts';
+import { type InstanceSpec, Simulation, type SimulationConfig } from '../../src/sim/engine/simulation.ts';
 import type { TraceRequest } from '../../src/trace/request.ts';
 
 export const blockTokens = 16;

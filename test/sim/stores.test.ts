@@ -1,9 +1,9 @@
 // Simulated stores: what instances compute outlives them there, and is fetched from there like from any other instance.
 import { expect, it } from 'vitest';
 import { z } from 'zod';
-import { clusterFields, instanceSpecs, pricePerHourOf } from '../../src/cli/cluster-options.ts';
-import { readOptions } from '../../src/cli/options.ts';
-import { type InstanceSpec, Simulation } from '../../src/sim/simulation.ts';
+import { clusterFields, instanceSpecs, pricePerHourOf } from '../../src/cli/options/cluster-options.ts';
+import { readOptions } from '../../src/cli/options/options.ts';
+import { type InstanceSpec, Simulation } from '../../src/sim/engine/simulation.ts';
 import { blockTokens, cluster, config, nic, requestOf } from './small-cluster.ts';
 
 /** Two that compute and one that keeps what they have. */

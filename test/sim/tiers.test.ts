@@ -1,9 +1,9 @@
 // Simulated instances that keep blocks in host memory: what loading and storing takes, and that nothing is lost or told wrong.
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { HostLink, HostPrefill } from '../../src/policy/cost/host-link.ts';
-import { ModelPredictor } from '../../src/policy/cost/model-predictor.ts';
-import { ChunkedPrefill } from '../../src/policy/cost/prefill.ts';
+import { HostLink, HostPrefill } from '../../src/core/cost/host-link.ts';
+import { ModelPredictor } from '../../src/core/cost/model-predictor.ts';
+import { ChunkedPrefill } from '../../src/core/cost/prefill.ts';
 import type { TraceRequest } from '../../src/trace/request.ts';
 import { blockTokens, cluster, cost, requestOf, run, traces } from './small-cluster.ts';
 

@@ -1,6 +1,6 @@
 // Templates that loop, grow or recurse end within bounds; those of real models are far from them.
 import { describe, expect, it } from 'vitest';
-import { type ChatMessage, ChatTemplate, ChatTemplateError } from '../../src/text/chat-template.ts';
+import { type ChatMessage, ChatTemplate, ChatTemplateError } from '../../src/text/template/chat-template.ts';
 
 const messages: readonly ChatMessage[] = [{ role: 'user', content: 'hello' }];
 const render = (source: string, given = messages): string => new ChatTemplate(source).render({ messages: given });

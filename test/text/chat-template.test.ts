@@ -1,8 +1,8 @@
 // Chat templates: rendering, roles, content parts and errors.
 
 import { describe, expect, test } from 'vitest';
-import { ChatTemplate, renderChat } from '../../src/text/chat-template.ts';
-import { formatTime } from '../../src/text/strftime.ts';
+import { ChatTemplate, renderChat } from '../../src/text/template/chat-template.ts';
+import { formatTime } from '../../src/text/template/strftime.ts';
 import { hasShared, openText, sharedModels } from './models.ts';
 
 const list = new ChatTemplate(

@@ -2,8 +2,8 @@
 
 import { existsSync } from 'node:fs';
 import { resolve } from 'node:path';
-import type { GgufTokenizerData } from '../../src/text/gguf-tokenizer-data.ts';
 import { createModelText, type ModelText } from '../../src/text/model-text.ts';
+import type { GgufTokenizerData } from '../../src/text/vocabulary/gguf-tokenizer-data.ts';
 import { openModel } from '../../src/weights/open-model.ts';
 import type { TokenizerSource } from '../../src/weights/types.ts';
 

@@ -3,7 +3,7 @@
 import { readFileSync } from 'node:fs';
 import { resolve } from 'node:path';
 import { expect, test } from 'vitest';
-import { createGgufTokenizer } from '../../src/text/gguf-tokenizer.ts';
+import { createGgufTokenizer } from '../../src/text/vocabulary/gguf-tokenizer.ts';
 import { pieceVocabularies } from '../../tools/peer-llama/piece-vocabulary.mjs';
 
 /** A text, its ids alone, and its ids with special tokens added and read. */

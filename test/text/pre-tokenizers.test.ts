@@ -3,8 +3,8 @@
 import { readFileSync } from 'node:fs';
 import { resolve } from 'node:path';
 import { expect, test } from 'vitest';
-import { createGgufTokenizer } from '../../src/text/gguf-tokenizer.ts';
-import { preTokenizer, preTokenizerNames } from '../../src/text/pre-tokenizers.ts';
+import { createGgufTokenizer } from '../../src/text/vocabulary/gguf-tokenizer.ts';
+import { preTokenizer, preTokenizerNames } from '../../src/text/vocabulary/pre-tokenizers.ts';
 import { pairVocabulary } from '../../tools/peer-llama/pair-vocabulary.mjs';
 
 interface Case {

@@ -1,7 +1,7 @@
 // SentencePiece-style merging written down as plainly as possible, and random vocabularies to compare on.
 
 import fc from 'fast-check';
-import { type GgufTokenizerData, tokenType } from '../../src/text/gguf-tokenizer-data.ts';
+import { type GgufTokenizerData, tokenType } from '../../src/text/vocabulary/gguf-tokenizer-data.ts';
 
 const byteTokens = Array.from({ length: 256 }, (_, byte) => `<0x${byte.toString(16).toUpperCase().padStart(2, '0')}>`);
 

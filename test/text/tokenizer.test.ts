@@ -3,11 +3,11 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { Detokenizer, decodeTokens } from '../../src/text/detokenizer.ts';
-import { createGgufTokenizer } from '../../src/text/gguf-tokenizer.ts';
-import { type GgufTokenizerData, tokenType } from '../../src/text/gguf-tokenizer-data.ts';
-import { preTokenizer, splitPieces } from '../../src/text/pre-tokenizers.ts';
 import type { Tokenizer } from '../../src/text/tokenizer.ts';
 import { toWellFormed } from '../../src/text/utf8.ts';
+import { createGgufTokenizer } from '../../src/text/vocabulary/gguf-tokenizer.ts';
+import { type GgufTokenizerData, tokenType } from '../../src/text/vocabulary/gguf-tokenizer-data.ts';
+import { preTokenizer, splitPieces } from '../../src/text/vocabulary/pre-tokenizers.ts';
 import { anyText } from './arbitraries.ts';
 import { embeddedModel, openText, openVocabulary } from './models.ts';
 import { naiveSentencePiece, sentencePieceVocabulary } from './sentence-piece-oracle.ts';

@@ -6,7 +6,7 @@ import type { SourceFile } from './source-tree.ts';
 import type { FileSyntax } from './syntax.ts';
 import { readSyntax } from './syntax.ts';
 
-export const fileLinesMax = 400;
+export const fileLinesMax = 600;
 export const functionLinesMax = 60;
 
 const clocksTimersAndNode = new Set([

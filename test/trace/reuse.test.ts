@@ -1,7 +1,7 @@
 // Hit ratios of caches over a trace, against a cache written as plainly as can be.
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
-import { type EvictionKind, evictionKinds } from '../../src/policy/blocks/eviction.ts';
+import { type EvictionKind, evictionKinds } from '../../src/core/kvcache/eviction.ts';
 import type { TraceRequest } from '../../src/trace/request.ts';
 import { BlockTouches } from '../../src/trace/reuse.ts';
 

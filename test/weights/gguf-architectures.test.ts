@@ -2,8 +2,8 @@
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import type { ModelConfig } from '../../src/util/model-config.ts';
-import { dequantise } from '../../src/weights/dequantise.ts';
 import { openModel } from '../../src/weights/open-model.ts';
+import { dequantise } from '../../src/weights/quants/dequantise.ts';
 import type { ModelFiles } from '../../src/weights/types.ts';
 import { convert } from '../../tools/write-gguf/convert.mjs';
 import { type RandomModelSpec, tinySpec } from './random-model.ts';

@@ -2,8 +2,8 @@
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { dequantise } from '../../src/weights/dequantise.ts';
 import { openModel } from '../../src/weights/open-model.ts';
+import { dequantise } from '../../src/weights/quants/dequantise.ts';
 import { expectTensor, type ModelFiles, rowBytes } from '../../src/weights/types.ts';
 import {
   ggufMetadata,

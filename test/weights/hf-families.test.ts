@@ -2,10 +2,10 @@
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { dequantise } from '../../src/weights/dequantise.ts';
-import { huggingFaceConfig } from '../../src/weights/hf-config.ts';
-import { checkpointName } from '../../src/weights/hf-names.ts';
+import { huggingFaceConfig } from '../../src/weights/hugging-face/hf-config.ts';
+import { checkpointName } from '../../src/weights/hugging-face/hf-names.ts';
 import { openModel } from '../../src/weights/open-model.ts';
+import { dequantise } from '../../src/weights/quants/dequantise.ts';
 import { expectTensor } from '../../src/weights/types.ts';
 import { configJson, type FamilyName } from './random-families.ts';
 import { randomTensors, tinySpec, writeHuggingFaceModel } from './random-model.ts';

@@ -2,9 +2,9 @@
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
-import { dequantise } from '../../src/weights/dequantise.ts';
 import { ModelFileError } from '../../src/weights/errors.ts';
 import { openModel } from '../../src/weights/open-model.ts';
+import { dequantise } from '../../src/weights/quants/dequantise.ts';
 import { expectTensor, type ModelFiles } from '../../src/weights/types.ts';
 import { configJson } from './random-families.ts';
 import { randomTensors, tinySpec, writeHuggingFaceModel } from './random-model.ts';

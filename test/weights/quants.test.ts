@@ -4,10 +4,10 @@ import { join, resolve } from 'node:path';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { type QuantisedType, quantisedLayouts } from '../../src/util/quantised-blocks.ts';
-import { dequantise } from '../../src/weights/dequantise.ts';
-import { f16ToF32Bits, f32BitsToBf16, f32BitsToF16 } from '../../src/weights/half.ts';
 import { openModel } from '../../src/weights/open-model.ts';
-import { quantise } from '../../src/weights/quantise.ts';
+import { dequantise } from '../../src/weights/quants/dequantise.ts';
+import { f16ToF32Bits, f32BitsToBf16, f32BitsToF16 } from '../../src/weights/quants/half.ts';
+import { quantise } from '../../src/weights/quants/quantise.ts';
 import type { ModelFiles, TensorType } from '../../src/weights/types.ts';
 import { sharedModels } from './temporary.ts';
 

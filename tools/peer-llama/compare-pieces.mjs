@@ -4,7 +4,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
-import { createGgufTokenizer } from '../../dist/text/gguf-tokenizer.js';
+import { createGgufTokenizer } from '../../dist/text/vocabulary/gguf-tokenizer.js';
 import { openModel } from '../../dist/weights/open-model.js';
 import { array, bool, string, u32, writeGgufFile } from '../write-gguf/gguf-file.mjs';
 import { PeerValues } from './peer-values.mjs';

@@ -9,7 +9,7 @@ import { parseArgs } from 'node:util';
 import { EngineBench } from '../../dist/bench/engine.js';
 import { KernelLab } from '../../dist/bench/kernel/lab.js';
 import { median } from '../../dist/bench/statistics.js';
-import { createNativeBackend } from '../../dist/kernel/native.js';
+import { createNativeBackend } from '../../dist/kernel/native/native.js';
 import { buildPeer, onlyCpu } from './build-peer.mjs';
 import { writeRandomGguf } from './random-gguf.mjs';
 

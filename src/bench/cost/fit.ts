@@ -1,5 +1,5 @@
 // Constants of the measured cost model by search, each time without some of the points, which then judge what was found.
-import type { StepOverheads } from '../../policy/cost/table-cost.ts';
+import type { StepOverheads } from '../../core/cost/table-cost.ts';
 import { counterUniform } from '../../util/counter-random.ts';
 import { hasFewClients, type PointErrors } from './errors.ts';
 import type { FrontTimes, ServingPoint } from './points.ts';

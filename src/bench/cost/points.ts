@@ -1,7 +1,8 @@
 // Serving points that somebody measured, and one of them simulated: the same clients, lengths and batching rules.
-import type { LengthRequest } from '../../cluster/length-work.ts';
-import type { StepCostModel } from '../../policy/cost/roofline.ts';
-import { runClosedLoop } from '../../sim/closed-loop.ts';
+
+import type { StepCostModel } from '../../core/cost/roofline.ts';
+import type { LengthRequest } from '../../core/scheduler/length-work.ts';
+import { runClosedLoop } from '../../sim/workload/closed-loop.ts';
 import { counterUniform } from '../../util/counter-random.ts';
 
 /** A server under closed-loop load. */

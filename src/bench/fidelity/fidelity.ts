@@ -1,8 +1,9 @@
 // How true the simulator is: a load served live on this machine, and the same load simulated with the same configuration.
-import type { PlacementAccount } from '../../cluster/account.ts';
-import type { ClusterPort, InferencePort } from '../../cluster/ports.ts';
-import type { LinearTimes } from '../../policy/cost/linear-cost.ts';
-import type { MeasuredKind, SeenSteps } from '../../policy/cost/measured-cost.ts';
+
+import type { LinearTimes } from '../../core/cost/linear-cost.ts';
+import type { MeasuredKind, SeenSteps } from '../../core/cost/measured-cost.ts';
+import type { ClusterPort, InferencePort } from '../../core/protocol/ports.ts';
+import type { PlacementAccount } from '../../core/router/request-trace.ts';
 import type { TraceRequest } from '../../trace/request.ts';
 import { meanOfLongest } from '../../util/longest-gaps.ts';
 import { median, percentile, round } from '../statistics.ts';

@@ -1,7 +1,8 @@
 // From served requests and the record of their steps to what a simulation needs: times of steps, how they vary, and what comes before and behind them.
-import type { RecordedStep } from '../../live/step-record.ts';
-import type { TimedStep } from '../../policy/cost/linear-cost.ts';
-import { type MeasuredStep, type MeasuredSteps, measureSteps } from '../../policy/cost/measured-cost.ts';
+
+import type { TimedStep } from '../../core/cost/linear-cost.ts';
+import { type MeasuredStep, type MeasuredSteps, measureSteps } from '../../core/cost/measured-cost.ts';
+import type { RecordedStep } from '../../runtime/threads/step-record.ts';
 import { median } from '../statistics.ts';
 import type { Served } from './live-run.ts';
 

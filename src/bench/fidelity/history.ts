@@ -1,6 +1,6 @@
 // All that a live cluster has served since it began, so that a simulated one can live through the same.
-import type { ClusterPort, InferencePort } from '../../cluster/ports.ts';
-import { type RecordedStep, readStepRecord } from '../../live/step-record.ts';
+import type { ClusterPort, InferencePort } from '../../core/protocol/ports.ts';
+import { type RecordedStep, readStepRecord } from '../../runtime/threads/step-record.ts';
 import type { TraceRequest } from '../../trace/request.ts';
 import { pageTokens } from '../../util/step.ts';
 import { latenessUs, tokensAt } from './fit.ts';

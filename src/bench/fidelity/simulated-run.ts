@@ -1,14 +1,15 @@
 // The same trace simulated, behind all that the live cluster had served before: by fitted times, or by the times that steps took live.
-import type { PlacementAccount } from '../../cluster/account.ts';
-import { PrefillWatch } from '../../cluster/prefill-watch.ts';
-import { batchLimits } from '../../cluster/token-limits.ts';
-import { TokenTransfers } from '../../cluster/token-transfers.ts';
-import { MeasuredCost, type Variation } from '../../policy/cost/measured-cost.ts';
-import { RecordedSteps } from '../../policy/cost/recorded-steps.ts';
-import type { StepCostModel } from '../../policy/cost/roofline.ts';
-import type { LayerRange, StepShape } from '../../policy/cost/step-shape.ts';
-import type { Said } from '../../sim/hearing.ts';
-import { Simulation } from '../../sim/simulation.ts';
+
+import { MeasuredCost, type Variation } from '../../core/cost/measured-cost.ts';
+import { RecordedSteps } from '../../core/cost/recorded-steps.ts';
+import type { StepCostModel } from '../../core/cost/roofline.ts';
+import type { LayerRange, StepShape } from '../../core/cost/step-shape.ts';
+import { PrefillWatch } from '../../core/router/placement/prefill-watch.ts';
+import type { PlacementAccount } from '../../core/router/request-trace.ts';
+import { TokenTransfers } from '../../core/router/token-transfers.ts';
+import { batchLimits } from '../../core/scheduler/token-limits.ts';
+import type { Said } from '../../sim/engine/message-delivery.ts';
+import { Simulation } from '../../sim/engine/simulation.ts';
 import { pageTokens } from '../../util/step.ts';
 import type { Calibration } from './fit.ts';
 import type { HeardRequest, HeardStep, Past } from './history.ts';

@@ -1,8 +1,8 @@
 // The native kernels as the kernel benches use them: a team of threads, and what the machine could do at best.
 import type { InputForm, KvType } from '../../graph/program.ts';
 import { inputFormCodes, kvTypeCodes, type NativeIsa, nativeIsas } from '../../kernel/codes.ts';
-import { chooseIsa } from '../../kernel/native.ts';
-import { findNative, type NativeModule, type NativeSplit } from '../../kernel/native-module.ts';
+import { findNative, type NativeModule, type NativeSplit } from '../../kernel/native/addon.ts';
+import { chooseIsa } from '../../kernel/native/native.ts';
 
 export interface HeadsShape {
   readonly kvHeads: number;

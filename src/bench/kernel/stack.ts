@@ -4,7 +4,7 @@ import { greedySampling } from '../../engine/plain-step.ts';
 import type { InputForm, Program } from '../../graph/program.ts';
 import type { Backend, KvPoolHandle, LinearHandle, WeightType } from '../../kernel/backend.ts';
 import type { Step } from '../../util/step.ts';
-import { quantise } from '../../weights/quantise.ts';
+import { quantise } from '../../weights/quants/quantise.ts';
 
 export interface LayerShape {
   /** Output columns: rows of the weight. */

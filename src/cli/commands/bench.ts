@@ -4,22 +4,22 @@ import { addNamed, type Named } from '../named-commands.ts';
 
 /** In the order of the help. */
 const benches: Named = {
-  engine: async () => (await import('./bench-engine.ts')).engineCommand(),
-  kernel: async () => (await import('./bench-kernel.ts')).kernelCommand(),
-  http: async () => (await import('./bench-http.ts')).httpCommand(),
-  accuracy: async () => (await import('./bench-accuracy.ts')).accuracyCommand(),
-  cost: async () => (await import('./bench-cost.ts')).costCommand(),
-  placement: async () => (await import('./bench-placement.ts')).placementCommand(),
-  'hand-off': async () => (await import('./bench-hand-off.ts')).handOffCommand(),
-  'early-start': async () => (await import('./bench-early-start.ts')).earlyStartCommand(),
-  pipeline: async () => (await import('./bench-pipeline.ts')).pipelineCommand(),
-  tiers: async () => (await import('./bench-tiers.ts')).tiersCommand(),
-  fidelity: async () => (await import('./bench-fidelity.ts')).fidelityCommand(),
-  kills: async () => (await import('./bench-kills.ts')).killsCommand(),
-  messenger: async () => (await import('./bench-messenger.ts')).messengerCommand(),
-  'dist-attention': async () => (await import('./bench-dist-attention.ts')).distAttentionCommand(),
-  borrow: async () => (await import('./bench-borrow.ts')).borrowCommand(),
-  soak: async () => (await import('./bench-soak.ts')).soakCommand(),
+  engine: async () => (await import('../bench/engine.ts')).engineCommand(),
+  kernel: async () => (await import('../bench/kernel.ts')).kernelCommand(),
+  http: async () => (await import('../bench/http.ts')).httpCommand(),
+  accuracy: async () => (await import('../bench/accuracy.ts')).accuracyCommand(),
+  cost: async () => (await import('../bench/cost.ts')).costCommand(),
+  placement: async () => (await import('../bench/placement.ts')).placementCommand(),
+  'hand-off': async () => (await import('../bench/hand-off.ts')).handOffCommand(),
+  'early-start': async () => (await import('../bench/early-start.ts')).earlyStartCommand(),
+  pipeline: async () => (await import('../bench/pipeline.ts')).pipelineCommand(),
+  tiers: async () => (await import('../bench/tiers.ts')).tiersCommand(),
+  fidelity: async () => (await import('../bench/fidelity.ts')).fidelityCommand(),
+  kills: async () => (await import('../bench/kills.ts')).killsCommand(),
+  messenger: async () => (await import('../bench/messenger.ts')).messengerCommand(),
+  'dist-attention': async () => (await import('../bench/dist-attention.ts')).distAttentionCommand(),
+  borrow: async () => (await import('../bench/borrow.ts')).borrowCommand(),
+  soak: async () => (await import('../bench/soak.ts')).soakCommand(),
 };
 
 /** With the bench that `words` names, or with all of them where it names none. */

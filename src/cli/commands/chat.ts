@@ -1,11 +1,11 @@
 // `kvasir chat`: a conversation in the terminal.
 import { createInterface } from 'node:readline/promises';
 import { Command } from 'commander';
-import type { ChatMessage } from '../../text/chat-template.ts';
-import { describeInstances } from '../describe-instances.ts';
-import { ask } from '../local-generation.ts';
-import { openServing } from '../open-serving.ts';
-import { addModelFlags, readOptions } from '../options.ts';
+import type { ChatMessage } from '../../text/template/chat-template.ts';
+import { addModelFlags, readOptions } from '../options/options.ts';
+import { describeInstances } from '../serve/describe-instances.ts';
+import { ask } from '../serve/model/local-generation.ts';
+import { openServing } from '../serve/open-serving.ts';
 import { addGenerationFlags, generationSchema } from './generate.ts';
 
 export function chatCommand(): Command {

@@ -1,10 +1,10 @@
 // `kvasir generate`: one prompt, streamed to the terminal.
 import { Command } from 'commander';
 import { z } from 'zod';
-import { ask } from '../local-generation.ts';
-import { openServing } from '../open-serving.ts';
-import { addModelFlags, modelOptionsSchema, readOptions } from '../options.ts';
-import { numeric } from '../schema-parts.ts';
+import { addModelFlags, modelOptionsSchema, readOptions } from '../options/options.ts';
+import { numeric } from '../options/schema-parts.ts';
+import { ask } from '../serve/model/local-generation.ts';
+import { openServing } from '../serve/open-serving.ts';
 import { UsageError } from '../usage-error.ts';
 
 export const generationSchema = modelOptionsSchema.extend({

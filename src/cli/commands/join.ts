@@ -1,11 +1,7 @@
 // `kvasir join`: adds an instance to a cluster, on this machine or another one, until it is stopped.
 import { Command, Option } from 'commander';
-import { addLiveBorrowFlags, withoutDefaults } from '../borrow-options.ts';
-import type { JoinedMessage } from '../child-instances.ts';
-import { describeInstances } from '../describe-instances.ts';
-import { refuseIdle } from '../idle-options.ts';
-import { makeFolder } from '../make-folder.ts';
-import { refuseTooMuchMemory } from '../memory-limits.ts';
+import { addLiveBorrowFlags, withoutDefaults } from '../options/borrow-options.ts';
+import { refuseIdle } from '../options/ineffective-options.ts';
 import {
   addClusterFlags,
   addModelFlags,
@@ -15,9 +11,13 @@ import {
   joinOptionsSchema,
   processTransports,
   readOptions,
-} from '../options.ts';
-import { endSoon, stopSignal } from '../stop-signal.ts';
-import { refuseIdleStore } from '../store-flags.ts';
+} from '../options/options.ts';
+import { refuseIdleStore } from '../options/store-flags.ts';
+import type { JoinedMessage } from '../serve/child-instances.ts';
+import { describeInstances } from '../serve/describe-instances.ts';
+import { makeFolder } from '../serve/host/make-folder.ts';
+import { refuseTooMuchMemory } from '../serve/memory-limits.ts';
+import { endSoon, stopSignal } from '../serve/stop-signal.ts';
 import { UsageError } from '../usage-error.ts';
 
 export function joinCommand(): Command {
@@ -72,8 +72,8 @@ export function joinCommand(): Command {
 async function serveAsMember(nats: string, options: JoinOptions): Promise<void> {
   // Loaded when all is well: they take long, and whoever is refused needs neither.
   const [{ openLog }, { openClusterInstance }] = await Promise.all([
-    import('../server-log.ts'),
-    import('../open-cluster.ts'),
+    import('../serve/host/server-log.ts'),
+    import('../serve/open-cluster.ts'),
   ]);
   const { log } = openLog(options.logLevel, options.name === undefined ? {} : { instance: options.name });
   const member = await openClusterInstance(nats, options, log);

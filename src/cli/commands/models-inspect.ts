@@ -3,9 +3,9 @@ import { readdirSync, statSync } from 'node:fs';
 import { basename, join } from 'node:path';
 import { openModel } from '../../weights/open-model.ts';
 import type { ModelFiles, TokenizerSource } from '../../weights/types.ts';
-import { locateCached } from '../locate-model.ts';
-import { bytesByType, kvBytesPerToken, parameterCount, tensorBytes } from '../model-facts.ts';
-import { megabytes } from '../table.ts';
+import { locateCached } from '../serve/model/locate-model.ts';
+import { bytesByType, kvBytesPerToken, parameterCount, tensorBytes } from '../serve/model/model-facts.ts';
+import { megabytes } from '../simulate/table.ts';
 
 /** @throws HubError when it is a name of the hub that is not in the cache; ModelFileError */
 export function inspect(model: string, json: boolean): void {

@@ -4,9 +4,9 @@ import { join } from 'node:path';
 import { type CachedRepository, cachedRepositories } from '../../weights/hub/cached-repositories.ts';
 import { hubSettings } from '../../weights/hub/settings.ts';
 import { openModel } from '../../weights/open-model.ts';
-import { tensorBytes } from '../model-facts.ts';
 import { embeddedModel } from '../package-root.ts';
-import { megabytes } from '../table.ts';
+import { tensorBytes } from '../serve/model/model-facts.ts';
+import { megabytes } from '../simulate/table.ts';
 import { UsageError } from '../usage-error.ts';
 
 interface ListedModel {

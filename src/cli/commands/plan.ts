@@ -1,13 +1,13 @@
 // `kvasir plan`: the cheapest cluster that keeps a workload within its SLO, found by simulating.
 import { Command } from 'commander';
 import { z } from 'zod';
-import { parseSloBound } from '../../policy/admission/slo.ts';
-import { addInstanceFlags } from '../cluster-options.ts';
-import { readConfig, readOptions } from '../options.ts';
-import { type PlanTrial, type PlanWatch, percent, planClusters } from '../plan-clusters.ts';
-import { numeric } from '../schema-parts.ts';
-import { addRunFlags, withoutUnsaid } from '../simulated-run.ts';
-import { printTable } from '../table.ts';
+import { parseSloBound } from '../../core/router/admission/slo.ts';
+import { addInstanceFlags } from '../options/cluster-options.ts';
+import { readConfig, readOptions } from '../options/options.ts';
+import { numeric } from '../options/schema-parts.ts';
+import { type PlanTrial, type PlanWatch, percent, planClusters } from '../simulate/plan-clusters.ts';
+import { addRunFlags, withoutUnsaid } from '../simulate/simulated-run.ts';
+import { printTable } from '../simulate/table.ts';
 import { UsageError } from '../usage-error.ts';
 
 const schema = z.object({

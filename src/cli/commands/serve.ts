@@ -1,10 +1,7 @@
 // `kvasir serve`: what flags say, refused where it cannot be; then a model is loaded and served until SIGTERM or SIGINT.
 import { Command, Option } from 'commander';
-import { addLiveBorrowFlags, withoutDefaults } from '../borrow-options.ts';
-import { addLiveCppFlags } from '../cpp-options.ts';
-import { refuseIdle } from '../idle-options.ts';
-import { refuseSharedFolders } from '../instance-tiers.ts';
-import { refuseTooMuchMemory } from '../memory-limits.ts';
+import { addLiveBorrowFlags, withoutDefaults } from '../options/borrow-options.ts';
+import { refuseIdle } from '../options/ineffective-options.ts';
 import {
   addClusterFlags,
   addModelFlags,
@@ -16,9 +13,12 @@ import {
   serveOptionsSchema,
   toFlag,
   transports,
-} from '../options.ts';
-import { addServedSloFlags } from '../slo-options.ts';
-import { refuseIdleStore } from '../store-flags.ts';
+} from '../options/options.ts';
+import { addLiveCppFlags } from '../options/pipeline-options.ts';
+import { addServedSloFlags } from '../options/slo-options.ts';
+import { refuseIdleStore } from '../options/store-flags.ts';
+import { refuseSharedFolders } from '../serve/instance-tiers.ts';
+import { refuseTooMuchMemory } from '../serve/memory-limits.ts';
 import { UsageError } from '../usage-error.ts';
 
 /** What a gateway without instances has no use for. */
@@ -76,7 +76,7 @@ export function serveCommand(): Command {
       if (options.nats === undefined) refuseClusters(options);
       else refuseUnused(options, givenOptions(flags));
       // A gateway takes long to load, and whoever is refused needs none.
-      const { serveModel } = await import('../serve-model.ts');
+      const { serveModel } = await import('../serve/serve-model.ts');
       await serveModel(options);
     });
 }

@@ -1,12 +1,18 @@
 // `kvasir simulate`: replays a trace over a described cluster, through the machines that serve.
 import { Command } from 'commander';
 import { lendingReport } from '../../sim/lending/lending-report.ts';
-import { runChaos } from '../chaos.ts';
-import { addClusterFlags, pricePerHourOf } from '../cluster-options.ts';
-import { readOptions } from '../options.ts';
-import { printReport, reportOf } from '../run-figures.ts';
-import { addOutputFlags } from '../run-outputs.ts';
-import { addRunFlags, runAtHighestRate, runSimulation, simulationSchema, withoutUnsaid } from '../simulated-run.ts';
+import { addClusterFlags, pricePerHourOf } from '../options/cluster-options.ts';
+import { readOptions } from '../options/options.ts';
+import { runChaos } from '../simulate/chaos.ts';
+import { printReport, reportOf } from '../simulate/run-figures.ts';
+import { addOutputFlags } from '../simulate/run-outputs.ts';
+import {
+  addRunFlags,
+  runAtHighestRate,
+  runSimulation,
+  simulationSchema,
+  withoutUnsaid,
+} from '../simulate/simulated-run.ts';
 
 export function simulateCommand(): Command {
   const command = new Command('simulate')

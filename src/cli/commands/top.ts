@@ -2,11 +2,11 @@
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Command } from 'commander';
 import { z } from 'zod';
-import { type ClusterView, clusterViewSchema, topRows, whoServes } from '../cluster-rows.ts';
-import { readOptions } from '../options.ts';
-import { numeric } from '../schema-parts.ts';
-import { stopSignal } from '../stop-signal.ts';
-import { printTable } from '../table.ts';
+import { readOptions } from '../options/options.ts';
+import { numeric } from '../options/schema-parts.ts';
+import { type ClusterView, clusterViewSchema, topRows, whoServes } from '../serve/host/instance-rows.ts';
+import { stopSignal } from '../serve/stop-signal.ts';
+import { printTable } from '../simulate/table.ts';
 
 const schema = z.object({
   url: z

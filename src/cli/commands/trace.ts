@@ -2,17 +2,17 @@
 import { pipeline } from 'node:stream/promises';
 import { Command, Option } from 'commander';
 import { z } from 'zod';
-import { evictionKinds } from '../../policy/blocks/eviction.ts';
+import { evictionKinds } from '../../core/kvcache/eviction.ts';
 import { mooncakeLine } from '../../trace/mooncake.ts';
 import type { CacheBound } from '../../trace/reuse.ts';
 import { type TraceStatistics, TraceSummary } from '../../trace/statistics.ts';
 import { presetNames } from '../../trace/workload/presets.ts';
-import { readOptions } from '../options.ts';
-import { numeric } from '../schema-parts.ts';
-import { printTable } from '../table.ts';
-import type { TracePiece } from '../trace-file.ts';
-import { addTransformFlags, addWorkloadFlags, transformFields, workloadFields } from '../workload-options.ts';
-import { openWorkload } from '../workload-source.ts';
+import { readOptions } from '../options/options.ts';
+import { numeric } from '../options/schema-parts.ts';
+import { addTransformFlags, addWorkloadFlags, transformFields, workloadFields } from '../options/workload-options.ts';
+import { printTable } from '../simulate/table.ts';
+import type { TracePiece } from '../simulate/trace-file.ts';
+import { openWorkload } from '../simulate/workload-source.ts';
 
 /** '1000,10000' */
 const capacities = z

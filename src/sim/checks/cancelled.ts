@@ -1,7 +1,8 @@
 // What was cancelled holds nothing: at an instance from when it hears so, and on the network one message later.
-import type { LengthInstance } from '../../cluster/length-work.ts';
-import type { InstanceIndex } from '../../cluster/messages.ts';
-import type { RequestId } from '../../cluster/ports.ts';
+
+import type { InstanceIndex } from '../../core/protocol/events.ts';
+import type { RequestId } from '../../core/protocol/ports.ts';
+import type { LengthInstance } from '../../core/scheduler/length-work.ts';
 import type { Network } from '../network/network.ts';
 
 /** Requests of one instance that are remembered. */

@@ -1,14 +1,14 @@
 // What must hold over a cluster's requests, whatever goes wrong: looked at after every event, and once all has come to rest.
 
-import type { Slo } from '../../cluster/length-admission.ts';
-import type { LengthEffect, LengthEvent, LengthInstance, LengthRequest } from '../../cluster/length-work.ts';
-import type { InstanceIndex } from '../../cluster/messages.ts';
-import type { BlockListener } from '../../cluster/parts.ts';
-import type { GenerationEvent, RefusalCause, RequestId } from '../../cluster/ports.ts';
-import { loadOf } from '../../cluster/refusals.ts';
-import type { Inside, SimulationConfig } from '../simulation-config.ts';
+import type { InstanceIndex } from '../../core/protocol/events.ts';
+import type { GenerationEvent, RefusalCause, RequestId } from '../../core/protocol/ports.ts';
+import { loadOf } from '../../core/protocol/refusals.ts';
+import type { Slo } from '../../core/router/admission/length-admission.ts';
+import type { BlockListener } from '../../core/router/parts.ts';
+import type { LengthEffect, LengthEvent, LengthInstance, LengthRequest } from '../../core/scheduler/length-work.ts';
+import type { Inside, SimulationConfig } from '../engine/simulation-config.ts';
+import { RowChecks } from './activation-rows.ts';
 import { Cancelled } from './cancelled.ts';
-import { RowChecks } from './rows.ts';
 import { Staleness } from './staleness.ts';
 import { Transfers } from './transfers.ts';
 import { cycleOfWaits, waitsOf } from './waits.ts';

@@ -1,8 +1,8 @@
 // How long the conductor's prefix index may name blocks that an instance has lost, against what its cache itself says.
-import { changesMax } from '../../cluster/cache-journal.ts';
-import type { LengthInstance, LengthRequest } from '../../cluster/length-work.ts';
-import type { InstanceIndex } from '../../cluster/messages.ts';
-import type { BlockListener } from '../../cluster/parts.ts';
+import { changesMax } from '../../core/kvcache/events/kv-event-publisher.ts';
+import type { InstanceIndex } from '../../core/protocol/events.ts';
+import type { BlockListener } from '../../core/router/parts.ts';
+import type { LengthInstance, LengthRequest } from '../../core/scheduler/length-work.ts';
 import { digestWords } from '../../util/blake2s.ts';
 
 /** A block that an instance does not hold any more. */

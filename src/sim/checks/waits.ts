@@ -1,7 +1,8 @@
 // Who waits for whom in a cluster, at any moment.
-import type { LengthInstance } from '../../cluster/length-work.ts';
-import type { InstanceIndex } from '../../cluster/messages.ts';
-import type { RequestId } from '../../cluster/ports.ts';
+
+import type { InstanceIndex } from '../../core/protocol/events.ts';
+import type { RequestId } from '../../core/protocol/ports.ts';
+import type { LengthInstance } from '../../core/scheduler/length-work.ts';
 
 /** A request at an instance. */
 export type Waiter = string;

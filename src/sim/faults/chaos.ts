@@ -1,11 +1,11 @@
 // Chaos runs of requests: one seed makes one cluster, what is asked of it and what goes wrong; any broken rule throws.
 
-import type { LengthRequest } from '../../cluster/length-work.ts';
-import { admissionKinds, placementKinds, RooflineCost } from '../../cluster/parts.ts';
-import type { GenerationEvent } from '../../cluster/ports.ts';
+import type { GenerationEvent } from '../../core/protocol/ports.ts';
+import { admissionKinds, placementKinds, RooflineCost } from '../../core/router/parts.ts';
+import type { LengthRequest } from '../../core/scheduler/length-work.ts';
 import type { TraceRequest } from '../../trace/request.ts';
+import { type InstanceSpec, Simulation, type SimulationConfig } from '../engine/simulation.ts';
 import { Dice } from '../lending/dice.ts';
-import { type InstanceSpec, Simulation, type SimulationConfig } from '../simulation.ts';
 import { type Fault, type FaultName, type FaultPlan, faultNames } from './faults.ts';
 import { type RequestWorld, withLending } from './lending-worlds.ts';
 

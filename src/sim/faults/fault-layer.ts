@@ -1,9 +1,10 @@
 // What stands between a simulated cluster's machines where faults are wanted: messages that go astray, lives that end, connections that break.
-import type { LengthEvent, LengthRequest } from '../../cluster/length-work.ts';
-import type { ConductorEvent, InstanceIndex } from '../../cluster/messages.ts';
+
+import type { ConductorEvent, InstanceIndex } from '../../core/protocol/events.ts';
+import type { LengthEvent, LengthRequest } from '../../core/scheduler/length-work.ts';
 import { Dice } from '../lending/dice.ts';
-import { Courier, type Party } from './courier.ts';
 import type { FaultName, FaultPlan, FaultTimes } from './faults.ts';
+import { Courier, type Party } from './faulty-network.ts';
 import { Injector } from './injector.ts';
 
 type ToInstance = LengthEvent;

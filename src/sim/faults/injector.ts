@@ -1,8 +1,8 @@
 // Makes faults happen: at given times, or again and again by chance, all from the seed.
-import type { InstanceIndex } from '../../cluster/messages.ts';
+import type { InstanceIndex } from '../../core/protocol/events.ts';
 import { Dice } from '../lending/dice.ts';
-import type { Party } from './courier.ts';
 import type { Fault, FaultName, FaultPlan } from './faults.ts';
+import type { Party } from './faulty-network.ts';
 
 /** What faults happen to. */
 export interface Victim {

@@ -1,9 +1,9 @@
 // Chaos worlds whose instances lend memory to one another, with requests that no instance could hold alone.
-import { defaultLendingTimes } from '../../cluster/lending/times.ts';
-import { queryRowBytes } from '../../cluster/parts.ts';
+import { defaultLendingTimes } from '../../core/lending/times.ts';
+import { queryRowBytes } from '../../core/router/parts.ts';
 import type { TraceRequest } from '../../trace/request.ts';
+import type { SimulationConfig } from '../engine/simulation-config.ts';
 import type { Dice } from '../lending/dice.ts';
-import type { SimulationConfig } from '../simulation-config.ts';
 import type { Fault } from './faults.ts';
 
 export interface RequestWorld {

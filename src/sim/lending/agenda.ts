@@ -1,5 +1,5 @@
 // What is to happen in a small world: actions in order of time, then of when they were entered.
-import { EventHeap } from '../event-heap.ts';
+import { EventHeap } from '../engine/event-heap.ts';
 
 export class Agenda {
   readonly #heap = new EventHeap();

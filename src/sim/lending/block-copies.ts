@@ -1,5 +1,5 @@
 // Copies of lent blocks on their way between instances, and what their debtors hear of how they end.
-import type { BlocksToMove, FilledBlocks, MoveNumber } from '../../cluster/lending/block-moves.ts';
+import type { BlocksToMove, FilledBlocks, MoveNumber } from '../../core/lending/debtor/block-moves.ts';
 import type { Departed, Network } from '../network/network.ts';
 import type { ToldEvent as Event } from './lending-host.ts';
 

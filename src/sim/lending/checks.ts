@@ -1,9 +1,9 @@
 // What must hold between the instances of a lending world after every event, and once all has come to rest.
 
-import type { GManager } from '../../cluster/gmanager.ts';
-import { memories } from '../../cluster/lending/instance-memory.ts';
-import type { Envelope, LendingEffect } from '../../cluster/lending/messages.ts';
-import type { RManager } from '../../cluster/rmanager.ts';
+import { memories } from '../../core/lending/instance-memory.ts';
+import type { GManager } from '../../core/lending/manager/gmanager.ts';
+import type { Envelope, LendingEffect } from '../../core/lending/messages.ts';
+import type { RManager } from '../../core/lending/rmanager.ts';
 import type { LendingNode } from './node.ts';
 
 /** An instance as far as lending goes; no life: it is dead. */

@@ -1,19 +1,20 @@
 // Lending between the instances of a simulated cluster: carries messages and blocks, wakes machines, and has guests slow their creditors down.
-import { GManager } from '../../cluster/gmanager.ts';
-import type { BorrowerEffect, BorrowingTotals } from '../../cluster/lending/borrower-terms.ts';
-import type { Envelope, LendingEffect } from '../../cluster/lending/messages.ts';
-import type { RemoteWork } from '../../cluster/lending/remote-work.ts';
-import type { LengthInstance, StepCostModel } from '../../cluster/length-work.ts';
+
+import type { BorrowerEffect, BorrowingTotals } from '../../core/lending/debtor/borrower-terms.ts';
+import type { RemoteWork } from '../../core/lending/debtor/remote-work.ts';
+import { GManager } from '../../core/lending/manager/gmanager.ts';
+import type { Envelope, LendingEffect } from '../../core/lending/messages.ts';
+import type { LengthInstance, StepCostModel } from '../../core/scheduler/length-work.ts';
 import { counterUniform } from '../../util/counter-random.ts';
-import { Actions } from '../actions.ts';
-import { EventHeap } from '../event-heap.ts';
-import type { SimulatedExecutor } from '../executor.ts';
+import { EventHeap } from '../engine/event-heap.ts';
+import { Actions } from '../engine/event-queue.ts';
+import type { SimulatedExecutor } from '../engine/executor.ts';
 import type { Departed } from '../network/network.ts';
 import { BlockCopies } from './block-copies.ts';
 import { checkAtRest, checkLoans, type LendingParty } from './checks.ts';
-import { Guests } from './guests.ts';
 import type { ClusterLendingConfig, Debt, ToldEvent as Event, LendingCounts, LendingHost } from './lending-host.ts';
 import { isPaidBack, Progress } from './progress.ts';
+import { Guests } from './remote-attention.ts';
 
 /** The cluster that lends. */
 interface Lenders {

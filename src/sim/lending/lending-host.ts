@@ -1,10 +1,10 @@
 // What lending in a simulated cluster is given and counts: its settings, and the cluster as it sees it.
-import type { LendingTimes } from '../../cluster/lending/times.ts';
-import type { LengthEvent, LengthInstance } from '../../cluster/length-work.ts';
-import type { SimulatedExecutor } from '../executor.ts';
+import type { LendingTimes } from '../../core/lending/times.ts';
+import type { LengthEvent, LengthInstance } from '../../core/scheduler/length-work.ts';
+import type { SimulatedExecutor } from '../engine/executor.ts';
+import type { Streams } from '../engine/streams.ts';
 import type { FaultLayer } from '../faults/fault-layer.ts';
 import type { Network } from '../network/network.ts';
-import type { Streams } from '../streams.ts';
 
 export type ToldEvent = LengthEvent;
 

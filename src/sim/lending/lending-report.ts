@@ -1,5 +1,5 @@
 // What came of lending in a simulated run, as figures.
-import type { Outcome } from '../outcome.ts';
+import type { Outcome } from '../report/outcome.ts';
 import type { ClusterLending } from './cluster-lending.ts';
 
 export interface LendingReport {

@@ -1,5 +1,5 @@
 // A network that loses, doubles, delays and cuts off what lending machines say.
-import type { Envelope, Party } from '../../cluster/lending/messages.ts';
+import type { Envelope, Party } from '../../core/lending/messages.ts';
 import type { Agenda } from './agenda.ts';
 import type { Dice } from './dice.ts';
 import type { FaultName, LendingFaults } from './faults.ts';

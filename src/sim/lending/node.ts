@@ -1,8 +1,8 @@
 // One instance of a lending world: its memories, its rManager and its workload, in one life after another.
-import { InstanceMemory, type LendingPolicy } from '../../cluster/lending/instance-memory.ts';
-import type { LendingEffect, RManagerEvent } from '../../cluster/lending/messages.ts';
-import type { LendingTimes } from '../../cluster/lending/times.ts';
-import { RManager } from '../../cluster/rmanager.ts';
+import { InstanceMemory, type LendingPolicy } from '../../core/lending/instance-memory.ts';
+import type { LendingEffect, RManagerEvent } from '../../core/lending/messages.ts';
+import { RManager } from '../../core/lending/rmanager.ts';
+import type { LendingTimes } from '../../core/lending/times.ts';
 import type { Dice } from './dice.ts';
 import { Workload } from './workload.ts';
 

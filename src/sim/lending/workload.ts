@@ -1,7 +1,7 @@
 // Sequences that grow in an instance's memory and beyond it: the local callers of an rManager, in a world without an engine.
-import { BlockTable, type InstanceMemory, type RBlockId } from '../../cluster/lending/instance-memory.ts';
-import type { Gathering, Growth } from '../../cluster/lending/messages.ts';
-import type { RManager } from '../../cluster/rmanager.ts';
+import { BlockTable, type InstanceMemory, type RBlockId } from '../../core/lending/instance-memory.ts';
+import type { Gathering, Growth } from '../../core/lending/messages.ts';
+import type { RManager } from '../../core/lending/rmanager.ts';
 import type { Dice } from './dice.ts';
 
 interface Growing {

@@ -1,13 +1,7 @@
 // A world of instances that lend memory to one another: carries out what their machines decide, with faults, and checks after every event.
-import { GManager } from '../../cluster/gmanager.ts';
-import type {
-  Envelope,
-  LendingEffect,
-  LendingMessageKind,
-  MessageFate,
-  Party,
-} from '../../cluster/lending/messages.ts';
-import { noGrowth } from '../../cluster/rmanager.ts';
+import { GManager } from '../../core/lending/manager/gmanager.ts';
+import type { Envelope, LendingEffect, LendingMessageKind, MessageFate, Party } from '../../core/lending/messages.ts';
+import { noGrowth } from '../../core/lending/rmanager.ts';
 import { counterUniform } from '../../util/counter-random.ts';
 import { Agenda } from './agenda.ts';
 import {

@@ -1,0 +1,68 @@
+// `kvasir bench accuracy`: what a form of weights and inputs costs in quality.
+import { readFileSync } from 'node:fs';
+import { Command } from 'commander';
+import { z } from 'zod';
+import { benchAccuracy } from '../../bench/accuracy.ts';
+import { inputForms, weightsForms } from '../../engine/forms.ts';
+import { textOf } from '../../engine/model-text.ts';
+import { openModel } from '../../weights/open-model.ts';
+import { modelFlag, modelOptionsSchema, readOptions } from '../options/options.ts';
+import { withBackend } from '../serve/backend.ts';
+import { locateModel } from '../serve/model/locate-model.ts';
+import { printTable } from '../simulate/table.ts';
+import { UsageError } from '../usage-error.ts';
+import { list, threadsFlag } from './options.ts';
+
+const form = z.string().transform((text, context) => {
+  const [weights, inputs] = text.split('/');
+  const parsed = z.object({ weights: z.enum(weightsForms), inputs: z.enum(inputForms) }).safeParse({ weights, inputs });
+  if (parsed.success) return parsed.data;
+  context.addIssue({ code: 'custom', message: `'${text}' is no form: write WEIGHTS/INPUTS, for example native/bf16` });
+  return z.NEVER;
+});
+
+const accuracySchema = modelOptionsSchema.pick({ model: true, threads: true }).extend({
+  text: z.string(),
+  tokens: z.coerce.number().int().min(2).default(1500),
+  forms: list(form, [
+    { weights: 'native', inputs: 'f32' },
+    { weights: 'native', inputs: 'bf16' },
+    { weights: 'native', inputs: 'int8' },
+  ]),
+});
+
+export function accuracyCommand(): Command {
+  return new Command('accuracy')
+    .description('perplexity, divergence and agreement of forms, against float32 arithmetic on the stored weights')
+    .addOption(modelFlag())
+    .requiredOption('--text <file>', 'UTF-8 text to read')
+    .option('--tokens <n>', 'tokens of it (default: 1500)')
+    .option('--forms <list>', 'WEIGHTS/INPUTS (default: native/f32,native/bf16,native/int8)')
+    .addOption(threadsFlag())
+    .option('--json', 'print one JSON object')
+    .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
+      const { model, threads, text, ...options } = readOptions(accuracySchema, flags);
+      const files = openModel((await locateModel(model)).path);
+      try {
+        const tokenizer = textOf(files)?.tokenizer;
+        if (tokenizer === undefined) throw new UsageError(`Cannot read the text: model '${files.id}' has no tokenizer`);
+        const report = withBackend(threads, (backend) =>
+          benchAccuracy(backend, { ...options, files, tokenizer, text: readText(text) }),
+        );
+        if (json === true) return console.log(JSON.stringify(report));
+        const { rows, ...facts } = report;
+        printTable([facts]);
+        printTable(rows);
+      } finally {
+        files.close();
+      }
+    });
+}
+
+function readText(path: string): string {
+  try {
+    return readFileSync(path, 'utf8');
+  } catch (error) {
+    throw new UsageError(`Cannot read text ${path}: ${error instanceof Error ? error.message : 'unreadable'}`);
+  }
+}

@@ -1,0 +1,141 @@
+// `kvasir bench borrow`: instances that borrow memory against one big one, settlements on and off, and against moving to a bigger instance.
+import { join } from 'node:path';
+import { Command } from 'commander';
+import { z } from 'zod';
+import { benchMove, benchSettle, benchSpeed } from '../../bench/borrow.ts';
+import { hundredMillion, type LlamaShape, oneBillion, writeRandomLlama } from '../../bench/random-gguf.ts';
+import { openModel } from '../../weights/open-model.ts';
+import type { BorrowOptions } from '../options/borrow-options.ts';
+import { addFormFlags, readOptions } from '../options/options.ts';
+import { temporaryFolder } from '../serve/exit-cleanup.ts';
+import { locateModel } from '../serve/model/locate-model.ts';
+import { openServing, type Serving } from '../serve/open-serving.ts';
+import { printTable } from '../simulate/table.ts';
+import { benchModelSchema, count, counts, list, progress } from './options.ts';
+
+const partNames = ['speed', 'settle', 'move'] as const;
+
+const schema = benchModelSchema.extend({
+  pool: z.coerce.number().int().min(1024).default(2048),
+  context: z.coerce.number().int().min(1024).default(7168),
+  generate: z.coerce.number().int().min(2).default(32),
+  repeats: count(3),
+  bigThreads: count(2),
+  instances: z.coerce.number().int().min(2).default(4),
+  shares: counts(1, [20, 10, 5]),
+  parts: list(z.enum(partNames), partNames),
+});
+type Options = z.infer<typeof schema>;
+
+export function borrowCommand(): Command {
+  return addFormFlags(new Command('borrow'), 'random weights in the shape of a model of 1B parameters')
+    .description('memory borrowed between instances: speed, settlements, and against moving to a bigger instance')
+    .option('--pool <tokens>', 'that each instance holds (default: 2048)')
+    .option('--instances <n>', 'of one thread each (default: 4)')
+    .option('--context <tokens>', 'where the request of `speed` ends (default: 7168)')
+    .option('--generate <tokens>', 'that `speed` times (default: 32)')
+    .option('--repeats <n>', 'turns of `speed` (default: 3)')
+    .option('--big-threads <n>', 'of the instance that holds all of it (default: 2)')
+    .option('--shares <list>', 'outputs of `move`, as parts of the prompt: one in so many tokens (default: 20,10,5)')
+    .option('--parts <list>', 'speed, settle, move (default: all)')
+    .option('--json', 'print one JSON object')
+    .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
+      const options = readOptions(schema, flags);
+      const folder = temporaryFolder('borrow');
+      try {
+        const report = await measure(folder.path, options);
+        if (json === true) console.log(JSON.stringify(report));
+        else for (const rows of Object.values(report)) printTable([rows].flat().map((row) => ({ ...row })));
+      } finally {
+        folder.remove();
+      }
+    });
+}
+
+const rules: BorrowOptions = {
+  ...{ borrow: true, lendShare: 0.9, lowWater: 0.02, guestShare: 0.3, lookAheadMs: 1000, leaseMs: 10_000 },
+  ...{ borrowAhead: true, settle: true, settleMs: 100, spreadMs: 0 },
+};
+
+/** Bytes by the token do not depend on the model's size, but the time does that they take. */
+async function measure(folder: string, { model, ...options }: Options) {
+  const { parts } = options;
+  const random = (name: string, shape: LlamaShape): string => {
+    if (model !== undefined) return model;
+    const path = join(folder, `${name}.gguf`);
+    writeRandomLlama(path, shape);
+    return path;
+  };
+  const big = parts.includes('speed') || parts.includes('move') ? random('big', oneBillion) : '';
+  return {
+    ...(parts.includes('speed') && { speed: await speed(big, options) }),
+    ...(parts.includes('settle') && { settle: await settle(random('small', hundredMillion), options) }),
+    ...(parts.includes('move') && { move: await move(big, options) }),
+  };
+}
+
+interface Wanted {
+  readonly instances?: number;
+  readonly tokens: number;
+  readonly threads?: number;
+  readonly lending?: BorrowOptions | undefined;
+  readonly context?: number;
+  readonly inTurn?: boolean;
+}
+
+async function open(path: string, { weights, inputs }: Options, wanted: Wanted): Promise<Serving> {
+  const { instances = 1, tokens, threads = 1, lending, context, inTurn } = wanted;
+  const kvMemory = (await kvBytesPerToken(path, inputs)) * tokens;
+  const options = { ...{ model: path, weights, inputs, threads, context, kvMemory }, eviction: 'lru' } as const;
+  const serving = await openServing(options, {
+    ...{ queue: 64, lending, placement: inTurn === true ? 'round-robin' : undefined },
+    instances: Array.from({ length: instances }, () => ({ role: 'mixed', threads }) as const),
+  });
+  await serving.cluster.ready();
+  return serving;
+}
+
+async function kvBytesPerToken(model: string, inputs: Options['inputs']): Promise<number> {
+  const files = openModel((await locateModel(model)).path);
+  const { layers, kvHeads, headDim } = files.config;
+  files.close();
+  return layers * kvHeads * headDim * 2 * (inputs === 'f32' ? 4 : 2);
+}
+
+async function withAll<T>(opened: readonly Serving[], use: () => Promise<T>): Promise<T> {
+  try {
+    return await use();
+  } finally {
+    await Promise.all(opened.map((serving) => serving.close()));
+  }
+}
+
+async function speed(path: string, options: Options) {
+  const { instances, pool, context, bigThreads } = options;
+  const big = Math.ceil(context / 1024 + 1) * 1024;
+  const alone = await open(path, options, { tokens: big, threads: bigThreads });
+  const borrowing = await open(path, options, { instances, tokens: pool, lending: rules, context });
+  const ports = { alone: alone.cluster, borrowing: borrowing.cluster, vocabSize: alone.model.vocabSize };
+  return withAll([alone, borrowing], () => benchSpeed({ ...options, ...ports, onProgress: progress }));
+}
+
+async function settle(path: string, options: Options) {
+  const shared = { instances: 2, tokens: options.pool, inTurn: true };
+  const on = await open(path, options, { ...shared, lending: rules });
+  const off = await open(path, options, { ...shared, lending: { ...rules, settle: false } });
+  const ports = { on: on.cluster, off: off.cluster, vocabSize: on.model.vocabSize };
+  return withAll([on, off], () => benchSettle({ pool: options.pool, ...ports, onProgress: progress }));
+}
+
+async function move(path: string, options: Options) {
+  const { pool, instances } = options;
+  const borrowing = await open(path, options, { instances, tokens: pool, lending: rules });
+  const small = await open(path, options, { tokens: pool });
+  const openBigger = async () => {
+    const bigger = await open(path, options, { tokens: 2 * pool });
+    return { port: bigger.cluster, close: () => bigger.close() };
+  };
+  const ports = { borrowing: borrowing.cluster, small: small.cluster, vocabSize: small.model.vocabSize, openBigger };
+  const shares = options.shares.map((part) => 1 / part);
+  return withAll([borrowing, small], () => benchMove({ ...ports, pool, shares, onProgress: progress }));
+}

@@ -1,0 +1,156 @@
+// `kvasir bench cost`: the cost models against measured servers, point by point.
+import { writeFileSync } from 'node:fs';
+import { Command } from 'commander';
+import { z } from 'zod';
+import { allGroups, errorsOf, groupErrors, type PointErrors } from '../../bench/cost/errors.ts';
+import { type Constants, type Fold, searchConstants } from '../../bench/cost/fit.ts';
+import { type FrontTimes, fittedFront, type ServingPoint, simulatePoint } from '../../bench/cost/points.ts';
+import { scatterSvg } from '../../bench/cost/scatter.ts';
+import { round } from '../../bench/statistics.ts';
+import type { MeasuredTables } from '../../core/cost/measured-tables.ts';
+import { parameters } from '../../core/cost/memory.ts';
+import type { StepCostModel } from '../../core/cost/roofline.ts';
+import { fittedOverheads, type StepKernels, TableCost } from '../../core/cost/table-cost.ts';
+import {
+  type CostKind,
+  type CostOptions,
+  costKinds,
+  createCostModel,
+  measuredKernels,
+  readTables,
+} from '../options/cost-model.ts';
+import { readOptions } from '../options/options.ts';
+import { hardwareSpec, modelSpec } from '../options/specs.ts';
+import { readServingPoints } from '../simulate/silicon-points.ts';
+import { printTable } from '../simulate/table.ts';
+import { list, progress } from './options.ts';
+
+const schema = z.object({
+  tables: z.string(),
+  plot: z.string().optional(),
+  fit: z.coerce.number().int().min(0).default(0),
+  cost: list(z.enum(costKinds), ['table', 'roofline']),
+});
+
+export function costCommand(): Command {
+  return new Command('cost')
+    .description('cost models against measured servers: each point simulated closed-loop')
+    .requiredOption('--tables <dir>', 'measured kernel latencies and silicon_sample.csv')
+    .option('--cost <list>', 'models to check (default: table,roofline)')
+    .option('--plot <file>', 'write simulated against measured as SVG, by the first of them')
+    .option('--fit <n>', 'also look for constants from n draws, leaving out a model or a parallel size at a time')
+    .option('--json', 'print one JSON object')
+    .action(({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
+      const { tables, plot, fit, cost } = readOptions(schema, flags);
+      const points = readServingPoints(tables);
+      const servers = new Servers(tables);
+      const simulated = cost.map((kind) => ({
+        cost: kind,
+        errors: points.map((point) => servers.simulated(kind, point)),
+      }));
+      const groups = simulated.map(({ cost: kind, errors }) => ({ cost: kind, groups: allGroups(errors) }));
+      const drawn = simulated[0]?.errors ?? [];
+      if (plot !== undefined) writeFileSync(plot, scatterSvg(drawn));
+      const found = fit > 0 ? search(servers, points, fit) : undefined;
+      if (json === true) {
+        const rows = simulated.flatMap(({ cost: kind, errors }) => errors.map((error) => rowOf(kind, error)));
+        return console.log(JSON.stringify({ models: groups, fit: found, rows }));
+      }
+      for (const { cost: kind, groups: rows } of groups) printTable(rows.map((row) => ({ cost: kind, ...row })));
+      if (found === undefined) return;
+      printTable([...found.folds.map(({ constants: _, ...errors }) => errors), ...found.pooled]);
+      console.log(JSON.stringify(found.found));
+    });
+}
+
+/** Each point's server, with tables and kernel times made ready once. */
+class Servers {
+  readonly #directory: string;
+  readonly #tables = new Map<string, MeasuredTables>();
+  readonly #kernels = new Map<string, StepKernels>();
+
+  constructor(directory: string) {
+    this.#directory = directory;
+  }
+
+  simulated(kind: CostKind, point: ServingPoint): PointErrors {
+    if (kind === 'table') return this.measured(point, { overheads: fittedOverheads, front: fittedFront });
+    return withCost(point, createCostModel({ ...this.#optionsOf(point), cost: kind }), fittedFront);
+  }
+
+  /** By measured tables, with these constants. */
+  measured(point: ServingPoint, { overheads, front }: Constants): PointErrors {
+    return withCost(point, new TableCost(this.#kernelsOf(point), overheads), front);
+  }
+
+  #kernelsOf(point: ServingPoint): StepKernels {
+    const { hardware, precision, kv } = point;
+    const options = this.#optionsOf(point);
+    const measured = [hardware, precision, kv].join();
+    const tables = this.#tables.get(measured) ?? readTables(options);
+    this.#tables.set(measured, tables);
+    const laidOut = [measured, point.model, point.tensorParallel].join();
+    const kernels = this.#kernels.get(laidOut) ?? measuredKernels(options, tables);
+    this.#kernels.set(laidOut, kernels);
+    return kernels;
+  }
+
+  #optionsOf({ tensorParallel, ...point }: ServingPoint): CostOptions {
+    return { ...point, cost: 'table', tables: this.#directory, tp: tensorParallel, pp: 1 };
+  }
+}
+
+function withCost(point: ServingPoint, cost: StepCostModel, front: FrontTimes): PointErrors {
+  const weightBytes = parameters(modelSpec(point.model)) * (point.precision === 'fp8' ? 1 : 2);
+  const { memoryBytes } = hardwareSpec(point.hardware);
+  return errorsOf(point, simulatePoint(point, { cost, memoryBytes, weightBytes }, front));
+}
+
+/** What is long to simulate is left out of the search, not out of the judging. */
+function isSearched({ outputTokens, concurrency }: ServingPoint): boolean {
+  return outputTokens <= 1024 && concurrency <= 32;
+}
+
+/** Steps of the search for each draw of it. */
+const stepShare = 1 / 4;
+
+function search(servers: Servers, points: readonly ServingPoint[], draws: number) {
+  let runs = 0;
+  const { found, folds } = searchConstants(points, {
+    measure: (constants, some) => {
+      progress(`run ${++runs}: ${some.length} points`);
+      return some.map((point) => servers.measured(point, constants));
+    },
+    isSearched,
+    draws,
+    steps: Math.ceil(draws * stepShare),
+  });
+  const isModel = ({ leftOut }: Fold) => !leftOut.startsWith('tp');
+  const pooled = (group: string, some: readonly Fold[]) =>
+    groupErrors(
+      group,
+      some.flatMap(({ errors }) => errors),
+    );
+  return {
+    found,
+    folds: folds.map(({ leftOut, constants, errors }) => ({ ...groupErrors(leftOut, errors), constants })),
+    pooled: [
+      pooled('each model left out', folds.filter(isModel)),
+      pooled(
+        'each tp left out',
+        folds.filter((fold) => !isModel(fold)),
+      ),
+    ],
+  };
+}
+
+function rowOf(cost: CostKind, { point, served, tpot, ttft }: PointErrors) {
+  return {
+    cost,
+    ...point,
+    simulatedTtftMs: round(served.ttftMs),
+    simulatedTpotMs: round(served.tpotMs),
+    ttftErrorPercent: round(100 * ttft),
+    tpotErrorPercent: round(100 * tpot),
+  };
+}

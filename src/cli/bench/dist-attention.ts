@@ -1,0 +1,49 @@
+// `kvasir bench dist-attention`: one row's attention over two instances against two threads of one, and queries against fetched pages.
+import { Command, Option } from 'commander';
+import { z } from 'zod';
+import { benchDistAttention } from '../../bench/dist-attention.ts';
+import { readOptions } from '../options/options.ts';
+import { createBackend } from '../serve/backend.ts';
+import { printTable } from '../simulate/table.ts';
+import { counts, progress } from './options.ts';
+
+const ranges = (defaults: readonly number[]) =>
+  counts(1024, defaults).refine((all) => all.every((one) => one % 1024 === 0), 'multiples of 1024');
+
+const ways = ['memory', 'shared', 'tcp'] as const;
+
+const schema = z.object({
+  contexts: ranges([16_384, 65_536]),
+  remote: ranges([8192, 32_768]),
+  layers: z.coerce.number().int().min(1).max(64).default(4),
+  repeats: z.coerce.number().int().min(1).default(21),
+  transport: z.enum(ways).default('memory'),
+});
+
+export function distAttentionCommand(): Command {
+  return new Command('dist-attention')
+    .description(
+      'attention over two instances against two threads of one, and queries against fetched pages, in one run',
+    )
+    .option('--contexts <list>', 'tokens, half of them at the creditor: multiples of 1024 (default: 16384,65536)')
+    .option('--remote <list>', 'tokens at the creditor, queried against fetched (default: 8192,32768)')
+    .option('--layers <n>', 'attention ops of a step (default: 4)')
+    .option('--repeats <n>', 'turns (default: 21)')
+    .addOption(new Option('--transport <way>', 'how queries and pages go (default: memory)').choices(ways))
+    .option('--json', 'print one JSON object')
+    .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
+      const options = readOptions(schema, flags);
+      const [two, debtor, creditor] = [createBackend(2), createBackend(1), createBackend(1)];
+      try {
+        const report = await benchDistAttention({ ...options, two, debtor, creditor, onProgress: progress });
+        if (json === true)
+          return console.log(
+            JSON.stringify({ isa: two.isa, layers: options.layers, transport: options.transport, ...report }),
+          );
+        printTable(report.split.map((row) => ({ ...row })));
+        printTable(report.shipping.map((row) => ({ ...row })));
+      } finally {
+        for (const backend of [two, debtor, creditor]) backend.close();
+      }
+    });
+}

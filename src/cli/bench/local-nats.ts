@@ -1,0 +1,79 @@
+// A NATS server of one's own on this host, for benches of processes: with JetStream, in a folder that goes with it.
+import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
+import { connect, createServer } from 'node:net';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { atEnd, type TemporaryFolder, temporaryFolder } from '../serve/exit-cleanup.ts';
+import { UsageError } from '../usage-error.ts';
+
+export class LocalNats {
+  readonly url: string;
+  readonly #folder: TemporaryFolder;
+  readonly #process: ChildProcess;
+
+  private constructor(port: number) {
+    this.url = `nats://127.0.0.1:${port}`;
+    this.#folder = temporaryFolder('cluster');
+    const flags = ['-js', '-a', '127.0.0.1', '-p', String(port), '-sd', this.#folder.path];
+    this.#process = endsWithUs(spawn('nats-server', flags, { stdio: 'ignore' }));
+  }
+
+  /** Resolves when it answers. @throws UsageError where there is none to start */
+  static async start(): Promise<LocalNats> {
+    if (spawnSync('nats-server', ['--version']).status !== 0)
+      throw new UsageError('Cannot start the cluster: nats-server is not installed');
+    const port = await freePort();
+    const nats = new LocalNats(port);
+    for (let tries = 0; !(await answers(port)); tries++) {
+      if (tries === 200) {
+        await nats.close();
+        throw new Error('Cannot start the cluster: the NATS server does not answer');
+      }
+      await sleep(25);
+    }
+    return nats;
+  }
+
+  async close(): Promise<void> {
+    await killed(this.#process);
+    this.#folder.remove();
+  }
+}
+
+/** It is killed when this process ends. */
+export function endsWithUs(child: ChildProcess): ChildProcess {
+  child.once(
+    'exit',
+    atEnd(() => child.kill('SIGKILL')),
+  );
+  return child;
+}
+
+/** Resolves when it has ended, now or before. */
+export async function killed(child: ChildProcess): Promise<void> {
+  if (child.exitCode !== null || child.signalCode !== null) return;
+  const ended = once(child, 'exit');
+  child.kill('SIGKILL');
+  await ended;
+}
+
+function freePort(): Promise<number> {
+  return new Promise((resolve, reject) => {
+    const probe = createServer().once('error', reject);
+    probe.listen(0, '127.0.0.1', () => {
+      const address = probe.address();
+      probe.close(() => resolve(typeof address === 'object' && address !== null ? address.port : 0));
+    });
+  });
+}
+
+function answers(port: number): Promise<boolean> {
+  return new Promise((resolve) => {
+    const socket = connect(port, '127.0.0.1')
+      .once('connect', () => {
+        socket.destroy();
+        resolve(true);
+      })
+      .once('error', () => resolve(false));
+  });
+}

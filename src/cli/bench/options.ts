@@ -1,0 +1,35 @@
+// Options that the benches share.
+import { Option } from 'commander';
+import { z } from 'zod';
+import { modelOptionsSchema } from '../options/options.ts';
+
+/** A line for people, beside the report. */
+export function progress(line: string): void {
+  console.error(line);
+}
+
+/** What is loaded, and in which form. */
+export const benchModelSchema = modelOptionsSchema.pick({ model: true, weights: true, inputs: true });
+
+/** A number from 1 on. */
+export function count(otherwise: number) {
+  return z.coerce.number().int().min(1).default(otherwise);
+}
+
+export function threadsFlag(): Option {
+  return new Option('--threads <n>', 'compute threads (default: all cores)');
+}
+
+/** `a,b,c` on the command line. */
+export function list<Item extends z.ZodType>(item: Item, otherwise: readonly z.output<Item>[]) {
+  return z
+    .union([z.string().transform((text) => text.split(',').map((part) => part.trim())), z.array(z.unknown())])
+    .pipe(z.array(item).min(1))
+    .optional()
+    .transform((items) => items ?? [...otherwise]);
+}
+
+/** `1,8,32`, each at least `least`. */
+export function counts(least: number, otherwise: readonly number[]) {
+  return list(z.coerce.number().int().min(least), otherwise);
+}

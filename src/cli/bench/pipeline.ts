@@ -1,0 +1,117 @@
+// `kvasir bench pipeline`: long prompts computed by a group of instances against one of them alone, of this process or in processes of their own.
+import { Command, Option } from 'commander';
+import { z } from 'zod';
+import { benchPipeline, type PipelineBench } from '../../bench/pipeline.ts';
+import { addFormFlags, processTransports, readOptions } from '../options/options.ts';
+import { openServing } from '../serve/open-serving.ts';
+import { printTable } from '../simulate/table.ts';
+import { UsageError } from '../usage-error.ts';
+import { LocalNats } from './local-nats.ts';
+import { benchModelSchema, count, counts, progress } from './options.ts';
+import { openProcesses } from './process-serving.ts';
+
+const schema = benchModelSchema.extend({
+  threads: count(1),
+  members: z.coerce.number().int().min(2).max(16).default(2),
+  prompts: counts(256, [1024, 2048]),
+  repeats: count(5),
+  processes: z.boolean().default(false),
+  transport: z.enum(processTransports).optional(),
+});
+type Options = z.infer<typeof schema>;
+
+/** Instances of other processes say so often what they have counted. */
+const reportMs = 600;
+
+export function pipelineCommand(): Command {
+  return addFormFlags(new Command('pipeline'))
+    .description('time to the first token with prompts computed by a group of instances against one of them alone')
+    .option('--threads <n>', 'compute threads of each instance (default: 1)')
+    .option('--members <n>', 'instances of the group (default: 2)')
+    .option('--prompts <list>', 'lengths of prompts, 256 or more (default: 1024,2048)')
+    .option('--repeats <n>', 'prompts of each length (default: 5)')
+    .option(
+      '--processes',
+      'each instance is a process of its own, over a nats-server (default: threads of one process)',
+    )
+    .addOption(
+      new Option('--transport <way>', 'how rows and pages go between processes (default: auto)').choices(
+        processTransports,
+      ),
+    )
+    .option('--json', 'print one JSON object')
+    .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
+      const options = readOptions(schema, flags);
+      const { threads, members, prompts, repeats, processes, transport } = options;
+      if (transport !== undefined && !processes)
+        throw new UsageError(
+          `Cannot use --transport ${transport}: instances of one process share memory: it needs --processes`,
+        );
+      const opened = await (processes ? openApart(options) : openTogether(options));
+      try {
+        const { vocabSize, id: model } = opened.model;
+        const rows = await benchPipeline({ ...opened, vocabSize, prompts, repeats, onProgress: progress });
+        const way = processes ? (transport ?? 'auto') : 'memory';
+        if (json === true) console.log(JSON.stringify({ model, threads, members, transport: way, rows }));
+        else printTable(rows.map((row) => ({ ...row })));
+      } finally {
+        await opened.close();
+      }
+    });
+}
+
+interface Opened extends Pick<PipelineBench, 'alone' | 'group' | 'countedMs'> {
+  readonly model: { readonly id: string; readonly vocabSize: number };
+  close(): Promise<void>;
+}
+
+function instancesOf(prefills: number, { threads }: Options) {
+  const roles = [...Array.from({ length: prefills }, () => 'prefill' as const), 'decode' as const];
+  return roles.map((role) => ({ role, threads }));
+}
+
+function contextOf({ prompts }: Options): number {
+  return Math.max(...prompts) + 2;
+}
+
+async function openTogether(options: Options): Promise<Opened> {
+  const { model, weights, inputs, threads, members } = options;
+  const all = { model, weights, inputs, threads, context: contextOf(options), eviction: 'lru' } as const;
+  const open = (prefills: number) => {
+    const pipeline = prefills === 1 ? undefined : { members, tokensOver: 0 };
+    return openServing(all, { queue: 1, instances: instancesOf(prefills, options), pipeline });
+  };
+  const [alone, group] = [await open(1), await open(members)];
+  const close = async (): Promise<void> => {
+    await Promise.all([alone.close(), group.close()]);
+  };
+  try {
+    await Promise.all([alone.cluster.ready(), group.cluster.ready()]);
+    return { alone: alone.cluster, group: group.cluster, countedMs: 0, model: alone.model, close };
+  } catch (error) {
+    await close();
+    throw error;
+  }
+}
+
+async function openApart(options: Options): Promise<Opened> {
+  const { model, weights, inputs, members, transport } = options;
+  const all = { model, weights, inputs, transport, context: contextOf(options) };
+  const closing: { close(): Promise<void> }[] = [];
+  const close = async (): Promise<void> => {
+    for (const each of closing.toReversed()) await each.close();
+  };
+  try {
+    const nats = await LocalNats.start();
+    closing.push(nats);
+    const alone = await openProcesses(nats, 'alone', all, instancesOf(1, options));
+    closing.push(alone);
+    const together = { ...all, cppGroup: members, cppTokens: 0 };
+    const group = await openProcesses(nats, 'group', together, instancesOf(members, options));
+    closing.push(group);
+    return { alone: alone.cluster, group: group.cluster, countedMs: reportMs, model: alone.model, close };
+  } catch (error) {
+    await close();
+    throw error;
+  }
+}

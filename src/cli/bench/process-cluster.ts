@@ -1,0 +1,116 @@
+// A cluster of processes on this host, to be killed: a NATS server, a gateway, and instances.
+import { type ChildProcess, spawn } from 'node:child_process';
+import { readFileSync } from 'node:fs';
+import { setTimeout as sleep } from 'node:timers/promises';
+import type { KillableCluster } from '../../bench/kills/kills.ts';
+import { packageFile } from '../package-root.ts';
+import { endsWithUs, killed, LocalNats } from './local-nats.ts';
+
+export interface ProcessClusterOptions {
+  readonly instances: number;
+  /** Of each instance. */
+  readonly threads: number;
+  /** Undefined: the embedded one. */
+  readonly model?: string | undefined;
+  /** Requests accepted at once. */
+  readonly queue: number;
+}
+
+export class ProcessCluster implements KillableCluster {
+  readonly instances: number;
+  readonly #options: ProcessClusterOptions;
+  readonly #processes: ChildProcess[] = [];
+  readonly #members: (ChildProcess | undefined)[] = [];
+  readonly #nats: LocalNats;
+  #gateway: ChildProcess | undefined;
+  #url = '';
+
+  private constructor(options: ProcessClusterOptions, nats: LocalNats) {
+    this.#options = options;
+    this.#nats = nats;
+    this.instances = options.instances;
+  }
+
+  /** Resolves when all instances serve. @throws UsageError where there is no NATS server to start */
+  static async start(options: ProcessClusterOptions): Promise<ProcessCluster> {
+    const cluster = new ProcessCluster(options, await LocalNats.start());
+    try {
+      await cluster.#start();
+    } catch (error) {
+      await cluster.close();
+      throw error;
+    }
+    return cluster;
+  }
+
+  get url(): string {
+    return this.#url;
+  }
+
+  async replace(instance: number): Promise<void> {
+    const member = this.#members[instance];
+    if (member !== undefined) await killed(member);
+    this.#members[instance] = this.#join();
+  }
+
+  residentBytes(): number | undefined {
+    try {
+      const status = readFileSync(`/proc/${this.#gateway?.pid}/status`, 'utf8');
+      return 1024 * Number(/VmRSS:\s+(\d+)/.exec(status)?.[1]);
+    } catch {
+      return undefined;
+    }
+  }
+
+  /** Ends all processes. */
+  async close(): Promise<void> {
+    for (const child of this.#processes) await killed(child);
+    await this.#nats.close();
+  }
+
+  async #start(): Promise<void> {
+    const { instances, queue } = this.#options;
+    for (let i = 0; i < instances; i++) this.#members.push(this.#join());
+    const flags = ['--port', '0', '--queue', String(queue), '--log-level', 'error'];
+    this.#gateway = this.#run(['serve', ...flags, ...this.#model()], 'pipe');
+    this.#url = await addressOf(this.#gateway);
+    for (let tries = 0; (await ready(this.#url)) !== instances; tries++) {
+      if (tries === 600)
+        throw new Error(`Cannot start the cluster: ${await ready(this.#url)} of ${instances} instances serve`);
+      await sleep(100);
+    }
+  }
+
+  #join(): ChildProcess {
+    return this.#run(['join', '--threads', String(this.#options.threads), ...this.#model()], 'ignore');
+  }
+
+  #model(): readonly string[] {
+    const { model } = this.#options;
+    return [...(model === undefined ? [] : ['--model', model]), '--nats', this.#nats.url];
+  }
+
+  #run(flags: readonly string[], output: 'pipe' | 'ignore'): ChildProcess {
+    const command = [packageFile('dist/cli/main.js'), ...flags];
+    const child = endsWithUs(spawn(process.execPath, command, { stdio: ['ignore', output, 'ignore'] }));
+    this.#processes.push(child);
+    return child;
+  }
+}
+
+function addressOf(gateway: ChildProcess): Promise<string> {
+  return new Promise((resolve, reject) => {
+    let said = '';
+    gateway.stdout?.setEncoding('utf8').on('data', (text: string) => {
+      said += text;
+      const url = /Serving on (\S+)/.exec(said)?.[1];
+      if (url !== undefined) resolve(url);
+    });
+    gateway.once('exit', (code) => reject(new Error(`Cannot start the cluster: the gateway ended with ${code}`)));
+  });
+}
+
+async function ready(url: string): Promise<number> {
+  const health = (await (await fetch(`${url}/health`)).json()) as { instances?: { ready: number } };
+  return health.instances?.ready ?? 0;
+}

@@ -1,0 +1,97 @@
+// `kvasir bench soak`: minutes of mixed traffic against a server of its own, or one that is named.
+import { type ChildProcess, fork } from 'node:child_process';
+import { once } from 'node:events';
+import { Command } from 'commander';
+import { z } from 'zod';
+import { benchSoak, type SoakReport, type SoakSample } from '../../bench/soak/run.ts';
+import type { ServerMemory } from '../../bench/soak/settle.ts';
+import { readOptions } from '../options/options.ts';
+import { numeric } from '../options/schema-parts.ts';
+import { packageFile } from '../package-root.ts';
+import { memoryQuestion } from '../serve/host/memory-probe.ts';
+import { printTable } from '../simulate/table.ts';
+import { UsageError } from '../usage-error.ts';
+import { progress } from './options.ts';
+
+/** Small, so that it is full and evicts within the first minute: what grows afterwards is no cache. */
+const kvMemory = '64m';
+const queue = 64;
+
+const soakSchema = z.object({
+  minutes: numeric(z.number().min(0.01)).default(5),
+  url: z.url({ protocol: /^http$/, error: 'give the address of a server, like http://127.0.0.1:8000' }).optional(),
+  model: z.string().optional(),
+  apiKey: z.string().optional(),
+  lanes: numeric(z.number().int().min(1)).default(24),
+  burst: numeric(z.number().int().min(0)).default(100),
+  seed: numeric(z.number().int()).default(1),
+});
+
+export function soakCommand(): Command {
+  return new Command('soak')
+    .description('minutes of mixed requests, cancels, slow readers, bad requests and bursts; then what is left of them')
+    .option('--minutes <n>', 'how long (default: 5)')
+    .option('--url <url>', 'a server that runs already, whose memory is not measured (default: one of its own)')
+    .option('--model <path>', 'model of a server of its own (default: the embedded kvasir-tiny)')
+    .option('--api-key <key>', 'bearer token')
+    .option('--lanes <n>', 'requests beside one another (default: 24)')
+    .option('--burst <n>', `requests at once every 20 s; its own server's queue is ${queue} (default: 100)`)
+    .option('--seed <n>', 'which requests (default: 1)')
+    .option('--json', 'print one JSON object')
+    .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
+      const { url, model, ...options } = readOptions(soakSchema, flags);
+      if (url !== undefined && model !== undefined)
+        throw new UsageError("Cannot use --model with --url: the server's model is asked");
+      const report =
+        url === undefined
+          ? await soakOwnServer(model, options)
+          : await benchSoak({ ...options, url, measure: undefined, onSample });
+      if (json === true) console.log(JSON.stringify(report));
+      else printTable([{ ...report, samples: report.samples.length }]);
+    });
+}
+
+type Options = Omit<Parameters<typeof benchSoak>[0], 'url' | 'measure'>;
+
+async function soakOwnServer(model: string | undefined, options: Options): Promise<SoakReport> {
+  const flags = ['serve', '--port', '0', '--log-level', 'error', '--kv-memory', kvMemory, '--queue', String(queue)];
+  const server = fork(packageFile('dist/cli/main.js'), [...flags, ...(model === undefined ? [] : ['--model', model])], {
+    execArgv: ['--expose-gc'],
+    stdio: ['ignore', 'pipe', 'inherit', 'ipc'],
+  });
+  try {
+    const url = await addressOf(server);
+    return await benchSoak({ ...options, url, measure: () => measure(server), onSample });
+  } finally {
+    const ended = server.exitCode === null ? once(server, 'exit') : undefined;
+    server.kill('SIGTERM');
+    await ended;
+  }
+}
+
+function addressOf(server: ChildProcess): Promise<string> {
+  return new Promise((resolve, reject) => {
+    let said = '';
+    server.stdout?.setEncoding('utf8').on('data', (text: string) => {
+      said += text;
+      const url = /Serving on (\S+)/.exec(said)?.[1];
+      if (url !== undefined) resolve(url);
+    });
+    server.once('exit', (code) => reject(new Error(`Cannot soak: the server ended with ${code} before it served`)));
+  });
+}
+
+async function measure(server: ChildProcess): Promise<ServerMemory> {
+  const answer = once(server, 'message');
+  server.send(memoryQuestion);
+  const [memory] = (await answer) as [ServerMemory];
+  return memory;
+}
+
+function onSample({ seconds, requests, pagesUsed, residentBytes, heapBytes }: SoakSample): void {
+  const megabytes = (bytes: number | undefined): string =>
+    bytes === undefined ? '?' : `${(bytes / 1e6).toFixed(1)} MB`;
+  progress(
+    `${seconds} s: ${requests} requests, ${pagesUsed} pages used, resident ${megabytes(residentBytes)}, heaps ${megabytes(heapBytes)}`,
+  );
+}

@@ -1,0 +1,64 @@
+// `kvasir bench tiers`: the first token of a prompt that the pool has, host memory, SSD, or nobody.
+import { tmpdir } from 'node:os';
+import { Command } from 'commander';
+import { z } from 'zod';
+import { benchTiers } from '../../bench/tiers.ts';
+import { pageTokens } from '../../util/step.ts';
+import { openModel } from '../../weights/open-model.ts';
+import { addFormFlags, readOptions } from '../options/options.ts';
+import { temporaryFolder } from '../serve/exit-cleanup.ts';
+import { locateModel } from '../serve/model/locate-model.ts';
+import { openServing } from '../serve/open-serving.ts';
+import { printTable } from '../simulate/table.ts';
+import { benchModelSchema, count, progress } from './options.ts';
+
+const schema = benchModelSchema.extend({
+  threads: count(1),
+  prompt: count(400),
+  repeats: count(3),
+  folder: z.string().min(1).default(tmpdir()),
+});
+
+export function tiersCommand(): Command {
+  return addFormFlags(new Command('tiers'))
+    .description('time to the first token of a prompt that the pool has, host memory, SSD, or nobody')
+    .option('--threads <n>', 'compute threads (default: 1)')
+    .option('--prompt <tokens>', 'length of the prompts (default: 400)')
+    .option('--repeats <n>', 'prompts that are timed, after two that are not (default: 3)')
+    .option('--folder <path>', "where blocks go to SSD (default: the system's folder for temporary files)")
+    .option('--json', 'print one JSON object')
+    .action(async ({ json, ...flags }: { json?: boolean } & Record<string, unknown>) => {
+      const { prompt, repeats, folder, ...own } = readOptions(schema, flags);
+      const ssd = temporaryFolder('tiers', folder);
+      const blockBytes = await blockBytesOf(own.model, own.inputs);
+      const blocks = Math.ceil((prompt + 1) / pageTokens);
+      const options = { ...own, context: prompt + 1, eviction: 'lru', kvMemory: (blocks + 2) * blockBytes } as const;
+      const hostMemory = Math.ceil(2.5 * blocks) * blockBytes;
+      const ssdSize = (repeats + 1) * 6 * blocks * (blockBytes + 4096);
+      const serving = await openServing(options, { queue: 1, hostMemory, ssd: ssd.path, ssdSize });
+      try {
+        await serving.cluster.ready();
+        const { id, vocabSize } = serving.model;
+        const rows = await benchTiers({
+          ...{ port: serving.cluster, vocabSize, prompt, blockTokens: pageTokens, blockBytes, repeats },
+          onProgress: progress,
+        });
+        if (json === true) console.log(JSON.stringify({ model: id, threads: own.threads, rows }));
+        else printTable(rows.map((row) => ({ ...row })));
+      } finally {
+        await serving.close();
+        ssd.remove();
+      }
+    });
+}
+
+/** Keys and values of one block, all layers. */
+async function blockBytesOf(model: string | undefined, inputs: string): Promise<number> {
+  const files = openModel((await locateModel(model)).path);
+  try {
+    const { kvHeads, headDim, layers } = files.config;
+    return 2 * kvHeads * headDim * (inputs === 'f32' ? 4 : 2) * pageTokens * layers;
+  } finally {
+    files.close();
+  }
+}

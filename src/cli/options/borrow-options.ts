@@ -1,0 +1,164 @@
+// What flags say of memory that instances lend to one another, and how a simulated cluster is set up for it.
+import type { Command } from 'commander';
+import { z } from 'zod';
+import { queryRowBytes } from '../../core/cost/dist-attention.ts';
+import { blocksLendable, wholeUnits } from '../../core/lending/lending-policy.ts';
+import type { InstanceSpec, SimulationConfig } from '../../sim/engine/simulation.ts';
+import { rangeTokens } from '../../util/step.ts';
+import { UsageError } from '../usage-error.ts';
+import { type LendingRules, policyOf, timesOf, withHostMemory } from './lending-rules.ts';
+import { numeric } from './schema-parts.ts';
+import { modelSpec } from './specs.ts';
+
+const share = numeric(z.number().min(0).max(1));
+const positive = numeric(z.number().positive());
+
+export const borrowFields = {
+  borrow: z.boolean().default(false),
+  lendShare: share.default(0.5),
+  lowWater: share.default(0.02),
+  guestShare: numeric(z.number().min(0.01).max(0.9)).default(0.3),
+  lookAheadMs: positive.default(1000),
+  leaseMs: positive.default(2000),
+  borrowAhead: z.boolean().default(true),
+  settle: z.boolean().default(true),
+  settleMs: positive.default(500),
+  spreadMs: numeric(z.number().min(0)).default(60_000),
+};
+
+const liveLeaseMs = 10_000;
+/** A step may take long, and a thread hears nothing meanwhile: leases are. */
+export const liveBorrowFields = {
+  ...borrowFields,
+  leaseMs: positive.default(liveLeaseMs),
+  lendHost: share.default(0),
+};
+
+const borrowSchema = z.object(borrowFields);
+export type BorrowOptions = Readonly<z.infer<typeof borrowSchema>>;
+
+interface LiveOptions extends BorrowOptions {
+  readonly lendHost: number;
+  readonly hostMemory?: number | undefined;
+}
+
+export function addLiveBorrowFlags(command: Command): Command {
+  return addBorrowFlags(command, liveLeaseMs).option(
+    '--lend-host <share>',
+    'of --host-memory, what blocks of sequences go to, its own and others (default: 0)',
+  );
+}
+
+/** Those that were given: a flag that says no is `true` where it was not. */
+export function withoutDefaults({ settle, borrowAhead, ...flags }: Record<string, unknown>): Record<string, unknown> {
+  return { ...flags, ...(settle === false && { settle }), ...(borrowAhead === false && { borrowAhead }) };
+}
+
+/** Of instances that serve. @throws UsageError where they cannot borrow from one another */
+export function servedLending(
+  options: LiveOptions & {
+    readonly instances?: readonly { readonly role: string; readonly hostMemory?: number | undefined }[] | undefined;
+  },
+): LendingRules | undefined {
+  if (!options.borrow) return undefined;
+  const lenders = options.instances?.filter(({ role }) => role !== 'store') ?? [];
+  if (lenders.length < 2) throw new UsageError('Cannot use --borrow: it needs two --instances that compute at least');
+  const [most] = lenders.flatMap(({ hostMemory }) => hostMemory ?? []).sort((a, b) => b - a);
+  return lendingRules({ ...options, hostMemory: options.hostMemory ?? most });
+}
+
+/** Of an instance that joins a cluster: undefined where it neither lends nor borrows. */
+export function joinedLending(options: LiveOptions): LendingRules | undefined {
+  return options.borrow ? lendingRules(options) : undefined;
+}
+
+function lendingRules(options: LiveOptions): LendingRules {
+  if (options.lendHost > 0 && options.hostMemory === undefined)
+    throw new UsageError('Cannot use --lend-host: it needs --host-memory');
+  return withHostMemory(options, options.hostMemory);
+}
+
+export function addBorrowFlags(command: Command, leaseMs = 2000): Command {
+  return command
+    .option('--borrow', 'instances lend KV memory to one another')
+    .option('--lend-share <share>', 'of its KV memory that an instance lends at most (default: 0.5)')
+    .option(
+      '--low-water <share>',
+      'of its KV memory: with less free it borrows, and what it never lends (default: 0.02)',
+    )
+    .option('--guest-share <share>', 'of a step that a busy creditor spends on its guests at most (default: 0.3)')
+    .option('--look-ahead-ms <ms>', 'how far growth is looked ahead (default: 1000)')
+    .option('--lease-ms <ms>', `after which a loan that is not renewed is reclaimed (default: ${leaseMs})`)
+    .option(
+      '--spread-ms <ms>',
+      'how long blocks that an ended request has with others stay there as cache, unless wanted (default: 60000; 0: not at all)',
+    )
+    .option('--no-borrow-ahead', 'borrow only when memory is full')
+    .option('--no-settle', 'leave cycles of debts as they are (no DGFM)')
+    .option('--settle-ms <ms>', 'between two attempts to find a cycle of debts (default: 500)');
+}
+
+/** Of an instance's memory, what the buffer of settlements holds. */
+const stagingShare = 0.05;
+
+/** Where groups prefill together only mixed instances borrow for prompts that none could hold. */
+export function withBorrowing(
+  options: BorrowOptions & {
+    readonly lendHost: number;
+    readonly cppGroup?: number | undefined;
+    readonly model: string;
+    readonly models?: string | undefined;
+    readonly seed: number;
+  },
+  instances: readonly InstanceSpec[],
+): Pick<SimulationConfig, 'instances' | 'lending'> {
+  if (!options.borrow && options.lendHost > 0)
+    throw new UsageError(`Cannot use --lend-host ${options.lendHost}: nothing is lent without --borrow`);
+  if (!options.borrow) return { instances, lending: undefined };
+  const times = timesOf(options);
+  const lenders = instances.filter(({ role }) => role !== 'store');
+  const pools = lenders.map(
+    ({ machine }) => machine.blocks ?? Math.floor(machine.cost.kvCapacityTokens / machine.blockTokens),
+  );
+  const units = lenders.map(({ machine }) => Math.max(1, Math.ceil(rangeTokens / machine.blockTokens)));
+  const policies = pools.map((blocks, i) => ({ ...policyOf(blocks, options), unitBlocks: units[i] }));
+  const lendable = pools.map((total, i) => blocksLendable({ total, available: total, lent: 0 }, policies[i]));
+  const all = lendable.reduce((sum, blocks) => sum + blocks, 0);
+  const hosts = lenders.map(({ hostMemory }) => hostMemory?.blocks ?? 0);
+  const lendableHosts = hosts.map((total, i) => blocksLendable({ total, available: total, lent: 0 }, policies[i]));
+  const allHosts = lendableHosts.reduce((sum, blocks) => sum + blocks, 0);
+  const handsOver = options.cppGroup === undefined;
+  const specs = lenders.map((spec, instance) => ({
+    ...spec,
+    machine: {
+      ...spec.machine,
+      borrowing: {
+        instance,
+        policy: policies[instance],
+        times,
+        stagingBlocks: Math.max(units[instance], Math.ceil(pools[instance] * stagingShare)),
+        hostBlocks: hosts[instance],
+        handsOver,
+        borrowableBlocks:
+          handsOver || spec.role === 'mixed'
+            ? all - lendable[instance] + allHosts - lendableHosts[instance] + hosts[instance]
+            : 0,
+        rangeBlocks: units[instance],
+      },
+    },
+  }));
+  const { layers, heads, headDim } = modelSpec(options.model, options.models);
+  const lending = {
+    times,
+    settles: options.settle,
+    settleBlocksMin: 1,
+    settleBlocksMax: Math.max(units[0], wholeUnits(Math.ceil(Math.min(...pools) * stagingShare), policies[0])),
+    seed: options.seed,
+    guestPermilleMax: Math.round(options.guestShare * 1000),
+    queryRowBytes: queryRowBytes({ layers, heads, headDim }),
+    layers,
+    hostTokenUs: instances.map(({ hostMemory }) => hostMemory?.tokenUs ?? 0),
+  };
+  // Stores come behind all others.
+  return { instances: [...specs, ...instances.filter(({ role }) => role === 'store')], lending };
+}

@@ -1,0 +1,248 @@
+// The cluster that a simulation describes, from flags: instances by role, what they are made of, and the network between them.
+import { type Command, Option } from 'commander';
+import { z } from 'zod';
+import type { StepCostModel } from '../../core/cost/roofline.ts';
+import { type EvictionKind, evictionKinds } from '../../core/kvcache/eviction.ts';
+import type { PipelineSettings } from '../../core/pipeline/group.ts';
+import { backgroundLimits } from '../../core/scheduler/batching/batch-jobs-budget.ts';
+import type { InstanceSpec } from '../../sim/engine/simulation.ts';
+import { UsageError } from '../usage-error.ts';
+import { costKinds, createCostModel, spanOf } from './cost-model.ts';
+import { addRoleFlags, instanceRoles, roleFields, settingsOf } from './role-options.ts';
+import { numeric } from './schema-parts.ts';
+import { hardwareSpec, modelSpec } from './specs.ts';
+import { addStandbyFlags, standbyFields, startUs } from './standby-options.ts';
+import { addStoreFlags, storeFields, storesPricePerHour, withStores } from './store-options.ts';
+import { addTierFlags, instanceTiers, tierFields } from './tier-options.ts';
+
+const count = (least: number) => numeric(z.number().int().min(least));
+const positive = numeric(z.number().positive());
+
+export const clusterFields = {
+  model: z.string().default('llama2-70b'),
+  hardware: z.string().default('a800x8'),
+  models: z.string().optional(),
+  machines: z.string().optional(),
+  prefill: count(0).default(0),
+  decode: count(0).default(0),
+  mixed: count(0).optional(),
+  standby: count(0).default(0),
+  ...standbyFields,
+  tp: count(1).optional(),
+  pp: count(1).default(1),
+  precision: z.enum(['bf16', 'fp8']).default('bf16'),
+  cost: z.enum(costKinds).default('roofline'),
+  tables: z.string().optional(),
+  blockTokens: count(1).default(512),
+  cacheBlocks: count(1).optional(),
+  eviction: z.enum(evictionKinds).default('lru'),
+  ...tierFields,
+  chunkTokens: count(1).default(8192),
+  sequences: count(1).default(256),
+  stepMs: positive.default(100),
+  pinMemory: numeric(z.number().min(0).max(0.9)).default(0),
+  batchMemory: numeric(z.number().gt(0).max(1)).default(backgroundLimits.memoryShare),
+  batchStepMs: positive.default(backgroundLimits.stepUs / 1000),
+  sharing: z.enum(['tokens', 'arrival']).default('tokens'),
+  nicGbps: positive.optional(),
+  linkGbps: positive.optional(),
+  cppGroup: count(2).optional(),
+  cppTokens: count(0).default(65_536),
+  pricePerHour: positive.optional(),
+  ...roleFields,
+  ...storeFields,
+  stream: z.boolean().default(true),
+  aheadOfUse: z.boolean().default(false),
+  coalesce: z.boolean().default(true),
+};
+
+const clusterSchema = z.object(clusterFields);
+type ClusterOptions = Readonly<z.infer<typeof clusterSchema>>;
+
+export function addClusterFlags(command: Command): Command {
+  command
+    .option('--hardware <name>', 'of specs/hardware.yaml, one for each instance (default: a800x8)')
+    .option('--prefill <n>', 'instances that compute prompts alone (default: 0)')
+    .option('--decode <n>', 'instances that decode what those have computed (default: 0)')
+    .option('--mixed <n>', 'instances that prefill and decode alike (default: 8, or 0 with --prefill)')
+    .option(
+      '--standby <n>',
+      'bigger instances, started when a request outgrows the memory of a mixed one, to go on there (default: 0)',
+    )
+    .option('--price-per-hour <price>', 'of a machine (default: by its hardware)');
+  return addStoreFlags(addStandbyFlags(addRoleFlags(addInstanceFlags(command))));
+}
+
+/** What every instance is like and the network between them; not what they run on, nor how many there are. */
+export function addInstanceFlags(command: Command): Command {
+  const eviction: readonly EvictionKind[] = evictionKinds;
+  addTierFlags(command);
+  return command
+    .option('--model <name>', 'of specs/models.yaml (default: llama2-70b)')
+    .option('--models <file>', 'YAML file with more models')
+    .option('--machines <file>', 'YAML file with more hardware')
+    .option('--tp <n>', 'devices that share each layer; more than a machine has: over several (default: all of one)')
+    .option('--pp <n>', 'groups of devices that share out the layers (default: 1)')
+    .addOption(new Option('--precision <type>', 'weights and arithmetic (default: bf16)').choices(['bf16', 'fp8']))
+    .addOption(new Option('--cost <model>', 'how long steps take (default: roofline)').choices(costKinds))
+    .option('--tables <dir>', 'measured kernel latencies, for --cost table')
+    .option('--block-tokens <n>', 'tokens of a block, the same as the trace (default: 512)')
+    .option('--cache-blocks <n>', 'blocks of KV that an instance holds (default: by its memory)')
+    .addOption(new Option('--eviction <order>', 'which cached blocks go first (default: lru)').choices(eviction))
+    .option('--chunk-tokens <n>', 'rows of a step at most (default: 8192)')
+    .option('--sequences <n>', 'sequences that an instance runs at once (default: 256)')
+    .option('--step-ms <ms>', 'predicted time of a step that decodes beside prefill (default: 100)')
+    .option('--pin-memory <share>', 'of the KV memory, what pinned prefixes may hold (default: 0)')
+    .option('--batch-memory <share>', 'of the KV memory, what batch jobs hold at most (default: 0.2)')
+    .option('--batch-step-ms <ms>', 'predicted time of a step of batch jobs alone (default: 50)')
+    .addOption(
+      new Option(
+        '--sharing <order>',
+        'tenants of one priority: by tokens that they have had, or by arrival (default: tokens)',
+      ).choices(['tokens', 'arrival']),
+    )
+    .option('--nic-gbps <n>', 'what an instance sends, and what it receives (default: by its hardware)')
+    .option('--link-gbps <n>', 'what passes between any two instances in one direction (default: as their NICs)')
+    .option(
+      '--cpp-group <n>',
+      'prefill instances that compute a long prompt together, in a pipeline of its chunks (default: none)',
+    )
+    .option('--cpp-tokens <n>', 'prompts longer than this may be computed so, where that is faster (default: 65536)')
+    .option('--no-stream', 'keys and values leave when the whole prompt is computed, not layer by layer')
+    .option(
+      '--ahead-of-use',
+      'requests start while their prefixes are on their way, layer by layer, as at instances that serve',
+    )
+    .option('--no-coalesce', 'run equal decode steps one by one: slower, the same outcome');
+}
+
+/** How many instances of each role. @throws UsageError */
+function countsOf({ prefill, decode, mixed = prefill + decode > 0 ? 0 : 8, standby }: ClusterOptions) {
+  if (prefill > 0 !== decode > 0) {
+    throw new UsageError(`Cannot use --prefill ${prefill} with --decode ${decode}: either needs the other`);
+  }
+  if (prefill + decode + mixed === 0) throw new UsageError('Cannot simulate --mixed 0: there is no instance');
+  return { prefill, decode, mixed, standby };
+}
+
+/** Instances in the order prefill, decode, mixed, standby, store. @param rechecks what has landed is refused where it would be late @throws UsageError */
+export function instanceSpecs(options: ClusterOptions, rechecks: boolean): readonly InstanceSpec[] {
+  const counts = countsOf(options);
+  const costs = new Map<string, StepCostModel>();
+  const instances = instanceRoles.flatMap((role): readonly InstanceSpec[] => {
+    if (counts[role] === 0) return [];
+    const settings = { ...options, ...settingsOf(role, options) };
+    const standby = role === 'standby';
+    // What an instance holds may be set; one that is to hold more has all of its memory.
+    const parts = instanceParts(standby ? { ...settings, cacheBlocks: undefined } : settings, rechecks, costs);
+    const hardware = hardwareSpec(settings.hardware, options.machines);
+    const spec = standby ? ({ role: 'decode', startUs: startUs(settings, hardware) } as const) : { role };
+    return Array.from({ length: counts[role] }, () => ({ ...parts, ...spec }));
+  });
+  return withStores(options, instances);
+}
+
+/** Undefined: every prompt is computed by one instance. @throws UsageError */
+export function pipelineSettings(options: ClusterOptions): PipelineSettings | undefined {
+  const { cppGroup: members, cppTokens: tokensOver } = options;
+  if (members === undefined) return undefined;
+  const { prefill } = countsOf(options);
+  if (prefill < members) {
+    const why = prefill === 0 ? 'a group needs instances that prefill alone' : `there are ${prefill} that prefill`;
+    throw new UsageError(`Cannot use --cpp-group ${members}: ${why}`);
+  }
+  return { members, tokensOver };
+}
+
+/** Of all machines together, those of a role filled, without those on standby; undefined where one has no price. */
+export function pricePerHourOf(options: ClusterOptions): number | undefined {
+  const counts = countsOf(options);
+  let sum = 0;
+  for (const role of instanceRoles) {
+    if (counts[role] === 0 || role === 'standby') continue;
+    const settings = settingsOf(role, options);
+    const { devices, pricePerHour } = hardwareSpec(settings.hardware, options.machines);
+    const price = settings.pricePerHour ?? pricePerHour;
+    if (price === undefined) return undefined;
+    const { machines } = spanOf({ ...options, ...settings, kv: 'bf16' }, devices);
+    sum += Math.ceil(machines >= 1 ? counts[role] * machines : counts[role] / Math.floor(1 / machines)) * price;
+  }
+  const stores = storesPricePerHour(options);
+  return stores === undefined ? undefined : sum + stores;
+}
+
+/** 'prefill 0', 'prefill 1', 'decode 0': counted by role. */
+export function instanceNames(instances: readonly InstanceSpec[]): readonly string[] {
+  const counts = new Map<string, number>();
+  return instances.map(({ role, startUs }) => {
+    const name = startUs === undefined ? role : 'standby';
+    const count = counts.get(name) ?? 0;
+    counts.set(name, count + 1);
+    return `${name} ${count}`;
+  });
+}
+
+/** @param costs those that were made: instances that are alike share one */
+function instanceParts(
+  options: ClusterOptions,
+  rechecks: boolean,
+  costs: Map<string, StepCostModel>,
+): Omit<InstanceSpec, 'role'> {
+  const costOptions = { ...options, kv: 'bf16' } as const;
+  const key = JSON.stringify([options.hardware, options.tp, options.pp, options.precision]);
+  const cost = costs.get(key) ?? createCostModel(costOptions);
+  costs.set(key, cost);
+  const hardware = hardwareSpec(options.hardware, options.machines);
+  const { devices, nicBytesPerSecond, nicUs } = hardware;
+  // An instance on some of the machine's devices has that share of what they have in common.
+  const { machines: part } = spanOf(costOptions, devices);
+  const { layers } = modelSpec(options.model, options.models);
+  const { kvBytesPerToken } = cost;
+  const { landingTokens, hostMemory, ssd, ...tiers } = instanceTiers({
+    options,
+    hardware,
+    machines: part,
+    kvBytesPerToken,
+    layers,
+  });
+  return {
+    nic: {
+      bytesPerSecond: options.nicGbps === undefined ? nicBytesPerSecond * part : bytesOf(options.nicGbps),
+      us: nicUs,
+    },
+    ssd,
+    hostMemory,
+    machine: {
+      cost,
+      blockTokens: options.blockTokens,
+      blocks: options.cacheBlocks,
+      eviction: options.eviction,
+      pinShare: options.pinMemory,
+      limits: {
+        tokensMax: Math.max(options.chunkTokens, options.sequences + options.blockTokens),
+        logitRowsMax: options.sequences + 1,
+        sequencesMax: options.sequences,
+        stepUsDecoding: options.stepMs * 1000,
+        stepUsPrefill: Number.MAX_SAFE_INTEGER,
+        background: {
+          ...backgroundLimits,
+          memoryShare: options.batchMemory,
+          stepUs: options.batchStepMs * 1000,
+        },
+        byArrival: options.sharing === 'arrival',
+      },
+      coalesce: options.coalesce,
+      startsAhead: options.aheadOfUse,
+      handOff: {
+        layerWise: options.stream,
+        landingTokens,
+        rechecks,
+      },
+      ...tiers,
+    },
+  };
+}
+
+export function bytesOf(gbps: number): number {
+  return (gbps * 1e9) / 8;
+}

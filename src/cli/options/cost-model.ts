@@ -1,0 +1,97 @@
+// The cost model of an instance from what a command names: hardware, model, precision, parallel sizes, and measured tables if there are any.
+
+import type { MeasuredTables } from '../../core/cost/measured-tables.ts';
+import { RooflineCost, type StepCostModel, statedEfficiency } from '../../core/cost/roofline.ts';
+import { fittedOverheads, layOutKernels, type StepKernels, TableCost } from '../../core/cost/table-cost.ts';
+import { readMeasuredTables } from '../simulate/measured-tables.ts';
+import { UsageError } from '../usage-error.ts';
+import { hardwareSpec, modelSpec } from './specs.ts';
+
+export const costKinds = ['roofline', 'table'] as const;
+export type CostKind = (typeof costKinds)[number];
+
+export interface CostOptions {
+  readonly cost: CostKind;
+  /** Directory of measured tables. */
+  readonly tables?: string | undefined;
+  readonly model: string;
+  readonly hardware: string;
+  /** Files with more of each. */
+  readonly models?: string | undefined;
+  readonly machines?: string | undefined;
+  readonly tp?: number | undefined;
+  readonly pp: number;
+  readonly precision: 'bf16' | 'fp8';
+  readonly kv: 'bf16' | 'fp8';
+}
+
+/** Of the memory that weights leave, what an engine keeps for itself is the rest. */
+const kvMemoryShare = 0.9;
+
+/** Devices that share each layer, and the machines that an instance takes: a part of one, or several whole ones. */
+export interface Span {
+  readonly tensorParallel: number;
+  readonly machines: number;
+}
+
+/** @throws UsageError when the devices are more than one machine has and no whole number of machines, evenly filled */
+export function spanOf({ hardware, tp, pp }: CostOptions, devices: number): Span {
+  const tensorParallel = tp ?? Math.max(1, Math.floor(devices / pp));
+  const machines = (tensorParallel * pp) / devices;
+  const even = tensorParallel % devices === 0 || devices % tensorParallel === 0;
+  if (machines <= 1 || (Number.isInteger(machines) && even)) return { tensorParallel, machines };
+  throw new UsageError(
+    `Cannot use --tp ${tensorParallel} with --pp ${pp}: beyond one machine they take whole ones: ${hardware} has ${devices} devices`,
+  );
+}
+
+/** @throws UsageError in one line when the tables, the arithmetic or the devices are missing, or the model does not fit */
+export function createCostModel(options: CostOptions): StepCostModel {
+  const { device, machine, shape } = instanceShape(options);
+  if (options.cost === 'table') return new TableCost(measuredKernels(options, readTables(options)), fittedOverheads);
+  return rangeErrorsAsUsage(() => new RooflineCost({ ...shape, device, machine, efficiency: statedEfficiency }));
+}
+
+/** @throws UsageError when a kernel of the model was not measured, or the devices cannot hold its weights */
+export function measuredKernels(options: CostOptions, tables: MeasuredTables): StepKernels {
+  const { device, machine, shape } = instanceShape(options);
+  if (machine !== undefined) throw new UsageError('Cannot use --cost table over several machines: none were measured');
+  return rangeErrorsAsUsage(() => layOutKernels({ ...shape, device, tables }));
+}
+
+/** @throws UsageError naming what is missing */
+export function readTables(options: CostOptions): MeasuredTables {
+  if (options.tables === undefined) throw new UsageError('Cannot use --cost table: name a directory with --tables');
+  return readMeasuredTables(options.tables, options);
+}
+
+function instanceShape(options: CostOptions) {
+  const { hardware, precision } = options;
+  const device = hardwareSpec(hardware, options.machines);
+  const operationsPerSecond = device.operationsPerSecond[precision];
+  if (operationsPerSecond === undefined) {
+    throw new UsageError(`Cannot use --precision ${precision}: ${hardware} has no such arithmetic`);
+  }
+  const { tensorParallel, machines } = spanOf(options, device.devices);
+  const shape = {
+    model: modelSpec(options.model, options.models),
+    tensorParallel,
+    pipelineParallel: options.pp,
+    weightBytes: bytesOf(precision),
+    kvBytes: bytesOf(options.kv),
+    kvMemoryShare,
+  };
+  return { device: { ...device, operationsPerSecond }, machine: machines > 1 ? device : undefined, shape };
+}
+
+function bytesOf(precision: 'bf16' | 'fp8'): number {
+  return precision === 'fp8' ? 1 : 2;
+}
+
+function rangeErrorsAsUsage<T>(make: () => T): T {
+  try {
+    return make();
+  } catch (error) {
+    throw error instanceof RangeError ? new UsageError(error.message) : error;
+  }
+}

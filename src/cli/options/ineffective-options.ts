@@ -1,0 +1,52 @@
+// Options that say something only where another one is given.
+
+import { UsageError } from '../usage-error.ts';
+import { toFlag } from './options.ts';
+
+const rulesOfLoans = [
+  'lendShare',
+  'lendHost',
+  'lowWater',
+  'guestShare',
+  'lookAheadMs',
+  'leaseMs',
+  'settleMs',
+  'spreadMs',
+];
+const ofBorrowing = [...rulesOfLoans, 'borrowAhead', 'settle'];
+const ofForecasts = ['forecast', 'td', 'oddsMax'];
+
+/**
+ * What `serve` is given must do something.
+ * @param given by flags and the file
+ * @throws UsageError
+ */
+export function refuseIdle(
+  given: Readonly<Record<string, unknown>>,
+  {
+    borrow,
+    admission,
+    roleSwitch,
+    cppGroup,
+  }: {
+    readonly borrow: boolean;
+    readonly admission: string;
+    readonly roleSwitch: boolean;
+    readonly cppGroup?: number | undefined;
+  },
+): void {
+  const rules = [
+    [borrow, ofBorrowing, '--borrow'],
+    [admission === 'predictive', ofForecasts, '--admission predictive'],
+    [roleSwitch, ['roleDwell'], '--role-switch'],
+    [cppGroup !== undefined, ['cppTokens'], '--cpp-group'],
+  ] as const;
+  for (const [inUse, names, needed] of rules) {
+    const idle = inUse ? undefined : names.find((name) => given[name] !== undefined);
+    if (idle !== undefined) throw new UsageError(`Cannot use --${flagFor(idle)}: it needs ${needed}`);
+  }
+}
+
+function flagFor(name: string): string {
+  return name === 'settle' || name === 'borrowAhead' ? `no-${toFlag(name)}` : toFlag(name);
+}

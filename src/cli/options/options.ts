@@ -1,0 +1,232 @@
+// Options that several commands share, from flags or from a YAML file of the same names.
+import { availableParallelism } from 'node:os';
+import { type Command, Option } from 'commander';
+import { z } from 'zod';
+import { evictionKinds } from '../../core/kvcache/eviction.ts';
+import { inputForms, weightsForms } from '../../engine/forms.ts';
+import { UsageError } from '../usage-error.ts';
+import { describeIssue } from '../usage-issue.ts';
+import { liveBorrowFields } from './borrow-options.ts';
+import { liveCppFields } from './pipeline-options.ts';
+import { logLevel, numeric } from './schema-parts.ts';
+import { servedSloFields } from './slo-options.ts';
+import { readYaml } from './yaml-file.ts';
+
+const bytesPattern = /^(\d+(?:\.\d+)?)\s*(b|k|kb|kib|m|mb|mib|g|gb|gib)?$/i;
+const unitBytes: Readonly<Record<string, number>> = { b: 1, k: 2 ** 10, m: 2 ** 20, g: 2 ** 30 };
+
+/** '512m', '2GiB', 1048576. */
+function parseBytes(text: string | number): number {
+  const match = bytesPattern.exec(String(text).trim());
+  if (match === null) throw new Error(`'${text}' is no size: write 512m or 2g`);
+  return Math.floor(Number(match[1]) * (unitBytes[(match[2] ?? 'b')[0]?.toLowerCase() ?? 'b'] ?? 1));
+}
+
+const bytes = z.union([z.string(), z.number()], 'write 512m or 2g').transform((value, context) => {
+  try {
+    return parseBytes(value);
+  } catch (error) {
+    context.addIssue({ code: 'custom', message: error instanceof Error ? error.message : 'no size' });
+    return z.NEVER;
+  }
+});
+const count = (least: number, most = Number.MAX_SAFE_INTEGER) => numeric(z.number().int().min(least).max(most));
+
+export const modelOptionsSchema = z.object({
+  model: z.string().optional(),
+  weights: z.enum(weightsForms).default('native'),
+  inputs: z.enum(inputForms).default('bf16'),
+  threads: count(1, 1024).default(() => availableParallelism()),
+  context: count(1).optional(),
+  kvMemory: bytes.optional(),
+  eviction: z.enum(evictionKinds).default('lru'),
+});
+
+/** Most instances of one process. */
+const instancesMax = 64;
+
+/** How keys and values go from one instance to another: those of one process may copy them. */
+export const processTransports = ['auto', 'shared', 'tcp'] as const;
+export const transports = ['memory', ...processTransports] as const;
+
+export const instanceRoles = ['mixed', 'prefill', 'decode', 'store'] as const;
+
+/** Where an instance keeps cached blocks besides its KV memory. */
+const liveTierFields = {
+  hostMemory: bytes.optional(),
+  ssd: z.string().min(1).optional(),
+  ssdSize: bytes.optional(),
+};
+
+/** What sets an instance apart from the others. */
+const instanceSchema = z.strictObject({
+  role: z.enum(instanceRoles).default('mixed'),
+  threads: count(1, 1024).optional(),
+  kvMemory: bytes.optional(),
+  ...liveTierFields,
+});
+export type InstanceOptions = z.infer<typeof instanceSchema>;
+/** Does all that there is to do, with all that there is. */
+export const oneInstance: InstanceOptions = { role: 'mixed' };
+
+/** A number of equal ones, or a list. */
+const instancesSchema = z
+  .union(
+    [
+      count(1, instancesMax).transform((n): InstanceOptions[] => Array.from({ length: n }, () => oneInstance)),
+      z.array(z.preprocess(inCamelCase, instanceSchema)).min(1).max(instancesMax),
+    ],
+    `write a number from 1 to ${instancesMax}, or a list of {role, threads, kv-memory, host-memory, ssd, ssd-size}`,
+  )
+  .refine((instances) => {
+    const roles = new Set(instances.map(({ role }) => role));
+    return roles.has('prefill') === roles.has('decode');
+  }, 'instances that prefill need some that decode, and those need some that prefill')
+  .refine((instances) => instances.some(computes), 'a store computes nothing: it needs some that do');
+
+/** What is not a store. */
+export function computes({ role }: { readonly role: string }): boolean {
+  return role !== 'store';
+}
+
+/** Where a cluster's processes meet, and which cluster it is. */
+const natsUrl = z.string().regex(/^(nats|tls):\/\/[^\s/]+\/?$/, 'write nats://HOST:PORT');
+const clusterName = z.string().regex(/^[\w-]{1,64}$/, 'letters, digits, - and _, at most 64');
+
+const apiKey = z.string().min(1, 'a key is empty');
+
+/** A share of the KV memory. */
+const pinMemory = numeric(z.number().min(0).max(0.9)).default(0);
+
+export const serveOptionsSchema = modelOptionsSchema.extend({
+  ...servedSloFields,
+  pinMemory,
+  instances: instancesSchema.optional(),
+  transport: z.enum(transports).optional(),
+  ...liveTierFields,
+  nats: natsUrl.optional(),
+  cluster: clusterName.optional(),
+  requestTimeout: count(1, 86_400).optional(),
+  host: z.string().default('127.0.0.1'),
+  port: count(0, 65_535).default(8000),
+  apiKey: z.union([apiKey.transform((key) => [key]), z.array(apiKey)]).default([]),
+  servedModelName: z.string().min(1).optional(),
+  data: z.string().min(1).optional(),
+  queue: count(1).default(256),
+  otlpEndpoint: z
+    .string()
+    .regex(/^https?:\/\/[^\s]+$/, 'write http://HOST:4318')
+    .optional(),
+  corsOrigin: z.union([z.string().transform((origin) => [origin]), z.array(z.string())]).default([]),
+  bodyLimit: bytes.default(16 * 2 ** 20),
+  logLevel,
+  ...liveBorrowFields,
+  ...liveCppFields,
+});
+
+export const joinOptionsSchema = modelOptionsSchema.extend({
+  nats: natsUrl.optional(),
+  cluster: clusterName.optional(),
+  name: clusterName.optional(),
+  role: z.enum(instanceRoles).default('mixed'),
+  recheck: z.boolean().default(false),
+  roleSwitch: z.boolean().default(false),
+  pinMemory,
+  ...liveTierFields,
+  pagesHost: z
+    .string()
+    .regex(/^[\w.:-]{1,253}$/, 'expected a name or an address')
+    .default('127.0.0.1'),
+  pagesPort: count(0, 65_535).default(0),
+  transport: z.enum(processTransports).default('auto'),
+  token: z.string().min(16, 'a token has 16 characters at least').optional(),
+  logLevel,
+  ...liveBorrowFields,
+});
+export type JoinOptions = z.infer<typeof joinOptionsSchema>;
+
+export type ModelOptions = z.infer<typeof modelOptionsSchema>;
+export type ServeOptions = z.infer<typeof serveOptionsSchema>;
+
+export function modelFlag(): Option {
+  const kinds = 'GGUF file, Hugging Face directory, or org/name[@revision][:file.gguf] of the hub';
+  return new Option('--model <model>', `${kinds} (default: the embedded kvasir-tiny)`);
+}
+
+export function addClusterFlags(command: Command): Command {
+  return command
+    .addOption(
+      new Option(
+        '--nats <url>',
+        'NATS server where the processes of a cluster meet, with JetStream: nats://HOST:PORT',
+      ).env('KVASIR_NATS'),
+    )
+    .option('--cluster <name>', 'which cluster of that server (default: kvasir)');
+}
+
+/** What is loaded, and in which form. @param otherwise the model, unless it is the embedded one */
+export function addFormFlags(command: Command, otherwise?: string): Command {
+  return command
+    .addOption(otherwise === undefined ? modelFlag() : modelFlag().default(undefined, otherwise))
+    .addOption(new Option('--weights <form>', 'weights in memory (default: native)').choices(weightsForms))
+    .addOption(new Option('--inputs <form>', 'rounding of linear inputs (default: bf16)').choices(inputForms));
+}
+
+/** Flags that say what to load and how. Defaults live in the schema, so that a config file can stand between. */
+export function addModelFlags(command: Command): Command {
+  return addFormFlags(command)
+    .addOption(new Option('--threads <n>', 'compute threads (default: all cores)'))
+    .addOption(new Option('--context <tokens>', "prompt plus output (default: the model's own, at most 8192)"))
+    .addOption(new Option('--kv-memory <size>', 'memory for KV pages, for example 512m or 2g (default: by context)'))
+    .addOption(new Option('--eviction <order>', 'which cached blocks go first (default: lru)').choices(evictionKinds))
+    .addOption(new Option('--config <file>', 'YAML file with the same names as these flags; flags win'));
+}
+
+/**
+ * Flags over the config file over defaults.
+ * @throws UsageError naming the option at fault
+ */
+export function readOptions<S extends z.ZodObject>(schema: S, flags: Record<string, unknown>): z.infer<S> {
+  const given = givenOptions(flags);
+  for (const name of Object.keys(given)) {
+    if (!Object.hasOwn(schema.shape, name))
+      throw new UsageError(`Cannot read ${String(flags.config)}: unknown option '${name}'`);
+  }
+  const parsed = schema.safeParse(given);
+  if (parsed.success) return parsed.data;
+  throw new UsageError(describeIssue(parsed.error.issues, given, toFlag));
+}
+
+/** What flags and the config file say, by name, as it was written. */
+export function givenOptions({ config, ...own }: Record<string, unknown>): Record<string, unknown> {
+  return { ...(typeof config === 'string' ? readConfig(config) : {}), ...own };
+}
+
+/** Options of a YAML file by name, as they were written. @throws UsageError */
+export function readConfig(path: string): Record<string, unknown> {
+  let parsed: unknown;
+  try {
+    parsed = readYaml(path);
+  } catch (error) {
+    throw new UsageError(
+      `Cannot read config ${path}: ${error instanceof Error ? error.message.split('\n')[0] : 'unreadable'}`,
+    );
+  }
+  if (typeof parsed !== 'object' || parsed === null || Array.isArray(parsed)) {
+    throw new UsageError(`Cannot read config ${path}: it is not a mapping of options`);
+  }
+  return inCamelCase(parsed) as Record<string, unknown>;
+}
+
+/** A YAML key may be spelled like the flag. */
+function inCamelCase(given: unknown): unknown {
+  if (typeof given !== 'object' || given === null || Array.isArray(given)) return given;
+  return Object.fromEntries(
+    Object.entries(given).map(([name, value]) => [name.replace(/-(\w)/g, (_, c: string) => c.toUpperCase()), value]),
+  );
+}
+
+/** The name of an option as a flag spells it. */
+export function toFlag(name: string): string {
+  return name.replace(/[A-Z]/g, (c) => `-${c.toLowerCase()}`);
+}

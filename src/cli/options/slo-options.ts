@@ -1,0 +1,165 @@
+// What requests may wait, and who is taken, from flags.
+import { type Command, Option } from 'commander';
+import { z } from 'zod';
+import { admissionKinds } from '../../core/router/admission/admission.ts';
+import { forecastKinds } from '../../core/router/admission/decode-forecast.ts';
+import type { AdmissionSettings } from '../../core/router/admission/length-admission.ts';
+import { parseSloBound, type SloBound, type SloClass } from '../../core/router/admission/slo.ts';
+import { roleSwitchLimits } from '../../core/router/roles/role-switch.ts';
+import { Labels } from '../../trace/labels.ts';
+import { UsageError } from '../usage-error.ts';
+import { fromText, numeric } from './schema-parts.ts';
+
+const bound = z.union([z.number(), z.string()]).transform((value, context): SloBound => {
+  const parsed = parseSloBound(String(value));
+  if (parsed !== undefined) return parsed;
+  context.addIssue({ code: 'custom', message: 'write 250ms, 30s, or 10x (times the same request alone)' });
+  return z.NEVER;
+});
+
+/** 'chat=2s/100ms@0.7,batch=10x@0.3': TTFT and TBT or the last token, and the share of requests that name no class. */
+const classPattern = /^([\w-]+)=([^/@,]+)(?:\/([^/@,]+))?(?:@([\d.]+))?$/;
+
+function classesOf(text: string): unknown {
+  const entries = text.split(',').map((part) => {
+    const match = classPattern.exec(part.trim());
+    if (match === null) return [part, undefined] as const;
+    const [, name, first, second, share] = match;
+    const bounds = second === undefined ? { completion: first } : { ttft: first, tbt: second };
+    return [name, { ...bounds, ...(share === undefined ? {} : { share }) }] as const;
+  });
+  return Object.fromEntries(entries);
+}
+
+const priority = numeric(z.number().int().min(-1000).max(1000)).default(0);
+const ofTraces = { priority, share: numeric(z.number().min(0)).default(0) };
+const classForms = 'write name=TTFT/TBT or name=COMPLETION, in YAML name: {ttft, tbt} or name: {completion}';
+const traceForms = `${classForms}, each with @SHARE or without`;
+
+/** @param each what a class has beside its times */
+function classesWith<Each extends z.ZodRawShape>(each: Each, forms: string) {
+  const ends = z.strictObject({ completion: bound, ...each });
+  const sloClass = z.union([z.strictObject({ ttft: bound, tbt: bound, ...each }), ends], forms);
+  return fromText(classesOf).pipe(z.record(z.string().regex(/^[\w-]+$/), sloClass, forms));
+}
+
+/** What simulations and servers are told alike. */
+const admissionFields = {
+  ttftSlo: bound.optional(),
+  tbtSlo: bound.optional(),
+  admission: z.enum(admissionKinds).default('none'),
+  forecast: z.enum(forecastKinds).default('td'),
+  td: numeric(z.number().positive()).default(10),
+  oddsMax: numeric(z.number().gt(0).lt(1)).default(0.5),
+  roleSwitch: z.boolean().default(false),
+  roleDwell: numeric(z.number().positive()).default(roleSwitchLimits.dwellUs / 1e6),
+  inlineTokens: numeric(z.number().int().min(0)).default(0),
+};
+
+/** Of requests of a workload. */
+export const sloFields = {
+  ...admissionFields,
+  sloClasses: classesWith(ofTraces, traceForms).optional(),
+  retries: numeric(z.number().int().min(0)).default(0),
+  retryAfter: numeric(z.number().positive()).optional(),
+};
+
+/** Of requests that name their class. */
+export const servedSloFields = { ...admissionFields, sloClasses: classesWith({ priority }, classForms).optional() };
+
+const sloSchema = z.object(sloFields);
+const servedSchema = z.object(servedSloFields);
+type SloOptions = Readonly<z.infer<typeof sloSchema>>;
+type ServedSloOptions = Readonly<z.infer<typeof servedSchema>>;
+
+export function addSloFlags(command: Command): Command {
+  return addAdmissionFlags(command)
+    .option('--slo-classes <list>', 'name=TTFT/TBT or name=COMPLETION, with @SHARE of requests that name none, ...')
+    .option('--retries <n>', 'a refused request comes again so often at most (default: 0)')
+    .option(
+      '--retry-after <seconds>',
+      'after so long, and by chance up to as long again (default: what the refusal says)',
+    );
+}
+
+export function addServedSloFlags(command: Command): Command {
+  return addAdmissionFlags(command).option(
+    '--slo-classes <list>',
+    'what requests of a class may wait: name=TTFT/TBT or name=COMPLETION, ...; requests say x-kvasir-slo: NAME',
+  );
+}
+
+function addAdmissionFlags(command: Command): Command {
+  return command
+    .option('--ttft-slo <time>', 'first token: 30s, 250ms or 250, or 10x what the same request takes alone')
+    .option('--tbt-slo <time>', 'mean of the longest 10 % of gaps between tokens, likewise')
+    .addOption(new Option('--admission <policy>', 'who is taken, given both (default: none)').choices(admissionKinds))
+    .addOption(
+      new Option(
+        '--forecast <way>',
+        'decode by --admission predictive: td (given), mean (learned), lengths (learned, request by request) (default: td)',
+      ).choices(forecastKinds),
+    )
+    .option(
+      '--odds-max <p>',
+      'odds of being refused where it decodes from which on --admission predictive refuses a request before prefill (default: 0.5)',
+    )
+    .option(
+      '--role-switch',
+      'instances change between prefill and decode as the work does; needs --ttft-slo and --tbt-slo',
+    )
+    .option('--role-dwell <seconds>', 'between two such changes at least (default: 15)')
+    .option('--td <seconds>', 'how long every decode is taken to last by --admission predictive (default: 10)')
+    .option(
+      '--inline-tokens <n>',
+      'prompts with at most so many tokens to compute are prefilled where they decode, if that keeps the TBT SLOs (default: 0: none)',
+    );
+}
+
+/** @throws UsageError when only one of the times is given, or none with an admission policy */
+export function admissionSettings({
+  ttftSlo,
+  tbtSlo,
+  sloClasses,
+  admission,
+  forecast,
+  td,
+  oddsMax,
+  inlineTokens,
+  roleSwitch,
+  roleDwell,
+}: ServedSloOptions): AdmissionSettings {
+  if ((ttftSlo === undefined) !== (tbtSlo === undefined))
+    throw new UsageError('Cannot use one of --ttft-slo and --tbt-slo: either needs the other');
+  const slo: SloClass | undefined =
+    ttftSlo === undefined || tbtSlo === undefined ? undefined : { ttft: ttftSlo, tbt: tbtSlo };
+  if (slo === undefined && sloClasses === undefined && admission !== 'none')
+    throw new UsageError(`Cannot use --admission ${admission} without --ttft-slo and --tbt-slo, or --slo-classes`);
+  const classes = sloClasses && { classes: new Map<string, SloClass>(Object.entries(sloClasses)) };
+  if (slo === undefined && roleSwitch)
+    throw new UsageError('Cannot use --role-switch without --ttft-slo and --tbt-slo: they say when a pool is full');
+  const switches = roleSwitch
+    ? { ...roleSwitchLimits, sustainUs: (roleDwell * 1e6) / 3, dwellUs: roleDwell * 1e6 }
+    : undefined;
+  const inline = inlineTokens === 0 ? undefined : inlineTokens;
+  const common = { kind: admission, slo, forecast, decodeUs: td * 1e6, oddsMax };
+  return { ...common, inlineTokens: inline, roleSwitch: switches, ...classes };
+}
+
+/** Which class a request is of, where the workload does not say. */
+export function labelsOf({ sloClasses = {}, seed }: SloOptions & { readonly seed: number }): Labels {
+  const classes = Object.entries(sloClasses);
+  const drawn = classes.map(([name, { share }]) => ({ name, share })).filter(({ share }) => share > 0);
+  return new Labels({
+    classes: drawn,
+    tenants: [],
+    priorities: new Map(classes.map(([name, { priority }]) => [name, priority])),
+    seed,
+  });
+}
+
+/** Undefined: who is refused does not come again. */
+export function retrySettings({ retries, retryAfter, seed }: SloOptions & { readonly seed: number }) {
+  if (retries === 0) return undefined;
+  return { most: retries, afterUs: retryAfter === undefined ? undefined : retryAfter * 1e6, seed };
+}

@@ -1,0 +1,87 @@
+// Where cached keys and values are kept below device memory: how much of host memory and SSD, from flags and hardware.
+import type { Command } from 'commander';
+import { z } from 'zod';
+import { HostLink } from '../../core/cost/host-link.ts';
+import { statedEfficiency } from '../../core/cost/roofline.ts';
+import { UsageError } from '../usage-error.ts';
+import { numeric } from './schema-parts.ts';
+import type { HardwareSpec } from './specs.ts';
+
+const blocks = numeric(z.number().int().min(0)).optional();
+
+export const tierFields = {
+  hostCacheBlocks: blocks,
+  ssdCacheBlocks: blocks,
+  lendHost: numeric(z.number().min(0).max(1)).default(0),
+};
+
+/** Of an instance's host memory, what holds keys and values: cached ones, and prompts that come from other instances, which go first. */
+const hostKvShare = 0.5;
+
+export function addTierFlags(command: Command): Command {
+  return command
+    .option('--host-cache-blocks <n>', 'blocks of KV kept in host memory; 0: none (default: half of host memory)')
+    .option('--ssd-cache-blocks <n>', 'blocks of KV kept on SSD when host memory has no room for them (default: 0)')
+    .option(
+      '--lend-host <share>',
+      'of host memory that holds KV, what blocks of sequences go to, its own and others, with --borrow (default: 0)',
+    );
+}
+
+interface InstanceTiersOptions {
+  readonly options: {
+    readonly hostCacheBlocks?: number | undefined;
+    readonly ssdCacheBlocks?: number | undefined;
+    readonly lendHost: number;
+    readonly hardware: string;
+    readonly blockTokens: number;
+    readonly stream: boolean;
+  };
+  readonly hardware: HardwareSpec;
+  /** Of a machine, or how many. */
+  readonly machines: number;
+  readonly kvBytesPerToken: number;
+  readonly layers: number;
+}
+
+/** @throws UsageError when the hardware has no such memory */
+export function instanceTiers({ options, hardware, machines, kvBytesPerToken, layers }: InstanceTiersOptions) {
+  const { devices, hostMemoryBytes, hostLinkBytesPerSecond, ssd } = hardware;
+  const blockBytes = options.blockTokens * kvBytesPerToken;
+  const { lendHost, blockTokens } = options;
+  const hostTokens = Math.floor((hostMemoryBytes * machines * hostKvShare) / kvBytesPerToken);
+  const lentBlocks = Math.floor((hostTokens / blockTokens) * lendHost);
+  const landingTokens = hostTokens - lentBlocks * blockTokens;
+  const room = Math.floor(landingTokens / blockTokens);
+  const hostBlocks = options.hostCacheBlocks ?? (hostLinkBytesPerSecond === undefined ? 0 : room);
+  const ssdBlocks = options.ssdCacheBlocks ?? 0;
+  const cannot = (flag: string, n: number, why: string) => new UsageError(`Cannot use ${flag} ${n}: ${why}`);
+  if (hostBlocks > 0 && hostLinkBytesPerSecond === undefined)
+    throw cannot('--host-cache-blocks', hostBlocks, `${options.hardware} has no host memory beside its own`);
+  if (lendHost > 0 && hostLinkBytesPerSecond === undefined)
+    throw cannot('--lend-host', lendHost, `${options.hardware} has no host memory beside its own`);
+  if (hostBlocks > room)
+    throw cannot(
+      '--host-cache-blocks',
+      hostBlocks,
+      `half of the host memory of ${options.hardware} holds ${room}${lendHost > 0 ? ' besides what is lent' : ''}`,
+    );
+  if (ssdBlocks > 0 && hostBlocks === 0)
+    throw cannot('--ssd-cache-blocks', ssdBlocks, 'SSD takes what host memory has no room for, which there is none of');
+  const ssdRoom = Math.floor(((ssd?.bytes ?? 0) * machines) / blockBytes);
+  if (ssdBlocks > ssdRoom)
+    throw cannot('--ssd-cache-blocks', ssdBlocks, `the SSDs of ${options.hardware} hold ${ssdRoom}`);
+  const bytesPerSecond = (hostLinkBytesPerSecond ?? 0) * devices * machines * statedEfficiency.link;
+  const lent = { blocks: lentBlocks, tokenUs: (kvBytesPerToken * 1e6) / bytesPerSecond };
+  const hostMemory = lentBlocks === 0 ? undefined : lent;
+  if (hostBlocks === 0) return { landingTokens, hostMemory, tiers: undefined, ssd: undefined };
+  return {
+    ...{ landingTokens, hostMemory },
+    tiers: { hostBlocks, ssdBlocks },
+    ssd: ssd && {
+      readBytesPerSecond: ssd.readBytesPerSecond * machines,
+      writeBytesPerSecond: ssd.writeBytesPerSecond * machines,
+    },
+    hostLink: new HostLink({ bytesPerSecond, kvBytesPerToken, layers, layerWise: options.stream }),
+  };
+}

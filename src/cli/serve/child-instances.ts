@@ -1,0 +1,162 @@
+// Instances as processes of this one: `kvasir join` each, started anew when they die, ended when this process ends.
+import { type ChildProcess, spawn } from 'node:child_process';
+import { hostname } from 'node:os';
+import { fileURLToPath } from 'node:url';
+import { Backoff } from '../../runtime/processes/backoff.ts';
+import type { InstanceDescription } from '../../runtime/threads/thread-protocol.ts';
+import { servedLending } from '../options/borrow-options.ts';
+import { computes, type InstanceOptions, type ServeOptions, toFlag } from '../options/options.ts';
+import { tierSettings } from './instance-tiers.ts';
+
+const command = fileURLToPath(new URL('../main.js', import.meta.url));
+/** To leave the cluster when it is asked to. */
+const leaveMs = 5_000;
+
+/** What a child tells its parent once it has joined. */
+export interface JoinedMessage {
+  readonly joined: InstanceDescription;
+  readonly life: number;
+}
+
+interface Watcher {
+  readonly log: (line: string) => void;
+  /** One that had joined is no more. */
+  readonly died: (name: string, life: number) => void;
+}
+
+export class ChildInstances {
+  readonly #children: Child[];
+
+  constructor(nats: string, options: ServeOptions, instances: readonly InstanceOptions[], watcher: Watcher) {
+    this.#children = instances.map((own, i) => {
+      const name = `${hostname()
+        .replace(/[^\w-]/g, '-')
+        .slice(0, 40)}-${process.pid}-${i}`;
+      const flags = [
+        ...(computes(own) ? flagsOf(options, own, instances.filter(computes).length) : storeFlags(options)),
+        ...tierFlags(options, own, i, instances.length),
+        ...(computes(own) && servedLending(options) ? borrowFlags(options, own) : []),
+      ];
+      return new Child(name, flags, { KVASIR_NATS: nats }, watcher);
+    });
+  }
+
+  /** Resolves once all have joined. @throws Error when one ends before: its own line says why */
+  joined(): Promise<readonly InstanceDescription[]> {
+    return Promise.all(this.#children.map((child) => child.joined));
+  }
+
+  /** Each says that it goes, and ends. */
+  async close(): Promise<void> {
+    await Promise.all(this.#children.map((child) => child.close()));
+  }
+}
+
+function flagsOf(options: ServeOptions, own: InstanceOptions, instances: number): readonly string[] {
+  const { model, weights, inputs, context, eviction, cluster, pinMemory, admission, logLevel, transport } = options;
+  const threads = own.threads ?? Math.max(1, Math.floor(options.threads / instances));
+  const kvMemory = own.kvMemory ?? options.kvMemory;
+  const same = { model, weights, inputs, context, eviction, cluster, pinMemory, logLevel, transport };
+  const given = { ...same, threads, kvMemory, role: own.role };
+  const recheck = admission === 'none' ? [] : ['--recheck'];
+  const handsOver = options.roleSwitch || options.instances?.some(({ role }) => role === 'decode') === true;
+  const switches = own.role === 'mixed' && handsOver ? ['--role-switch'] : [];
+  return [...spelled(given), ...recheck, ...switches];
+}
+
+/** What a store shares with all others. */
+function storeFlags(options: ServeOptions): readonly string[] {
+  const { model, weights, inputs, context, eviction, cluster, logLevel, transport } = options;
+  return spelled({ model, weights, inputs, context, eviction, cluster, logLevel, transport, role: 'store' });
+}
+
+/** Each has a folder of its own, the same one whenever the command is run again. */
+function tierFlags(options: ServeOptions, own: InstanceOptions, index: number, instances: number): readonly string[] {
+  const { ssd } = tierSettings(options, index, instances, own) ?? {};
+  return spelled({ hostMemory: own.hostMemory ?? options.hostMemory, ssd: ssd?.path, ssdSize: ssd?.bytes });
+}
+
+function borrowFlags(rules: ServeOptions, { hostMemory = rules.hostMemory }: InstanceOptions): readonly string[] {
+  const { lendShare, lowWater, guestShare, lookAheadMs, leaseMs, settleMs, spreadMs, borrowAhead, settle } = rules;
+  const lendHost = hostMemory === undefined ? undefined : rules.lendHost;
+  const denied = [...(borrowAhead ? [] : ['--no-borrow-ahead']), ...(settle ? [] : ['--no-settle'])];
+  return [
+    '--borrow',
+    ...spelled({ lendShare, lowWater, guestShare, lookAheadMs, leaseMs, settleMs, spreadMs, lendHost }),
+    ...denied,
+  ];
+}
+
+function spelled(given: Readonly<Record<string, string | number | undefined>>): readonly string[] {
+  return Object.entries(given).flatMap(([name, value]) =>
+    value === undefined ? [] : [`--${toFlag(name)}`, String(value)],
+  );
+}
+
+class Child {
+  readonly joined: Promise<InstanceDescription>;
+  readonly #name: string;
+  readonly #flags: readonly string[];
+  readonly #env: Readonly<Record<string, string>>;
+  readonly #watcher: Watcher;
+  #process: ChildProcess | undefined;
+  readonly #backoff = new Backoff();
+  #timer: NodeJS.Timeout | undefined;
+  #closing = false;
+
+  constructor(name: string, flags: readonly string[], env: Readonly<Record<string, string>>, watcher: Watcher) {
+    this.#name = name;
+    this.#flags = flags;
+    this.#env = env;
+    this.#watcher = watcher;
+    this.joined = new Promise((resolve, reject) => this.#start(resolve, reject));
+    // Whoever awaits it sees the failure; nobody else has to.
+    this.joined.catch(() => {});
+  }
+
+  async close(): Promise<void> {
+    this.#closing = true;
+    clearTimeout(this.#timer);
+    const child = this.#process;
+    if (child === undefined) return;
+    const ended = new Promise((resolve) => child.once('exit', resolve));
+    child.kill('SIGTERM');
+    const impatience = setTimeout(() => child.kill('SIGKILL'), leaveMs);
+    await ended;
+    clearTimeout(impatience);
+  }
+
+  /** @param failed it has ended before it joined, and nobody has heard of it yet */
+  #start(joined: (description: InstanceDescription) => void, failed?: (error: Error) => void): void {
+    const startedMs = Date.now();
+    let life: number | undefined;
+    const child = spawn(process.execPath, [command, 'join', '--name', this.#name, ...this.#flags], {
+      env: { ...process.env, ...this.#env },
+      // Over the channel it hears when this process is no more.
+      stdio: ['ignore', 'ignore', 'inherit', 'ipc'],
+      // What a terminal sends to all of a group would end it while this process still drains.
+      detached: true,
+    });
+    this.#process = child;
+    child.once('message', (message: JoinedMessage) => {
+      life = message.life;
+      this.#watcher.log(`Instance ${this.#name} has joined as process ${child.pid}`);
+      joined(message.joined);
+    });
+    child.once('exit', (code, signal) => {
+      this.#process = undefined;
+      if (life !== undefined) this.#watcher.died(this.#name, life);
+      if (this.#closing) return;
+      const end = `Instance ${this.#name} has ended with ${signal ?? `code ${code}`}`;
+      if (life === undefined && failed !== undefined)
+        failed(new Error(`Cannot serve: ${end}: the line above says why`));
+      else this.#startLater(end, Date.now() - startedMs);
+    });
+  }
+
+  #startLater(end: string, livedMs: number): void {
+    const delayMs = this.#backoff.next(livedMs);
+    this.#watcher.log(`${end}: it is started anew in ${delayMs / 1000} s`);
+    this.#timer = setTimeout(() => this.#start(() => {}), delayMs);
+  }
+}

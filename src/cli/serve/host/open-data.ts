@@ -1,0 +1,21 @@
+// The folder in which a gateway keeps what outlives it: one process at a time.
+import { DataFolder } from '../../../gateway/http/data-folder.ts';
+import { FolderLock } from '../../../weights/hub/lock.ts';
+import { UsageError } from '../../usage-error.ts';
+import { codeOf, makeFolder } from './make-folder.ts';
+
+export interface OpenData {
+  readonly folder: DataFolder;
+  release(): Promise<void>;
+}
+
+/** @throws UsageError where it cannot be made or written, Error in one line where another process has it */
+export async function openData(path: string, log: (message: string) => void): Promise<OpenData> {
+  makeFolder(path, 'data');
+  const folder = new DataFolder(path, log);
+  const lock = await FolderLock.tryAcquire(path).catch((error: unknown) => {
+    throw new UsageError(`Cannot keep data at ${path}: it cannot be written: ${codeOf(error)}`);
+  });
+  if (typeof lock === 'string') throw new Error(`Cannot keep data at ${path}: ${lock} has it`);
+  return { folder, release: () => lock.release() };
+}

@@ -1,0 +1,99 @@
+// How an instance's thread reaches others: over the bus of its process, pages through the messenger.
+import type { InstanceIndex } from '../../core/protocol/events.ts';
+import { batchLimits } from '../../core/scheduler/token-limits.ts';
+import type { KvShape } from '../../engine/load-model.ts';
+import type { LayerRef } from '../../graph/program.ts';
+import type { Backend, KvPoolHandle } from '../../kernel/backend.ts';
+import { loadNative } from '../../kernel/native/addon.ts';
+import { NativeFarMessenger } from '../../kernel/native/far-messenger.ts';
+import { NativeMessenger } from '../../kernel/native/messenger.ts';
+import type { LenderWays } from '../../runtime/lending/lender-routes.ts';
+import type { RowsWire } from '../../runtime/pipeline/activation-memory.ts';
+import { LiveRows } from '../../runtime/pipeline/activation-transfer.ts';
+import type { InstanceThreadData } from '../../runtime/threads/thread-protocol.ts';
+import { say, type ThreadPlace } from '../../runtime/threads/thread-wires.ts';
+import { LiveHandOffs } from '../../runtime/transfer/live-hand-offs.ts';
+import type { Messenger, PagesPlace } from '../../runtime/transfer/messenger.ts';
+import { pageTokens } from '../../util/step.ts';
+import type { InstanceSettings } from './worker-settings.ts';
+
+/** Pages of rows are as long as if they were keys and values of so many heads: 64 KiB each. */
+const rowHeads = 4;
+const rowDim = 64;
+
+/** Pages, and which layers they are of. */
+interface PagedMemory {
+  readonly pool: KvPoolHandle;
+  readonly kv: KvShape;
+  readonly layers: readonly LayerRef[];
+}
+
+/** Of what moves where a prefix is fetched; undefined where none can be: layers that keep a window alone are not moved. */
+export function fetchBytesPerToken({ groups, pageBytes }: KvShape): number | undefined {
+  const [group, ...others] = groups;
+  if (group === undefined || group.window !== undefined || others.length > 0) return undefined;
+  return (group.layers * pageBytes) / pageTokens;
+}
+
+/** Undefined where there is nobody to hand prompts to, or to take them from. */
+export function createHandOffs(
+  { peers, pages, settings }: InstanceThreadData<InstanceSettings>,
+  { bus, address }: ThreadPlace,
+  memory: PagedMemory,
+  wake: () => void,
+): LiveHandOffs | undefined {
+  if (peers === 'none') return undefined;
+  const { pool, kv, layers } = memory;
+  const messenger = createMessenger(settings.lending === undefined ? pages : besideLending(pages), pool, wake);
+  return new LiveHandOffs({
+    ...{ messenger, shape: { groups: kv.groups, layers }, pageBytes: kv.pageBytes },
+    post: (to, wire) => say(bus, 'peer', [to, address], wire),
+  });
+}
+
+/** Chunks that have room where rows leave, and where they come: of two members, those that may come unasked, and some for all. */
+const roomsOut = 4;
+const roomsIn = 8;
+
+/** Rows that go to other members of groups, and come from them. */
+export function createRows(
+  { pages }: InstanceThreadData<InstanceSettings>,
+  { backend, columns }: { readonly backend: Backend; readonly columns: number },
+  post: (to: InstanceIndex, wire: RowsWire) => void,
+  wake: () => void,
+): LiveRows {
+  const { port = 0 } = pages ?? {};
+  const pageValues = 2 * rowHeads * pageTokens * rowDim;
+  const chunkPages = Math.ceil((batchLimits.tokensMax * columns) / pageValues);
+  const count = (roomsOut + roomsIn) * chunkPages;
+  const pool = backend.createKvPool({ pages: count, kvHeads: rowHeads, headDim: rowDim, type: 'f32' });
+  const messenger = createMessenger(pages && { ...pages, port: port === 0 ? 0 : port + 1 }, pool, wake);
+  const write = (pages: Int32Array, rows: Float32Array): void => loadNative()?.writeRows(pool, pages, rows);
+  return new LiveRows({ pool, roomsOut, roomsIn, chunkPages, pageValues, columns, write }, messenger, post);
+}
+
+/** Of a port that is given, what is lent has that one and the next. */
+function besideLending(pages: PagesPlace | undefined): PagesPlace | undefined {
+  const { port = 0 } = pages ?? {};
+  return pages && { ...pages, port: port === 0 ? 0 : port + 2 };
+}
+
+/** To those that it lends to and borrows from, wherever they are; undefined where nobody does. */
+export function lenderWays(instance: InstanceIndex | undefined, { bus, address }: ThreadPlace): LenderWays | undefined {
+  if (instance === undefined) return undefined;
+  return {
+    instance,
+    post: (to, wire) => say(bus, 'lender', [to, address], wire),
+    ask: (envelope) => say(bus, 'manager', [address], envelope),
+    greet: (room) => say(bus, 'room', [address], room),
+  };
+}
+
+export function createMessenger(pages: PagesPlace | undefined, pool: KvPoolHandle, wake: () => void): Messenger {
+  return pages === undefined ? new NativeMessenger(pool, wake) : new NativeFarMessenger(pool, pages, wake);
+}
+
+/** Lines for the log of whoever started the thread. */
+export function logOver({ bus, address, life }: ThreadPlace): (message: string) => void {
+  return (message) => say(bus, 'said', [address, life], { kind: 'log', message });
+}

@@ -1,0 +1,160 @@
+// The tiers below an instance's pool: how many blocks each holds, and opening what is on SSD.
+import { createHash } from 'node:crypto';
+import { dirname, join } from 'node:path';
+import type { TokenInstanceConfig } from '../../core/scheduler/token-work.ts';
+import type { KvShape } from '../../engine/load-model.ts';
+import type { KvPoolHandle } from '../../kernel/backend.ts';
+import { loadNative, type NativeModule } from '../../kernel/native/addon.ts';
+import { NativeBlockStore } from '../../kernel/native/block-store.ts';
+import { LiveTiers, type PageLoader } from '../../runtime/threads/live-tiers.ts';
+import type { BlockRoot, InstanceDescription } from '../../runtime/threads/thread-protocol.ts';
+import { pageTokens } from '../../util/step.ts';
+import { lentBytes } from '../options/lending-rules.ts';
+import { UsageError } from '../usage-error.ts';
+import { makeFolder } from './host/make-folder.ts';
+import type { InstanceSettings } from './worker-settings.ts';
+
+export interface TierOptions {
+  /** Of each instance. */
+  readonly hostMemory?: number | undefined;
+  /** Of that, what is for blocks of sequences instead; 0 unless given. */
+  readonly lendHost?: number | undefined;
+  /** A folder for blocks on SSD, and what all instances together may put there. */
+  readonly ssd?: string | undefined;
+  readonly ssdSize?: number | undefined;
+}
+
+const ssdSizeDefault = 10 * 2 ** 30;
+
+/** Of one of so many instances: what is given of SSD is shared out, unless it has a folder of its `own`. @throws UsageError */
+export function tierSettings(
+  options: TierOptions,
+  index: number,
+  instances: number,
+  own: TierOptions & { readonly role?: string } = {},
+): InstanceSettings['tiers'] {
+  const lendHost = own.role === 'store' ? 0 : options.lendHost;
+  if (own.ssd !== undefined) return tierSettings({ ...options, ...own, lendHost, ssdSize: own.ssdSize }, 0, 1);
+  const { ssd, ssdSize } = options;
+  const hostMemory = own.hostMemory ?? options.hostMemory;
+  if ((ssdSize ?? own.ssdSize) !== undefined && ssd === undefined)
+    throw new UsageError('Cannot use --ssd-size: it needs --ssd');
+  const hostBytes = hostMemory && hostMemory - lentBytes({ hostMemory, lendHost });
+  const isCached = (hostBytes ?? 0) > 0;
+  if (!isCached && ssd === undefined) return undefined;
+  const bytes = own.ssdSize ?? Math.floor((ssdSize ?? ssdSizeDefault) / instances);
+  return {
+    hostBytes: isCached ? hostBytes : undefined,
+    ssd: ssd === undefined ? undefined : { path: join(ssd, `instance-${index}`), bytes },
+  };
+}
+
+/** @throws UsageError where two instances would keep their blocks in one place */
+export function refuseSharedFolders(
+  options: TierOptions,
+  instances: readonly (TierOptions & { role: string })[],
+): void {
+  const paths = instances.flatMap((own, i) => tierSettings(options, i, instances.length, own)?.ssd?.path ?? []);
+  const twice = paths.find((path, i) => paths.indexOf(path) < i);
+  if (twice !== undefined) throw new UsageError(`Cannot use --ssd: two instances would keep their blocks at ${twice}`);
+}
+
+export interface TierSizes {
+  readonly hostBlocks: number;
+  readonly ssdBlocks: number;
+  /** Of host memory, behind the pool's own, and of one block more for what comes and is not wanted. */
+  readonly pages: number;
+}
+
+/** Of SSD alone: prompts that are read of it pass through host memory. */
+const contextsInHost = 2;
+const leastHostBlocks = 64;
+
+/** Undefined where there are none. @throws Error in one line where the model or the machine cannot have them */
+export function tierSizes(settings: InstanceSettings, { groups, pageBytes }: KvShape): TierSizes | undefined {
+  const { tiers, contextTokens } = settings;
+  if (tiers === undefined) return undefined;
+  const [group, ...others] = groups;
+  if (group === undefined || others.length > 0)
+    throw new Error(`Cannot keep blocks in host memory or on SSD: the model has ${groups.length} layer groups`);
+  const blockBytes = group.layers * pageBytes;
+  const passing = Math.max(leastHostBlocks, contextsInHost * Math.ceil(contextTokens / pageTokens));
+  const hostBlocks = tiers.hostBytes === undefined ? passing : Math.floor(tiers.hostBytes / blockBytes);
+  const ssdBlocks = Math.floor((tiers.ssd?.bytes ?? 0) / blockBytes);
+  if (hostBlocks === 0)
+    throw new Error(`Cannot use --host-memory ${tiers.hostBytes}: one block has ${blockBytes} bytes`);
+  if (tiers.ssd !== undefined && ssdBlocks === 0)
+    throw new Error(`Cannot use --ssd-size: an instance has ${tiers.ssd.bytes} bytes of it, one block ${blockBytes}`);
+  return { hostBlocks, ssdBlocks, pages: (hostBlocks + 1) * group.layers };
+}
+
+export interface OpenedTiers {
+  readonly live: LiveTiers;
+  /** What the machine is to know of them. */
+  readonly machine: Pick<TokenInstanceConfig, 'tiers' | 'contents'>;
+  readonly description: InstanceDescription['tiers'];
+}
+
+const wordsOfFound = 6;
+
+interface TierPlace {
+  readonly sizes: TierSizes;
+  readonly kv: KvShape;
+  readonly pool: KvPoolHandle;
+  readonly isa: string;
+  readonly root: BlockRoot;
+  readonly hashKey: Uint32Array;
+  readonly log: (message: string) => void;
+}
+
+/** @param wake called some time after reading or writing has ended @throws Error in one line */
+export function openTiers(ssd: { readonly path: string } | undefined, place: TierPlace, wake: () => void): OpenedTiers {
+  const { sizes, kv, pool, log } = place;
+  const native = loadNative();
+  if (native === undefined)
+    throw new Error('Cannot keep blocks in host memory or on SSD: the native kernels are not compiled');
+  const store = ssd && openStore(ssd.path, place, wake);
+  if (store !== undefined && store.note !== '') log(store.note);
+  const live = new LiveTiers({
+    copy: (from, to) => native.copyPages(pool, from, to),
+    loader: createLoader(native, pool, kv.groups[0]?.layers ?? 1),
+    pageBytes: kv.pageBytes,
+    blockBytes: (kv.groups[0]?.layers ?? 1) * kv.pageBytes,
+    store,
+    log,
+  });
+  const onSsd = store?.found ?? new Uint32Array(0);
+  const { hostBlocks, ssdBlocks, pages } = sizes;
+  const description = {
+    ...{ hostBlocks, ssdBlocks },
+    blockBytes: (pages / (hostBlocks + 1)) * kv.pageBytes,
+    found: onSsd.length / wordsOfFound,
+  };
+  return { live, machine: { tiers: { hostBlocks, ssdBlocks }, contents: { onSsd } }, description };
+}
+
+function createLoader(native: NativeModule, pool: KvPoolHandle, layers: number): PageLoader {
+  const loader = native.createLoader(pool);
+  return {
+    begin: (from, to) => native.beginLoading(loader, layers, from, to),
+    finish: () => native.finishLoading(loader),
+  };
+}
+
+function openStore(path: string, { sizes, kv, pool, ...of }: TierPlace, wake: () => void): NativeBlockStore {
+  makeFolder(dirname(path), 'blocks');
+  const identity = identityOf(kv, of);
+  return new NativeBlockStore(
+    { pool, pagesOfBlock: kv.groups[0]?.layers ?? 0, path, slots: sizes.ssdBlocks, identity },
+    wake,
+  );
+}
+
+/** Of all that decides which bits a block has, and what it is called. Instruction sets round differently. */
+function identityOf(
+  { groups, kvHeads, headDim, type }: KvShape,
+  { isa, root, hashKey }: Pick<TierPlace, 'isa' | 'root' | 'hashKey'>,
+): Uint8Array {
+  const shape = { groups, kvHeads, headDim, type, pageTokens, isa, root, key: [...hashKey] };
+  return createHash('sha256').update(JSON.stringify(shape)).digest();
+}

@@ -1,0 +1,182 @@
+// Entry of an instance's thread: kernels, weights, engine, machine, loop.
+import { platform, setPriority } from 'node:os';
+import { isMainThread, workerData } from 'node:worker_threads';
+import { pagesFor } from '../../core/kvcache/layer-groups.ts';
+import type { RequestId } from '../../core/protocol/ports.ts';
+import { batchLimits } from '../../core/scheduler/token-limits.ts';
+import { createTokenInstance } from '../../core/scheduler/token-work.ts';
+import { Engine } from '../../engine/engine.ts';
+import { type LoadedModel, loadModel } from '../../engine/load-model.ts';
+import type { LayerSpan } from '../../graph/slice.ts';
+import type { Backend } from '../../kernel/backend.ts';
+import { loadNative } from '../../kernel/native/addon.ts';
+import { MemoryBus } from '../../runtime/bus/memory-bus.ts';
+import { LiveStages } from '../../runtime/pipeline/pipeline-runner.ts';
+import { collectWhenAsked } from '../../runtime/threads/collection.ts';
+import { InstanceLoop } from '../../runtime/threads/instance-loop.ts';
+import { recorded } from '../../runtime/threads/step-record.ts';
+import { StepTracer } from '../../runtime/threads/step-tracer.ts';
+import type { BlockRoot, FromInstance, InstanceThreadData } from '../../runtime/threads/thread-protocol.ts';
+import { say, type ThreadPlace } from '../../runtime/threads/thread-wires.ts';
+import type { LiveHandOffs } from '../../runtime/transfer/live-hand-offs.ts';
+import { pageTokens } from '../../util/step.ts';
+import { openModel } from '../../weights/open-model.ts';
+import { createBackend } from './backend.ts';
+import { blockRoot } from './block-root.ts';
+import {
+  createHandOffs,
+  createMessenger,
+  createRows,
+  fetchBytesPerToken,
+  lenderWays,
+  logOver,
+} from './instance-links.ts';
+import { openTiers, tierSizes } from './instance-tiers.ts';
+import { defaultKvBytes } from './kv-memory.ts';
+import { borrowingPages, openBorrowing } from './live-borrowing.ts';
+import { createStore, type ServedInstance } from './store-instance.ts';
+import type { InstanceSettings } from './worker-settings.ts';
+
+const computeNiceness = 5;
+
+/** Packs the model's weights, unless another thread of the process has them. */
+function load(settings: InstanceSettings, backend: Backend): { readonly model: LoadedModel; readonly root: BlockRoot } {
+  const files = openModel(settings.model);
+  try {
+    const { weights, inputs, contextTokens } = settings;
+    const model = loadModel({ model: files, backend, weights, inputs, context: contextTokens });
+    const root = blockRoot(files, { weights, inputs });
+    return { model, root };
+  } finally {
+    files.close();
+  }
+}
+
+function create(data: InstanceThreadData<InstanceSettings>, own: ThreadPlace): ServedInstance {
+  const { settings, loaded, hashKey, role } = data;
+  const log = logOver(own);
+  const backend = createBackend(settings.threads, log);
+  const { model, root } = loaded ?? load(settings, backend);
+  const { contextTokens, kvBytes = defaultKvBytes(model.kv, contextTokens, settings.instances) } = settings;
+  // Beside what is its own: room for the longest prompt, so that every one can land.
+  const landingPages = data.lands ? pagesFor(model.kv.groups, contextTokens, pageTokens) : 0;
+  const sizes = tierSizes(settings, model.kv);
+  const lent = borrowingPages(settings, model.kv);
+  const otherPages = landingPages + lent.staging + (sizes?.pages ?? 0) + lent.host;
+  const otherBytes = otherPages * model.kv.pageBytes;
+  const { tokensMax, logitRowsMax } = batchLimits;
+  const engine = new Engine({ ...{ model, backend, tokensMax, logitRowsMax }, kvBytes: kvBytes + otherBytes });
+  const wake = (): void => loop.wake();
+  const memory = { kv: model.kv, pool: engine.pool, layers: engine.layers };
+  const place = { ...memory, isa: backend.isa, root, hashKey, log };
+  const tiers = sizes && openTiers(settings.tiers?.ssd, { ...place, sizes }, wake);
+  const borrowing = openBorrowing(settings, {
+    ...{ ways: lenderWays(data.lender, own), pages: data.pages, engine, backend },
+    messenger: () => createMessenger(data.pages, engine.pool, wake),
+    pageTable: () => machine.pools[0]?.pageTable ?? new Int32Array(0),
+    ...{ settleLoads: () => tiers?.live.settle(), isRead: (pages: Int32Array) => handOffs?.reads(pages) === true },
+  });
+  const machine = createTokenInstance({
+    pages: engine.pages - otherPages,
+    groups: model.kv.groups,
+    eviction: settings.eviction,
+    limits: batchLimits,
+    // The conductor on the gateway's thread is the one that refuses.
+    queueMax: Number.MAX_SAFE_INTEGER,
+    root,
+    // Who does not know the key cannot forge identities.
+    hashKey,
+    handOff: { layerWise: settings.sendsAtEnd !== true, landingTokens: 0, landingPages, rechecks: settings.rechecks },
+    journalLife: data.life,
+    ...{ contents: { onSsd: undefined }, ...tiers?.machine, ...borrowing?.machine },
+    ...{ startsAhead: startsAhead(settings, backend), ssdReadUs: tiers?.live.readUs },
+    ...{ pinShare: settings.pinShare, rowsHeld: (id: RequestId) => stages?.holds(id) === true },
+  });
+  const reaches = backend.isa !== 'reference' || data.lands;
+  const handOffs = reaches ? createHandOffs(data, own, memory, wake) : undefined;
+  const tracer = new StepTracer(data.traces);
+  const steps = settings.record === undefined ? engine : recorded(engine, settings.record);
+  const stages = handOffs && createStages(data, { engine, backend, model }, handOffs, wake);
+  const parts = { handOffs, stages, tiers: tiers?.live, tracer, lending: borrowing?.live };
+  const loop = new InstanceLoop(machine, steps, own, data.abort, log, parts);
+  const description = {
+    ...describe(settings, backend, model),
+    kvBytes: (engine.pages - (sizes?.pages ?? 0) - lent.host) * model.kv.pageBytes,
+    tiers: tiers?.description,
+    stagingBlocks: borrowing?.stagingBlocks,
+    lends: borrowing?.lends,
+    capacityTokens: machine.capacityTokens,
+    role,
+  };
+  // What the oracle holds is this thread's alone.
+  const shared = backend.isa === 'reference' ? undefined : model;
+  return { loop, ready: { description, root, shared } };
+}
+
+function createStages(
+  data: InstanceThreadData<InstanceSettings>,
+  { engine, backend, model }: { readonly engine: Engine; readonly backend: Backend; readonly model: LoadedModel },
+  handOffs: LiveHandOffs,
+  wake: () => void,
+): LiveStages {
+  const columns = model.config.hiddenSize;
+  const createOwn = () => createRows(data, { backend, columns }, (to, wire) => handOffs.post(to, wire), wake);
+  const staged = {
+    layers: engine.layers,
+    slice: (span: LayerSpan) => engine.slice(span),
+    copyPages: (from: Int32Array, to: Int32Array) => loadNative()?.copyPages(engine.pool, from, to),
+  };
+  // Between processes it is listened for rows from the start; they may not come.
+  const rows =
+    data.peers === 'processes' && data.lands && data.settings.lending === undefined ? createOwn() : undefined;
+  return new LiveStages(staged, () => rows ?? createOwn());
+}
+
+/** The oracle's pages are its thread's alone. */
+function startsAhead({ awaitsPrefixes }: InstanceSettings, { isa }: Backend): boolean {
+  return awaitsPrefixes !== true && isa !== 'reference';
+}
+
+function describe(settings: InstanceSettings, backend: Backend, model: LoadedModel) {
+  const { weights, contextTokens } = settings;
+  const { isa, threads } = backend;
+  return {
+    weights: `${weights} (${model.packedTypes.join(', ')})`,
+    // A layer whose weights are not quantised takes bf16 where int8 was asked for.
+    inputs: [...new Set(model.compiled.linears.map((linear) => linear.inputs))].join(', '),
+    ...{ isa, threads, contextTokens },
+    weightBytes: model.weightsBytes,
+    fetchBytesPerToken: isa === 'reference' ? undefined : fetchBytesPerToken(model.kv),
+    stageLayers: stageLayers(settings, backend, model),
+    startsAhead: startsAhead(settings, backend),
+  };
+}
+
+/** Who borrows computes prompts whole, and so do the oracle and models whose layers keep a window. */
+function stageLayers({ lending }: InstanceSettings, { isa }: Backend, { kv }: LoadedModel): number | undefined {
+  if (lending !== undefined || isa === 'reference' || fetchBytesPerToken(kv) === undefined) return undefined;
+  return kv.groups[0]?.layers;
+}
+
+/** On Linux this is the calling thread's own, and its compute threads inherit it: the gateway's thread goes first where cores are short. */
+function yieldToGateway(): void {
+  if (platform() === 'linux') setPriority(computeNiceness);
+}
+
+function serve(data: InstanceThreadData<InstanceSettings>): void {
+  const { seat, address, life } = data;
+  const own = { bus: new MemoryBus(seat), address, life };
+  const post = (message: FromInstance): void => say(own.bus, 'said', [address, life], message);
+  try {
+    yieldToGateway();
+    const { loop, ready } = data.role === 'store' ? createStore(data, own) : create(data, own);
+    loop.start();
+    collectWhenAsked();
+    post({ kind: 'ready', ...ready, snapshot: loop.snapshot() });
+  } catch (error) {
+    post({ kind: 'unable', message: error instanceof Error ? error.message : String(error) });
+  }
+}
+
+if (isMainThread) throw new Error('Cannot run an instance: this module is the entry of a worker thread');
+serve(workerData as InstanceThreadData<InstanceSettings>);

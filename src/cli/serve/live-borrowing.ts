@@ -1,0 +1,178 @@
+// Memory that instances lend to one another: what flags say of it, as instances and the gManager are told.
+import { webcrypto } from 'node:crypto';
+import { slackBlocks } from '../../core/lending/debtor/borrow-limit.ts';
+import { blocksLendable } from '../../core/lending/lending-policy.ts';
+import type { TokenInstanceConfig } from '../../core/scheduler/token-work.ts';
+import type { Engine } from '../../engine/engine.ts';
+import type { KvShape } from '../../engine/load-model.ts';
+import type { Backend } from '../../kernel/backend.ts';
+import { loadNative } from '../../kernel/native/addon.ts';
+import { NativeGuestDoor, reachGuestRoom } from '../../kernel/native/remote-attention-listener.ts';
+import type { LenderWays } from '../../runtime/lending/lender-routes.ts';
+import type { BureauSettings } from '../../runtime/lending/lending-manager-host.ts';
+import { LiveLending } from '../../runtime/lending/live-lending.ts';
+import type { InstanceDescription } from '../../runtime/threads/thread-protocol.ts';
+import type { Messenger, PagesPlace } from '../../runtime/transfer/messenger.ts';
+import { counterUniform } from '../../util/counter-random.ts';
+import { pageTokens, rangeTokens } from '../../util/step.ts';
+import { type LendingRules, policyOf, timesOf } from '../options/lending-rules.ts';
+import { defaultKvBytes } from './kv-memory.ts';
+import type { InstanceSettings } from './worker-settings.ts';
+
+const rangeBlocks = rangeTokens / pageTokens;
+/** Steps take up to some hundred milliseconds, and an instance hears nothing meanwhile. */
+const answerUs = 1_000_000;
+const patience = { answerUs, prepareUs: 3 * answerUs, doubtUs: answerUs, homeUs: 20 * answerUs, holdUs: 4 * answerUs };
+const silentUs = 5_000_000;
+
+/** What an instance lends of. */
+interface LenderMemory {
+  /** KV memory that it was given; undefined: by the context. */
+  readonly kvBytes: number | undefined;
+  /** Host memory for blocks of sequences. */
+  readonly hostBytes: number;
+}
+
+export interface LendingSettings {
+  /** (instances). `others`: they are in other processes, and heard of later. */
+  readonly lenders: readonly LenderMemory[] | 'others';
+  readonly rules: LendingRules;
+}
+
+function liveTimes(rules: LendingRules): BureauSettings['times'] {
+  return { ...timesOf(rules), ...patience, silentUs };
+}
+
+/** Of KV memory, what a request may fill that the smallest instance takes in: its own, and what all others lend but for what whole ranges leave unused. */
+export function reachBytes(
+  lenders: readonly { readonly kvBytes: number; readonly hostBytes: number }[],
+  blockBytes: number,
+  rules: LendingRules,
+): number {
+  const blocks = lenders.map(({ kvBytes, hostBytes }) => ({
+    own: Math.floor(kvBytes / blockBytes),
+    host: Math.floor(hostBytes / blockBytes),
+  }));
+  const lendable = blocks.map(({ own, host }) => lendableOf(own, rules) + lendableOf(host, rules));
+  const all = lendable.reduce((sum, blocks) => sum + blocks, 0);
+  const slack = slackBlocks(rangeBlocks);
+  const reach = blocks.map(({ own, host }, i) => own + Math.max(0, host + all - lendable[i] - slack));
+  return Math.min(...reach) * blockBytes;
+}
+
+/** Of each instance's host memory, for blocks of sequences. */
+function hostBlocks({ lentHostBytes = 0 }: LendingRules, blockBytes: number): number {
+  return Math.floor(lentHostBytes / blockBytes);
+}
+
+/** For a gManager that may be in any of several processes. */
+export function officeSettings(
+  rules: LendingRules,
+): Omit<BureauSettings, 'instances'> & { readonly blocksMax: number } {
+  return { ...bureauSettings(rules), blocksMax: stagingBlocks };
+}
+
+/** For the gManager. */
+export function bureauSettings(rules: LendingRules): Omit<BureauSettings, 'instances'> {
+  const times = liveTimes(rules);
+  const [seed = 1] = webcrypto.getRandomValues(new Uint32Array(1));
+  return {
+    times: rules.settle ? times : { ...times, settleUs: Number.MAX_SAFE_INTEGER },
+    blocksMin: rangeBlocks,
+    uniform: (counter) => counterUniform(seed, 7, counter),
+  };
+}
+
+/** Pages beside the pool's own: of the staging buffer, and of host memory, which come last of all. */
+export function borrowingPages(
+  { lending }: InstanceSettings,
+  { groups, pageBytes }: KvShape,
+): { readonly staging: number; readonly host: number } {
+  const layers = groups[0]?.layers ?? 0;
+  if (lending === undefined || layers === 0) return { staging: 0, host: 0 };
+  return { staging: stagingBlocks * layers, host: hostBlocks(lending.rules, layers * pageBytes) * layers };
+}
+
+/** One range is settled at a time. */
+const stagingBlocks = rangeBlocks;
+
+export interface Borrowing {
+  readonly live: LiveLending;
+  readonly machine: Pick<TokenInstanceConfig, 'borrowing' | 'roomOf'>;
+  readonly stagingBlocks: number;
+  readonly lends: InstanceDescription['lends'];
+}
+
+interface BorrowingParts {
+  readonly ways: LenderWays | undefined;
+  /** Where instances of other processes reach this one. */
+  readonly pages: PagesPlace | undefined;
+  readonly engine: Engine;
+  readonly backend: Backend;
+  readonly messenger: () => Messenger;
+  readonly pageTable: () => Int32Array;
+  readonly settleLoads: () => void;
+  readonly isRead: (pages: Int32Array) => boolean;
+}
+
+/** Undefined where nothing is lent. @throws Error in one line where the model or the machine cannot */
+export function openBorrowing(settings: InstanceSettings, parts: BorrowingParts): Borrowing | undefined {
+  const { lending, contextTokens, instances } = settings;
+  const { ways, engine, backend, messenger, pageTable, settleLoads, isRead } = parts;
+  if (lending === undefined || ways === undefined) return undefined;
+  const { kv } = engine.model;
+  const [group, ...others] = kv.groups;
+  if (group === undefined || others.length > 0 || group.window !== undefined)
+    throw new Error('Cannot use --borrow: the model has layers with windows, whose blocks stay at home');
+  if (backend.isa === 'reference') throw new Error('Cannot use --borrow: the kernels are not compiled');
+  const { rules } = lending;
+  const { instance } = ways;
+  const blocksOf = (bytes = defaultKvBytes(kv, contextTokens, instances)) =>
+    Math.floor(bytes / kv.pageBytes / group.layers);
+  const own = blocksOf(settings.kvBytes);
+  const room = backend.createGuestRoom(engine.pool);
+  const live = new LiveLending({
+    ...{ ways, messenger: messenger(), rooms: backend, room, pageTable, settleLoads, isRead },
+    reach: (address) => reachGuestRoom(engine.pool, address, parts.pages?.token ?? '', parts.pages?.transport),
+    guestCountsOf: (debtor) => loadNative()?.guestCountsOf(room, debtor),
+    copyPages: (from, to) => loadNative()?.copyPages(engine.pool, from, to),
+    layers: engine.layers.map(({ index }) => index),
+    blockBytes: group.layers * kv.pageBytes,
+    guestPermilleMax: Math.round(rules.guestShare * 1000),
+  });
+  const host = hostBlocks(rules, group.layers * kv.pageBytes);
+  const lenders = lending.lenders === 'others' ? [] : lending.lenders;
+  const lendable = lenders.map(
+    ({ kvBytes, hostBytes }) =>
+      lendableOf(blocksOf(kvBytes), rules) + lendableOf(Math.floor(hostBytes / kv.pageBytes / group.layers), rules),
+  );
+  const borrowing = {
+    ...{ hostBlocks: host, hostFirstPage: engine.pages - host * group.layers },
+    instance,
+    policy: livePolicy(own, rules),
+    times: liveTimes(rules),
+    ...{ stagingBlocks, rangeBlocks, handsOver: true },
+    borrowableBlocks: lendable.reduce((sum, blocks, i) => sum + (i === instance ? 0 : blocks), host),
+  };
+  const door = lending.lenders === 'others' && parts.pages !== undefined ? openDoor(room, parts.pages) : undefined;
+  const lends = { blocks: lendableOf(own, rules) + lendableOf(host, rules), door };
+  return { live, stagingBlocks, lends, machine: { borrowing, roomOf: (creditor) => live.roomOf(creditor) } };
+}
+
+/** Beside the port for pages, where that one is given. */
+function openDoor(room: number, { port = 0, ...pages }: PagesPlace): string {
+  return new NativeGuestDoor(room, { ...pages, port: port === 0 ? 0 : port + 1 }).address;
+}
+
+/** Of a memory of so many blocks. */
+function lendableOf(total: number, rules: LendingRules): number {
+  return blocksLendable({ total, available: total, lent: 0 }, livePolicy(total, rules));
+}
+
+/** A loan has a range at least. */
+function livePolicy(blocks: number, rules: LendingRules): ReturnType<typeof policyOf> {
+  const policy = policyOf(blocks, rules);
+  const loanBlocksMin = Math.max(policy.loanBlocksMin, rangeBlocks);
+  const highWaterBlocks = policy.highWaterBlocks - policy.loanBlocksMin + loanBlocksMin;
+  return { ...policy, loanBlocksMin, highWaterBlocks, unitBlocks: rangeBlocks };
+}

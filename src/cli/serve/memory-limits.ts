@@ -1,0 +1,32 @@
+// What instances are given of memory, against what the machine has.
+import { loadNative } from '../../kernel/native/addon.ts';
+import { computes, type InstanceOptions } from '../options/options.ts';
+import { UsageError } from '../usage-error.ts';
+
+interface GivenMemory {
+  readonly kvMemory?: number | undefined;
+  readonly hostMemory?: number | undefined;
+}
+
+/** Pages take memory only once they are used: without this a process would be killed long after it began. @throws UsageError */
+export function refuseTooMuchMemory(all: GivenMemory, instances: readonly InstanceOptions[]): void {
+  const availableBytes = loadNative()?.memoryInfo().availableBytes;
+  const bytes = instances.reduce((sum, own) => sum + bytesOf(all, own), 0);
+  if (availableBytes === undefined || bytes <= availableBytes) return;
+  const given = instances.length === 1 ? '' : `${instances.length} instances are given `;
+  throw new UsageError(
+    `Cannot use so much --kv-memory and --host-memory: ${given}${mebibytes(bytes)}, ${mebibytes(availableBytes)} are available`,
+  );
+}
+
+function bytesOf(all: GivenMemory, own: InstanceOptions): number {
+  const { kvMemory = 0, hostMemory = 0 } = {
+    kvMemory: own.kvMemory ?? all.kvMemory,
+    hostMemory: own.hostMemory ?? all.hostMemory,
+  };
+  return hostMemory + (computes(own) ? kvMemory : 0);
+}
+
+function mebibytes(bytes: number): string {
+  return `${Math.floor(bytes / 2 ** 20)} MiB`;
+}

@@ -1,0 +1,57 @@
+// What `--model` names as a path on this machine: a path as it is, a model of the hub downloaded first.
+import { existsSync } from 'node:fs';
+import { HubClient } from '../../../weights/hub/client.ts';
+import { HubError } from '../../../weights/hub/errors.ts';
+import { findCached, type PulledModel, pullModel } from '../../../weights/hub/pull.ts';
+import { type HubReference, parseHubReference } from '../../../weights/hub/reference.ts';
+import { hubSettings } from '../../../weights/hub/settings.ts';
+import { embeddedModel } from '../../package-root.ts';
+import { PullProgress } from './pull-progress.ts';
+
+export interface LocatedModel {
+  readonly path: string;
+  /** Id for clients where the path says none: of a model of the hub, what it was asked for by. */
+  readonly name: string | undefined;
+}
+
+/** @throws HubError when a model of the hub can be had neither from there nor from the cache */
+export async function locateModel(model: string | undefined): Promise<LocatedModel> {
+  if (model === undefined) return { path: embeddedModel, name: undefined };
+  const reference = hubReferenceOf(model);
+  if (reference === undefined) return { path: model, name: undefined };
+  return { path: (await pull(reference)).path, name: model };
+}
+
+/** The same from what is on this machine: nothing is downloaded. @throws HubError */
+export function locateCached(model: string): string {
+  const reference = hubReferenceOf(model);
+  if (reference === undefined) return model;
+  const { cacheFolder } = hubSettings(process.env);
+  const cached = findCached(cacheFolder, reference);
+  if (cached === undefined)
+    throw new HubError(
+      'missing',
+      `Cannot read ${model}: it is not in ${cacheFolder}: get it with kvasir models pull ${model}`,
+    );
+  return cached.path;
+}
+
+/** A path that exists is never taken for a name of the hub. */
+function hubReferenceOf(model: string): HubReference | undefined {
+  return existsSync(model) ? undefined : parseHubReference(model);
+}
+
+/** Downloads what is missing; shows how it goes on stderr; stops on a signal so that it can be resumed. @throws HubError */
+export async function pull(reference: HubReference): Promise<PulledModel> {
+  const stop = new AbortController();
+  const abort = (): void => stop.abort();
+  process.once('SIGINT', abort);
+  process.once('SIGTERM', abort);
+  try {
+    const client = new HubClient(hubSettings(process.env), { signal: stop.signal });
+    return await pullModel(client, reference, new PullProgress(reference.text, process.stderr).show);
+  } finally {
+    process.off('SIGINT', abort);
+    process.off('SIGTERM', abort);
+  }
+}

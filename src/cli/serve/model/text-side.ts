@@ -1,0 +1,28 @@
+// The text side of a model as a gateway needs it: what clients are told of it, and a tokenizer that long texts do not hold up.
+
+import type { ServedModel } from '../../../gateway/http/served-model.ts';
+import type { Encode } from '../../../gateway/openai/prompt.ts';
+import { TokenizerThread } from '../../../runtime/threads/tokenizer-thread.ts';
+import type { ModelFiles } from '../../../weights/types.ts';
+import { createServedModel } from './served-model.ts';
+
+/** Longer texts are tokenised on another thread: this many take about a millisecond. */
+const inlineCharacters = 8192;
+
+export interface TextSide {
+  readonly model: ServedModel;
+  readonly encode: Encode;
+  close(): Promise<void>;
+}
+
+/** @param files may be closed afterwards; @param path of them; @param name the id clients use, where it is not the files' own */
+export function openTextSide(files: ModelFiles, path: string, context: number, name: string | undefined): TextSide {
+  const model = createServedModel(files, context, name);
+  const { tokenizer } = model;
+  const thread = new TokenizerThread(new URL('./tokenizer-worker.js', import.meta.url), { model: path });
+  const encode: Encode = async (text, addSpecial) => {
+    if (text.length > inlineCharacters) return thread.encode(text, addSpecial);
+    return Int32Array.from(tokenizer?.encode(text, { addSpecial }) ?? []);
+  };
+  return { model, encode, close: () => thread.close() };
+}

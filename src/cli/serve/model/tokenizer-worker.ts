@@ -1,0 +1,21 @@
+// Entry of the tokenizer's thread: the model's tokenizer, answering call after call.
+import { parentPort, workerData } from 'node:worker_threads';
+import { textOf } from '../../../engine/model-text.ts';
+import type { TokenizeAnswer, TokenizeCall } from '../../../runtime/threads/tokenizer-thread.ts';
+import { openModel } from '../../../weights/open-model.ts';
+
+const files = openModel((workerData as { model: string }).model);
+const text = textOf(files);
+files.close();
+if (text === undefined) throw new Error('Cannot tokenize text: the model has no tokenizer');
+const { tokenizer } = text;
+
+function answer({ call, text, addSpecial }: TokenizeCall): TokenizeAnswer {
+  try {
+    return { call, ids: Int32Array.from(tokenizer.encode(text, { addSpecial })) };
+  } catch (error) {
+    return { call, message: error instanceof Error ? error.message : String(error) };
+  }
+}
+
+parentPort?.on('message', (message: TokenizeCall) => parentPort?.postMessage(answer(message)));

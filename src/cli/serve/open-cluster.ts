@@ -1,0 +1,145 @@
+// Opens what a process adds to a cluster: a gateway's text side and conductor, or an instance on a thread of its own.
+import { hostname } from 'node:os';
+import { modelFingerprint } from '../../engine/fingerprint.ts';
+import type { Bus } from '../../runtime/bus/bus.ts';
+import { connectNats } from '../../runtime/bus/nats-bus.ts';
+import { agreeOn } from '../../runtime/processes/agree.ts';
+import { ClusterGateway } from '../../runtime/processes/cluster-gateway.ts';
+import { type JoinedInstance, joinCluster } from '../../runtime/processes/join.ts';
+import { sayFarewell } from '../../runtime/processes/peer-session.ts';
+import { ending } from '../../runtime/threads/completion.ts';
+import { openModel } from '../../weights/open-model.ts';
+import type { ModelFiles } from '../../weights/types.ts';
+import { joinedLending, servedLending } from '../options/borrow-options.ts';
+import { computes, type JoinOptions, oneInstance, type ServeOptions } from '../options/options.ts';
+import { servedPipeline } from '../options/pipeline-options.ts';
+import { admissionSettings } from '../options/slo-options.ts';
+import { blockRoot } from './block-root.ts';
+import { tierSettings } from './instance-tiers.ts';
+import { officeSettings } from './live-borrowing.ts';
+import { locateModel } from './model/locate-model.ts';
+import { contextTokens } from './model/served-model.ts';
+import { openTextSide, type TextSide } from './model/text-side.ts';
+import { contexts, instanceSettings } from './open-serving.ts';
+
+const clusterDefault = 'kvasir';
+const requestTimeoutSDefault = 600;
+
+export interface GatewayMember extends TextSide {
+  readonly cluster: ClusterGateway;
+  /** Resolves when it is no part of the cluster any more: with why. */
+  readonly ended: Promise<string>;
+  /** That start of an instance has died: nobody has to wait for silence. */
+  died(name: string, life: number): void;
+}
+
+/** @throws Error in one line when the server cannot be reached, or the cluster has another model */
+export function openClusterGateway(
+  nats: string,
+  options: ServeOptions,
+  { log, traces }: { readonly log: (message: string) => void; readonly traces: boolean },
+): Promise<GatewayMember> {
+  return withModel(nats, options, log, async (bus, files, { path, name }) => {
+    const { ended, end } = ending();
+    const own = { modelFingerprint: modelFingerprint(files), root: undefined };
+    const agreement = await agreeOn(bus, own, { log, onOverruled: end });
+    const { context, home } = contexts(
+      files,
+      options,
+      options.instances?.filter(computes) ?? [],
+      servedLending(options),
+    );
+    const text = openTextSide(files, path, context, options.servedModelName ?? name);
+    const cluster = new ClusterGateway({
+      ...{ bus, agreement, ...processName(undefined) },
+      queueMax: options.queue,
+      timeoutUs: (options.requestTimeout ?? requestTimeoutSDefault) * 1_000_000,
+      admission: admissionSettings(options),
+      pipeline: servedPipeline(options),
+      traces,
+      log,
+    });
+    const close = async (): Promise<void> => {
+      cluster.close();
+      await Promise.all([bus.close(), text.close()]);
+    };
+    const died = (name: string, life: number): void => {
+      const kinds = ['instance', 'prefill', 'decode', 'lender', 'fetcher', 'stage'] as const;
+      for (const kind of kinds) sayFarewell(bus, kind, name, life);
+    };
+    return { ...text, model: { ...text.model, homeTokens: home }, cluster, ended, died, close };
+  });
+}
+
+export interface InstanceMember extends JoinedInstance {
+  readonly name: string;
+  readonly life: number;
+  readonly modelId: string;
+}
+
+/** Serves when it resolves. @throws Error in one line when it cannot, or must not */
+export function openClusterInstance(
+  nats: string,
+  options: JoinOptions,
+  log: (message: string) => void,
+): Promise<InstanceMember> {
+  const rules = joinedLending(options);
+  return withModel(nats, options, log, async (bus, files, { path }) => {
+    const { name, life } = processName(options.name);
+    // With what others lend a request may be longer than what this one holds.
+    const context = contextTokens(files, rules === undefined ? options : { ...options, kvMemory: undefined });
+    const settings = {
+      ...instanceSettings(options, oneInstance, path, context, 1, {
+        rechecks: options.recheck,
+        pinMemory: options.pinMemory,
+      }),
+      tiers: tierSettings(options, 0, 1),
+    };
+    const joined = await joinCluster({
+      ...{ bus, name, life },
+      entry: new URL('./instance-worker.js', import.meta.url),
+      settings: rules === undefined ? settings : { ...settings, lending: { lenders: 'others', rules } },
+      lending: rules && officeSettings(rules),
+      ...{ role: options.role, roleSwitch: options.roleSwitch },
+      pages: { host: options.pagesHost, port: options.pagesPort, token: options.token, transport: options.transport },
+      root: blockRoot(files, options),
+      vocabSize: files.config.vocabSize,
+      log,
+    });
+    const close = async (): Promise<void> => {
+      await joined.close();
+      await bus.close();
+    };
+    return { ...joined, name, life, modelId: files.id, close };
+  });
+}
+
+/** The bus stays open if all goes well; the files are open as long as `open` runs. */
+async function withModel<T>(
+  nats: string,
+  { model, cluster = clusterDefault }: { readonly model?: string | undefined; readonly cluster?: string | undefined },
+  log: (message: string) => void,
+  open: (bus: Bus, files: ModelFiles, located: Awaited<ReturnType<typeof locateModel>>) => Promise<T>,
+): Promise<T> {
+  const located = await locateModel(model);
+  const files = openModel(located.path);
+  try {
+    const bus = await connectNats(nats, cluster, log);
+    try {
+      return await open(bus, files, located);
+    } catch (error) {
+      await bus.close();
+      throw error;
+    }
+  } finally {
+    files.close();
+  }
+}
+
+/** Of two starts with one name the later one has the higher life. */
+function processName(given: string | undefined): { readonly name: string; readonly life: number } {
+  const host = hostname()
+    .replace(/[^\w-]/g, '-')
+    .slice(0, 48);
+  return { name: given ?? `${host}-${process.pid}`, life: Date.now() };
+}

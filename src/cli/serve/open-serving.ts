@@ -1,0 +1,192 @@
+// Opens a model for serving: its text side on this thread, its engine on a worker thread.
+import type { AdmissionSettings } from '../../core/router/admission/length-admission.ts';
+import type { PlacementKind } from '../../core/router/placement/placement.ts';
+import type { PipelineSettings } from '../../core/router/placement/placer.ts';
+import { LiveCluster } from '../../runtime/threads/live-cluster.ts';
+import type { Transport } from '../../runtime/transfer/messenger.ts';
+import { pageTokens } from '../../util/step.ts';
+import { openModel } from '../../weights/open-model.ts';
+import type { ModelFiles } from '../../weights/types.ts';
+import { type LendingRules, lentBytes, withHostMemory } from '../options/lending-rules.ts';
+import { computes, type InstanceOptions, type ModelOptions, oneInstance } from '../options/options.ts';
+import { blockKeyOf } from './block-key.ts';
+import { type TierOptions, tierSettings } from './instance-tiers.ts';
+import { bureauSettings, reachBytes } from './live-borrowing.ts';
+import { locateModel } from './model/locate-model.ts';
+import { contextTokens } from './model/served-model.ts';
+import { openTextSide, type TextSide } from './model/text-side.ts';
+import type { InstanceSettings } from './worker-settings.ts';
+
+export interface Serving extends TextSide {
+  readonly cluster: LiveCluster;
+}
+
+export interface ServingOptions extends TierOptions {
+  /** Requests accepted at once. */
+  readonly queue: number;
+  readonly servedModelName?: string | undefined;
+  /** What sets instances apart from what the model's options say of all; one unless given. */
+  readonly instances?: readonly InstanceOptions[] | undefined;
+  /** What requests may wait, and who is taken; as long as it takes, and all, unless given. */
+  readonly admission?: AdmissionSettings | undefined;
+  /** Steps are recorded. */
+  readonly traces?: boolean;
+  /** Of the KV memory of each, for pinned prefixes; none unless given. */
+  readonly pinMemory?: number | undefined;
+  readonly transport?: Transport | undefined;
+  /** Prompts that are handed over leave once they are computed, not layer by layer. */
+  readonly sendsAtEnd?: boolean | undefined;
+  /** (instances): where their steps are written down. */
+  readonly records?: readonly SharedArrayBuffer[] | undefined;
+  /** Where requests go; by what instances hold and have to do unless given. */
+  readonly placement?: PlacementKind | undefined;
+  /** Lines on stderr unless given. */
+  readonly log?: (message: string) => void;
+  /** Instances lend one another memory. */
+  readonly lending?: LendingRules | undefined;
+  /** Long prompts are computed by groups of those that prefill. */
+  readonly pipeline?: PipelineSettings | undefined;
+}
+
+/** What all instances have that say nothing of their own. */
+type SharedOptions = ModelOptions & Pick<TierOptions, 'hostMemory'>;
+
+const everyone: AdmissionSettings = { kind: 'none', slo: undefined, decodeUs: 0 };
+
+export async function openServing(options: ModelOptions, serving: ServingOptions): Promise<Serving> {
+  const {
+    queue,
+    servedModelName,
+    instances = [oneInstance],
+    transport = 'auto',
+    admission = everyone,
+    pinMemory = 0,
+    traces = false,
+  } = serving;
+  const { path, name } = await locateModel(options.model);
+  const files = openModel(path);
+  try {
+    const { lending } = serving;
+    const computing = instances.filter(computes);
+    const shared = { ...options, hostMemory: serving.hostMemory };
+    const { context, home } = contexts(files, shared, computing, lending);
+    const lenders = instances.map((own) => ({
+      kvBytes: computes(own) ? (own.kvMemory ?? options.kvMemory) : 0,
+      hostBytes: computes(own) ? lentOf(shared, own, lending) : 0,
+    }));
+    const folder = serving.ssd ?? instances.find(({ ssd }) => ssd !== undefined)?.ssd;
+    // The workers pack weights while this thread builds the tokenizer.
+    const cluster = new LiveCluster({
+      entry: new URL('./instance-worker.js', import.meta.url),
+      instances: instances.map((own, i) => ({
+        role: own.role,
+        settings: {
+          ...instanceSettings(options, own, path, context, computing.length, {
+            rechecks: admission.kind !== 'none',
+            pinMemory,
+          }),
+          tiers: tierSettings(serving, i, instances.length, own),
+          record: serving.records?.[i],
+          sendsAtEnd: serving.sendsAtEnd,
+          lending: lending && { lenders, rules: withHostMemory(lending, own.hostMemory ?? serving.hostMemory) },
+        },
+      })),
+      hashKey: folder === undefined ? undefined : blockKeyOf(folder),
+      transport,
+      traces,
+      restarts: true,
+      admission,
+      queueMax: queue,
+      placement: serving.placement,
+      pipeline: serving.pipeline,
+      lending: lending && bureauSettings(lending),
+      log: serving.log ?? console.error,
+    });
+    const text = await textOrClosed(cluster, () => openTextSide(files, path, context, servedModelName ?? name));
+    const model = { ...text.model, homeTokens: home };
+    const close = async (): Promise<void> => {
+      await Promise.all([cluster.close(), text.close()]);
+    };
+    return { ...text, model, cluster, close };
+  } finally {
+    files.close();
+  }
+}
+
+/** The threads of a model whose text side cannot be built must not keep the process alive. */
+async function textOrClosed(cluster: LiveCluster, open: () => TextSide): Promise<TextSide> {
+  try {
+    return open();
+  } catch (error) {
+    await cluster.close();
+    throw error;
+  }
+}
+
+/** Of a request, and where instances borrow of one that any of them holds alone. @throws UsageError */
+export function contexts(
+  files: ModelFiles,
+  options: SharedOptions,
+  instances: readonly InstanceOptions[],
+  lending: LendingRules | undefined,
+): { readonly context: number; readonly home: number | undefined } {
+  const least = leastKvMemory(options, instances);
+  if (lending === undefined) return { context: contextTokens(files, { ...options, kvMemory: least }), home: undefined };
+  const kvMemory = withLoans(files, options, instances, lending);
+  return {
+    context: contextTokens(files, { ...options, kvMemory }),
+    home: contextTokens(files, { ...options, context: undefined, kvMemory: least }),
+  };
+}
+
+/** What the smallest instance has; undefined where each takes what the context needs. */
+function leastKvMemory({ kvMemory }: ModelOptions, instances: readonly InstanceOptions[]): number | undefined {
+  const given = instances.flatMap((own) => own.kvMemory ?? kvMemory ?? []);
+  return given.length === 0 ? undefined : Math.min(...given);
+}
+
+/** What a request may fill, where instances borrow; undefined where some of them take what the context needs. */
+function withLoans(
+  { config }: ModelFiles,
+  options: SharedOptions,
+  instances: readonly InstanceOptions[],
+  lending: LendingRules,
+): number | undefined {
+  const { inputs } = options;
+  const given = instances.flatMap((own) => {
+    const kvBytes = own.kvMemory ?? options.kvMemory;
+    return kvBytes === undefined ? [] : { kvBytes, hostBytes: lentOf(options, own, lending) };
+  });
+  if (given.length < instances.length) return undefined;
+  const valueBytes = inputs === 'f32' ? 4 : 2;
+  const blockBytes = 2 * config.layers * config.kvHeads * config.headDim * valueBytes * pageTokens;
+  return reachBytes(given, blockBytes, lending);
+}
+
+/** Host memory of an instance for blocks of sequences. */
+function lentOf(options: SharedOptions, own: InstanceOptions, lending: LendingRules | undefined): number {
+  return lentBytes({ hostMemory: own.hostMemory ?? options.hostMemory, lendHost: lending?.lendHost });
+}
+
+/** Threads that are given for all are shared out. */
+export function instanceSettings(
+  options: ModelOptions,
+  own: InstanceOptions,
+  model: string,
+  context: number,
+  instances: number,
+  { rechecks = false, pinMemory = 0 }: { readonly rechecks?: boolean; readonly pinMemory?: number } = {},
+): InstanceSettings {
+  return {
+    model,
+    weights: options.weights,
+    inputs: options.inputs,
+    threads: own.threads ?? Math.max(1, Math.floor(options.threads / instances)),
+    contextTokens: context,
+    kvBytes: own.kvMemory ?? options.kvMemory,
+    instances,
+    pinShare: pinMemory,
+    eviction: options.eviction,
+    rechecks,
+  };
+}

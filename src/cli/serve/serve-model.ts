@@ -1,0 +1,166 @@
+// What `kvasir serve` runs once its options hold: an endpoint over instances of this process or of a cluster.
+import type { Logger } from 'pino';
+import type { ClusterPort, InferencePort } from '../../core/protocol/ports.ts';
+import type { DataFolder } from '../../gateway/http/data-folder.ts';
+import type { ServedModel } from '../../gateway/http/served-model.ts';
+import { type Gateway, listen } from '../../gateway/http/server.ts';
+import { OtlpExporter } from '../../gateway/tracing/otlp-exporter.ts';
+import { servedLending } from '../options/borrow-options.ts';
+import type { ServeOptions } from '../options/options.ts';
+import { servedPipeline } from '../options/pipeline-options.ts';
+import { admissionSettings } from '../options/slo-options.ts';
+import { UsageError } from '../usage-error.ts';
+import { ChildInstances } from './child-instances.ts';
+import { describeInstances } from './describe-instances.ts';
+import { answerMemoryQuestions } from './host/memory-probe.ts';
+import { openData } from './host/open-data.ts';
+import { openLog, type ServerLog } from './host/server-log.ts';
+import { leftBehind } from './leftover-tiers.ts';
+import type { TextSide } from './model/text-side.ts';
+import { openServing } from './open-serving.ts';
+import { endSoon, stopSignal } from './stop-signal.ts';
+
+const streamBufferBytesMax = 2 ** 20;
+const drainGraceMs = 30_000;
+/** What either way of serving writes to. */
+interface Surface extends ServerLog {
+  readonly data: DataFolder | undefined;
+}
+
+/** Serves until it is told to stop. @throws Error in one line when it cannot */
+export async function serveModel(options: ServeOptions): Promise<void> {
+  const log = openLog(options.logLevel);
+  const left = options.ssd && leftBehind(options.ssd, options.instances?.length ?? 1);
+  if (left) log.logger.warn(left);
+  const data = options.data === undefined ? undefined : await openData(options.data, log.log);
+  try {
+    const surface = { ...log, data: data?.folder };
+    if (options.nats === undefined) await serveAlone(options, surface);
+    else await serveCluster(options.nats, options, surface);
+  } finally {
+    await data?.release();
+  }
+}
+
+async function serveAlone(options: ServeOptions, surface: Surface): Promise<void> {
+  const pipeline = servedPipeline(options);
+  const serving = await openServing(options, {
+    ...options,
+    pipeline,
+    admission: admissionSettings(options),
+    traces: otlpEndpoint(options) !== undefined,
+    lending: servedLending(options),
+    log: surface.log,
+  });
+  try {
+    const gateway = await openGateway(serving, options, surface);
+    try {
+      answerMemoryQuestions(options.instances?.length ?? 1);
+      console.log(describeInstances(serving.model.id, await serving.cluster.ready()));
+      announce(serving.model, gateway, options);
+      await served(
+        serving.cluster.ended.then(() => 'no instance is left; the lines above say why'),
+        surface,
+      );
+    } finally {
+      await gateway.drain(drainGraceMs);
+    }
+  } finally {
+    await serving.close();
+  }
+}
+
+/** Instances join by themselves, or are processes that this one starts. */
+async function serveCluster(nats: string, options: ServeOptions, surface: Surface): Promise<void> {
+  // Whoever serves alone needs nothing of NATS.
+  const { openClusterGateway } = await import('./open-cluster.ts');
+  const member = await openClusterGateway(nats, options, {
+    log: surface.log,
+    traces: otlpEndpoint(options) !== undefined,
+  });
+  try {
+    const gateway = await openGateway(member, options, surface);
+    const children =
+      options.instances &&
+      new ChildInstances(nats, options, options.instances, { log: surface.log, died: member.died });
+    try {
+      console.log(
+        children === undefined
+          ? `Model ${member.model.id}: context ${member.model.contextTokens} tokens, served by those who join`
+          : describeInstances(member.model.id, await children.joined()),
+      );
+      announce(member.model, gateway, options);
+      await served(member.ended, surface);
+    } finally {
+      await gateway.drain(drainGraceMs);
+      await children?.close();
+    }
+  } finally {
+    await member.close();
+    endSoon();
+  }
+}
+
+/** @throws Error when host and port cannot be listened on */
+function openGateway(
+  { model, cluster, encode }: TextSide & { readonly cluster: InferencePort & ClusterPort },
+  options: ServeOptions,
+  { logger, data }: Surface,
+): Promise<Gateway> {
+  const settings = {
+    model,
+    port: cluster,
+    cluster,
+    encode,
+    logger,
+    exporter: createExporter(options, logger),
+    apiKeys: options.apiKey,
+    data,
+    corsOrigins: options.corsOrigin,
+    bodyBytesMax: options.bodyLimit,
+    streamBufferBytesMax,
+    choicesMax: options.queue,
+    sloClasses: new Map(Object.entries(options.sloClasses ?? {})),
+  };
+  return listen(settings, options.host, options.port);
+}
+
+function otlpEndpoint(options: ServeOptions): string | undefined {
+  return options.otlpEndpoint ?? (process.env.OTEL_EXPORTER_OTLP_ENDPOINT || undefined);
+}
+
+/** @throws UsageError for headers that cannot be read */
+function createExporter(options: ServeOptions, logger: Logger): OtlpExporter | undefined {
+  const endpoint = otlpEndpoint(options);
+  if (endpoint === undefined) return undefined;
+  const pairs = (process.env.OTEL_EXPORTER_OTLP_HEADERS ?? '').split(',').filter((pair) => pair.trim() !== '');
+  const headers = Object.fromEntries(
+    pairs.map((pair) => {
+      const at = pair.indexOf('=');
+      if (at < 1) throw new UsageError('Cannot use OTEL_EXPORTER_OTLP_HEADERS: write name=value,name=value');
+      return [pair.slice(0, at).trim(), decodeURIComponent(pair.slice(at + 1).trim())];
+    }),
+  );
+  return new OtlpExporter({ endpoint, headers, logger });
+}
+
+function announce(model: ServedModel, gateway: Gateway, options: ServeOptions): void {
+  const url = `http://${gateway.host.includes(':') ? `[${gateway.host}]` : gateway.host}:${gateway.port}`;
+  console.log(`Serving on ${url}`);
+  // The key itself is not for logs.
+  const key = options.apiKey.length === 0 ? '' : ' -H "authorization: Bearer $KEY"';
+  const [path, fields] =
+    model.chatTemplate === undefined
+      ? ['completions', model.tokenizer === undefined ? '"prompt": [1, 2, 3]' : '"prompt": "Once upon a time"']
+      : ['chat/completions', '"messages": [{"role": "user", "content": "Tell me a story about a fox and a lantern."}]'];
+  console.log(
+    `Try: curl ${url}/v1/${path}${key} -H 'content-type: application/json' -d '{"model": "${model.id}", ${fields}}'`,
+  );
+}
+
+/** Resolves when the server is asked to stop. @throws Error when it can serve no more */
+async function served(ended: Promise<string>, { log }: ServerLog): Promise<void> {
+  const end = await Promise.race([stopSignal(), ended]);
+  if (end !== 'stop') throw new Error(`Cannot go on serving: ${end}`);
+  log('Draining: running requests finish, new ones are refused');
+}

@@ -1,0 +1,73 @@
+// An instance that computes nothing: memory and SSD for what others have computed, and links to them.
+import { batchLimits } from '../../core/scheduler/token-limits.ts';
+import { createTokenInstance } from '../../core/scheduler/token-work.ts';
+import { kvShapeOf } from '../../engine/load-model.ts';
+import { InstanceLoop } from '../../runtime/threads/instance-loop.ts';
+import type {
+  BlockRoot,
+  InstanceDescription,
+  InstanceThreadData,
+  ReadyMessage,
+} from '../../runtime/threads/thread-protocol.ts';
+import type { ThreadPlace } from '../../runtime/threads/thread-wires.ts';
+import { openModel } from '../../weights/open-model.ts';
+import { createBackend } from './backend.ts';
+import { blockRoot } from './block-root.ts';
+import { createHandOffs, fetchBytesPerToken, logOver } from './instance-links.ts';
+import { openTiers, tierSizes } from './instance-tiers.ts';
+import type { InstanceSettings } from './worker-settings.ts';
+
+/** What a thread serves with, and what it says of itself. */
+export interface ServedInstance {
+  readonly loop: InstanceLoop;
+  readonly ready: Omit<ReadyMessage, 'kind' | 'snapshot'>;
+}
+
+const computesNothing = {
+  run(): never {
+    throw new Error('Cannot run a step: a store computes nothing');
+  },
+};
+
+/** Reads the shape of the model and its fingerprint, no weights. @throws Error in one line */
+export function createStore(data: InstanceThreadData<InstanceSettings>, own: ThreadPlace): ServedInstance {
+  const { settings, hashKey, role } = data;
+  const { kv, layers, root } = shapeOf(settings);
+  const log = logOver(own);
+  const backend = createBackend(1, log);
+  const bytesPerToken = fetchBytesPerToken(kv);
+  if (backend.isa === 'reference') throw new Error('Cannot keep blocks: the native kernels are not compiled');
+  if (bytesPerToken === undefined)
+    throw new Error('Cannot keep blocks: the model has layers with a window, whose blocks are not moved');
+  const sizes = tierSizes(settings, kv);
+  if (sizes === undefined) throw new Error('Cannot keep blocks: there is neither host memory nor SSD for them');
+  const pool = backend.createKvPool({ pages: sizes.pages, kvHeads: kv.kvHeads, headDim: kv.headDim, type: kv.type });
+  const wake = (): void => loop.wake();
+  const place = { kv, pool, isa: backend.isa, root, hashKey, sizes, log };
+  const tiers = openTiers(settings.tiers?.ssd, place, wake);
+  const machine = createTokenInstance({
+    ...{ pages: 0, groups: kv.groups, eviction: settings.eviction, limits: batchLimits, queueMax: 0 },
+    ...{ root, hashKey, journalLife: data.life, keeps: true },
+    ...tiers.machine,
+  });
+  const handOffs = createHandOffs(data, own, { pool, kv, layers }, wake);
+  const parts = { handOffs, tiers: tiers.live };
+  const loop = new InstanceLoop(machine, computesNothing, own, data.abort, log, parts);
+  const description: InstanceDescription = {
+    ...{ weights: 'none', inputs: settings.inputs, isa: backend.isa, threads: 0, weightBytes: 0, kvBytes: 0 },
+    ...{ contextTokens: settings.contextTokens, capacityTokens: 0, role },
+    fetchBytesPerToken: bytesPerToken,
+    tiers: tiers.description,
+  };
+  return { loop, ready: { description, root, shared: undefined } };
+}
+
+function shapeOf({ model, weights, inputs, contextTokens }: InstanceSettings) {
+  const files = openModel(model);
+  try {
+    const shape = kvShapeOf(files, { weights, inputs, context: contextTokens });
+    return { ...shape, root: blockRoot(files, { weights, inputs }) satisfies BlockRoot };
+  } finally {
+    files.close();
+  }
+}

@@ -1,0 +1,110 @@
+// `kvasir simulate --chaos`: many seeds of random faults with every check on, and what of it all really happened.
+import { addRequestCounts, neverInRequests, runRequestChaos } from '../../sim/faults/chaos.ts';
+import { addCounts, neverHappened, runLendingChaos } from '../../sim/lending/chaos.ts';
+import { printTable } from './table.ts';
+
+export interface ChaosOptions {
+  readonly seed: number;
+  readonly seeds: number;
+}
+
+/** Failures told at most: one shows where to look, hundreds hide it. */
+const failuresMax = 5;
+
+interface Counts {
+  readonly faults: ReadonlyMap<string, number>;
+  /** By `fate message`. */
+  readonly met: ReadonlyMap<string, number>;
+}
+
+interface World<C extends Counts> {
+  readonly run: (seed: number) => C;
+  readonly add: (sum: C, counts: C) => void;
+  readonly never: (counts: C) => readonly string[];
+}
+
+interface Failure {
+  readonly seed: number;
+  readonly message: string;
+  readonly replay: string;
+}
+
+/** What came of one kind of world over all seeds. */
+class Tally<C extends Counts> {
+  readonly #world: World<C>;
+  #counts: C | undefined;
+
+  constructor(world: World<C>) {
+    this.#world = world;
+  }
+
+  run(seed: number): void {
+    const counts = this.#world.run(seed);
+    if (this.#counts === undefined) this.#counts = counts;
+    else this.#world.add(this.#counts, counts);
+  }
+
+  report(isReplay: boolean) {
+    const { faults, met, ...sums } = this.#counts ?? {
+      faults: new Map<string, number>(),
+      met: new Map<string, number>(),
+    };
+    const byName = [...met].sort(([a], [b]) => (a < b ? -1 : 1));
+    // One seed is a replay: it need not show everything.
+    const never = this.#counts === undefined || isReplay ? [] : this.#world.never(this.#counts);
+    return { faults: Object.fromEntries(faults), handlers: Object.fromEntries(byName), never, ...sums };
+  }
+}
+
+/** Runs seeds `seed` to `seed + seeds - 1`. Sets exit code 1 when a rule broke, or when several seeds left a fault or a handler out. */
+export function runChaos({ seed, seeds }: ChaosOptions, json: boolean): void {
+  const started = performance.now();
+  const lending = new Tally({ run: runLendingChaos, add: addCounts, never: neverHappened });
+  const requests = new Tally({ run: runRequestChaos, add: addRequestCounts, never: neverInRequests });
+  const failures: Failure[] = [];
+  let ran = 0;
+  while (ran < seeds && failures.length < failuresMax) {
+    const current = seed + ran++;
+    for (const tally of [lending, requests]) {
+      try {
+        tally.run(current);
+      } catch (error) {
+        const message = error instanceof Error ? error.message : String(error);
+        failures.push({ seed: current, message, replay: `kvasir simulate --chaos --seeds 1 --seed ${current}` });
+      }
+    }
+  }
+  const report = {
+    ...{ seeds: ran, seed, failures },
+    lending: lending.report(seeds === 1),
+    requests: requests.report(seeds === 1),
+    wallSeconds: (performance.now() - started) / 1000,
+  };
+  if (failures.length + report.lending.never.length + report.requests.never.length > 0) process.exitCode = 1;
+  if (json) console.log(JSON.stringify(report));
+  else printReport(report);
+}
+
+type Shown = ReturnType<Tally<Counts>['report']>;
+
+function printReport({
+  failures,
+  lending,
+  requests,
+  ...figures
+}: {
+  failures: readonly Failure[];
+  lending: Shown;
+  requests: Shown;
+  seeds: number;
+  wallSeconds: number;
+}): void {
+  for (const [world, { faults, handlers, never, ...sums }] of Object.entries({ lending, requests })) {
+    printTable(Object.entries(faults).map(([fault, injected]) => ({ [world]: fault, injected })));
+    printTable(Object.entries(handlers).map(([handler, ran]) => ({ [world]: handler, ran })));
+    printTable([{ [world]: '', ...sums }]);
+    for (const name of never) console.log(`Never happened in ${world}: ${name}`);
+  }
+  printTable([{ seeds: figures.seeds, wallSeconds: figures.wallSeconds }]);
+  for (const { message, replay } of failures) console.log(`${message}\n  replay: ${replay}`);
+}

@@ -1,0 +1,165 @@
+// Finds the cheapest cluster for a workload: what instances can be made of, every candidate simulated, and the line that replays it.
+
+import { latencyMs } from '../../sim/report/outcome.ts';
+import {
+  cheapestOf,
+  frontierOf,
+  type Kept,
+  type SearchLimits,
+  type Shape,
+  searchPlans,
+  type Trial,
+  type Unit,
+} from '../../sim/report/plan-search.ts';
+import { createCostModel } from '../options/cost-model.ts';
+import { readOptions, toFlag } from '../options/options.ts';
+import { hardwareSpec, modelSpec } from '../options/specs.ts';
+import { UsageError } from '../usage-error.ts';
+import { runSimulation, type SimulationOptions, simulationSchema } from './simulated-run.ts';
+
+/** Flags of `kvasir simulate`, as they were written. */
+export type RawFlags = Readonly<Record<string, unknown>>;
+
+interface PlanUnit extends Unit {
+  readonly hardware: string;
+  /** Devices that share each layer. */
+  readonly tp: number;
+}
+
+type Latency = Readonly<Record<'mean' | 'p50' | 'p90' | 'p99', number>>;
+
+interface Figures extends Kept {
+  readonly ttftMs: Latency;
+  readonly tbtMs: Latency;
+}
+
+export type PlanTrial = Trial<PlanUnit, Figures>;
+
+export interface PlanSettings extends SearchLimits {
+  readonly hardware: readonly string[];
+  /** What `kvasir simulate` is told beside hardware and roles. */
+  readonly flags: RawFlags;
+}
+
+/** Hears of the search before every run. */
+export type PlanWatch = (tried: number, next: string) => void;
+
+/** @throws UsageError when no hardware holds the model; Error when nothing keeps enough */
+export async function planClusters(settings: PlanSettings, watch: PlanWatch) {
+  const { units, leftOut } = unitsOf(settings);
+  let tried = 0;
+  const attempt = async (unit: PlanUnit, shape: Shape, decodeUnit: PlanUnit): Promise<Figures> => {
+    const flags = flagsOf(settings.flags, unit, shape, decodeUnit);
+    watch(tried++, describe(unit, shape, decodeUnit));
+    const { outcome } = await runSimulation(readOptions(simulationSchema, flags));
+    if (outcome.requests === 0) throw new UsageError('Cannot plan: the workload has no request');
+    const { requests, withinSlo, ttftUs, tbtUs } = outcome;
+    return { share: withinSlo / requests, ttftMs: latencyMs(ttftUs), tbtMs: latencyMs(tbtUs) };
+  };
+  const trials = await searchPlans(units, settings, attempt, pairsOf(units));
+  const winner = cheapestOf(trials, settings.within);
+  if (winner === undefined) throw new Error(unmet(trials, settings));
+  return { winner, command: commandOf(settings.flags, winner), frontier: frontierOf(trials), tried, leftOut };
+}
+
+function unmet(trials: readonly PlanTrial[], { within, instancesMax }: PlanSettings): string {
+  const best = frontierOf(trials).at(-1);
+  const most =
+    best === undefined ? '' : `: ${describe(best.unit, best, best.decodeUnit)} keeps most, ${percent(best.share)}`;
+  return `Cannot keep ${percent(within)} of the requests within SLO with ${instancesMax} instances at most${most}`;
+}
+
+/** What instances can be made of, and hardware that cannot be used, with the reason. */
+function unitsOf({ hardware, flags }: PlanSettings) {
+  const options = readOptions(simulationSchema, flags);
+  modelSpec(options.model, options.models);
+  const leftOut: { hardware: string; why: string }[] = [];
+  const units = hardware.flatMap((name) => {
+    const { devices, pricePerHour } = hardwareSpec(name, options.machines);
+    if (pricePerHour === undefined) throw new UsageError(`Cannot plan with ${name}: its entry has no pricePerHour`);
+    const fitting = tensorParallels(name, devices, options, (why) => leftOut.push({ hardware: name, why }));
+    return fitting.map((tp): PlanUnit => {
+      const perMachine = devices / (tp * options.pp);
+      const instancesPerMachine = perMachine < 1 ? perMachine : Math.floor(perMachine);
+      return { hardware: name, tp, instancesPerMachine, pricePerHour };
+    });
+  });
+  const [first] = leftOut;
+  if (units.length > 0 || first === undefined) return { units, leftOut };
+  throw new UsageError(`Cannot plan ${options.model} on ${hardware.join(', ')}: ${first.hardware}: ${first.why}`);
+}
+
+/** Of different hardware, either way round. */
+function pairsOf(units: readonly PlanUnit[]): readonly (readonly [PlanUnit, PlanUnit])[] {
+  return units.flatMap((unit) =>
+    units.filter(({ hardware }) => hardware !== unit.hardware).map((other) => [unit, other] as const),
+  );
+}
+
+/** All devices, half of them, a quarter... as long as the model fits. */
+function tensorParallels(
+  hardware: string,
+  devices: number,
+  options: SimulationOptions,
+  fails: (why: string) => void,
+): readonly number[] {
+  const fitting: number[] = [];
+  for (let tp = options.tp ?? Math.max(1, Math.floor(devices / options.pp)); tp >= 1; tp = tp % 2 === 0 ? tp / 2 : 0) {
+    try {
+      createCostModel({ ...options, hardware, tp, kv: 'bf16' });
+    } catch (error) {
+      if (!(error instanceof UsageError)) throw error;
+      if (fitting.length === 0) fails(error.message);
+      break;
+    }
+    fitting.push(tp);
+    if (options.tp !== undefined) break;
+  }
+  return fitting;
+}
+
+function flagsOf(
+  flags: RawFlags,
+  { hardware, tp }: PlanUnit,
+  { prefill, decode, mixed }: Shape,
+  decodeUnit: PlanUnit,
+): RawFlags {
+  const own = { ...flags, hardware, tp: String(tp) };
+  // What the file says of a cluster does not count.
+  const none = (...roles: readonly string[]) =>
+    flags.config === undefined ? {} : Object.fromEntries(roles.map((role) => [role, '0']));
+  if (mixed > 0) return { ...own, ...none('prefill', 'decode'), mixed: String(mixed) };
+  const apart = { ...own, ...none('mixed'), prefill: String(prefill), decode: String(decode) };
+  if (decodeUnit.hardware === hardware) return apart;
+  return { ...apart, decodeHardware: decodeUnit.hardware, decodeTp: String(decodeUnit.tp) };
+}
+
+/** The line that replays a cluster. */
+function commandOf(flags: RawFlags, trial: PlanTrial): string {
+  const { config, ...others } = flagsOf(flags, trial.unit, trial, trial.decodeUnit);
+  const words = Object.entries(others).flatMap(([name, value]) => {
+    const flag = `--${toFlag(name)}`;
+    if (value === true) return [flag];
+    if (value === false) return [`--no-${toFlag(name)}`];
+    return [flag, ...(Array.isArray(value) ? value : [value]).map((part) => quoted(String(part)))];
+  });
+  const experiment = config === undefined ? [] : [quoted(String(config))];
+  return ['kvasir', 'simulate', ...experiment, ...words].join(' ');
+}
+
+/** As a shell reads it back. */
+function quoted(word: string): string {
+  return /^[\w./:=,+@%-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`;
+}
+
+function describe(unit: PlanUnit, { prefill, decode, mixed }: Shape, decodeUnit: PlanUnit): string {
+  const of = ({ hardware, tp }: PlanUnit) => `of ${hardware} (tp ${tp})`;
+  if (mixed > 0) return `${mixed} mixed ${of(unit)}`;
+  if (decodeUnit === unit) return `${prefill} prefill + ${decode} decode ${of(unit)}`;
+  return `${prefill} prefill ${of(unit)} + ${decode} decode ${of(decodeUnit)}`;
+}
+
+/** Never more than it is: 98.996 % are no 99 %. */
+export function percent(share: number): string {
+  return `${Math.floor(share * 1e4 + 1e-6) / 100} %`;
+}

@@ -1,0 +1,125 @@
+// What a simulated run writes besides its figures: a page, a timeline, its progress.
+import { writeFileSync } from 'node:fs';
+import type { Command } from 'commander';
+import { z } from 'zod';
+import type { StepWatch } from '../../sim/engine/executor.ts';
+import type { Simulation } from '../../sim/engine/simulation.ts';
+import { loadPlot } from '../../sim/report/load-plot.ts';
+import { type LoadOverTime, LoadRecorder } from '../../sim/report/load-recorder.ts';
+import { runReport } from '../../sim/report/report.ts';
+import { toFlag } from '../options/options.ts';
+import { timeSpan } from '../options/workload-options.ts';
+import { reportPage } from './report-page.ts';
+import { SimulationProgress } from './simulation-progress.ts';
+import { TimelineFile } from './timeline-file.ts';
+
+export const outputFields = {
+  report: z.string().optional(),
+  loadPlot: z.string().optional(),
+  timeline: z.string().optional(),
+  timelineWindow: timeSpan.default({ unit: 'us', from: 0, to: 60_000_000 }),
+};
+
+const outputSchema = z.object(outputFields);
+export type OutputOptions = Readonly<z.infer<typeof outputSchema>>;
+
+export function addOutputFlags(command: Command): Command {
+  return command
+    .option('--report <file>', 'write a page with plots of the run, in one HTML file')
+    .option('--load-plot <file>', 'write the loads of the pools that prefill and decode over time, as SVG')
+    .option('--timeline <file>', 'write every step as a Chrome trace')
+    .option('--timeline-window <span>', 'simulated time that the timeline shows (default: 0s..60s)');
+}
+
+/** Hears of a run while it goes on, and writes when it is over. */
+export class RunOutputs {
+  readonly #options: OutputOptions;
+  readonly #instances: readonly string[];
+  readonly #timeline: TimelineFile | undefined;
+  readonly #progress = new SimulationProgress(process.stderr);
+  #recorder: LoadRecorder | undefined;
+
+  private constructor(options: OutputOptions, instances: readonly string[], timeline: TimelineFile | undefined) {
+    this.#options = options;
+    this.#instances = instances;
+    this.#timeline = timeline;
+  }
+
+  /** @param instances their names */
+  static async open(options: OutputOptions, instances: readonly string[]): Promise<RunOutputs> {
+    const { timeline, timelineWindow } = options;
+    const file = timeline === undefined ? undefined : await TimelineFile.create(timeline, timelineWindow, instances);
+    return new RunOutputs(options, instances, file);
+  }
+
+  /** For the simulation to be made with. */
+  get watch(): StepWatch | undefined {
+    return this.#timeline?.watch;
+  }
+
+  /** What is to be told of time before it passes; undefined when nobody looks at the load. */
+  recorderOf(simulation: Simulation): LoadRecorder | undefined {
+    if (this.#options.report !== undefined || this.#options.loadPlot !== undefined)
+      this.#recorder ??= new LoadRecorder(simulation);
+    return this.#recorder;
+  }
+
+  async progressed(share: number, simulation: Simulation): Promise<void> {
+    this.#progress.show(share, simulation);
+    await this.#timeline?.flush();
+  }
+
+  /** The run is over. */
+  async close({ outcome }: Simulation): Promise<void> {
+    this.#progress.close();
+    this.#recorder?.close();
+    if (this.#recorder !== undefined) this.#write(outcome, this.#recorder.load());
+    const leftOut = await this.#timeline?.close();
+    if (leftOut !== undefined) console.error(leftOut);
+  }
+
+  #write(outcome: Simulation['outcome'], load: LoadOverTime): void {
+    const { report, loadPlot: plot } = this.#options;
+    const about = { settings: settingsOf(this.#options), instances: this.#instances };
+    if (report !== undefined) writeOutput(report, reportPage(runReport(outcome, load, about)));
+    if (plot === undefined) return;
+    const svg = loadPlot(load, titleOf(this.#options));
+    if (svg === undefined) throw new Error(`Cannot write ${plot}: no request had an SLO: there are no loads`);
+    writeOutput(plot, svg);
+  }
+}
+
+const inTitles = ['admission', 'forecast', 'prefill', 'decode', 'speed'];
+
+/** What the plot of a run is called. */
+function titleOf(options: OutputOptions): string {
+  const told = settingsOf(options).filter(([name]) => inTitles.includes(name));
+  return told.map(([name, value]) => `${name} ${value}`).join(', ');
+}
+
+function writeOutput(path: string, text: string): void {
+  try {
+    writeFileSync(path, text);
+  } catch (error) {
+    throw new Error(`Cannot write ${path}: ${error instanceof Error ? error.message.split('\n')[0] : String(error)}`);
+  }
+}
+
+const mostTelling = ['trace', 'workload', 'model', 'hardware', 'prefill', 'decode', 'mixed', 'speed'];
+
+/** '{"kind":"fixed","tokens":5}' reads as 'kind fixed, tokens 5'. */
+function shown(value: unknown): string {
+  if (typeof value !== 'object' || value === null) return String(value);
+  return Object.entries(value)
+    .map(([name, part]) => `${name} ${shown(part)}`)
+    .join(', ');
+}
+
+/** What the page says of the run, the most telling first. */
+function settingsOf({ report: _, timeline: __, timelineWindow: ___, loadPlot: ____, ...options }: OutputOptions) {
+  const rank = (name: string) => (mostTelling.includes(name) ? mostTelling.indexOf(name) : mostTelling.length);
+  return Object.entries(options)
+    .filter(([, value]) => value !== undefined)
+    .sort(([a], [b]) => rank(a) - rank(b))
+    .map(([name, value]) => [toFlag(name), shown(value)] as const);
+}

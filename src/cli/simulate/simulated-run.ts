@@ -1,0 +1,102 @@
+// One simulated run from options, as `kvasir simulate` replays it and `kvasir plan` tries it.
+import { type Command, Option } from 'commander';
+import { z } from 'zod';
+import { placementKinds } from '../../core/router/placement/placement.ts';
+import { Simulation } from '../../sim/engine/simulation.ts';
+import { presetNames } from '../../trace/workload/presets.ts';
+import { addBorrowFlags, borrowFields, withBorrowing } from '../options/borrow-options.ts';
+import { bytesOf, clusterFields, instanceNames, instanceSpecs, pipelineSettings } from '../options/cluster-options.ts';
+import { addFaultFlags, faultFields, faultPlan } from '../options/fault-options.ts';
+import { numeric } from '../options/schema-parts.ts';
+import { addSloFlags, admissionSettings, labelsOf, retrySettings, sloFields } from '../options/slo-options.ts';
+import { withStandby } from '../options/standby-options.ts';
+import { addTransformFlags, addWorkloadFlags, transformFields, workloadFields } from '../options/workload-options.ts';
+import { UsageError } from '../usage-error.ts';
+import { findRate } from './find-rate.ts';
+import { replay } from './replay.ts';
+import { outputFields } from './run-outputs.ts';
+import { openWorkload } from './workload-source.ts';
+
+const count = (least: number) => numeric(z.number().int().min(least));
+
+export const simulationSchema = z.object({
+  trace: z.string().optional(),
+  workload: z.string().optional(),
+  ...workloadFields,
+  ...transformFields,
+  ...clusterFields,
+  ...borrowFields,
+  ...sloFields,
+  ...faultFields,
+  placement: z.enum(placementKinds).default('cache-aware'),
+  balancingThreshold: numeric(z.number().min(1)).default(1.5),
+  queue: count(1).default(1_000_000),
+  findRate: numeric(z.number().positive().max(1)).optional(),
+  check: z.boolean().default(false),
+  chaos: z.boolean().default(false),
+  seeds: count(1).default(100),
+  ...outputFields,
+});
+
+export type SimulationOptions = z.infer<typeof simulationSchema>;
+
+/** Of flags with a `--no-...` commander says true where nothing was said: a config file may still say otherwise. */
+export function withoutUnsaid(flags: Readonly<Record<string, unknown>>): Record<string, unknown> {
+  const said = Object.entries(flags).filter(([name, value]) => value !== true || !negatable.includes(name));
+  return Object.fromEntries(said);
+}
+
+const negatable = ['coalesce', 'stream', 'settle', 'borrowAhead'];
+
+/** What comes, who gets it, and what it may wait; not the cluster. */
+export function addRunFlags(command: Command): Command {
+  command
+    .option('--trace <file>', 'Mooncake JSON lines or Azure CSV, plain or gzip')
+    .option('--workload <name>', `made up instead: ${presetNames.join(', ')}`)
+    .addOption(
+      new Option('--placement <policy>', 'who gets a request; random: by --seed (default: cache-aware)').choices(
+        placementKinds,
+      ),
+    )
+    .option(
+      '--balancing-threshold <x>',
+      'how many times as long as its own a prefix elsewhere must be to be fetched (default: 1.5)',
+    )
+    .option('--queue <n>', 'requests accepted at once over all instances (default: 1,000,000)');
+  return addBorrowFlags(addTransformFlags(addWorkloadFlags(addFaultFlags(addSloFlags(command)))));
+}
+
+/** The same at the highest rate of a made-up workload, or speed of a trace, that keeps `share` of the requests within SLO; the outcome is that at it. */
+export async function runAtHighestRate(options: SimulationOptions, share: number) {
+  const knob = options.trace === undefined ? 'rate' : 'speed';
+  if (options.ttftSlo === undefined) throw new UsageError('Cannot find a rate without --ttft-slo and --tbt-slo');
+  const plain = { ...options, report: undefined, timeline: undefined };
+  const found = await findRate(options[knob] ?? 1, async (rate) => {
+    const { outcome } = await runSimulation({ ...plain, [knob]: rate });
+    return outcome.withinSlo >= share * outcome.requests;
+  });
+  return { found, knob, simulation: await runSimulation({ ...options, [knob]: found.rate }) };
+}
+
+/** From the first request until nothing is left to happen. @throws UsageError */
+export async function runSimulation(options: SimulationOptions): Promise<Simulation> {
+  const workload = openWorkload(options);
+  const admission = admissionSettings(options);
+  const instances = instanceSpecs(options, admission.kind !== 'none');
+  const pipeline = pipelineSettings(options);
+  return replay(workload, instanceNames(instances), options, labelsOf(options), (watch) => {
+    return new Simulation({
+      ...withBorrowing(options, withStandby(options, instances)),
+      linkBytesPerSecond: options.linkGbps === undefined ? undefined : bytesOf(options.linkGbps),
+      blockTokens: options.blockTokens,
+      queueMax: options.queue,
+      placement: { kind: options.placement, seed: [options.seed, 1], balancingThreshold: options.balancingThreshold },
+      admission,
+      retries: retrySettings(options),
+      pipeline,
+      faults: faultPlan(options, instances.length),
+      checking: options.check,
+      watch,
+    });
+  });
+}

@@ -1,0 +1,51 @@
+// The steps of a simulated run as a Chrome trace in a file, written as they happen.
+import { type FileHandle, open } from 'node:fs/promises';
+import type { StepWatch } from '../../sim/engine/executor.ts';
+import { StepTimeline } from '../../sim/engine/step-timeline.ts';
+import { timelineEnd, timelineStart } from '../../trace/timeline.ts';
+import type { Span } from '../../trace/transform.ts';
+
+/** What viewers still open with ease. */
+const eventsMax = 1_000_000;
+
+export class TimelineFile {
+  readonly #file: FileHandle;
+  readonly #path: string;
+  readonly #steps: StepTimeline;
+
+  private constructor(file: FileHandle, path: string, window: Span) {
+    this.#file = file;
+    this.#path = path;
+    this.#steps = new StepTimeline(window, eventsMax);
+  }
+
+  /** Rows are instances. */
+  static async create(path: string, window: Span, rows: readonly string[]): Promise<TimelineFile> {
+    const file = await open(path, 'w').catch((error: Error) => {
+      throw new Error(`Cannot write ${path}: ${error.message.split('\n')[0]}`);
+    });
+    await file.write(timelineStart(rows));
+    return new TimelineFile(file, path, window);
+  }
+
+  get watch(): StepWatch {
+    return this.#steps.watch;
+  }
+
+  /** Writes what came since the last time. */
+  async flush(): Promise<void> {
+    const text = this.#steps.take();
+    if (text !== '') await this.#file.write(text);
+  }
+
+  /** @returns a line about what does not fit, if so */
+  async close(): Promise<string | undefined> {
+    await this.flush();
+    await this.#file.write(timelineEnd);
+    await this.#file.close();
+    const { leftOut } = this.#steps;
+    return leftOut === 0
+      ? undefined
+      : `${this.#path} holds the first ${eventsMax} steps of its window; ${leftOut} more were left out`;
+  }
+}

@@ -1,0 +1,55 @@
+// A trace file as a stream of requests, plain or gzip.
+import { createReadStream, type ReadStream } from 'node:fs';
+import { open, stat } from 'node:fs/promises';
+import { createGunzip } from 'node:zlib';
+import { TraceParser, type TraceParserOptions } from '../../trace/parser.ts';
+import { TraceError, type TraceRequest } from '../../trace/request.ts';
+
+const gzipMagic = 0x1f8b;
+
+export interface TracePiece {
+  readonly requests: readonly TraceRequest[];
+  /** Of the whole that has been read, this piece included: 0..1. */
+  readonly share: number;
+}
+
+/** Requests in the order of the file, in groups as they are read. @throws Error in one line naming file, and line, field and value */
+export async function* readTrace(path: string, options: TraceParserOptions): AsyncGenerator<TracePiece, void> {
+  const parser = new TraceParser(options);
+  try {
+    const { size } = await stat(path);
+    const { file, text } = await openText(path);
+    for await (const piece of text) {
+      const requests: TraceRequest[] = [];
+      parser.push(piece, requests);
+      yield { requests, share: Math.min(1, file.bytesRead / Math.max(1, size)) };
+    }
+    const last: TraceRequest[] = [];
+    parser.end(last);
+    yield { requests: last, share: 1 };
+  } catch (error) {
+    if (error instanceof TraceError) throw new Error(error.message.replace('the trace', path), { cause: error });
+    throw new Error(`Cannot read ${path}: ${error instanceof Error ? error.message.split('\n')[0] : String(error)}`, {
+      cause: error,
+    });
+  }
+}
+
+async function openText(path: string): Promise<{ readonly file: ReadStream; readonly text: AsyncIterable<string> }> {
+  const zipped = await isGzip(path);
+  const file = createReadStream(path, { highWaterMark: 2 ** 20 });
+  if (!zipped) return { file, text: file.setEncoding('utf8') };
+  const unzipped = createGunzip({ chunkSize: 2 ** 18 });
+  file.on('error', (error) => unzipped.destroy(error));
+  return { file, text: file.pipe(unzipped).setEncoding('utf8') };
+}
+
+async function isGzip(path: string): Promise<boolean> {
+  const file = await open(path);
+  try {
+    const { buffer, bytesRead } = await file.read(Buffer.alloc(2), 0, 2, 0);
+    return bytesRead === 2 && buffer.readUInt16BE(0) === gzipMagic;
+  } finally {
+    await file.close();
+  }
+}

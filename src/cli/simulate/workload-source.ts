@@ -1,0 +1,96 @@
+// Requests of a workload as they stream by, from a file or made up, cut, repeated and sped up.
+import { Labels } from '../../trace/labels.ts';
+import type { TraceRequest } from '../../trace/request.ts';
+import { faster, Slice, type Span, Tiling } from '../../trace/transform.ts';
+import { BatchJobStream } from '../../trace/workload/batch-jobs.ts';
+import { WorkloadGenerator } from '../../trace/workload/generator.ts';
+import { toFlag } from '../options/options.ts';
+import {
+  presetOf,
+  type TransformOptions,
+  type WorkloadOptions,
+  workloadFields,
+  workloadOf,
+} from '../options/workload-options.ts';
+import { UsageError } from '../usage-error.ts';
+import { readTrace, type TracePiece } from './trace-file.ts';
+
+const groupSize = 1024;
+
+export interface SourceOptions extends WorkloadOptions, TransformOptions {
+  /** A trace file, or else the name of a workload. */
+  readonly trace?: string | undefined;
+  readonly workload?: string | undefined;
+  readonly blockTokens: number;
+}
+
+/**
+ * In constant memory: a file is read again for every tile.
+ * @throws UsageError at once, unless there is one source
+ */
+export function openWorkload(options: SourceOptions): AsyncIterable<TracePiece> {
+  if (options.trace === undefined && options.workload === undefined) {
+    throw new UsageError('Cannot tell the workload: give --trace FILE or --workload NAME');
+  }
+  if (options.trace === undefined) return tiled(options, () => generated(options, generatorOf(options)));
+  const { trace, blockTokens } = options;
+  const made = ['workload', ...Object.keys(workloadFields).filter((name) => name !== 'seed')] as const;
+  const flag = made.find((name) => options[name as keyof SourceOptions] !== undefined);
+  if (flag !== undefined) throw new UsageError(`Cannot use --${toFlag(flag)} with --trace: the file says what comes`);
+  return tiled(options, () => readTrace(trace, { blockTokens }));
+}
+
+type Pieces = AsyncIterable<TracePiece> | Iterable<TracePiece>;
+
+async function* tiled(options: SourceOptions, open: () => Pieces): AsyncGenerator<TracePiece, void> {
+  const { tile, speed, tenants = {}, seed } = options;
+  const shares = Object.entries(tenants).map(([name, share]) => ({ name, share }));
+  const labels = new Labels({ classes: [], tenants: shares, priorities: new Map(), seed });
+  const tiling = new Tiling(options.tileBlocks === 'same');
+  const jobs = batchJobsOf(options);
+  for (let k = 0; k < tile; k++) {
+    if (k > 0) tiling.again();
+    for await (const { requests, share } of sliced(options.slice, open())) {
+      const changed = requests.map((request) =>
+        labels.take(faster(tile === 1 ? request : tiling.take(request), speed)),
+      );
+      yield { requests: jobs?.merge(changed) ?? changed, share: (k + share) / tile };
+    }
+  }
+}
+
+async function* sliced(span: Span | undefined, pieces: Pieces): AsyncGenerator<TracePiece, void> {
+  if (span === undefined) return yield* pieces;
+  const slice = new Slice(span);
+  for await (const { requests, share } of pieces) {
+    const kept: TraceRequest[] = [];
+    for (const request of requests) {
+      const taken = slice.take(request);
+      if (taken !== undefined) kept.push(taken);
+    }
+    yield { requests: kept, share };
+    if (slice.over) return;
+  }
+}
+
+function batchJobsOf({ batchRate, batchInput, batchOutput, seed }: SourceOptions): BatchJobStream | undefined {
+  if (batchRate === undefined) return undefined;
+  return new BatchJobStream({ requestsPerSecond: batchRate, input: batchInput, output: batchOutput }, seed);
+}
+
+function generatorOf(options: SourceOptions): WorkloadGenerator {
+  const workload = workloadOf(presetOf(options.workload ?? 'plain'), options);
+  return new WorkloadGenerator(workload, { seed: options.seed, blockTokens: options.blockTokens });
+}
+
+function* generated(
+  { requests: total = 1000, pinFamilies = 0, pinTtl = 600 }: SourceOptions,
+  generator: WorkloadGenerator,
+): Generator<TracePiece, void> {
+  if (pinFamilies > 0) yield { requests: generator.pins(pinFamilies, Math.round(pinTtl * 1e6)), share: 0 };
+  for (let done = 0; done < total; ) {
+    const count = Math.min(groupSize, total - done);
+    done += count;
+    yield { requests: Array.from({ length: count }, () => generator.next()), share: done / total };
+  }
+}

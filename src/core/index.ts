@@ -1,0 +1,19 @@
+// The public face of the policy room: `kvasir/policy`.
+
+export { StepCost } from './cost/step-cost.ts';
+export type { StepPredictor, StepShape } from './cost/step-shape.ts';
+export { BlockCache, type BlockCacheConfig } from './kvcache/block-cache.ts';
+export type { BlockChain } from './kvcache/block-chain.ts';
+export { type BlockRoot, HashChain, rootDigest } from './kvcache/block-hash.ts';
+export type { BlockId } from './kvcache/block-pool.ts';
+export { BlockTable, HeldBlocks } from './kvcache/block-table.ts';
+export { type BlockUse, type EvictionKind, type EvictionOrder, evictionOrders } from './kvcache/eviction.ts';
+export { Batcher } from './scheduler/batching/batcher.ts';
+export {
+  Sequence,
+  type SequenceContent,
+  type SequenceSpec,
+  type SequenceState,
+} from './scheduler/batching/sequence.ts';
+export type { BatchLimits } from './scheduler/batching/step-budget.ts';
+export { TokenContent } from './scheduler/batching/token-content.ts';

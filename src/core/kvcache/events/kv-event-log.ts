@@ -1,0 +1,101 @@
+// What an instance says of the blocks it holds: numbered journals of what changed, and snapshots of everything.
+import { digestWords } from '../../../util/blake2s.ts';
+
+/** Changes in the order in which they came. */
+export interface BlockJournal {
+  /** Counts the starts of the instance: with each one its cache is empty and its numbers begin anew. */
+  readonly life: number;
+  /** 1, 2, 3... in each life. */
+  readonly number: number;
+  readonly changes: number;
+  /** (changes, 4 words): digests. */
+  readonly words: Uint32Array;
+  /** (changes): 1: in memory, of whichever tier; 2: on SSD alone; 0: removed. */
+  readonly stored: Uint8Array;
+}
+
+/** What `stored` says. */
+export const blockChange = { removed: 0, inMemory: 1, onSsd: 2 } as const;
+
+/** All blocks that an instance holds. */
+export interface BlockSnapshot {
+  readonly life: number;
+  /** Of the last journal before it; 0: none. */
+  readonly number: number;
+  readonly blocks: number;
+  /** (blocks, 4 words): digests. */
+  readonly words: Uint32Array;
+  /** The last so many are on SSD alone. */
+  readonly onSsd?: number;
+}
+
+/** Hears of every block that a cache comes to hold or loses. */
+export interface BlockListener {
+  /** The block of the digest at `words[at..at+4]` was stored or removed. Of one that was stored `depth` is blocks before it plus one, and `block` which one of the pool it is, if it is there. */
+  record(words: Uint32Array, at: number, stored: boolean, depth: number, block?: number): void;
+}
+
+/** Hears of tiers together, and which of their blocks SSD alone has. */
+export interface TierListener extends BlockListener {
+  /** Of a block that is held: it is on SSD alone from now on, or is not any more. */
+  sank(words: Uint32Array, at: number, onSsd: boolean): void;
+}
+
+/** Gathers changes for the next journal, in arrays that are used again for the one after. */
+export class JournalRecorder implements TierListener {
+  readonly #life: number;
+  #number = 0;
+  #changes = 0;
+  #words = new Uint32Array(64 * digestWords);
+  #stored = new Uint8Array(64);
+  constructor(life: number) {
+    this.#life = life;
+  }
+
+  /** The block of the digest at `words[at..at+4]` was stored or removed. */
+  record(words: Uint32Array, at: number, stored: boolean): void {
+    this.#add(words, at, stored ? blockChange.inMemory : blockChange.removed);
+  }
+
+  sank(words: Uint32Array, at: number, onSsd: boolean): void {
+    this.#add(words, at, onSsd ? blockChange.onSsd : blockChange.inMemory);
+  }
+
+  #add(words: Uint32Array, at: number, change: number): void {
+    if (this.#changes === this.#stored.length) this.#grow();
+    for (let i = 0; i < digestWords; i++) this.#words[this.#changes * digestWords + i] = words[at + i];
+    this.#stored[this.#changes++] = change;
+  }
+
+  /** Of the last journal; 0: none. */
+  get number(): number {
+    return this.#number;
+  }
+
+  /** Changes since the last journal. */
+  get changes(): number {
+    return this.#changes;
+  }
+
+  /** What changed since the last journal. Its arrays are valid until the next change. */
+  take(): BlockJournal {
+    const changes = this.#changes;
+    this.#changes = 0;
+    return { life: this.#life, number: ++this.#number, changes, words: this.#words, stored: this.#stored };
+  }
+
+  /** Of all blocks, once all changes have been told. @param onSsd the last so many are on SSD alone */
+  snapshot(words: Uint32Array, onSsd = 0): BlockSnapshot {
+    const snapshot = { life: this.#life, number: this.#number, blocks: words.length / digestWords, words };
+    return onSsd === 0 ? snapshot : { ...snapshot, onSsd };
+  }
+
+  #grow(): void {
+    const words = new Uint32Array(2 * this.#words.length);
+    words.set(this.#words);
+    this.#words = words;
+    const stored = new Uint8Array(2 * this.#stored.length);
+    stored.set(this.#stored);
+    this.#stored = stored;
+  }
+}

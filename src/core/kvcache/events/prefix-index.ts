@@ -1,0 +1,182 @@
+// What every instance of a cluster holds of a prompt: fed by their journals, asked before each placement.
+import { digestWords } from '../../../util/blake2s.ts';
+import type { BlockChain } from '../block-chain.ts';
+import { type BlockJournal, type BlockSnapshot, blockChange } from './kv-event-log.ts';
+import { type BlockFate, ReplicaTable, type Replication } from './replica-table.ts';
+
+export interface PrefixIndexConfig {
+  readonly instances: number;
+  /** Different blocks that there is room for from the start; it grows when there are more. */
+  readonly blocks: number;
+  /** Blocks that nobody holds any more which it grows for too, so as to tell evicted from never seen. */
+  readonly remembered: number;
+}
+
+/** `stale`: late or doubled, nothing changed. `gap`: journals are missing, nothing changed: a snapshot is wanted. */
+export type JournalVerdict = 'applied' | 'stale' | 'gap';
+
+/** While a snapshot is awaited it is asked for again after so many journals. */
+const askAgainAfter = 64;
+
+/** The answer to one question: the longest prefix of a chain on each instance. Reused for the next. */
+export class PrefixMatches {
+  /** (instances): blocks of the chain that each holds, from the first on without a gap. */
+  readonly blocks: Int32Array;
+  /** The first `count`: instances that hold the first block at least, in no order. */
+  readonly instances: Int32Array;
+  readonly walking: Int32Array;
+  /** (instances): of its blocks, the last so many are on SSD alone. */
+  readonly onSsd: Int32Array;
+  count = 0;
+
+  constructor(instances: number) {
+    this.blocks = new Int32Array(instances);
+    this.onSsd = new Int32Array(instances);
+    this.instances = new Int32Array(instances);
+    this.walking = new Int32Array(instances);
+  }
+
+  clear(): void {
+    for (let i = 0; i < this.count; i++) {
+      this.blocks[this.instances[i]] = 0;
+      this.onSsd[this.instances[i]] = 0;
+    }
+    this.count = 0;
+  }
+}
+
+/** Knows what instances have told, not what they hold now: an instance's own cache has the last word. */
+export class PrefixIndex {
+  readonly #table: ReplicaTable;
+  /** Of its blocks, those that an instance has on SSD alone. */
+  readonly #sunk: ReplicaTable;
+  readonly #life: Float64Array;
+  /** (instances): the last journal that is in. */
+  readonly #number: Float64Array;
+  /** (instances): journals that came while a snapshot is awaited; 0: none is. */
+  readonly #missed: Int32Array;
+
+  constructor({ instances, blocks, remembered }: PrefixIndexConfig) {
+    this.#table = new ReplicaTable(instances, blocks, remembered);
+    this.#sunk = new ReplicaTable(instances, 0, 0);
+    this.#life = new Float64Array(instances);
+    this.#number = new Float64Array(instances);
+    this.#missed = new Int32Array(instances);
+  }
+
+  /** Different blocks that instances hold. */
+  get blocks(): number {
+    return this.#table.blocks;
+  }
+
+  /** How many copies there are of what. Passes over all of it. */
+  replication(): Replication {
+    return this.#table.replication();
+  }
+
+  /** Blocks that an instance holds. */
+  held(instance: number): number {
+    return this.#table.held[instance];
+  }
+
+  apply(instance: number, journal: BlockJournal): JournalVerdict {
+    const { life, number, changes, words, stored } = journal;
+    if (life > this.#life[instance]) this.#begin(instance, life);
+    if (life < this.#life[instance] || number <= this.#number[instance]) return 'stale';
+    if (this.#missed[instance] > 0 || number > this.#number[instance] + 1) {
+      const missed = this.#missed[instance];
+      this.#missed[instance] = missed + 1;
+      return missed % askAgainAfter === 0 ? 'gap' : 'stale';
+    }
+    for (let i = 0; i < changes; i++) {
+      const at = i * digestWords;
+      if (stored[i] === blockChange.removed) this.#table.remove(words, at, instance);
+      else this.#table.add(words, at, instance);
+      if (stored[i] === blockChange.onSsd) this.#sunk.add(words, at, instance);
+      else if (this.#sunk.held[instance] > 0) this.#sunk.remove(words, at, instance);
+    }
+    this.#number[instance] = number;
+    return 'applied';
+  }
+
+  /** Takes a snapshot in place of all that is known of the instance; false when it is older than that, or is in already. */
+  restore(instance: number, { life, number, blocks, words, onSsd = 0 }: BlockSnapshot): boolean {
+    const known = this.#life[instance];
+    const isNews = number > this.#number[instance] || (number === this.#number[instance] && this.#missed[instance] > 0);
+    if (life < known || (life === known && !isNews)) return false;
+    this.#begin(instance, life);
+    for (let i = 0; i < blocks; i++) this.#table.add(words, i * digestWords, instance);
+    for (let i = blocks - onSsd; i < blocks; i++) this.#sunk.add(words, i * digestWords, instance);
+    this.#number[instance] = number;
+    return true;
+  }
+
+  /** The instance is gone with all it had: what its life still says is late. */
+  drop(instance: number): void {
+    this.#begin(instance, this.#life[instance] + 1);
+  }
+
+  /** The instance is there in this life, though it may have been thought lost: nothing of it is known before a snapshot. */
+  join(instance: number, life: number): void {
+    this.#begin(instance, life);
+    this.#missed[instance] = 1;
+  }
+
+  /** Has the instance told of more than is in, up to journal `number` of this life? */
+  isBehind(instance: number, life: number, number: number): boolean {
+    const known = this.#life[instance];
+    return life > known || (life === known && (this.#missed[instance] > 0 || number > this.#number[instance]));
+  }
+
+  #begin(instance: number, life: number): void {
+    this.#table.drop(instance);
+    this.#sunk.drop(instance);
+    this.#life[instance] = life;
+    this.#number[instance] = 0;
+    this.#missed[instance] = 0;
+  }
+
+  /** The longest prefix of the chain's first `blocksMax` blocks on each instance. Costs a lookup for each block that anybody still matches. */
+  match(chain: BlockChain, blocksMax: number, out: PrefixMatches): void {
+    out.clear();
+    const { blocks: reach, walking } = out;
+    const blocks = Math.min(blocksMax, chain.blocks);
+    if (blocks === 0) return;
+    let left = this.#table.list(this.#table.find(chain.words, 0), walking);
+    for (let i = 0; i < left; i++) {
+      out.instances[i] = walking[i];
+      reach[walking[i]] = 1;
+    }
+    out.count = left;
+    for (let block = 1; block < blocks && left > 0; block++) {
+      left = this.#table.keep(this.#table.find(chain.words, block * digestWords), walking, left, reach, block);
+    }
+    for (let i = 0; i < out.count; i++) {
+      const instance = out.instances[i];
+      if (this.#sunk.held[instance] > 0) out.onSsd[instance] = this.#sunkEnd(chain, reach[instance], instance);
+    }
+  }
+
+  /** Of the chain's first `blocks` blocks, how many in a row at the end the instance has on SSD alone: tiers lose a prefix from its end. */
+  #sunkEnd(chain: BlockChain, blocks: number, instance: number): number {
+    let first = blocks;
+    while (first > 0 && this.#sunk.has(this.#sunk.find(chain.words, (first - 1) * digestWords), instance)) first--;
+    return blocks - first;
+  }
+
+  /** Is the instance known to hold the block of the digest at `words[at..at+4]`? */
+  names(instance: number, words: Uint32Array, at: number): boolean {
+    return this.#table.has(this.#table.find(words, at), instance);
+  }
+
+  /** What is known of the chain's block at `index`. */
+  fate(chain: BlockChain, index: number): BlockFate {
+    return this.#table.fate(chain.words, index * digestWords);
+  }
+
+  /** Throws unless the table is sound. Passes over all of it. */
+  check(): void {
+    this.#table.check();
+    this.#sunk.check();
+  }
+}

@@ -1,0 +1,280 @@
+// The blocks of one layer group: pool and index, and which of them may be evicted.
+import { digestWords } from '../../util/blake2s.ts';
+import type { LayerGroup } from '../../util/step.ts';
+import type { BlockChain } from './block-chain.ts';
+import { BlockIndex } from './block-index.ts';
+import { type BlockId, BlockPool } from './block-pool.ts';
+import type { HeldBlocks } from './block-table.ts';
+import type { BlockListener } from './events/kv-event-log.ts';
+import type { EvictionQueue } from './eviction.ts';
+import { blocksFor, blocksSeenMax, firstBlockSeen } from './layer-groups.ts';
+import type { PagePool } from './page-pool.ts';
+import { PrefixTree } from './prefix-tree.ts';
+
+/** How far a sequence is to come: what it holds at once depends on it. */
+export interface Growth {
+  /** Tokens that are to have keys and values. */
+  readonly tokens: number;
+  /** Most rows of one step. */
+  readonly rows: number;
+}
+
+/**
+ * Without a window a block is of use only with all blocks before it, so one that is followed by an indexed block stays.
+ * With a window it is of use to those who go on within its window, whatever lies before.
+ * Blocks of all groups stand in one eviction queue.
+ */
+export class GroupCache {
+  readonly layers: number;
+  readonly window: number | undefined;
+  readonly pool: BlockPool;
+  /** Its blocks stand in the queue as ids offset..end-1. */
+  readonly offset: number;
+  readonly end: number;
+  readonly #blockTokens: number;
+  readonly #queue: EvictionQueue;
+  readonly #index: BlockIndex;
+  readonly #tree: PrefixTree | undefined;
+  #changes = 0;
+  /** Hears of every block that comes into the index or leaves it. */
+  journal: BlockListener | undefined;
+
+  constructor(
+    { layers, window }: LayerGroup,
+    blockTokens: number,
+    pages: PagePool,
+    queue: EvictionQueue,
+    offset: number,
+    spareRows = 0,
+  ) {
+    this.#blockTokens = blockTokens;
+    this.layers = layers;
+    this.window = window;
+    this.pool = new BlockPool(pages, layers, spareRows);
+    this.offset = offset;
+    this.end = offset + this.pool.total;
+    this.#queue = queue;
+    this.#index = new BlockIndex(this.pool.total);
+    this.#tree = window === undefined ? new PrefixTree(this.pool.total) : undefined;
+  }
+
+  /** How often a block came into the index or left it. */
+  get changes(): number {
+    return this.#changes;
+  }
+
+  /** (blocks, 4 words): digests of all blocks that are in the index. */
+  indexedDigests(): Uint32Array {
+    const words = new Uint32Array(this.#index.size * digestWords);
+    let at = 0;
+    for (let block = 0; block < this.pool.total; block++) {
+      if (!this.#index.has(block)) continue;
+      words.set(this.#index.digests.subarray(block * digestWords, (block + 1) * digestWords), at);
+      at += digestWords;
+    }
+    return words;
+  }
+
+  /** Index of the first block that a row at `position` sees. */
+  firstSeen(position: number): number {
+    return firstBlockSeen(this.window, position, this.#blockTokens);
+  }
+
+  /** Does it hold the block of the digest at `words[at..at+4]`? */
+  holds(words: Uint32Array, at: number): boolean {
+    return this.#index.find(words, at) !== undefined;
+  }
+
+  /** Is it this block that holds this digest? */
+  names(block: BlockId, digest: Uint32Array): boolean {
+    return this.#index.find(digest, 0) === block;
+  }
+
+  find(chain: BlockChain, index: number): BlockId | undefined {
+    return this.#index.find(chain.words, index * digestWords);
+  }
+
+  /**
+   * How many of the chain's first `blocks` blocks are known, in a group without a window: before a known block all are, so the end is
+   * found from any `guess`.
+   */
+  knownPrefix(chain: BlockChain, blocks: number, guess: number): number {
+    let known = Math.min(blocks, guess);
+    while (known > 0 && this.find(chain, known - 1) === undefined) known--;
+    if (known < guess) return known;
+    while (known < blocks && this.find(chain, known) !== undefined) known++;
+    return known;
+  }
+
+  /** The longest prefix of at most `blocks` blocks after which every block that the next row sees is known. */
+  coveredTo(chain: BlockChain, blocks: number): number {
+    let end = blocks;
+    for (let i = end - 1; i >= this.firstSeen(end * this.#blockTokens); i--)
+      if (this.find(chain, i) === undefined) end = i;
+    return end;
+  }
+
+  /** Most blocks that a sequence holds at once until it has grown, the `first` ones left behind. */
+  heldMax(first: number, { tokens, rows }: Growth): number {
+    return Math.min(blocksFor(tokens, this.#blockTokens) - first, blocksSeenMax(this.window, rows, this.#blockTokens));
+  }
+
+  /** How many of the chain's blocks `from..to`, which must be known, sequences hold. */
+  usedOf(chain: BlockChain, from: number, to: number): number {
+    let used = 0;
+    for (let i = from; i < to; i++) {
+      const block = this.find(chain, i);
+      if (block !== undefined && this.pool.refs(block) > 0) used++;
+    }
+    return used;
+  }
+
+  /** Appends the first `count` blocks that another table holds, pinned once more. */
+  shareHeld(from: HeldBlocks, count: number, held: HeldBlocks): void {
+    for (let i = 0; i < count; i++) {
+      this.#pin(from.blocks.at(i));
+      held.blocks.push(from.blocks.at(i));
+    }
+  }
+
+  /** Appends an empty block; there must be pages for it. */
+  allocate(held: HeldBlocks): void {
+    const block = this.pool.allocate();
+    if (block === undefined) throw new Error(`Cannot allocate a block: no ${this.layers} pages are free`);
+    held.blocks.push(block);
+  }
+
+  /** Appends the chain's blocks `from..to`, which must be known, pinned. */
+  share(chain: BlockChain, from: number, to: number, held: HeldBlocks): void {
+    for (let i = from; i < to; i++) {
+      const block = this.find(chain, i);
+      if (block === undefined) throw new Error(`Cannot share a block: it is not known: block ${i} of the sequence`);
+      this.#pin(block);
+      held.blocks.push(block);
+    }
+  }
+
+  /**
+   * Indexes blocks `from..to` of the sequence, as far as it holds them, now computed; where an equal one is known, the sequence takes that and
+   * frees its own. Returns the first index where it did; infinite: nowhere.
+   */
+  commit(chain: BlockChain, from: number, to: number, held: HeldBlocks): number {
+    let swapped = Number.POSITIVE_INFINITY;
+    for (let i = Math.max(from, held.first); i < to; i++) {
+      const own = held.blocks.at(i - held.first);
+      const known = this.find(chain, i);
+      if (known === own) continue;
+      if (known === undefined) {
+        this.#insert(chain, i, own, i === 0 ? undefined : held.blocks.at(i - 1 - held.first));
+      } else {
+        this.#pin(known);
+        held.blocks.set(i - held.first, known);
+        this.pool.release(own, false);
+        swapped = Math.min(swapped, i);
+      }
+    }
+    return swapped;
+  }
+
+  /** One reference less. The last one leaves an indexed block as cache and frees any other. */
+  release(block: BlockId, cold = false): void {
+    const indexed = this.#index.has(block);
+    if (!this.pool.release(block, indexed) || !indexed) return;
+    this.#queue.letGo(this.offset + block, cold);
+    if (this.#isEvictable(block)) this.#queue.add(this.offset + block);
+  }
+
+  /** Drops the block of the digest at `words[at..at+4]` if it may be evicted now; says whether it did. */
+  forget(words: Uint32Array, at: number): boolean {
+    const block = this.#index.find(words, at);
+    if (block === undefined || !this.#queue.remove(this.offset + block)) return false;
+    this.drop(block);
+    return true;
+  }
+
+  /** Drops what `other` holds under the digest of an indexed block of this group, if that may be evicted now. */
+  forgetBeside(block: BlockId, other: GroupCache): boolean {
+    return other.forget(this.#index.digests, block * digestWords);
+  }
+
+  /**
+   * Takes the sequence's blocks `stay..end` out of the index, the last ones first, as long as nobody else holds them and none follows them.
+   * Returns the first that nobody knows any more. It must hold them from the first on.
+   */
+  disown(held: HeldBlocks, end: number, stay: number): number {
+    let first = end;
+    while (first > stay) {
+      const block = held.blocks.at(first - 1);
+      if (this.pool.refs(block) > 1 || (this.#index.has(block) && !this.#isEvictable(block))) break;
+      first--;
+      if (!this.#index.has(block)) continue;
+      this.#changes++;
+      this.journal?.record(this.#index.digests, block * digestWords, false, 0);
+      this.#tree?.remove(block);
+      this.#index.remove(block);
+    }
+    return first;
+  }
+
+  /** Frees a cached block that has been taken from the queue. What it followed may go next. */
+  drop(block: BlockId): void {
+    this.#changes++;
+    this.journal?.record(this.#index.digests, block * digestWords, false, 0);
+    const parent = this.#tree?.remove(block);
+    this.#index.remove(block);
+    this.pool.drop(block);
+    if (parent === undefined || this.pool.state(parent) !== 'cached' || !this.#isEvictable(parent)) return;
+    this.#queue.add(this.offset + parent);
+  }
+
+  #isEvictable(block: BlockId): boolean {
+    return this.#tree === undefined || this.#tree.children(block) === 0;
+  }
+
+  /** @param before the sequence's block before it, where it holds one */
+  #insert(chain: BlockChain, index: number, block: BlockId, before: BlockId | undefined): void {
+    const parent = this.#tree === undefined ? undefined : before;
+    if (this.#tree !== undefined && index > 0 && (parent === undefined || this.#index.depth(parent) !== index))
+      throw new Error(`Cannot index a block: its parent is unknown: block ${block} at depth ${index + 1}`);
+    this.#changes++;
+    this.journal?.record(chain.words, index * digestWords, true, index + 1, block);
+    this.#index.insert(chain.words, index * digestWords, block, index + 1);
+    this.#tree?.insert(block, parent);
+    this.#queue.begin(this.offset + block, index + 1);
+  }
+
+  #pin(block: BlockId): void {
+    this.#queue.remove(this.offset + block);
+    this.pool.retain(block);
+    this.#queue.reuse(this.offset + block);
+  }
+
+  /** Throws unless states, index and queue agree. `owners`: see `BlockPool.check`. */
+  check(owners: Int32Array): void {
+    this.pool.check(owners);
+    this.#index.check();
+    this.#tree?.check((block) => this.#index.depth(block));
+    for (let block = 0; block < this.pool.total; block++) {
+      const state = this.pool.state(block);
+      const evictable = state === 'cached' && this.#isEvictable(block);
+      if (evictable !== this.#queue.has(this.offset + block))
+        throw new Error(`Block cache broken: block ${block} is ${state}, queued for eviction: ${!evictable}`);
+      if (state === 'cached' && !this.#index.has(block))
+        throw new Error(`Block cache broken: block ${block} is cached but not indexed`);
+      if (state === 'free' && this.#index.has(block))
+        throw new Error(`Block cache broken: block ${block} is free but indexed`);
+      const parent = this.#tree?.parent(block);
+      if (state === 'used' && parent !== undefined && this.pool.state(parent) !== 'used')
+        throw new Error(`Block cache broken: block ${block} is used but its parent ${parent} is not`);
+    }
+  }
+
+  /** Throws unless every indexed block stands beside an indexed one of `other` under the same digest. */
+  checkBeside(other: GroupCache): void {
+    for (let block = 0; block < this.pool.total; block++) {
+      if (!this.#index.has(block)) continue;
+      if (other.#index.find(this.#index.digests, block * digestWords) === undefined)
+        throw new Error(`Block cache broken: window block ${block} is indexed without what lies before its window`);
+    }
+  }
+}

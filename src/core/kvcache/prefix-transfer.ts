@@ -1,0 +1,277 @@
+// Prefixes on their way between instances or tiers: room for blocks that come, and blocks that stay while they are sent.
+import { digestWords } from '../../util/blake2s.ts';
+import type { BlockCache } from './block-cache.ts';
+import type { BlockChain } from './block-chain.ts';
+import { BlockTable } from './block-table.ts';
+import type { SlotId } from './tiers/block-tier.ts';
+import type { BlockOrigin, LowerTiers } from './tiers/lower-tiers.ts';
+
+/** Would those that run still get what they need, with so many pages fewer? */
+export type Spares = (pages: number) => boolean;
+
+/** Room for the blocks of a chain that are on their way in. */
+export interface Landing {
+  /** The chain's blocks before this one are here already, or have room. */
+  readonly blocks: number;
+  /** It is of the pool. */
+  readonly inPool: boolean;
+  /** Where in host memory a block is expected; undefined: elsewhere, or by somebody else. */
+  slot(block: number): SlotId | undefined;
+  /** (to - from, layers): where the contents of blocks `from..to` are to go; of models with one layer group. */
+  pages(from: number, to: number): Int32Array;
+  /** Blocks `from..to` are here: they are cache from now on. */
+  fill(from: number, to: number, origin: BlockOrigin): void;
+  /** Lets go of all; room that was not filled is free again. */
+  close(): void;
+}
+
+/** One in the pool itself, where sequences can stand on it before it is filled. */
+export interface PoolLanding extends Landing {
+  /** Gives an empty table the chain's first `blocks` blocks, pinned once more. */
+  lend(blocks: number, table: BlockTable): void;
+}
+
+/** Blocks of a chain that stay where they are. */
+export interface HeldPrefix {
+  readonly blocks: number;
+  /** (blocks - from, layers): where the contents of its blocks are; of models with one layer group. */
+  pages(from: number): Int32Array;
+  close(): void;
+}
+
+/** Blocks of the chain's first `blocksMax` that are here without a gap, on the device or in host memory. */
+export function prefixHere(cache: BlockCache, chain: BlockChain, blocksMax: number): number {
+  const device = cache.match(chain, blocksMax);
+  return cache.lower?.inHost(chain, device, Math.min(blocksMax, chain.blocks)) ?? device;
+}
+
+/** (blocks, layers): where the contents of the chain's first `blocks` blocks are, which must be here; of models with one layer group. */
+export function pagesHere(cache: BlockCache, chain: BlockChain, blocks: number): Int32Array {
+  const [group] = cache.groups;
+  const { layers, pageTable } = group.pool;
+  const pages = new Int32Array(blocks * layers);
+  for (let i = 0; i < blocks; i++) {
+    const block = group.find(chain, i);
+    pages.set(
+      block === undefined ? inHost(cache, chain, i) : pageTable.subarray(block * layers, (block + 1) * layers),
+      i * layers,
+    );
+  }
+  return pages;
+}
+
+function inHost({ lower }: BlockCache, { words }: BlockChain, block: number): Int32Array {
+  const slot = lower?.host.find(words, block * digestWords);
+  if (lower === undefined || slot === undefined)
+    throw new Error(`Cannot copy a block: it is not here any more: block ${block}`);
+  return lower.pagesIn([slot]);
+}
+
+/** What is here of it was used just now. */
+export function touchPrefix(cache: BlockCache, chain: BlockChain, blocks: number): void {
+  const table = new BlockTable(cache.groups.length, blocks);
+  cache.share(chain, blocks, table);
+  cache.release(table);
+  cache.lower?.touch(chain, blocks);
+}
+
+/** In host memory where there is some: what waits to be used costs no device memory. Undefined when there is no room. @param own blocks that are here */
+export function landPrefix(
+  cache: BlockCache,
+  chain: BlockChain,
+  own: number,
+  to: number,
+  spares: Spares,
+): Landing | undefined {
+  if (cache.lower !== undefined) return HostLanding.open(cache.lower, chain, own, to);
+  return PoolTable.open(cache, chain, own, to, spares);
+}
+
+/** Of what is read of SSD, host memory may have one block in so many: they are read all the same. */
+const heldEach = 4;
+
+/** In the pool, also where host memory alone has what comes before. Undefined when there is no room, or where host memory has much of what SSD is to be read for. @param own blocks that are here @param onSsd SSD is to be read for those before this one */
+export function landInPool(
+  cache: BlockCache,
+  chain: BlockChain,
+  { own, onSsd, to }: { readonly own: number; readonly onSsd: number; readonly to: number },
+  spares: Spares,
+): PoolLanding | undefined {
+  const [group, other] = cache.groups;
+  if (other !== undefined || group.window !== undefined) return undefined;
+  let held = 0;
+  for (let i = own; i < onSsd; i++) {
+    const at = i * digestWords;
+    if (cache.lower?.ssd?.find(chain.words, at) === undefined) return undefined;
+    if (cache.lower.host.find(chain.words, at) !== undefined) held++;
+  }
+  if (held * heldEach > onSsd - own) return undefined;
+  return PoolTable.open(cache, chain, own, to, spares);
+}
+
+/** From host memory where all of it is there. Undefined when no block from `from` on is here, or none can be pinned. */
+export function holdPrefix(cache: BlockCache, chain: BlockChain, from: number, spares: Spares): HeldPrefix | undefined {
+  const blocks = cache.match(chain, chain.blocks);
+  const { lower } = cache;
+  const inHost = lower?.inHost(chain, from, chain.blocks) ?? 0;
+  if (lower !== undefined && inHost >= blocks && inHost > from) return new HostPins(lower, chain, from, inHost);
+  return blocks > from ? PoolTable.open(cache, chain, blocks, blocks, spares) : undefined;
+}
+
+/** Blocks of the pool, pinned by a table that no sequence has. */
+class PoolTable implements PoolLanding {
+  readonly blocks: number;
+  readonly inPool = true;
+  readonly #cache: BlockCache;
+  readonly #chain: BlockChain;
+  readonly #table: BlockTable;
+  /** Blocks that host memory alone has, until they are wanted. */
+  #inHost: HostPins | undefined;
+
+  private constructor(cache: BlockCache, chain: BlockChain, own: number, to: number) {
+    this.#cache = cache;
+    this.#chain = chain;
+    this.blocks = to;
+    this.#table = new BlockTable(cache.groups.length, to);
+    const onDevice = cache.share(chain, own, this.#table);
+    if (cache.lower !== undefined && onDevice < own) this.#inHost = new HostPins(cache.lower, chain, onDevice, own);
+    for (let block = onDevice; block < to; block++) cache.allocate(this.#table);
+    cache.moving.add(this.#table);
+  }
+
+  static open(cache: BlockCache, chain: BlockChain, own: number, to: number, spares: Spares): PoolTable | undefined {
+    const tokens = to * cache.blockTokens;
+    if (!spares(cache.pagesToRun(chain, own, { tokens, rows: tokens }))) return undefined;
+    return new PoolTable(cache, chain, own, to);
+  }
+
+  slot(): undefined {
+    return undefined;
+  }
+
+  pages(from: number, to = this.blocks): Int32Array {
+    const { layers, pool } = this.#cache.groups[0];
+    const { blocks } = this.#table.groups[0];
+    const pages = new Int32Array((to - from) * layers);
+    for (let i = from; i < to; i++) {
+      const row = blocks.at(i) * layers;
+      pages.set(pool.pageTable.subarray(row, row + layers), (i - from) * layers);
+    }
+    return pages;
+  }
+
+  lend(blocks: number, table: BlockTable): void {
+    this.#readHost();
+    for (const [g, group] of this.#cache.groups.entries())
+      group.shareHeld(this.#table.groups[g], blocks, table.groups[g]);
+  }
+
+  /** False when there was nothing to read. */
+  #readHost(): boolean {
+    const pins = this.#inHost;
+    if (pins === undefined) return false;
+    this.#inHost = undefined;
+    this.#cache.lower?.touch(this.#chain, pins.blocks);
+    this.#cache.readHost(this.#chain, pins.from, pins.blocks, this.#table, false);
+    pins.close();
+    return true;
+  }
+
+  fill(from: number, to: number, origin: BlockOrigin): void {
+    // Whoever asks for it before a step begins finds it.
+    if (this.#readHost()) this.#cache.flushLoads();
+    this.#cache.lower?.cameToPool(to - from, origin);
+    this.#cache.leaveBehind(this.#table, to * this.#cache.blockTokens);
+    this.#cache.commit(this.#chain, from, to, this.#table);
+  }
+
+  close(): void {
+    this.#inHost?.close();
+    this.#inHost = undefined;
+    this.#cache.moving.delete(this.#table);
+    this.#cache.release(this.#table);
+  }
+}
+
+/** Slots of host memory that wait for their contents. */
+class HostLanding implements Landing {
+  readonly blocks: number;
+  readonly inPool = false;
+  readonly #lower: LowerTiers;
+  readonly #from: number;
+  /** From block `from` on; undefined: it is there, or another brings it. */
+  readonly #slots: (SlotId | undefined)[];
+
+  private constructor(lower: LowerTiers, from: number, slots: (SlotId | undefined)[]) {
+    this.#lower = lower;
+    this.#from = from;
+    this.#slots = slots;
+    this.blocks = from + slots.length;
+  }
+
+  static open(lower: LowerTiers, chain: BlockChain, own: number, to: number): HostLanding | undefined {
+    // What is here of the prefix is not to make room for the rest.
+    lower.touch(chain, to);
+    const slots: (SlotId | undefined)[] = [];
+    const landing = new HostLanding(lower, own, slots);
+    for (let i = own; i < to; i++) {
+      const slot = lower.expect(chain, i);
+      if (slot === 'full') {
+        landing.close();
+        return undefined;
+      }
+      slots.push(slot);
+    }
+    return new HostLanding(lower, own, slots);
+  }
+
+  slot(block: number): SlotId | undefined {
+    return this.#slots[block - this.#from];
+  }
+
+  pages(from: number, to: number): Int32Array {
+    const wanted = this.#slots.slice(from - this.#from, to - this.#from);
+    // What nobody wants goes where nobody looks.
+    return this.#lower.pagesIn(wanted.map((slot) => slot ?? this.#lower.host.capacity));
+  }
+
+  fill(from: number, to: number, origin: BlockOrigin): void {
+    for (let i = from - this.#from; i < to - this.#from; i++) {
+      const slot = this.#slots[i];
+      if (slot !== undefined) this.#lower.arrived(slot, origin);
+      this.#slots[i] = undefined;
+    }
+  }
+
+  close(): void {
+    for (const slot of this.#slots) if (slot !== undefined) this.#lower.givenUp(slot);
+    this.#slots.length = 0;
+  }
+}
+
+class HostPins implements HeldPrefix {
+  readonly blocks: number;
+  readonly from: number;
+  readonly #lower: LowerTiers;
+  readonly #slots: readonly SlotId[];
+
+  constructor(lower: LowerTiers, chain: BlockChain, from: number, to: number) {
+    this.#lower = lower;
+    this.blocks = to;
+    this.from = from;
+    this.#slots = Array.from({ length: to - from }, (_, i) => {
+      const slot = lower.host.find(chain.words, (from + i) * digestWords);
+      if (slot === undefined) throw new Error(`Cannot hold a block: host memory has it no more: block ${from + i}`);
+      lower.host.pin(slot);
+      return slot;
+    });
+  }
+
+  pages(from: number): Int32Array {
+    return this.#lower.pagesIn(this.#slots.slice(from - this.from));
+  }
+
+  close(): void {
+    for (const slot of this.#slots) this.#lower.host.unpin(slot);
+  }
+}

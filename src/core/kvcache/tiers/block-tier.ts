@@ -1,0 +1,273 @@
+// One lower tier of the prefix cache, host memory or SSD: slots that hold blocks by digest.
+import { digestWords } from '../../../util/blake2s.ts';
+import { DigestTable } from '../../../util/digest-table.ts';
+import { type EvictionKind, EvictionQueue } from '../eviction.ts';
+import { UseList } from '../use-list.ts';
+
+/** Index of a block's place in its tier: 0..capacity-1. */
+export type SlotId = number;
+
+const isFree = 0;
+/** Its contents are on their way in. */
+const isArriving = 1;
+const isHeld = 2;
+
+/** Hears of a block that makes room for others: its digest is at `words[at..at+4]`, valid during the call; `above`: a tier above has it too. */
+export type Evicted = (words: Uint32Array, at: number, depth: number, above: boolean) => void;
+
+const slotsAtFirst = 1024;
+
+/**
+ * A slot is free, waits for its contents, or holds them. One that waits, or that anybody reads (`pin`), is not evicted. Which block follows
+ * which is not known here: whoever uses a prefix touches all of it, so that under `lru` and `lfu` it goes from its end.
+ * Memory grows with the slots that have been used.
+ */
+export class BlockTier {
+  readonly capacity: number;
+  readonly #queue: EvictionQueue | UseList;
+  readonly #evicted: Evicted;
+  readonly #table = new DigestTable();
+  /** (slots, 4 words) */
+  #digests: Uint32Array = new Uint32Array(0);
+  #state = new Uint8Array(0);
+  #pins = new Uint16Array(0);
+  /** (slots): what `arrived` said of it. */
+  #tags = new Uint8Array(0);
+  /** (slots): 1: a tier above has the block too, as its owner says. */
+  #above = new Uint8Array(0);
+  #freeSlots = new Int32Array(0);
+  #freeCount = 0;
+  #held = 0;
+  #arriving = 0;
+  #reserved = 0;
+  #evictions = 0;
+
+  constructor(capacity: number, eviction: EvictionKind, evicted: Evicted) {
+    this.capacity = capacity;
+    this.#queue = eviction === 'lru' ? new UseList(0) : new EvictionQueue(0, eviction);
+    this.#evicted = evicted;
+  }
+
+  /** Blocks whose contents are here. */
+  get held(): number {
+    return this.#held;
+  }
+
+  /** Blocks whose contents are on their way in. */
+  get arriving(): number {
+    return this.#arriving;
+  }
+
+  /** Slots that something else uses now. */
+  get reserved(): number {
+    return this.#reserved;
+  }
+
+  /** (slots, 4 words): digests, meaningless where nothing is held or expected. Valid until the next `take`. */
+  get digests(): Uint32Array {
+    return this.#digests;
+  }
+
+  get evictions(): number {
+    return this.#evictions;
+  }
+
+  /** Blocks touched between two ticks count as used at once. */
+  tick(): void {
+    this.#queue.tick();
+  }
+
+  /** The slot of the digest at `words[at..at+4]`, where its contents are here. Does not pin. */
+  find(words: Uint32Array, at: number): SlotId | undefined {
+    const slot = this.#table.get(words, at);
+    return slot !== undefined && this.#state[slot] === isHeld ? slot : undefined;
+  }
+
+  /** Does it hold this block, or will it? */
+  expects(words: Uint32Array, at: number): boolean {
+    return this.#table.get(words, at) !== undefined;
+  }
+
+  /**
+   * A slot for a block, evicting if need be: its contents are on their way until `arrived` or `drop`. Undefined when every slot is in use,
+   * or one is for this block already.
+   */
+  take(words: Uint32Array, at: number, depth: number): SlotId | undefined {
+    while (this.#held + this.#arriving >= this.capacity - this.#reserved) if (!this.#evictOne()) return undefined;
+    if (this.#freeCount === 0) this.#grow();
+    const slot = this.#freeSlots[this.#freeCount - 1];
+    if (this.#table.getOrSet(words, at, slot) !== undefined) return undefined;
+    this.#freeCount--;
+    for (let i = 0; i < digestWords; i++) this.#digests[slot * digestWords + i] = words[at + i];
+    this.#state[slot] = isArriving;
+    this.#above[slot] = 0;
+    this.#arriving++;
+    this.#queue.begin(slot, depth);
+    return slot;
+  }
+
+  /** The contents of a block come, unless every slot is in use: returns where. */
+  put(words: Uint32Array, at: number, depth: number): SlotId | undefined {
+    const slot = this.take(words, at, depth);
+    if (slot !== undefined) this.arrived(slot);
+    return slot;
+  }
+
+  /** @param tag for `takeTag`, below 256 */
+  arrived(slot: SlotId, tag = 0): void {
+    if (this.#state[slot] !== isArriving) throw new Error(`Cannot fill a slot: nothing is expected: slot ${slot}`);
+    this.#state[slot] = isHeld;
+    this.#tags[slot] = tag;
+    this.#arriving--;
+    this.#held++;
+    if (this.#pins[slot] === 0) this.#queue.add(slot);
+  }
+
+  /** What `arrived` said of it, the first time; 0 from then on. */
+  takeTag(slot: SlotId): number {
+    const tag = this.#tags[slot] as number;
+    this.#tags[slot] = 0;
+    return tag;
+  }
+
+  /** A tier above has the block too, or not any more. */
+  setAbove(slot: SlotId, above: boolean): void {
+    this.#above[slot] = above ? 1 : 0;
+  }
+
+  isAbove(slot: SlotId): boolean {
+    return this.#above[slot] === 1;
+  }
+
+  /** Blocks before it plus one, of a block that is here or on its way. */
+  depth(slot: SlotId): number {
+    return this.#queue.depth(slot);
+  }
+
+  /** What lay in these slots before is there: (blocks, 6) slot, depth and digest, least recently stored first. While it holds nothing; slots that it has not are left out. */
+  restore(blocks: Uint32Array): void {
+    while (this.#state.length < this.capacity) this.#grow();
+    for (let i = 0; i < blocks.length; i += 2 + digestWords) {
+      const slot = blocks[i] as SlotId;
+      if (slot >= this.capacity || this.#table.getOrSet(blocks, i + 2, slot) !== undefined) continue;
+      this.tick();
+      for (let w = 0; w < digestWords; w++) this.#digests[slot * digestWords + w] = blocks[i + 2 + w];
+      this.#state[slot] = isHeld;
+      this.#held++;
+      this.#queue.begin(slot, blocks[i + 1] as number);
+      this.#queue.add(slot);
+    }
+    this.#freeCount = 0;
+    for (let slot = this.capacity - 1; slot >= 0; slot--)
+      if (this.#state[slot] === isFree) this.#freeSlots[this.#freeCount++] = slot;
+  }
+
+  /** The block is used once more. */
+  touch(slot: SlotId): void {
+    this.#queue.touch(slot);
+  }
+
+  /** Somebody reads it: it stays until `unpin`, and is used until then. */
+  pin(slot: SlotId): void {
+    if (this.#state[slot] !== isHeld) throw new Error(`Cannot read a slot: it holds nothing: slot ${slot}`);
+    if (this.#pins[slot] === 0) this.#queue.remove(slot);
+    this.#pins[slot] = this.#pins[slot] + 1;
+  }
+
+  isPinned(slot: SlotId): boolean {
+    return this.#pins[slot] > 0;
+  }
+
+  unpin(slot: SlotId): void {
+    if (this.#pins[slot] === 0) throw new Error(`Cannot let go of a slot: nobody reads it: slot ${slot}`);
+    this.#pins[slot] = this.#pins[slot] - 1;
+    if (this.#pins[slot] > 0) return;
+    this.#queue.letGo(slot, false);
+    this.#queue.add(slot);
+    this.fit();
+  }
+
+  /** Forgets a block that nobody reads: what was to come did not, or is of no use. */
+  drop(slot: SlotId): void {
+    if (this.#state[slot] === isFree || this.#pins[slot] > 0)
+      throw new Error(`Cannot drop a slot: it is free or ${this.#pins[slot]} read it: slot ${slot}`);
+    if (this.#state[slot] === isHeld) this.#held--;
+    else this.#arriving--;
+    this.#queue.remove(slot);
+    this.#table.delete(this.#digests, slot * digestWords);
+    this.#state[slot] = isFree;
+    this.#freeSlots[this.#freeCount++] = slot;
+  }
+
+  /** So many slots' worth of its memory is used for something else from now on: blocks go to make room, as far as nobody reads them. */
+  reserve(slots: number): void {
+    this.#reserved = Math.min(slots, this.capacity);
+    this.fit();
+  }
+
+  /** What could not go when memory was taken, since somebody read it or it was on its way, goes now. */
+  fit(): void {
+    while (this.#held + this.#arriving > this.capacity - this.#reserved) if (!this.#evictOne()) return;
+  }
+
+  /** Calls with the place of every digest whose contents are here, or on their way. */
+  forEach(visit: (words: Uint32Array, at: number) => void): void {
+    for (let slot = 0; slot < this.#state.length; slot++)
+      if (this.#state[slot] !== isFree) visit(this.#digests, slot * digestWords);
+  }
+
+  #evictOne(): boolean {
+    const slot = this.#queue.pop();
+    if (slot === undefined) return false;
+    this.#evictions++;
+    this.drop(slot);
+    // The slot is free, and its digest stays until it is taken anew.
+    this.#evicted(this.#digests, slot * digestWords, this.#queue.depth(slot), this.isAbove(slot));
+    return true;
+  }
+
+  #grow(): void {
+    const before = this.#state.length;
+    const slots = Math.min(this.capacity, Math.max(slotsAtFirst, 2 * before));
+    const digests = new Uint32Array(slots * digestWords);
+    digests.set(this.#digests);
+    this.#digests = digests;
+    const state = new Uint8Array(slots);
+    state.set(this.#state);
+    this.#state = state;
+    const pins = new Uint16Array(slots);
+    pins.set(this.#pins);
+    this.#pins = pins;
+    const tags = new Uint8Array(slots);
+    tags.set(this.#tags);
+    this.#tags = tags;
+    const above = new Uint8Array(slots);
+    above.set(this.#above);
+    this.#above = above;
+    this.#queue.grow(slots);
+    const freeSlots = new Int32Array(slots);
+    freeSlots.set(this.#freeSlots);
+    this.#freeSlots = freeSlots;
+    for (let slot = slots - 1; slot >= before; slot--) this.#freeSlots[this.#freeCount++] = slot;
+  }
+
+  /** Throws unless every slot is in one state, found by its digest, and may be evicted exactly when it is held and nobody reads it. */
+  check(): void {
+    const counts: [number, number, number] = [0, 0, 0];
+    for (let slot = 0; slot < this.#state.length; slot++) {
+      const state = this.#state[slot] as 0 | 1 | 2;
+      counts[state]++;
+      const known = this.#table.get(this.#digests, slot * digestWords) === slot;
+      const evictable = state === isHeld && this.#pins[slot] === 0;
+      if (known !== (state !== isFree))
+        throw new Error(`Tier broken: slot ${slot} in state ${state} is known: ${known}`);
+      if (this.#queue.has(slot) !== evictable || (state !== isHeld && this.#pins[slot] > 0))
+        throw new Error(`Tier broken: slot ${slot} in state ${state} has ${this.#pins[slot]} readers`);
+    }
+    const [free, arriving, held] = counts;
+    if (free !== this.#freeCount || arriving !== this.#arriving || held !== this.#held)
+      throw new Error(`Tier broken: ${free} free, ${arriving} arriving, ${held} held are counted otherwise`);
+    if (held + arriving > this.capacity - this.#reserved && this.#queue.size > 0)
+      throw new Error(`Tier broken: ${held + arriving} slots of ${this.capacity} with ${this.#reserved} reserved`);
+  }
+}

@@ -1,0 +1,46 @@
+// The pages of blocks that an instance lends, told to whoever reads and writes them for others.
+import type { BlockCache } from '../../kvcache/block-cache.ts';
+import type { BlockId } from '../../kvcache/block-pool.ts';
+import { lentName } from '../debtor/block-moves.ts';
+import type { BorrowerEffect } from '../debtor/borrower-terms.ts';
+import type { LendingEffect } from '../messages.ts';
+import type { Memory } from '../terms.ts';
+
+export class LentPages {
+  readonly #cache: BlockCache;
+  readonly #hasHost: boolean;
+  readonly #push: (effect: BorrowerEffect) => void;
+
+  /** @param hasHost do blocks of host memory have contents? */
+  constructor(cache: BlockCache, hasHost: boolean, push: (effect: BorrowerEffect) => void) {
+    this.#cache = cache;
+    this.#hasHost = hasHost;
+    this.#push = push;
+  }
+
+  granted({ debtor, memory, blocks }: Extract<LendingEffect, { kind: 'granted' }>): void {
+    if (memory === 'host' && !this.#hasHost) return;
+    const { blockPages } = this.#cache;
+    const pages = new Int32Array(blocks.length * blockPages);
+    for (const [i, block] of blocks.entries()) pages.set(this.#pagesOf(memory, block), i * blockPages);
+    this.#push({ kind: 'lendBlocks', to: debtor, blocks: namesOf(memory, blocks), pages });
+  }
+
+  reclaimed({ debtor, memory, blocks }: Extract<LendingEffect, { kind: 'reclaimed' }>): void {
+    if (memory === 'host' && !this.#hasHost) return;
+    this.#push({ kind: 'takeBackBlocks', from: debtor, blocks: namesOf(memory, blocks) });
+  }
+
+  #pagesOf(memory: Memory, block: BlockId): Int32Array {
+    const { lending, blockPages, outside } = this.#cache;
+    if (memory === 'device') return lending.pageTable.subarray(block * blockPages, (block + 1) * blockPages);
+    const row = outside?.host(block);
+    if (outside === undefined || row === undefined)
+      throw new Error(`Borrower broken: host block ${block} has no pages`);
+    return outside.pagesOf(row);
+  }
+}
+
+function namesOf(memory: Memory, blocks: readonly BlockId[]): BlockId[] {
+  return blocks.map((block) => lentName(memory, block));
+}

@@ -1,0 +1,180 @@
+// Copies of blocks under way over the network, between an instance and its creditors or between two of these.
+
+import type { BlockId } from '../../kvcache/block-pool.ts';
+import type { PageRow } from '../../kvcache/remote-block-rows.ts';
+import type { StepNumber } from '../../protocol/events.ts';
+import type { Sequence } from '../../scheduler/batching/sequence.ts';
+import type { SettlementId } from '../messages.ts';
+import type { RBlockId } from '../rblock-table.ts';
+import type { InstanceId, Memory } from '../terms.ts';
+
+/** Numbered by the instance whose blocks they are: one for each pair of instances between which blocks of a move go. */
+export type MoveNumber = number;
+
+/** What a lent block is called by whoever borrows it: blocks of a creditor's two memories may have one number. */
+export function lentName(memory: Memory, block: BlockId): BlockId {
+  return 2 * block + Number(memory === 'host');
+}
+
+export interface BlocksToMove {
+  readonly move: MoveNumber;
+  readonly from: InstanceId;
+  readonly to: InstanceId;
+  /** (blocks): at a creditor the name of the block that it lent, at the instance whose they are a row of its page table; undefined: told as they are computed (`FilledBlocks`). */
+  readonly sources: readonly (BlockId | PageRow)[] | undefined;
+  /** (blocks): where each goes, likewise. */
+  readonly targets: readonly (BlockId | PageRow)[];
+  readonly purpose: 'borrow' | 'settle';
+}
+
+/** Of a move that has been started, where its targets from `at` on come from: one that is told again goes again. */
+export interface FilledBlocks {
+  readonly move: MoveNumber;
+  readonly at: number;
+  /** (blocks): rows of the page table. */
+  readonly sources: readonly PageRow[];
+  /** The step about to run computes them: they leave layer by layer, as it does; undefined: at once. */
+  readonly step: StepNumber | undefined;
+  /** All that was told is what goes. */
+  readonly last: boolean;
+}
+
+export type Move =
+  | OutMove
+  /** From one place to another: old rBlock, new one. */
+  | { readonly kind: 'over'; readonly sequence: Sequence; readonly places: Map<RBlockId, RBlockId>; pending: number }
+  /** Of a settlement, to the staging buffer. */
+  | { readonly kind: 'fetch'; readonly settlement: SettlementId; pending: number };
+
+/** One range of a sequence's table, from its block `first` on, to these rBlocks at one creditor. */
+export interface OutMove {
+  readonly kind: 'out';
+  readonly sequence: Sequence;
+  readonly first: number;
+  readonly rblocks: readonly RBlockId[];
+  readonly number: MoveNumber;
+  pending: number;
+  /** Blocks that leave, or have left. */
+  sent: number;
+  /** All of them are computed. */
+  complete: boolean;
+  arrived: boolean;
+}
+
+/** Where a block lies or is to lie. */
+export interface BlockSite {
+  readonly instance: InstanceId;
+  readonly at: BlockId | PageRow;
+}
+
+export interface MoveDriver {
+  start(part: BlocksToMove): void;
+  fill(blocks: FilledBlocks): void;
+  stop(move: MoveNumber): void;
+  /** (pages) both, at home: before anything else is started. */
+  copyHome(from: Int32Array, to: Int32Array): void;
+}
+
+interface Way {
+  readonly from: InstanceId;
+  readonly to: InstanceId;
+  readonly sources: (BlockId | PageRow)[];
+  readonly targets: (BlockId | PageRow)[];
+}
+
+/** A move is over when all its parts have arrived; what is stopped never is. */
+export class BlockMoves {
+  readonly #driver: MoveDriver;
+  readonly #parts = new Map<MoveNumber, Move>();
+  #next: MoveNumber = 1;
+  /** Blocks on their way out of tables. */
+  outBlocks = 0;
+
+  constructor(driver: MoveDriver) {
+    this.#driver = driver;
+  }
+
+  get size(): number {
+    return this.#parts.size;
+  }
+
+  /** @param blocks where each comes from, and where it goes */
+  start(move: Exclude<Move, OutMove>, blocks: Iterable<readonly [BlockSite, BlockSite]>): void {
+    const ways = new Map<string, Way>();
+    for (const [from, to] of blocks) {
+      const key = `${from.instance} ${to.instance}`;
+      const way = ways.get(key) ?? { from: from.instance, to: to.instance, sources: [], targets: [] };
+      ways.set(key, way);
+      way.sources.push(from.at);
+      way.targets.push(to.at);
+    }
+    move.pending = ways.size;
+    const purpose = move.kind === 'fetch' ? 'settle' : 'borrow';
+    for (const way of ways.values()) {
+      this.#parts.set(this.#next, move);
+      this.#driver.start({ move: this.#next++, ...way, purpose });
+    }
+  }
+
+  /** Blocks of a sequence are to go there: the creditor is ready before they are computed. */
+  open(
+    blocks: Pick<OutMove, 'sequence' | 'first' | 'rblocks'>,
+    from: InstanceId,
+    targets: readonly BlockSite[],
+  ): OutMove {
+    const move = this.#next++;
+    const out: OutMove = { kind: 'out', ...blocks, number: move, pending: 1, sent: 0, complete: false, arrived: false };
+    this.#parts.set(move, out);
+    this.outBlocks += out.rblocks.length;
+    const [{ instance: to }] = targets;
+    this.#driver.start({ move, from, to, sources: undefined, targets: targets.map(({ at }) => at), purpose: 'borrow' });
+    return out;
+  }
+
+  /** @param row of the sequence's block @param step that runs next @param computed blocks, and those that step will have computed */
+  fill(
+    out: OutMove,
+    row: (block: number) => PageRow,
+    step: StepNumber | undefined,
+    computed: number,
+    soon: number,
+  ): void {
+    if (out.complete) return;
+    const { first, number: move, rblocks } = out;
+    const within = (blocks: number): number => Math.min(rblocks.length, Math.max(0, blocks - first));
+    const rows = (from: number, to: number): PageRow[] =>
+      Array.from({ length: to - from }, (_, i) => row(first + from + i));
+    const [have, next] = [within(computed), within(soon)];
+    // Further than computed: the step was aborted. It goes again.
+    const from = Math.min(out.sent, have);
+    out.complete = have === rblocks.length;
+    if (have > from || out.complete)
+      this.#driver.fill({ move, at: from, sources: rows(from, have), step: undefined, last: out.complete });
+    if (next > have) this.#driver.fill({ move, at: have, sources: rows(have, next), step, last: false });
+    out.sent = next;
+  }
+
+  /** A part has arrived: the move that is complete by that, if it is. */
+  arrived(number: MoveNumber): Move | undefined {
+    const move = this.#parts.get(number);
+    if (move === undefined) return undefined;
+    this.#parts.delete(number);
+    return --move.pending === 0 ? move : undefined;
+  }
+
+  /** The move that a part belongs to. */
+  of(number: MoveNumber): Move | undefined {
+    return this.#parts.get(number);
+  }
+
+  /** It is complete and carried out, or nobody wants it any more. */
+  end(move: Move): void {
+    if (move.kind === 'out') this.outBlocks -= move.rblocks.length;
+    if (move.pending === 0) return;
+    for (const [number, other] of this.#parts) {
+      if (other !== move) continue;
+      this.#parts.delete(number);
+      this.#driver.stop(number);
+    }
+  }
+}

@@ -1,0 +1,41 @@
+// Where a block lies that is in no table, as copies and steps name the place.
+import type { OutsideRows } from '../../kvcache/remote-block-rows.ts';
+import type { RBlockId, RBlockPlace } from '../rblock-table.ts';
+import type { InstanceId } from '../terms.ts';
+import { type BlockSite, lentName } from './block-moves.ts';
+import type { StagedBlocks } from './staged-blocks.ts';
+
+export class BlockSites {
+  readonly #instance: InstanceId;
+  readonly #outside: OutsideRows;
+  readonly #staged: StagedBlocks;
+  readonly #find: (rblock: RBlockId) => RBlockPlace | undefined;
+
+  constructor(
+    instance: InstanceId,
+    outside: OutsideRows,
+    staged: StagedBlocks,
+    find: (rblock: RBlockId) => RBlockPlace | undefined,
+  ) {
+    this.#instance = instance;
+    this.#outside = outside;
+    this.#staged = staged;
+    this.#find = find;
+  }
+
+  of(rblock: RBlockId): BlockSite {
+    const instance = this.#instance;
+    const place = this.#find(rblock);
+    if (place?.kind === 'remote') return { instance: place.instance, at: lentName(place.memory, place.block) };
+    if (place?.kind === 'home' && place.memory === 'host')
+      return { instance, at: this.#outside.host(place.block) ?? place.block };
+    const row = place?.kind === 'home' ? this.#outside.home(place.block) : this.#staged.rowOf(rblock);
+    if (row === undefined) throw new Error(`Borrower broken: rBlock ${rblock} is nowhere`);
+    return { instance, at: row };
+  }
+
+  /** A place of the staging buffer for contents that come. */
+  stage(rblock: RBlockId): BlockSite {
+    return { instance: this.#instance, at: this.#staged.add(rblock) };
+  }
+}

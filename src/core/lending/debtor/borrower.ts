@@ -1,0 +1,352 @@
+// What an instance that serves requests does with borrowed memory: moves blocks of long sequences there, and lets go when they are lost or wanted back.
+
+import type { StepShape } from '../../cost/step-shape.ts';
+import type { BlockCache } from '../../kvcache/block-cache.ts';
+import type { StepNumber } from '../../protocol/events.ts';
+import type { Fates } from '../../protocol/message-counts.ts';
+import type { Batcher } from '../../scheduler/batching/batcher.ts';
+import { firstGathering } from '../../scheduler/batching/over-capacity.ts';
+import type { KeptBlocks, Overflow, Relief } from '../../scheduler/batching/overflow-memory.ts';
+import type { Sequence } from '../../scheduler/batching/sequence.ts';
+import { LentPages } from '../creditor/lent-pages.ts';
+import { LendingMemory } from '../lending-memory.ts';
+import type { Envelope, LendingEffect, LoanNumber, RManagerEvent, SettlementId } from '../messages.ts';
+import { RManager } from '../rmanager.ts';
+import { Entry } from './admission-hold.ts';
+import { Reach, slackBlocks } from './borrow-limit.ts';
+import {
+  type BorrowerEffect,
+  type BorrowerEvent,
+  type BorrowingConfig,
+  type BorrowingTotals,
+  isForBorrower,
+} from './borrower-terms.ts';
+import { Outlook } from './memory-forecast.ts';
+import { AwayMoves } from './remote-block-mover.ts';
+import type { AwayLayout } from './remote-layout.ts';
+import type { SpreadMatch } from './remote-prefix-cache.ts';
+import { type RemoteWork, remoteWork } from './remote-work.ts';
+import { spill } from './spill.ts';
+import { Stalls } from './stalls.ts';
+
+/** Which start of its instance it belongs to, and who counts what messages met. */
+interface Owner {
+  readonly journalLife?: number | undefined;
+  readonly fates?: Fates | undefined;
+}
+
+/** Tables of sequences change between two steps only. */
+export class Borrower implements Overflow {
+  readonly gathers = true;
+  readonly rmanager: RManager;
+  readonly stalls = new Stalls();
+  readonly #config: BorrowingConfig;
+  readonly #cache: BlockCache;
+  readonly #fates: Fates | undefined;
+  readonly #host: LendingMemory;
+  readonly #push: (effect: BorrowerEffect) => void;
+  readonly #moves: AwayMoves;
+  readonly #lent: LentPages;
+  readonly #outlook: Outlook;
+  readonly #entry = new Entry();
+  readonly #reach: Reach;
+  #batcher: Batcher | undefined;
+  #nowUs = 0;
+
+  constructor(config: BorrowingConfig, cache: BlockCache, push: (effect: BorrowerEffect) => void, owner: Owner = {}) {
+    const { instance, times, stagingBlocks } = config;
+    const policy = { ...config.policy, unitBlocks: config.rangeBlocks };
+    this.#fates = owner.fates;
+    this.#config = config;
+    this.#reach = new Reach(config);
+    this.#cache = cache;
+    this.#push = push;
+    this.#lent = new LentPages(cache, config.hostFirstPage !== undefined, push);
+    const memories = { device: cache.lending, host: LendingMemory.alone(config.hostBlocks ?? 0, cache.blockPages) };
+    this.#host = memories.host;
+    // gManager and creditors count lives from 1.
+    const life = (owner.journalLife ?? 0) + 1;
+    this.rmanager = new RManager({ instance, life, memories, policy, times, stagingBlocks });
+    const { rmanager } = this;
+    const fetched = (settlement: SettlementId, all: boolean) =>
+      this.#hear({ kind: all ? 'fetched' : 'unfetched', settlement });
+    this.#moves = new AwayMoves(
+      { instance, rangeBlocks: config.rangeBlocks, cache, rmanager, fetched, spreadUs: times.spreadUs },
+      {
+        start: (part) => push({ kind: 'moveBlocks', ...part }),
+        fill: (blocks) => push({ kind: 'fillBlocks', ...blocks }),
+        stop: (move) => push({ kind: 'stopMove', move }),
+        copyHome: (from, to) => push({ kind: 'copyHome', from, to }),
+      },
+    );
+    const outBlocks = () => this.#moves.outBlocks;
+    this.#outlook = new Outlook({ cache, slackBlocks: slackBlocks(config.rangeBlocks), outBlocks });
+  }
+
+  /** The batcher whose sequences it moves. */
+  serve(batcher: Batcher): void {
+    this.#batcher = batcher;
+  }
+
+  get nextUs(): number {
+    return Math.min(this.rmanager.nextUs, this.#moves.cache.nextUs);
+  }
+
+  /** Somebody waits for memory that is asked for: nothing need run. */
+  get awaited(): number {
+    return this.stalls.size + Number(this.#outlook.starves);
+  }
+
+  get totals(): BorrowingTotals {
+    const { rmanager } = this;
+    let remoteBlocks = this.#moves.cache.blocks;
+    for (const away of this.#moves.book.all.values()) {
+      for (const [at, { blocks }] of away.outside(this.#config.instance, rmanager.table))
+        if (at !== this.#config.instance) remoteBlocks += blocks;
+    }
+    return {
+      ...this.#moves.counts,
+      lentBlocks: sum(rmanager.creditor.totals),
+      borrowedBlocks: sum(rmanager.debtor.totals),
+      remoteBlocks,
+      keptBlocks: this.#moves.cache.blocks,
+      ownHostBlocks: this.#host.local,
+      stalls: this.stalls.count,
+      stallUs: this.stalls.us,
+    };
+  }
+
+  /** Whatever its instance hears; a `wake` may also mean that a plan is to be made again. */
+  hear(nowUs: number, event: BorrowerEvent | { readonly kind: string }): void {
+    this.#nowUs = nowUs;
+    this.#moves.cache.expire(nowUs);
+    if (!isForBorrower(event)) return;
+    if (event.kind === 'lending') this.#hearOther(event.envelope);
+    else if (event.kind === 'moved') this.#moves.arrived(event.move);
+    else if (event.kind === 'moveBroken') this.#moves.broke(event.move);
+    else if (event.kind === 'creditorCut' || event.kind === 'instanceLost') this.#hear(event);
+    else if (event.kind === 'guestLoad') this.#bound(event);
+    else if (event.kind === 'lenders') this.#reach.tell(event.lendableBlocks);
+    else if (this.rmanager.nextUs <= nowUs) this.#hear({ kind: 'tick' });
+  }
+
+  /** What nobody runs with goes first. */
+  #hearOther(envelope: Envelope): void {
+    const { message } = envelope;
+    if (message.kind === 'recall') this.#giveUpLent(message.loan, message.keep);
+    this.#hear({ kind: 'message', envelope });
+  }
+
+  /** A creditor wants all of a loan but `keep` blocks: of those that are in use what is kept as cache goes first. */
+  #giveUpLent(number: LoanNumber, keep: number): void {
+    const debt = this.rmanager.debtor.find(number);
+    if (debt === undefined || debt.firm) return;
+    const isThere = (rblock: number): boolean => {
+      const place = this.rmanager.find(rblock);
+      return place?.kind === 'remote' && place.loan === number;
+    };
+    this.#moves.cache.giveUp(debt.held - debt.idle.length - keep, isThere);
+  }
+
+  /** Less may be borrowed than once. */
+  get hasShrunk(): boolean {
+    return this.#reach.hasShrunk;
+  }
+
+  /** What a request may need beyond the instance's own memory. */
+  get borrowableBlocks(): number {
+    return Math.max(0, this.#reach.blocks - slackBlocks(this.#config.rangeBlocks));
+  }
+
+  /** What exceeds the bound goes back as far as there is room at home; what stays is slowed down to the bound. */
+  #bound(event: Extract<BorrowerEvent, { kind: 'guestLoad' }>): void {
+    const held = this.rmanager.debtor.totals.find(({ creditor }) => creditor === event.creditor)?.blocks ?? 0;
+    const { availablePages, blockPages } = this.#cache;
+    const available = Math.floor(availablePages / blockPages) - this.#config.policy.highWaterBlocks;
+    // What those who run still need is promised to them.
+    const ahead = Math.ceil((this.#batcher?.pagesAhead ?? 0) / blockPages) - this.#moves.outBlocks;
+    if (available - Math.max(0, ahead) >= held) this.#hear(event);
+  }
+
+  #hear(event: RManagerEvent): void {
+    for (const effect of this.rmanager.step(this.#nowUs, event)) this.#follow(effect);
+  }
+
+  /** Of these some lost blocks: a step of theirs is in vain. */
+  lost(planned: readonly { readonly sequence: Sequence }[]): boolean {
+    return planned.some(({ sequence }) => this.#moves.book.all.get(sequence)?.broken === true);
+  }
+
+  /** No step is in flight: tables change now, and sequences that lost blocks go back to the queue. */
+  between(): void {
+    this.#moves.carryOut();
+    this.#entry.look(this.rmanager.creditor.hold, this.#batcher);
+    for (const [sequence, { broken }] of this.#moves.book.all) if (broken) this.#batcher?.recompute(sequence);
+  }
+
+  /** A plan is made: tells what is needed from now on, and moves out what will have to. True: by that alone the next plan may let in others. */
+  planned(step?: { readonly shape: StepShape; readonly predictedUs: number; readonly step: StepNumber }): boolean {
+    const batcher = this.#batcher;
+    if (batcher === undefined) return false;
+    const before = this.#terms;
+    this.stalls.planned(this.#nowUs);
+    this.#outlook.admitted(batcher);
+    const { shape = nothing, predictedUs = 1 } = step ?? {};
+    // Until nothing is left to say or do: equal steps that follow find nothing either.
+    for (;;) {
+      const event = this.#outlook.look(batcher, shape, predictedUs);
+      if (event !== undefined) this.#hear(event);
+      if (this.#giveUpKept(batcher) || this.#spill() || event !== undefined) continue;
+      this.#moves.fill(step?.step);
+      return this.#terms.some((term, i) => term !== before[i]);
+    }
+  }
+
+  /** What is kept makes way for those who run or gather, once nobody lends any more: the oldest first. */
+  #giveUpKept(batcher: Batcher): boolean {
+    if (!this.rmanager.isInVain) return false;
+    const gathering = firstGathering(batcher)?.sequence;
+    if (!this.#moves.cache.giveUpOldest(gathering && this.#match(gathering)?.prefix)) return false;
+    // What is in hand counts at once.
+    this.#hear({ kind: 'tick' });
+    return true;
+  }
+
+  /** On which prompts are let in: a turn is lost when another prompt waits for one. */
+  get #terms(): readonly unknown[] {
+    const { hasTurn, creditor } = this.rmanager;
+    return [hasTurn, creditor.hold, this.pagesInHand, this.#cache.availablePages];
+  }
+
+  admits(sequence: Sequence): boolean {
+    if (sequence.awaitsLanding || !this.#entry.admits(sequence.arrival)) return false;
+    return this.rmanager.hasTurn || this.#batcher?.room.isOverlong(sequence) !== true;
+  }
+
+  get slackPages(): number {
+    return slackBlocks(this.#config.rangeBlocks) * this.#cache.blockPages;
+  }
+
+  remoteWork(planned: readonly { readonly sequence: Sequence }[]): readonly RemoteWork[] | undefined {
+    if (this.#moves.book.all.size === 0) return undefined;
+    if (this.lost(planned)) throw new Error('Borrower broken: a step has rows of a sequence whose blocks are lost');
+    const { table, debts } = this.rmanager;
+    const { instance } = this.#config;
+    return remoteWork(planned, this.#moves.book.all, { instance, table, debts, blockTokens: this.#cache.blockTokens });
+  }
+
+  /** Where the next step finds what a sequence has outside its table; undefined: it has nothing there. */
+  layoutOf(sequence: Sequence): AwayLayout | undefined {
+    return this.#moves.layoutOf(sequence);
+  }
+
+  /** A creditor did not answer for keys of a sequence: it tries again, and at last is computed again. */
+  unanswered(sequence: Sequence): void {
+    const away = this.#moves.book.all.get(sequence);
+    if (away !== undefined && ++away.unanswered > unansweredMax) away.broken = true;
+  }
+
+  get pagesInHand(): number {
+    return (this.rmanager.inHand + this.#moves.outBlocks) * this.#cache.blockPages;
+  }
+
+  kept(sequence: Sequence): KeptBlocks | undefined {
+    return this.#match(sequence);
+  }
+
+  takeKept(sequence: Sequence): number {
+    const match = this.#match(sequence);
+    if (match === undefined) return 0;
+    this.#cache.share(sequence.chain, match.firstBlock, sequence.table);
+    this.#moves.adopt(sequence, match);
+    return match.firstBlock + match.blocks;
+  }
+
+  /** What goes before it must be here, and no more of it. */
+  #match(sequence: Sequence): SpreadMatch | undefined {
+    const { cache } = this.#moves;
+    const { landed, arriving, copier, chain, known } = sequence;
+    // What leaves for another instance does so from here.
+    if (cache.blocks === 0 || landed > 0 || arriving !== undefined || copier !== undefined) return undefined;
+    const reusable = sequence.reusableBlocks(this.#cache.blockTokens);
+    const match = cache.find(chain, reusable);
+    if (match === undefined) return undefined;
+    const here = this.#cache.match(chain, reusable, known);
+    return here < match.firstBlock || here >= match.firstBlock + match.blocks ? undefined : match;
+  }
+
+  relieve(sequence: Sequence): Relief {
+    const isNew = this.stalls.meet(this.#nowUs, sequence);
+    if (this.#moves.makesRoom || this.#spill()) return 'coming';
+    return isNew || this.rmanager.isAsking ? 'coming' : 'none';
+  }
+
+  release(sequence: Sequence, ended: boolean): void {
+    this.stalls.end(this.#nowUs, sequence);
+    // Whoever decodes alone gets its prompts from others.
+    const isWanted =
+      ended &&
+      this.#config.times.spreadUs > 0 &&
+      this.#batcher?.room.isOverlong(sequence) === true &&
+      !sequence.background;
+    this.#moves.release(sequence, isWanted && sequence.landed === 0 ? this.#nowUs : undefined);
+  }
+
+  #spill(): boolean {
+    if (this.#batcher === undefined) return false;
+    const { policy, rangeBlocks } = this.#config;
+    const { inHand } = this.rmanager;
+    // What moves must be on its way here first: later it has no name to be loaded by.
+    if (inHand > 0) this.#cache.flushLoads();
+    const home = { batcher: this.#batcher, cache: this.#cache, moves: this.#moves };
+    return spill({ ...home, rangeBlocks, lowWaterBlocks: policy.lowWaterBlocks, inHand });
+  }
+
+  #follow(effect: LendingEffect): void {
+    switch (effect.kind) {
+      case 'send':
+        this.#push({ kind: 'lending', envelope: effect.envelope });
+        break;
+      case 'lost':
+        this.#moves.lose(effect.rblocks);
+        break;
+      case 'vacate':
+        this.#moves.vacate(effect.rblocks);
+        break;
+      case 'fetch':
+        this.#moves.copies.fetch(effect.settlement, effect.rblocks);
+        break;
+      case 'unfetch':
+        this.#moves.copies.unfetch(effect.settlement, effect.rblocks);
+        break;
+      case 'placed':
+        this.#moves.placed(effect.rblock);
+        break;
+      case 'granted':
+        this.#lent.granted(effect);
+        break;
+      case 'reclaimed':
+        this.#lent.reclaimed(effect);
+        break;
+      case 'met':
+        this.#fates?.met(effect.fate, effect.message);
+        break;
+    }
+  }
+
+  /** Throws unless every rBlock is held once, and every sequence has all of its blocks somewhere. */
+  check(): void {
+    this.rmanager.check();
+    this.#moves.check();
+    this.#host.checkAlone();
+  }
+}
+
+/** A creditor may be slow; more often than this in a row its blocks are given up. */
+const unansweredMax = 2;
+
+const nothing = { rows: 0, decodeRows: 0 };
+
+function sum(totals: readonly { readonly blocks: number }[]): number {
+  return totals.reduce((all, { blocks }) => all + blocks, 0);
+}

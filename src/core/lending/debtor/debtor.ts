@@ -1,0 +1,377 @@
+// The borrowing side of an instance: loans that it holds, their leases, and giving them back until that is acknowledged.
+import { blocksWithinBound, type LendingPolicy, wholeUnits } from '../lending-policy.ts';
+import type { Envelope, LendingMessage, LoanNumber, Party } from '../messages.ts';
+import type { Outbox } from '../outbox.ts';
+import type { RBlockId, RBlockTable } from '../rblock-table.ts';
+import type { DebtTotal, InstanceId, Memory } from '../terms.ts';
+import type { LendingTimes } from '../times.ts';
+import { Debt, type Right } from './debt.ts';
+
+type Said<Kind extends LendingMessage['kind']> = Extract<LendingMessage, { kind: Kind }>;
+
+interface Renewal {
+  stamp: number;
+  heardStamp: number;
+  /** When each renewal not yet answered was sent. */
+  readonly sentUs: Map<number, number>;
+}
+
+/** A block is used only while its lease surely runs at its creditor: leases are counted from when they were asked for, not from the answer. */
+export class Debtor {
+  readonly #times: LendingTimes;
+  readonly #out: Outbox;
+  readonly #table: RBlockTable;
+  readonly #policy: LendingPolicy;
+  readonly #debts = new Map<LoanNumber, Debt>();
+  readonly #renewals = new Map<InstanceId, Renewal>();
+  /** Who was asked by one that gathers may keep others out for it, until they hear that it needs nothing more: with each its life. */
+  readonly #asked = new Map<InstanceId, number>();
+  /** They are to hear so with the next renewals. */
+  #isSated = false;
+  #nextLoan: LoanNumber = 1;
+  #renewAtUs = Number.POSITIVE_INFINITY;
+
+  constructor(times: LendingTimes, out: Outbox, table: RBlockTable, policy: LendingPolicy) {
+    this.#policy = policy;
+    this.#times = times;
+    this.#out = out;
+    this.#table = table;
+  }
+
+  get debts(): IterableIterator<Debt> {
+    return this.#debts.values();
+  }
+
+  find(loan: LoanNumber): Debt | undefined {
+    return this.#debts.get(loan);
+  }
+
+  /** Borrowed blocks that nobody uses. */
+  get inHand(): number {
+    let blocks = 0;
+    for (const debt of this.#debts.values()) blocks += debt.idle.length;
+    return blocks;
+  }
+
+  get totals(): readonly DebtTotal[] {
+    const totals = new Map<string, DebtTotal>();
+    for (const { creditor, memory, held } of this.#debts.values()) {
+      const key = `${creditor} ${memory}`;
+      const blocks = (totals.get(key)?.blocks ?? 0) + held;
+      if (blocks > 0) totals.set(key, { creditor, memory, blocks });
+    }
+    return [...totals.values()];
+  }
+
+  /** When a lease ends or renewals are due. */
+  get nextUs(): number {
+    let next = this.#renewAtUs;
+    for (const debt of this.#debts.values()) {
+      if (debt.returning.size > debt.said) return this.#out.nowUs;
+      next = Math.min(next, debt.leaseEndUs);
+    }
+    return next;
+  }
+
+  /** Asks a creditor for blocks; answered by `lend` or `refuse`. */
+  ask(creditor: InstanceId, creditorLife: number, memory: Memory, blocks: number, right: Right): Debt {
+    const debt = new Debt(this.#nextLoan++, creditor, creditorLife, memory, this.#out.nowUs);
+    debt.right = right;
+    if (right.gathers) this.#asked.set(creditor, creditorLife);
+    this.#debts.set(debt.number, debt);
+    this.askAgain(debt, blocks);
+    this.#renewAtUs = Math.min(this.#renewAtUs, this.#out.nowUs + this.#times.renewUs);
+    return debt;
+  }
+
+  askAgain({ number, creditor, creditorLife, memory, right }: Debt, blocks: number): void {
+    const closedBelow = this.#closedBelow();
+    this.#out.send(creditor, creditorLife, { kind: 'borrow', loan: number, memory, blocks, ...right, closedBelow });
+  }
+
+  /** Whatever it may hold goes back. */
+  giveUp(debt: Debt): void {
+    debt.state = 'closing';
+    // A creditor that never answers has reclaimed it by then.
+    debt.leaseEndUs = this.#out.nowUs + this.#times.leaseUs;
+    this.#sendReturn(debt);
+  }
+
+  /** Refused: there is nothing to give back. */
+  drop(debt: Debt): void {
+    this.#debts.delete(debt.number);
+  }
+
+  /** True when it answers the loan that was asked for. */
+  lent({ from, fromLife }: Envelope, message: Said<'lend'>): boolean {
+    const debt = this.#of(from, message.loan);
+    if (debt === undefined) {
+      const over = message.loan < this.#nextLoan;
+      this.#out.met(over ? 'late' : 'orphan', 'lend');
+      const { loan } = message;
+      this.#out.send(from, fromLife, { kind: 'return', loan, blocks: undefined, closedBelow: this.#closedBelow() });
+      return false;
+    }
+    if (debt.state !== 'asked') {
+      this.#out.met(debt.state === 'held' ? 'doubled' : 'late', 'lend');
+      return false;
+    }
+    debt.leaseEndUs = debt.askedUs + message.leaseUs - this.#times.leaseGuardUs;
+    debt.guestPermille = message.guestPermille;
+    if (debt.leaseEndUs <= this.#out.nowUs) {
+      this.giveUp(debt);
+      return true;
+    }
+    debt.state = 'held';
+    debt.idle.push(...message.blocks);
+    return true;
+  }
+
+  renewed({ from }: Envelope, message: Said<'renewed'>): void {
+    const renewal = this.#renewals.get(from as InstanceId);
+    const sentUs = renewal?.sentUs.get(message.stamp);
+    if (renewal === undefined || sentUs === undefined) {
+      this.#out.met(renewal?.heardStamp === message.stamp ? 'doubled' : 'late', 'renewed');
+      return;
+    }
+    renewal.heardStamp = message.stamp;
+    for (const stamp of renewal.sentUs.keys()) if (stamp <= message.stamp) renewal.sentUs.delete(stamp);
+    for (const { loan, keep, guestPermille } of message.loans) {
+      const debt = this.#of(from, loan);
+      if (debt?.state !== 'held') continue;
+      debt.leaseEndUs = Math.max(debt.leaseEndUs, sentUs + this.#times.leaseUs - this.#times.leaseGuardUs);
+      debt.guestPermille = guestPermille;
+      if (keep < debt.keep && !debt.firm) {
+        this.#out.met('lost', 'recall');
+        this.#keep(debt, keep);
+      }
+    }
+    for (const loan of message.unknown) {
+      const debt = this.#of(from, loan);
+      if (debt !== undefined) this.#lose(debt);
+    }
+  }
+
+  recalled({ from, fromLife }: Envelope, { loan, keep }: Said<'recall'>): void {
+    const debt = this.#of(from, loan);
+    if (debt === undefined) {
+      this.#out.met('orphan', 'recall');
+      this.#out.send(from, fromLife, { kind: 'return', loan, blocks: undefined, closedBelow: this.#closedBelow() });
+    } else if (keep === debt.keep) this.#out.met('doubled', 'recall');
+    else if (debt.firm) this.#out.met('late', 'recall');
+    else if (debt.state !== 'held' || keep > debt.keep || debt.held <= keep) {
+      this.#out.met('late', 'recall');
+      debt.keep = Math.min(debt.keep, keep);
+    } else this.#keep(debt, keep);
+  }
+
+  returned({ from }: Envelope, message: Said<'returned'>): void {
+    const debt = this.#of(from, message.loan);
+    const known = message.blocks?.filter((block) => debt?.returning.has(block));
+    if (debt === undefined) this.#out.met('late', 'returned');
+    else if (known === undefined ? debt.state !== 'closing' : known.length === 0) this.#out.met('doubled', 'returned');
+    else if (known === undefined) this.#debts.delete(debt.number);
+    else {
+      for (const block of known) debt.returning.delete(block);
+      this.#forgetIfOver(debt);
+    }
+  }
+
+  /** Guests' work at a creditor took more than its bound: what is beyond goes back. */
+  bound(creditor: InstanceId, takenPermille: number): void {
+    const debts = [...this.#debts.values()].filter((debt) => debt.creditor === creditor && debt.state === 'held');
+    const bound = debts.reduce((sum, { guestPermille }) => sum + guestPermille, 0);
+    for (const debt of debts) {
+      const within = wholeUnits(blocksWithinBound(debt.held, bound, takenPermille), this.#policy);
+      this.#keep(debt, Math.min(debt.keep, within));
+    }
+  }
+
+  /** What is held now was promised to a prompt that runs from now on: creditors hear of it at once. */
+  promise(): void {
+    for (const debt of this.#debts.values()) {
+      if (debt.state !== 'held') continue;
+      debt.firm = true;
+      debt.keep = Number.MAX_SAFE_INTEGER;
+    }
+    this.sate();
+    if (this.#debts.size > 0) this.#renewAtUs = this.#out.nowUs;
+  }
+
+  /** What it gathered for was let in, or is gone: those who make room for it hear so at once. Where that is lost, their hold ends by itself. */
+  sate(): void {
+    if (this.#asked.size === 0) return;
+    this.#isSated = true;
+    this.#renewAtUs = this.#out.nowUs;
+  }
+
+  /** None runs any more that was promised anything. */
+  unpromise(): void {
+    for (const debt of this.#debts.values()) debt.firm = false;
+  }
+
+  /** Stops using what may be reclaimed from now on. */
+  expire(): void {
+    for (const debt of this.#debts.values()) if (debt.leaseEndUs <= this.#out.nowUs) this.#lose(debt);
+  }
+
+  /** What lies there cannot be reached: it is given up, and the places go back when the creditor can hear so. */
+  abandon(creditor: InstanceId): void {
+    for (const debt of this.#debts.values()) {
+      if (debt.creditor !== creditor || debt.state !== 'held') continue;
+      this.#loseBlocks(debt);
+      debt.empty();
+      this.giveUp(debt);
+    }
+  }
+
+  /** A creditor began a new life: nothing of what it had is left. */
+  reborn(instance: InstanceId): void {
+    for (const debt of this.#debts.values()) if (debt.creditor === instance) this.#lose(debt);
+    this.#renewals.delete(instance);
+    this.#asked.delete(instance);
+  }
+
+  /** `count` blocks of one loan for a local caller, of device memory if they are, of a firm loan if there is one, else of the one that ends last; undefined when they are not in hand. */
+  take(count: number): readonly RBlockId[] | undefined {
+    let best: Debt | undefined;
+    for (const debt of this.#debts.values()) {
+      if (debt.idle.length < count || debt.leaseEndUs <= this.#out.nowUs) continue;
+      if (best === undefined || isBefore(debt, best)) best = debt;
+    }
+    if (best === undefined) return undefined;
+    const { creditor, memory, number, idle, used } = best;
+    return idle
+      .splice(idle.length - count)
+      .reverse()
+      .map((block) => {
+        const rblock = this.#table.add({ kind: 'remote', instance: creditor, memory, block, loan: number });
+        used.set(block, rblock);
+        return rblock;
+      });
+  }
+
+  /** Sends back up to `count` blocks that nobody uses. */
+  giveIdle(count: number): void {
+    let left = count;
+    for (const debt of this.#debts.values()) {
+      const given = Math.min(left, debt.idle.length);
+      debt.giveIdle(given);
+      left -= given;
+    }
+  }
+
+  /** Renews and says again what was not acknowledged, when due; what is to be returned for the first time goes at once. */
+  flush(): void {
+    const due = this.#out.nowUs >= this.#renewAtUs;
+    for (const debt of this.#debts.values()) this.#flushReturns(debt, due);
+    if (!due) return;
+    const creditors = new Map<InstanceId, Debt[]>();
+    for (const debt of this.#debts.values()) {
+      const group = creditors.get(debt.creditor) ?? [];
+      if (debt.state === 'held') creditors.set(debt.creditor, [...group, debt]);
+    }
+    for (const [creditor, debts] of creditors) this.#renew(creditor, debts[0].creditorLife, debts);
+    if (this.#isSated) this.#tellOthers(creditors);
+    this.#renewAtUs = this.#debts.size === 0 ? Number.POSITIVE_INFINITY : this.#out.nowUs + this.#times.renewUs;
+  }
+
+  /** Those that were asked and have lent nothing. */
+  #tellOthers(creditors: ReadonlyMap<InstanceId, unknown>): void {
+    for (const [creditor, life] of this.#asked) if (!creditors.has(creditor)) this.#renew(creditor, life, []);
+    this.#asked.clear();
+    this.#isSated = false;
+  }
+
+  #renew(creditor: InstanceId, life: number, debts: readonly Debt[]): void {
+    const renewal = this.#renewals.get(creditor) ?? { stamp: 0, heardStamp: 0, sentUs: new Map<number, number>() };
+    this.#renewals.set(creditor, renewal);
+    if (renewal.sentUs.size > 0) this.#out.met('lost', 'renew');
+    for (const [stamp, sentUs] of renewal.sentUs) {
+      if (sentUs + this.#times.leaseUs <= this.#out.nowUs) renewal.sentUs.delete(stamp);
+    }
+    const stamp = ++renewal.stamp;
+    renewal.sentUs.set(stamp, this.#out.nowUs);
+    const loans = debts.map(({ number }) => number);
+    const firm = debts.filter((debt) => debt.firm).map(({ number }) => number);
+    const sated = this.#isSated || firm.length > 0;
+    const closedBelow = this.#closedBelow();
+    this.#out.send(creditor, life, { kind: 'renew', stamp, loans, firm, sated, closedBelow });
+  }
+
+  #flushReturns(debt: Debt, due: boolean): void {
+    const { said } = debt;
+    if (debt.returning.size > said || (due && (debt.returning.size > 0 || debt.state === 'closing'))) {
+      if (due && (said > 0 || debt.state === 'closing')) this.#out.met('lost', 'return');
+      this.#sendReturn(debt);
+    }
+    debt.said = debt.returning.size;
+  }
+
+  #sendReturn({ number, creditor, creditorLife, state, returning }: Debt): void {
+    const blocks = state === 'closing' ? undefined : [...returning];
+    const closedBelow = this.#closedBelow();
+    this.#out.send(creditor, creditorLife, { kind: 'return', loan: number, blocks, closedBelow });
+  }
+
+  #keep(debt: Debt, keep: number): void {
+    debt.keep = keep;
+    this.obey(debt);
+  }
+
+  /** Asks the holders of recalled blocks to vacate them. */
+  obey(debt: Debt): void {
+    const rblocks = debt.obeyRecall();
+    if (rblocks.length > 0) this.#out.push({ kind: 'vacate', rblocks });
+  }
+
+  #lose(debt: Debt): void {
+    this.#loseBlocks(debt);
+    this.#debts.delete(debt.number);
+  }
+
+  #loseBlocks({ rblocks }: Debt): void {
+    for (const rblock of rblocks) this.#table.remove(rblock);
+    this.#out.lose(rblocks);
+  }
+
+  #of(creditor: Party, loan: LoanNumber): Debt | undefined {
+    const debt = this.#debts.get(loan);
+    return debt?.creditor === creditor ? debt : undefined;
+  }
+
+  #forgetIfOver(debt: Debt): void {
+    if (debt.isOver) this.#debts.delete(debt.number);
+  }
+
+  #closedBelow(): LoanNumber {
+    let open = this.#nextLoan;
+    for (const number of this.#debts.keys()) open = Math.min(open, number);
+    return open;
+  }
+
+  /** Throws unless every remote rBlock of the table is in use in its loan, and every one in use is in the table. */
+  check(): void {
+    let remote = 0;
+    for (const [rblock, place] of this.#table.entries()) {
+      if (place.kind !== 'remote') continue;
+      remote++;
+      const debt = this.#debts.get(place.loan);
+      if (debt?.used.get(place.block) !== rblock && debt?.frozen.get(place.block) !== rblock)
+        throw new Error(`Debtor broken: rBlock ${rblock} is not in loan ${place.loan}`);
+    }
+    let used = 0;
+    for (const debt of this.#debts.values()) {
+      used += debt.rblocks.length;
+      const distinct = new Set([...debt.idle, ...debt.used.keys(), ...debt.frozen.keys(), ...debt.returning]);
+      if (distinct.size !== debt.held + debt.returning.size)
+        throw new Error(`Debtor broken: a block of loan ${debt.number} is held twice`);
+    }
+    if (used !== remote) throw new Error(`Debtor broken: ${used} borrowed blocks in use, ${remote} rBlocks there`);
+  }
+}
+
+function isBefore(a: Debt, b: Debt): boolean {
+  if (a.memory !== b.memory) return a.memory === 'device';
+  return a.firm === b.firm ? a.leaseEndUs > b.leaseEndUs : a.firm;
+}

@@ -1,0 +1,213 @@
+// How an instance gets a loan: asks the gManager for creditors, tries them in turn, then asks again.
+
+import type { TurnNumber } from '../manager/borrow-queue.ts';
+import type { Envelope, Gathering, LendingMessage } from '../messages.ts';
+import type { Outbox } from '../outbox.ts';
+import type { Candidate, Memory, Refusal } from '../terms.ts';
+import { memories } from '../terms.ts';
+import type { LendingTimes } from '../times.ts';
+import type { Debt } from './debt.ts';
+import type { Debtor } from './debtor.ts';
+
+type Said<Kind extends LendingMessage['kind']> = Extract<LendingMessage, { kind: Kind }>;
+
+type Stage =
+  | { readonly kind: 'idle' }
+  | { readonly kind: 'querying'; readonly untilUs: number }
+  | {
+      readonly kind: 'borrowing';
+      readonly debt: Debt;
+      readonly blocks: number;
+      readonly asks: number;
+      readonly untilUs: number;
+      readonly others: readonly Candidate[];
+    };
+
+/** Of asking again, after which device memory is asked for anew while host memory is used. */
+const spentRounds = 10;
+
+/** One loan is asked for at a time: device memory first, then, if its own is not enough, host memory. */
+export class Asking {
+  readonly #times: LendingTimes;
+  readonly #out: Outbox;
+  readonly #debtor: Debtor;
+  #stage: Stage = { kind: 'idle' };
+  #memory: Memory = 'device';
+  #ordinary = 0;
+  #turn: Gathering | undefined;
+  /** One runs that was promised memory. */
+  #prior = false;
+  /** The turn that the gManager gave. */
+  #held: TurnNumber | undefined;
+  #query = 0;
+  #answeredQuery = 0;
+  #notBeforeUs = 0;
+  #refusals: Refusal[] = [];
+  #refusedLoan: number | undefined;
+  /** Until then nobody is thought to lend device memory: it was asked for in vain. */
+  #deviceSpentUntilUs = 0;
+  /** Blocks of its own host memory. */
+  readonly #hostBlocks: () => number;
+
+  constructor(times: LendingTimes, out: Outbox, debtor: Debtor, hostBlocks: () => number) {
+    this.#hostBlocks = hostBlocks;
+    this.#times = times;
+    this.#out = out;
+    this.#debtor = debtor;
+  }
+
+  /** An answer is waited for that those who run may get memory by. */
+  get isBusy(): boolean {
+    return this.#stage.kind !== 'idle' && this.#ordinary > 0;
+  }
+
+  /** It gathers for the prompt that waits, before all others. */
+  get hasTurn(): boolean {
+    return this.#turn !== undefined && this.#turn.number === this.#held;
+  }
+
+  get #wanted(): number {
+    return this.#turn !== undefined && this.hasTurn ? this.#turn.blocks : this.#ordinary;
+  }
+
+  get #isWanting(): boolean {
+    return this.#ordinary > 0 || (this.#turn !== undefined && (this.#turn.blocks > 0 || !this.hasTurn));
+  }
+
+  /** Device memory was asked for in vain a short while ago. */
+  get isDeviceSpent(): boolean {
+    return this.#out.nowUs < this.#deviceSpentUntilUs;
+  }
+
+  get isInVain(): boolean {
+    return this.isDeviceSpent && this.#wanted > 0;
+  }
+
+  get nextUs(): number {
+    if (this.#stage.kind !== 'idle') return this.#stage.untilUs;
+    return this.#isWanting ? this.#notBeforeUs : Number.POSITIVE_INFINITY;
+  }
+
+  /** So many blocks are wanted now, and by the prompt that waits for its turn; what has been asked for already goes on. */
+  want(blocks: number, turn: Gathering | undefined, prior: boolean): void {
+    this.#prior = prior;
+    this.#ordinary = blocks;
+    this.#turn = turn;
+    if (this.#isWanting && this.#stage.kind === 'idle' && this.#out.nowUs >= this.#notBeforeUs) this.#ask('device');
+  }
+
+  /** Time-outs: the same is said again, then the next is tried. */
+  tick(): void {
+    const stage = this.#stage;
+    if (stage.kind === 'idle' || this.#out.nowUs < stage.untilUs) return;
+    if (stage.kind === 'querying') {
+      this.#out.met('lost', 'query');
+      this.#ask(this.#memory);
+      return;
+    }
+    this.#out.met('lost', 'borrow');
+    if (stage.asks < this.#times.asksMax) {
+      this.#debtor.askAgain(stage.debt, stage.blocks);
+      this.#stage = { ...stage, asks: stage.asks + 1, untilUs: this.#out.nowUs + this.#times.answerUs };
+      return;
+    }
+    this.#debtor.giveUp(stage.debt);
+    this.#tryNext(stage.others, stage.blocks);
+  }
+
+  candidates(message: Said<'candidates'>): void {
+    if (this.#stage.kind !== 'querying' || message.query !== this.#query) {
+      this.#out.met(message.query === this.#answeredQuery ? 'doubled' : 'late', 'candidates');
+      return;
+    }
+    this.#answeredQuery = message.query;
+    this.#refusals = [];
+    this.#held = message.turn;
+    this.#tryNext(message.creditors, this.#wanted);
+  }
+
+  /** The creditor's answer was taken in. */
+  lent(loan: number): void {
+    if (this.#debtor.find(loan)?.memory === 'device') this.#deviceSpentUntilUs = 0;
+    if (this.#stage.kind === 'borrowing' && this.#stage.debt.number === loan) this.#stage = { kind: 'idle' };
+  }
+
+  refused({ from, fromLife }: Envelope, message: Said<'refuse'>): void {
+    const stage = this.#stage;
+    if (stage.kind !== 'borrowing' || stage.debt.number !== message.loan) {
+      const debt = this.#debtor.find(message.loan);
+      // Given up, and then refused: there is nothing to give back.
+      if (debt?.state === 'closing') this.#debtor.drop(debt);
+      this.#out.met(this.#refusedLoan === message.loan ? 'doubled' : 'late', 'refuse');
+      return;
+    }
+    this.#refusedLoan = message.loan;
+    this.#refusals.push({
+      instance: from as number,
+      life: fromLife,
+      memory: message.memory,
+      sequence: message.sequence,
+    });
+    this.#debtor.drop(stage.debt);
+    this.#tryNext(stage.others, stage.blocks);
+  }
+
+  /** A creditor began a new life: what it was asked for will not be answered. */
+  reborn(instance: number): void {
+    const stage = this.#stage;
+    if (stage.kind === 'borrowing' && stage.debt.creditor === instance) this.#tryNext(stage.others, stage.blocks);
+  }
+
+  #ask(memory: Memory): void {
+    if (!this.#isWanting) {
+      this.#stage = { kind: 'idle' };
+      return;
+    }
+    this.#memory = memory;
+    const message = {
+      kind: 'query',
+      query: ++this.#query,
+      memory,
+      blocks: this.#ordinary,
+      turn: this.#turn,
+      prior: this.#prior,
+      refusals: this.#refusals,
+    } as const;
+    this.#out.send('gmanager', undefined, message);
+    this.#stage = { kind: 'querying', untilUs: this.#out.nowUs + this.#times.answerUs };
+  }
+
+  #tryNext(creditors: readonly Candidate[], wanted: number): void {
+    const blocks = Math.min(wanted, this.#wanted);
+    if (blocks <= 0) {
+      if (this.#isWanting) this.#rest();
+      else this.#stage = { kind: 'idle' };
+      return;
+    }
+    if (creditors.length === 0) {
+      this.#nextMemory();
+      return;
+    }
+    const [first, ...others] = creditors;
+    const debt = this.#debtor.ask(first.instance, first.life, this.#memory, blocks, {
+      gathers: this.hasTurn || this.#prior,
+      prior: this.#prior && !this.hasTurn,
+    });
+    const untilUs = this.#out.nowUs + this.#times.answerUs;
+    this.#stage = { kind: 'borrowing', debt, blocks, asks: 1, untilUs, others };
+  }
+
+  #nextMemory(): void {
+    const next = memories[memories.indexOf(this.#memory) + 1];
+    // Its own counts as in hand then: what is wanted is wanted besides.
+    const isCounted = this.isDeviceSpent;
+    if (this.#memory === 'device') this.#deviceSpentUntilUs = this.#out.nowUs + spentRounds * this.#times.askAgainUs;
+    if (next === undefined || (!isCounted && this.#hostBlocks() >= this.#wanted)) this.#rest();
+    else this.#ask(next);
+  }
+
+  #rest(): void {
+    this.#stage = { kind: 'idle' };
+    this.#notBeforeUs = this.#out.nowUs + this.#times.askAgainUs;
+  }
+}

@@ -1,0 +1,61 @@
+// What memory the sequences of an instance will need: looked up in its batcher when a plan is made.
+
+import type { StepShape } from '../../cost/step-shape.ts';
+import type { BlockCache } from '../../kvcache/block-cache.ts';
+import type { Batcher } from '../../scheduler/batching/batcher.ts';
+import { firstGathering, gatheredCount, pagesPromised } from '../../scheduler/batching/over-capacity.ts';
+import { DemandTeller } from '../demand-report.ts';
+import type { Gathering, Growth } from '../messages.ts';
+
+interface Home {
+  readonly cache: BlockCache;
+  /** Blocks that may stay unused because only whole ranges move. */
+  readonly slackBlocks: number;
+  /** Blocks on their way out. */
+  readonly outBlocks: () => number;
+}
+
+export class Outlook {
+  readonly #home: Home;
+  readonly #teller = new DemandTeller();
+  /** Nothing runs, and a prompt waits. */
+  starves = false;
+  /** How often one was let in that no memory here could hold. */
+  #gatherings = 0;
+
+  constructor(home: Home) {
+    this.#home = home;
+  }
+
+  /** A plan has let these in. */
+  admitted({ admitted, room }: Batcher): void {
+    for (const sequence of admitted) if (room.isOverlong(sequence)) this.#gatherings++;
+  }
+
+  /** What is needed, if that has changed. */
+  look(
+    batcher: Batcher,
+    { rows, decodeRows }: Pick<StepShape, 'rows' | 'decodeRows'>,
+    predictedUs: number,
+  ): Growth | undefined {
+    const { availablePages, blockPages, blockTokens } = this.#home.cache;
+    const outBlocks = this.#home.outBlocks();
+    const available = Math.floor(availablePages / blockPages);
+    const alone = batcher.running.length + batcher.parked.size === 0 && batcher.waiting.length > 0;
+    this.starves = alone;
+    const ahead = Math.ceil(batcher.pagesAhead / blockPages) - outBlocks;
+    const promised = Math.ceil(pagesPromised(batcher) / blockPages) - outBlocks;
+    const turn = this.#gathering(batcher);
+    const counts = { gathered: gatheredCount(batcher), gatherings: this.#gatherings };
+    const figures = { rows, decodeRows, available, ahead, promised, alone, turn, ...counts };
+    return this.#teller.tell(figures, (decodeRows * 1e6) / (blockTokens * predictedUs));
+  }
+
+  #gathering(batcher: Batcher): Gathering | undefined {
+    const gathering = firstGathering(batcher);
+    if (gathering === undefined) return undefined;
+    const { cache, slackBlocks } = this.#home;
+    const blocks = Math.ceil(gathering.pages / cache.blockPages) + slackBlocks;
+    return { number: gathering.sequence.arrival, blocks };
+  }
+}

@@ -1,0 +1,177 @@
+// Blocks of ended sequences that stay where they lie, with creditors, as cache: for a prompt that begins likewise and is as long.
+
+import { digestWords } from '../../../util/blake2s.ts';
+import type { BlockChain } from '../../kvcache/block-chain.ts';
+import type { Sequence } from '../../scheduler/batching/sequence.ts';
+import type { RBlockId } from '../rblock-table.ts';
+import type { RManager } from '../rmanager.ts';
+import type { AwayBlocks } from './remote-blocks.ts';
+
+interface SpreadPrefix {
+  /** Blocks before those that lie elsewhere: where home has them in its index still, the prefix is of use. */
+  readonly firstBlock: number;
+  /** (blocks from the first of the sequence on, 4 words): digests. */
+  readonly words: Uint32Array;
+  /** In their order, whole ranges. */
+  rblocks: RBlockId[];
+  readonly untilUs: number;
+}
+
+/** What is elsewhere of a prompt's beginning. */
+export interface SpreadMatch {
+  readonly prefix: SpreadPrefix;
+  readonly firstBlock: number;
+  readonly blocks: number;
+}
+
+export class SpreadCache {
+  readonly #rangeBlocks: number;
+  readonly #keepUs: number;
+  /** Its place is wanted, or nobody wants it. */
+  readonly #free: (rblock: RBlockId) => void;
+  /** The oldest first. */
+  #prefixes: readonly SpreadPrefix[] = [];
+  readonly #byBlock = new Map<RBlockId, SpreadPrefix>();
+
+  constructor(rangeBlocks: number, keepUs: number, free: (rblock: RBlockId) => void) {
+    this.#rangeBlocks = rangeBlocks;
+    this.#keepUs = keepUs;
+    this.#free = free;
+  }
+
+  get blocks(): number {
+    return this.#byBlock.size;
+  }
+
+  /** When the next is given up. */
+  get nextUs(): number {
+    return this.#prefixes[0]?.untilUs ?? Number.POSITIVE_INFINITY;
+  }
+
+  has(rblock: RBlockId): boolean {
+    return this.#byBlock.has(rblock);
+  }
+
+  /** A sequence has ended. @param rblocks its blocks from `firstBlock` on, in their order */
+  keep(nowUs: number, { words }: BlockChain, firstBlock: number, rblocks: readonly RBlockId[]): void {
+    const prefix = {
+      firstBlock,
+      words: words.slice(0, (firstBlock + rblocks.length) * digestWords),
+      rblocks: [...rblocks],
+      untilUs: nowUs + this.#keepUs,
+    };
+    this.#prefixes = [...this.#prefixes, prefix];
+    for (const rblock of rblocks) this.#byBlock.set(rblock, prefix);
+  }
+
+  /** The longest beginning of the chain's first `blocksMax` blocks that ends with whole ranges elsewhere. */
+  find(chain: BlockChain, blocksMax: number): SpreadMatch | undefined {
+    let best: SpreadMatch | undefined;
+    for (const prefix of this.#prefixes) {
+      const { firstBlock } = prefix;
+      const blocks = this.#blocksAlike(prefix, chain, Math.min(blocksMax, chain.blocks));
+      if (blocks > 0 && firstBlock + blocks > (best === undefined ? 0 : best.firstBlock + best.blocks))
+        best = { prefix, firstBlock, blocks };
+    }
+    return best;
+  }
+
+  /** Blocks are chained: where one is alike, all before it are. */
+  #blocksAlike({ firstBlock, rblocks, words }: SpreadPrefix, chain: BlockChain, most: number): number {
+    const whole = Math.min(rblocks.length, most - firstBlock);
+    for (let blocks = whole - (whole % this.#rangeBlocks); blocks > 0; blocks -= this.#rangeBlocks) {
+      const at = (firstBlock + blocks - 1) * digestWords;
+      let same = 0;
+      while (same < digestWords && words[at + same] === chain.words[at + same]) same++;
+      if (same === digestWords) return blocks;
+    }
+    return 0;
+  }
+
+  /** They are a sequence's again; what it does not go on with is given up. */
+  take({ prefix, blocks }: SpreadMatch): readonly RBlockId[] {
+    this.#cutTo(prefix, blocks);
+    const { rblocks } = prefix;
+    this.#forget(prefix);
+    return rblocks;
+  }
+
+  /** What lies from this block's range on is of no use any more, or its place is wanted. */
+  cutAt(rblock: RBlockId): void {
+    const prefix = this.#byBlock.get(rblock);
+    if (prefix === undefined) return;
+    const range = Math.floor(prefix.rblocks.indexOf(rblock) / this.#rangeBlocks);
+    this.#cutTo(prefix, range * this.#rangeBlocks);
+  }
+
+  drop({ prefix }: Pick<SpreadMatch, 'prefix'>): void {
+    this.#cutTo(prefix, 0);
+  }
+
+  /** Of the oldest, the last range: false when there is none, but of `except`. */
+  giveUpOldest(except: SpreadPrefix | undefined): boolean {
+    const prefix = this.#prefixes.find((each) => each !== except);
+    if (prefix === undefined) return false;
+    this.#cutTo(prefix, prefix.rblocks.length - this.#rangeBlocks);
+    return true;
+  }
+
+  /** Of those that `isThere` names so many places are wanted: the latest ranges go first. Returns how many were given up. */
+  giveUp(count: number, isThere: (rblock: RBlockId) => boolean): number {
+    let given = 0;
+    while (given < count) {
+      const last = [...this.#byBlock.keys()].findLast(isThere);
+      if (last === undefined) break;
+      const before = this.#count(isThere);
+      this.cutAt(last);
+      given += before - this.#count(isThere);
+    }
+    return given;
+  }
+
+  #count(isThere: (rblock: RBlockId) => boolean): number {
+    let count = 0;
+    for (const rblock of this.#byBlock.keys()) if (isThere(rblock)) count++;
+    return count;
+  }
+
+  /** Nobody has come for it. */
+  expire(nowUs: number): void {
+    for (const prefix of this.#prefixes) if (prefix.untilUs <= nowUs) this.#cutTo(prefix, 0);
+  }
+
+  #cutTo(prefix: SpreadPrefix, blocks: number): void {
+    for (const rblock of prefix.rblocks.splice(blocks)) {
+      this.#byBlock.delete(rblock);
+      this.#free(rblock);
+    }
+    if (blocks === 0) this.#forget(prefix);
+  }
+
+  #forget(prefix: SpreadPrefix): void {
+    for (const rblock of prefix.rblocks) this.#byBlock.delete(rblock);
+    this.#prefixes = this.#prefixes.filter((each) => each !== prefix);
+  }
+}
+
+interface Lender {
+  readonly rangeBlocks: number;
+  readonly rmanager: Pick<RManager, 'find'>;
+}
+
+/** Of what a sequence has elsewhere, whole ranges from the first on that lie still, outside device memory here. */
+export function worthKeeping(
+  { chain, awayFrom }: Sequence,
+  { broken, over, inOrder }: AwayBlocks,
+  { rangeBlocks, rmanager }: Lender,
+): readonly RBlockId[] {
+  if (broken || over.size > 0) return [];
+  const most = Math.min(inOrder.length, chain.blocks - awayFrom);
+  let count = 0;
+  while (count < most) {
+    const place = rmanager.find(inOrder[count]);
+    if (place === undefined || place.kind === 'staged' || (place.kind === 'home' && place.memory === 'device')) break;
+    count++;
+  }
+  return inOrder.slice(0, Math.max(0, count - (count % rangeBlocks)));
+}

@@ -1,0 +1,77 @@
+// What a step asks of creditors: attention of its rows over keys that lie there.
+
+import {
+  attentionUs,
+  besideGuestsUs,
+  distributedUs,
+  guestUs,
+  partialsUs,
+  type QueryLink,
+} from '../../cost/dist-attention.ts';
+import type { Sequence } from '../../scheduler/batching/sequence.ts';
+import type { RBlockTable } from '../rblock-table.ts';
+import type { InstanceId } from '../terms.ts';
+import type { Debt } from './debt.ts';
+import type { AwayBlocks } from './remote-blocks.ts';
+
+export type { QueryLink };
+export { attentionUs, besideGuestsUs, distributedUs, guestUs, partialsUs };
+
+/** Rows and keys as in `StepShape`, of one creditor. */
+export interface RemoteWork {
+  readonly creditor: InstanceId;
+  readonly rows: number;
+  readonly keyRows: number;
+  readonly decodeRows: number;
+  readonly decodeKeys: number;
+  /** Of the keys, those in host memory: they are read once for each sequence. Of its own host memory that is all there is to say. */
+  readonly hostTokens: number;
+  /** Of the creditor's step, in thousandths, that this debtor's work may take. */
+  readonly guestPermille: number;
+}
+
+type Counts = { -readonly [K in keyof RemoteWork]: RemoteWork[K] };
+
+interface Lending {
+  readonly instance: InstanceId;
+  readonly table: RBlockTable;
+  readonly debts: Iterable<Debt>;
+  readonly blockTokens: number;
+}
+
+/** By creditor, the instance itself for its own host memory; undefined when no planned row sees a key elsewhere. */
+export function remoteWork(
+  planned: readonly { readonly sequence: Sequence }[],
+  away: ReadonlyMap<Sequence, AwayBlocks>,
+  { instance, table, debts, blockTokens }: Lending,
+): readonly RemoteWork[] | undefined {
+  const work = new Map<InstanceId, Counts>();
+  for (const { sequence } of planned) {
+    for (const [creditor, { blocks, hostBlocks }] of away.get(sequence)?.outside(instance, table) ?? []) {
+      const of = work.get(creditor) ?? {
+        creditor,
+        rows: 0,
+        keyRows: 0,
+        decodeRows: 0,
+        decodeKeys: 0,
+        hostTokens: 0,
+        guestPermille: 0,
+      };
+      work.set(creditor, of);
+      of.hostTokens += hostBlocks * blockTokens;
+      if (creditor === instance) continue;
+      const rows = sequence.planned;
+      of.rows += rows;
+      of.keyRows += rows * blocks * blockTokens;
+      if (rows > 1) continue;
+      of.decodeRows++;
+      of.decodeKeys += blocks * blockTokens;
+    }
+  }
+  if (work.size === 0) return undefined;
+  for (const { creditor, guestPermille } of debts) {
+    const of = work.get(creditor);
+    if (of !== undefined) of.guestPermille += guestPermille;
+  }
+  return [...work.values()].sort((a, b) => a.creditor - b.creditor);
+}

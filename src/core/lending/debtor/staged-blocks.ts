@@ -1,0 +1,76 @@
+// Contents on their way home: in the staging buffer until a step may find them in the place that they were given.
+
+import type { BlockId } from '../../kvcache/block-pool.ts';
+import type { OutsideRows, PageRow } from '../../kvcache/remote-block-rows.ts';
+import type { RBlockId, RBlockPlace } from '../rblock-table.ts';
+import type { MoveDriver } from './block-moves.ts';
+
+export class StagedBlocks {
+  readonly #outside: OutsideRows;
+  readonly #driver: Pick<MoveDriver, 'copyHome'>;
+  readonly #rows = new Map<RBlockId, PageRow>();
+  /** They have a place at home, which has not taken their contents in. */
+  #placed: RBlockId[] = [];
+  /** Rows that nobody wants: a step that is planned may still name them. */
+  #dropped: PageRow[] = [];
+
+  constructor(outside: OutsideRows, driver: Pick<MoveDriver, 'copyHome'>) {
+    this.#outside = outside;
+    this.#driver = driver;
+  }
+
+  rowOf(rblock: RBlockId): PageRow | undefined {
+    return this.#rows.get(rblock);
+  }
+
+  /** A row of the buffer for contents that come. */
+  add(rblock: RBlockId): PageRow {
+    const row = this.#outside.stage();
+    this.#rows.set(rblock, row);
+    return row;
+  }
+
+  /** Is there room for so many more? */
+  hasRoom(blocks: number): boolean {
+    return this.#outside.freeStaged >= blocks;
+  }
+
+  /** What is there of it is of no use any more. */
+  drop(rblock: RBlockId): void {
+    const row = this.#rows.get(rblock);
+    if (row === undefined) return;
+    this.#dropped.push(row);
+    this.#rows.delete(rblock);
+  }
+
+  placed(rblock: RBlockId): void {
+    this.#placed.push(rblock);
+  }
+
+  /** No step is in flight: what was staged lies at its place from now on. */
+  takeIn(find: (rblock: RBlockId) => RBlockPlace | undefined): void {
+    for (const row of this.#dropped.splice(0)) this.#outside.unstage(row);
+    for (const rblock of this.#placed) {
+      const row = this.#rows.get(rblock);
+      const place = find(rblock);
+      if (row === undefined || place?.kind !== 'home') continue;
+      if (place.memory === 'host') this.#toHost(row, place.block);
+      else this.#outside.settle(row, place.block);
+      this.#rows.delete(rblock);
+    }
+    this.#placed = [];
+  }
+
+  #toHost(row: PageRow, block: BlockId): void {
+    const to = this.#outside.host(block);
+    if (to !== undefined) this.#driver.copyHome(this.#outside.pagesOf(row), this.#outside.pagesOf(to));
+    this.#outside.unstage(row);
+  }
+
+  /** Throws unless the buffer holds these and nothing else. */
+  check(): void {
+    const known = this.#rows.size + this.#dropped.length;
+    if (known !== this.#outside.staged)
+      throw new Error(`Borrower broken: ${this.#outside.staged} blocks are staged, ${known} are known`);
+  }
+}

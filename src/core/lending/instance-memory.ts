@@ -1,0 +1,47 @@
+// All memory of one instance: the device pages under its block cache, and host memory of the same blocks. What its rManager accounts for.
+
+import { digestWords } from '../../util/blake2s.ts';
+import { BlockCache, type BlockCacheConfig } from '../kvcache/block-cache.ts';
+import { BlockTable } from '../kvcache/block-table.ts';
+import { LendingMemory } from './lending-memory.ts';
+import type { LendingPolicy } from './lending-policy.ts';
+import type { RBlockId } from './rblock-table.ts';
+import { type Memory, memories } from './terms.ts';
+
+export type { LendingPolicy, RBlockId };
+export { BlockTable, memories };
+
+export class InstanceMemory {
+  readonly cache: BlockCache;
+  readonly host: LendingMemory;
+  readonly lending: Readonly<Record<Memory, LendingMemory>>;
+  #named = 0;
+
+  constructor(device: BlockCacheConfig, hostBlocks: number) {
+    this.cache = new BlockCache(device);
+    this.host = LendingMemory.alone(hostBlocks, this.cache.blockPages);
+    this.lending = { device: this.cache.lending, host: this.host };
+  }
+
+  /** Pages in use, at home or abroad: none when nobody holds anything. */
+  get heldPages(): number {
+    const { device, host } = this.lending;
+    const single = device.lentPages + device.localPages + host.lentPages + host.localPages;
+    return this.cache.usedPages + single;
+  }
+
+  /** Leaves the table's blocks behind as cache, under names that nobody else has. */
+  leaveAsCache(table: BlockTable): void {
+    const blocks = table.length;
+    const words = new Uint32Array(blocks * digestWords);
+    for (let i = 0; i < blocks; i++) words[i * digestWords] = ++this.#named;
+    this.cache.commit({ blocks, words }, 0, blocks, table);
+    this.cache.release(table);
+  }
+
+  /** Throws unless free + cached + used + lent = total in both memories, and every page belongs to one block or is free. */
+  check(): void {
+    this.cache.check();
+    this.host.checkAlone();
+  }
+}

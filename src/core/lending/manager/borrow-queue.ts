@@ -1,0 +1,38 @@
+// Whose turn it is to gather memory that no instance has alone: in the order in which their prompts asked.
+import type { InstanceId } from '../terms.ts';
+
+/** Numbered by its instance, rising: which of its prompts gathers. */
+export type TurnNumber = number;
+
+interface Ticket {
+  readonly life: number;
+  readonly number: TurnNumber;
+}
+
+/**
+ * One gathers at a time, so no two hold what the other needs, and the first who asked is the first served. Rebuilt from heartbeats, as the
+ * ledger is: only the order among those who waited is lost with its keeper.
+ */
+export class Turns {
+  readonly #queue = new Map<InstanceId, Ticket>();
+
+  get holder(): InstanceId | undefined {
+    return this.#queue.keys().next().value;
+  }
+
+  numberOf(instance: InstanceId): TurnNumber | undefined {
+    return this.#queue.get(instance)?.number;
+  }
+
+  /** An instance has such a prompt, or (undefined) none: another prompt than before goes to the end of the queue. */
+  hear(instance: InstanceId, life: number, number: TurnNumber | undefined): void {
+    const known = this.#queue.get(instance);
+    if (known !== undefined && (life < known.life || (life === known.life && number === known.number))) return;
+    this.#queue.delete(instance);
+    if (number !== undefined) this.#queue.set(instance, { life, number });
+  }
+
+  forget(instances: readonly InstanceId[]): void {
+    for (const instance of instances) this.#queue.delete(instance);
+  }
+}

@@ -1,0 +1,111 @@
+// The gManager machine: keeps the debt ledger from heartbeats, names creditors, and settles cycles of debts. All it knows can be heard again.
+
+import type { Envelope, GManagerEvent, LendingEffect, LendingMessage } from '../messages.ts';
+import { Outbox } from '../outbox.ts';
+import { Coordinator, type CoordinatorConfig } from '../settlement/settlement-coordinator.ts';
+import type { InstanceId } from '../terms.ts';
+import { Turns } from './borrow-queue.ts';
+import { DebtLedger } from './debt-ledger.ts';
+
+export interface GManagerConfig extends CoordinatorConfig {
+  /** Greater than that of every gManager before: instances ignore those of smaller epochs. */
+  readonly epoch: number;
+  /** Steps of the topology between two instances. */
+  readonly distance: (a: InstanceId, b: InstanceId) => number;
+}
+
+interface Asker {
+  readonly life: number;
+  readonly query: number;
+}
+
+/** Starts with nothing: after one heartbeat of each instance it knows what there is to know. */
+export class GManager {
+  readonly ledger: DebtLedger;
+  readonly turns = new Turns();
+  readonly #config: GManagerConfig;
+  readonly #out: Outbox;
+  readonly #coordinator: Coordinator;
+  readonly #askers = new Map<InstanceId, Asker>();
+
+  constructor(config: GManagerConfig) {
+    this.#config = config;
+    this.#out = new Outbox('gmanager', config.epoch);
+    this.ledger = new DebtLedger(config.distance);
+    this.#coordinator = new Coordinator(config, this.ledger, this.#out);
+  }
+
+  /** When a `tick` is due, if nothing comes before. */
+  get nextUs(): number {
+    return this.#coordinator.nextUs;
+  }
+
+  /** `nowUs` never goes back. The effects are to be carried out in order. */
+  step(nowUs: number, event: GManagerEvent): readonly LendingEffect[] {
+    this.#out.begin(nowUs);
+    const silent = this.ledger.forgetSilent(nowUs - this.#config.times.silentUs);
+    this.turns.forget(silent);
+    for (let i = 0; i < silent.length; i++) this.#out.met('lost', 'heartbeat');
+    if (event.kind === 'message') this.#hear(event.envelope);
+    this.#coordinator.tick();
+    return this.#out.effects;
+  }
+
+  #hear(envelope: Envelope): void {
+    const { from, fromLife, toLife, message } = envelope;
+    if (from === 'gmanager' || (toLife !== undefined && toLife !== this.#out.life)) {
+      this.#out.met('orphan', message.kind);
+      return;
+    }
+    const life = this.ledger.life(from) ?? 0;
+    if (fromLife < life) {
+      this.#out.met('orphan', message.kind);
+      return;
+    }
+    switch (message.kind) {
+      case 'heartbeat': {
+        const hearing = this.ledger.hear(this.#out.nowUs, from, fromLife, message.report);
+        if (hearing === 'new' || hearing === 'gap') this.turns.hear(from, fromLife, message.report.turn);
+        if (hearing !== 'new') this.#out.met(hearing === 'gap' ? 'lost' : hearing, 'heartbeat');
+        break;
+      }
+      case 'query':
+        this.#query(from, fromLife, message);
+        break;
+      case 'prepared':
+        this.#coordinator.prepared(envelope, message.settlement);
+        break;
+      case 'declined':
+        this.#coordinator.declined(envelope, message.settlement);
+        break;
+      case 'settled':
+        this.#coordinator.settled(envelope, message.settlement);
+        break;
+      case 'outcome':
+        this.#coordinator.outcome(envelope, message.settlement);
+        break;
+      default:
+        this.#out.met('orphan', message.kind);
+    }
+  }
+
+  /** A doubled query is answered again: the promise that goes with it is replaced, not added to. */
+  #query(from: InstanceId, life: number, message: Extract<LendingMessage, { kind: 'query' }>): void {
+    const last = this.#askers.get(from);
+    if (last !== undefined && last.life === life && message.query <= last.query) {
+      this.#out.met(message.query === last.query ? 'doubled' : 'late', 'query');
+      if (message.query < last.query) return;
+    }
+    this.#askers.set(from, { life, query: message.query });
+    for (const refusal of message.refusals) this.ledger.refuse(refusal);
+    const { query, memory, blocks, turn, prior } = message;
+    // Of whom no heartbeat was heard nobody would notice the silence: that its last words come late must not keep the turn for the dead.
+    if (turn !== undefined && this.ledger.life(from) !== undefined) this.turns.hear(from, life, turn.number);
+    const held = this.turns.holder === from ? turn : undefined;
+    const creditors =
+      held !== undefined || (prior && blocks > 0)
+        ? this.ledger.candidatesInTurn(from, memory, held?.blocks ?? blocks, query)
+        : this.ledger.candidates(from, memory, blocks);
+    this.#out.send(from, life, { kind: 'candidates', query, creditors, turn: held?.number });
+  }
+}

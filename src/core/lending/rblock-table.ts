@@ -1,0 +1,52 @@
+// Logical rBlocks of one instance, wherever they lie: at home, at a creditor, or staged on the way home.
+import type { BlockId } from '../kvcache/block-pool.ts';
+import type { InstanceId, Memory } from './terms.ts';
+
+/** What a sequence knows of a block: it stays the same when the block moves. */
+export type RBlockId = number;
+
+export type RBlockPlace =
+  | { readonly kind: 'home'; readonly memory: Memory; readonly block: BlockId }
+  | {
+      readonly kind: 'remote';
+      readonly instance: InstanceId;
+      readonly memory: Memory;
+      readonly block: BlockId;
+      /** The loan that it belongs to. */
+      readonly loan: number;
+    }
+  /** Its contents are in the staging buffer until there is a place in `memory` at home. */
+  | { readonly kind: 'staged'; readonly memory: Memory };
+
+export class RBlockTable {
+  readonly #places = new Map<RBlockId, RBlockPlace>();
+  #next: RBlockId = 1;
+
+  get size(): number {
+    return this.#places.size;
+  }
+
+  add(place: RBlockPlace): RBlockId {
+    const id = this.#next++;
+    this.#places.set(id, place);
+    return id;
+  }
+
+  /** Undefined when there is no such block, or it was lost with its creditor. */
+  find(id: RBlockId): RBlockPlace | undefined {
+    return this.#places.get(id);
+  }
+
+  move(id: RBlockId, place: RBlockPlace): void {
+    if (!this.#places.has(id)) throw new Error(`Cannot move an rBlock: it is not known: rBlock ${id}`);
+    this.#places.set(id, place);
+  }
+
+  remove(id: RBlockId): void {
+    if (!this.#places.delete(id)) throw new Error(`Cannot remove an rBlock: it is not known: rBlock ${id}`);
+  }
+
+  entries(): IterableIterator<[RBlockId, RBlockPlace]> {
+    return this.#places.entries();
+  }
+}

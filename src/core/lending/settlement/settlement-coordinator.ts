@@ -1,0 +1,179 @@
+// The gManager's part in settlements: picks cycles, asks their members to prepare, decides, and says its decision until all have heard it.
+import type { DebtLedger } from '../manager/debt-ledger.ts';
+import type { Envelope, SettlementId } from '../messages.ts';
+import type { Outbox } from '../outbox.ts';
+import { type InstanceId, type Memory, memories } from '../terms.ts';
+import type { LendingTimes } from '../times.ts';
+import { findCycle } from './debt-cycles.ts';
+
+interface Member {
+  readonly instance: InstanceId;
+  readonly life: number;
+  readonly creditor: InstanceId;
+  /** Its vote while it is being prepared; its acknowledgement once it is decided. */
+  answered: boolean;
+}
+
+interface Settlement {
+  readonly settlement: SettlementId;
+  readonly memory: Memory;
+  readonly blocks: number;
+  readonly members: readonly Member[];
+  stage: 'preparing' | 'committed';
+  untilUs: number;
+  sayAtUs: number;
+}
+
+export interface CoordinatorConfig {
+  readonly times: LendingTimes;
+  /** Smallest debt of a cycle that is worth settling. */
+  readonly blocksMin: number;
+  /** Most blocks of each member that are settled at once: what staging buffers hold. */
+  readonly blocksMax: number;
+  /** In [0, 1), a function of the counter alone. */
+  readonly uniform: (counter: number) => number;
+}
+
+/**
+ * What is not known to be committed is aborted: so an abort need not be kept, and a gManager that starts anew can answer those in doubt.
+ * An instance is in one settlement at a time.
+ */
+export class Coordinator {
+  readonly #config: CoordinatorConfig;
+  readonly #ledger: DebtLedger;
+  readonly #out: Outbox;
+  readonly #running = new Map<number, Settlement>();
+  #number = 0;
+  #counter = 0;
+  #seekAtUs: number | undefined;
+
+  constructor(config: CoordinatorConfig, ledger: DebtLedger, out: Outbox) {
+    this.#config = config;
+    this.#ledger = ledger;
+    this.#out = out;
+  }
+
+  get nextUs(): number {
+    let next = this.#seekAtUs ?? 0;
+    for (const { sayAtUs } of this.#running.values()) next = Math.min(next, sayAtUs);
+    return next;
+  }
+
+  tick(): void {
+    const { nowUs } = this.#out;
+    for (const settlement of this.#running.values()) if (nowUs >= settlement.sayAtUs) this.#pursue(settlement);
+    // Only after a round of heartbeats is there a view to go by.
+    this.#seekAtUs ??= nowUs + this.#config.times.settleUs;
+    if (nowUs < this.#seekAtUs) return;
+    this.#seekAtUs = nowUs + this.#config.times.settleUs;
+    for (const memory of memories) this.#seek(memory);
+  }
+
+  prepared({ from, fromLife }: Envelope, id: SettlementId): void {
+    const running = this.#find(id);
+    const member = running?.members.find(({ instance, life }) => instance === from && life === fromLife);
+    if (running === undefined || member === undefined) {
+      this.#out.met(id.epoch === this.#out.life ? 'late' : 'orphan', 'prepared');
+      this.#out.send(from, fromLife, { kind: 'abort', settlement: id });
+      return;
+    }
+    if (running.stage === 'committed' || member.answered) {
+      this.#out.met('doubled', 'prepared');
+      return;
+    }
+    member.answered = true;
+    if (!running.members.every(({ answered }) => answered)) return;
+    running.stage = 'committed';
+    for (const other of running.members) other.answered = false;
+    this.#say(running);
+  }
+
+  declined({ from }: Envelope, id: SettlementId): void {
+    const running = this.#find(id);
+    if (running?.stage !== 'preparing') this.#out.met(id.epoch === this.#out.life ? 'late' : 'orphan', 'declined');
+    else this.#abort(running, from as InstanceId);
+  }
+
+  settled({ from }: Envelope, id: SettlementId): void {
+    const running = this.#find(id);
+    const member = running?.members.find(({ instance }) => instance === from);
+    if (running?.stage !== 'committed' || member === undefined) {
+      this.#out.met(id.epoch === this.#out.life ? 'late' : 'orphan', 'settled');
+      return;
+    }
+    if (member.answered) this.#out.met('doubled', 'settled');
+    member.answered = true;
+    if (running.members.every(({ answered }) => answered)) this.#running.delete(id.number);
+  }
+
+  /** A member in doubt asks: an answer is owed whatever became of it, unless it is not decided yet. */
+  outcome({ from, fromLife }: Envelope, id: SettlementId): void {
+    const running = this.#find(id);
+    if (running === undefined) {
+      this.#out.met(id.epoch === this.#out.life ? 'late' : 'orphan', 'outcome');
+      this.#out.send(from, fromLife, { kind: 'abort', settlement: id });
+    } else if (running.stage === 'committed') this.#out.send(from, fromLife, { kind: 'commit', settlement: id });
+  }
+
+  #find({ epoch, number }: SettlementId): Settlement | undefined {
+    return epoch === this.#out.life ? this.#running.get(number) : undefined;
+  }
+
+  #seek(memory: Memory): void {
+    const { blocksMin, blocksMax, uniform, times } = this.#config;
+    const busy = new Set([...this.#running.values()].flatMap(({ members }) => members.map(({ instance }) => instance)));
+    const edges = this.#ledger.edges(memory).filter(({ debtor, creditor }) => !busy.has(debtor) && !busy.has(creditor));
+    const cycle = findCycle(edges, blocksMin, uniform(this.#counter++));
+    if (cycle === undefined) return;
+    const members = cycle.members.map((instance, i) => ({
+      instance,
+      life: this.#ledger.life(instance) ?? 0,
+      creditor: cycle.members[(i + 1) % cycle.members.length],
+      answered: false,
+    }));
+    const settlement: Settlement = {
+      settlement: { epoch: this.#out.life, number: ++this.#number },
+      memory,
+      blocks: Math.min(cycle.blocks, blocksMax),
+      members,
+      stage: 'preparing',
+      untilUs: this.#out.nowUs + times.prepareUs,
+      sayAtUs: 0,
+    };
+    this.#running.set(this.#number, settlement);
+    this.#say(settlement);
+  }
+
+  /** What was said has not been answered by all in time. */
+  #pursue(running: Settlement): void {
+    const { nowUs } = this.#out;
+    this.#out.met('lost', running.stage === 'preparing' ? 'prepare' : 'settled');
+    if (running.stage === 'preparing' && nowUs >= running.untilUs) {
+      this.#abort(running);
+      return;
+    }
+    // One that is gone, or in a new life, has nothing to settle any more.
+    for (const member of running.members) {
+      if (running.stage === 'committed' && this.#ledger.life(member.instance) !== member.life) member.answered = true;
+    }
+    if (running.members.every(({ answered }) => answered)) this.#running.delete(running.settlement.number);
+    else this.#say(running);
+  }
+
+  #say(running: Settlement): void {
+    const { settlement, memory, blocks, members, stage } = running;
+    running.sayAtUs = this.#out.nowUs + this.#config.times.doubtUs;
+    for (const { instance, life, creditor, answered } of members) {
+      if (answered) continue;
+      if (stage === 'committed') this.#out.send(instance, life, { kind: 'commit', settlement });
+      else this.#out.send(instance, life, { kind: 'prepare', settlement, creditor, memory, blocks });
+    }
+  }
+
+  #abort({ settlement, members }: Settlement, except?: InstanceId): void {
+    this.#running.delete(settlement.number);
+    for (const { instance, life } of members) {
+      if (instance !== except) this.#out.send(instance, life, { kind: 'abort', settlement });
+    }
+  }
+}

@@ -1,0 +1,247 @@
+// A member's part in a settlement: freezes and stages its blocks, votes, and on commit gives the borrowed places back and brings the contents home.
+import type { BlockId } from '../../kvcache/block-pool.ts';
+import type { Creditor } from '../creditor/creditor.ts';
+import type { Debtor } from '../debtor/debtor.ts';
+import type { LendingMemory } from '../lending-memory.ts';
+import type { LendingMessage, LoanNumber, SettlementId } from '../messages.ts';
+import type { Outbox } from '../outbox.ts';
+import type { RBlockId, RBlockTable } from '../rblock-table.ts';
+import type { Memory } from '../terms.ts';
+import type { LendingTimes } from '../times.ts';
+
+type Said<Kind extends LendingMessage['kind']> = Extract<LendingMessage, { kind: Kind }>;
+
+interface Current {
+  readonly settlement: SettlementId;
+  readonly memory: Memory;
+  readonly frozen: readonly { readonly loan: LoanNumber; readonly block: BlockId }[];
+  /** Contents are copied and the vote is yes. */
+  prepared: boolean;
+  askAtUs: number;
+}
+
+interface Decided {
+  readonly settlement: SettlementId;
+  readonly outcome: 'committed' | 'aborted';
+}
+
+export interface SettlerParts {
+  readonly memories: Readonly<Record<Memory, LendingMemory>>;
+  readonly table: RBlockTable;
+  readonly creditor: Creditor;
+  readonly debtor: Debtor;
+}
+
+/**
+ * Borrowed places are given back by ordinary returns, and only after the contents are staged: no place ever has two owners, whatever is lost.
+ * Contents that wait for a place take the first that is freed at home, and recall what the instance has lent: so they come home even when
+ * another member never heard of the commit.
+ */
+export class Settler {
+  readonly #times: LendingTimes;
+  readonly #out: Outbox;
+  readonly #parts: SettlerParts;
+  /** Blocks that the staging buffer holds. */
+  readonly #stagingMax: number;
+  /** Staged contents on their way home, in order, and until when they wait. */
+  readonly #homecoming = new Map<RBlockId, number>();
+  #current: Current | undefined;
+  #decided: Decided | undefined;
+
+  constructor(times: LendingTimes, out: Outbox, stagingBlocks: number, parts: SettlerParts) {
+    this.#times = times;
+    this.#out = out;
+    this.#stagingMax = stagingBlocks;
+    this.#parts = parts;
+  }
+
+  get isFrozen(): boolean {
+    return this.#current !== undefined;
+  }
+
+  get nextUs(): number {
+    const home = this.#homecoming.values().next().value ?? Number.POSITIVE_INFINITY;
+    return Math.min(home, this.#current?.prepared === true ? this.#current.askAtUs : home);
+  }
+
+  prepare(message: Said<'prepare'>): void {
+    const { settlement } = message;
+    const last = this.#current ?? this.#decided;
+    if (last !== undefined && !isAfter(settlement, last.settlement)) {
+      const same = !isAfter(last.settlement, settlement);
+      this.#out.met(same ? 'doubled' : 'late', 'prepare');
+      if (same && this.#current?.prepared === true) this.#vote(this.#current);
+      return;
+    }
+    // The gManager goes on: what we have not heard the end of was not committed.
+    if (this.#current !== undefined) this.#abort(this.#current);
+    const frozen = this.#freeze(message);
+    const current = { settlement, memory: message.memory, frozen, prepared: false, askAtUs: 0 };
+    this.#current = current;
+    const rblocks = this.#contents(current);
+    if (frozen.length < message.blocks || rblocks.length + this.#homecoming.size > this.#stagingMax) {
+      this.#decline(current);
+    } else if (rblocks.length === 0) this.fetched(settlement);
+    else this.#out.push({ kind: 'fetch', settlement, rblocks });
+  }
+
+  /** The contents are in the staging buffer. */
+  fetched(settlement: SettlementId): void {
+    const current = this.#current;
+    if (current === undefined || current.prepared || !isSame(current.settlement, settlement)) return;
+    current.prepared = true;
+    current.askAtUs = this.#out.nowUs + this.#times.doubtUs;
+    this.#vote(current);
+  }
+
+  /** Copying them failed: this member cannot settle. */
+  unfetched(settlement: SettlementId): void {
+    const current = this.#current;
+    if (current === undefined || current.prepared || !isSame(current.settlement, settlement)) return;
+    this.#decline(current);
+  }
+
+  commit({ settlement }: Said<'commit'>): void {
+    const current = this.#current;
+    if (current?.prepared === true && isSame(current.settlement, settlement)) this.#apply(current);
+    else {
+      const committed = this.#decided?.outcome === 'committed' && isSame(this.#decided.settlement, settlement);
+      this.#out.met(committed ? 'doubled' : 'late', 'commit');
+    }
+    // Also when it is late: or it would be said for ever.
+    this.#out.send('gmanager', settlement.epoch, { kind: 'settled', settlement });
+  }
+
+  abort({ settlement }: Said<'abort'>): void {
+    const current = this.#current;
+    if (current !== undefined && isSame(current.settlement, settlement)) {
+      this.#abort(current);
+      return;
+    }
+    const decided = this.#decided !== undefined && isSame(this.#decided.settlement, settlement);
+    this.#out.met(decided ? 'doubled' : 'late', 'abort');
+  }
+
+  /** A gManager of a later epoch rules: it commits nothing of an earlier one. */
+  newEpoch(epoch: number): void {
+    if (this.#current !== undefined && this.#current.settlement.epoch < epoch) this.#abort(this.#current);
+  }
+
+  /** In doubt for too long: asks. Then brings home what waits, as far as there is place. */
+  tick(): void {
+    const current = this.#current;
+    if (current?.prepared === true && this.#out.nowUs >= current.askAtUs) {
+      this.#out.met('lost', 'commit');
+      current.askAtUs = this.#out.nowUs + this.#times.doubtUs;
+      const { settlement } = current;
+      this.#out.send('gmanager', undefined, { kind: 'outcome', settlement });
+    }
+    this.#bringHome();
+  }
+
+  /** Its holder lets go of contents that are still staged. */
+  forget(rblock: RBlockId): void {
+    this.#homecoming.delete(rblock);
+  }
+
+  #freeze({ creditor, memory, blocks }: Said<'prepare'>): Current['frozen'] {
+    const frozen: { loan: LoanNumber; block: BlockId }[] = [];
+    for (const debt of this.#parts.debtor.debts) {
+      if (debt.creditor !== creditor || debt.memory !== memory || debt.state !== 'held') continue;
+      for (const block of debt.freeze(blocks - frozen.length)) frozen.push({ loan: debt.number, block });
+    }
+    return frozen;
+  }
+
+  /** The rBlocks whose contents lie in its frozen blocks. */
+  #contents({ frozen }: Current): readonly RBlockId[] {
+    return frozen.flatMap(({ loan, block }) => this.#parts.debtor.find(loan)?.frozen.get(block) ?? []);
+  }
+
+  #vote({ settlement, frozen }: Current): void {
+    this.#out.send('gmanager', settlement.epoch, { kind: 'prepared', settlement, blocks: frozen.length });
+  }
+
+  #apply(current: Current): void {
+    const { settlement, frozen, memory } = current;
+    for (const { loan, block } of frozen) {
+      const rblock = this.#parts.debtor.find(loan)?.settle(block);
+      if (rblock === undefined) continue;
+      this.#parts.table.move(rblock, { kind: 'staged', memory });
+      this.#homecoming.set(rblock, this.#out.nowUs + this.#times.homeUs);
+    }
+    this.#current = undefined;
+    this.#decided = { settlement, outcome: 'committed' };
+  }
+
+  #decline(current: Current): void {
+    const { settlement } = current;
+    this.#abort(current);
+    this.#out.send('gmanager', settlement.epoch, { kind: 'declined', settlement });
+  }
+
+  #abort(current: Current): void {
+    const { settlement, frozen } = current;
+    this.#out.push({ kind: 'unfetch', settlement, rblocks: this.#contents(current) });
+    for (const { loan, block } of frozen) {
+      const debt = this.#parts.debtor.find(loan);
+      debt?.unfreeze(block);
+      if (debt !== undefined) this.#parts.debtor.obey(debt);
+    }
+    this.#current = undefined;
+    this.#decided = { settlement, outcome: 'aborted' };
+  }
+
+  #bringHome(): void {
+    const missing: Record<Memory, number> = { device: 0, host: 0 };
+    const lost: RBlockId[] = [];
+    for (const [rblock, untilUs] of this.#homecoming) {
+      const place = this.#parts.table.find(rblock);
+      if (place?.kind !== 'staged') throw new Error(`Settler broken: rBlock ${rblock} comes home from nowhere`);
+      const { memory } = place;
+      const block = missing[memory] === 0 ? this.#parts.memories[memory].allocate('local') : undefined;
+      if (block !== undefined) {
+        this.#parts.table.move(rblock, { kind: 'home', memory, block });
+        this.#homecoming.delete(rblock);
+        this.#out.push({ kind: 'placed', rblock });
+      } else if (this.#out.nowUs >= untilUs) lost.push(rblock);
+      else missing[memory]++;
+    }
+    for (const rblock of lost) {
+      this.#homecoming.delete(rblock);
+      this.#parts.table.remove(rblock);
+    }
+    this.#out.lose(lost);
+    for (const memory of ['device', 'host'] as const) {
+      if (missing[memory] > 0) this.#parts.creditor.recall(memory, missing[memory]);
+    }
+  }
+
+  /** Throws unless what is staged is what comes home, and what is frozen belongs to the settlement. */
+  check(): void {
+    let staged = 0;
+    for (const [rblock, { kind }] of this.#parts.table.entries()) {
+      if (kind !== 'staged') continue;
+      staged++;
+      if (!this.#homecoming.has(rblock)) throw new Error(`Settler broken: rBlock ${rblock} is staged and forgotten`);
+    }
+    if (staged !== this.#homecoming.size || staged > this.#stagingMax)
+      throw new Error(
+        `Settler broken: ${staged} rBlocks staged, ${this.#homecoming.size} come home, ${this.#stagingMax} fit`,
+      );
+    let frozen = 0;
+    for (const debt of this.#parts.debtor.debts) frozen += debt.frozen.size;
+    if (frozen > (this.#current?.frozen.length ?? 0))
+      throw new Error(
+        `Settler broken: ${frozen} blocks are frozen, ${this.#current?.frozen.length ?? 0} by a settlement`,
+      );
+  }
+}
+
+function isSame(a: SettlementId, b: SettlementId): boolean {
+  return a.epoch === b.epoch && a.number === b.number;
+}
+
+function isAfter(a: SettlementId, b: SettlementId): boolean {
+  return a.epoch > b.epoch || (a.epoch === b.epoch && a.number > b.number);
+}

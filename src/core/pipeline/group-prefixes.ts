@@ -1,0 +1,58 @@
+// What the members of a group have of a prompt's beginning, and what it takes to send them the rest: each gets its layers.
+
+import type { TransferTimes } from '../cost/transfer-times.ts';
+import type { PrefixMatches } from '../kvcache/events/prefix-index.ts';
+import type { GroupPrefix, InstanceIndex } from '../protocol/events.ts';
+import { longestMatch } from '../router/placement/placement.ts';
+import type { KnownPrefix } from './group.ts';
+
+type Members = readonly InstanceIndex[];
+
+export class GroupPrefixes {
+  /** Of the prompt that was asked about last. */
+  readonly #matches: PrefixMatches;
+  /** Undefined: prefixes stay where they are. */
+  readonly #transfers: TransferTimes | undefined;
+  readonly #blockTokens: number;
+
+  constructor(matches: PrefixMatches, transfers: TransferTimes | undefined, blockTokens: number) {
+    this.#matches = matches;
+    this.#transfers = transfers;
+    this.#blockTokens = blockTokens;
+  }
+
+  /** What all members have, and what the one that has most could send them. Valid until the next question. */
+  known(nowUs: number): (members: Members) => readonly KnownPrefix[] {
+    const transfers = this.#transfers;
+    const longest = transfers && longestMatch(this.#matches, { backlogUs: (each) => transfers.backlogUs(nowUs, each) });
+    return (members) => this.#knownTo(nowUs, members, longest);
+  }
+
+  #knownTo(nowUs: number, members: Members, longest: InstanceIndex | undefined): readonly KnownPrefix[] {
+    const { blocks: held } = this.#matches;
+    const common = Math.min(...members.map((i) => held[i]));
+    const known: KnownPrefix[] = [];
+    const commonTokens = common * this.#blockTokens;
+    if (common > 0) known.push({ blocks: common, tokens: commonTokens, from: longest, transferUs: 0 });
+    const lacking = longest === undefined ? undefined : members.find((i) => held[i] < held[longest]);
+    if (longest === undefined || lacking === undefined) return known;
+    const blocks = held[longest];
+    const tokens = (this.#lackedBlocks(members, blocks) * this.#blockTokens) / members.length;
+    const transferUs = this.#transfers?.predictUs(nowUs, longest, lacking, tokens) ?? 0;
+    return [{ blocks, tokens: blocks * this.#blockTokens, from: longest, transferUs }, ...known];
+  }
+
+  /** The members are to have it. */
+  send(nowUs: number, members: Members, { from, blocks }: GroupPrefix): void {
+    if (from === undefined) return;
+    for (const member of members) {
+      const tokens = (this.#lackedBlocks([member], blocks) * this.#blockTokens) / members.length;
+      if (tokens > 0) this.#transfers?.add(nowUs, from, member, tokens);
+    }
+  }
+
+  /** Of the first `blocks` of the prompt, what the members have not, each. */
+  #lackedBlocks(members: Members, blocks: number): number {
+    return members.reduce((sum, i) => sum + Math.max(0, blocks - this.#matches.blocks[i]), 0);
+  }
+}

@@ -1,0 +1,102 @@
+// One request inside an engine's instance: its tokens, and what its sampling and its end depend on.
+
+import { Int32List } from '../../util/int32-list.ts';
+import { Sequence } from '../scheduler/batching/sequence.ts';
+import { TokenContent } from '../scheduler/batching/token-content.ts';
+import type { Served } from '../scheduler/executor-work.ts';
+import type { GenerationRequest, RequestId, ResumedFrom, SamplingParams } from './ports.ts';
+
+/** Tokens seen by a request and how often each stands in its output; kept up as tokens come. */
+export class SeenTokens {
+  readonly tokens = new Int32List();
+  readonly counts = new Int32List();
+  readonly #place = new Map<number, number>();
+
+  constructor(prompt: Int32Array) {
+    for (const token of prompt) this.#see(token);
+  }
+
+  addOutput(token: number): void {
+    const place = this.#see(token);
+    this.counts.set(place, this.counts.at(place) + 1);
+  }
+
+  #see(token: number): number {
+    const known = this.#place.get(token);
+    if (known !== undefined) return known;
+    const place = this.tokens.length;
+    this.#place.set(token, place);
+    this.tokens.push(token);
+    this.counts.push(0);
+    return place;
+  }
+}
+
+function hasPenalties(sampling: SamplingParams): boolean {
+  return sampling.repetitionPenalty !== 1 || sampling.frequencyPenalty !== 0 || sampling.presencePenalty !== 0;
+}
+
+/** Lives from submit to its last event. */
+export class ServedRequest implements Served {
+  readonly request: GenerationRequest;
+  readonly sequence: Sequence;
+  readonly content: TokenContent;
+  readonly biasTokens: Int32Array;
+  readonly biasValues: Float32Array;
+  /** Undefined when no penalty asks for it. */
+  readonly seen: SeenTokens | undefined;
+  readonly tbtUsMax: number;
+  readonly #stops: ReadonlySet<number>;
+  started = false;
+  cancelled = false;
+  told = 0;
+
+  /** @param groups layer groups of the model */
+  constructor(request: GenerationRequest, root: Uint32Array, arrival: number, groups: number) {
+    const { sampling } = request;
+    this.request = request;
+    this.tbtUsMax = request.tbtUsMax ?? Number.POSITIVE_INFINITY;
+    this.content = new TokenContent(request.prompt, root);
+    this.sequence = new Sequence({
+      content: this.content,
+      promptLength: request.prompt.length,
+      // The last token of its output never needs keys and values.
+      lengthMax: request.prompt.length + Math.max(1, request.maxTokens) - 1,
+      groups,
+      priority: request.priority,
+      background: request.batch ?? false,
+      tenant: request.tenant,
+      arrival,
+      samples: request.maxTokens > 0,
+      scoresPrompt: sampling.promptLogprobs,
+    });
+    this.biasTokens = Int32Array.from(sampling.logitBias, ([token]) => token);
+    this.biasValues = Float32Array.from(sampling.logitBias, ([, bias]) => bias);
+    this.seen = hasPenalties(sampling) ? new SeenTokens(request.prompt) : undefined;
+    this.#stops = new Set(request.stopTokenIds);
+    if (request.resumed !== undefined) this.#goOnFrom(request.resumed);
+  }
+
+  #goOnFrom({ tokens, scored }: ResumedFrom): void {
+    for (const token of tokens) this.append(token);
+    this.content.digest(this.content.length);
+    this.sequence.scored = scored;
+  }
+
+  get id(): RequestId {
+    return this.request.id;
+  }
+
+  /** Tokens of output so far. */
+  get outputs(): number {
+    return this.content.length - this.sequence.promptLength;
+  }
+
+  /** Appends a sampled token; says whether it is the last one. */
+  append(token: number): 'stop' | 'length' | undefined {
+    this.content.tokens.push(token);
+    this.seen?.addOutput(token);
+    if (this.#stops.has(token)) return 'stop';
+    return this.outputs === this.request.maxTokens ? 'length' : undefined;
+  }
+}

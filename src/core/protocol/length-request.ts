@@ -1,0 +1,142 @@
+// A request of a simulated cluster: lengths and names of blocks where an engine's has token ids.
+
+import { digestWords } from '../../util/blake2s.ts';
+import type { Float64Pool } from '../../util/float64-pool.ts';
+import type { RequestLengths } from '../../util/request-lengths.ts';
+import { scramble } from '../../util/scramble.ts';
+import { wideZero } from '../../util/wide-zero.ts';
+import type { BlockChain } from '../kvcache/block-chain.ts';
+import type { Prediction } from '../router/admission/admission-controller.ts';
+import type { Slo } from '../router/admission/slo.ts';
+import type { StepRun } from '../scheduler/executor-work.ts';
+import type { RequestId } from './ports.ts';
+import type { RequestSize } from './request-size.ts';
+
+const noGaps = new Float64Array(0);
+
+/** A request on its way. Times are those of its tokens so far. */
+export class LengthRequest {
+  readonly id: RequestId;
+  readonly trace: RequestLengths;
+  readonly inputTokens: number;
+  readonly outputTokens: number;
+  readonly chain: BlockChain;
+  firstTokenUs: number | undefined;
+  lastTokenUs: number = wideZero;
+  cachedTokens = 0;
+  outputs = 0;
+  /** Undefined: it waits as long as it takes. */
+  slo: Slo | undefined;
+  /** What the conductor said when it took the request. */
+  predicted: Prediction | undefined;
+  /** The first `outputs - 1`: gaps between tokens. */
+  gapUs: Float64Array = noGaps;
+  readonly #pool: Float64Pool;
+
+  /** An instance has said that a token came. */
+  heard = false;
+  /** Tokens of output that it begins with. */
+  resumed = 0;
+  readonly #blockTokens: number;
+
+  /** @param pool that its gaps come from with its first token, and go to in `release` */
+  constructor(trace: RequestLengths, blockTokens: number, pool: Float64Pool, id: RequestId = String(trace.index)) {
+    this.id = id;
+    this.#blockTokens = blockTokens;
+    this.trace = trace;
+    this.inputTokens = trace.inputTokens;
+    this.outputTokens = trace.outputTokens;
+    this.chain = traceChain(trace, blockTokens);
+    this.#pool = pool;
+  }
+
+  /** Every step of the run gave a token. */
+  grow({ startedUs, stepUs }: StepRun): void {
+    const { outputs } = this;
+    if (outputs === 0 && this.outputTokens > 1) this.gapUs = this.#pool.take(this.outputTokens - 1);
+    const { gapUs } = this;
+    const steps = stepUs.length;
+    let atUs = startedUs + stepUs[0];
+    if (outputs === 0) this.firstTokenUs = atUs;
+    else gapUs[outputs - 1] = atUs - this.lastTokenUs;
+    for (let i = 1; i < steps; i++) {
+      const us = stepUs[i];
+      gapUs[outputs - 1 + i] = us;
+      atUs += us;
+    }
+    this.lastTokenUs = atUs;
+    this.outputs = outputs + steps;
+  }
+
+  /** Nobody looks at its gaps any more. */
+  release(): void {
+    if (this.gapUs !== noGaps) this.#pool.give(this.gapUs);
+    this.gapUs = noGaps;
+  }
+
+  /** Its newest token, computed elsewhere, is passed on at `atUs`. */
+  joinedAt(atUs: number): void {
+    if (this.outputs === 1) this.firstTokenUs = atUs;
+    else this.gapUs[this.outputs - 2] += atUs - this.lastTokenUs;
+    this.lastTokenUs = atUs;
+  }
+
+  /** Of a sequence that computes it. */
+  growingChain(): GrowingChain {
+    return new GrowingChain(this.chain, this.trace.outputBlocks ?? noNames, this.#blockTokens);
+  }
+
+  get size(): RequestSize {
+    return { promptTokens: this.inputTokens + this.resumed, outputTokensMax: this.outputTokens - this.resumed };
+  }
+
+  /** The same request after its first `outputs` tokens, for another try. This one may go on growing where nobody hears it. */
+  resume(id: RequestId, outputs: number): LengthRequest {
+    const next = new LengthRequest(this.trace, this.#blockTokens, this.#pool, id);
+    next.slo = this.slo;
+    next.predicted = this.predicted;
+    if (outputs === 0) return next;
+    next.resumed = outputs;
+    next.outputs = outputs;
+    next.cachedTokens = this.cachedTokens;
+    next.firstTokenUs = this.firstTokenUs;
+    next.lastTokenUs = this.firstTokenUs ?? 0;
+    next.gapUs = this.#pool.take(this.outputTokens - 1);
+    for (let i = 0; i < outputs - 1; i++) {
+      next.gapUs[i] = this.gapUs[i];
+      next.lastTokenUs += this.gapUs[i];
+    }
+    return next;
+  }
+}
+
+/** Digests of the prompt's full blocks: the trace's ids, spread as tables of digests expect. */
+function traceChain({ blocks, inputTokens }: RequestLengths, blockTokens: number): BlockChain {
+  const full = Math.min(blocks.length, Math.floor(inputTokens / blockTokens));
+  const words = new Uint32Array(full * digestWords);
+  for (let i = 0; i < full; i++) words[i * digestWords] = scramble(blocks[i]);
+  return { blocks: full, words };
+}
+
+const noNames = new Int32Array(0);
+
+/** A prompt's blocks, and then those of its output that are full and have names. */
+export class GrowingChain implements BlockChain {
+  blocks: number;
+  readonly words: Uint32Array;
+  readonly #named: number;
+  readonly #blockTokens: number;
+
+  constructor({ blocks, words }: BlockChain, outputs: Int32Array, blockTokens: number) {
+    this.blocks = blocks;
+    this.#named = blocks + outputs.length;
+    this.#blockTokens = blockTokens;
+    this.words = new Uint32Array(this.#named * digestWords);
+    this.words.set(words);
+    for (let i = 0; i < outputs.length; i++) this.words[(blocks + i) * digestWords] = scramble(outputs[i]);
+  }
+
+  grow(length: number): void {
+    this.blocks = Math.max(this.blocks, Math.min(this.#named, Math.floor(length / this.#blockTokens)));
+  }
+}

@@ -1,0 +1,108 @@
+// What the conductor of a simulated cluster is told for its gate: who decodes, how fast, and what requests may wait.
+
+import type { RequestLengths } from '../../../util/request-lengths.ts';
+import { ModelPredictor } from '../../cost/model-predictor.ts';
+import { ChunkedPrefill } from '../../cost/prefill.ts';
+import type { LengthInstanceConfig, LengthRequest } from '../../scheduler/length-work.ts';
+import type { InstanceRole } from '../conductor.ts';
+import type { RoleSwitchLimits } from '../roles/role-switch.ts';
+import type { AdmissionKind } from './admission.ts';
+import type { AdmissionConfig } from './admission-controller.ts';
+import type { ForecastKind } from './decode-forecast.ts';
+import type { InlineLimits } from './inline-prefill.ts';
+import { type Slo, type SloClass, sloOf } from './slo.ts';
+
+export type { Slo };
+
+/** An instance as its prefills, decodes and hand-offs are predicted. */
+interface PredictedInstance {
+  readonly role: InstanceRole;
+  readonly machine: Pick<LengthInstanceConfig, 'cost' | 'limits' | 'handOff'>;
+  readonly nic: { readonly bytesPerSecond: number };
+}
+
+export interface AdmissionSettings {
+  readonly kind: AdmissionKind;
+  /** Of requests that name no class. Undefined: they wait as long as it takes. */
+  readonly slo: SloClass | undefined;
+  /** By the names that requests give. */
+  readonly classes?: ReadonlyMap<string, SloClass>;
+  /** How the predictive policy sees decode as it will be; td unless given. */
+  readonly forecast?: ForecastKind;
+  /** How long it takes every decode to last where that is given. */
+  readonly decodeUs: number;
+  /** Odds of being refused where it decodes from which on it refuses a request before prefill; a half unless given. */
+  readonly oddsMax?: number;
+  /** Prompts with at most so many tokens to compute are prefilled where they decode; undefined: none is. */
+  readonly inlineTokens?: number | undefined;
+  /** Instances change sides as the work does; undefined: none does. */
+  readonly roleSwitch?: RoleSwitchLimits | undefined;
+}
+
+/** What a request may wait, if its output has so many tokens. */
+export type SloRule = (trace: RequestLengths, outputTokens: number) => Slo | undefined;
+
+export function admissionConfig(
+  { kind, forecast = 'td', decodeUs, oddsMax = 0.5, inlineTokens, roleSwitch }: AdmissionSettings,
+  rule: SloRule,
+  instances: readonly PredictedInstance[],
+  capacityTokens: readonly number[],
+  linkBytesPerSecond: number | undefined,
+): AdmissionConfig<LengthRequest> {
+  const members = instances.map(({ role, machine }, i) => {
+    if (role === 'prefill' && roleSwitch === undefined) return undefined;
+    const steps = new ModelPredictor(machine.cost);
+    const landingTokens = machine.handOff?.landingTokens ?? 0;
+    return { steps, capacityTokens: capacityTokens[i], landingTokens, takesOthers: role === 'decode' };
+  });
+  const [{ machine, nic }] = instances;
+  const decoder = instances.find(({ role }) => role === 'decode');
+  const apart = decoder !== undefined;
+  const receivable = Math.min(decoder?.nic.bytesPerSecond ?? Number.POSITIVE_INFINITY, nic.bytesPerSecond);
+  const bytesPerUs = Math.min(receivable, linkBytesPerSecond ?? Number.POSITIVE_INFINITY) / 1e6;
+  const handOffUs = (tokens: number, prefillUs: number) => {
+    const wholeUs = apart ? (tokens * machine.cost.kvBytesPerToken) / bytesPerUs : 0;
+    return machine.handOff?.layerWise === true ? Math.max(0, wholeUs - prefillUs) : wholeUs;
+  };
+  return {
+    kind,
+    forecast: { kind: forecast, decodeUs, oddsMax },
+    slo: ({ trace }, tokens) => rule(trace, tokens),
+    kindOf: ({ trace }) => `${trace.sloClass ?? ''}\n${trace.tenant ?? ''}`,
+    outputTokens: ({ outputs }) => outputs,
+    members,
+    handOffUs,
+    inline: inlineLimits(inlineTokens, instances),
+  };
+}
+
+/** A chunk of any instance that decodes what others prefill, beside as many sequences as it runs. */
+function inlineLimits(
+  inlineTokens: number | undefined,
+  instances: readonly PredictedInstance[],
+): InlineLimits | undefined {
+  const limits = instances.filter(({ role }) => role === 'decode').map(({ machine }) => machine.limits);
+  if (inlineTokens === undefined || limits.length === 0) return undefined;
+  return {
+    tokensMax: Math.min(inlineTokens, ...limits.map(({ tokensMax, sequencesMax }) => tokensMax - sequencesMax)),
+    stepUsMax: Math.min(...limits.map(({ stepUsDecoding }) => stepUsDecoding)),
+  };
+}
+
+/** What requests may wait, against an instance like the first that prefills and one like the first that decodes; undefined where none has to be told. */
+export function sloRule(
+  { slo, classes }: Pick<AdmissionSettings, 'slo' | 'classes'>,
+  instances: readonly PredictedInstance[],
+): SloRule {
+  if (slo === undefined && classes === undefined) return () => undefined;
+  const [{ machine }] = instances;
+  const decoder = instances.find(({ role }) => role !== 'prefill')?.machine ?? machine;
+  const prefill = new ChunkedPrefill(new ModelPredictor(machine.cost), machine.limits.tokensMax);
+  const steps = new ModelPredictor(decoder.cost);
+  return ({ index, inputTokens, sloClass }, outputTokens) => {
+    const named = sloClass === undefined ? slo : classes?.get(sloClass);
+    if (named === undefined && sloClass !== undefined)
+      throw new RangeError(`Cannot judge request ${index}: its class ${sloClass} is none of --slo-classes`);
+    return named && sloOf(named, { promptTokens: inputTokens, outputTokens }, { prefill, steps });
+  };
+}

@@ -1,0 +1,55 @@
+// What a request may wait for: its first token, each next one, or its last.
+import type { PrefillPredictor } from '../../cost/prefill.ts';
+import type { StepPredictor } from '../../cost/step-shape.ts';
+
+/** From its arrival, and between tokens. Infinity: as long as it takes. */
+export interface Slo {
+  readonly ttftUs: number;
+  readonly tbtUs: number;
+  readonly completionUs: number;
+}
+
+/** Absolute, or so many times what the same request takes alone. */
+export type SloBound = { readonly us: number } | { readonly times: number };
+
+/** One class of requests: somebody reads along, or only the end counts. */
+export type SloClass = { readonly ttft: SloBound; readonly tbt: SloBound } | { readonly completion: SloBound };
+
+/** '30s', '250ms', '250' (milliseconds) or '10x'; undefined when it is none of these. */
+export function parseSloBound(text: string): SloBound | undefined {
+  const match = /^(\d+(?:\.\d+)?)(x|ms|s)?$/.exec(text.trim());
+  const value = Number(match?.[1] ?? 0);
+  if (match === null || value === 0) return undefined;
+  if (match[2] === 'x') return { times: value };
+  return { us: Math.round(value * (match[2] === 's' ? 1e6 : 1e3)) };
+}
+
+/** Of a request, as it would be alone. */
+interface Lengths {
+  readonly promptTokens: number;
+  readonly outputTokens: number;
+}
+
+/** What a request of a class may wait: against its own prefill and decode on an instance that does nothing else, nothing of it cached. */
+export function sloOf(
+  slo: SloClass,
+  { promptTokens, outputTokens }: Lengths,
+  { prefill, steps }: { readonly prefill: PrefillPredictor; readonly steps: Pick<StepPredictor, 'predictUs'> },
+): Slo {
+  const usOf = (bound: SloBound, aloneUs: () => number) =>
+    'us' in bound ? bound.us : Math.round(bound.times * aloneUs());
+  const prefillUs = () => prefill.prefillUs(promptTokens, 0);
+  const stepUs = (tokens: number) => steps.predictUs(decodeShape(1, tokens));
+  if ('ttft' in slo) {
+    const tbtUs = usOf(slo.tbt, () => stepUs(promptTokens + 1));
+    return { ttftUs: usOf(slo.ttft, prefillUs), tbtUs, completionUs: Number.POSITIVE_INFINITY };
+  }
+  const gaps = Math.max(0, outputTokens - 1);
+  const completionUs = usOf(slo.completion, () => prefillUs() + gaps * stepUs(promptTokens + (gaps + 1) / 2));
+  return { ttftUs: Number.POSITIVE_INFINITY, tbtUs: Number.POSITIVE_INFINITY, completionUs };
+}
+
+/** A step in which `rows` sequences with `keys` tokens together decode. */
+export function decodeShape(rows: number, keys: number) {
+  return { rows, keyRows: keys, decodeRows: rows, decodeKeys: keys, logitRows: rows };
+}

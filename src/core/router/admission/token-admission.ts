@@ -1,0 +1,114 @@
+// Who is taken by token instances: what requests may wait, by their classes, against steps and prefills as instances have told of them.
+
+import type { PrefillPredictor } from '../../cost/prefill.ts';
+import { StepCost } from '../../cost/step-cost.ts';
+import type { InstanceIndex } from '../../protocol/events.ts';
+import type { GenerationEvent, GenerationRequest, InstanceSnapshot, RequestId } from '../../protocol/ports.ts';
+import type { BatchLimits } from '../../scheduler/batching/step-budget.ts';
+import type { AdmissionConfig } from './admission-controller.ts';
+import type { DecodeMember } from './decode-pool.ts';
+import type { AdmissionSettings } from './length-admission.ts';
+import { type Slo, sloOf } from './slo.ts';
+
+const forever: Slo = {
+  ttftUs: Number.POSITIVE_INFINITY,
+  tbtUs: Number.POSITIVE_INFINITY,
+  completionUs: Number.POSITIVE_INFINITY,
+};
+
+interface Member extends DecodeMember {
+  readonly steps: StepCost;
+  capacityTokens: number;
+  landingTokens: number;
+}
+
+/** Each instance tells what it has learned of its steps; prefills are learned by placement. */
+export class TokenAdmission {
+  readonly #settings: AdmissionSettings;
+  readonly #limits: BatchLimits;
+  readonly #members: readonly Member[];
+  #prefills: readonly PrefillPredictor[] = [];
+  readonly #outputs = new WeakMap<GenerationRequest, { count: number }>();
+  /** By the names of tries under way. */
+  readonly #counting = new Map<RequestId, { count: number }>();
+
+  /** @param limits of each instance's steps */
+  constructor(settings: AdmissionSettings, instances: number, limits: BatchLimits) {
+    this.#settings = settings;
+    this.#limits = limits;
+    this.#members = Array.from({ length: instances }, () => {
+      return { steps: new StepCost(), capacityTokens: 0, landingTokens: 0, takesOthers: true };
+    });
+  }
+
+  /** An instance is there. @param landingTokens of prompts of others that fit beside what is its own */
+  joined(instance: InstanceIndex, capacityTokens: number, landingTokens: number): void {
+    const member = this.#members[instance];
+    member.capacityTokens = capacityTokens;
+    member.landingTokens = landingTokens;
+  }
+
+  /** @param prefills (instances) */
+  config(prefills: readonly PrefillPredictor[]): AdmissionConfig<GenerationRequest> {
+    const { kind, forecast = 'td', decodeUs, oddsMax = 0.5, inlineTokens } = this.#settings;
+    const { tokensMax, sequencesMax, stepUsDecoding } = this.#limits;
+    this.#prefills = prefills;
+    return {
+      kind,
+      forecast: { kind: forecast, decodeUs, oddsMax },
+      slo: (request, outputTokens) => this.slo(request, outputTokens),
+      kindOf: ({ sloClass = '', tenant = '' }) => `${sloClass}\n${tenant}`,
+      outputTokens: (request) => (request.resumed?.tokens.length ?? 0) + (this.#outputs.get(request)?.count ?? 0),
+      members: this.#members,
+      // Pages leave as they are computed; what is left then takes no time to speak of.
+      handOffUs: () => 0,
+      inline:
+        inlineTokens === undefined
+          ? undefined
+          : { tokensMax: Math.min(inlineTokens, tokensMax - sequencesMax), stepUsMax: stepUsDecoding },
+    };
+  }
+
+  /** What a request may wait; undefined: nobody has said. @throws RangeError for a class that there is not */
+  slo({ prompt, sloClass, batch = false }: GenerationRequest, outputTokens: number): Slo | undefined {
+    const { slo, classes, kind } = this.#settings;
+    const named = sloClass === undefined ? slo : classes?.get(sloClass);
+    if (named === undefined && sloClass !== undefined)
+      throw new RangeError(`Cannot judge request: its class ${sloClass} is none of slo-classes`);
+    // Where nobody is refused it is foretold all the same.
+    if (named === undefined || batch) return kind === 'none' ? forever : undefined;
+    const [{ steps }] = this.#members;
+    const lengths = { promptTokens: prompt.length, outputTokens };
+    return sloOf(named, lengths, { prefill: this.#prefills[0], steps });
+  }
+
+  /** As an instance takes it: with what it may wait for each token. */
+  forwarded(request: GenerationRequest): GenerationRequest {
+    const counter = { count: 0 };
+    this.#outputs.set(request, counter);
+    this.#counting.set(request.id, counter);
+    const tbtUsMax = this.slo(request, 1)?.tbtUs ?? Number.POSITIVE_INFINITY;
+    return tbtUsMax === Number.POSITIVE_INFINITY ? request : { ...request, tbtUsMax };
+  }
+
+  /** Before the conductor hears it. */
+  heard(id: RequestId, event: GenerationEvent): void {
+    const counter = this.#counting.get(id);
+    if (counter !== undefined && event.kind === 'tokens') counter.count += event.tokens.length;
+    if (event.kind === 'finished' || event.kind === 'failed') this.left(id);
+  }
+
+  left(id: RequestId): void {
+    this.#counting.delete(id);
+  }
+
+  /** Tries whose outputs are counted. */
+  get counted(): number {
+    return this.#counting.size;
+  }
+
+  /** What an instance has told of itself. */
+  told(instance: InstanceIndex, { stepCost }: InstanceSnapshot): void {
+    if (stepCost !== undefined) this.#members[instance].steps.take(stepCost);
+  }
+}

@@ -1,0 +1,82 @@
+// What the conductor knows of its instances: which of them are there, in which life, and when they last said so.
+import type { InstanceIndex } from '../../protocol/events.ts';
+import type { RequestId } from '../../protocol/ports.ts';
+
+/** What an instance says of itself at equal distances. Late and doubled ones change nothing; after a lost one the next says all. */
+export interface InstanceReport {
+  readonly life: number;
+  /** 1, 2, 3... in each life. */
+  readonly number: number;
+  /** The last journal that has left. */
+  readonly journal: number;
+  readonly requests: readonly ReportedRequest[];
+}
+
+export interface ReportedRequest {
+  readonly id: RequestId;
+  /** Tokens of output that its client has been told of here; 0 where it has not been started, or does not speak to its client. */
+  readonly outputs: number;
+  /** There is nothing of it yet but memory for its prompt. */
+  readonly awaited: boolean;
+}
+
+/** `late`: known already. `orphan`: of an earlier life. `newborn`: the first word of a life. `back`: it had been given up. */
+export type ReportVerdict = 'late' | 'orphan' | 'newborn' | 'back' | 'known';
+
+interface Watched {
+  up: boolean;
+  life: number | undefined;
+  number: number;
+  heardUs: number;
+}
+
+export class Watch {
+  readonly #instances: readonly Watched[];
+
+  constructor(instances: number) {
+    this.#instances = Array.from({ length: instances }, () => ({ up: true, life: undefined, number: 0, heardUs: 0 }));
+  }
+
+  isUp(instance: InstanceIndex): boolean {
+    return this.#instances[instance]?.up === true;
+  }
+
+  /** Undefined until it has spoken. */
+  lifeOf(instance: InstanceIndex): number | undefined {
+    return this.#instances[instance].life;
+  }
+
+  hear(nowUs: number, instance: InstanceIndex, { life, number }: InstanceReport): ReportVerdict {
+    const watched = this.#instances[instance];
+    if (watched.life !== undefined && life < watched.life) return 'orphan';
+    if (life === watched.life && number <= watched.number) return 'late';
+    const verdict = life !== watched.life && watched.life !== undefined ? 'newborn' : watched.up ? 'known' : 'back';
+    watched.up = true;
+    watched.life = life;
+    watched.number = number;
+    watched.heardUs = nowUs;
+    return verdict;
+  }
+
+  /** It is there, with nothing; false when that cannot be. */
+  join(nowUs: number, instance: InstanceIndex, life: number): boolean {
+    const watched = this.#instances[instance];
+    if (watched === undefined || life < (watched.life ?? 0) || (life === watched.life && watched.up)) return false;
+    watched.up = true;
+    watched.life = life;
+    watched.number = 0;
+    watched.heardUs = nowUs;
+    return true;
+  }
+
+  lose(instance: InstanceIndex): void {
+    this.#instances[instance].up = false;
+  }
+
+  /** Those that are thought to be there and have said nothing since `sinceUs`. */
+  silentSince(sinceUs: number): readonly InstanceIndex[] {
+    const silent: InstanceIndex[] = [];
+    for (const [i, { up, heardUs }] of this.#instances.entries()) if (up && heardUs < sinceUs) silent.push(i);
+    return silent;
+  }
+}

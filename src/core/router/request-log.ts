@@ -1,0 +1,147 @@
+// Keeps accounts of requests: of those under way, and of the latest that have ended.
+
+import type { ConductorEffect } from '../protocol/effects.ts';
+import type { GenerationEvent, GenerationRequest, RequestId } from '../protocol/ports.ts';
+import { requestOf } from './attempts.ts';
+import type { BlockFates, PlacementAccount, RequestAccount, RequestState, StepAccount } from './request-trace.ts';
+
+/** An account as it is written. */
+type Entry = { -readonly [K in keyof RequestAccount]: RequestAccount[K] } & {
+  placements: PlacementAccount[];
+  steps: StepAccount[];
+};
+
+/** Of a request. */
+const stepsMax = 256;
+
+/** Memory is bounded: by those under way, and by `endedMax` that have ended, the latest. */
+export class RequestLog {
+  readonly #endedMax: number;
+  readonly #onEnded: (account: RequestAccount) => void;
+  readonly #live = new Map<RequestId, Entry>();
+  /** In the order of their ends. */
+  readonly #ended = new Map<RequestId, Entry>();
+
+  /** @param onEnded hears each once, when it is whole */
+  constructor(endedMax: number, onEnded: (account: RequestAccount) => void = () => {}) {
+    this.#endedMax = endedMax;
+    this.#onEnded = onEnded;
+  }
+
+  /** Undefined: it was never here, or too long ago. */
+  find(id: RequestId): RequestAccount | undefined {
+    return this.#live.get(id) ?? this.#ended.get(id);
+  }
+
+  submitted(
+    nowUs: number,
+    { id, prompt, maxTokens, batch = false, priority, sloClass, trace }: GenerationRequest,
+  ): void {
+    this.#live.set(id, {
+      ...{
+        id,
+        batch,
+        priority,
+        sloClass,
+        trace,
+        maxTokens,
+        promptTokens: prompt.length,
+        outputTokens: 0,
+        cachedTokens: undefined,
+      },
+      ...{
+        state: 'queued',
+        blocks: undefined,
+        placements: [],
+        steps: [],
+        stepsUntold: 0,
+        submittedUs: nowUs,
+        startedUs: undefined,
+      },
+      ...{
+        prefilledUs: undefined,
+        firstTokenUs: undefined,
+        lastTokenUs: undefined,
+        endedUs: undefined,
+        end: undefined,
+      },
+    });
+  }
+
+  /** What a conductor asks to be done. */
+  hear(nowUs: number, effect: ConductorEffect): void {
+    switch (effect.kind) {
+      case 'placed':
+        this.#live.get(requestOf(effect.id))?.placements.push(effect.account);
+        break;
+      case 'found':
+        this.#found(effect.id, effect.blocks);
+        break;
+      case 'emit':
+        this.#emit(nowUs, effect.id, effect.event);
+    }
+  }
+
+  prefilled(nowUs: number, id: RequestId): void {
+    const entry = this.#live.get(requestOf(id));
+    if (entry !== undefined) entry.prefilledUs ??= nowUs;
+  }
+
+  /** It was in a step. */
+  ran(id: RequestId, step: StepAccount): void {
+    const entry = this.#live.get(requestOf(id));
+    if (entry === undefined) return;
+    if (entry.steps.length < stepsMax) entry.steps.push(step);
+    else entry.stepsUntold++;
+  }
+
+  cancelled(nowUs: number, id: RequestId): void {
+    this.#end(nowUs, id, 'cancelled');
+  }
+
+  #found(id: RequestId, blocks: BlockFates): void {
+    const entry = this.#live.get(requestOf(id));
+    if (entry !== undefined) entry.blocks ??= blocks;
+  }
+
+  #emit(nowUs: number, id: RequestId, event: GenerationEvent): void {
+    const entry = this.#live.get(id);
+    if (entry === undefined) return;
+    switch (event.kind) {
+      case 'started':
+        entry.startedUs = entry.firstTokenUs ?? nowUs;
+        entry.cachedTokens = event.cachedTokens;
+        if (entry.firstTokenUs === undefined) entry.state = 'prefill';
+        break;
+      case 'tokens':
+        entry.firstTokenUs ??= nowUs;
+        entry.lastTokenUs = nowUs;
+        entry.outputTokens += event.tokens.length;
+        entry.state = 'decode';
+        break;
+      case 'finished':
+        entry.end = event;
+        this.#end(nowUs, id, 'finished');
+        break;
+      case 'failed': {
+        const { kind, code, message, cause } = event;
+        entry.end = { kind, code, message, cause };
+        this.#end(nowUs, id, cause === undefined ? 'failed' : 'refused');
+      }
+    }
+  }
+
+  #end(nowUs: number, id: RequestId, state: RequestState): void {
+    const entry = this.#live.get(id);
+    if (entry === undefined) return;
+    this.#live.delete(id);
+    entry.state = state;
+    entry.endedUs = nowUs;
+    this.#ended.set(id, entry);
+    this.#onEnded(entry);
+    for (const oldest of this.#ended.keys()) {
+      if (this.#ended.size <= this.#endedMax) break;
+      this.#ended.delete(oldest);
+    }
+  }
+}

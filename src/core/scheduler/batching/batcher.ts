@@ -1,0 +1,297 @@
+// Continuous batching: who waits, who runs and with which blocks.
+
+import type { StepPredictor, StepShape } from '../../cost/step-shape.ts';
+import type { BlockCache } from '../../kvcache/block-cache.ts';
+import { Claims } from './block-claims.ts';
+import { checkBatch } from './check-batch.ts';
+import { FairShares } from './fair-shares.ts';
+import { Room } from './free-capacity.ts';
+import { KnownPrefixes } from './known-prefixes.ts';
+import type { Overflow } from './overflow-memory.ts';
+import { RankedList } from './ranked-list.ts';
+import { RowPlanner } from './row-planner.ts';
+import { outranks, type Sequence } from './sequence.ts';
+import type { BatchLimits } from './step-budget.ts';
+import { WaitingList } from './waiting-list.ts';
+
+/**
+ * When blocks run out the lowest rank is preempted and later recomputed; the first in rank always gets on, so there is no livelock.
+ * A waiting prompt whose next block is being computed by one that outranks it waits for that block.
+ * Nothing is committed until `commit`: a step that was aborted is simply planned again.
+ */
+export class Batcher {
+  readonly #cache: BlockCache;
+  readonly #blockTokens: number;
+  readonly room: Room;
+  readonly #planner: RowPlanner;
+  readonly #shares: FairShares | undefined;
+  readonly #waiting: WaitingList;
+  readonly #running = new RankedList();
+  readonly #parked = new Set<Sequence>();
+  readonly #claims: Claims;
+  readonly #prefixes: KnownPrefixes;
+  readonly #overflow: Overflow | undefined;
+  readonly #admitted: Sequence[] = [];
+  #preemptions = 0;
+
+  /** @param overflow where blocks go when the cache runs full; undefined: nowhere */
+  constructor(cache: BlockCache, limits: BatchLimits, cost: StepPredictor, overflow?: Overflow) {
+    this.#cache = cache;
+    this.#overflow = overflow;
+    this.#shares = limits.byArrival === true ? undefined : new FairShares();
+    this.#waiting = new WaitingList(this.#shares);
+    this.#blockTokens = cache.blockTokens;
+    this.room = new Room(cache, limits, overflow);
+    this.#claims = new Claims(limits.sequencesMax, cache.blockTokens);
+    this.#prefixes = new KnownPrefixes(cache, this.#claims);
+    const lists = { running: this.#running, waiting: this.#waiting };
+    this.#planner = new RowPlanner(
+      { ...lists, cache, limits, cost, overflow, room: this.room, prefixes: this.#prefixes },
+      {
+        admit: (sequence) => this.#admit(sequence),
+        makeRoom: (sequence, tokens) => this.#makeRoom(sequence, tokens),
+        load: (sequence) => this.#loadFurther(sequence),
+      },
+    );
+  }
+
+  get waiting(): readonly Sequence[] {
+    return this.#waiting.items;
+  }
+
+  get running(): readonly Sequence[] {
+    return this.#running.items;
+  }
+
+  /** The first in rank of the prompts that run, or wait and are not loading, batch jobs aside. */
+  get firstPrefill(): Sequence | undefined {
+    const running = this.#running.items.find(({ remaining, background }) => remaining > 1 && !background);
+    const waiting = this.#waiting.items.find(({ loading, background }) => !loading && !background);
+    if (running === undefined || waiting === undefined) return running ?? waiting;
+    return outranks(running, waiting) ? running : waiting;
+  }
+
+  /** Those that keep their blocks and compute nothing more. */
+  get parked(): ReadonlySet<Sequence> {
+    return this.#parked;
+  }
+
+  get preemptions(): number {
+    return this.#preemptions;
+  }
+
+  /** Sequences that the last plan let start (or start again), until the next plan. */
+  get admitted(): readonly Sequence[] {
+    return this.#admitted;
+  }
+
+  /** Shape of the last plan, until the next. */
+  get shape(): StepShape {
+    return this.#planner.shape;
+  }
+
+  /** Would the running sequences still get what they need, with so many pages fewer? */
+  spares(pages: number): boolean {
+    return this.room.spares(pages, this.#running.items);
+  }
+
+  add(sequence: Sequence): void {
+    if (sequence.state !== 'new') throw new Error(`Cannot add a sequence: it is ${sequence.state}`);
+    sequence.state = 'waiting';
+    this.#waiting.insert(sequence);
+  }
+
+  /** Takes the sequence out and its blocks back; with `forget` they leave the cache as well. Not while a step that holds it is in flight. */
+  remove(sequence: Sequence, forget = false): void {
+    if (sequence.state === 'waiting') this.#waiting.remove(sequence);
+    const { state } = sequence;
+    sequence.state = 'ended';
+    if (state === 'running') this.#stop(sequence, forget);
+    if (this.#parked.delete(sequence)) this.#giveBack(sequence, forget);
+  }
+
+  /** A running sequence that is computed keeps its blocks until it is removed, and its place goes to others. */
+  park(sequence: Sequence): void {
+    if (sequence.state !== 'running') throw new Error(`Cannot park a sequence: it is ${sequence.state}`);
+    this.#claims.close(sequence);
+    this.#running.remove(sequence);
+    sequence.state = 'parked';
+    this.#parked.add(sequence);
+  }
+
+  /** Parks a sequence whose rows somebody else plans, with blocks for `tokens` tokens; false when the running ones cannot spare them. */
+  hold(sequence: Sequence, tokens: number): boolean {
+    const held = this.room.hold(sequence, tokens, this.#running.items);
+    if (held) this.#parked.add(sequence);
+    return held;
+  }
+
+  /** Sequences with `planned` rows, in order of rank; empty when nothing can run. Valid until the next call. @param awaited somebody else's work waits for the step to end */
+  plan(awaited = false): readonly Sequence[] {
+    while (this.#admitted.length > 0) this.#admitted.pop();
+    return this.#planner.plan(awaited);
+  }
+
+  /**
+   * How many steps could follow one another with the rows of the last plan, before a sequence needs a block: 1 when any row is prefill or
+   * somebody who waits could be let in. Whoever waits for room gets none before then.
+   */
+  steadySteps(): number {
+    return this.#planner.steadySteps();
+  }
+
+  /** The sequence's planned rows are computed: full blocks become shareable, and those behind a window are given back. */
+  commit(sequence: Sequence): void {
+    this.#reach(sequence, sequence.computed + sequence.planned);
+    sequence.planned = 0;
+    this.#cache.leaveBehind(sequence.table, sequence.computed);
+  }
+
+  /** So many of its tokens are computed. */
+  #reach(sequence: Sequence, tokens: number): void {
+    const from = Math.floor(sequence.computed / this.#blockTokens);
+    sequence.computed = tokens;
+    if (Math.floor(sequence.computed / this.#blockTokens) > from) {
+      sequence.content.digest(sequence.computed);
+      const to = Math.min(Math.floor(sequence.computed / this.#blockTokens), sequence.chain.blocks);
+      if (sequence.sharedBlocks === undefined)
+        sequence.swapped(this.#cache.commit(sequence.chain, from, to, sequence.table) * this.#blockTokens);
+      else this.#keepBelow(sequence, from, to);
+      this.#claims.advance(sequence, to);
+    }
+  }
+
+  /** What it computes is cached in the tiers below alone: here it may move away. */
+  #keepBelow({ chain, table }: Sequence, from: number, to: number): void {
+    const { first, blocks } = table.groups[0];
+    this.#cache.lower?.keep(chain, from, to, (index) => blocks.at(index - first));
+  }
+
+  /** Pages that those who run still need for their known tokens, and the first of those who wait and are not let in for want of room. */
+  get pagesAhead(): number {
+    const next = this.#planner.turnedAway;
+    return this.room.pagesAhead(this.#running.items, next && this.room.isOverlong(next) ? undefined : next);
+  }
+
+  /** The sequence's blocks behind its first `stay` are to move away: from `sharedBlocks` on they are its own, and what it still computes is shared with nobody. */
+  disown(sequence: Sequence, stay: number): void {
+    this.#prefixes.disown(sequence, stay);
+  }
+
+  /** What it had elsewhere is gone: back to the queue. Not while a step that holds it is in flight. */
+  recompute(sequence: Sequence): void {
+    if (sequence.state === 'running') this.#preempt(sequence);
+  }
+
+  /** Moves a waiting sequence to the running ones with the blocks that the cache has for it; false when there is no place. */
+  #admit(sequence: Sequence): boolean {
+    while (!this.room.hasPlace(sequence, this.#running.items, this.#parked.size)) {
+      const victim = this.#running.last;
+      if (
+        victim === undefined ||
+        victim.priority >= sequence.priority ||
+        !this.room.wouldFit(sequence, this.#running.items)
+      )
+        return false;
+      this.#preempt(victim);
+    }
+    this.#waiting.remove(sequence);
+    sequence.state = 'running';
+    sequence.computed = this.#startBehind(sequence) * this.#blockTokens;
+    sequence.cachedTokens ??= sequence.computed;
+    if (sequence.isLanding && !this.room.isOverlong(sequence)) this.#load(sequence);
+    this.#shares?.start(sequence, Math.max(0, sequence.promptLength - Math.max(sequence.computed, sequence.landed)));
+    this.#running.insert(sequence);
+    this.#claims.open(sequence);
+    if (sequence.sharedBlocks !== undefined) this.#claims.advance(sequence, sequence.claimedTo);
+    this.#admitted.push(sequence);
+    return true;
+  }
+
+  /** Blocks that it need not compute. */
+  #startBehind(sequence: Sequence): number {
+    const { arriving, chain, table, known } = sequence;
+    arriving?.lend(table);
+    if (arriving !== undefined) return arriving.blocks;
+    const kept = this.room.isOverlong(sequence) ? (this.#overflow?.takeKept(sequence) ?? 0) : 0;
+    if (kept > 0) return kept;
+    const again = sequence.cachedTokens !== undefined;
+    return this.#cache.take(chain, sequence.reusableBlocks(this.#blockTokens), table, { known, again });
+  }
+
+  /** The blocks that it runs behind have come: those from `from` on are shared from now on. Not while a step that holds it is in flight. */
+  arrived(sequence: Sequence, from: number): void {
+    const { arriving, chain, table } = sequence;
+    sequence.arriving = undefined;
+    if (arriving !== undefined && sequence.state === 'running')
+      sequence.swapped(this.#cache.commit(chain, from, arriving.blocks, table) * this.#blockTokens);
+  }
+
+  /** There was room for all its tokens when it was let in. */
+  #load(sequence: Sequence): void {
+    const { chain, table, landed } = sequence;
+    if (!this.#cache.adopt(table, landed, sequence.landedPages)) return;
+    sequence.computed = landed;
+    sequence.content.digest(landed);
+    this.#cache.commit(chain, 0, Math.min(Math.floor(landed / this.#blockTokens), chain.blocks), table);
+  }
+
+  /** What no memory here could hold is loaded as what came before moves out; false while some is left. */
+  #loadFurther(sequence: Sequence): boolean {
+    const { table, landed, computed, landedPages } = sequence;
+    if (!this.room.isOverlong(sequence)) {
+      // It is computed from its tokens.
+      sequence.landed = 0;
+      return true;
+    }
+    const from = table.length;
+    this.#makeRoom(sequence, landed);
+    if (landedPages !== undefined) this.#cache.takeLanded(table, from, landedPages);
+    this.#reach(sequence, Math.max(computed, Math.min(landed, table.length * this.#blockTokens)));
+    return !sequence.isLanding;
+  }
+
+  /** Gives the sequence blocks for its first `tokens` tokens, at the expense of the lowest ranks; stops short when it is the lowest itself. */
+  #makeRoom(sequence: Sequence, tokens: number): void {
+    while (this.#cache.missing(sequence.table, tokens) > 0) {
+      if (this.#cache.allocate(sequence.table)) continue;
+      const relief = this.#overflow?.relieve(sequence);
+      const victim = this.#running.last;
+      // Whoever is let in now would be the next victim.
+      if (relief !== undefined || victim !== sequence) this.#planner.crowd();
+      if (relief === 'coming' || victim === undefined || victim === sequence) return;
+      this.#preempt(victim);
+    }
+  }
+
+  /** Back to the queue, at its old rank, to be recomputed from its tokens and from what is still cached. */
+  #preempt(victim: Sequence): void {
+    this.#planner.drop(victim);
+    this.#stop(victim, false);
+    victim.state = 'waiting';
+    this.#waiting.insert(victim);
+    this.#preemptions++;
+  }
+
+  #stop(sequence: Sequence, forget: boolean): void {
+    this.#claims.close(sequence);
+    this.#running.remove(sequence);
+    this.#shares?.charge(sequence);
+    this.#giveBack(sequence, forget);
+  }
+
+  #giveBack(sequence: Sequence, forget: boolean): void {
+    if (!forget) this.#prefixes.reown(sequence);
+    this.#overflow?.release(sequence, sequence.state === 'ended' && !forget);
+    this.#cache.release(sequence.table, sequence.background);
+    sequence.unshare();
+    if (forget) this.#cache.forget(sequence.chain, Math.floor(sequence.computed / this.#blockTokens));
+    sequence.empty();
+  }
+
+  /** Throws unless every block reference belongs to a running or parked sequence and every claim and list is in order. */
+  check(): void {
+    const { running, parked } = this;
+    checkBatch({ cache: this.#cache, claims: this.#claims, running, waiting: this.#waiting.ranked, parked });
+  }
+}

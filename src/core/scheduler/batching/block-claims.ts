@@ -1,0 +1,77 @@
+// Who is computing which full block right now, so that requests that start together compute what they share once.
+import { digestWords } from '../../../util/blake2s.ts';
+import { DigestTable } from '../../../util/digest-table.ts';
+import { outranks, type Sequence } from './sequence.ts';
+
+/** A claim is a running sequence's promise to compute a block. Claims go as blocks are committed or their owner stops running. */
+export class Claims {
+  readonly #table = new DigestTable();
+  /** Owners by slot. */
+  readonly #owners: (Sequence | undefined)[];
+  readonly #freeSlots: number[];
+  readonly #blockTokens: number;
+
+  constructor(sequencesMax: number, blockTokens: number) {
+    this.#blockTokens = blockTokens;
+    this.#owners = new Array<Sequence | undefined>(sequencesMax).fill(undefined);
+    this.#freeSlots = Array.from({ length: sequencesMax }, (_, i) => sequencesMax - 1 - i);
+  }
+
+  get size(): number {
+    return this.#table.size;
+  }
+
+  /** The sequence begins to run: claims its uncomputed full blocks, but leaves those of sequences that outrank it. */
+  open(sequence: Sequence): void {
+    const slot = this.#freeSlots.pop();
+    if (slot === undefined) throw new Error(`Cannot claim blocks: all ${this.#owners.length} slots are taken`);
+    this.#owners[slot] = sequence;
+    sequence.slot = slot;
+    sequence.claimedFrom = Math.floor(sequence.computed / this.#blockTokens);
+    sequence.claimedTo = sequence.chain.blocks;
+    for (let block = sequence.claimedFrom; block < sequence.claimedTo; block++) {
+      const taken = this.#table.getOrSet(sequence.chain.words, block * digestWords, slot);
+      const owner = taken === undefined ? undefined : this.#owners[taken];
+      if (owner !== undefined && outranks(sequence, owner)) {
+        this.#table.set(sequence.chain.words, block * digestWords, slot);
+      }
+    }
+  }
+
+  /** The sequence has computed its blocks before `block`. */
+  advance(sequence: Sequence, block: number): void {
+    const to = Math.min(block, sequence.claimedTo);
+    for (let i = sequence.claimedFrom; i < to; i++) {
+      this.#table.deleteIf(sequence.chain.words, i * digestWords, sequence.slot);
+    }
+    sequence.claimedFrom = Math.max(sequence.claimedFrom, to);
+  }
+
+  /** The sequence stops running. */
+  close(sequence: Sequence): void {
+    this.advance(sequence, sequence.claimedTo);
+    this.#owners[sequence.slot] = undefined;
+    this.#freeSlots.push(sequence.slot);
+  }
+
+  /** Who computes the block that stands at index `block` of the sequence's own chain. */
+  owner(sequence: Sequence, block: number): Sequence | undefined {
+    const slot = this.#table.get(sequence.chain.words, block * digestWords);
+    return slot === undefined ? undefined : this.#owners[slot];
+  }
+
+  /**
+   * The last of the sequence's blocks `from..to` that one which outranks it computes without a gap: what it should wait for.
+   * Waiting only on those that outrank it cannot become a cycle, and a low priority never holds up a high one.
+   */
+  lastPromised(sequence: Sequence, from: number, to: number): number | undefined {
+    let last: number | undefined;
+    for (let block = from; block < to && this.isPromised(sequence, block); block++) last = block;
+    return last;
+  }
+
+  isPromised(sequence: Sequence, block: number): boolean {
+    const owner = this.owner(sequence, block);
+    return owner !== undefined && outranks(owner, sequence);
+  }
+}

@@ -1,0 +1,61 @@
+// The invariants of a batcher: every block reference, claim and place in a list belongs to a sequence that should have it.
+import type { BlockCache } from '../../kvcache/block-cache.ts';
+import type { Claims } from './block-claims.ts';
+import { outranks, type Sequence } from './sequence.ts';
+
+interface Batch {
+  readonly cache: BlockCache;
+  readonly claims: Claims;
+  readonly running: readonly Sequence[];
+  readonly waiting: readonly Sequence[];
+  readonly parked: ReadonlySet<Sequence>;
+}
+
+/** Throws where one does not hold. */
+export function checkBatch(batch: Batch): void {
+  const { cache, claims, running, waiting } = batch;
+  cache.check();
+  checkReferences(batch);
+  let claimed = 0;
+  for (const sequence of running) {
+    const { table, computed, planned } = sequence;
+    if (sequence.state !== 'running' || cache.missing(table, computed + planned) > 0)
+      throw new Error(
+        `Batcher broken: arrival ${sequence.arrival} runs with ${table.length} blocks for ${computed} tokens`,
+      );
+    for (let i = sequence.claimedFrom; i < sequence.claimedTo; i++)
+      if (claims.owner(sequence, i) === sequence) claimed++;
+  }
+  for (const sequence of waiting) {
+    if (sequence.state !== 'waiting' || cache.pagesOf(sequence.table) + sequence.computed + sequence.planned > 0)
+      throw new Error(`Batcher broken: arrival ${sequence.arrival} waits with ${sequence.table.length} blocks`);
+  }
+  if (claimed !== claims.size)
+    throw new Error(`Batcher broken: ${claims.size} blocks are claimed, ${claimed} by running sequences`);
+  for (const list of [running, waiting]) {
+    const wrong = list.findIndex((sequence, i) => i > 0 && !outranks(list[i - 1], sequence));
+    if (wrong >= 0) throw new Error(`Batcher broken: arrival ${list[wrong].arrival} stands out of order at ${wrong}`);
+  }
+}
+
+/** Throws unless every group's references are those of what moves or is kept and of the running and parked sequences, each of which holds what its next row sees and nothing before. */
+function checkReferences({ cache, running, parked }: Batch): void {
+  for (const [g, group] of cache.groups.entries()) {
+    const refs = new Int32Array(group.pool.total);
+    for (const table of [...cache.moving, ...cache.kept])
+      for (const block of table.groups[g].blocks.view()) refs[block]++;
+    for (const { table, computed, arrival, awayBlocks } of [...running, ...parked]) {
+      const { first, blocks } = table.groups[g];
+      for (const block of blocks.view()) refs[block]++;
+      if (first - awayBlocks !== group.firstSeen(computed) || first + blocks.length !== table.length)
+        throw new Error(
+          `Batcher broken: arrival ${arrival} holds blocks ${first} to ${first + blocks.length} of group ${g}: ${computed} tokens`,
+        );
+    }
+    const leaked = refs.findIndex((count, block) => count !== group.pool.refs(block));
+    if (leaked >= 0)
+      throw new Error(
+        `Batcher broken: block ${leaked} has ${group.pool.refs(leaked)} references, ${refs[leaked]} are known: group ${g}`,
+      );
+  }
+}

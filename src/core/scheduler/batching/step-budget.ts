@@ -1,0 +1,179 @@
+// What one step may still take: rows, rows with logits, and time by prediction.
+import type { StepPredictor, StepShape } from '../../cost/step-shape.ts';
+import type { BackgroundLimits } from './batch-jobs-budget.ts';
+import type { Sequence } from './sequence.ts';
+
+export interface BatchLimits {
+  /** Rows of a step: the engine's buffers. */
+  readonly tokensMax: number;
+  /** Rows with logits of a step: more than `sequencesMax`; what is over serves prompt log-probabilities. */
+  readonly logitRowsMax: number;
+  /** Sequences that run at once; at least a block below `tokensMax`. */
+  readonly sequencesMax: number;
+  /** Predicted time of a step, with and without others decoding beside the prefill. */
+  readonly stepUsDecoding: number;
+  readonly stepUsPrefill: number;
+  /** What batch jobs get of the instance. */
+  readonly background?: BackgroundLimits;
+  /** Tenants of one priority are served in order of arrival, not by what they have had. */
+  readonly byArrival?: boolean | undefined;
+}
+
+/** Most rows of a step that score prompts: each costs a pass over the vocabulary. */
+const scoredRowsMax = 64;
+/** A chunk may take this much longer where that ends its prompt: a second step for a few rows would cost more. */
+const endSlack = 1.25;
+/** Where decode alone exceeds its budget, prefill may still add this share of its time. */
+const prefillShareMin = 0.5;
+
+/** Steps of batch jobs alone that are looked ahead. */
+const steadyMax = 512;
+
+/** Predicted time of a step of prefill alone that other work waits for: short ones cost less of the device's time than they save of the other's, shorter ones do not. */
+export function awaitedUs({ stepUsDecoding, stepUsPrefill }: BatchLimits): number {
+  return Math.min(stepUsPrefill, 2 * stepUsDecoding);
+}
+
+/** Counts up as rows are planned. */
+export class StepBudget {
+  readonly #limits: BatchLimits;
+  readonly #cost: StepPredictor;
+  readonly #chunkMin: number;
+  readonly #shape = { rows: 0, keyRows: 0, decodeRows: 0, decodeKeys: 0, logitRows: 0 };
+  readonly #further = { rows: 0, keyRows: 0, decodeRows: 0, decodeKeys: 0, logitRows: 0 };
+  #scored = 0;
+  #us = 0;
+
+  /** @param chunkMin rows that a prefill may always take: a block */
+  constructor(limits: BatchLimits, cost: StepPredictor, chunkMin: number) {
+    const { tokensMax, logitRowsMax, sequencesMax } = limits;
+    if (sequencesMax < 1 || sequencesMax + chunkMin > tokensMax || sequencesMax >= logitRowsMax) {
+      throw new RangeError(
+        `Cannot batch: ${sequencesMax} sequences need ${sequencesMax + chunkMin} rows and ${sequencesMax + 1} with logits: ${tokensMax} and ${logitRowsMax} given`,
+      );
+    }
+    this.#limits = limits;
+    this.#cost = cost;
+    this.#chunkMin = chunkMin;
+  }
+
+  get shape(): StepShape {
+    return this.#shape;
+  }
+
+  /** Rows that are left at most. */
+  get rows(): number {
+    return this.#limits.tokensMax - this.#shape.rows;
+  }
+
+  reset(): void {
+    const shape = this.#shape;
+    shape.rows = 0;
+    shape.keyRows = 0;
+    shape.decodeRows = 0;
+    shape.decodeKeys = 0;
+    shape.logitRows = 0;
+    this.#scored = 0;
+  }
+
+  /** All decode rows are in: sets the time that prefill may fill up. @param awaited others wait for the step to end */
+  endDecode(awaited = false): void {
+    const { stepUsDecoding, stepUsPrefill } = this.#limits;
+    if (this.#shape.decodeRows === 0) this.#us = awaited ? awaitedUs(this.#limits) : stepUsPrefill;
+    else this.#us = Math.max(stepUsDecoding, this.#cost.predictUs(this.#shape) * (1 + prefillShareMin));
+  }
+
+  /** Rows that the sequence's prefill may take now. With `atLeastBlock`, time is ignored up to a block: a prefill must get on. */
+  rowsFor(sequence: Sequence, atLeastBlock: boolean): number {
+    const { remaining, computed, arriving } = sequence;
+    const us = this.#shape.rows === 0 ? Math.max(this.#us, arriving?.comesUs ?? 0) : this.#us;
+    let byTime = this.#cost.rowsWithin(us, this.#shape, computed);
+    if (byTime < remaining && this.#cost.rowsWithin(us * endSlack, this.#shape, computed) >= remaining) {
+      byTime = remaining;
+    }
+    return Math.min(this.rows, remaining, atLeastBlock ? Math.max(byTime, this.#chunkMin) : byTime);
+  }
+
+  /** All others' rows are in: sets the time that batch jobs may fill up. */
+  beginBackground({ stepUs, timeShare }: BackgroundLimits): void {
+    this.#us = this.#shape.rows === 0 ? stepUs : this.#cost.predictUs(this.#shape) * (1 + timeShare);
+  }
+
+  /** Is there time for another row? */
+  get hasTime(): boolean {
+    return this.rows > 0 && (this.#shape.rows === 0 || this.#cost.predictUs(this.#shape) < this.#us);
+  }
+
+  /** Rows that a batch job may take now; where nobody else runs one at least, since it must get on. */
+  backgroundRowsFor(sequence: Sequence): number {
+    const { remaining, computed } = sequence;
+    const least = this.#shape.rows === 0 ? 1 : 0;
+    const byTime =
+      remaining === 1
+        ? Number(this.#timeWith(computed + 1) <= this.#us)
+        : this.#cost.rowsWithin(this.#us, this.#shape, computed);
+    const rows = Math.max(least, Math.min(remaining, this.rows, byTime));
+    return Math.min(rows, this.scorableRows(sequence));
+  }
+
+  /** Of the step with one more row that decodes. */
+  #timeWith(keys: number): number {
+    const { rows, keyRows, decodeRows, decodeKeys, logitRows } = this.#shape;
+    if (this.rows === 0) return Number.POSITIVE_INFINITY;
+    const step = this.#further;
+    step.rows = rows + 1;
+    step.keyRows = keyRows + keys;
+    step.decodeRows = decodeRows + 1;
+    step.decodeKeys = decodeKeys + keys;
+    step.logitRows = logitRows + 1;
+    return this.#cost.predictUs(step);
+  }
+
+  /** How many steps could follow one another with these rows, which all decode for batch jobs alone, each within their time. */
+  steadyBackground(): number {
+    const { rows, keyRows, decodeRows, decodeKeys, logitRows } = this.#shape;
+    const step = this.#further;
+    step.rows = rows;
+    step.decodeRows = decodeRows;
+    step.logitRows = logitRows;
+    let steps = steadyMax;
+    for (; steps > 1; steps >>= 1) {
+      step.keyRows = keyRows + (steps - 1) * rows;
+      step.decodeKeys = decodeKeys + (steps - 1) * decodeRows;
+      if (this.#cost.predictUs(step) <= this.#us) break;
+    }
+    return steps;
+  }
+
+  /** Rows that the sequence may take before the rows that score its prompt are too many; unbounded for most. */
+  scorableRows(sequence: Sequence): number {
+    if (!sequence.scoring) return Number.POSITIVE_INFINITY;
+    const left = Math.min(scoredRowsMax, this.#limits.logitRowsMax - this.#limits.sequencesMax) - this.#scored;
+    const rows = sequence.scoredRowsFrom - sequence.computed + left;
+    // The last prompt row is sampled from, not scored: with it comes the rest for nothing.
+    return rows >= sequence.promptLength - 1 - sequence.computed ? Number.POSITIVE_INFINITY : rows;
+  }
+
+  /** The sequence's `planned` rows are in the step. */
+  take(sequence: Sequence): void {
+    this.#count(sequence, 1);
+  }
+
+  /** They are in it no more: it makes way. */
+  giveBack(sequence: Sequence): void {
+    this.#count(sequence, -1);
+  }
+
+  #count(sequence: Sequence, times: 1 | -1): void {
+    const n = sequence.planned;
+    const shape = this.#shape;
+    shape.rows += times * n;
+    shape.keyRows += times * (n * sequence.computed + (n * (n + 1)) / 2);
+    if (n === 1) {
+      shape.decodeRows += times;
+      shape.decodeKeys += times * (sequence.computed + 1);
+    }
+    shape.logitRows += times * (sequence.scoredRows + (sequence.samplesNow ? 1 : 0));
+    this.#scored += times * sequence.scoredRows;
+  }
+}

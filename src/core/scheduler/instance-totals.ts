@@ -1,0 +1,61 @@
+// What an instance has done so far, for metrics.
+
+import { wideZero } from '../../util/wide-zero.ts';
+import type { BlockCache } from '../kvcache/block-cache.ts';
+import type { BlockTier } from '../kvcache/tiers/block-tier.ts';
+import type { InstanceSnapshot, TierSnapshot } from '../protocol/ports.ts';
+import type { Batcher } from './batching/batcher.ts';
+
+export class InstanceTotals {
+  prompt = 0;
+  cached = 0;
+  computedPrompt = 0;
+  generated = 0;
+  #steps = 0;
+  #stepUs: number = wideZero;
+  #usedPageUs: number = wideZero;
+  #heldUntilUs: number = wideZero;
+
+  /** Steps took so long. */
+  ran(stepUs: ArrayLike<number>): void {
+    for (let i = 0; i < stepUs.length; i++) this.#stepUs += stepUs[i];
+    this.#steps += stepUs.length;
+  }
+
+  /** So many pages were held until now. */
+  held(nowUs: number, usedPages: number): void {
+    this.#usedPageUs += usedPages * (nowUs - this.#heldUntilUs);
+    this.#heldUntilUs = nowUs;
+  }
+
+  snapshot(batcher: Batcher, { usedPages, cachedPages, pages, evicted, lower, landing }: BlockCache): InstanceSnapshot {
+    const { total, free } = landing;
+    return {
+      ...(total > 0 && { landing: { total, free } }),
+      ready: true,
+      waiting: batcher.waiting.length,
+      running: batcher.running.length,
+      pages: { total: pages.total, used: usedPages, cached: cachedPages, free: pages.free },
+      promptTokens: this.prompt,
+      cachedTokens: this.cached,
+      computedPromptTokens: this.computedPrompt,
+      generatedTokens: this.generated,
+      preemptions: batcher.preemptions,
+      steps: this.#steps,
+      stepMsTotal: this.#stepUs / 1_000,
+      evictedBlocks: evicted,
+      usedPageSeconds: this.#usedPageUs / 1e6,
+      tiers: lower && {
+        host: tierSnapshot(lower.host),
+        ssd: tierSnapshot(lower.ssd),
+        reads: lower.reads,
+        lostBlocks: lower.lost,
+      },
+    };
+  }
+}
+
+function tierSnapshot(tier: BlockTier | undefined): TierSnapshot {
+  if (tier === undefined) return { blocks: 0, capacity: 0 };
+  return { blocks: tier.held + tier.arriving, capacity: tier.capacity - tier.reserved };
+}

@@ -1,0 +1,295 @@
+// The work of an instance without an engine, for simulators: lengths and block names where an engine's has token ids.
+
+import { type HostLink, HostPrefill } from '../cost/host-link.ts';
+import { behindLayersUs, type LayeredStep } from '../cost/layer-wise-arrival.ts';
+import { ModelPredictor } from '../cost/model-predictor.ts';
+import { ChunkedPrefill, type PrefillPredictor } from '../cost/prefill.ts';
+import type { StepCostModel } from '../cost/roofline.ts';
+import { StepCost } from '../cost/step-cost.ts';
+import { type LayerRange, layersOf } from '../cost/step-shape.ts';
+import type { TransferEnd } from '../cost/transfer-times.ts';
+import type { BlockChain } from '../kvcache/block-chain.ts';
+import type { PipelineSettings } from '../pipeline/group.ts';
+import { PipelinedPrefill } from '../pipeline/pipelined-prefill.ts';
+import type { InstanceEffect } from '../protocol/effects.ts';
+import type { InstanceEvent } from '../protocol/events.ts';
+import { type GrowingChain, LengthRequest } from '../protocol/length-request.ts';
+import type { GenerationEvent, RequestId } from '../protocol/ports.ts';
+import type { RequestSize } from '../protocol/request-size.ts';
+import type { BatchJobsConfig } from '../router/batch-jobs.ts';
+import type { PlacementSettings, PlacerConfig } from '../router/placement/placer.ts';
+import { backgroundLimits } from './batching/batch-jobs-budget.ts';
+import { Sequence, type SequenceContent } from './batching/sequence.ts';
+import { awaitedUs } from './batching/step-budget.ts';
+import type { Emit, ResultRows, Served, StepRun, Work } from './executor-work.ts';
+import { Instance } from './instance.ts';
+import type { InstanceConfig } from './instance-config.ts';
+
+class LengthContent implements SequenceContent {
+  readonly request: LengthRequest;
+  readonly chain: BlockChain;
+  /** Undefined: outputs have no names that anybody could share. */
+  readonly #growing: GrowingChain | undefined;
+
+  /** @param named it computes all of its blocks, and those of its output are known */
+  constructor(request: LengthRequest, chain: BlockChain, named: boolean) {
+    this.request = request;
+    this.#growing = named ? request.growingChain() : undefined;
+    this.chain = this.#growing ?? chain;
+  }
+
+  get length(): number {
+    return this.request.inputTokens + this.request.outputs;
+  }
+
+  digest(length: number): void {
+    this.#growing?.grow(length);
+  }
+}
+
+class ServedLengths implements Served {
+  readonly id: RequestId;
+  readonly request: LengthRequest;
+  readonly sequence: Sequence;
+  readonly tbtUsMax: number;
+  started = false;
+  cancelled = false;
+  told = 0;
+
+  constructor(request: LengthRequest, arrival: number, chain: BlockChain) {
+    const named = request.trace.outputBlocks !== undefined && chain === request.chain;
+    this.id = request.id;
+    this.request = request;
+    this.tbtUsMax = request.slo?.tbtUs ?? Number.POSITIVE_INFINITY;
+    this.sequence = new Sequence({
+      content: new LengthContent(request, chain, named),
+      promptLength: request.trace.inputTokens,
+      lengthMax: request.inputTokens + request.outputTokens,
+      groups: 1,
+      priority: request.trace.priority ?? 0,
+      background: request.trace.batch ?? false,
+      tenant: request.trace.tenant,
+      arrival,
+      samples: true,
+      scoresPrompt: false,
+    });
+  }
+}
+
+/** Nothing goes to an executor but the step's shape, and nothing comes back but its times. */
+/** Places of requests whose blocks did not come. */
+export type LengthResult = { readonly unanswered: readonly number[] } | undefined;
+
+class LengthWork implements Work<LengthRequest, ServedLengths, undefined, LengthResult> {
+  /** With it, equal steps run in one go: a request ends when its output is as long as the trace says. */
+  readonly #coalesce: boolean;
+  readonly #tellsAll: boolean;
+
+  constructor({ coalesce, tellsAll }: { readonly coalesce: boolean; readonly tellsAll: boolean }) {
+    this.#coalesce = coalesce;
+    this.#tellsAll = tellsAll;
+  }
+
+  size({ size }: LengthRequest): RequestSize {
+    return size;
+  }
+
+  serve(request: LengthRequest, arrival: number): ServedLengths {
+    return new ServedLengths(request, arrival, request.chain);
+  }
+
+  /** The prefix cache is where prompts are computed: what has landed is nobody else's, unless no other instance has the whole of it. */
+  resume(request: LengthRequest, arrival: number, _held: readonly GenerationEvent[], whole: boolean): ServedLengths {
+    const served = new ServedLengths(request, arrival, whole ? request.chain : noBlocks);
+    served.sequence.landed = request.inputTokens + request.outputs - 1;
+    // What it finds of itself here is no hit: it came over the network.
+    served.sequence.cachedTokens = 0;
+    return served;
+  }
+
+  requestOf({ request }: ServedLengths): LengthRequest {
+    return request;
+  }
+
+  joined({ request }: ServedLengths, nowUs: number): void {
+    request.joinedAt(nowUs);
+  }
+
+  tbtUsMax({ slo }: LengthRequest): number {
+    return slo?.tbtUs ?? Number.POSITIVE_INFINITY;
+  }
+
+  plan(): undefined {
+    return undefined;
+  }
+
+  isUnanswered(result: LengthResult, place: number): boolean {
+    return result?.unanswered.includes(place) === true;
+  }
+
+  failed(): boolean {
+    return false;
+  }
+
+  commit(
+    { request, sequence }: ServedLengths,
+    _result: undefined,
+    { samples }: ResultRows,
+    run: StepRun,
+    emit: Emit,
+  ): 'length' | undefined {
+    if (!samples) return undefined;
+    if (!request.heard || this.#tellsAll) {
+      request.heard = true;
+      if (request.outputs === 0) request.cachedTokens = sequence.cachedTokens ?? 0;
+      emit(request.id, { kind: 'tokens', tokens: anyToken, logprobs: undefined, at: request.outputs });
+    }
+    request.grow(run);
+    return request.outputs === request.outputTokens ? 'length' : undefined;
+  }
+
+  growthMax({ request }: ServedLengths): number {
+    // Others hear of a first token when it comes: no step follows it unheard.
+    return this.#coalesce && request.heard ? request.outputTokens - request.outputs : 1;
+  }
+}
+
+const noBlocks: BlockChain = { blocks: 0, words: new Uint32Array(0) };
+
+/** Says that prefill is over; what the token is, nobody knows. */
+const anyToken = new Int32Array(1);
+
+export type { HostLink, StepCostModel };
+export { behindLayersUs, type LayeredStep, type LayerRange, LengthRequest, layersOf };
+
+/** What an instance without an engine hears. */
+export type LengthEvent = InstanceEvent<LengthRequest, LengthResult>;
+
+export type LengthEffect = InstanceEffect<undefined, LengthRequest>;
+
+/** An instance whose steps are only timed. */
+export type LengthInstance = Instance<LengthRequest, ServedLengths, undefined, LengthResult>;
+
+export interface LengthInstanceConfig
+  extends Pick<
+    InstanceConfig,
+    | 'blockTokens'
+    | 'eviction'
+    | 'limits'
+    | 'queueMax'
+    | 'handOff'
+    | 'pinShare'
+    | 'reportUs'
+    | 'tiers'
+    | 'borrowing'
+    | 'migration'
+    | 'fates'
+    | 'keeps'
+    | 'stores'
+    | 'startsAhead'
+    | 'rowsHeld'
+    | 'witness'
+  > {
+  readonly cost: StepCostModel;
+  /** Which start of the instance it is; 0 unless given. */
+  readonly life?: number;
+  /** Blocks of KV; by the memory of the cost model unless given. */
+  readonly blocks: number | undefined;
+  /** Between the devices and host memory, where blocks are kept there. */
+  readonly hostLink?: HostLink | undefined;
+  /** Equal steps run in one go. */
+  readonly coalesce: boolean;
+  /** Every token is told, and with it what the cache has stored and dropped, as by an instance with an engine; else the first one alone. */
+  readonly tellsAll?: boolean;
+  /** It knows nothing of its cost model, and predicts steps as one with an engine does: by those that ran. */
+  readonly learns?: boolean;
+}
+
+export function createLengthInstance({
+  cost,
+  blocks,
+  coalesce,
+  tellsAll = false,
+  learns = false,
+  ...config
+}: LengthInstanceConfig): LengthInstance {
+  const machine: InstanceConfig = {
+    ...config,
+    pages: blocks ?? Math.floor(cost.kvCapacityTokens / config.blockTokens),
+    // Only tokens count here: one layer stands for all.
+    groups: [{ layers: 1, window: undefined }],
+    cost: learns ? new StepCost(cost.layers) : new ModelPredictor(cost),
+    journalLife: config.life ?? 0,
+  };
+  return new Instance(machine, () => new LengthWork({ coalesce, tellsAll }));
+}
+
+/** Blocks that the index has room for from the start: a small table is a fast one, and it grows. */
+const indexedBlocks = 2 ** 15;
+/** Blocks that nobody holds any more, for which it is known that somebody did. */
+const rememberedBlocks = 1_000_000;
+
+/** Batch jobs are what the trace calls so; they get the least share of memory that any instance gives them. */
+export function lengthJobs(
+  instances: readonly { readonly machine: Pick<LengthInstanceConfig, 'limits'> }[],
+): BatchJobsConfig<LengthRequest> {
+  const shares = instances.map(({ machine }) => (machine.limits.background ?? backgroundLimits).memoryShare);
+  return { isJob: ({ trace }) => trace.batch === true, memoryShare: Math.min(...shares) };
+}
+
+/** Placement over instances whose prefills their cost models predict. Those of one cost model are alike. */
+export function lengthPlacement(
+  settings: PlacementSettings,
+  instances: readonly {
+    readonly machine: Pick<LengthInstanceConfig, 'cost' | 'blockTokens' | 'limits' | 'hostLink' | 'startsAhead'>;
+    readonly nic: TransferEnd;
+    readonly ssd?: { readonly readBytesPerSecond: number } | undefined;
+  }[],
+  linkBytesPerSecond: number | undefined,
+  pipeline?: PipelineSettings,
+): PlacerConfig<LengthRequest> {
+  const predictors = new Map<StepCostModel | HostLink, PrefillPredictor>();
+  for (const { machine } of instances) {
+    const { cost, hostLink, limits } = machine;
+    if (predictors.has(hostLink ?? cost)) continue;
+    const prefill = new ChunkedPrefill(new ModelPredictor(cost), limits.tokensMax);
+    predictors.set(hostLink ?? cost, hostLink === undefined ? prefill : new HostPrefill(prefill, hostLink));
+  }
+  const [
+    {
+      machine: { blockTokens, cost, limits },
+    },
+  ] = instances;
+  return {
+    ...settings,
+    blockTokens,
+    chainOf: ({ chain }) => chain,
+    transfers: { ends: instances.map(({ nic }) => nic), linkBytesPerSecond, bytesPerToken: cost.kvBytesPerToken },
+    ssds: {
+      ends: instances.map(({ ssd }) => ({ ssdBytesPerSecond: ssd?.readBytesPerSecond })),
+      bytesPerToken: cost.kvBytesPerToken,
+    },
+    aheadRows: instances.every(({ machine }) => machine.startsAhead === true) ? limits.tokensMax : undefined,
+    predictors: instances.map(
+      ({ machine: { cost, hostLink } }) => predictors.get(hostLink ?? cost) as PrefillPredictor,
+    ),
+    pipeline: pipeline && { ...pipeline, prefills: groupPrefills(instances, linkBytesPerSecond) },
+    blocks: indexedBlocks,
+    rememberedBlocks,
+  };
+}
+
+/** (instances): those of one cost model are alike, and so are their NICs taken to be. */
+function groupPrefills(
+  instances: readonly { readonly machine: Pick<LengthInstanceConfig, 'cost' | 'limits'>; readonly nic: TransferEnd }[],
+  linkBytesPerSecond = Number.POSITIVE_INFINITY,
+): readonly PipelinedPrefill[] {
+  return instances.map(({ machine: { cost, limits }, nic }) => {
+    const bytesPerUs = Math.min(nic.bytesPerSecond, linkBytesPerSecond) / 1e6;
+    const hopUs = (tokens: number) => nic.us + (tokens * cost.activationBytesPerToken) / bytesPerUs;
+    return new PipelinedPrefill({
+      ...{ steps: new ModelPredictor(cost), layers: cost.layers, hopUs },
+      ...{ chunkTokensMax: limits.tokensMax, othersUs: awaitedUs(limits) },
+    });
+  });
+}

@@ -1,0 +1,253 @@
+// Lays planned sequences out as one engine step, in arrays that every step reuses.
+
+import { Int32List } from '../../util/int32-list.ts';
+import { pageTokens, type RemoteKeys, type Step, type StepGroup, type StepSampling } from '../../util/step.ts';
+import type { LayerRange } from '../cost/step-shape.ts';
+import type { BlockPool } from '../kvcache/block-pool.ts';
+import type { HeldBlocks } from '../kvcache/block-table.ts';
+import { blocksFor } from '../kvcache/layer-groups.ts';
+import type { AwayLayout } from '../lending/debtor/remote-layout.ts';
+import type { InstanceId } from '../lending/terms.ts';
+import { StagePages } from '../pipeline/stage-pages.ts';
+import type { ServedRequest } from '../protocol/generation-request.ts';
+import type { Sequence } from './batching/sequence.ts';
+import type { BatchLimits } from './batching/step-budget.ts';
+
+/** Per-row parameters of `StepSampling`, one entry for each logit row. */
+function samplingArrays(rows: number) {
+  return {
+    temperature: new Float32Array(rows),
+    topP: new Float32Array(rows),
+    topK: new Int32Array(rows),
+    minP: new Float32Array(rows),
+    seed: new Uint32Array(rows * 2),
+    tokenIndex: new Uint32Array(rows),
+    repetitionPenalty: new Float32Array(rows),
+    frequencyPenalty: new Float32Array(rows),
+    presencePenalty: new Float32Array(rows),
+    seenStart: new Int32Array(rows + 1),
+    biasStart: new Int32Array(rows + 1),
+    topLogprobs: new Int32Array(rows),
+    hasTarget: new Uint8Array(rows),
+    target: new Int32Array(rows),
+  };
+}
+
+/** What instances borrow, as steps are told of it. */
+export interface BorrowedKeys {
+  /** Where a sequence's blocks lie that are not in its table; undefined: all are there. */
+  layoutOf(sequence: Sequence): AwayLayout | undefined;
+  /** The guest room of a creditor, and as which loan it lends to us. */
+  roomOf(creditor: InstanceId): Pick<RemoteKeys, 'room' | 'loan'>;
+}
+
+/** The block lists of one layer group. */
+class GroupLists {
+  readonly #pool: BlockPool;
+  /** Of a step that runs some of the layers: where its one sequence's pages are. */
+  #pages: Int32Array | undefined;
+  readonly #blocks = new Int32List(256);
+  readonly #blockStart: Int32Array;
+  readonly #firstBlock: Int32Array;
+
+  constructor(pool: BlockPool, sequencesMax: number) {
+    this.#pool = pool;
+    this.#blockStart = new Int32Array(sequencesMax);
+    this.#firstBlock = new Int32Array(sequencesMax);
+  }
+
+  clear(): void {
+    this.#blocks.clear();
+    this.#pages = undefined;
+  }
+
+  /** The step's one sequence, of which some layers lie here. */
+  addStage(held: HeldBlocks, end: number, range: LayerRange): void {
+    this.#pages = new StagePages(held, this.#pool, range).table(end);
+    this.#blockStart[0] = 0;
+    this.#firstBlock[0] = 0;
+    for (let block = 0; block < end; block++) this.#blocks.push(block);
+  }
+
+  /** Lists the held blocks before block `end`: they begin with the first that the sequence's next row sees. */
+  add(index: number, held: HeldBlocks, end: number): void {
+    this.#blockStart[index] = this.#blocks.length;
+    this.#firstBlock[index] = held.first;
+    this.#blocks.append(held.blocks.raw, 0, end - held.first);
+  }
+
+  /** Lists all blocks before block `end`, some of which lie outside the table. */
+  addSpread(index: number, held: HeldBlocks, end: number, { firstBlock, rows }: AwayLayout): void {
+    this.#blockStart[index] = this.#blocks.length;
+    this.#firstBlock[index] = 0;
+    this.#blocks.append(held.blocks.raw, 0, firstBlock);
+    this.#blocks.append(rows, 0, rows.length);
+    this.#blocks.append(held.blocks.raw, firstBlock, end - rows.length);
+  }
+
+  view(sequences: number): StepGroup {
+    return {
+      pageTable: this.#pages ?? this.#pool.pageTable,
+      layers: this.#pool.layers,
+      blocks: this.#blocks.view(),
+      blockStart: this.#blockStart.subarray(0, sequences),
+      firstBlock: this.#firstBlock.subarray(0, sequences),
+    };
+  }
+}
+
+/** A built step is valid until the next `build`. A decode row costs no allocation. */
+export class StepBuilder {
+  readonly #groups: readonly GroupLists[];
+  readonly #borrowed: BorrowedKeys | undefined;
+  #remote: RemoteKeys[] = [];
+  readonly #tokens: Int32Array;
+  readonly #positions: Int32Array;
+  readonly #rowStart: Int32Array;
+  readonly #logitRows: Int32Array;
+  readonly #sampling: ReturnType<typeof samplingArrays>;
+  readonly #seenTokens = new Int32List(256);
+  readonly #seenCounts = new Int32List(256);
+  readonly #biasTokens = new Int32List();
+  #biasValues = new Float32Array(16);
+  #rows = 0;
+  #logits = 0;
+
+  /** @param pools of the model's layer groups, in order */
+  constructor(limits: BatchLimits, pools: readonly BlockPool[], borrowed?: BorrowedKeys) {
+    this.#borrowed = borrowed;
+    this.#groups = pools.map((pool) => new GroupLists(pool, limits.sequencesMax));
+    this.#tokens = new Int32Array(limits.tokensMax);
+    this.#positions = new Int32Array(limits.tokensMax);
+    this.#rowStart = new Int32Array(limits.sequencesMax + 1);
+    this.#logitRows = new Int32Array(limits.logitRowsMax);
+    this.#sampling = samplingArrays(limits.logitRowsMax);
+  }
+
+  /** Sequences with `planned` rows, in the order that results are to come back. @param range of one sequence, these layers */
+  build(requests: readonly ServedRequest[], range?: LayerRange): Step {
+    this.#rows = 0;
+    this.#logits = 0;
+    this.#remote = [];
+    for (const list of [...this.#groups, this.#seenTokens, this.#seenCounts, this.#biasTokens]) list.clear();
+    for (let i = 0; i < requests.length; i++) this.#addSequence(requests[i], i, range);
+    this.#rowStart[requests.length] = this.#rows;
+    return this.#views(requests.length);
+  }
+
+  #addSequence(served: ServedRequest, index: number, range: LayerRange | undefined): void {
+    const { sequence } = served;
+    const { computed, planned } = sequence;
+    const known = served.content.tokens.raw;
+    this.#rowStart[index] = this.#rows;
+    const end = blocksFor(computed + planned, pageTokens);
+    const layout = sequence.awayBlocks > 0 ? this.#borrowed?.layoutOf(sequence) : undefined;
+    if (range !== undefined)
+      for (let g = 0; g < this.#groups.length; g++) this.#groups[g].addStage(sequence.table.groups[g], end, range);
+    else if (layout === undefined)
+      for (let g = 0; g < this.#groups.length; g++) this.#groups[g].add(index, sequence.table.groups[g], end);
+    else this.#addSpread(index, sequence, end, layout);
+    for (let position = computed; position < computed + planned; position++) {
+      this.#tokens[this.#rows + position - computed] = known[position];
+      this.#positions[this.#rows + position - computed] = position;
+    }
+    const scoredFrom = sequence.scoredRowsFrom;
+    const scored = sequence.scoredRows;
+    for (let i = 0; i < scored; i++) {
+      this.#addLogitRow(served, this.#rows + scoredFrom + i - computed, known[scoredFrom + i + 1]);
+    }
+    const samples = sequence.samplesNow && (range === undefined || range.index === range.stages - 1);
+    if (samples) this.#addLogitRow(served, this.#rows + planned - 1, undefined);
+    this.#rows += planned;
+  }
+
+  /** Models that borrow have one layer group. */
+  #addSpread(index: number, { table }: Sequence, end: number, layout: AwayLayout): void {
+    this.#groups[0].addSpread(index, table.groups[0], end, layout);
+    for (const { creditor, firstBlock, blocks } of layout.remote) {
+      const room = this.#borrowed?.roomOf(creditor);
+      if (room === undefined) throw new Error(`Cannot build a step: instance ${creditor} has no guest room`);
+      this.#remote.push({ sequence: index, group: 0, firstBlock, ...room, blocks: Int32Array.from(blocks) });
+    }
+  }
+
+  /** A row that samples, or, with a target, one that is scored. */
+  #addLogitRow(served: ServedRequest, row: number, target: number | undefined): void {
+    const at = this.#logits++;
+    const to = this.#sampling;
+    const { sampling } = served.request;
+    this.#logitRows[at] = row;
+    to.temperature[at] = sampling.temperature;
+    to.topP[at] = sampling.topP;
+    to.topK[at] = sampling.topK;
+    to.minP[at] = sampling.minP;
+    to.seed[2 * at] = sampling.seed[0];
+    to.seed[2 * at + 1] = sampling.seed[1];
+    to.tokenIndex[at] = served.outputs;
+    to.repetitionPenalty[at] = sampling.repetitionPenalty;
+    to.frequencyPenalty[at] = sampling.frequencyPenalty;
+    to.presencePenalty[at] = sampling.presencePenalty;
+    to.topLogprobs[at] = sampling.topLogprobs ?? 0;
+    to.hasTarget[at] = target === undefined ? 0 : 1;
+    to.target[at] = target ?? 0;
+    to.seenStart[at] = this.#seenTokens.length;
+    to.biasStart[at] = this.#biasTokens.length;
+    if (target === undefined) this.#addLists(served);
+    to.seenStart[at + 1] = this.#seenTokens.length;
+    to.biasStart[at + 1] = this.#biasTokens.length;
+  }
+
+  #addLists(served: ServedRequest): void {
+    const { seen, biasTokens, biasValues } = served;
+    if (seen !== undefined) {
+      this.#seenTokens.append(seen.tokens.raw, 0, seen.tokens.length);
+      this.#seenCounts.append(seen.counts.raw, 0, seen.counts.length);
+    }
+    if (biasTokens.length === 0) return;
+    const from = this.#biasTokens.length;
+    this.#biasTokens.append(biasTokens, 0, biasTokens.length);
+    if (this.#biasTokens.length > this.#biasValues.length) {
+      const grown = new Float32Array(this.#biasTokens.length * 2);
+      grown.set(this.#biasValues);
+      this.#biasValues = grown;
+    }
+    this.#biasValues.set(biasValues, from);
+  }
+
+  #views(sequences: number): Step {
+    return {
+      tokens: this.#tokens.subarray(0, this.#rows),
+      positions: this.#positions.subarray(0, this.#rows),
+      rowStart: this.#rowStart.subarray(0, sequences + 1),
+      groups: this.#groups.map((group) => group.view(sequences)),
+      remote: this.#remote,
+      logitRows: this.#logitRows.subarray(0, this.#logits),
+      sampling: this.#samplingViews(),
+    };
+  }
+
+  #samplingViews(): StepSampling {
+    const rows = this.#logits;
+    const from = this.#sampling;
+    return {
+      temperature: from.temperature.subarray(0, rows),
+      topP: from.topP.subarray(0, rows),
+      topK: from.topK.subarray(0, rows),
+      minP: from.minP.subarray(0, rows),
+      seed: from.seed.subarray(0, rows * 2),
+      tokenIndex: from.tokenIndex.subarray(0, rows),
+      repetitionPenalty: from.repetitionPenalty.subarray(0, rows),
+      frequencyPenalty: from.frequencyPenalty.subarray(0, rows),
+      presencePenalty: from.presencePenalty.subarray(0, rows),
+      seenStart: from.seenStart.subarray(0, rows + 1),
+      seenTokens: this.#seenTokens.view(),
+      seenCounts: this.#seenCounts.view(),
+      biasStart: from.biasStart.subarray(0, rows + 1),
+      biasTokens: this.#biasTokens.view(),
+      biasValues: this.#biasValues.subarray(0, this.#biasTokens.length),
+      topLogprobs: from.topLogprobs.subarray(0, rows),
+      hasTarget: from.hasTarget.subarray(0, rows),
+      target: from.target.subarray(0, rows),
+    };
+  }
+}

@@ -1,0 +1,114 @@
+// The work of an instance with an engine: token ids in, engine steps out, tokens and log-probabilities back.
+
+import { pageTokens, type Step, type StepResult } from '../../util/step.ts';
+import { StepCost } from '../cost/step-cost.ts';
+import type { LayerRange } from '../cost/step-shape.ts';
+import { type BlockRoot, rootDigest } from '../kvcache/block-hash.ts';
+import { ServedRequest } from '../protocol/generation-request.ts';
+import { logprobsOf } from '../protocol/logprobs.ts';
+import type { GenerationEvent, GenerationRequest } from '../protocol/ports.ts';
+import { type RequestSize, sizeOf } from '../protocol/request-size.ts';
+import type { Sequence } from './batching/sequence.ts';
+import type { Emit, ResultRows, StepRun, Work } from './executor-work.ts';
+import { Instance } from './instance.ts';
+import type { InstanceConfig } from './instance-config.ts';
+import { type BorrowedKeys, StepBuilder } from './step-builder.ts';
+
+export interface TokenInstanceConfig extends Omit<InstanceConfig, 'blockTokens' | 'cost'> {
+  readonly root: BlockRoot;
+  /** Four words, the same wherever blocks are exchanged. */
+  readonly hashKey: Uint32Array;
+  /** Where instances that lend have their guest rooms: wanted for `borrowing`. */
+  readonly roomOf?: BorrowedKeys['roomOf'] | undefined;
+}
+
+/** An instance that an engine stands behind. */
+export type TokenInstance = Instance<GenerationRequest, ServedRequest, Step, StepResult>;
+
+export function createTokenInstance(config: TokenInstanceConfig): TokenInstance {
+  const layers = config.groups.reduce((sum, group) => sum + group.layers, 0);
+  return new Instance({ ...config, blockTokens: pageTokens, cost: new StepCost(layers) }, (pools, borrower) => {
+    const { limits, roomOf } = config;
+    const layoutOf = (sequence: Sequence) => borrower?.layoutOf(sequence);
+    return new TokenWork(config, new StepBuilder(limits, pools, roomOf && { layoutOf, roomOf }));
+  });
+}
+
+class TokenWork implements Work<GenerationRequest, ServedRequest, Step, StepResult> {
+  readonly #config: TokenInstanceConfig;
+  readonly #builder: StepBuilder;
+
+  constructor(config: TokenInstanceConfig, builder: StepBuilder) {
+    this.#config = config;
+    this.#builder = builder;
+  }
+
+  size(request: GenerationRequest): RequestSize {
+    return sizeOf(request);
+  }
+
+  serve(request: GenerationRequest, arrival: number): ServedRequest {
+    const root = rootDigest(this.#config.root, request.salt, this.#config.hashKey);
+    return new ServedRequest(request, root, arrival, this.#config.groups.length);
+  }
+
+  resume(request: GenerationRequest, arrival: number, held: readonly GenerationEvent[]): ServedRequest {
+    const served = this.serve(request, arrival);
+    for (const event of held) {
+      if (event.kind === 'tokens') for (const token of event.tokens) served.append(token);
+    }
+    const { sequence } = served;
+    sequence.landed = served.content.length - 1;
+    // Its prompt's log-probabilities have been told where it was computed.
+    sequence.scored = Math.max(0, sequence.promptLength - 1);
+    return served;
+  }
+
+  requestOf({ request }: ServedRequest): GenerationRequest {
+    return request;
+  }
+
+  joined(): void {}
+
+  tbtUsMax({ tbtUsMax = Number.POSITIVE_INFINITY }: GenerationRequest): number {
+    return tbtUsMax;
+  }
+
+  plan(requests: readonly ServedRequest[], range?: LayerRange): Step {
+    return this.#builder.build(requests, range);
+  }
+
+  isUnanswered({ unanswered }: StepResult, place: number): boolean {
+    return unanswered.includes(place);
+  }
+
+  failed(result: StepResult, { row, scored, samples }: ResultRows): boolean {
+    return result.failed.subarray(row, row + scored + Number(samples)).includes(1);
+  }
+
+  commit(
+    served: ServedRequest,
+    result: StepResult,
+    { row, scored, samples }: ResultRows,
+    _run: StepRun,
+    emit: Emit,
+  ): 'stop' | 'length' | undefined {
+    const { sequence } = served;
+    const width = served.request.sampling.topLogprobs;
+    if (scored > 0) {
+      sequence.scored = Math.min(sequence.computed, sequence.promptLength - 1);
+      emit(served.id, { kind: 'prompt-logprobs', logprobs: logprobsOf(result, row, scored, width ?? 0) });
+    }
+    if (!samples) return !sequence.samples && sequence.remaining === 0 ? 'length' : undefined;
+    const last = row + scored;
+    const token = result.tokens[last];
+    const reason = served.append(token);
+    const logprobs = width === undefined ? undefined : logprobsOf(result, last, 1, width);
+    emit(served.id, { kind: 'tokens', tokens: Int32Array.of(token), logprobs });
+    return reason;
+  }
+
+  growthMax(): number {
+    return 1;
+  }
+}

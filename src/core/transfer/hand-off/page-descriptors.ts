@@ -1,0 +1,69 @@
+// Which pages a stream of a hand-off moves, and where in its landing each goes.
+
+import type { LayerGroup } from '../../../util/step.ts';
+import { pageTokens } from '../../../util/step.ts';
+import { LandingLayout } from '../../kvcache/receive-pages.ts';
+import { StagePages } from '../../pipeline/stage-pages.ts';
+import type { InstanceEffect } from '../../protocol/effects.ts';
+
+export type Stream = Extract<InstanceEffect, { kind: 'stream' }>;
+
+/** A layer of the model: its group, and its place there. */
+export interface LayerPlace {
+  readonly group: number;
+  readonly index: number;
+}
+
+/** Pages of the blocks of a group, one for each layer: (blocks, layers). */
+interface PageTable {
+  readonly layers: number;
+  readonly pageTable: Int32Array;
+}
+
+/** What both ends know of the model. @param layers in the order of computation */
+export interface ParcelShape {
+  readonly groups: readonly LayerGroup[];
+  readonly layers: readonly LayerPlace[];
+}
+
+/**
+ * (parcels, 3): layer, in the order of computation; page of the sender; place in the landing. Layer after layer; whole pages, those that fill
+ * later too. Of groups with a window only what the first token of output sees. Of a range of the layers, these are numbered from its first.
+ */
+export function parcelsOf(
+  { from, tokens, promptTokens, table, range }: Pick<Stream, 'from' | 'tokens' | 'promptTokens' | 'table' | 'range'>,
+  { groups, layers }: ParcelShape,
+  pools: readonly PageTable[],
+): Int32Array {
+  const layout = new LandingLayout(groups, promptTokens, pageTokens);
+  // A page that is full, or as full as it will be, is not sent again.
+  const end = tokens === 0 ? 0 : Math.ceil((from + tokens) / pageTokens);
+  const parcels: number[] = [];
+  if (range !== undefined) {
+    const pages = new StagePages(table.groups[0], pools[0], range);
+    for (let layer = pages.from; layer < pages.to; layer++)
+      for (let block = Math.floor(from / pageTokens); block < end; block++)
+        parcels.push(layer - pages.from, pages.page(block, layer), layout.place(0, block, layer));
+    return Int32Array.from(parcels);
+  }
+  for (const [layer, { group, index }] of layers.entries()) {
+    const { layers: width, pageTable } = pools[group];
+    const { first, blocks } = table.groups[group];
+    for (let block = Math.max(Math.floor(from / pageTokens), layout.first(group)); block < end; block++) {
+      const page = pageTable[blocks.at(block - first) * width + index];
+      parcels.push(layer, page, layout.place(group, block, index));
+    }
+  }
+  return Int32Array.from(parcels);
+}
+
+/** Of those pages the ones that are not full: they may be written while they are sent, and are sent again then. */
+export function fillingPages(
+  stream: Pick<Stream, 'from' | 'tokens' | 'promptTokens' | 'table' | 'range'>,
+  shape: ParcelShape,
+  pools: readonly PageTable[],
+): Int32Array {
+  const end = stream.from + stream.tokens;
+  const tokens = stream.tokens === 0 ? 0 : end % pageTokens;
+  return parcelsOf({ ...stream, from: end - tokens, tokens }, shape, pools).filter((_, i) => i % 3 === 1);
+}

@@ -1,0 +1,102 @@
+// What an instance offers to stores of what it has computed: which prefixes, to whom, and when.
+
+import { digestWords } from '../../../util/blake2s.ts';
+import { scramble } from '../../../util/scramble.ts';
+import type { StepPredictor } from '../../cost/step-shape.ts';
+import type { BlockChain } from '../../kvcache/block-chain.ts';
+import type { InstanceEffect } from '../../protocol/effects.ts';
+import type { InstanceIndex } from '../../protocol/events.ts';
+import type { RequestId } from '../../protocol/ports.ts';
+import type { Sequence } from '../../scheduler/batching/sequence.ts';
+import type { Served } from '../../scheduler/executor-work.ts';
+import type { PrefixSends } from './prefix-sends.ts';
+import { KeepingWorth } from './replication-worth.ts';
+
+/** An instance that keeps what others have computed. */
+export interface Store {
+  readonly instance: InstanceIndex;
+  /** The same at all who offer to it: equal prefixes go to one store. */
+  readonly key: number;
+}
+
+/** While so many prefixes leave nothing more is offered: who computes is not to be held up. */
+const leavingMax = 4;
+
+/** The instance, as its offers see it. */
+interface Owner {
+  readonly push: (effect: InstanceEffect<never, never>) => void;
+  readonly blockTokens: number;
+  readonly cost: Pick<StepPredictor, 'predictUs'>;
+  readonly sends: Pick<PrefixSends, 'size'>;
+}
+
+/**
+ * A prefix is offered when its prompt is computed, so that it outlives its instance, and when its request ends, for what output has added to
+ * it. The store asks (`fetch`) for what it lacks of it; of an offer nothing is kept here, so none has to be answered.
+ */
+export class PrefixOffers {
+  readonly #owner: Owner;
+  readonly #worth = new KeepingWorth();
+  #stores: readonly Store[] = [];
+  /** What a store has asked for, by store and name: since when. */
+  readonly #asked = new Map<string, number>();
+
+  constructor(owner: Owner) {
+    this.#owner = owner;
+  }
+
+  /** These are there from now on, and no others. */
+  set stores(stores: readonly Store[]) {
+    this.#stores = stores;
+  }
+
+  /** All of it that is computed is cache here. */
+  offer({ id, sequence }: Served): void {
+    if (this.#stores.length === 0 || this.#owner.sends.size >= leavingMax) return;
+    const blocks = computedBlocks(sequence, this.#owner.blockTokens);
+    if (blocks <= sequence.offeredBlocks || !this.#worth.isWorth(blocks, this.#computeUs(blocks))) return;
+    sequence.offeredBlocks = blocks;
+    const chain = { blocks, words: sequence.chain.words.slice(0, blocks * digestWords) };
+    this.#owner.push({ kind: 'send', to: storeOf(this.#stores, chain), message: { kind: 'offer', id, chain } });
+  }
+
+  #computeUs(blocks: number): number {
+    const rows = blocks * this.#owner.blockTokens;
+    return this.#owner.cost.predictUs({
+      rows,
+      keyRows: (rows * (rows + 1)) / 2,
+      decodeRows: 0,
+      decodeKeys: 0,
+      logitRows: 0,
+    });
+  }
+
+  /** Somebody asks for a prefix: a store for one that it was offered, or an instance for a request. */
+  asked(nowUs: number, to: InstanceIndex, name: RequestId): void {
+    if (this.#stores.some(({ instance }) => instance === to)) this.#asked.set(keyOf(to, name), nowUs);
+  }
+
+  /** So many blocks have left, or none. */
+  left(nowUs: number, to: InstanceIndex, name: RequestId, blocks: number): void {
+    const key = keyOf(to, name);
+    const askedUs = this.#asked.get(key);
+    if (askedUs === undefined) return;
+    this.#asked.delete(key);
+    this.#worth.copied(blocks, nowUs - askedUs);
+  }
+}
+
+function keyOf(to: InstanceIndex, name: RequestId): string {
+  return `${to} ${name}`;
+}
+
+/** Full ones whose digests are known. */
+function computedBlocks({ computed, chain }: Sequence, blockTokens: number): number {
+  return Math.min(chain.blocks, Math.floor(computed / blockTokens));
+}
+
+/** Each store has a lot for each beginning of a prefix; the highest wins, so that few prefixes change stores when one comes or goes. */
+function storeOf(stores: readonly Store[], { words }: BlockChain): InstanceIndex {
+  const lotOf = ({ key }: Store): number => scramble(scramble(key) ^ words[0]) >>> 0;
+  return stores.reduce((best, store) => (lotOf(store) > lotOf(best) ? store : best)).instance;
+}

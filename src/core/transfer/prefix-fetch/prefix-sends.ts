@@ -1,0 +1,114 @@
+// Prefixes on their way from an instance to others: their blocks are pinned until they have left.
+
+import type { LayerRange } from '../../cost/step-shape.ts';
+import type { BlockCache } from '../../kvcache/block-cache.ts';
+import type { BlockChain } from '../../kvcache/block-chain.ts';
+import { type HeldPrefix, holdPrefix, type Spares } from '../../kvcache/prefix-transfer.ts';
+import { pagesOfRange, stageLayers } from '../../pipeline/stage-pages.ts';
+import type { InstanceEffect } from '../../protocol/effects.ts';
+import type { InstanceIndex } from '../../protocol/events.ts';
+import type { RequestId } from '../../protocol/ports.ts';
+
+/** Blocks `from..` of the chain, of some layers or all. */
+export interface PrefixOrder {
+  readonly chain: BlockChain;
+  readonly from: number;
+  readonly range?: LayerRange | undefined;
+}
+
+/** The instance, as its sends see it. */
+interface Owner {
+  readonly push: (effect: InstanceEffect<never, never>) => void;
+  readonly spares: Spares;
+  /** Blocks have contents: effects say where they are. */
+  readonly contents: boolean;
+}
+
+interface Sending {
+  readonly held: HeldPrefix;
+  readonly blocks: number;
+}
+
+/** A prefix is sent as far as it is here. One that is here no further than where the other side has it, or for which nothing can be pinned, is `missing`. */
+export class PrefixSends {
+  readonly #cache: BlockCache;
+  readonly #owner: Owner;
+  /** By receiver and request. */
+  readonly #sending = new Map<string, Sending>();
+
+  /** That have left. */
+  blocks = 0;
+
+  constructor(cache: BlockCache, owner: Owner) {
+    this.#cache = cache;
+    this.#owner = owner;
+  }
+
+  get size(): number {
+    return this.#sending.size;
+  }
+
+  /** Blocks `from..` of the chain are wanted. False when they are being sent already. */
+  send(to: InstanceIndex, id: RequestId, { chain, from, range }: PrefixOrder): boolean {
+    const key = keyOf(to, id);
+    if (this.#sending.has(key)) return false;
+    const held = this.#has(range) ? holdPrefix(this.#cache, chain, from, this.#owner.spares) : undefined;
+    if (held === undefined) {
+      this.#owner.push({ kind: 'send', to, message: { kind: 'missing', id } });
+      return true;
+    }
+    const { blocks } = held;
+    this.#sending.set(key, { held, blocks: blocks - from });
+    const pages = this.#owner.contents ? { pages: this.#ofRange(held.pages(from), range) } : {};
+    const tokens = (blocks - from) * this.#cache.blockTokens;
+    this.#owner.push({ kind: 'streamPrefix', id, to, tokens, blocks, range, ...pages });
+    return true;
+  }
+
+  /** Others, who may be anybody, say which layers they want. */
+  #has(range: LayerRange | undefined): boolean {
+    if (range === undefined || !this.#owner.contents) return true;
+    const { layers } = this.#cache.groups[0];
+    const { from, to } = stageLayers(layers, range);
+    return from < to && to <= layers;
+  }
+
+  #ofRange(pages: Int32Array, range: LayerRange | undefined): Int32Array {
+    const { layers } = this.#cache.groups[0];
+    return range === undefined ? pages : pagesOfRange(pages, layers, stageLayers(layers, range));
+  }
+
+  /** Is it on its way there? */
+  has(to: InstanceIndex, id: RequestId): boolean {
+    return this.#sending.has(keyOf(to, id));
+  }
+
+  /** Blocks that are on their way there; 0 when none are. */
+  blocksOf(to: InstanceIndex, id: RequestId): number {
+    return this.#sending.get(keyOf(to, id))?.blocks ?? 0;
+  }
+
+  /** It has left. False when it was not being sent. */
+  sent(to: InstanceIndex, id: RequestId): boolean {
+    const key = keyOf(to, id);
+    const sending = this.#sending.get(key);
+    if (sending === undefined) return false;
+    this.#sending.delete(key);
+    this.blocks += sending.blocks;
+    sending.held.close();
+    return true;
+  }
+
+  /** Nobody wants it any more. False when it was not being sent. */
+  stop(to: InstanceIndex, id: RequestId): boolean {
+    const blocks = this.blocksOf(to, id);
+    if (!this.sent(to, id)) return false;
+    this.blocks -= blocks;
+    this.#owner.push({ kind: 'stopStream', id, to, of: 'prefix' });
+    return true;
+  }
+}
+
+function keyOf(to: InstanceIndex, id: RequestId): string {
+  return `${to} ${id}`;
+}

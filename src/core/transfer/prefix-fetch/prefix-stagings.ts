@@ -1,0 +1,93 @@
+// Prefixes that other instances ask for and SSD holds: read into host memory first.
+import type { BlockCache } from '../../kvcache/block-cache.ts';
+import { type Landing, landPrefix, type Spares } from '../../kvcache/prefix-transfer.ts';
+import type { SlotId } from '../../kvcache/tiers/block-tier.ts';
+import type { SsdBlock } from '../../kvcache/tiers/tier-moves.ts';
+import type { InstanceEffect } from '../../protocol/effects.ts';
+import type { InstanceIndex } from '../../protocol/events.ts';
+import type { RequestId } from '../../protocol/ports.ts';
+import type { PrefixOrder } from './prefix-sends.ts';
+
+interface Staging {
+  readonly landing: Landing;
+  /** Blocks `from..to` of the chain come, these from SSD. */
+  readonly from: number;
+  readonly to: number;
+  readonly blocks: readonly SsdBlock[];
+  readonly send: () => void;
+}
+
+interface Owner {
+  readonly push: (effect: InstanceEffect<never, never>) => void;
+  readonly spares: Spares;
+  /** All of it that is here is in host memory. */
+  readonly send: (to: InstanceIndex, id: RequestId, order: PrefixOrder) => void;
+}
+
+export class PrefixStagings {
+  readonly #cache: BlockCache;
+  readonly #owner: Owner;
+  /** By receiver and request: the name of the read. */
+  readonly #stagings = new Map<string, Staging>();
+
+  constructor(cache: BlockCache, owner: Owner) {
+    this.#cache = cache;
+    this.#owner = owner;
+  }
+
+  /** Blocks `from..` of the chain are wanted. False when SSD holds no more of them than memory, or there is no room. */
+  begin(to: InstanceIndex, id: RequestId, { chain: wanted, from, range }: PrefixOrder): boolean {
+    const { lower } = this.#cache;
+    if (lower?.ssd === undefined) return false;
+    const name = nameOf(to, id);
+    if (this.#stagings.has(name)) return true;
+    const here = lower.inHost(wanted, from, wanted.blocks);
+    const end = lower.inHostOrOnSsd(wanted, here, wanted.blocks);
+    if (end <= Math.max(here, this.#cache.match(wanted, wanted.blocks))) return false;
+    const chain = { blocks: end, words: wanted.words };
+    const landing = landPrefix(this.#cache, chain, here, end, this.#owner.spares);
+    if (landing === undefined) return false;
+    const { blocks, to: readTo } = lower.readSsd(chain, here, end, landing);
+    const send = () => this.#owner.send(to, id, { chain, from, range });
+    this.#stagings.set(name, { landing, from: here, to: end, blocks, send });
+    this.#owner.push({
+      kind: 'readSsd',
+      id: name,
+      blocks: blocks.length,
+      to: readTo,
+      ...(lower.moves && { what: blocks }),
+    });
+    return true;
+  }
+
+  /** Read, before block `to`: it leaves. False when it is not expected. `bad`: a slot of SSD that did not hold what it should. */
+  read(name: string, to: number, bad?: SlotId): boolean {
+    const staging = this.#stagings.get(name);
+    if (staging === undefined) return false;
+    staging.landing.fill(staging.from, Math.min(to, staging.to), 'ssd');
+    this.#close(name, staging, bad);
+    staging.send();
+    return true;
+  }
+
+  /** Nobody wants it any more. False when it was not being read. */
+  stop(to: InstanceIndex, id: RequestId): boolean {
+    const name = nameOf(to, id);
+    const staging = this.#stagings.get(name);
+    if (staging === undefined) return false;
+    if (this.#cache.lower?.moves !== undefined) this.#owner.push({ kind: 'stopRead', id: name });
+    this.#close(name, staging);
+    return true;
+  }
+
+  #close(name: string, { landing, blocks }: Staging, bad?: SlotId): void {
+    this.#stagings.delete(name);
+    this.#cache.lower?.readOfSsd(blocks, bad);
+    landing.close();
+  }
+}
+
+/** No request is called like that: ids have no blanks. */
+function nameOf(to: InstanceIndex, id: RequestId): string {
+  return `${to} ${id}`;
+}

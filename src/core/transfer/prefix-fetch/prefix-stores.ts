@@ -1,0 +1,152 @@
+// What a store takes of the prefixes that instances offer it: each is fetched, as far as the store lacks it, and kept.
+
+import { digestWords } from '../../../util/blake2s.ts';
+import type { BlockCache } from '../../kvcache/block-cache.ts';
+import type { BlockChain } from '../../kvcache/block-chain.ts';
+import { type Landing, landPrefix, type Spares } from '../../kvcache/prefix-transfer.ts';
+import type { InstanceIndex } from '../../protocol/events.ts';
+import type { RequestId } from '../../protocol/ports.ts';
+import type { LoadPart } from './prefix-loads.ts';
+
+interface Offer {
+  readonly from: InstanceIndex;
+  readonly chain: BlockChain;
+  /** What has been taken of it; if that is here no more there is no room for all of it. */
+  readonly taken: number;
+}
+
+/** Blocks `own..to` of the chain are on their way. */
+interface Take extends Offer {
+  readonly landing: Landing;
+  readonly own: number;
+  readonly to: number;
+  readonly untilUs: number;
+}
+
+/** At once, at most; and offers that wait. */
+const takesMax = 4;
+const offersMax = 64;
+/** One take asks for so many blocks at most, and so much of host memory; the rest of a longer prefix comes after. */
+const takeBlocksMax = 32;
+const takeShare = 1 / 8;
+/** From when it is asked for. Who takes longer has lost it, or is slow: then more patience is had with the next, up to the most. */
+const patienceUsMin = 10_000_000;
+const patienceUsMax = 120_000_000;
+
+/** The store, as its takes see it. */
+interface Owner {
+  /** Get it: answered by `arrive`. */
+  readonly ask: (name: RequestId, chain: BlockChain, part: LoadPart & { source: InstanceIndex }, room: Landing) => void;
+  /** It is not wanted any more. */
+  readonly stop: (name: RequestId, source: InstanceIndex) => void;
+  readonly spares: Spares;
+  /** Which start of the store it is: what is still under way of an earlier one has other names. */
+  readonly life: number;
+}
+
+export class PrefixTakes {
+  readonly #cache: BlockCache;
+  readonly #owner: Owner;
+  #offers: Offer[] = [];
+  readonly #takes = new Map<RequestId, Take>();
+  #names = 0;
+  #patienceUs = patienceUsMin;
+  /** Blocks that have come, and offers that nothing was taken of for want of room or time. */
+  blocks = 0;
+  declined = 0;
+
+  constructor(cache: BlockCache, owner: Owner) {
+    this.#cache = cache;
+    this.#owner = owner;
+  }
+
+  /** Prefixes that are on their way. */
+  get size(): number {
+    return this.#takes.size;
+  }
+
+  /** When patience ends for something that is under way. */
+  get nextUs(): number {
+    let nextUs = Number.POSITIVE_INFINITY;
+    for (const { untilUs } of this.#takes.values()) nextUs = Math.min(nextUs, untilUs);
+    return nextUs;
+  }
+
+  /** Returns why nothing comes of it, where nothing does. */
+  offered(from: InstanceIndex, { blocks, words }: BlockChain): string | undefined {
+    const { lower } = this.#cache;
+    if (lower === undefined) return 'there is no memory for what others have';
+    // Whoever has it wants it kept: it is used again.
+    lower.touch({ blocks, words }, blocks);
+    if (this.#offers.length >= offersMax) {
+      this.declined++;
+      return `${offersMax} offers wait`;
+    }
+    this.#offers.push({ from, chain: { blocks, words }, taken: 0 });
+    return undefined;
+  }
+
+  /** Gives up what takes too long, and begins with what was offered, as far as there is room. */
+  advance(nowUs: number): void {
+    if (this.#takes.size > 0)
+      for (const [name, take] of [...this.#takes]) if (take.untilUs <= nowUs) this.#giveUp(name, take);
+    if (this.#offers.length > 0)
+      this.#offers = this.#offers.filter((offer) => this.#takes.size >= takesMax || !this.#begin(nowUs, offer));
+  }
+
+  /** False: another brings what it begins with. */
+  #begin(nowUs: number, { from, chain, taken }: Offer): boolean {
+    const { lower } = this.#cache;
+    const own = lower?.inHostOrOnSsd(chain, 0, chain.blocks) ?? chain.blocks;
+    if (lower === undefined || own >= chain.blocks || own < taken) return true;
+    if (lower.host.expects(chain.words, own * digestWords)) return false;
+    const most = Math.min(takeBlocksMax, Math.max(1, Math.floor(lower.host.capacity * takeShare)));
+    const to = Math.min(chain.blocks, own + most);
+    const landing = landPrefix(this.#cache, chain, own, to, this.#owner.spares);
+    if (landing === undefined) {
+      this.declined++;
+      return true;
+    }
+    // No request is called like that: ids have no blanks.
+    const name = `take ${this.#owner.life}.${++this.#names}`;
+    this.#takes.set(name, { from, chain, taken, landing, own, to, untilUs: nowUs + this.#patienceUs });
+    this.#owner.ask(name, chain, { source: from, from: own, to }, landing);
+    return true;
+  }
+
+  /** Blocks before `to` are here, or will never be. False when it was not expected. */
+  arrive(name: RequestId, source: InstanceIndex, to: number): boolean {
+    const take = this.#takes.get(name);
+    if (take === undefined || take.from !== source) return false;
+    const arrivedTo = Math.min(to, take.to);
+    if (arrivedTo > take.own) {
+      take.landing.fill(take.own, arrivedTo, 'instance');
+      this.blocks += arrivedTo - take.own;
+    }
+    this.#close(name, take);
+    if (arrivedTo < take.to) return true;
+    this.#patienceUs = Math.max(patienceUsMin, this.#patienceUs / 2);
+    if (take.to < take.chain.blocks) this.#offers.unshift({ from: take.from, chain: take.chain, taken: take.to });
+    return true;
+  }
+
+  #giveUp(name: RequestId, take: Take): void {
+    this.#owner.stop(name, take.from);
+    this.#close(name, take);
+    this.declined++;
+    this.#patienceUs = Math.min(patienceUsMax, 2 * this.#patienceUs);
+  }
+
+  #close(name: RequestId, { landing }: Take): void {
+    this.#takes.delete(name);
+    landing.close();
+  }
+
+  /** Throws unless every take has room for what it expects. */
+  check(): void {
+    if (this.#takes.size > takesMax) throw new Error(`Store broken: ${this.#takes.size} prefixes come at once`);
+    for (const [name, { landing, own, to }] of this.#takes)
+      if (landing.blocks !== to || own >= to)
+        throw new Error(`Store broken: ${name} has ${own} of ${to} blocks, room for ${landing.blocks}`);
+  }
+}

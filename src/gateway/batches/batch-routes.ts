@@ -1,0 +1,88 @@
+// The routes of files and batches.
+import type { Context, Hono } from 'hono';
+import { readBytes, readJson } from '../http/body.ts';
+import { badField } from '../http/errors.ts';
+import { type Env, refuseMethod } from '../http/route-context.ts';
+import type { EndpointContext } from '../openai/endpoint.ts';
+import { Batches } from './batches.ts';
+import { describeFile, FileStore, type Kept } from './file-store.ts';
+
+/** All files together, in bodies of the largest size. */
+const bodiesMax = 16;
+const listMax = 100;
+const listDefault = 20;
+
+/** @param stopping the server ends: what of batches runs is given up @param kept undefined: files and batches end with the process */
+export function addBatchRoutes(
+  app: Hono<Env>,
+  context: EndpointContext,
+  bodyBytesMax: number,
+  stopping: AbortSignal,
+  kept: Kept | undefined,
+): void {
+  const files = new FileStore(bodiesMax * bodyBytesMax, within(kept, 'files'));
+  addFileRoutes(app, files, bodyBytesMax);
+  const batches = new Batches(context, files, stopping, within(kept, 'batches'));
+  const [all, one, cancel] = ['/v1/batches', '/v1/batches/:id', '/v1/batches/:id/cancel'];
+  app.post(all, async (c) => c.json(batches.create(await readJson(c.req.raw, bodyBytesMax), c.get('tenant'))));
+  app.get(all, (c) => c.json(batches.list(c.get('tenant'), c.req.query('after'), limitOf(c))));
+  app.get(one, (c) => c.json(batches.get(c.req.param('id') ?? '', c.get('tenant'))));
+  app.post(cancel, (c) => c.json(batches.cancel(c.req.param('id') ?? '', c.get('tenant'))));
+  app.all(all, (c) => refuseMethod(c, 'GET, POST'));
+  app.all(one, (c) => refuseMethod(c, 'GET'));
+  app.all(cancel, (c) => refuseMethod(c, 'POST'));
+}
+
+function within(kept: Kept | undefined, name: string): Kept | undefined {
+  return kept && { ...kept, folder: kept.folder.within(name) };
+}
+
+function addFileRoutes(app: Hono<Env>, files: FileStore, bodyBytesMax: number): void {
+  const [all, one, content] = ['/v1/files', '/v1/files/:id', '/v1/files/:id/content'];
+  app.post(all, async (c) => {
+    const { filename, bytes } = await uploadOf(c, bodyBytesMax);
+    return c.json(describeFile(files.add({ tenant: c.get('tenant'), filename, purpose: 'batch', bytes })));
+  });
+  app.get(all, (c) => c.json({ object: 'list', data: files.list(c.get('tenant')).map(describeFile), has_more: false }));
+  app.get(one, (c) => c.json(describeFile(files.get(c.req.param('id') ?? '', c.get('tenant')))));
+  app.get(content, (c) => {
+    const { bytes } = files.get(c.req.param('id') ?? '', c.get('tenant'));
+    return new Response(Uint8Array.from(bytes), { headers: { 'content-type': 'application/octet-stream' } });
+  });
+  app.delete(one, (c) => {
+    const id = c.req.param('id') ?? '';
+    files.remove(id, c.get('tenant'));
+    return c.json({ id, object: 'file', deleted: true });
+  });
+  app.all(all, (c) => refuseMethod(c, 'GET, POST'));
+  app.all(one, (c) => refuseMethod(c, 'GET, DELETE'));
+  app.all(content, (c) => refuseMethod(c, 'GET'));
+}
+
+/** A form with a file and its purpose. @throws ApiError 400 naming the field */
+async function uploadOf(c: Context<Env>, bytesMax: number): Promise<{ filename: string; bytes: Uint8Array }> {
+  const type = c.req.header('content-type') ?? '';
+  if (!type.startsWith('multipart/form-data'))
+    throw badField('content-type', 'Cannot take file: the body is no form: send multipart/form-data');
+  const body = await readBytes(c.req.raw, bytesMax);
+  let form: FormData;
+  try {
+    form = await new Response(Uint8Array.from(body), { headers: { 'content-type': type } }).formData();
+  } catch {
+    throw badField(undefined, 'Cannot take file: the form cannot be read');
+  }
+  const purpose = form.get('purpose');
+  if (purpose !== 'batch') throw badField('purpose', "Cannot take file: 'purpose' has to be 'batch'");
+  const file = form.get('file');
+  if (!(file instanceof File)) throw badField('file', "Cannot take file: 'file' is missing");
+  for (const name of form.keys())
+    if (name !== 'file' && name !== 'purpose')
+      throw badField(name, `Cannot take file: unknown field '${name.slice(0, 64)}'`, 'unknown_parameter');
+  return { filename: file.name.slice(0, 256), bytes: new Uint8Array(await file.arrayBuffer()) };
+}
+
+function limitOf(c: Context<Env>): number {
+  const limit = Number(c.req.query('limit') ?? listDefault);
+  if (Number.isInteger(limit) && limit >= 1 && limit <= listMax) return limit;
+  throw badField('limit', `Cannot list: 'limit' is 1 to ${listMax}`);
+}

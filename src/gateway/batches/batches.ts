@@ -1,0 +1,246 @@
+// /v1/batches: many requests that nobody waits for, done in what others leave.
+import { randomUUID } from 'node:crypto';
+import { setMaxListeners } from 'node:events';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { ApiError, badField, newRequestId, toApiError } from '../http/errors.ts';
+import { chatCompletions } from '../openai/chat.ts';
+import { completions } from '../openai/completions.ts';
+import type { EndpointCall, EndpointContext } from '../openai/endpoint.ts';
+import { parseBody } from '../openai/fields.ts';
+import { answerLine, type BatchLine, type BatchUrl, isErrors, readLines } from './batch-lines.ts';
+import { type Batch, BatchRecords, batchSchema, isOver, newBatch, type Status } from './batch-records.ts';
+import type { FileStore, Kept } from './file-store.ts';
+
+const windowMs = 24 * 3_600_000;
+const batchesMax = 256;
+/** Requests of a batch that are under way at once: all others wait here, not in the queue. */
+const together = 16;
+
+const nowS = () => Math.floor(Date.now() / 1000);
+
+/** The latest ones are kept: until the process ends, or in a folder, from which they go on when it starts anew. */
+export class Batches {
+  readonly #context: EndpointContext;
+  readonly #files: FileStore;
+  readonly #batches = new Map<string, Batch>();
+
+  readonly #records: BatchRecords;
+  readonly #stopping: AbortSignal;
+
+  /** @param stopping no more is begun, and what runs is given up @param kept undefined: they end with the process */
+  constructor(context: EndpointContext, files: FileStore, stopping: AbortSignal, kept?: Kept) {
+    this.#context = context;
+    this.#files = files;
+    this.#stopping = stopping;
+    this.#records = new BatchRecords(kept);
+    stopping.addEventListener('abort', () => {
+      for (const batch of this.#batches.values()) batch.stop.abort();
+    });
+    for (const batch of this.#records.restore()) {
+      this.#batches.set(batch.id, batch);
+      if (!isOver(batch)) this.#start(batch);
+    }
+  }
+
+  /** @throws ApiError 400 naming the field, 404 for a file that there is not, 429 for one batch too many */
+  create(json: unknown, tenant: string): object {
+    const asked = parseBody(batchSchema, json);
+    const { bytes, purpose } = this.#files.get(asked.input_file_id, tenant);
+    if (purpose !== 'batch')
+      throw badField('input_file_id', `Cannot run batch: its input is a file of purpose '${purpose}', not 'batch'`);
+    this.#makeRoom();
+    const read = readLines(bytes, asked.endpoint);
+    const id = `batch_${randomUUID().replaceAll('-', '')}`;
+    const [errors, lines] = isErrors(read) ? [read, []] : [[], read];
+    const batch = newBatch({ id, tenant, asked, createdS: nowS(), errors, lines, total: lines.length });
+    become(batch, errors.length > 0 ? 'failed' : 'in_progress');
+    this.#records.begin(batch, bytes);
+    this.#batches.set(id, batch);
+    if (errors.length === 0) this.#start(batch);
+    return describe(batch);
+  }
+
+  list(tenant: string, after: string | undefined, limit: number): object {
+    const own = [...this.#batches.values()].filter((batch) => batch.tenant === tenant).reverse();
+    const from = after === undefined ? 0 : own.findIndex(({ id }) => id === after) + 1;
+    const data = own.slice(from, from + limit).map(describe);
+    const ids = own.slice(from, from + limit).map(({ id }) => id);
+    return {
+      ...{ object: 'list', data, first_id: ids.at(0) ?? null, last_id: ids.at(-1) ?? null },
+      has_more: own.length > from + limit,
+    };
+  }
+
+  get(id: string, tenant: string): object {
+    return describe(this.#find(id, tenant));
+  }
+
+  /** What runs of it is given up; what has been answered is in its files. */
+  cancel(id: string, tenant: string): object {
+    const batch = this.#find(id, tenant);
+    if (batch.status === 'in_progress') {
+      become(batch, 'cancelling');
+      batch.stop.abort();
+      this.#records.save(batch);
+    }
+    return describe(batch);
+  }
+
+  #find(id: string, tenant: string): Batch {
+    const batch = this.#batches.get(id);
+    if (batch?.tenant === tenant) return batch;
+    throw new ApiError(404, `Cannot find batch '${id.slice(0, 128)}'`, { code: 'batch_not_found' });
+  }
+
+  /** The oldest one that is over goes. */
+  #makeRoom(): void {
+    if (this.#batches.size < batchesMax) return;
+    for (const [id, batch] of this.#batches) {
+      if (!isOver(batch)) continue;
+      this.#batches.delete(id);
+      this.#records.forget(batch);
+      return;
+    }
+    throw new ApiError(429, `Cannot run batch: ${batchesMax} are under way`, { code: 'too_many_batches' });
+  }
+
+  /** Or goes on with it. */
+  #start(batch: Batch): void {
+    // Each request under way hears it, and as it waits for its turn; more than that would be a leak.
+    setMaxListeners(2 * together, batch.stop.signal);
+    if (batch.status === 'cancelling') batch.stop.abort();
+    void this.#run(batch);
+  }
+
+  async #run(batch: Batch): Promise<void> {
+    const expire = (): void => {
+      become(batch, 'expired');
+      batch.stop.abort();
+    };
+    const expiry = setTimeout(expire, Math.max(0, batch.createdS * 1000 + windowMs - Date.now()));
+    expiry.unref();
+    await Promise.all(Array.from({ length: together }, () => this.#runLines(batch)));
+    clearTimeout(expiry);
+    // What the process leaves goes on when it starts anew.
+    if (!this.#stopping.aborted) this.#finish(batch);
+  }
+
+  async #runLines(batch: Batch): Promise<void> {
+    while (!batch.stop.signal.aborted) {
+      const line = batch.lines[batch.next++];
+      if (line === undefined) return;
+      await this.#runLine(batch, line);
+    }
+  }
+
+  /** Where the queue is full, or nobody serves yet, it comes again, as often as it takes. */
+  async #runLine(batch: Batch, { customId, body }: BatchLine): Promise<void> {
+    const { signal } = batch.stop;
+    for (;;) {
+      const requestId = newRequestId();
+      const { status, answer, retryAfterMs } = await this.#ask(batch, requestId, body);
+      if (signal.aborted) return;
+      if ((status === 429 || status === 503) && retryAfterMs !== undefined) {
+        await sleep(retryAfterMs, undefined, { signal, ref: false }).catch(() => {});
+        if (signal.aborted) return;
+        continue;
+      }
+      const id = `batch_req_${randomUUID().replaceAll('-', '')}`;
+      const kind = status === 200 ? 'answers' : 'errors';
+      const text = answerLine(id, customId, status, requestId, answer);
+      batch.outputs[kind].push(text);
+      this.#note(batch, customId, kind, text);
+      if (status === 200) batch.completed++;
+      else batch.failed++;
+      return;
+    }
+  }
+
+  /** Where it cannot be written down it would be asked again after a restart. */
+  #note(batch: Batch, customId: string, kind: 'answers' | 'errors', text: string): void {
+    try {
+      this.#records.answered(batch, customId, kind, text);
+    } catch (err) {
+      this.#context.logger.error({ err, batch: batch.id }, 'Cannot keep an answer of a batch');
+    }
+  }
+
+  async #ask({ tenant, asked, stop }: Batch, requestId: string, body: unknown) {
+    const startMs = performance.now();
+    const call: EndpointCall = {
+      requestId,
+      startMs,
+      tenant,
+      sloClass: undefined,
+      trace: undefined,
+      batch: true,
+      signal: stop.signal,
+    };
+    try {
+      const response = await endpointOf(asked.endpoint)(body, this.#context, call);
+      return { status: response.status, answer: await response.json(), retryAfterMs: undefined };
+    } catch (error) {
+      const { status, retryAfterMs } = toApiError(error);
+      return { status, answer: toApiError(error).body(), retryAfterMs };
+    }
+  }
+
+  #finish(batch: Batch): void {
+    const { tenant, outputs, id, total } = batch;
+    const keep = (lines: readonly string[], name: 'output' | 'error'): string | undefined => {
+      if (lines.length === 0) return undefined;
+      const bytes = Buffer.from(lines.join(''));
+      const file = { tenant, filename: `${id}_${name}.jsonl`, purpose: 'batch_output', bytes } as const;
+      return this.#files.add(file, `file-${id}-${name}`).id;
+    };
+    const left = total - batch.completed - batch.failed;
+    try {
+      batch.outputFile = keep(outputs.answers, 'output');
+      batch.errorFile = keep(outputs.errors, 'error');
+      if (batch.status !== 'expired') become(batch, left > 0 ? 'cancelled' : 'completed');
+      this.#records.save(batch);
+    } catch (err) {
+      // There is no room for what it has written.
+      become(batch, 'failed');
+      this.#context.logger.error({ err, batch: id }, 'Cannot keep the answers of a batch');
+    }
+    batch.lines = [];
+    outputs.answers = [];
+    outputs.errors = [];
+  }
+}
+
+function become(batch: Batch, status: Status): void {
+  batch.status = status;
+  batch.at[status] = nowS();
+}
+
+function endpointOf(url: BatchUrl) {
+  return url === '/v1/completions' ? completions : chatCompletions;
+}
+
+function describe(batch: Batch): object {
+  const { id, asked, createdS, errors, status, at, total, completed, failed } = batch;
+  return {
+    id,
+    object: 'batch',
+    endpoint: asked.endpoint,
+    errors: errors.length === 0 ? null : { object: 'list', data: errors },
+    input_file_id: asked.input_file_id,
+    completion_window: asked.completion_window,
+    status,
+    output_file_id: batch.outputFile ?? null,
+    error_file_id: batch.errorFile ?? null,
+    created_at: createdS,
+    in_progress_at: at.in_progress ?? null,
+    expires_at: createdS + windowMs / 1000,
+    finalizing_at: at.completed ?? null,
+    completed_at: at.completed ?? null,
+    failed_at: at.failed ?? null,
+    expired_at: at.expired ?? null,
+    cancelling_at: at.cancelling ?? null,
+    cancelled_at: at.cancelled ?? null,
+    request_counts: { total, completed, failed },
+    metadata: asked.metadata ?? null,
+  };
+}

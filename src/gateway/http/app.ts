@@ -1,0 +1,183 @@
+// The HTTP routes: OpenAI's endpoints, health, metrics; every answer carries a request id, every error OpenAI's shape.
+import { type Context, Hono } from 'hono';
+import { cors } from 'hono/cors';
+import type { Logger } from 'pino';
+import type { ClusterPort, InferencePort } from '../../core/protocol/ports.ts';
+import { addBatchRoutes } from '../batches/batch-routes.ts';
+import { GatewayMetrics } from '../metrics/metrics.ts';
+import { chatCompletions } from '../openai/chat.ts';
+import { completions } from '../openai/completions.ts';
+import { Contexts } from '../openai/contexts.ts';
+import { checkModel, type EndpointCall, type EndpointContext } from '../openai/endpoint.ts';
+import type { Encode } from '../openai/prompt.ts';
+import type { OtlpExporter } from '../tracing/otlp-exporter.ts';
+import { describeRequest } from '../tracing/request-trace.ts';
+import { exportTraces } from '../tracing/spans.ts';
+import { traceOf } from '../tracing/trace-context.ts';
+import { ApiKeys } from './auth.ts';
+import { readJson } from './body.ts';
+import { countInstances, describeCluster } from './cluster-view.ts';
+import type { DataFolder } from './data-folder.ts';
+import { ApiError, errorHeaders, newRequestId, toApiError } from './errors.ts';
+import { switchRole } from './instance-roles.ts';
+import { callOf, type Env, refuseMethod } from './route-context.ts';
+import type { ServedModel } from './served-model.ts';
+
+export interface GatewayOptions {
+  readonly model: ServedModel;
+  readonly port: InferencePort;
+  readonly cluster: ClusterPort;
+  /** Undefined: nobody collects traces. */
+  readonly exporter: OtlpExporter | undefined;
+  readonly encode: Encode;
+  readonly logger: Logger;
+  readonly apiKeys: readonly string[];
+  /** Where files and batches outlive the process; undefined: they end with it. */
+  readonly data?: DataFolder | undefined;
+  /** Origins that browsers may call from, `*` for any; empty: CORS is off. */
+  readonly corsOrigins: readonly string[];
+  readonly bodyBytesMax: number;
+  readonly streamBufferBytesMax: number;
+  /** What requests may ask for by name, and how urgent they are unless they say so themselves. */
+  readonly sloClasses: ReadonlyMap<string, { readonly priority: number }>;
+  /** Choices of one request: as many as can ever be accepted at once. */
+  readonly choicesMax: number;
+}
+
+type Endpoint = (json: unknown, context: EndpointContext, call: EndpointCall) => Promise<Response>;
+
+/** @param stopping the server ends: batches are given up */
+export function createApp(
+  options: GatewayOptions,
+  metrics = new GatewayMetrics(options.port, options.cluster),
+  stopping: AbortSignal = new AbortController().signal,
+): Hono<Env> {
+  const { model, port, logger } = options;
+  const context: EndpointContext = { ...options, metrics };
+  const app = new Hono<Env>();
+  app.use(observe(logger, metrics));
+  if (options.exporter !== undefined) {
+    exportTraces(options.cluster, options.exporter);
+    app.use('/v1/*', async (c, next) => {
+      c.set('trace', traceOf(c.req.header('traceparent')));
+      await next();
+    });
+  }
+  if (options.corsOrigins.length > 0) app.use(allowOrigins(options.corsOrigins));
+  const keys = new ApiKeys(options.apiKeys);
+  for (const path of ['/v1/*', '/api/*', '/metrics']) {
+    app.use(path, async (c, next) => {
+      c.set('tenant', keys.check(c.req.header('authorization')));
+      await next();
+    });
+  }
+  addInfoRoutes(app, options, metrics);
+  app.get('/api/cluster', (c) => c.json(describeCluster(model.id, port, options.cluster)));
+  app.all('/api/cluster', (c) => refuseMethod(c, 'GET'));
+  app.get('/api/requests/:id', (c) => c.json(describeRequest(c.req.param('id'), options.cluster, options.choicesMax)));
+  app.all('/api/requests/:id', (c) => refuseMethod(c, 'GET'));
+  app.post('/api/instances/:number/role', async (c) => {
+    const json = await readJson(c.req.raw, options.bodyBytesMax);
+    return c.json(switchRole(c.req.param('number'), json, options.cluster));
+  });
+  app.all('/api/instances/:number/role', (c) => refuseMethod(c, 'POST'));
+  addContextRoutes(app, context, options);
+  const kept = options.data && { folder: options.data, owners: keys };
+  addBatchRoutes(app, context, options.bodyBytesMax, stopping, kept);
+  const post = (path: string, endpoint: Endpoint): void => {
+    app.post(path, async (c) => endpoint(await readJson(c.req.raw, options.bodyBytesMax), context, callOf(c)));
+    app.all(path, (c) => refuseMethod(c, 'POST'));
+  };
+  post('/v1/chat/completions', chatCompletions);
+  post('/v1/completions', completions);
+  app.notFound((c) =>
+    answerError(c, new ApiError(404, `Cannot find ${c.req.method} ${c.req.path}`, { code: 'unknown_url' }), logger),
+  );
+  app.onError((error, c) => answerError(c, error, logger));
+  return app;
+}
+
+function addContextRoutes(app: Hono<Env>, context: EndpointContext, { cluster, bodyBytesMax }: GatewayOptions): void {
+  const contexts = new Contexts(cluster);
+  const one = '/v1/contexts/:id';
+  app.post('/v1/contexts', async (c) =>
+    c.json(await contexts.create(await readJson(c.req.raw, bodyBytesMax), context, callOf(c)), 201),
+  );
+  app.get('/v1/contexts', (c) => c.json(contexts.list(c.get('tenant'))));
+  app.get(one, (c) => c.json(contexts.get(c.req.param('id'), c.get('tenant'))));
+  app.post(one, async (c) =>
+    c.json(contexts.renew(c.req.param('id'), await readJson(c.req.raw, bodyBytesMax), c.get('tenant'))),
+  );
+  app.delete(one, (c) => c.json(contexts.remove(c.req.param('id'), c.get('tenant'))));
+  app.all('/v1/contexts', (c) => refuseMethod(c, 'GET, POST'));
+  app.all(one, (c) => refuseMethod(c, 'GET, POST, DELETE'));
+}
+
+function addInfoRoutes(app: Hono<Env>, { model, port, cluster }: GatewayOptions, metrics: GatewayMetrics): void {
+  const card = {
+    id: model.id,
+    object: 'model',
+    created: model.createdS,
+    owned_by: 'kvasir',
+    max_model_len: model.contextTokens,
+  };
+  app.get('/health', (c) => c.json({ status: 'ok', ...countInstances(port, cluster) }));
+  app.get('/ready', (c) => {
+    const { kind: status, ...why } = port.readiness();
+    return c.json({ status, ...why }, status === 'ready' ? 200 : 503);
+  });
+  app.get('/metrics', async () => {
+    const { contentType, text } = await metrics.render();
+    return new Response(text, { headers: { 'content-type': contentType } });
+  });
+  app.get('/v1/models', (c) => c.json({ object: 'list', data: [card] }));
+  // Ids may hold slashes, as hub ids do.
+  app.get('/v1/models/:id{.+}', (c) => {
+    checkModel(c.req.param('id'), model);
+    return c.json(card);
+  });
+  for (const path of ['/health', '/ready', '/metrics', '/v1/models', '/v1/models/*'])
+    app.all(path, (c) => refuseMethod(c, 'GET'));
+}
+
+function allowOrigins(origins: readonly string[]) {
+  return cors({
+    origin: origins.includes('*') ? '*' : [...origins],
+    allowMethods: ['GET', 'POST', 'DELETE'],
+    exposeHeaders: ['x-request-id', 'retry-after'],
+  });
+}
+
+/** Request id, one log line an answer, response counts. */
+function observe(logger: Logger, metrics: GatewayMetrics) {
+  return async (c: Context<Env>, next: () => Promise<void>): Promise<void> => {
+    const requestId = newRequestId();
+    c.set('requestId', requestId);
+    const startMs = performance.now();
+    c.set('startMs', startMs);
+    await next();
+    c.header('x-request-id', requestId);
+    const { status } = c.res;
+    metrics.response(c.req.routePath, status);
+    const line = {
+      requestId,
+      method: c.req.method,
+      path: c.req.path,
+      status,
+      ms: Math.round(performance.now() - startMs),
+    };
+    if (c.req.path.startsWith('/v1/')) logger.info(line, 'request');
+    else logger.debug(line, 'request');
+  };
+}
+
+function answerError(c: Context<Env>, error: unknown, logger: Logger): Response {
+  const apiError = toApiError(error);
+  const requestId = c.get('requestId');
+  // What is not ready or shuts down has not failed: the line of the request says its status.
+  if (apiError.status === 500) logger.error({ requestId, err: error }, 'request failed');
+  return new Response(JSON.stringify(apiError.body()), {
+    status: apiError.status,
+    headers: errorHeaders(apiError, requestId),
+  });
+}

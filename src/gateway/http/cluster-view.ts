@@ -1,0 +1,92 @@
+// GET /api/cluster: instances as they are now, for `kvasir top` and dashboards.
+import type {
+  ClusterPort,
+  InferencePort,
+  InstanceRole,
+  InstanceSnapshot,
+  StoreSnapshot,
+} from '../../core/protocol/ports.ts';
+
+export function describeCluster(model: string, port: InferencePort, cluster: ClusterPort): object {
+  const roles = cluster.roles();
+  const snapshots = port.instances();
+  const places = new Map(snapshots.map(({ lending }, instance) => [lending?.place, instance]));
+  const instances = snapshots.map((snapshot, instance) => ({
+    ...{ instance, name: snapshot.name ?? null, role: roles[instance] },
+    ...describeInstance(snapshot, (place) => places.get(place)),
+  }));
+  return { object: 'kvasir.cluster', model, at_ms: Date.now(), ready: port.snapshot().ready, instances };
+}
+
+/** How many there are, and how many of them serve; stores compute nothing, and are counted apart where there are any. */
+export function countInstances(port: InferencePort, cluster: ClusterPort): object {
+  const roles = cluster.roles();
+  const counted = (isOne: (role: InstanceRole | undefined) => boolean) => {
+    const those = port.instances().filter((_, instance) => isOne(roles[instance]));
+    return { total: those.length, ready: those.filter(({ ready }) => ready).length };
+  };
+  const stores = counted((role) => role === 'store');
+  return { instances: counted((role) => role !== 'store'), ...(stores.total > 0 && { stores }) };
+}
+
+/** Debts: what it has of others, by creditor; guests: what others ask of it, by debtor. */
+function describeLending(
+  lending: NonNullable<InstanceSnapshot['lending']>,
+  instanceAt: (place: number) => number | undefined,
+): object {
+  const { lentBlocks, borrowedBlocks, remoteBlocks, movedBlocks, lostBlocks, stalls, stallUs, links } = lending;
+  return {
+    lent_blocks: lentBlocks,
+    borrowed_blocks: borrowedBlocks,
+    remote_blocks: remoteBlocks,
+    moved_blocks: movedBlocks,
+    lost_blocks: lostBlocks,
+    stalls,
+    stall_seconds: stallUs / 1e6,
+    debts: links.flatMap(({ peer, borrowedBlocks: blocks, movedBytes, refusals, transport = null }) => {
+      const to = instanceAt(peer);
+      if (to === undefined || blocks + movedBytes + refusals === 0) return [];
+      return [{ to, transport, blocks, moved_bytes: movedBytes, loan_refusals: refusals }];
+    }),
+    guests: links.flatMap(({ peer, queries, refusedQueries, queryBytes, partialBytes }) => {
+      const of = instanceAt(peer);
+      if (of === undefined || queries + refusedQueries === 0) return [];
+      return [{ of, queries, refused_queries: refusedQueries, query_bytes: queryBytes, partial_bytes: partialBytes }];
+    }),
+  };
+}
+
+function describeStore({ takenBlocks, takenBytes, sentBlocks, declinedOffers }: StoreSnapshot): object {
+  return {
+    taken_blocks: takenBlocks,
+    taken_bytes: takenBytes ?? 0,
+    sent_blocks: sentBlocks,
+    declined_offers: declinedOffers,
+  };
+}
+
+function describeInstance(snapshot: InstanceSnapshot, instanceAt: (place: number) => number | undefined): object {
+  const { ready, waiting, running, pages, landing, sent, links = [], tiers, lending, store } = snapshot;
+  return {
+    ready,
+    requests: { waiting, running },
+    pages,
+    landing_pages: landing ?? null,
+    prompt_tokens: snapshot.promptTokens,
+    cached_tokens: snapshot.cachedTokens,
+    computed_prompt_tokens: snapshot.computedPromptTokens,
+    generated_tokens: snapshot.generatedTokens,
+    preemptions: snapshot.preemptions,
+    evicted_blocks: snapshot.evictedBlocks,
+    steps: snapshot.steps,
+    step_seconds: snapshot.stepMsTotal / 1000,
+    sent_bytes: sent?.bytes ?? 0,
+    links: links.map(({ to, bytes, backlogBytes, transport = null }) => ({
+      ...{ to, transport, bytes },
+      backlog_bytes: backlogBytes,
+    })),
+    lending: lending === undefined ? null : describeLending(lending, instanceAt),
+    store: store === undefined ? null : describeStore(store),
+    tiers: tiers === undefined ? null : { host: tiers.host, ssd: tiers.ssd, reads: tiers.reads },
+  };
+}

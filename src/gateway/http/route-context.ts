@@ -1,0 +1,27 @@
+// What all routes share: what is known of a call, and how a wrong method is answered.
+import type { Context } from 'hono';
+import { type EndpointCall, sloHeader } from '../openai/endpoint.ts';
+import { ApiError } from './errors.ts';
+
+export interface Env {
+  Variables: { requestId: string; startMs: number; tenant: string; trace: string | undefined };
+}
+
+export function callOf(c: Context<Env>): EndpointCall {
+  return {
+    requestId: c.get('requestId'),
+    startMs: c.get('startMs'),
+    tenant: c.get('tenant'),
+    sloClass: c.req.header(sloHeader),
+    batch: false,
+    trace: c.get('trace'),
+    signal: c.req.raw.signal,
+  };
+}
+
+export function refuseMethod(c: Context<Env>, allowed: string): never {
+  throw new ApiError(405, `Cannot ${c.req.method} ${c.req.path}: use ${allowed}`, {
+    code: 'method_not_allowed',
+    allow: allowed,
+  });
+}

@@ -1,0 +1,150 @@
+// Listening, and ending in order: no new connections, those under way finish, then the port is free.
+import { createServer, type Server, type ServerResponse } from 'node:http';
+import type { Socket } from 'node:net';
+import { getRequestListener } from '@hono/node-server';
+import { GatewayMetrics } from '../metrics/metrics.ts';
+import { createApp, type GatewayOptions } from './app.ts';
+import { ApiKeys } from './auth.ts';
+import { ApiError, errorHeaders, newRequestId } from './errors.ts';
+import { FrontDoor } from './request-queue.ts';
+
+/** Longer than proxies keep an idle connection, so that it is not this side that closes one as a request comes. */
+const keepAliveMs = 75_000;
+
+export interface Gateway {
+  readonly host: string;
+  readonly port: number;
+  /** Refuses new requests, lets running ones finish for at most `graceMs`, then closes. */
+  drain(graceMs: number): Promise<void>;
+}
+
+/** @throws Error naming host and port when they cannot be listened on */
+export async function listen(options: GatewayOptions, host: string, port: number): Promise<Gateway> {
+  const metrics = new GatewayMetrics(options.port, options.cluster);
+  const keys = new ApiKeys(options.apiKeys);
+  const door = new FrontDoor({
+    port: options.port,
+    isKnown: (authorization) => keys.knows(authorization),
+    onRefused: (requestId, path) => {
+      metrics.response(path, 429);
+      options.logger.info({ requestId, method: 'POST', path, status: 429 }, 'request');
+    },
+  });
+  const stopping = new AbortController();
+  const app = createApp({ ...options, port: door.watch() }, metrics, stopping.signal);
+  const listener = getRequestListener(app.fetch, {
+    overrideGlobalObjects: false,
+    // HTTP/1.0 clients name no host.
+    hostname: 'localhost',
+    errorHandler: () => {
+      const { status, headers, body } = badRequest(400);
+      return new Response(body, { status, headers });
+    },
+  });
+  const admitted = door.before((incoming, outgoing) => void listener(incoming, outgoing));
+  // Node's own refusals have no body: requests without a host, expectations and tunnels are refused here.
+  const server = createServer({ keepAliveTimeout: keepAliveMs, requireHostHeader: false }, (incoming, outgoing) => {
+    const { httpVersion, headers } = incoming;
+    if (httpVersion === '1.1' && headers.host === undefined) refuse(400, outgoing);
+    else admitted(incoming, outgoing);
+  });
+  const answers = new OpenAnswers(server);
+  server.on('checkExpectation', (_, outgoing: ServerResponse) => refuse(417, outgoing));
+  server.on('connect', (_, socket: Socket) => socket.end(rawRefusal(405)));
+  server.on('clientError', (error: NodeJS.ErrnoException, socket: Socket) => refuseBytes(error, socket));
+  await new Promise<void>((resolve, reject) => {
+    server.once('error', (error) => reject(new Error(`Cannot listen on ${host}:${port}: ${error.message}`)));
+    server.listen(port, host, resolve);
+  });
+  const address = server.address();
+  const bound = typeof address === 'object' && address !== null ? address.port : port;
+  return {
+    host,
+    port: bound,
+    drain: (graceMs) => {
+      stopping.abort();
+      return drain(server, answers, options, graceMs).then(() => options.exporter?.flush());
+    },
+  };
+}
+
+/** Counts requests whose answer has not left yet. */
+class OpenAnswers {
+  #count = 0;
+  #whenNone: (() => void) | undefined;
+
+  constructor(server: Server) {
+    server.on('request', ({ socket }, outgoing) => {
+      this.#count++;
+      // An answer that waits behind another of its connection is not told by itself that the connection is gone.
+      const left = (): void => {
+        if (!outgoing.closed) outgoing.emit('close');
+      };
+      socket.once('close', left);
+      outgoing.once('close', () => {
+        socket.off('close', left);
+        if (--this.#count === 0) this.#whenNone?.();
+      });
+    });
+  }
+
+  none(): Promise<void> {
+    return new Promise((resolve) => {
+      this.#whenNone = resolve;
+      if (this.#count === 0) resolve();
+    });
+  }
+}
+
+async function drain(server: Server, answers: OpenAnswers, options: GatewayOptions, graceMs: number): Promise<void> {
+  const closed = new Promise<void>((resolve) => server.close(() => resolve()));
+  const drained = options.port.drain().then(() => answers.none());
+  let timer: NodeJS.Timeout | undefined;
+  const grace = new Promise<void>((resolve) => {
+    timer = setTimeout(resolve, graceMs);
+  });
+  await Promise.race([drained, grace]);
+  clearTimeout(timer);
+  // What is left are connections kept alive or silent, or requests out of time.
+  server.closeAllConnections();
+  await closed;
+}
+
+const whyBad = {
+  400: 'it is not valid HTTP',
+  405: 'this server opens no tunnels',
+  408: 'it came too slowly',
+  417: 'its header Expect asks for what is not supported',
+  431: 'its headers are too large',
+} as const;
+
+type BadStatus = keyof typeof whyBad;
+
+/** An answer to a request that never reached the app; its connection closes. */
+function badRequest(status: BadStatus): { status: number; headers: Record<string, string>; body: string } {
+  const error = new ApiError(status, `Cannot read request: ${whyBad[status]}`, { code: 'bad_request' });
+  const body = JSON.stringify(error.body());
+  const length = String(Buffer.byteLength(body));
+  const headers = { ...errorHeaders(error, newRequestId()), connection: 'close', 'content-length': length };
+  return { status, headers, body };
+}
+
+function refuse(status: BadStatus, outgoing: ServerResponse): void {
+  const { headers, body } = badRequest(status);
+  outgoing.writeHead(status, headers).end(body);
+}
+
+function rawRefusal(status: BadStatus): string {
+  const { headers, body } = badRequest(status);
+  const lines = Object.entries(headers).map(([name, value]) => `${name}: ${value}\r\n`);
+  return `HTTP/1.1 ${status} \r\n${lines.join('')}\r\n${body}`;
+}
+
+function refuseBytes(error: NodeJS.ErrnoException, socket: Socket): void {
+  if (error.code === 'ECONNRESET' || !socket.writable || socket.bytesWritten > 0) {
+    socket.destroy();
+    return;
+  }
+  const statuses = { HPE_HEADER_OVERFLOW: 431, ERR_HTTP_REQUEST_TIMEOUT: 408 } as const;
+  socket.end(rawRefusal(statuses[error.code as keyof typeof statuses] ?? 400));
+}

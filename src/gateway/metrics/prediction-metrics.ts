@@ -1,0 +1,38 @@
+// Metrics of predictors: what they said of requests that have finished, and how far that was from what came.
+import { Histogram, type Registry } from 'prom-client';
+import type { ClusterPort } from '../../core/protocol/ports.ts';
+import { type Outcome, tbtOf, ttftOf } from './predictions.ts';
+
+const ratios = [0.1, 0.25, 0.5, 0.7, 0.85, 0.95, 1.05, 1.15, 1.3, 1.5, 2, 4, 10];
+
+interface Audited {
+  readonly predicted: Histogram;
+  readonly ratio: Histogram;
+}
+
+/** Of each request that finished at its first try, batch jobs left out. */
+export function auditPredictions(
+  registry: Registry,
+  cluster: ClusterPort,
+  seconds: { readonly ttft: readonly number[]; readonly tbt: readonly number[] },
+): void {
+  const histogram = (name: string, help: string, buckets: readonly number[]) =>
+    new Histogram({ name, help, buckets: [...buckets], registers: [registry] });
+  const audited = (name: 'ttft' | 'tbt', what: string): Audited => ({
+    predicted: histogram(`kvasir_predicted_${name}_seconds`, `${what} as predicted when placed`, seconds[name]),
+    ratio: histogram(`kvasir_${name}_actual_to_predicted`, `${what} over what was predicted`, ratios),
+  });
+  const ttft = audited('ttft', 'Time to first token');
+  const tbt = audited('tbt', 'Mean gap between tokens');
+  cluster.onEnded((account) => {
+    if (account.state !== 'finished' || account.batch || account.placements.length !== 1) return;
+    observe(ttft, ttftOf(account));
+    observe(tbt, tbtOf(account));
+  });
+}
+
+function observe({ predicted, ratio }: Audited, { predictedUs, actualUs }: Outcome): void {
+  if (predictedUs === undefined || actualUs === undefined || predictedUs <= 0 || !Number.isFinite(predictedUs)) return;
+  predicted.observe(predictedUs / 1e6);
+  ratio.observe(actualUs / predictedUs);
+}

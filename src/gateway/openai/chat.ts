@@ -1,0 +1,188 @@
+// POST /v1/chat/completions.
+
+import { answerId, badField } from '../http/errors.ts';
+import type { SseStream } from '../http/sse.ts';
+import type { Delta, TokenEntry } from './choice-output.ts';
+import {
+  checkChoices,
+  checkModel,
+  type EndpointCall,
+  type EndpointContext,
+  planChoices,
+  runStreaming,
+  runToEnd,
+  usageBody,
+} from './endpoint.ts';
+import { parseBody } from './fields.ts';
+import type { LogprobRequest } from './params.ts';
+import { chatPrompt, outputTokens } from './prompt.ts';
+import type { Choice, FinishReason } from './run-choices.ts';
+import { type ChatBody, chatSchema } from './schema.ts';
+import { TokenNames } from './token-names.ts';
+
+export async function chatCompletions(json: unknown, context: EndpointContext, call: EndpointCall): Promise<Response> {
+  const body = parseBody(chatSchema, json);
+  checkModel(body.model, context.model);
+  checkChoices(1, body.n, context);
+  const logprobs = logprobRequest(body);
+  const wanted = maxTokens(body);
+  const tokens = await chatPrompt(body, context.model, context.encode);
+  const planned = { tokens, answer: true, maxTokens: outputTokens(tokens.length, wanted, context.model) };
+  const choices = planChoices([planned], body, logprobs, context, call);
+  const shape = new ChatShape(body, context, call, tokens);
+  if (body.stream === true) {
+    return runStreaming(
+      choices,
+      (stream) => shape.streamHandler(stream),
+      (usage) => shape.usageChunk(usageBody(usage)),
+      context,
+      call,
+    );
+  }
+  const texts = choices.map(() => ({ text: '', entries: [] as TokenEntry[], finish: 'stop' as FinishReason }));
+  const usage = await runToEnd(
+    choices,
+    {
+      promptLogprobs: () => {},
+      delta: ({ index }, delta) => append(texts[index], delta, shape.wantsEntries),
+      finished: ({ index }, reason) => {
+        const text = texts[index];
+        if (text !== undefined) text.finish = reason;
+      },
+    },
+    context,
+    call,
+  );
+  return Response.json(shape.whole(texts, usageBody(usage)));
+}
+
+interface ChoiceText {
+  text: string;
+  entries: TokenEntry[];
+  finish: FinishReason;
+}
+
+function append(to: ChoiceText | undefined, delta: Delta, wantsEntries: boolean): void {
+  if (to === undefined) return;
+  to.text += delta.text;
+  if (wantsEntries) to.entries.push(...delta.entries);
+}
+
+function maxTokens(body: ChatBody): number | undefined {
+  const { max_tokens: a, max_completion_tokens: b } = body;
+  if (a !== undefined && b !== undefined && a !== b) {
+    throw badField(
+      'max_tokens',
+      `Cannot accept request: 'max_tokens' is ${a} and 'max_completion_tokens' is ${b}: give one of them`,
+    );
+  }
+  return b ?? a;
+}
+
+function logprobRequest(body: ChatBody): LogprobRequest {
+  if (body.top_logprobs !== undefined && body.logprobs !== true) {
+    throw badField(
+      'top_logprobs',
+      `Cannot accept request: 'top_logprobs' is ${body.top_logprobs} but 'logprobs' is not true`,
+    );
+  }
+  return { top: body.logprobs === true ? (body.top_logprobs ?? 0) : undefined, prompt: false };
+}
+
+/** Spells a chat request's answer in OpenAI's shapes. */
+class ChatShape {
+  /** Whether tokens without text matter to the client. */
+  readonly wantsEntries: boolean;
+  readonly #body: ChatBody;
+  readonly #names: TokenNames;
+  readonly #promptTokens: Int32Array;
+  readonly #head: { readonly id: string; readonly created: number; readonly model: string };
+  readonly #begun = new Set<number>();
+
+  constructor(body: ChatBody, context: EndpointContext, { requestId }: EndpointCall, promptTokens: Int32Array) {
+    this.#body = body;
+    this.#promptTokens = promptTokens;
+    this.wantsEntries = body.logprobs === true || body.return_token_ids === true;
+    this.#names = new TokenNames(context.model.tokenizer, body.return_tokens_as_token_ids === true);
+    const created = Math.floor(Date.now() / 1000);
+    this.#head = { id: answerId('chatcmpl', requestId), created, model: context.model.id };
+  }
+
+  whole(texts: readonly ChoiceText[], usage: object): object {
+    return {
+      ...this.#head,
+      object: 'chat.completion',
+      choices: texts.map(({ text, entries, finish }, index) => ({
+        index,
+        message: { role: 'assistant', content: text, refusal: null },
+        logprobs: this.#logprobs(entries) ?? null,
+        finish_reason: finish,
+        ...this.#ids(entries),
+      })),
+      usage,
+      ...this.#promptIds(),
+    };
+  }
+
+  streamHandler(stream: SseStream) {
+    return {
+      promptLogprobs: () => {},
+      delta: ({ index }: Choice, delta: Delta) => {
+        if (!this.#begun.has(index)) this.#begin(stream, index);
+        if (delta.text === '' && (delta.entries.length === 0 || !this.wantsEntries)) return;
+        const logprobs = this.#logprobs(delta.entries);
+        const choice = {
+          index,
+          delta: { content: delta.text },
+          ...(logprobs && { logprobs }),
+          ...this.#ids(delta.entries),
+        };
+        stream.send(this.#chunk([{ ...choice, finish_reason: null }]));
+      },
+      finished: ({ index }: Choice, reason: FinishReason) => {
+        stream.send(this.#chunk([{ index, delta: {}, finish_reason: reason }]));
+      },
+    };
+  }
+
+  usageChunk(usage: object): object | undefined {
+    if (this.#body.stream_options?.include_usage !== true) return undefined;
+    return { ...this.#head, object: 'chat.completion.chunk', choices: [], usage };
+  }
+
+  #begin(stream: SseStream, index: number): void {
+    const first = this.#begun.size === 0 ? this.#promptIds() : {};
+    this.#begun.add(index);
+    stream.send({
+      ...this.#chunk([{ index, delta: { role: 'assistant', content: '' }, finish_reason: null }]),
+      ...first,
+    });
+  }
+
+  #chunk(choices: readonly object[]): object {
+    const usage = this.#body.stream_options?.include_usage === true ? { usage: null } : {};
+    return { ...this.#head, object: 'chat.completion.chunk', choices, ...usage };
+  }
+
+  #logprobs(entries: readonly TokenEntry[]): object | undefined {
+    if (this.#body.logprobs !== true) return undefined;
+    return { content: entries.map((entry) => this.#entry(entry)), refusal: null };
+  }
+
+  #entry(entry: TokenEntry): object {
+    const spelled = (id: number, logprob: number | undefined) => {
+      const { token, bytes } = this.#names.name(id);
+      return { token, logprob: logprob ?? null, bytes: bytes ?? null };
+    };
+    const top = entry.alternatives.map(({ id, logprob }) => spelled(id, logprob));
+    return { ...spelled(entry.id, entry.logprob), top_logprobs: top };
+  }
+
+  #ids(entries: readonly TokenEntry[]): object {
+    return this.#body.return_token_ids === true ? { token_ids: entries.map((entry) => entry.id) } : {};
+  }
+
+  #promptIds(): object {
+    return this.#body.return_token_ids === true ? { prompt_token_ids: [...this.#promptTokens] } : {};
+  }
+}

@@ -1,0 +1,113 @@
+// POST /v1/completions.
+import type { TokenLogprobs } from '../../core/protocol/ports.ts';
+import { badField } from '../http/errors.ts';
+import type { SseStream } from '../http/sse.ts';
+import { type TokenEntry, tokenEntry } from './choice-output.ts';
+import { CompletionShape, type CompletionText } from './completion-shape.ts';
+import {
+  checkChoices,
+  checkModel,
+  type EndpointCall,
+  type EndpointContext,
+  planChoices,
+  runStreaming,
+  runToEnd,
+  usageBody,
+} from './endpoint.ts';
+import { parseBody } from './fields.ts';
+import { completionPrompts, outputTokens } from './prompt.ts';
+import { promptCount } from './prompt-schema.ts';
+import type { Choice, ChoiceHandler } from './run-choices.ts';
+import { completionSchema } from './schema.ts';
+
+/** Output tokens when the client names none, as OpenAI's completions have it. */
+const defaultMaxTokens = 16;
+
+export async function completions(json: unknown, context: EndpointContext, call: EndpointCall): Promise<Response> {
+  const body = parseBody(completionSchema, json);
+  checkModel(body.model, context.model);
+  const maxTokens = body.max_tokens ?? defaultMaxTokens;
+  if (maxTokens === 0 && body.echo !== true) {
+    throw badField(
+      'max_tokens',
+      "Cannot complete: 'max_tokens' is 0 and 'echo' is not true: there is nothing to answer",
+    );
+  }
+  checkChoices(promptCount(body.prompt), body.n, context);
+  const prompts = await completionPrompts(body, context.model, context.encode);
+  const planned = prompts.map((tokens) => ({
+    tokens,
+    answer: false,
+    maxTokens: outputTokens(tokens.length, maxTokens, context.model),
+  }));
+  const logprobs = { top: body.logprobs, prompt: body.echo === true && body.logprobs !== undefined };
+  const choices = planChoices(planned, body, logprobs, context, call);
+  const shape = new CompletionShape(body, context, call);
+  if (body.stream === true) {
+    return runStreaming(
+      choices,
+      (stream) => streamHandler(shape, stream),
+      (usage) => shape.usageChunk(usageBody(usage)),
+      context,
+      call,
+    );
+  }
+  const texts = choices.map(
+    (choice): CompletionText => ({ choice, promptEntries: [], text: '', entries: [], finish: 'length' }),
+  );
+  const usage = await runToEnd(choices, collectInto(texts, shape.wantsEntries), context, call);
+  return Response.json(shape.whole(texts, usageBody(usage)));
+}
+
+function collectInto(texts: readonly CompletionText[], wantsEntries: boolean): ChoiceHandler {
+  return {
+    promptLogprobs: (choice, piece) => {
+      const text = texts[choice.index];
+      if (text !== undefined) addPromptEntries(text.promptEntries, choice, piece);
+    },
+    delta: ({ index }, delta) => {
+      const text = texts[index];
+      if (text === undefined) return;
+      text.text += delta.text;
+      if (wantsEntries) text.entries.push(...delta.entries);
+    },
+    finished: ({ index }, reason) => {
+      const text = texts[index];
+      if (text !== undefined) text.finish = reason;
+    },
+  };
+}
+
+/** Entries of an echoed prompt; its first token has no log-probability. */
+function addPromptEntries(entries: TokenEntry[], { request }: Choice, piece: TokenLogprobs): void {
+  if (entries.length === 0)
+    entries.push({ id: request.prompt[0] ?? 0, start: 0, logprob: undefined, alternatives: [] });
+  for (let i = 0; i < piece.logprobs.length; i++) {
+    entries.push(tokenEntry(request.prompt[entries.length] ?? 0, 0, piece, i));
+  }
+}
+
+function streamHandler(shape: CompletionShape, stream: SseStream): ChoiceHandler {
+  const promptEntries = new Map<number, TokenEntry[]>();
+  const begun = new Set<number>();
+  const entriesOf = (index: number): TokenEntry[] => {
+    const entries = promptEntries.get(index) ?? [];
+    promptEntries.set(index, entries);
+    return entries;
+  };
+  const begin = (choice: Choice): void => {
+    begun.add(choice.index);
+    const chunk = shape.firstChunk(choice, entriesOf(choice.index));
+    promptEntries.delete(choice.index);
+    if (chunk !== undefined) stream.send(chunk);
+  };
+  return {
+    promptLogprobs: (choice, piece) => addPromptEntries(entriesOf(choice.index), choice, piece),
+    delta: (choice, delta) => {
+      if (!begun.has(choice.index)) begin(choice);
+      if (delta.text !== '' || (delta.entries.length > 0 && shape.wantsEntries))
+        stream.send(shape.deltaChunk(choice, delta));
+    },
+    finished: (choice, reason) => stream.send(shape.finishChunk(choice, reason)),
+  };
+}

@@ -1,0 +1,213 @@
+// What both generating endpoints share: their surroundings, the choices of a request, streams and usage.
+import type { Logger } from 'pino';
+import type { InferencePort } from '../../core/protocol/ports.ts';
+import { StopMatcher } from '../../text/stop-matcher.ts';
+import { ApiError, badField, toApiError } from '../http/errors.ts';
+import type { ServedModel } from '../http/served-model.ts';
+import { SseStream } from '../http/sse.ts';
+import { type GatewayMetrics, unobserved } from '../metrics/metrics.ts';
+import { ChoiceOutput } from './choice-output.ts';
+import { choiceSeed, type LogprobRequest, samplingParams, stopStrings, stopTokenIds } from './params.ts';
+import type { Encode } from './prompt.ts';
+import { type Choice, type ChoiceHandler, clientGone, RunningChoices, type Usage } from './run-choices.ts';
+import type { SharedBody } from './schema.ts';
+
+/** The header that says which SLO class a request is of. */
+export const sloHeader = 'x-kvasir-slo';
+
+export interface EndpointContext {
+  readonly model: ServedModel;
+  readonly port: InferencePort;
+  readonly metrics: GatewayMetrics;
+  readonly encode: Encode;
+  /** Bytes of a stream that may wait for a slow client before it is cancelled. */
+  readonly streamBufferBytesMax: number;
+  readonly sloClasses: ReadonlyMap<string, { readonly priority: number }>;
+  /** Choices of one request. */
+  readonly choicesMax: number;
+  readonly logger: Logger;
+}
+
+/** One HTTP request to an endpoint. */
+export interface EndpointCall {
+  readonly requestId: string;
+  /** When it came, by performance.now(). */
+  readonly startMs: number;
+  /** By API key: tenants share by tokens. */
+  readonly tenant: string;
+  /** As its header says. */
+  readonly sloClass: string | undefined;
+  /** Of which trace it is, where somebody collects them (`traceOf`). */
+  readonly trace: string | undefined;
+  /** Nobody waits for it. */
+  readonly batch: boolean;
+  /** Aborted when the client closes the connection. */
+  readonly signal: AbortSignal;
+}
+
+export interface PlannedPrompt {
+  readonly tokens: Int32Array;
+  /** The output begins a text of its own instead of continuing the prompt. */
+  readonly answer: boolean;
+  readonly maxTokens: number;
+}
+
+/** n choices of each prompt, numbered prompt by prompt. */
+export function planChoices(
+  prompts: readonly PlannedPrompt[],
+  body: SharedBody,
+  logprobs: LogprobRequest,
+  context: EndpointContext,
+  call: EndpointCall,
+): Choice[] {
+  if (call.batch && body.stream === true)
+    throw badField(
+      'stream',
+      "Cannot accept request: 'stream' is true: nobody waits for a batch",
+      'unsupported_parameter',
+    );
+  const n = body.n ?? 1;
+  const sloClass = sloClassOf(body, context, call);
+  const priority = body.priority ?? context.sloClasses.get(sloClass ?? '')?.priority ?? 0;
+  const sampling = samplingParams(body, context.model, logprobs);
+  const stopTexts = stopStrings(body);
+  const stops = stopTexts.length > 0 ? new StopMatcher(stopTexts) : undefined;
+  const stopIds = stopTokenIds(body, context.model);
+  const stopIdSet = new Set(stopIds);
+  return prompts.flatMap(({ tokens, maxTokens, answer }, p) =>
+    Array.from({ length: n }, (_, i): Choice => {
+      const index = p * n + i;
+      return {
+        index,
+        output: new ChoiceOutput(context.model.tokenizer, {
+          stops: stops?.fresh(),
+          stopIds: stopIdSet,
+          atStart: answer,
+        }),
+        request: {
+          id: `${call.requestId}-${index}`,
+          prompt: tokens,
+          maxTokens,
+          sampling: { ...sampling, seed: choiceSeed(body.seed, i) },
+          stopTokenIds: stopIds,
+          priority,
+          ...(sloClass !== undefined && { sloClass }),
+          salt: body.cache_salt ?? '',
+          tenant: call.tenant,
+          ...(call.batch && { batch: true }),
+          ...(call.trace !== undefined && { trace: call.trace }),
+        },
+      };
+    }),
+  );
+}
+
+/** By the body's field or the header. @throws ApiError 400 for a class that there is not, or two different ones */
+function sloClassOf(
+  body: SharedBody,
+  { sloClasses }: EndpointContext,
+  { sloClass: header }: EndpointCall,
+): string | undefined {
+  const asked = body.slo_class ?? header;
+  const field = body.slo_class === undefined ? sloHeader : 'slo_class';
+  if (asked === undefined) return undefined;
+  if (header !== undefined && header !== asked) {
+    const figures = `'slo_class' is '${asked}' and the header ${sloHeader} is '${header.slice(0, 64)}'`;
+    throw badField(field, `Cannot accept request: ${figures}: give one of them`);
+  }
+  if (sloClasses.has(asked)) return asked;
+  const known = [...sloClasses.keys()].join(', ') || 'none';
+  throw badField(
+    field,
+    `Cannot accept request: '${field}' names no SLO class of this server: got '${asked.slice(0, 64)}', there are ${known}`,
+  );
+}
+
+/** @throws ApiError 400 for more choices than could ever be accepted at once */
+export function checkChoices(prompts: number, n: number | undefined, { choicesMax }: EndpointContext): void {
+  const choices = prompts * (n ?? 1);
+  if (choices <= choicesMax) return;
+  throw badField(
+    prompts > choicesMax ? 'prompt' : 'n',
+    `Cannot accept request: ${prompts} prompts with ${n ?? 1} choices each are ${choices}, this server takes ${choicesMax} at once`,
+  );
+}
+
+/** @throws ApiError 404 */
+export function checkModel(name: string, model: ServedModel): void {
+  if (name === model.id) return;
+  throw new ApiError(404, `Cannot find model '${name.slice(0, 128)}': this server serves '${model.id}'`, {
+    code: 'model_not_found',
+    param: 'model',
+  });
+}
+
+/** Runs choices to their end; the client's leaving cancels them. */
+export async function runToEnd(
+  choices: readonly Choice[],
+  handler: ChoiceHandler,
+  context: EndpointContext,
+  call: EndpointCall,
+): Promise<Usage> {
+  throwIfGone(call.signal);
+  const times = call.batch ? unobserved : context.metrics.startRequest(call.startMs);
+  const running = new RunningChoices(context.port, choices, handler, times);
+  const leave = (): void => running.cancel();
+  call.signal.addEventListener('abort', leave, { once: true });
+  try {
+    await running.done;
+  } finally {
+    call.signal.removeEventListener('abort', leave);
+  }
+  return running.usage;
+}
+
+/** Starts choices whose progress goes to an event stream; a refusal is thrown before any status line is sent. */
+export function runStreaming(
+  choices: readonly Choice[],
+  handlerFor: (stream: SseStream) => ChoiceHandler,
+  lastChunk: (usage: Usage) => object | undefined,
+  context: EndpointContext,
+  call: EndpointCall,
+): Response {
+  throwIfGone(call.signal);
+  let running: RunningChoices | undefined;
+  const leave = (): void => running?.cancel();
+  const stream = new SseStream({ bufferBytesMax: context.streamBufferBytesMax, onGone: leave });
+  running = new RunningChoices(context.port, choices, handlerFor(stream), context.metrics.startRequest(call.startMs));
+  call.signal.addEventListener('abort', leave, { once: true });
+  const { usage } = running;
+  running.done
+    .then(() => {
+      const chunk = lastChunk(usage);
+      if (chunk !== undefined) stream.send(chunk);
+      stream.done();
+    })
+    .catch((error: unknown) => {
+      const apiError = toApiError(error);
+      if (apiError.status === 500) context.logger.error({ requestId: call.requestId, err: error }, 'stream failed');
+      stream.fail(apiError.body());
+    })
+    .finally(() => call.signal.removeEventListener('abort', leave));
+  return new Response(stream.body, {
+    headers: {
+      'content-type': 'text/event-stream; charset=utf-8',
+      'cache-control': 'no-cache',
+      'x-accel-buffering': 'no',
+    },
+  });
+}
+
+/** The client may have left while its prompt was tokenised. */
+function throwIfGone(signal: AbortSignal): void {
+  if (signal.aborted) throw clientGone();
+}
+
+export function usageBody(usage: Usage): object {
+  return {
+    prompt_tokens: usage.promptTokens,
+    completion_tokens: usage.completionTokens,
+    total_tokens: usage.promptTokens + usage.completionTokens,
+    prompt_tokens_details: { cached_tokens: usage.cachedTokens },
+  };
+}

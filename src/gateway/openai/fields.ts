@@ -1,0 +1,157 @@
+// Validation of request bodies: nothing is ignored silently; a field we cannot serve is a 400 that names it unless it asks for nothing.
+import type { z } from 'zod';
+import { badField } from '../http/errors.ts';
+
+/** Deeper than any body that asks for something; walks below may recurse. */
+const depthMax = 32;
+
+const isEmptyList = (value: unknown): boolean => Array.isArray(value) && value.length === 0;
+const anything = (): boolean => true;
+const oneOf =
+  (...allowed: unknown[]) =>
+  (value: unknown): boolean =>
+    allowed.includes(value);
+
+/** Known fields we do not serve, each with what is harmless in it: it asks for nothing, or only informs. */
+const unsupported: Readonly<Record<string, (value: unknown) => boolean>> = {
+  user: anything,
+  metadata: anything,
+  safety_identifier: anything,
+  prompt_cache_key: anything,
+  prompt_cache_retention: anything,
+  store: oneOf(false),
+  tools: isEmptyList,
+  functions: isEmptyList,
+  tool_choice: oneOf('none', 'auto'),
+  function_call: oneOf('none', 'auto'),
+  parallel_tool_calls: anything,
+  response_format: (value) => isTextFormat(value),
+  modalities: (value) => Array.isArray(value) && value.every((entry) => entry === 'text'),
+  service_tier: oneOf('auto', 'default'),
+  verbosity: oneOf('medium'),
+  suffix: oneOf(''),
+  best_of: oneOf(1),
+  // vLLM's own, spelled out at their defaults by clients made for it.
+  min_tokens: oneOf(0),
+  use_beam_search: oneOf(false),
+  length_penalty: oneOf(1),
+  skip_special_tokens: oneOf(true),
+  spaces_between_special_tokens: oneOf(true),
+  include_stop_str_in_output: oneOf(false),
+  add_generation_prompt: oneOf(true),
+  continue_final_message: oneOf(false),
+};
+
+function isTextFormat(value: unknown): boolean {
+  if (typeof value !== 'object' || value === null) return false;
+  return 'type' in value && value.type === 'text';
+}
+
+/**
+ * The body as the schema types it.
+ * @throws ApiError 400 naming the first field at fault
+ */
+export function parseBody<S extends z.ZodObject>(schema: S, body: unknown): z.infer<S> {
+  if (typeof body !== 'object' || body === null || Array.isArray(body)) {
+    throw badField(undefined, 'Cannot read request: the body is not a JSON object');
+  }
+  const known: Record<string, unknown> = {};
+  for (const [name, value] of Object.entries(body)) {
+    if (value === null) continue;
+    checkNesting(name, value);
+    if (Object.hasOwn(schema.shape, name)) known[name] = dropNulls(value);
+    else checkUnsupported(name, value);
+  }
+  const parsed = schema.safeParse(known);
+  if (parsed.success) return parsed.data;
+  throw describeIssue(parsed.error.issues[0], known);
+}
+
+/** @throws ApiError 400 for what is nested too deeply, or has a member that could be mistaken for an object's own prototype */
+function checkNesting(field: string, value: unknown): void {
+  let level: unknown[] = [value];
+  for (let depth = 0; level.length > 0; depth++) {
+    if (depth > depthMax) {
+      throw badField(
+        field,
+        `Cannot accept request: '${clip(field)}' is nested too deeply: more than ${depthMax} levels`,
+      );
+    }
+    const inner: unknown[] = [];
+    for (const at of level) {
+      if (typeof at !== 'object' || at === null) continue;
+      if (Object.hasOwn(at, '__proto__')) {
+        throw badField(
+          field,
+          `Cannot accept request: unknown field '__proto__' in '${clip(field)}'`,
+          'unknown_parameter',
+        );
+      }
+      for (const member of Array.isArray(at) ? at : Object.values(at))
+        if (typeof member === 'object' && member !== null) inner.push(member);
+    }
+    level = inner;
+  }
+}
+
+/** Clients send optional members of nested objects as null. */
+function dropNulls(value: unknown): unknown {
+  if (Array.isArray(value)) return typeof value[0] === 'object' ? value.map(dropNulls) : value;
+  if (typeof value !== 'object' || value === null) return value;
+  return Object.fromEntries(
+    Object.entries(value)
+      .filter(([, member]) => member !== null)
+      .map(([name, member]) => [name, dropNulls(member)]),
+  );
+}
+
+function checkUnsupported(name: string, value: unknown): void {
+  const harmless = Object.hasOwn(unsupported, name) ? unsupported[name] : undefined;
+  if (harmless === undefined) {
+    throw badField(name, `Cannot accept request: unknown field '${clip(name)}'`, 'unknown_parameter');
+  }
+  if (!harmless(value)) {
+    throw badField(
+      name,
+      `Cannot accept request: '${name}' is not supported yet: got ${brief(value)}`,
+      'unsupported_parameter',
+    );
+  }
+}
+
+/** Of a choice between shapes, the one that was followed furthest tells what is wrong. */
+function sharpest(issue: z.core.$ZodIssue): z.core.$ZodIssue {
+  if (issue.code !== 'invalid_union') return issue;
+  const inner = issue.errors.flatMap(([first]) => (first === undefined ? [] : [sharpest(first)]));
+  const deepest = inner.reduce<z.core.$ZodIssue | undefined>(
+    (best, next) => (next.path.length > (best?.path.length ?? 0) ? next : best),
+    undefined,
+  );
+  return deepest === undefined ? issue : { ...deepest, path: [...issue.path, ...deepest.path] };
+}
+
+function describeIssue(first: z.core.$ZodIssue | undefined, body: Record<string, unknown>): Error {
+  const issue = first && sharpest(first);
+  const path = issue?.path.map(String) ?? [];
+  const field = path.length > 0 ? path.join('.') : undefined;
+  const value = path.reduce<unknown>(
+    (at, key) => (typeof at === 'object' && at !== null ? Reflect.get(at, key) : undefined),
+    body,
+  );
+  const shown = value === undefined ? 'missing' : `got ${brief(value)}`;
+  return badField(field, `Cannot accept request: '${clip(field ?? 'body')}': ${issue?.message ?? 'invalid'}: ${shown}`);
+}
+
+function clip(text: string): string {
+  return text.length > 64 ? `${text.slice(0, 64)}...` : text;
+}
+
+/** A value as an error shows it, however large it is. */
+function brief(value: unknown): string {
+  if (typeof value === 'string')
+    return value.length > 64 ? `a string of ${value.length} characters` : JSON.stringify(value);
+  if (Array.isArray(value)) return `a list of ${value.length}`;
+  if (typeof value === 'object' && value !== null)
+    return `an object with ${clip(Object.keys(value).join(', ')) || 'nothing'}`;
+  return String(value);
+}

@@ -1,0 +1,152 @@
+// Runs the choices of one HTTP request on the inference port: submit all or none, follow their events, cancel what is left.
+import type { GenerationEvent, GenerationRequest, InferencePort, TokenLogprobs } from '../../core/protocol/ports.ts';
+import { ApiError, fromFailure } from '../http/errors.ts';
+import type { RequestClock } from '../metrics/metrics.ts';
+import type { ChoiceOutput, Delta } from './choice-output.ts';
+
+export type FinishReason = 'stop' | 'length';
+
+export interface Choice {
+  readonly index: number;
+  readonly request: GenerationRequest;
+  readonly output: ChoiceOutput;
+}
+
+/** What the endpoint does with a choice's progress. `finished` comes last, once for each choice. */
+export interface ChoiceHandler {
+  promptLogprobs(choice: Choice, logprobs: TokenLogprobs): void;
+  delta(choice: Choice, delta: Delta): void;
+  finished(choice: Choice, reason: FinishReason): void;
+}
+
+export interface Usage {
+  promptTokens: number;
+  cachedTokens: number;
+  completionTokens: number;
+}
+
+/** Choices under way. */
+export class RunningChoices {
+  /** Resolves when all have finished; rejects with the first failure, the rest being cancelled. */
+  readonly done: Promise<void>;
+  readonly usage: Usage = { promptTokens: 0, cachedTokens: 0, completionTokens: 0 };
+  readonly #port: InferencePort;
+  readonly #handler: ChoiceHandler;
+  readonly #times: RequestClock;
+  readonly #open = new Map<string, Choice>();
+  readonly #cachedOfPrompt = new Map<Int32Array, number>();
+  #left: number;
+  #failure: unknown;
+  #resolve: () => void = () => {};
+  #reject: (error: unknown) => void = () => {};
+
+  /** @throws ApiError when a choice is refused: then none runs. */
+  constructor(port: InferencePort, choices: readonly Choice[], handler: ChoiceHandler, times: RequestClock) {
+    this.#port = port;
+    this.#handler = handler;
+    this.#times = times;
+    this.#left = choices.length;
+    this.done = new Promise((resolve, reject) => {
+      this.#resolve = resolve;
+      this.#reject = reject;
+    });
+    // A failure before anybody waits must not end the process; whoever awaits `done` still sees it.
+    this.done.catch(() => {});
+    this.#submit(choices);
+  }
+
+  /** Frees everything; the handler hears nothing more and `done` rejects. Ends nothing that has ended. */
+  cancel(): void {
+    if (this.#open.size === 0) return;
+    this.#times.cancelled();
+    this.#abandon(clientGone());
+  }
+
+  #abandon(error: unknown): void {
+    const ids = [...this.#open.keys()];
+    this.#open.clear();
+    for (const id of ids) this.#port.cancel(id);
+    this.#failure ??= error;
+    this.#reject(error);
+  }
+
+  #submit(choices: readonly Choice[]): void {
+    for (const choice of choices) {
+      this.#open.set(choice.request.id, choice);
+      try {
+        this.#port.submit(choice.request, (event) => this.#hear(choice, event));
+      } catch (error) {
+        this.#abandon(error);
+      }
+      if (this.#failure !== undefined) throw this.#failure;
+    }
+    const prompts = new Set(choices.map((choice) => choice.request.prompt));
+    for (const prompt of prompts) this.usage.promptTokens += prompt.length;
+  }
+
+  /** Whatever goes wrong with one request's answer must not reach the port: others are served through it. */
+  #hear(choice: Choice, event: GenerationEvent): void {
+    if (!this.#open.has(choice.request.id)) return;
+    try {
+      this.#on(choice, event);
+    } catch (error) {
+      this.#abandon(error);
+    }
+  }
+
+  #on(choice: Choice, event: GenerationEvent): void {
+    switch (event.kind) {
+      case 'accepted':
+        break;
+      case 'started':
+        this.#started(choice, event.cachedTokens);
+        break;
+      case 'prompt-logprobs':
+        this.#handler.promptLogprobs(choice, event.logprobs);
+        break;
+      case 'tokens':
+        this.#tokens(choice, event.tokens, event.logprobs);
+        break;
+      case 'finished':
+        this.#finish(choice, event.reason, choice.output.finish());
+        break;
+      case 'failed':
+        this.#open.delete(choice.request.id);
+        this.#abandon(fromFailure(event));
+    }
+  }
+
+  /** Choices of one prompt report the cached tokens of the one that found fewest: the others share what it computes. */
+  #started(choice: Choice, cachedTokens: number): void {
+    const { prompt } = choice.request;
+    const before = this.#cachedOfPrompt.get(prompt);
+    const now = Math.min(before ?? cachedTokens, cachedTokens);
+    this.#cachedOfPrompt.set(prompt, now);
+    this.usage.cachedTokens += now - (before ?? 0);
+  }
+
+  #tokens(choice: Choice, tokens: Int32Array, logprobs: TokenLogprobs | undefined): void {
+    this.#times.tokens(choice.index, tokens.length);
+    this.usage.completionTokens += tokens.length;
+    const delta = choice.output.push(tokens, logprobs);
+    if (delta.stopped === undefined) {
+      this.#handler.delta(choice, delta);
+      return;
+    }
+    this.#port.cancel(choice.request.id);
+    this.#finish(choice, 'stop', delta);
+  }
+
+  #finish(choice: Choice, reason: FinishReason, rest: Delta): void {
+    this.#open.delete(choice.request.id);
+    this.#handler.delta(choice, rest);
+    this.#handler.finished(choice, rest.stopped === undefined ? reason : 'stop');
+    if (--this.#left > 0) return;
+    this.#times.finished();
+    this.#resolve();
+  }
+}
+
+export function clientGone(): ApiError {
+  return new ApiError(499, 'Cannot continue: the client went away');
+}

@@ -1,0 +1,102 @@
+// GET /api/requests/ID: what became of a request, where it went, and what was predicted of it.
+import type { ClusterPort, RequestAccount } from '../../core/protocol/ports.ts';
+import { ApiError, describeCause, requestIdOf } from '../http/errors.ts';
+import { type Outcome, predictedTtftUs, tbtOf, ttftOf } from '../metrics/predictions.ts';
+
+type Placement = RequestAccount['placements'][number];
+
+/** @param id of the header x-request-id, or of the answer's body. @throws ApiError 404 when nothing is known of it */
+export function describeRequest(id: string, cluster: ClusterPort, choicesMax: number): object {
+  const requestId = requestIdOf(id);
+  const choices: object[] = [];
+  for (let index = 0; index < choicesMax; index++) {
+    const account = cluster.account(`${requestId}-${index}`);
+    if (account !== undefined) choices.push(describeChoice(index, account));
+  }
+  if (choices.length === 0)
+    throw new ApiError(404, `Cannot find request '${id.slice(0, 128)}': it was never here, or has ended too long ago`, {
+      code: 'request_not_found',
+    });
+  return { id: requestId, object: 'kvasir.request', choices };
+}
+
+function describeChoice(index: number, account: RequestAccount): object {
+  const { submittedUs, end, blocks, placements } = account;
+  const after = (us: number | undefined) => (us === undefined ? null : ms(us - submittedUs));
+  return {
+    index,
+    state: account.state,
+    priority: account.priority,
+    batch: account.batch,
+    slo_class: account.sloClass ?? null,
+    prompt_tokens: account.promptTokens,
+    cached_tokens: account.cachedTokens ?? null,
+    output_tokens: account.outputTokens,
+    max_tokens: account.maxTokens,
+    ttft_ms: describeOutcome(ttftOf(account)),
+    tbt_ms: describeOutcome(tbtOf(account)),
+    at_ms: {
+      started: after(account.startedUs),
+      prefilled: after(account.prefilledUs),
+      first_token: after(account.firstTokenUs),
+      last_token: after(account.lastTokenUs),
+      ended: after(account.endedUs),
+    },
+    blocks: blocks === undefined ? null : describeBlocks(blocks),
+    placements: placements.map(describePlacement),
+    finish_reason: end?.kind === 'finished' ? end.reason : null,
+    failure: end?.kind === 'failed' ? describeFailure(end) : null,
+  };
+}
+
+function describeFailure({ code, message, cause }: Extract<RequestAccount['end'], { kind: 'failed' }>): object {
+  return {
+    code: code.toLowerCase(),
+    message,
+    refusal: cause === undefined ? null : describeCause(cause),
+  };
+}
+
+function describeBlocks({ hits, neverSeen, ...rest }: NonNullable<RequestAccount['blocks']>): object {
+  return { hits, misses: { never_seen: neverSeen, ...rest } };
+}
+
+function describePlacement(placement: Placement): object {
+  const { considered, instance, decodeAt, group, fetchedFrom, fetchedTokens, inline, waitUs, prefillUs } = placement;
+  const { predicted } = placement;
+  return {
+    instance: instance ?? null,
+    decode_at: decodeAt ?? null,
+    group: group ?? null,
+    fetched: fetchedFrom === undefined ? null : { from: fetchedFrom, tokens: fetchedTokens },
+    inline,
+    predicted: {
+      ttft_ms: msOr(predictedTtftUs(placement)),
+      wait_ms: msOr(waitUs),
+      prefill_ms: msOr(prefillUs),
+      tbt_ms: msOr(predicted?.tbtUs),
+      output_tokens: predicted?.outputTokens ?? null,
+      decode_load: predicted?.decodeLoad ?? null,
+    },
+    considered: considered.map((seen) => ({
+      instance: seen.instance,
+      requests: seen.requests,
+      matched_tokens: seen.matchedTokens,
+      queue_ms: ms(seen.queueUs),
+      prefill_ms: ms(seen.prefillUs),
+      ttft_ms: ms(seen.queueUs + seen.prefillUs),
+    })),
+  };
+}
+
+function describeOutcome({ predictedUs, actualUs }: Outcome): object {
+  return { predicted: msOr(predictedUs), actual: msOr(actualUs) };
+}
+
+function msOr(us: number | undefined): number | null {
+  return us === undefined ? null : ms(us);
+}
+
+function ms(us: number): number {
+  return Math.round(us) / 1000;
+}

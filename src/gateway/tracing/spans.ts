@@ -1,0 +1,119 @@
+// The spans of a request: queue, placement, fetch, each chunk and step, hand-off, decode, from its account.
+import type { ClusterPort, RequestAccount } from '../../core/protocol/ports.ts';
+import { ttftOf } from '../metrics/predictions.ts';
+import type { OtlpExporter } from './otlp-exporter.ts';
+import { newId, type TraceContext, traceContext } from './trace-context.ts';
+
+export type AttributeValue = string | number | boolean;
+
+/** Times in microseconds since 1970. */
+export interface Span {
+  readonly traceId: string;
+  readonly spanId: string;
+  readonly parentId: string | undefined;
+  readonly name: string;
+  readonly isServer: boolean;
+  readonly startedUs: number;
+  readonly endedUs: number;
+  readonly attributes: Readonly<Record<string, AttributeValue | undefined>>;
+  /** What went wrong. */
+  readonly error: string | undefined;
+}
+
+type Part = Pick<Span, 'name' | 'startedUs' | 'endedUs' | 'attributes'>;
+
+/** What has ended leaves as spans. */
+export function exportTraces(cluster: ClusterPort, exporter: OtlpExporter): void {
+  cluster.onEnded((account) => {
+    const context = traceContext(account.trace);
+    if (context.sampled) exporter.add(requestSpans(account, context, performance.timeOrigin * 1000));
+  });
+}
+
+/** One span for the request, and its parts below. @param originUs what the account's clock began at, since 1970 */
+function requestSpans(account: RequestAccount, context: TraceContext, originUs: number): readonly Span[] {
+  const { end, state, submittedUs, endedUs = submittedUs } = account;
+  const spanId = newId(8);
+  const root: Span = {
+    traceId: context.traceId,
+    spanId,
+    parentId: context.parentId,
+    name: 'generate',
+    isServer: true,
+    startedUs: originUs + submittedUs,
+    endedUs: originUs + endedUs,
+    attributes: attributesOf(account),
+    error: end?.kind === 'failed' ? end.message : state === 'cancelled' ? 'cancelled' : undefined,
+  };
+  const parts = [...phases(account, originUs), ...steps(account)];
+  const below = { traceId: context.traceId, parentId: spanId, isServer: false, error: undefined };
+  return [root, ...parts.map((part) => ({ ...below, ...part, spanId: newId(8) }))];
+}
+
+function attributesOf(account: RequestAccount): Span['attributes'] {
+  const { id, state, batch, sloClass, promptTokens, cachedTokens, outputTokens, placements, blocks } = account;
+  const ttft = ttftOf(account);
+  return {
+    'kvasir.request.id': id,
+    'kvasir.state': state,
+    'kvasir.batch': batch,
+    'kvasir.slo_class': sloClass,
+    'gen_ai.usage.input_tokens': promptTokens,
+    'gen_ai.usage.output_tokens': outputTokens,
+    'kvasir.cached_tokens': cachedTokens,
+    'kvasir.tries': placements.length,
+    'kvasir.ttft.predicted_ms': msOf(ttft.predictedUs),
+    'kvasir.ttft.actual_ms': msOf(ttft.actualUs),
+    'kvasir.blocks.hits': blocks?.hits,
+    'kvasir.blocks.never_seen': blocks?.neverSeen,
+    'kvasir.blocks.evicted': blocks?.evicted,
+    'kvasir.blocks.elsewhere': blocks?.elsewhere,
+    'kvasir.steps.untold': account.stepsUntold,
+  };
+}
+
+function msOf(us: number | undefined): number | undefined {
+  return us === undefined ? undefined : us / 1000;
+}
+
+/** What it waited for, one after another. */
+function phases(account: RequestAccount, originUs: number): readonly Part[] {
+  const { placements, submittedUs, startedUs, prefilledUs, firstTokenUs, lastTokenUs, endedUs } = account;
+  const parts: Part[] = placements.map((placed) => ({
+    name: 'placement',
+    startedUs: originUs + placed.atUs,
+    endedUs: originUs + placed.atUs,
+    attributes: {
+      'kvasir.instance': placed.instance,
+      'kvasir.decode_at': placed.decodeAt,
+      'kvasir.considered': placed.considered.length,
+      'kvasir.inline': placed.inline,
+      'kvasir.fetch.from': placed.fetchedFrom,
+      'kvasir.fetch.tokens': placed.fetchedTokens,
+    },
+  }));
+  const phase = (name: string, from: number | undefined, to: number | undefined): void => {
+    if (from === undefined || to === undefined || to < from) return;
+    parts.push({ name, startedUs: originUs + from, endedUs: originUs + to, attributes: {} });
+  };
+  phase('queue', submittedUs, startedUs ?? endedUs);
+  phase('prefill', startedUs, prefilledUs ?? firstTokenUs ?? endedUs);
+  phase('hand-off', prefilledUs, firstTokenUs ?? endedUs);
+  phase('decode', firstTokenUs, lastTokenUs);
+  return parts;
+}
+
+/** Prefixes that came from other instances, chunks of the prompt, and tokens of output. */
+function steps({ steps, promptTokens }: RequestAccount): readonly Part[] {
+  return steps.map(({ kind, instance, startedUs, endedUs, from, rows, aborted }) => ({
+    name: kind === 'fetch' ? kind : from < promptTokens ? 'chunk' : 'step',
+    startedUs,
+    endedUs,
+    attributes: {
+      'kvasir.instance': instance,
+      'kvasir.from_token': from,
+      'kvasir.tokens': rows,
+      'kvasir.aborted': aborted,
+    },
+  }));
+}

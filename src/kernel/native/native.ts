@@ -1,0 +1,186 @@
+// The native backend: the contract of backend.ts over the compiled addon.
+import type { BufferId, Program } from '../../graph/program.ts';
+import type { GuestCounts, RemoteCounts } from '../../util/counts.ts';
+import type { Step } from '../../util/step.ts';
+import type {
+  Backend,
+  KvPoolHandle,
+  KvPoolSpec,
+  LinearHandle,
+  LinearSpec,
+  ProgramBindings,
+  ProgramHandle,
+  StepOutcome,
+  VectorHandle,
+} from '../backend.ts';
+import { inputFormCodes, kvTypeCodes, type NativeIsa, nativeIsas, weightTypeCodes } from '../codes.ts';
+import { encodeProgram } from '../encode.ts';
+import type { GuestRoomHandle } from '../guests.ts';
+import { loadNative, type NativeModule } from './addon.ts';
+import { createResult, stepArguments, unansweredFlags, withUnanswered } from './step.ts';
+
+export type { NativeIsa } from '../codes.ts';
+export { findNative, loadNative, type NativeModule } from './addon.ts';
+
+export interface NativeOptions {
+  /** Threads that compute, the calling one included. */
+  readonly threads: number;
+  /** Undefined: what `KVASIR_ISA` names, else the best of this machine. */
+  readonly isa?: NativeIsa;
+}
+
+/** How long a step waits for a room that answers nothing. */
+const remoteWaitMs = 2000;
+
+/** Instruction sets that this machine has within `KVASIR_ISA`, ascending. */
+export function availableIsas(native: NativeModule): readonly NativeIsa[] {
+  return nativeIsas.slice(0, native.detectIsa() + 1);
+}
+
+/**
+ * @throws where the kernels are not compiled, or this machine lacks the instruction set asked for: the message names those it has.
+ */
+export function createNativeBackend(options: NativeOptions): Backend {
+  const native = loadNative();
+  if (native === undefined) throw new Error('Cannot create the native backend: the kernels are not compiled');
+  return new NativeBackend(native, chooseIsa(native, options.isa), options.threads);
+}
+
+/** The one asked for, else the one that `KVASIR_ISA` sets, else the best. @throws where this machine lacks it: the message names those it has */
+export function chooseIsa(native: NativeModule, asked?: NativeIsa): NativeIsa {
+  const has = availableIsas(native);
+  const forced = process.env.KVASIR_ISA ?? '';
+  // The emulation of AMX, for tests, is an instruction set of the addon's own making.
+  const named = forced === 'amx-emulated' ? 'amx' : forced;
+  const wanted = asked ?? (named === '' ? has.at(-1) : named);
+  const isa = has.find((name) => name === wanted);
+  if (isa === undefined) throw new Error(`Cannot use instruction set ${wanted}: this machine has ${has.join(', ')}`);
+  return isa;
+}
+
+class NativeBackend implements Backend {
+  readonly isa: NativeIsa;
+  readonly threads: number;
+  readonly #native: NativeModule;
+  readonly #team: number;
+  readonly #programs = new Set<ProgramHandle>();
+
+  constructor(native: NativeModule, isa: NativeIsa, threads: number) {
+    this.#native = native;
+    this.isa = isa;
+    this.threads = threads;
+    this.#team = native.createTeam(nativeIsas.indexOf(isa), threads);
+  }
+
+  createLinear(spec: LinearSpec): LinearHandle {
+    const types = Int32Array.from(spec.segments, (segment) => weightTypeCodes[segment.type]);
+    const rows = Int32Array.from(spec.segments, (segment) => segment.rows);
+    return this.#native.createLinear(this.#team, spec.columns, types, rows, inputFormCodes[spec.inputs]);
+  }
+
+  packRows(linear: LinearHandle, segment: number, firstRow: number, rows: number, bytes: Uint8Array): void {
+    this.#native.packRows(linear, segment, firstRow, rows, bytes);
+  }
+
+  linearBytes(linear: LinearHandle): number {
+    return this.#native.linearBytes(linear);
+  }
+
+  createVector(values: Float32Array): VectorHandle {
+    return this.#native.createVector(values);
+  }
+
+  createKvPool(spec: KvPoolSpec): KvPoolHandle {
+    const { kvHeads, headDim, pages } = spec;
+    return this.#native.createPool(this.#team, kvTypeCodes[spec.type], kvHeads, headDim, pages);
+  }
+
+  readPage(pool: KvPoolHandle, page: number): Float32Array {
+    const values = new Float32Array(this.#native.pageValues(pool));
+    this.#native.readPage(pool, page, values);
+    return values;
+  }
+
+  writePage(pool: KvPoolHandle, page: number, values: Float32Array): void {
+    this.#native.writePage(pool, page, values);
+  }
+
+  createGuestRoom(pool: KvPoolHandle): GuestRoomHandle {
+    return this.#native.createGuestRoom(this.#team, pool);
+  }
+
+  lendBlocks(room: GuestRoomHandle, loan: number, blocks: Int32Array, pages: Int32Array): void {
+    this.#native.lendBlocks(room, loan, blocks, pages);
+  }
+
+  takeBackBlocks(room: GuestRoomHandle, loan: number, blocks: Int32Array): void {
+    this.#native.takeBackBlocks(room, loan, blocks);
+  }
+
+  setGuestShare(room: GuestRoomHandle, thousandths: number): void {
+    this.#native.setGuestShare(room, thousandths);
+  }
+
+  guestCounts(room: GuestRoomHandle): GuestCounts {
+    return this.#native.guestCounts(room);
+  }
+
+  freeGuestRoom(room: GuestRoomHandle): void {
+    this.#native.freeGuestRoom(room);
+  }
+
+  remoteCounts(): RemoteCounts {
+    return this.#native.remoteCounts(this.#team);
+  }
+
+  createProgram(program: Program, bindings: ProgramBindings): ProgramHandle {
+    const { ints, floats } = encodeProgram(program, bindings);
+    const linears = Int32Array.from(bindings.linears);
+    const vectors = Int32Array.from(bindings.vectors);
+    const waitMs = bindings.remoteWaitMs ?? remoteWaitMs;
+    const handle = this.#native.createProgram(this.#team, ints, floats, linears, vectors, waitMs);
+    this.#programs.add(handle);
+    return handle;
+  }
+
+  run(program: ProgramHandle, pool: KvPoolHandle, step: Step, abort: Int32Array): StepOutcome {
+    const result = createResult(step.logitRows.length);
+    const flags = unansweredFlags(step);
+    const done = this.#native.run(program, pool, abort, ...stepArguments(step, result, flags));
+    return done ? { kind: 'done', result: withUnanswered(result, flags) } : { kind: 'aborted' };
+  }
+
+  readBuffer(program: ProgramHandle, buffer: BufferId, rows: number): Float32Array {
+    const values = new Float32Array(rows * this.#native.bufferColumns(program, buffer));
+    this.#native.readBuffer(program, buffer, rows, values);
+    return values;
+  }
+
+  writeBuffer(program: ProgramHandle, buffer: BufferId, rows: number, values: Float32Array): void {
+    this.#native.writeBuffer(program, buffer, rows, values);
+  }
+
+  freeLinear(linear: LinearHandle): void {
+    this.#native.freeLinear(linear);
+  }
+
+  freeVector(vector: VectorHandle): void {
+    this.#native.freeVector(vector);
+  }
+
+  freeKvPool(pool: KvPoolHandle): void {
+    this.#native.freePool(pool);
+  }
+
+  freeProgram(program: ProgramHandle): void {
+    this.#native.freeProgram(program);
+    this.#programs.delete(program);
+  }
+
+  /** Programs keep the threads until they are freed: this frees those that were made here. */
+  close(): void {
+    for (const program of this.#programs) this.#native.freeProgram(program);
+    this.#programs.clear();
+    this.#native.freeTeam(this.#team);
+  }
+}

@@ -1,0 +1,58 @@
+// Guest rooms of other processes, over shared memory or tcp: a door where debtors of other processes reach a room, and rooms behind the doors of others.
+import { createHash } from 'node:crypto';
+import type { KvPoolHandle } from '../backend.ts';
+import type { GuestRoomHandle } from '../guests.ts';
+import { loadNative, type NativeModule, type Transport, transportCodes } from './addon.ts';
+
+export interface GuestDoorOptions {
+  /** Where this room is reached. */
+  readonly host: string;
+  /** 0 or undefined: one that is free. */
+  readonly port?: number | undefined;
+  /** A secret of the cluster: whoever does not know it is refused. */
+  readonly token: string;
+  /** How it is reached, as between messengers. */
+  readonly transport?: Transport | undefined;
+}
+
+export class NativeGuestDoor {
+  /** By which `reachGuestRoom` finds it: host and port. */
+  readonly address: string;
+  readonly #native: NativeModule;
+  readonly #door: number;
+
+  /** @throws where the kernels are not compiled, or nobody can listen at that address */
+  constructor(room: GuestRoomHandle, { host, port = 0, token, transport = 'auto' }: GuestDoorOptions) {
+    this.#native = nativeOf('Cannot open a guest door');
+    this.#door = this.#native.openGuestDoor(room, host, port, transportCodes[transport], keyOf(token));
+    this.address = `${host}:${this.#native.guestDoorPort(this.#door)}`;
+  }
+
+  /** Cuts the connections over it: what is open there is refused. */
+  close(): void {
+    this.#native.closeGuestDoor(this.#door);
+  }
+}
+
+/** A room of `Step.remote`, behind the door at an address; over pages like those of the pool. Frees like any room. Connects when it is first asked. */
+export function reachGuestRoom(
+  pool: KvPoolHandle,
+  address: string,
+  token: string,
+  transport: Transport = 'auto',
+): GuestRoomHandle {
+  const cut = address.lastIndexOf(':');
+  const native = nativeOf('Cannot reach a guest room');
+  const [host, port] = [address.slice(0, cut), Number(address.slice(cut + 1))];
+  return native.reachGuestRoom(pool, host, port, transportCodes[transport], keyOf(token));
+}
+
+function nativeOf(what: string): NativeModule {
+  const native = loadNative();
+  if (native === undefined) throw new Error(`${what}: the native kernels are not compiled`);
+  return native;
+}
+
+function keyOf(token: string): Uint8Array {
+  return Uint8Array.from(createHash('sha256').update('kvasir guests 1\0').update(token).digest());
+}

@@ -1,0 +1,70 @@
+// A step as the flat list of arguments that native/addon_programs.cc reads: both files change together.
+import {
+  type ArrivingKeys,
+  type RowPages,
+  type Step,
+  type StepResult,
+  type StepSampling,
+  topLogprobsMax,
+} from '../../util/step.ts';
+
+export function createResult(rows: number): StepResult {
+  return {
+    tokens: new Int32Array(rows),
+    logprobs: new Float32Array(rows),
+    topTokens: new Int32Array(rows * topLogprobsMax),
+    topLogprobs: new Float32Array(rows * topLogprobsMax),
+    failed: new Uint8Array(rows),
+    unanswered: new Int32Array(0),
+  };
+}
+
+/** Everything after (program, pool, abort); the addon checks types, lengths and every index. */
+export function stepArguments(step: Step, result: StepResult, unanswered: Uint8Array): (number | ArrayBufferView)[] {
+  const list: (number | ArrayBufferView)[] = [step.tokens, step.positions, step.rowStart, step.logitRows];
+  pushSampling(list, step.sampling);
+  list.push(result.tokens, result.logprobs, result.topTokens, result.topLogprobs, result.failed);
+  list.push(step.groups.length);
+  for (const group of step.groups) {
+    list.push(group.layers, group.pageTable, group.blocks, group.blockStart, group.firstBlock);
+  }
+  list.push(unanswered);
+  list.push(step.remote.length);
+  for (const { sequence, group, firstBlock, room, loan, blocks } of step.remote)
+    list.push(sequence, group, firstBlock, room, loan, blocks);
+  const { arriving = nothing } = step;
+  list.push(arriving.length);
+  for (const { sequence, arrivals, withinMs } of arriving) list.push(sequence, arrivals, withinMs);
+  const { rowsIn, rowsOut } = step;
+  pushPages(list, rowsIn);
+  if (rowsIn !== undefined) list.push(rowsIn.arrivals, rowsIn.withinMs);
+  pushPages(list, rowsOut);
+  return list;
+}
+
+const none = new Uint8Array(0);
+const nothing: readonly ArrivingKeys[] = [];
+
+/** Room for a flag for each sequence, where some may go unanswered. */
+export function unansweredFlags(step: Step): Uint8Array {
+  const mayGo = step.remote.length + (step.arriving?.length ?? 0) > 0 || step.rowsIn !== undefined;
+  return mayGo ? new Uint8Array(step.rowStart.length - 1) : none;
+}
+
+export function withUnanswered(result: StepResult, flags: Uint8Array): StepResult {
+  const places = Array.from(flags.keys()).filter((place) => flags[place] !== 0);
+  return places.length === 0 ? result : { ...result, unanswered: Int32Array.from(places) };
+}
+
+/** No pool has the handle 0. */
+function pushPages(list: (number | ArrayBufferView)[], rows: RowPages | undefined): void {
+  if (rows === undefined) list.push(0);
+  else list.push(rows.pool, rows.pages);
+}
+
+function pushSampling(list: (number | ArrayBufferView)[], s: StepSampling): void {
+  list.push(s.temperature, s.topP, s.topK, s.minP, s.seed, s.tokenIndex);
+  list.push(s.repetitionPenalty, s.frequencyPenalty, s.presencePenalty);
+  list.push(s.seenStart, s.seenTokens, s.seenCounts, s.biasStart, s.biasTokens, s.biasValues);
+  list.push(s.topLogprobs, s.hasTarget, s.target);
+}

@@ -1,0 +1,250 @@
+// Paged KV and causal attention of the reference backend, in float64; merging of partials.
+import type { HeadShape, KvType } from '../../graph/program.ts';
+import { roundAllToBf16 } from '../../util/floats.ts';
+import { pageTokens, type Step, type StepGroup } from '../../util/step.ts';
+import type { KvPoolSpec } from '../backend.ts';
+import { finishRow, type RowBuffer, rowOf } from './buffers.ts';
+import { softcap } from './ops.ts';
+
+/** Pages of (2, kvHeads, pageTokens, headDim) values, K first. */
+export class ReferencePool {
+  readonly spec: KvPoolSpec;
+  readonly #pageValues: number;
+  readonly #pages: (Float32Array | undefined)[];
+
+  constructor(spec: KvPoolSpec) {
+    this.spec = spec;
+    this.#pageValues = 2 * spec.kvHeads * pageTokens * spec.headDim;
+    this.#pages = new Array<Float32Array | undefined>(spec.pages).fill(undefined);
+  }
+
+  /** The page itself, made at first use. */
+  page(id: number): Float32Array {
+    if (!Number.isInteger(id) || id < 0 || id >= this.#pages.length)
+      throw new RangeError(`Cannot use page: ${id} of ${this.#pages.length}`);
+    const page = this.#pages[id] ?? new Float32Array(this.#pageValues);
+    this.#pages[id] = page;
+    return page;
+  }
+
+  write(id: number, values: Float32Array): void {
+    if (values.length !== this.#pageValues)
+      throw new RangeError(`Cannot write page: ${values.length} values: ${this.#pageValues} expected`);
+    const page = this.page(id);
+    page.set(values);
+    if (this.spec.type === 'bf16') roundAllToBf16(page);
+  }
+
+  /** Where head `head` of K (part 0) or V (part 1) begins in a page: (pageTokens, headDim) values. */
+  headStart(part: 0 | 1, head: number): number {
+    return (part * this.spec.kvHeads + head) * pageTokens * this.spec.headDim;
+  }
+}
+
+/** Pages of one sequence in one layer. */
+export type PageOf = (position: number) => Float32Array;
+
+export function pagesOf(pool: ReferencePool, group: StepGroup, sequence: number, layer: number): PageOf {
+  const start = group.blockStart[sequence];
+  const first = group.firstBlock[sequence];
+  return (position) => {
+    const block = group.blocks[start + Math.floor(position / pageTokens) - first];
+    const page = block === undefined ? undefined : group.pageTable[block * group.layers + layer];
+    if (page === undefined)
+      throw new RangeError(`Cannot find page: position ${position} of sequence ${sequence}: no block listed`);
+    return pool.page(page);
+  };
+}
+
+export interface AttentionTask extends HeadShape {
+  readonly scale: number;
+  readonly window: number | undefined;
+  readonly softcap: number | undefined;
+  /** (heads) */
+  readonly slopes: Float32Array | undefined;
+  readonly query: RowBuffer;
+  readonly out: RowBuffer;
+  readonly stats: { readonly max: RowBuffer; readonly sum: RowBuffer } | undefined;
+}
+
+/** Causal attention of every row of the step over its sequence's keys up to its own position, from its window on; 0 where there are no pages to be had. */
+export function runAttention(
+  task: AttentionTask,
+  step: Step,
+  pages: (sequence: number) => PageOf | undefined,
+  pool: ReferencePool,
+): void {
+  for (let sequence = 0; sequence + 1 < step.rowStart.length; sequence++) {
+    const pageOf = pages(sequence);
+    for (let row = step.rowStart[sequence]; row < step.rowStart[sequence + 1]; row++) {
+      if (pageOf === undefined) clearRow(task, row);
+      else for (let head = 0; head < task.heads; head++) attendHead(task, row, head, step.positions[row], pageOf, pool);
+      finishRow(task.out, row);
+    }
+  }
+}
+
+function clearRow(task: AttentionTask, row: number): void {
+  rowOf(task.out, row).fill(0);
+  if (task.stats === undefined) return;
+  rowOf(task.stats.max, row).fill(-Infinity);
+  rowOf(task.stats.sum, row).fill(0);
+}
+
+function attendHead(
+  task: AttentionTask,
+  row: number,
+  head: number,
+  position: number,
+  pageOf: PageOf,
+  pool: ReferencePool,
+): void {
+  const { headDim } = task;
+  const kvHead = Math.floor(head / (task.heads / task.kvHeads));
+  const q = rowOf(task.query, row).subarray(head * headDim, (head + 1) * headDim);
+  const first = task.window === undefined ? 0 : Math.max(0, position - task.window + 1);
+  const scores = new Float64Array(position + 1);
+  const keys = pool.headStart(0, kvHead);
+  let max = -Infinity;
+  for (let p = first; p <= position; p++) {
+    const score = scoreOf(task, head, dot(q, pageOf(p), keys + (p % pageTokens) * headDim), p - position);
+    scores[p] = score;
+    if (score > max || Number.isNaN(score)) max = score;
+  }
+  const values = pool.headStart(1, kvHead);
+  const sums = new Float64Array(headDim);
+  let total = 0;
+  for (let p = first; p <= position; p++) {
+    const page = pageOf(p);
+    const weight = Math.exp(scores[p] - max);
+    const at = values + (p % pageTokens) * headDim;
+    total += weight;
+    for (let i = 0; i < headDim; i++) sums[i] = sums[i] + weight * page[at + i];
+  }
+  const out = rowOf(task.out, row).subarray(head * headDim, (head + 1) * headDim);
+  const divisor = task.stats === undefined ? total : 1;
+  for (let i = 0; i < headDim; i++) out[i] = sums[i] / divisor;
+  if (task.stats === undefined) return;
+  rowOf(task.stats.max, row)[head] = max;
+  rowOf(task.stats.sum, row)[head] = total;
+}
+
+/** Score of a key that lies `distance` (<= 0) from the row. */
+function scoreOf(task: AttentionTask, head: number, product: number, distance: number): number {
+  const scaled = task.scale * product;
+  const capped = task.softcap === undefined ? scaled : softcap(task.softcap, scaled);
+  return task.slopes === undefined ? capped : capped + task.slopes[head] * distance;
+}
+
+/** a with the values of b from `at` on. */
+function dot(a: Float32Array, b: Float32Array, at: number): number {
+  let sum = 0;
+  for (let i = 0; i < a.length; i++) sum += a[i] * b[at + i];
+  return sum;
+}
+
+export interface PartialBuffers {
+  readonly o: RowBuffer;
+  readonly max: RowBuffer;
+  readonly sum: RowBuffer;
+}
+
+/** ScaleReduce: softmax over the union of the parts' keys; a part without keys has sum 0. In float64 the order of the tree does not show. */
+export function mergePartials(
+  parts: readonly PartialBuffers[],
+  heads: number,
+  headDim: number,
+  out: RowBuffer,
+  rows: number,
+): void {
+  for (let row = 0; row < rows; row++) {
+    for (let head = 0; head < heads; head++) mergeHead(parts, row, head, headDim, out);
+    finishRow(out, row);
+  }
+}
+
+function mergeHead(parts: readonly PartialBuffers[], row: number, head: number, headDim: number, out: RowBuffer): void {
+  const filled = parts.filter((part) => rowOf(part.sum, row)[head] !== 0);
+  const max = filled.reduce((largest, part) => Math.max(largest, rowOf(part.max, row)[head] as number), -Infinity);
+  const sums = new Float64Array(headDim);
+  let total = 0;
+  for (const part of filled) {
+    const weight = Math.exp(rowOf(part.max, row)[head] - max);
+    const o = rowOf(part.o, row).subarray(head * headDim, (head + 1) * headDim);
+    total += weight * rowOf(part.sum, row)[head];
+    for (let i = 0; i < headDim; i++) sums[i] = sums[i] + weight * o[i];
+  }
+  const result = rowOf(out, row).subarray(head * headDim, (head + 1) * headDim);
+  for (let i = 0; i < headDim; i++) result[i] = total === 0 ? 0 : sums[i] / total;
+}
+
+export interface QkvTask extends HeadShape {
+  readonly rope: Float32Array | undefined;
+  readonly rotaryDim: number;
+  readonly qNorm: Float32Array | undefined;
+  readonly kNorm: Float32Array | undefined;
+  readonly eps: number;
+  readonly x: RowBuffer;
+  readonly query: RowBuffer;
+}
+
+/** Norms and turns q and k of every row, writes K and V to their slots and q to the query buffer. */
+export function runQkv(task: QkvTask, step: Step, pages: (sequence: number) => PageOf, pool: ReferencePool): void {
+  for (let sequence = 0; sequence + 1 < step.rowStart.length; sequence++) {
+    const pageOf = pages(sequence);
+    for (let row = step.rowStart[sequence]; row < step.rowStart[sequence + 1]; row++) {
+      const position = step.positions[row];
+      writeQuery(task, row, position);
+      writeKeyValue(task, row, position, pageOf(position), pool);
+    }
+  }
+}
+
+function writeQuery(task: QkvTask, row: number, position: number): void {
+  const { heads, headDim } = task;
+  const out = rowOf(task.query, row);
+  out.set(rowOf(task.x, row).subarray(0, heads * headDim));
+  for (let head = 0; head < heads; head++)
+    turnHead(task, out.subarray(head * headDim, (head + 1) * headDim), task.qNorm, position);
+  finishRow(task.query, row);
+}
+
+function writeKeyValue(task: QkvTask, row: number, position: number, page: Float32Array, pool: ReferencePool): void {
+  const { heads, kvHeads, headDim } = task;
+  const x = rowOf(task.x, row);
+  for (let head = 0; head < kvHeads; head++) {
+    const slot = (position % pageTokens) * headDim;
+    const k = page.subarray(pool.headStart(0, head) + slot).subarray(0, headDim);
+    const v = page.subarray(pool.headStart(1, head) + slot).subarray(0, headDim);
+    k.set(x.subarray((heads + head) * headDim, (heads + head + 1) * headDim));
+    v.set(x.subarray((heads + kvHeads + head) * headDim, (heads + kvHeads + head + 1) * headDim));
+    turnHead(task, k, task.kNorm, position);
+    roundKv(pool.spec.type, k);
+    roundKv(pool.spec.type, v);
+  }
+}
+
+function roundKv(type: KvType, values: Float32Array): void {
+  if (type === 'bf16') roundAllToBf16(values);
+}
+
+/** Rms norm of one head, if there is a gain, then rotation (rotate-half) of its first dimensions, in place. */
+function turnHead(task: QkvTask, head: Float32Array, gain: Float32Array | undefined, position: number): void {
+  if (gain !== undefined) {
+    const inverse = 1 / Math.sqrt(dot(head, head, 0) / head.length + task.eps);
+    for (let i = 0; i < head.length; i++) head[i] = head[i] * inverse * gain[i];
+  }
+  if (task.rope === undefined) return;
+  const half = task.rotaryDim / 2;
+  const table = task.rope.subarray(position * task.rotaryDim, (position + 1) * task.rotaryDim);
+  if (table.length !== task.rotaryDim)
+    throw new RangeError(`Cannot turn a head: position ${position} is past the rope table`);
+  for (let i = 0; i < half; i++) {
+    const a = head[i];
+    const b = head[i + half];
+    const cos = table[i];
+    const sin = table[i + half];
+    head[i] = a * cos - b * sin;
+    head[i + half] = b * cos + a * sin;
+  }
+}

@@ -1,0 +1,341 @@
+// The oracle: every op of a program in plain TypeScript, products and sums in float64. Slow, and needs no compiler.
+
+import { planBuffers } from '../../graph/plan.ts';
+import type { BufferId, Op, Program } from '../../graph/program.ts';
+import type { GuestCounts, RemoteCounts } from '../../util/counts.ts';
+import type { Step } from '../../util/step.ts';
+import type {
+  Backend,
+  KvPoolHandle,
+  KvPoolSpec,
+  LinearHandle,
+  LinearSpec,
+  ProgramBindings,
+  ProgramHandle,
+  StepOutcome,
+  VectorHandle,
+} from '../backend.ts';
+import type { GuestRoomHandle } from '../guests.ts';
+import { mergePartials, pagesOf, ReferencePool, runAttention, runQkv } from './attention.ts';
+import { createBuffer, finishRow, type RowBuffer, rowOf, writeRow } from './buffers.ts';
+import { checkGroups } from './groups.ts';
+import { Handles } from './handles.ts';
+import { ReferenceLinear } from './linear.ts';
+import { runActivate, runAdd, runGlu, runNorm, runSoftcap } from './ops.ts';
+import { ReferenceRoom, referenceRooms, unansweredOf, withRemotePages } from './remote-attention.ts';
+import { emptyResult, sampleRow } from './sample.ts';
+
+interface BoundProgram {
+  readonly program: Program;
+  readonly buffers: readonly RowBuffer[];
+  readonly linears: readonly ReferenceLinear[];
+  readonly vectors: readonly Float32Array[];
+  readonly tokensMax: number;
+  readonly logitRowsMax: number;
+}
+
+/** Everything an op needs besides itself. */
+interface Scene {
+  readonly bound: BoundProgram;
+  readonly pool: ReferencePool;
+  readonly step: Step;
+  /** Places of sequences whose remote keys cannot be had. */
+  readonly unanswered: ReadonlySet<number>;
+}
+
+export class ReferenceBackend implements Backend {
+  readonly isa = 'reference';
+  readonly threads = 1;
+  readonly #linears = new Handles<ReferenceLinear>('linear layer');
+  readonly #vectors = new Handles<Float32Array>('vector');
+  readonly #pools = new Handles<ReferencePool>('KV pool');
+  readonly #programs = new Handles<BoundProgram>('program');
+  readonly #rooms = new Set<GuestRoomHandle>();
+  #remoteQueries = 0;
+
+  createLinear(spec: LinearSpec): LinearHandle {
+    return this.#linears.add(new ReferenceLinear(spec));
+  }
+
+  packRows(linear: LinearHandle, segment: number, firstRow: number, rows: number, bytes: Uint8Array): void {
+    this.#linears.get(linear).pack(segment, firstRow, rows, bytes);
+  }
+
+  linearBytes(linear: LinearHandle): number {
+    return this.#linears.get(linear).bytes();
+  }
+
+  createVector(values: Float32Array): VectorHandle {
+    return this.#vectors.add(values.slice());
+  }
+
+  createKvPool(spec: KvPoolSpec): KvPoolHandle {
+    return this.#pools.add(new ReferencePool(spec));
+  }
+
+  readPage(pool: KvPoolHandle, page: number): Float32Array {
+    return this.#pools.get(pool).page(page).slice();
+  }
+
+  writePage(pool: KvPoolHandle, page: number, values: Float32Array): void {
+    this.#pools.get(pool).write(page, values);
+  }
+
+  createGuestRoom(pool: KvPoolHandle): GuestRoomHandle {
+    const room = referenceRooms.add(new ReferenceRoom(this.#pools.get(pool)));
+    this.#rooms.add(room);
+    return room;
+  }
+
+  lendBlocks(room: GuestRoomHandle, loan: number, blocks: Int32Array, pages: Int32Array): void {
+    referenceRooms.get(room).lend(loan, blocks, pages);
+  }
+
+  takeBackBlocks(room: GuestRoomHandle, loan: number, blocks: Int32Array): void {
+    referenceRooms.get(room).takeBack(loan, blocks);
+  }
+
+  /** Guests of the oracle take no time but their own. */
+  setGuestShare(room: GuestRoomHandle): void {
+    referenceRooms.get(room);
+  }
+
+  guestCounts(room: GuestRoomHandle): GuestCounts {
+    return referenceRooms.get(room).counts;
+  }
+
+  freeGuestRoom(room: GuestRoomHandle): void {
+    referenceRooms.free(room);
+    this.#rooms.delete(room);
+  }
+
+  remoteCounts(): RemoteCounts {
+    return { queries: this.#remoteQueries, bytesOut: 0, bytesIn: 0, waitSeconds: 0 };
+  }
+
+  createProgram(program: Program, bindings: ProgramBindings): ProgramHandle {
+    const { tokensMax, logitRowsMax } = bindings;
+    const { buffers, place } = planBuffers(program);
+    const planned = buffers.map((spec) =>
+      createBuffer(spec, spec.rows === 'token' ? tokensMax : logitRowsMax, program.kvType),
+    );
+    return this.#programs.add({
+      program,
+      buffers: place.map((id) => planned[id]),
+      linears: bindings.linears.map((handle) => this.#linears.get(handle)),
+      vectors: bindings.vectors.map((handle) => this.#vectors.get(handle)),
+      tokensMax,
+      logitRowsMax,
+    });
+  }
+
+  run(program: ProgramHandle, pool: KvPoolHandle, step: Step, abort: Int32Array): StepOutcome {
+    const unanswered = unansweredOf(step);
+    const scene: Scene = { bound: this.#programs.get(program), pool: this.#pools.get(pool), step, unanswered };
+    const { tokensMax, logitRowsMax } = scene.bound;
+    if (step.tokens.length > tokensMax || step.logitRows.length > logitRowsMax) {
+      const figures = `${step.tokens.length} tokens and ${step.logitRows.length} logit rows exceed ${tokensMax} and ${logitRowsMax}`;
+      throw new RangeError(`Cannot run step: it is larger than planned: ${figures}`);
+    }
+    checkGroups(scene.bound.program.groups, step);
+    for (const op of scene.bound.program.ops) {
+      if (Atomics.load(abort, 0) !== 0) return { kind: 'aborted' };
+      runOp(op, scene);
+    }
+    this.#remoteQueries += countQueries(scene);
+    const result = { ...emptyResult(step.logitRows.length), unanswered: Int32Array.from(unanswered).sort() };
+    const logits = scene.bound.program.logits;
+    if (logits !== undefined) {
+      const rows = bufferOf(scene.bound, logits);
+      for (let row = 0; row < step.logitRows.length; row++) sampleRow(rowOf(rows, row), step.sampling, row, result);
+    }
+    return { kind: 'done', result };
+  }
+
+  readBuffer(program: ProgramHandle, buffer: BufferId, rows: number): Float32Array {
+    const { values, columns } = bufferOf(this.#programs.get(program), buffer);
+    return values.slice(0, rows * columns);
+  }
+
+  writeBuffer(program: ProgramHandle, buffer: BufferId, rows: number, values: Float32Array): void {
+    const into = bufferOf(this.#programs.get(program), buffer);
+    for (let row = 0; row < rows; row++)
+      writeRow(into, row, values.subarray(row * into.columns, (row + 1) * into.columns));
+  }
+
+  freeLinear(linear: LinearHandle): void {
+    this.#linears.free(linear).free();
+  }
+
+  freeVector(vector: VectorHandle): void {
+    this.#vectors.free(vector);
+  }
+
+  freeKvPool(pool: KvPoolHandle): void {
+    this.#pools.free(pool);
+  }
+
+  freeProgram(program: ProgramHandle): void {
+    this.#programs.free(program);
+  }
+
+  close(): void {
+    for (const room of this.#rooms) referenceRooms.free(room);
+    this.#rooms.clear();
+    for (const handles of [this.#programs, this.#pools, this.#vectors, this.#linears]) handles.clear();
+  }
+}
+
+function bufferOf(bound: BoundProgram, id: BufferId): RowBuffer {
+  const buffer = bound.buffers[id];
+  if (buffer === undefined) throw new RangeError(`Cannot use buffer: ${id} of ${bound.buffers.length}`);
+  return buffer;
+}
+
+function rowsOf(scene: Scene, id: BufferId): number {
+  return scene.bound.program.buffers[id]?.rows === 'logit' ? scene.step.logitRows.length : scene.step.tokens.length;
+}
+
+function linearOf(bound: BoundProgram, id: number): ReferenceLinear {
+  const linear = bound.linears[id];
+  if (linear === undefined) throw new RangeError(`Cannot use linear layer: ${id} of ${bound.linears.length} bound`);
+  return linear;
+}
+
+function vectorOf(bound: BoundProgram, id: number): Float32Array {
+  const vector = bound.vectors[id];
+  if (vector === undefined) throw new RangeError(`Cannot use vector: ${id} of ${bound.vectors.length} bound`);
+  return vector;
+}
+
+function runOp(op: Op, scene: Scene): void {
+  const { bound, step } = scene;
+  const buffer = (id: BufferId) => bufferOf(bound, id);
+  const vector = (id: number | undefined) => (id === undefined ? undefined : vectorOf(bound, id));
+  switch (op.kind) {
+    case 'embed':
+      runEmbed(linearOf(bound, op.table), op.scale, step.tokens, buffer(op.out));
+      if (op.positions !== undefined)
+        addPositions(vectorOf(bound, op.positions.table), op.positions.offset, step.positions, buffer(op.out));
+      for (let row = 0; row < step.tokens.length; row++) finishRow(buffer(op.out), row);
+      break;
+    case 'norm': {
+      const residual = op.residual === undefined ? undefined : buffer(op.residual);
+      const { style, eps } = op;
+      const vectors = { gain: vectorOf(bound, op.gain), bias: vector(op.bias) };
+      runNorm({ style, x: buffer(op.x), residual, ...vectors, eps, out: buffer(op.out) }, rowsOf(scene, op.out));
+      break;
+    }
+    case 'linear':
+      linearOf(bound, op.weight).run(buffer(op.x), buffer(op.out), rowsOf(scene, op.out), vector(op.bias));
+      break;
+    case 'glu':
+      runGlu(op.activation, buffer(op.x), buffer(op.out), rowsOf(scene, op.out));
+      break;
+    case 'activate':
+      runActivate(op.activation, buffer(op.x), buffer(op.out), rowsOf(scene, op.out));
+      break;
+    case 'add':
+      runAdd(buffer(op.x), buffer(op.residual), rowsOf(scene, op.residual));
+      break;
+    case 'softcap':
+      runSoftcap(op.cap, buffer(op.x), rowsOf(scene, op.x));
+      break;
+    case 'convert':
+      for (let row = 0; row < rowsOf(scene, op.out); row++) writeRow(buffer(op.out), row, rowOf(buffer(op.x), row));
+      break;
+    case 'gather':
+      for (const [row, from] of step.logitRows.entries()) writeRow(buffer(op.out), row, rowOf(buffer(op.x), from));
+      break;
+    case 'layerReady':
+    case 'waitLayer':
+    case 'waitRows':
+    case 'rowsReady':
+      // Pages of the oracle stay in its thread: nobody waits for them.
+      break;
+    case 'qkv':
+    case 'attention':
+      runPaged(op, scene);
+      break;
+    case 'merge': {
+      const parts = op.parts.map((part) => ({ o: buffer(part.o), max: buffer(part.max), sum: buffer(part.sum) }));
+      mergePartials(parts, op.heads, op.headDim, buffer(op.out), rowsOf(scene, op.out));
+      break;
+    }
+  }
+}
+
+function runEmbed(table: ReferenceLinear, scale: number, tokens: Int32Array, out: RowBuffer): void {
+  tokens.forEach((token, row) => {
+    const values = rowOf(out, row);
+    table.readRow(token, values);
+    if (scale !== 1) for (let i = 0; i < values.length; i++) values[i] = values[i] * scale;
+  });
+}
+
+function addPositions(table: Float32Array, offset: number, positions: Int32Array, out: RowBuffer): void {
+  positions.forEach((position, row) => {
+    const values = rowOf(out, row);
+    const at = (position + offset) * values.length;
+    if (at + values.length > table.length)
+      throw new RangeError(`Cannot embed: position ${position} + ${offset} is past the table of positions`);
+    for (let i = 0; i < values.length; i++) values[i] = values[i] + table[at + i];
+  });
+}
+
+/** Ops that touch K and V pages. */
+function runPaged(op: Op & { kind: 'qkv' | 'attention' }, { bound, pool, step, unanswered }: Scene): void {
+  const group = step.groups[op.layer.group];
+  if (group === undefined)
+    throw new RangeError(`Cannot run step: layer group ${op.layer.group} of ${step.groups.length} given`);
+  const home = (sequence: number) => pagesOf(pool, group, sequence, op.layer.index);
+  const { heads, kvHeads, headDim } = op;
+  const buffer = (id: BufferId) => bufferOf(bound, id);
+  const vector = (id: number | undefined) => (id === undefined ? undefined : vectorOf(bound, id));
+  if (op.kind === 'attention') {
+    const { scale, window, softcap } = op;
+    const stats = op.stats === undefined ? undefined : { max: buffer(op.stats.max), sum: buffer(op.stats.sum) };
+    const pages = (sequence: number) => {
+      if (unanswered.has(sequence)) return undefined;
+      const remote = step.remote.filter((keys) => keys.sequence === sequence && keys.group === op.layer.group);
+      return withRemotePages(home(sequence), remote, op.layer.index);
+    };
+    runAttention(
+      {
+        ...{ heads, kvHeads, headDim, scale, window, softcap },
+        slopes: vector(op.slopes),
+        query: buffer(op.q),
+        out: buffer(op.out),
+        stats,
+      },
+      step,
+      pages,
+      pool,
+    );
+    return;
+  }
+  const { rotaryDim, eps } = op;
+  const vectors = { rope: vector(op.rope), qNorm: vector(op.qNorm), kNorm: vector(op.kNorm) };
+  runQkv(
+    { heads, kvHeads, headDim, rotaryDim, eps, ...vectors, x: buffer(op.x), query: buffer(op.out) },
+    step,
+    home,
+    pool,
+  );
+}
+
+/** Tells the rooms what they have answered, and returns how many queries those were: one for each sequence, room and layer. */
+function countQueries({ bound, step, unanswered }: Scene): number {
+  let queries = 0;
+  for (const op of step.remote.length === 0 ? [] : bound.program.ops) {
+    if (op.kind !== 'attention') continue;
+    const asked = new Set<string>();
+    for (const { sequence, group, room } of step.remote) {
+      if (group !== op.layer.group || unanswered.has(sequence) || asked.has(`${sequence} ${room}`)) continue;
+      asked.add(`${sequence} ${room}`);
+      referenceRooms.get(room).answered(step.rowStart[sequence + 1] - step.rowStart[sequence]);
+    }
+    queries += asked.size;
+  }
+  return queries;
+}

@@ -1,0 +1,20 @@
+// How an instance reaches the others that lend, and the gManager, wherever they are.
+import type { Envelope } from '../../core/lending/messages.ts';
+import type { InstanceEvent, InstanceIndex } from '../../core/protocol/events.ts';
+import type { LenderWire } from './lender-wire.ts';
+
+export interface LenderWays {
+  /** Its number among those that lend. */
+  readonly instance: InstanceIndex;
+  readonly post: (to: InstanceIndex, wire: LenderWire) => void;
+  /** To whoever is gManager. */
+  readonly ask: (envelope: Envelope) => void;
+  /** Every other instance of this process hears where queries over what is lent here go, and answers with its own. */
+  readonly greet: (room: number) => void;
+}
+
+/** What instances hear of their process: a gManager's word, and who comes and goes. */
+export type OfficeWire = Extract<InstanceEvent, { kind: 'lending' | 'instanceLost' | 'creditorCut' | 'lenders' }>;
+
+/** Whoever is gone for less than this may come back, and requests that need its memory wait. */
+export const patienceMs = 30_000;

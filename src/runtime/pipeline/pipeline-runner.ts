@@ -1,0 +1,137 @@
+// Runs an instance's stages of prompts that groups compute: each a program over a range of the layers, whose rows come and go over pages.
+
+import { stageLayers } from '../../core/pipeline/stage-pages.ts';
+import type { InstanceEffect } from '../../core/protocol/effects.ts';
+import type { InstanceEvent, InstanceIndex } from '../../core/protocol/events.ts';
+import type { LinkSnapshot, RequestId } from '../../core/protocol/ports.ts';
+import type { TokenInstance } from '../../core/scheduler/token-work.ts';
+import type { Engine } from '../../engine/engine.ts';
+import type { LayerSlice } from '../../engine/layer-slice.ts';
+import type { RowsWire } from './activation-memory.ts';
+import type { LiveRows } from './activation-transfer.ts';
+
+type RunStep = Extract<InstanceEffect, { kind: 'runStep' }>;
+type LayerRange = NonNullable<RunStep['range']>;
+type StepOutcome = ReturnType<LayerSlice['run']>;
+export type StageEffect = Extract<InstanceEffect, { kind: 'pass' | 'copyPrefix' | 'expectRows' }>;
+
+export interface StagedEngine extends Pick<Engine, 'slice' | 'layers'> {
+  /** Pages of the pool, one by one; done when it returns. */
+  copyPages(from: Int32Array, to: Int32Array): void;
+}
+
+export class LiveStages {
+  readonly #engine: StagedEngine;
+  readonly #create: () => LiveRows;
+  /** Made when a group first computes something here. */
+  #rows: LiveRows | undefined;
+  /** Programs of ranges of the layers, made when first wanted. */
+  readonly #slices = new Map<string, LayerSlice>();
+  /** (places in a group): chunks that ran. */
+  readonly #chunks: number[] = [];
+
+  constructor(engine: StagedEngine, rows: () => LiveRows) {
+    this.#engine = engine;
+    this.#create = rows;
+  }
+
+  get #moved(): LiveRows {
+    this.#rows ??= this.#create();
+    return this.#rows;
+  }
+
+  /** (places in a group): chunks that ran as the first of a group, the second... */
+  get chunks(): readonly number[] {
+    return this.#chunks;
+  }
+
+  /** Do enough rows wait here for room, and is nothing of the request begun? */
+  holds(id: RequestId): boolean {
+    return this.#rows?.holds(id) === true;
+  }
+
+  /** To each member that rows have gone to. */
+  get links(): readonly LinkSnapshot[] {
+    return this.#rows?.links ?? [];
+  }
+
+  /** One chunk through the layers of the range: it waits for what it begins with, and what it makes leaves with its last op. @param id whose it is */
+  run({ plan, range, passes }: RunStep, id: RequestId, abort: Int32Array): StepOutcome {
+    if (range === undefined) throw new Error('Cannot run layers: the step runs all');
+    const slice = this.#sliceOf(range);
+    const { length: rows, 0: from } = plan.positions;
+    const chunk = { from, tokens: from + rows };
+    const rowsIn = range.index === 0 ? undefined : this.#moved.rowsOf(id, chunk);
+    const rowsOut = passes && this.#moved.begin(passes.to, id, passes.chunk);
+    let ran = false;
+    try {
+      const outcome = slice.run({ ...plan, rowsIn, rowsOut }, abort);
+      ran = outcome.kind === 'done' && outcome.result.unanswered.length === 0;
+      return outcome;
+    } finally {
+      if (passes !== undefined)
+        this.#moved.ended(passes.to, id, passes.chunk, ran ? () => slice.readOutput(rows) : undefined);
+      if (ran && rowsIn !== undefined) this.#moved.used(id, chunk);
+      if (ran) this.#count(range.index);
+    }
+  }
+
+  #count(index: number): void {
+    while (this.#chunks.length <= index) this.#chunks.push(0);
+    this.#chunks[index]++;
+  }
+
+  carryOut(effect: StageEffect): void {
+    switch (effect.kind) {
+      case 'expectRows':
+        this.#moved.expect(effect.id, effect.from);
+        break;
+      case 'copyPrefix':
+        // What is cached of a prompt goes to the pages that are kept for its layers.
+        this.#engine.copyPages(effect.from, effect.to);
+        break;
+      case 'pass':
+        // It has left with its step.
+        break;
+    }
+  }
+
+  hear(from: InstanceIndex, wire: RowsWire): InstanceEvent[] {
+    this.#moved.hear(from, wire);
+    return [];
+  }
+
+  /** What has come from other members, and what cannot go there. */
+  news(nowUs: number): readonly InstanceEvent[] {
+    return this.#rows?.news(nowUs) ?? [];
+  }
+
+  /** When to ask for `news` again, if nothing comes before. */
+  get nextUs(): number {
+    return this.#rows?.nextUs ?? Number.POSITIVE_INFINITY;
+  }
+
+  /** Another instance is gone. */
+  lost(other: InstanceIndex): void {
+    this.#rows?.lost(other);
+  }
+
+  /** Lets go of what nobody will compute. */
+  sweep(machine: Pick<TokenInstance, 'hasStage'>): void {
+    this.#rows?.sweep((id) => machine.hasStage(id));
+  }
+
+  #sliceOf(range: LayerRange): LayerSlice {
+    const span = stageLayers(this.#engine.layers.length, range);
+    const key = `${span.from} ${span.to}`;
+    const known = this.#slices.get(key);
+    if (known !== undefined) return known;
+    const slice = this.#engine.slice(span);
+    this.#slices.set(key, slice);
+    return slice;
+  }
+}
+
+export function isOfStage(wire: { readonly kind: string }): wire is RowsWire {
+  return wire.kind === 'rows' || wire.kind === 'rowsLand' || wire.kind === 'rowsUnwanted';
+}

@@ -1,0 +1,96 @@
+// What several instances are together: counters and gauges of one, and whether they can serve.
+
+import type { InstanceSnapshot, TierSnapshot, TiersSnapshot } from '../../core/protocol/ports.ts';
+import type { InstanceRole } from '../../core/router/conductor.ts';
+
+/** Of an instance that is not there yet. */
+export const nothingYet: InstanceSnapshot = {
+  ready: false,
+  waiting: 0,
+  running: 0,
+  pages: { total: 0, used: 0, cached: 0, free: 0 },
+  promptTokens: 0,
+  cachedTokens: 0,
+  computedPromptTokens: 0,
+  generatedTokens: 0,
+  preemptions: 0,
+  steps: 0,
+  stepMsTotal: 0,
+  evictedBlocks: 0,
+  usedPageSeconds: 0,
+};
+
+/** Of an instance that is not there any more: it has counted what it has counted, and holds nothing. */
+export function whenGone({ landing: _, lending, ...counted }: InstanceSnapshot): InstanceSnapshot {
+  const { ready, waiting, running, pages } = nothingYet;
+  const nothing = { lentBlocks: 0, borrowedBlocks: 0, remoteBlocks: 0, keptBlocks: 0, isManager: false, links: [] };
+  return { ...counted, ready, waiting, running, pages, ...(lending && { lending: { ...lending, ...nothing } }) };
+}
+
+/** Why its role does not change. */
+export const storeStays = 'a store has no weights, and stays one';
+
+/** Is there one that does all, or one for each part? */
+export function canServe(roles: readonly InstanceRole[]): boolean {
+  return roles.includes('mixed') || (roles.includes('prefill') && roles.includes('decode'));
+}
+
+/** `2 prefill, 1 decode`, in a few words. */
+export function countsOf(roles: readonly InstanceRole[]): string {
+  const counts = new Map<InstanceRole, number>();
+  for (const role of roles) counts.set(role, (counts.get(role) ?? 0) + 1);
+  return [...counts].map(([role, count]) => `${count} ${role}`).join(', ');
+}
+
+/** Counts of all, those that are gone included; ready while one is. */
+export function sumOf(snapshots: readonly InstanceSnapshot[]): InstanceSnapshot {
+  return snapshots.reduce(
+    (a, b) => ({
+      ready: a.ready || b.ready,
+      waiting: a.waiting + b.waiting,
+      running: a.running + b.running,
+      pages: {
+        total: a.pages.total + b.pages.total,
+        used: a.pages.used + b.pages.used,
+        cached: a.pages.cached + b.pages.cached,
+        free: a.pages.free + b.pages.free,
+      },
+      promptTokens: a.promptTokens + b.promptTokens,
+      cachedTokens: a.cachedTokens + b.cachedTokens,
+      computedPromptTokens: a.computedPromptTokens + b.computedPromptTokens,
+      generatedTokens: a.generatedTokens + b.generatedTokens,
+      preemptions: a.preemptions + b.preemptions,
+      steps: a.steps + b.steps,
+      stepMsTotal: a.stepMsTotal + b.stepMsTotal,
+      evictedBlocks: a.evictedBlocks + b.evictedBlocks,
+      usedPageSeconds: a.usedPageSeconds + b.usedPageSeconds,
+      tiers: tiersOf(a.tiers, b.tiers),
+    }),
+    nothingYet,
+  );
+}
+
+function tiersOf(a: TiersSnapshot | undefined, b: TiersSnapshot | undefined): TiersSnapshot | undefined {
+  if (a === undefined || b === undefined) return a ?? b;
+  const tier = (one: TierSnapshot, other: TierSnapshot): TierSnapshot => ({
+    blocks: one.blocks + other.blocks,
+    capacity: one.capacity + other.capacity,
+  });
+  return {
+    host: tier(a.host, b.host),
+    ssd: tier(a.ssd, b.ssd),
+    reads: {
+      host: a.reads.host + b.reads.host,
+      ssd: a.reads.ssd + b.reads.ssd,
+      instance: a.reads.instance + b.reads.instance,
+    },
+    lostBlocks: a.lostBlocks + b.lostBlocks,
+    moved: {
+      copiedBytes: (a.moved?.copiedBytes ?? 0) + (b.moved?.copiedBytes ?? 0),
+      ssdReadBytes: (a.moved?.ssdReadBytes ?? 0) + (b.moved?.ssdReadBytes ?? 0),
+      ssdReadSeconds: (a.moved?.ssdReadSeconds ?? 0) + (b.moved?.ssdReadSeconds ?? 0),
+      ssdWrittenBytes: (a.moved?.ssdWrittenBytes ?? 0) + (b.moved?.ssdWrittenBytes ?? 0),
+      badBlocks: (a.moved?.badBlocks ?? 0) + (b.moved?.badBlocks ?? 0),
+    },
+  };
+}

@@ -1,0 +1,59 @@
+// What a gateway lacks of what instances hold: carries out how it catches up, from their copies in the store.
+import { BlockCatchUp, type CatchUpEffect, type CatchUpEvent } from '../../core/kvcache/events/snapshot-catch-up.ts';
+import type { InstanceIndex } from '../../core/protocol/events.ts';
+import { Alarm, nowUs } from '../threads/alarm.ts';
+import type { BlockJournal, BlockSnapshot } from '../threads/thread-protocol.ts';
+
+export interface CaughtUpBlocksOptions {
+  /** To the instance. @param unread its copy could not be used */
+  readonly ask: (instance: InstanceIndex, unread: boolean) => void;
+  /** The copy of the instance that is there now, of that number or later. */
+  readonly read: (instance: InstanceIndex, number: number) => Promise<BlockSnapshot | undefined>;
+  /** Of the instance's life, as it calls it itself. */
+  readonly snapshot: (instance: InstanceIndex, snapshot: BlockSnapshot) => void;
+  readonly journal: (instance: InstanceIndex, journal: BlockJournal) => void;
+}
+
+export class CaughtUpBlocks {
+  readonly #options: CaughtUpBlocksOptions;
+  readonly #machine = new BlockCatchUp();
+  readonly #alarm = new Alarm(() => this.feed({ kind: 'wake' }));
+  #closed = false;
+
+  constructor(options: CaughtUpBlocksOptions) {
+    this.#options = options;
+  }
+
+  feed(event: CatchUpEvent): void {
+    if (this.#closed) return;
+    for (const effect of this.#machine.step(nowUs(), event)) this.#carryOut(effect);
+    this.#alarm.set(this.#machine.nextUs);
+  }
+
+  close(): void {
+    this.#closed = true;
+    this.#alarm.set(Number.POSITIVE_INFINITY);
+  }
+
+  #carryOut(effect: CatchUpEffect): void {
+    const { instance } = effect;
+    switch (effect.kind) {
+      case 'ask':
+        this.#options.ask(instance, effect.unread);
+        break;
+      case 'read':
+        void this.#read(effect);
+        break;
+      case 'snapshot':
+        this.#options.snapshot(instance, effect.snapshot);
+        break;
+      case 'journal':
+        this.#options.journal(instance, effect.journal);
+    }
+  }
+
+  async #read({ instance, ticket, number }: Extract<CatchUpEffect, { kind: 'read' }>): Promise<void> {
+    const snapshot = await this.#options.read(instance, number).catch(() => undefined);
+    this.feed({ kind: 'read', ticket, snapshot });
+  }
+}

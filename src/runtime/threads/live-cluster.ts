@@ -1,0 +1,327 @@
+// An inference port over instances on worker threads: the conductor decides at once on this thread, each instance computes on its own.
+import { webcrypto } from 'node:crypto';
+import type { InstanceIndex } from '../../core/protocol/events.ts';
+import type { GenerationRequest, InstanceSnapshot } from '../../core/protocol/ports.ts';
+import { sizeOf } from '../../core/protocol/request-size.ts';
+import type { AdmissionSettings } from '../../core/router/admission/length-admission.ts';
+import { TokenAdmission } from '../../core/router/admission/token-admission.ts';
+import { Conductor, type InstanceRole } from '../../core/router/conductor.ts';
+import type { PipelineSettings, PlacerConfig } from '../../core/router/placement/placer.ts';
+import { type TokenPipeline, TokenPlacement } from '../../core/router/placement/token-placement.ts';
+import { TokenProgress } from '../../core/router/token-progress.ts';
+import { TokenTransfers } from '../../core/router/token-transfers.ts';
+import { batchLimits } from '../../core/scheduler/token-limits.ts';
+import type { MemoryBus } from '../bus/memory-bus.ts';
+import { MemoryHub } from '../bus/memory-hub.ts';
+import { type BureauSettings, LendingBureau } from '../lending/lending-manager-host.ts';
+import { Backoff } from '../processes/backoff.ts';
+import { canServe, nothingYet, storeStays, whenGone } from '../snapshots/metric-snapshots.ts';
+import type { Transport } from '../transfer/messenger.ts';
+import { Conducting, type Reach } from './conductor-driver.ts';
+import { InstanceThread } from './instance-thread.ts';
+import type { EventsMessage, InstanceDescription, InstanceThreadData, ReadyMessage } from './thread-protocol.ts';
+
+export interface LiveClusterOptions {
+  /** Module that the threads run: it makes an instance and starts an InstanceLoop. */
+  readonly entry: URL;
+  /** (instances), one at least: what each is for, and settings for the module. */
+  readonly instances: readonly { readonly role: InstanceRole; readonly settings: unknown }[];
+  /** What requests may wait, and who is taken. */
+  readonly admission: AdmissionSettings;
+  /** How keys and values go from one to another: copied unless as between processes or hosts. */
+  readonly transport?: Transport;
+  /** Four words that key the identities of blocks; undefined: drawn, since none outlives the process. */
+  readonly hashKey?: Uint32Array | undefined;
+  /** Steps are recorded in accounts of requests; they are not unless asked for. */
+  readonly traces?: boolean;
+  /** Requests accepted at once. */
+  readonly queueMax: number;
+  /** Where requests go; by what instances hold and have to do unless given. */
+  readonly placement?: PlacerConfig<GenerationRequest>['kind'] | undefined;
+  /** Long prompts may be computed by groups of instances that prefill; undefined: each by one. */
+  readonly pipeline?: PipelineSettings | undefined;
+  /** Instances lend one another memory; undefined: each has its own alone. */
+  readonly lending?: Omit<BureauSettings, 'instances'> | undefined;
+  /** Are those started anew whose thread ends? */
+  readonly restarts?: boolean;
+  readonly log: (message: string) => void;
+}
+
+/** What is lost with an instance is tried on another one, once: a request may be what it died of. */
+const triesMax = 2;
+
+interface Member {
+  readonly thread: InstanceThread;
+  readonly life: number;
+  readonly startedMs: number;
+  /** Weights that it has, once it serves. */
+  loaded: InstanceThreadData<unknown>['loaded'];
+  snapshot: InstanceSnapshot;
+}
+
+/** The first instance loads the model; the others start when it has, over the same weights where threads can share them. */
+export class LiveCluster extends Conducting {
+  readonly #options: LiveClusterOptions;
+  readonly #hashKey: Uint32Array;
+  readonly #pages: InstanceThreadData<unknown>['pages'];
+  /** Over which threads hear one another, and this one's end of it. */
+  readonly #hub = new MemoryHub();
+  readonly #bus: MemoryBus;
+  readonly #members: Member[] = [];
+  /** (instances) */
+  readonly #backoffs: readonly Backoff[];
+  readonly #timers = new Set<NodeJS.Timeout>();
+  /** Those that do not serve. */
+  readonly #gone = new Set<InstanceIndex>();
+  readonly #ready: Promise<readonly InstanceDescription[]>;
+  readonly #ended: Promise<void>;
+  #transfers: TokenTransfers | undefined;
+  /** (instances) */
+  readonly #roles: InstanceRole[];
+  /** Do prompts go on at other instances than those that compute them, now or once roles have changed? */
+  readonly #handsOver: boolean;
+  readonly #bureau: LendingBureau | undefined;
+  #over: () => void = () => {};
+  protected readonly reach = this.#reach();
+  #closing = false;
+
+  constructor(options: LiveClusterOptions) {
+    const hashKey = options.hashKey ?? webcrypto.getRandomValues(new Uint32Array(4));
+    super({
+      placement: new TokenPlacement(hashKey),
+      admission: new TokenAdmission(options.admission, options.instances.length, batchLimits),
+      log: options.log,
+    });
+    this.#options = options;
+    this.#hashKey = hashKey;
+    // Nobody outside this process has the token.
+    const { transport = 'auto' } = options;
+    const copies = transport === 'memory' || transport === 'auto';
+    this.#pages = copies ? undefined : { host: '127.0.0.1', token: webcrypto.randomUUID(), transport };
+    this.#roles = options.instances.map(({ role }) => role);
+    this.#handsOver = options.admission.roleSwitch !== undefined || this.#roles.includes('decode');
+    this.#bus = this.#hub.connect();
+    this.#backoffs = options.instances.map(() => new Backoff());
+    const { lending, instances } = options;
+    this.#bureau = lending && new LendingBureau({ ...lending, instances: instances.length }, this.#bus);
+    this.#ended = new Promise((resolve) => {
+      this.#over = resolve;
+    });
+    this.#ready = this.#start();
+    // Whoever calls `ready` sees the failure; nobody else has to.
+    this.#ready.catch(() => {});
+  }
+
+  /** Resolves once all instances serve. @throws Error saying in one line why one cannot */
+  ready(): Promise<readonly InstanceDescription[]> {
+    return this.#ready;
+  }
+
+  /** Resolves when what is left can serve no request. */
+  get ended(): Promise<void> {
+    return this.#ended;
+  }
+
+  switchRole(instance: InstanceIndex, role: InstanceRole): string | undefined {
+    if (this.#roles[instance] === role) return undefined;
+    if (this.#roles[instance] === 'store') return storeStays;
+    if (!this.#handsOver)
+      return 'instances of this server hand no prompts over: start it with some that prefill and some that decode, or with --role-switch';
+    this.feed({ kind: 'switchRole', instance, role });
+    return this.#roles[instance] === role ? undefined : 'nobody would be left to prefill, or nobody to decode';
+  }
+
+  roles(): readonly InstanceRole[] {
+    return this.#roles;
+  }
+
+  instances(): readonly InstanceSnapshot[] {
+    return this.#options.instances.map((_, i) => this.#members[i]?.snapshot ?? nothingYet);
+  }
+
+  /** Ends all threads; requests under way fail. */
+  async close(): Promise<void> {
+    this.#closing = true;
+    for (const timer of this.#timers) clearTimeout(timer);
+    this.endWaiting();
+    await Promise.all(this.#members.map(({ thread }) => thread.close()));
+    this.#bureau?.close();
+    await this.#bus.close();
+  }
+
+  protected hindrance(): ReturnType<Conducting['hindrance']> {
+    if (!this.begun) return { kind: 'starting', message: 'the model is still loading' };
+    if (this.#serves()) return undefined;
+    const computing = [...this.#roles.keys()].filter((i) => this.#roles[i] !== 'store');
+    const gone = computing.filter((i) => this.#gone.has(i)).length;
+    return { kind: 'incomplete', message: `${gone} of ${computing.length} instances are gone` };
+  }
+
+  protected onRole(instance: InstanceIndex, role: InstanceRole): void {
+    this.#roles[instance] = role;
+  }
+
+  async #start(): Promise<readonly InstanceDescription[]> {
+    const { instances } = this.#options;
+    const lead = this.#roles.findIndex((role) => role !== 'store');
+    const first = await this.#startOne(lead, undefined);
+    const loaded = first.shared && { model: first.shared, root: first.root };
+    const messages = await Promise.all(instances.map((_, i) => (i === lead ? first : this.#startOne(i, loaded))));
+    this.placement.begin(
+      first.root,
+      messages.map(({ description }) => description.threads),
+      this.#transfersBetween(first, messages.length),
+      this.#pipelineOf(first),
+    );
+    for (const [i, { description }] of messages.entries())
+      this.admission.joined(i, description.capacityTokens, description.contextTokens);
+    const conductor = new Conductor<GenerationRequest>({
+      instances: messages.map(({ description: { capacityTokens } }, i) => ({ capacityTokens, role: this.#roles[i] })),
+      queueMax: this.#options.queueMax,
+      roleSwitch: this.#options.admission.roleSwitch,
+      size: sizeOf,
+      retries: { triesMax, progressOf: (request) => new TokenProgress(request) },
+      placement: { ...this.placement.config, kind: this.#options.placement ?? 'cache-aware' },
+      admission: this.admission.config(this.placement.prefills),
+      jobs: { isJob: ({ batch }) => batch === true, memoryShare: batchLimits.background.memoryShare },
+      explains: true,
+    });
+    this.begin(conductor);
+    for (const [i, message] of messages.entries()) this.#introduce(i, message);
+    this.#bureau?.begin(messages.map(({ description }) => description));
+    for (const [i, { snapshot }] of messages.entries()) if (!this.#gone.has(i)) this.#member(i).snapshot = snapshot;
+    return messages.map(({ description }) => description);
+  }
+
+  #introduce(index: InstanceIndex, { description, shared }: ReadyMessage): void {
+    const { thread } = this.#member(index);
+    // What it had on SSD, nobody has heard of yet.
+    if ((description.tiers?.found ?? 0) > 0) thread.send({ kind: 'tellBlocks' });
+    const stores = this.#roles.flatMap((role, i) => (role === 'store' ? [{ instance: i, key: i }] : []));
+    if (stores.length > 0 && shared !== undefined) thread.send({ kind: 'stores', stores });
+  }
+
+  /** Undefined where prefixes stay where they are. */
+  #transfersBetween({ description, shared }: ReadyMessage, instances: number): TokenTransfers | undefined {
+    const bytesPerToken = description.fetchBytesPerToken;
+    if (shared === undefined || bytesPerToken === undefined || instances === 1) return undefined;
+    this.#transfers = new TokenTransfers(instances, bytesPerToken);
+    return this.#transfers;
+  }
+
+  #pipelineOf({ description: { stageLayers }, shared }: ReadyMessage): TokenPipeline | undefined {
+    const { pipeline } = this.#options;
+    if (pipeline === undefined) return undefined;
+    if (shared === undefined) throw new Error('Cannot compute prompts in groups: it needs the native kernels');
+    if (stageLayers === undefined || stageLayers < pipeline.members) {
+      const why =
+        stageLayers === undefined ? 'some layers of the model keep a window alone' : `it has ${stageLayers} layers`;
+      throw new Error(`Cannot compute prompts in groups of ${pipeline.members}: ${why}`);
+    }
+    return { ...pipeline, layers: stageLayers };
+  }
+
+  #startOne(index: InstanceIndex, loaded: InstanceThreadData<unknown>['loaded']): Promise<ReadyMessage> {
+    if (this.#closing) throw new Error('Cannot start the instance: the server is closing');
+    const { entry, instances, log } = this.#options;
+    const life = (this.#members[index]?.life ?? 0) + 1;
+    const data = {
+      settings: instances[index].settings,
+      address: String(index),
+      role: this.#roles[index],
+      life,
+      lands: this.#handsOver,
+      peers: instances.length === 1 ? ('none' as const) : ('threads' as const),
+      lender: this.#bureau && index,
+      pages: this.#pages,
+      traces: this.#options.traces ?? false,
+      hashKey: this.#hashKey,
+      loaded,
+    };
+    const onEvents = (message: EventsMessage): void => this.#hear(index, message);
+    const thread = new InstanceThread({ entry, hub: this.#hub, bus: this.#bus, data, log, onEvents });
+    const snapshot = this.#members[index]?.snapshot ?? nothingYet;
+    const member: Member = { thread, life, startedMs: performance.now(), loaded: undefined, snapshot };
+    this.#members[index] = member;
+    void thread.ended.then(() => this.#lost(index));
+    return thread.ready.then((message) => {
+      member.loaded = message.shared && { model: message.shared, root: message.root };
+      return message;
+    });
+  }
+
+  #startLater(index: InstanceIndex): void {
+    const delayMs = this.#backoffs[index].next(performance.now() - this.#member(index).startedMs);
+    this.log(`Instance ${index} is gone: it is started anew in ${delayMs / 1000} s`);
+    const timer = setTimeout(() => {
+      this.#timers.delete(timer);
+      this.#startAnew(index).catch((error: Error) => this.log(error.message));
+    }, delayMs);
+    this.#timers.add(timer);
+  }
+
+  /** Weights go with the last thread that has them: then the model is loaded again. */
+  async #startAnew(index: InstanceIndex): Promise<void> {
+    // Whoever has not heard of its end might answer its former life: the new one would hear that.
+    await this.#bus.flush();
+    if (this.#closing) return;
+    const having = this.#members.find(({ loaded }, i) => !this.#gone.has(i) && loaded !== undefined);
+    const message = await this.#startOne(index, having?.loaded);
+    const { capacityTokens, contextTokens } = message.description;
+    const member = this.#member(index);
+    member.snapshot = message.snapshot;
+    this.#gone.delete(index);
+    this.admission.joined(index, capacityTokens, contextTokens);
+    this.feed({ kind: 'instanceJoined', instance: index, life: member.life, capacityTokens });
+    this.#introduce(index, message);
+    this.#bureau?.returned(index);
+    this.log(`Instance ${index} serves again`);
+  }
+
+  #hear(instance: InstanceIndex, message: EventsMessage): void {
+    this.#member(instance).snapshot = message.snapshot;
+    this.admission.told(instance, message.snapshot);
+    this.hearSteps(instance, message.steps);
+    this.#transfers?.told(instance, message.snapshot);
+    this.hear(instance, message);
+  }
+
+  #reach(): Reach {
+    return {
+      forward: (instance, request, { decodeAt, prefix, group }) =>
+        this.#member(instance).thread.send({ kind: 'submit', request, decodeAt, prefix, group }),
+      cancel: (instance, id, interrupt) => {
+        const { thread } = this.#member(instance);
+        thread.send({ kind: 'cancel', id });
+        if (interrupt) thread.interrupt();
+      },
+      tellBlocks: (instance) => this.#member(instance).thread.send({ kind: 'tellBlocks' }),
+      pin: (instance, { id, request, ttlUs }) =>
+        this.#member(instance).thread.send({ kind: 'pin', id, request, ttlUs }),
+      unpin: (instance, id) => this.#member(instance).thread.send({ kind: 'unpin', id }),
+    };
+  }
+
+  #lost(instance: InstanceIndex): void {
+    this.#gone.add(instance);
+    for (const other of this.#members) other?.thread.endsWaits();
+    const member = this.#member(instance);
+    member.snapshot = whenGone(member.snapshot);
+    const returns = this.#options.restarts === true && this.begun && !this.#closing;
+    this.#bureau?.lost(instance, returns);
+    this.feed({ kind: 'instanceLost', instance });
+    if (returns) this.#startLater(instance);
+    else if (!this.#serves() || !this.begun) this.#over();
+    else if (!this.#closing) this.log(`Instance ${instance} is gone: the others go on`);
+  }
+
+  #serves(): boolean {
+    return canServe(this.#roles.filter((_, i) => !this.#gone.has(i)));
+  }
+
+  #member(instance: InstanceIndex): Member {
+    const member = this.#members[instance];
+    if (member === undefined) throw new Error(`Cluster broken: instance ${instance} has not been started`);
+    return member;
+  }
+}

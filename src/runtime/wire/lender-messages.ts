@@ -1,0 +1,60 @@
+// What processes whose instances lend to one another tell each other, and the records that they share, checked field by field where they arrive.
+import { z } from 'zod';
+import { parseEnvelope } from '../../core/lending/parse.ts';
+import type { OfficeRecord } from '../../core/membership/election.ts';
+import type { Announcement } from '../../core/membership/liveness.ts';
+import type { LenderWire } from '../lending/lender-wire.ts';
+import type { wireVersion } from './frames.ts';
+import { memberFields, reader } from './messages.ts';
+
+const count = z.number().int().min(0);
+const move = count;
+const blocks = z.array(count).max(1 << 20);
+const landing = z.string().max(512);
+
+const lenderWire = z.discriminatedUnion('kind', [
+  z.strictObject({
+    kind: z.literal('lending'),
+    envelope: z.unknown().transform(parseEnvelope),
+  }),
+  z.strictObject({ kind: z.literal('expect'), move, blocks }),
+  z.strictObject({ kind: z.literal('expected'), move, landing }),
+  z.strictObject({ kind: z.literal('copy'), move, blocks, landing }),
+  z.strictObject({ kind: z.enum(['arrived', 'broken', 'drop']), move }),
+  z.strictObject({ kind: z.literal('guestLoad'), permille: count.max(1000) }),
+]);
+
+/** Of an instance that lends. */
+export interface LenderAnnouncement extends Announcement {
+  readonly version: typeof wireVersion;
+  /** Its number among those that lend. */
+  readonly instance: number;
+  /** Of its blocks and how they are computed over: equal, or nothing can be lent. */
+  readonly identity: string;
+  /** Blocks that it may lend. */
+  readonly lendableBlocks: number;
+  /** Where attention is computed over what it lends: host and port. */
+  readonly door: string;
+}
+
+export interface LenderPlace {
+  /** Empty: whoever had it has left. */
+  readonly name: string;
+  readonly life: number;
+}
+
+const lender = z.strictObject({
+  ...memberFields,
+  instance: count.max(0xffff),
+  identity: z.string().max(512),
+  lendableBlocks: count,
+  door: z.string().regex(/^[\w.:-]{1,253}:\d{1,5}$/),
+});
+const places = z.strictObject({ places: z.array(z.strictObject({ name: z.string().max(64), life: count })).max(4096) });
+const office = z.strictObject({ holder: z.string().max(128).optional(), epoch: count });
+
+/** Each throws an Error that names the field at fault. */
+export const readLenderWire = reader<Exclude<LenderWire, { kind: 'room' | 'door' }>>("a lender's message", lenderWire);
+export const readLender = reader<LenderAnnouncement>("a lender's announcement", lender);
+export const readPlaces = reader<{ readonly places: readonly LenderPlace[] }>('the record of lenders', places);
+export const readOffice = reader<OfficeRecord>("an office's record", office);

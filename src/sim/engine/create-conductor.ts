@@ -1,0 +1,42 @@
+// The conductor of a simulated cluster.
+
+import type { Fates } from '../../core/protocol/message-counts.ts';
+import { admissionConfig, type SloRule } from '../../core/router/admission/length-admission.ts';
+import { Conductor } from '../../core/router/conductor.ts';
+import { LengthProgress } from '../../core/router/length-progress.ts';
+import { type LengthRequest, lengthJobs, lengthPlacement } from '../../core/scheduler/length-work.ts';
+import type { SimulationConfig } from './simulation-config.ts';
+
+/** @param capacityTokens (instances) @param options alone: it knows of no instance yet */
+export function createConductor(
+  { instances, linkBytesPerSecond, faults, ...config }: SimulationConfig,
+  sloOf: SloRule,
+  capacityTokens: readonly number[],
+  { alone, fates }: { readonly alone: boolean; readonly fates: Fates | undefined },
+): Conductor<LengthRequest> {
+  const placement = lengthPlacement(config.placement, instances, linkBytesPerSecond, config.pipeline);
+  const learned = config.learned && {
+    predictors: config.learned.prefills.times,
+    transfers: config.learned.transfers.config,
+    ssds: config.learned.transfers.ssds,
+  };
+  return new Conductor({
+    instances: instances.map(({ role, startUs }, i) => {
+      const standby = startUs !== undefined;
+      return { capacityTokens: capacityTokens[i], role, standby, absent: alone || standby };
+    }),
+    queueMax: config.queueMax,
+    size: ({ size }) => size,
+    placement: { ...placement, ...learned },
+    admission: admissionConfig(config.admission, sloOf, instances, capacityTokens, linkBytesPerSecond),
+    jobs: lengthJobs(instances),
+    roleSwitch: config.admission.roleSwitch,
+    fates,
+    explains: config.placed !== undefined,
+    retries: faults && {
+      triesMax: faults.times.triesMax,
+      progressOf: (request) => new LengthProgress(request),
+      patience: faults.times,
+    },
+  });
+}

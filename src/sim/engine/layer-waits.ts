@@ -1,0 +1,88 @@
+// What the step that an instance runs waits for: prefixes that arrive layer by layer, each until its time is up.
+import { behindLayersUs, type LayeredStep } from '../../core/scheduler/length-work.ts';
+import type { AwaitedBlocks, LoadSource } from '../../core/transfer/prefix-fetch/prefix-loads.ts';
+
+/** One of those that the step waits for: some of the sources of a request's blocks have not done their part. */
+interface Wait {
+  readonly place: number;
+  readonly id: string;
+  readonly sources: Set<LoadSource>;
+  readonly untilUs: number;
+}
+
+/** A source that has begun to bring a request's blocks before `to`. */
+interface Begun {
+  readonly us: number;
+  readonly to: number;
+}
+
+export class LayerWaits {
+  readonly #begun = new Map<string, Begun>();
+  #waits: Wait[] = [];
+  #unanswered: number[] = [];
+
+  /** Nothing is waited for any more. */
+  get isOver(): boolean {
+    return this.#waits.length === 0;
+  }
+
+  /** Places of requests whose blocks did not come; undefined: all did. */
+  get unanswered(): readonly number[] | undefined {
+    return this.#unanswered.length === 0 ? undefined : this.#unanswered;
+  }
+
+  /** When the first of them is given up, if nothing comes before. */
+  get nextUs(): number {
+    return this.#waits.reduce((nextUs, { untilUs }) => Math.min(nextUs, untilUs), Number.POSITIVE_INFINITY);
+  }
+
+  /** A step begins. */
+  begin(nowUs: number, awaited: readonly AwaitedBlocks[]): void {
+    for (const { place, id, sources, withinUs } of awaited) {
+      if (sources === undefined) this.#unanswered.push(place);
+      else if (sources.length > 0)
+        this.#waits.push({ place, id, sources: new Set(sources), untilUs: nowUs + withinUs });
+    }
+  }
+
+  /** It has ended, or is given up. */
+  clear(): void {
+    this.#waits = [];
+    this.#unanswered = [];
+  }
+
+  /** Blocks of a request begin to come. */
+  began(nowUs: number, id: string, source: LoadSource, to: number): void {
+    this.#begun.set(keyOf(id, source), { us: nowUs, to });
+  }
+
+  /** They have come, as far as block `to`: returns when the step ends by that. */
+  came(nowUs: number, id: string, source: LoadSource, to: number, step: LayeredStep): number {
+    const begun = this.#begun.get(keyOf(id, source));
+    this.#begun.delete(keyOf(id, source));
+    const wait = this.#waits.find((each) => each.id === id && each.sources.delete(source));
+    if (wait === undefined) return 0;
+    if (to < (begun?.to ?? to)) this.#fail(wait);
+    else if (wait.sources.size === 0) this.#waits = this.#waits.filter((each) => each !== wait);
+    return behindLayersUs(step, { beganUs: begun?.us ?? nowUs, endedUs: nowUs });
+  }
+
+  /** Nobody wants it any more. */
+  forget(id: string, source: LoadSource): void {
+    this.#begun.delete(keyOf(id, source));
+  }
+
+  /** Gives up what was to be here by now. */
+  expire(nowUs: number): void {
+    for (const wait of [...this.#waits]) if (wait.untilUs <= nowUs) this.#fail(wait);
+  }
+
+  #fail(wait: Wait): void {
+    this.#waits = this.#waits.filter((each) => each !== wait);
+    this.#unanswered.push(wait.place);
+  }
+}
+
+function keyOf(id: string, source: LoadSource): string {
+  return `${source} ${id}`;
+}

@@ -1,0 +1,150 @@
+// Tokenizers built from the `tokenizer.ggml.*` metadata of a GGUF file.
+
+import type { EncodeOptions, Tokenizer } from '../tokenizer.ts';
+import { encodeUtf8, toWellFormed } from '../utf8.ts';
+import { BytePairModel } from './byte-pair-model.ts';
+import { type GgufTokenizerData, tokenType } from './gguf-tokenizer-data.ts';
+import { SentencePieceModel } from './sentence-piece-model.ts';
+import { SpecialSplitter } from './special-splitter.ts';
+import type { VocabularyModel } from './vocabulary-model.ts';
+
+// GGUF has no list of end tokens, and many files name only one: these end a turn wherever a vocabulary has them as control tokens.
+const endOfTurnTexts = new Set([
+  '<|eot_id|>',
+  '<|eom_id|>',
+  '<|im_end|>',
+  '<|end|>',
+  '<|endoftext|>',
+  '<|end_of_text|>',
+  '<end_of_turn>',
+  '<EOT>',
+]);
+
+/** Builds the tokenizer; throws `Cannot build tokenizer: ...` on metadata that contradicts itself or is of an unknown kind. */
+export function createGgufTokenizer(data: GgufTokenizerData): Tokenizer {
+  checkData(data);
+  if (data.model === 'llama') {
+    const model = new SentencePieceModel(data);
+    return new GgufTokenizer(data, model, { addBos: true, addsSpacePrefix: model.addSpacePrefix });
+  }
+  const model = new BytePairModel(data);
+  return new GgufTokenizer(data, model, { addBos: model.pre.addBos, addsSpacePrefix: false });
+}
+
+function checkData(data: GgufTokenizerData): void {
+  if (data.model !== 'gpt2' && data.model !== 'llama') {
+    throw new Error(`Cannot build tokenizer: unknown model: '${data.model}', known are gpt2, llama`);
+  }
+  const size = data.tokens.length;
+  if (data.tokenTypes !== undefined && data.tokenTypes.length !== size) {
+    throw new Error(`Cannot build tokenizer: token types do not fit: ${data.tokenTypes.length} types, ${size} tokens`);
+  }
+  for (const key of ['bosId', 'eosId', 'eotId', 'eomId', 'unkId', 'padId'] as const) {
+    const id = data[key];
+    if (id !== undefined && !(Number.isInteger(id) && id >= 0 && id < size)) {
+      throw new Error(`Cannot build tokenizer: ${key} is outside the vocabulary: ${id}, ${size} tokens`);
+    }
+  }
+}
+
+interface Defaults {
+  readonly addBos: boolean;
+  readonly addsSpacePrefix: boolean;
+}
+
+class GgufTokenizer implements Tokenizer {
+  readonly vocabSize: number;
+  readonly bosId: number | undefined;
+  readonly eosIds: readonly number[];
+  readonly specialIds: ReadonlySet<number>;
+  readonly addsSpacePrefix: boolean;
+  readonly #tokens: readonly string[];
+  readonly #model: VocabularyModel;
+  readonly #userDefined: ReadonlySet<number>;
+  readonly #prefix: readonly number[];
+  readonly #suffix: readonly number[];
+  /** Splits at all marked tokens, and at those only that are ordinary text. */
+  readonly #splitAll: SpecialSplitter;
+  readonly #splitUserDefined: SpecialSplitter;
+  /** Tokens that take the white space behind them along. */
+  readonly #stripping: ReadonlySet<number>;
+  readonly #bytes: (Uint8Array | undefined)[];
+
+  constructor(data: GgufTokenizerData, model: VocabularyModel, defaults: Defaults) {
+    const idsOfType = (...types: number[]) =>
+      data.tokens.map((_, id) => id).filter((id) => types.includes(data.tokenTypes?.[id] ?? tokenType.normal));
+    const splitter = (ids: Iterable<number>) =>
+      new SpecialSplitter(new Map(Array.from(ids, (id) => [data.tokens[id] as string, id])));
+    this.vocabSize = data.tokens.length;
+    this.bosId = data.bosId;
+    this.addsSpacePrefix = defaults.addsSpacePrefix;
+    this.specialIds = new Set(idsOfType(tokenType.control, tokenType.unknown));
+    this.eosIds = findEosIds(data, this.specialIds);
+    this.#tokens = data.tokens;
+    this.#model = model;
+    this.#userDefined = new Set(idsOfType(tokenType.userDefined));
+    this.#prefix = (data.addBos ?? defaults.addBos) && data.bosId !== undefined ? [data.bosId] : [];
+    this.#suffix = data.addEos === true && data.eosId !== undefined ? [data.eosId] : [];
+    this.#splitAll = splitter([...this.#userDefined, ...this.specialIds]);
+    this.#splitUserDefined = splitter(this.#userDefined);
+    this.#stripping = new Set(
+      data.stripAfterSpecial ? [...this.#userDefined, ...this.specialIds].filter((id) => !keepsSpace(data, id)) : [],
+    );
+    this.#bytes = new Array(this.vocabSize);
+  }
+
+  encode(text: string, options: EncodeOptions = {}): number[] {
+    const { addSpecial = true, parseSpecial = true } = options;
+    const out: number[] = addSpecial ? [...this.#prefix] : [];
+    const parts = (parseSpecial ? this.#splitAll : this.#splitUserDefined).split(toWellFormed(text));
+    let before: number | undefined;
+    let atStart = true;
+    for (const part of parts) {
+      if (typeof part === 'number') {
+        out.push(part);
+        before = part;
+        atStart = true;
+        continue;
+      }
+      const text = before !== undefined && this.#stripping.has(before) ? part.replace(leadingSpace, '') : part;
+      if (text.length === 0) continue;
+      this.#model.encode(text, atStart, out);
+      atStart = false;
+    }
+    if (addSpecial) out.push(...this.#suffix);
+    return out;
+  }
+
+  decodeBytes(id: number): Uint8Array {
+    return this.isSpecial(id) ? noBytes : this.tokenBytes(id);
+  }
+
+  tokenBytes(id: number): Uint8Array {
+    const token = this.#tokens[id];
+    if (token === undefined) return noBytes;
+    let bytes = this.#bytes[id];
+    if (bytes === undefined) {
+      const verbatim = this.isSpecial(id) || this.#userDefined.has(id);
+      bytes = verbatim ? encodeUtf8(token) : this.#model.bytes(id);
+      this.#bytes[id] = bytes;
+    }
+    return bytes;
+  }
+
+  isSpecial(id: number): boolean {
+    return this.specialIds.has(id);
+  }
+}
+
+const noBytes = new Uint8Array(0);
+const leadingSpace = /^[ \t\n\v\f\r]+/;
+
+function keepsSpace(data: GgufTokenizerData, id: number): boolean {
+  return id === data.bosId || id === data.unkId || data.tokens[id] === '<|endoftext|>';
+}
+
+function findEosIds(data: GgufTokenizerData, specialIds: ReadonlySet<number>): number[] {
+  const named = [data.eosId, data.eotId, data.eomId].filter((id) => id !== undefined);
+  const known = [...specialIds].filter((id) => endOfTurnTexts.has(data.tokens[id] as string));
+  return [...new Set([...named, ...known])];
+}

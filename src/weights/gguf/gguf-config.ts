@@ -1,0 +1,171 @@
+// Model configuration and generation defaults out of GGUF metadata.
+import type { Activation, AttentionConfig, LayerAttention, ModelConfig, Positions } from '../../util/model-config.ts';
+import { layersMax, stretchedPositions, withoutUndefined } from '../config-limits.ts';
+import type { GenerationDefaults, ModelFiles } from '../types.ts';
+import { ArchitectureKeys } from './gguf-keys.ts';
+import type { GgufMetadata } from './gguf-metadata.ts';
+import { ggufRope } from './gguf-rope.ts';
+import { tokenId } from './gguf-tokenizer.ts';
+
+/** What an architecture means beyond its keys. */
+interface Family {
+  readonly activation?: Activation;
+  /** A table of positions in place of rope. */
+  readonly learnedPositions?: true;
+  /** One layer in so many sees everything, the last of each run; all slide unless given. */
+  readonly fullEvery?: number;
+  /** Where the file does not say. */
+  readonly window?: number;
+  readonly softcap?: number;
+  readonly logitSoftcap?: number;
+  /** Rope base of the sliding layers where the file does not say. */
+  readonly slidingTheta?: number;
+  /** The size whose query scale is by hidden size over heads, told by its layers: no key says so. */
+  readonly layersOfHiddenScale?: number;
+}
+
+const families: ReadonlyMap<string, Family> = new Map<string, Family>([
+  [
+    'gemma2',
+    {
+      activation: 'gelu_tanh',
+      fullEvery: 2,
+      window: 4096,
+      softcap: 50,
+      logitSoftcap: 30,
+      layersOfHiddenScale: 46,
+    },
+  ],
+  ['gemma3', { activation: 'gelu_tanh', fullEvery: 6, slidingTheta: 10_000, layersOfHiddenScale: 62 }],
+  ['gpt2', { activation: 'gelu_tanh', learnedPositions: true }],
+]);
+
+/** @throws ModelFileError naming the key that is missing or wrong */
+export function ggufConfig(metadata: GgufMetadata, architecture: string, files: ModelFiles): ModelConfig {
+  if (architecture === '') metadata.fail('general.architecture', 'the architecture is missing');
+  const keys = new ArchitectureKeys(metadata, architecture);
+  const family = families.get(architecture) ?? {};
+  keys.refuse('expert_count', 'mixtures of experts are not supported');
+  const hiddenSize = keys.size('embedding_length');
+  const layers = keys.size('block_count', layersMax);
+  const heads = keys.size('attention.head_count');
+  const kvHeads = keys.optionalSize('attention.head_count_kv') ?? heads;
+  if (heads % kvHeads !== 0) keys.fail('attention.head_count_kv', `${heads} heads cannot share ${kvHeads} key heads`);
+  const headDim = headDimension(keys, hiddenSize, heads);
+  const positions = positionsOf(keys, files, family, headDim);
+  const scaleDim = layers === family.layersOfHiddenScale ? hiddenSize / heads : headDim;
+  const scale = keys.positive('attention.scale') ?? 1 / Math.sqrt(scaleDim);
+  const names = tensorNames(files);
+  return {
+    architecture,
+    vocabSize: vocabularySize(metadata, keys, files),
+    hiddenSize,
+    intermediateSize: keys.size('feed_forward_length'),
+    layers,
+    heads,
+    kvHeads,
+    headDim,
+    maxPositions: Math.max(keys.size('context_length'), stretchedPositions(positions)),
+    // Files hold the gains themselves, whatever the checkpoint held.
+    norm: { eps: normEpsilon(keys), gainOffset: 0 },
+    tieEmbeddings: !names.has('lm_head.weight'),
+    biases: {
+      qkv: hasAny(names, ['self_attn.q_proj.bias', 'self_attn.qkv_proj.bias', 'attn.c_attn.bias']),
+      attentionOutput: hasAny(names, ['self_attn.o_proj.bias', 'attn.c_proj.bias']),
+      mlp: hasAny(names, ['mlp.up_proj.bias', 'mlp.gate_up_proj.bias', 'mlp.c_fc.bias']),
+    },
+    activation: family.activation ?? 'silu',
+    parallelResidual: false,
+    positions,
+    attention: {
+      scale,
+      ...windowsOf(keys, family, layers),
+      softcap: keys.positive('attn_logit_softcapping') ?? family.softcap,
+    },
+    logitSoftcap: keys.positive('final_logit_softcapping') ?? family.logitSoftcap,
+    bosId: tokenId(metadata, 'bos_token_id', undefined),
+    eosIds: ggufEosIds(metadata),
+  };
+}
+
+export function ggufGenerationDefaults(metadata: GgufMetadata): GenerationDefaults {
+  const value = (name: string): number | undefined => {
+    const key = `general.sampling.${name}`;
+    const stored = metadata.number(key);
+    if (stored !== undefined && stored < 0) metadata.fail(key, `${stored} is below 0`);
+    // Stored as float32: 0.95 was meant, not 0.949999988079071.
+    return stored === undefined ? undefined : Number(stored.toPrecision(7));
+  };
+  return withoutUndefined({
+    temperature: value('temp'),
+    topP: value('top_p'),
+    topK: value('top_k'),
+    minP: value('min_p'),
+    repetitionPenalty: value('penalty_repeat'),
+    maxNewTokens: undefined,
+    eosIds: ggufEosIds(metadata),
+  });
+}
+
+function ggufEosIds(metadata: GgufMetadata): number[] {
+  const vocabSize = metadata.arrayLength('tokenizer.ggml.tokens');
+  const ids = ['eos_token_id', 'eot_token_id', 'eom_token_id'].map((name) => tokenId(metadata, name, vocabSize));
+  return [...new Set(ids.filter((id) => id !== undefined))];
+}
+
+function positionsOf(keys: ArchitectureKeys, files: ModelFiles, family: Family, headDim: number): Positions {
+  if (family.learnedPositions) return { kind: 'learned', offset: 0 };
+  return ggufRope(keys, files, headDim, family.slidingTheta);
+}
+
+function windowsOf(keys: ArchitectureKeys, family: Family, layers: number): Pick<AttentionConfig, 'window' | 'layers'> {
+  const window = keys.optionalSize('attention.sliding_window') ?? family.window;
+  if (window === undefined) return { window, layers: undefined };
+  const key = 'attention.sliding_window_pattern';
+  const listed = keys.flags(key);
+  if (listed !== undefined) {
+    if (listed.length < layers) keys.fail(key, `${listed.length} entries for ${layers} layers`);
+    return { window, layers: layerKinds(layers, (layer) => listed[layer] === true) };
+  }
+  const fullEvery = keys.optionalSize(key) ?? family.fullEvery;
+  if (fullEvery === undefined) return { window, layers: undefined };
+  return { window, layers: layerKinds(layers, (layer) => (layer + 1) % fullEvery !== 0) };
+}
+
+function layerKinds(layers: number, slides: (layer: number) => boolean): LayerAttention[] {
+  return Array.from({ length: layers }, (_, layer) => (slides(layer) ? 'sliding' : 'full'));
+}
+
+function headDimension(keys: ArchitectureKeys, hiddenSize: number, heads: number): number {
+  const keyLength = keys.optionalSize('attention.key_length');
+  const headDim = keyLength ?? hiddenSize / heads;
+  if (!Number.isSafeInteger(headDim))
+    keys.fail('attention.head_count', `${heads} heads do not divide the hidden size ${hiddenSize}`);
+  const valueLength = keys.optionalSize('attention.value_length') ?? headDim;
+  if (valueLength !== headDim)
+    keys.fail('attention.value_length', `values of ${valueLength} beside keys of ${headDim} are not supported`);
+  return headDim;
+}
+
+function normEpsilon(keys: ArchitectureKeys): number {
+  const eps = keys.number('attention.layer_norm_rms_epsilon') ?? keys.number('attention.layer_norm_epsilon');
+  if (eps === undefined || eps <= 0 || eps > 1)
+    keys.fail('attention.layer_norm_rms_epsilon', `${eps ?? 'no value'} is not above 0 and at most 1`);
+  return eps;
+}
+
+function vocabularySize(metadata: GgufMetadata, keys: ArchitectureKeys, files: ModelFiles): number {
+  const embedding = files.tensor('model.embed_tokens.weight') ?? files.tensor('transformer.wte.weight');
+  const size = keys.optionalSize('vocab_size') ?? embedding?.shape[0] ?? metadata.arrayLength('tokenizer.ggml.tokens');
+  return size ?? keys.fail('vocab_size', 'the vocabulary size is missing');
+}
+
+/** Names of the tensors, in whatever type they are stored. */
+function tensorNames(files: ModelFiles): ReadonlySet<string> {
+  return new Set([...files.tensors(), ...files.unsupportedTensors()].map(({ name }) => name));
+}
+
+/** Whether the first layer has one of these tensors. */
+function hasAny(names: ReadonlySet<string>, stems: readonly string[]): boolean {
+  return stems.some((stem) => names.has(`model.layers.0.${stem}`) || names.has(`transformer.h.0.${stem}`));
+}

@@ -1,0 +1,103 @@
+// The files of a GGUF model: one, or the numbered parts of a split one, of which the first has the metadata.
+import { basename, dirname, join } from 'node:path';
+import { ModelFileError } from '../errors.ts';
+import { RandomAccessFile } from '../random-access-file.ts';
+import { type GgufHeader, readGgufHeader } from './gguf-header.ts';
+
+const partPattern = /^(?<stem>.+)-(?<part>\d{5})-of-(?<count>\d{5})\.gguf$/i;
+const partsMax = 4096;
+
+export interface GgufPart {
+  readonly path: string;
+  readonly file: RandomAccessFile;
+  readonly header: GgufHeader;
+}
+
+/** What a model is called by the name of its file, or of any of its parts. */
+export function ggufModelId(path: string): string {
+  const name = basename(path);
+  return partPattern.exec(name)?.groups?.stem ?? name.replace(/\.gguf$/i, '');
+}
+
+/** The one model that these names of files are: a single file, or a part of a split model and nothing else. */
+export function onlyGgufModel(names: readonly string[]): string | undefined {
+  const [first] = names;
+  const isSplit = names.every((name) => partPattern.test(name) && ggufModelId(name) === ggufModelId(first ?? ''));
+  return names.length === 1 || isSplit ? first : undefined;
+}
+
+/**
+ * Opens a GGUF file, and the other parts beside it where it is one of several; the first part comes first.
+ * @throws ModelFileError when a part is missing or of another model; nothing is left open
+ */
+export function openGgufParts(path: string): readonly [GgufPart, ...GgufPart[]] {
+  const opened: GgufPart[] = [];
+  try {
+    const asked = openPart(path, opened);
+    const count = partCount(asked);
+    if (count === 1) return [asked];
+    const parts = partPaths(asked, count).map((other) => (other === path ? asked : openPart(other, opened)));
+    for (const [index, part] of parts.entries()) checkPart(part, index, count);
+    const [first, ...rest] = parts;
+    checkTensorCount(first as GgufPart, parts);
+    return [first as GgufPart, ...rest];
+  } catch (error) {
+    for (const { file } of opened) file.close();
+    throw error;
+  }
+}
+
+/** A file that turns out to be no GGUF is closed again; one that is goes to `opened`. */
+function openPart(path: string, opened: GgufPart[]): GgufPart {
+  const file = new RandomAccessFile(path);
+  try {
+    const part = { path, file, header: readGgufHeader(file) };
+    opened.push(part);
+    return part;
+  } catch (error) {
+    file.close();
+    throw error;
+  }
+}
+
+function partCount({ header: { metadata } }: GgufPart): number {
+  const count = metadata.integer('split.count') ?? 1;
+  if (count < 0 || count > partsMax) metadata.fail('split.count', `${count} parts, where 1 to ${partsMax} are allowed`);
+  return Math.max(count, 1);
+}
+
+function partPaths({ path, header: { metadata } }: GgufPart, count: number): string[] {
+  const name = partPattern.exec(basename(path))?.groups;
+  const part = Number(name?.part);
+  // Also a name outside of its own count: the file would be none of the parts.
+  if (name === undefined || Number(name.count) !== count || part < 1 || part > count) {
+    const wanted = `-00001-of-${String(count).padStart(5, '0')}.gguf`;
+    return metadata.fail(
+      'split.count',
+      `the model is split over ${count} files, whose names have to end like ${wanted}`,
+    );
+  }
+  return Array.from({ length: count }, (_, index) =>
+    // The part that was asked for keeps its name, whatever the case of its letters.
+    index + 1 === part
+      ? path
+      : join(dirname(path), `${name.stem}-${String(index + 1).padStart(5, '0')}-of-${name.count}.gguf`),
+  );
+}
+
+function checkPart({ header: { metadata } }: GgufPart, index: number, count: number): void {
+  const [number, stated] = [metadata.integer('split.no'), metadata.integer('split.count')];
+  if (stated !== count) metadata.fail('split.count', `${stated ?? 'no count'} in a part of ${count}`);
+  if (number !== index) metadata.fail('split.no', `${number ?? 'no number'} in part ${index} (counted from 0)`);
+}
+
+function checkTensorCount(first: GgufPart, parts: readonly GgufPart[]): void {
+  const stated = first.header.metadata.integer('split.tensors.count');
+  const found = parts.reduce((sum, { header }) => sum + header.tensors.length, 0);
+  if (stated === undefined || stated === found) return;
+  throw new ModelFileError({
+    file: first.path,
+    key: 'split.tensors.count',
+    reason: `the parts have ${found} tensors where ${stated} are counted`,
+  });
+}

@@ -1,0 +1,168 @@
+// What each `model_type` means beyond its keys: the defaults of its Hugging Face class, and settings that are fixed by the type.
+import type { Biases, LayerAttention } from '../../util/model-config.ts';
+import type { RawConfig } from './hf-schema.ts';
+
+/** Values that a key may have where it is set. */
+export type AllowedValues = Readonly<Record<string, readonly unknown[]>>;
+
+export interface Family {
+  /** Name in the models room. */
+  readonly architecture: string;
+  /** Values of keys that the file leaves out; a null in the file stays. */
+  readonly defaults?: Partial<RawConfig>;
+  readonly gainOffset?: 1;
+  /** Rope unless given. */
+  readonly positions?: { readonly kind: 'learned'; readonly offset: number } | { readonly kind: 'alibi' };
+  readonly biases?: (raw: RawConfig) => Biases;
+  /** Which layers slide where there is a window and no `layer_types`: all unless given; undefined: no layer has a window. */
+  readonly slides?: ((raw: RawConfig, layer: number) => boolean) | 'never';
+  /** The MLP is four times the hidden size where the file does not say. */
+  readonly fourfoldMlp?: true;
+  /** Keys whose other values would mean another model. */
+  readonly fixed?: (raw: RawConfig) => AllowedValues;
+}
+
+const everywhere = (bias: boolean): Biases => ({ qkv: bias, attentionOutput: bias, mlp: bias });
+const biased = (): Biases => everywhere(true);
+const unbiased = (): Biases => everywhere(false);
+
+function attentionBiased(raw: RawConfig): Biases {
+  const bias = raw.attention_bias ?? false;
+  return { qkv: bias, attentionOutput: bias, mlp: raw.mlp_bias ?? false };
+}
+
+const gemma: Partial<RawConfig> = {
+  head_dim: 256,
+  tie_word_embeddings: true,
+  query_pre_attn_scalar: 256,
+  sliding_window: 4096,
+  rms_norm_eps: 1e-6,
+  hidden_activation: 'gelu_pytorch_tanh',
+};
+
+const qwenSlides = (raw: RawConfig, layer: number): boolean => layer >= (raw.max_window_layers ?? 28);
+const qwenDefaults: Partial<RawConfig> = { use_sliding_window: false };
+const causalAlone = (): AllowedValues => ({ use_bidirectional_attention: [false, null] });
+
+const gemma3: Family = {
+  architecture: 'gemma3',
+  defaults: {
+    ...gemma,
+    vocab_size: 262_208,
+    num_attention_heads: 8,
+    num_key_value_heads: 4,
+    max_position_embeddings: 131_072,
+    rope_theta: 1_000_000,
+    rope_local_base_freq: 10_000,
+  },
+  gainOffset: 1,
+  slides: (raw, layer) => (layer + 1) % (raw.sliding_window_pattern ?? raw._sliding_window_pattern ?? 6) !== 0,
+  fixed: causalAlone,
+};
+
+const families: ReadonlyMap<string, Family> = new Map<string, Family>([
+  ['llama', { architecture: 'llama', slides: 'never' }],
+  ['mistral', { architecture: 'mistral', defaults: { sliding_window: 4096 }, biases: unbiased }],
+  [
+    'qwen2',
+    {
+      architecture: 'qwen2',
+      defaults: qwenDefaults,
+      biases: () => ({ qkv: true, attentionOutput: false, mlp: false }),
+      slides: qwenSlides,
+    },
+  ],
+  ['qwen3', { architecture: 'qwen3', defaults: { ...qwenDefaults, head_dim: 128 }, slides: qwenSlides }],
+  [
+    'gemma2',
+    {
+      architecture: 'gemma2',
+      defaults: {
+        ...gemma,
+        attn_logit_softcapping: 50,
+        final_logit_softcapping: 30,
+        max_position_embeddings: 8192,
+      },
+      gainOffset: 1,
+      slides: (_, layer) => layer % 2 === 0,
+      fixed: causalAlone,
+    },
+  ],
+  ['gemma3', gemma3],
+  ['gemma3_text', gemma3],
+  ['phi3', { architecture: 'phi3', biases: unbiased }],
+  [
+    'gpt2',
+    {
+      architecture: 'gpt2',
+      defaults: { tie_word_embeddings: true, activation_function: 'gelu_new' },
+      positions: { kind: 'learned', offset: 0 },
+      biases: biased,
+      slides: 'never',
+      fourfoldMlp: true,
+      fixed: () => ({ add_cross_attention: [false, null], scale_attn_by_inverse_layer_idx: [false, null] }),
+    },
+  ],
+  [
+    'opt',
+    {
+      architecture: 'opt',
+      defaults: { tie_word_embeddings: true, activation_function: 'relu', layer_norm_eps: 1e-5 },
+      positions: { kind: 'learned', offset: 2 },
+      biases: (raw) => everywhere(raw.enable_bias ?? true),
+      slides: 'never',
+      fixed: (raw) => ({
+        do_layer_norm_before: [true, null],
+        word_embed_proj_dim: [raw.hidden_size, null],
+        layer_norm_elementwise_affine: [true, null],
+        _remove_final_layer_norm: [false, null],
+      }),
+    },
+  ],
+  [
+    'bloom',
+    {
+      architecture: 'bloom',
+      defaults: {
+        tie_word_embeddings: true,
+        hidden_act: 'gelu_pytorch_tanh',
+        seq_length: 2048,
+        layer_norm_epsilon: 1e-5,
+      },
+      positions: { kind: 'alibi' },
+      biases: biased,
+      slides: 'never',
+      fourfoldMlp: true,
+      fixed: () => ({ apply_residual_connection_post_layernorm: [false, null] }),
+    },
+  ],
+  [
+    'gpt_neox',
+    {
+      architecture: 'gpt_neox',
+      defaults: { rotary_pct: 0.25, layer_norm_eps: 1e-5, hidden_act: 'gelu', use_parallel_residual: true },
+      biases: (raw) => ({ qkv: raw.attention_bias ?? true, attentionOutput: raw.attention_bias ?? true, mlp: true }),
+      slides: 'never',
+    },
+  ],
+]);
+
+/** The family of a type; one that is not known is read like Llama, for the models room to refuse by its name. */
+export function familyOf(settings: Readonly<Record<string, unknown>>): Required<Pick<Family, 'biases'>> & Family {
+  const modelType = typeof settings.model_type === 'string' ? settings.model_type : '';
+  return { biases: attentionBiased, ...(families.get(modelType) ?? { architecture: modelType }) };
+}
+
+/** Keys that no family may set to another value, because nothing here would heed them. */
+export const fixedEverywhere: AllowedValues = {
+  clip_qkv: [null],
+  is_encoder_decoder: [false, null],
+  quantization_config: [null],
+};
+
+/** `full` or `sliding` for each layer; undefined when all are the same. */
+export function slidingLayers(family: Family, raw: RawConfig, layers: number): readonly LayerAttention[] | undefined {
+  const { slides } = family;
+  if (slides === undefined || slides === 'never') return undefined;
+  return Array.from({ length: layers }, (_, layer) => (slides(raw, layer) ? 'sliding' : 'full'));
+}

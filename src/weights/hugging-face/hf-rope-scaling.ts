@@ -1,0 +1,121 @@
+// The scaling of one rope in a config.json, kind by kind.
+import { z } from 'zod';
+import type { RopeScaling } from '../../util/model-config.ts';
+import { ModelFileError } from '../errors.ts';
+
+const positive = z.number().positive();
+const divisors = z.array(positive).nullish();
+
+export const ropeSchema = z.object({
+  rope_type: z.string().nullish(),
+  type: z.string().nullish(),
+  rope_theta: positive.nullish(),
+  factor: positive.nullish(),
+  low_freq_factor: positive.nullish(),
+  high_freq_factor: positive.nullish(),
+  original_max_position_embeddings: positive.nullish(),
+  partial_rotary_factor: positive.max(1).nullish(),
+  attention_factor: positive.nullish(),
+  beta_fast: positive.nullish(),
+  beta_slow: positive.nullish(),
+  mscale: z.number().nullish(),
+  mscale_all_dim: z.number().nullish(),
+  truncate: z.boolean().nullish(),
+  short_factor: divisors,
+  long_factor: divisors,
+});
+
+export type RawRope = z.infer<typeof ropeSchema>;
+
+/** What the scaling kinds need to know of the model, and where the settings stand for errors. */
+export interface RopePlace {
+  readonly file: string;
+  readonly key: string;
+  readonly rotaryDim: number;
+  readonly maxPositions: number;
+  /** Positions of the first training, where the configuration names them outside the rope's own settings. */
+  readonly originalMaxPositions: number | undefined;
+}
+
+const knownKinds = ['default', 'linear', 'dynamic', 'llama3', 'yarn', 'longrope'];
+
+export function scalingOf(place: RopePlace, raw: RawRope): RopeScaling {
+  const kind = raw.rope_type ?? raw.type ?? 'default';
+  switch (kind) {
+    case 'default':
+    // Stretches positions beyond the model's own alone, which are not served.
+    case 'dynamic':
+      return { kind: 'none' };
+    case 'linear':
+      return { kind: 'linear', factor: need(place, raw, kind, 'factor') };
+    case 'llama3':
+      return llama3(place, raw);
+    case 'yarn':
+      return yarn(place, raw);
+    case 'longrope':
+    case 'su':
+      return longrope(place, raw);
+    default:
+      return fail(place, undefined, `rope scaling "${kind}" is not supported: known are ${knownKinds.join(', ')}`);
+  }
+}
+
+function llama3(place: RopePlace, raw: RawRope): RopeScaling {
+  const kind = 'llama3';
+  const lowFreqFactor = need(place, raw, kind, 'low_freq_factor');
+  const highFreqFactor = need(place, raw, kind, 'high_freq_factor');
+  if (highFreqFactor <= lowFreqFactor)
+    fail(place, 'high_freq_factor', `high_freq_factor ${highFreqFactor} is not above low_freq_factor ${lowFreqFactor}`);
+  const factor = need(place, raw, kind, 'factor');
+  const originalMaxPositions = need(place, raw, kind, 'original_max_position_embeddings');
+  return { kind, factor, lowFreqFactor, highFreqFactor, originalMaxPositions };
+}
+
+function yarn(place: RopePlace, raw: RawRope): RopeScaling {
+  const originalMaxPositions = originalPositions(place, raw) ?? place.maxPositions;
+  const factor = raw.factor ?? place.maxPositions / originalMaxPositions;
+  const { mscale, mscale_all_dim: mscaleAll } = raw;
+  const strength = (weight: number): number => (factor <= 1 ? 1 : 0.1 * weight * Math.log(factor) + 1);
+  return {
+    kind: 'yarn',
+    factor,
+    betaFast: raw.beta_fast ?? 32,
+    betaSlow: raw.beta_slow ?? 1,
+    truncate: raw.truncate ?? true,
+    originalMaxPositions,
+    magnitude: raw.attention_factor ?? (mscale && mscaleAll ? strength(mscale) / strength(mscaleAll) : strength(1)),
+  };
+}
+
+function longrope(place: RopePlace, raw: RawRope): RopeScaling {
+  const originalMaxPositions = originalPositions(place, raw);
+  const known = originalMaxPositions ?? place.maxPositions;
+  const factor = originalMaxPositions === undefined ? (raw.factor ?? 1) : place.maxPositions / originalMaxPositions;
+  return {
+    kind: 'longrope',
+    shortDivisors: divisorsOf(place, raw, 'short_factor'),
+    longDivisors: divisorsOf(place, raw, 'long_factor'),
+    originalMaxPositions: known,
+    magnitude: raw.attention_factor ?? (factor <= 1 ? 1 : Math.sqrt(1 + Math.log(factor) / Math.log(known))),
+  };
+}
+
+function divisorsOf(place: RopePlace, raw: RawRope, name: 'short_factor' | 'long_factor'): readonly number[] {
+  const values = raw[name] ?? fail(place, name, 'the value is missing: longrope rope scaling needs it');
+  const wanted = place.rotaryDim / 2;
+  return values.length === wanted ? values : fail(place, name, `${values.length} factors for ${wanted} frequencies`);
+}
+
+function originalPositions(place: RopePlace, raw: RawRope): number | undefined {
+  return raw.original_max_position_embeddings ?? place.originalMaxPositions;
+}
+
+function need(place: RopePlace, raw: RawRope, kind: string, name: keyof RawRope): number {
+  const value = raw[name];
+  if (typeof value === 'number') return value;
+  return fail(place, name, `the value is missing: ${kind} rope scaling needs it`);
+}
+
+function fail({ file, key }: RopePlace, name: string | undefined, reason: string): never {
+  throw new ModelFileError({ file, key: name === undefined ? key : `${key}.${name}`, reason });
+}

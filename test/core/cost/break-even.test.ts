@@ -1,0 +1,48 @@
+// From which bandwidth on a cached prefix is worth loading: Mooncake's formula with its own figures, and the roofline's answer.
+import { describe, expect, it } from 'vitest';
+import { createCostModel } from '../../../src/cli/options/cost-model.ts';
+import { hardwareSpec, modelSpec } from '../../../src/cli/options/specs.ts';
+import { ModelPredictor } from '../../../src/core/cost/model-predictor.ts';
+import { ChunkedPrefill } from '../../../src/core/cost/prefill.ts';
+import { statedEfficiency } from '../../../src/core/cost/roofline.ts';
+
+const prefixTokens = 8192;
+
+/** B / G > 2 d s / (gqa (a p d + b d^2)), with d = 8192, s = 2 bytes, gqa = 8, a = 4, b = 22. */
+function publishedBytesPerSecond(operationsPerSecond: number): number {
+  const d = 8192;
+  return (operationsPerSecond * 2 * d * 2) / (8 * (4 * prefixTokens * d + 22 * d ** 2));
+}
+
+/** H800 and H100 have the same arithmetic. */
+const cases = [
+  ['a800x8', 6],
+  ['h100x8', 19],
+] as const;
+
+describe.each(cases)('the bandwidth from which on reuse pays, on %s', (hardware, publishedGb) => {
+  const { devices, operationsPerSecond, hostLinkBytesPerSecond = 0 } = hardwareSpec(hardware);
+
+  it('is the published one by the published formula', () => {
+    expect(Math.round(publishedBytesPerSecond(devices * operationsPerSecond.bf16) / 1e9)).toBe(publishedGb);
+  });
+
+  it('is less by the roofline, by the share of the peak that it takes kernels to reach and what the formula leaves out', () => {
+    const cost = createCostModel({
+      cost: 'roofline',
+      model: 'llama2-70b',
+      hardware,
+      pp: 1,
+      precision: 'bf16',
+      kv: 'bf16',
+    });
+    const prefillUs = new ChunkedPrefill(new ModelPredictor(cost), prefixTokens).prefillUs(prefixTokens, 0);
+    const bytesPerSecond = (prefixTokens * cost.kvBytesPerToken * 1e6) / prefillUs;
+    const published = publishedBytesPerSecond(devices * operationsPerSecond.bf16);
+    expect(bytesPerSecond / published).toBeLessThan(statedEfficiency.compute);
+    expect(bytesPerSecond / published).toBeGreaterThan(statedEfficiency.compute / 2);
+    // What the machines have is far above either.
+    expect(devices * hostLinkBytesPerSecond * statedEfficiency.link).toBeGreaterThan(15 * published);
+    expect(modelSpec('llama2-70b').layers * 2 * 8 * 128 * 2).toBe(cost.kvBytesPerToken);
+  });
+});

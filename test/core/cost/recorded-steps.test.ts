@@ -1,0 +1,49 @@
+// Steps that take as long as they took elsewhere.
+import { expect, it } from 'vitest';
+import { LinearCost } from '../../../src/core/cost/linear-cost.ts';
+import { RecordedSteps, type StepThen } from '../../../src/core/cost/recorded-steps.ts';
+
+const model = new LinearCost(
+  { stepUs: 100, rowUs: 1, keyUs: 0, decodeRowUs: 0, logitRowUs: 0 },
+  { layers: 1, kvBytesPerToken: 1, kvCapacityTokens: 1, activationBytesPerToken: 1 },
+);
+const shape = (rows: number) => ({ rows, keyRows: rows, decodeRows: 0, decodeKeys: 0, logitRows: 0 });
+const step = (startedUs: number, us: number, rows: number): StepThen => ({ startedUs, us, shape: shape(rows) });
+
+let nowUs = 0;
+function replay(steps: readonly StepThen[]): { at(us: number, rows: number): number; matched(): number } {
+  const recorded = new RecordedSteps(steps, model, () => nowUs);
+  const at = (us: number, rows: number): number => {
+    nowUs = us;
+    return recorded.stepUs(shape(rows));
+  };
+  return { at, matched: () => recorded.matched };
+}
+
+it('end when the recorded ones did, begun a little sooner or later, and as the model says behind the record', () => {
+  const { at, matched } = replay([step(1000, 500.4, 10), step(1600, 500, 10), step(2200, 500, 10)]);
+  expect(at(900, 10)).toBe(600);
+  expect(at(1700, 10)).toBe(400);
+  expect(matched()).toBe(2);
+  expect(at(90_000, 50)).toBe(150);
+});
+
+it('catch up by half of their time at most, and each recorded step stands for one: another is held up no longer than that was', () => {
+  const { at, matched } = replay([step(0, 500, 10), step(500, 500, 10)]);
+  expect(at(450, 10)).toBe(250);
+  expect(at(700, 10)).toBe(300);
+  expect(at(990, 10)).toBe(120);
+  expect(matched()).toBe(2);
+});
+
+it('meet again where two runs have parted, as much longer or shorter than the model meanwhile', () => {
+  const { at, matched } = replay([step(0, 400, 100), step(400, 400, 7), step(3000, 400, 100)]);
+  // Fitted 200 for 400, then for half as many rows.
+  expect(at(0, 50)).toBe(300);
+  expect(at(3050, 100)).toBe(350);
+  expect(matched()).toBe(1);
+});
+
+it('let what held a step up add, whatever the rows', () => {
+  expect(replay([step(0, 5100, 0)]).at(0, 900)).toBe(6000);
+});

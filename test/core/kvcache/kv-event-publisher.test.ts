@@ -1,0 +1,130 @@
+// An instance's word about its cache: journals that a reader follows, through losses too, to what the instance holds.
+import fc from 'fast-check';
+import { expect, test } from 'vitest';
+import type { BlockSnapshot } from '../../../src/core/kvcache/events/kv-event-log.ts';
+import { PrefixIndex } from '../../../src/core/kvcache/events/prefix-index.ts';
+import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
+import type { InstanceEvent } from '../../../src/core/protocol/events.ts';
+import { createLengthInstance, LengthRequest } from '../../../src/core/scheduler/length-work.ts';
+import { Float64Pool } from '../../../src/util/float64-pool.ts';
+import { World } from '../router/world.ts';
+
+const blockTokens = 8;
+const limits = { tokensMax: 64, logitRowsMax: 9, sequencesMax: 8, stepUsDecoding: 5_000, stepUsPrefill: 5_000 };
+const cost = {
+  stepUs: () => 100,
+  stageUs: () => 100,
+  layers: 1,
+  rowsWithin: () => 64,
+  kvBytesPerToken: 1,
+  kvCapacityTokens: 1,
+  activationBytesPerToken: 2,
+};
+
+/** A cache of few blocks, so that what comes evicts what was; every step takes 100 us. */
+class Reader {
+  readonly index = new PrefixIndex({ instances: 1, blocks: 4, remembered: 0 });
+  readonly journals: number[] = [];
+  readonly #instance = createLengthInstance({
+    cost,
+    blockTokens,
+    blocks: 20,
+    eviction: 'lru',
+    limits,
+    coalesce: true,
+    queueMax: 1_000,
+  });
+  readonly #pool = new Float64Pool();
+  #nowUs = 0;
+  #requests = 0;
+  snapshots = 0;
+
+  /** Every `lossy`th journal is lost; 0: none. */
+  submit(family: number, inputTokens: number, outputTokens: number, lossy: number): void {
+    const index = this.#requests++;
+    const full = Math.floor(inputTokens / blockTokens);
+    const blocks = Int32Array.from({ length: Math.ceil(inputTokens / blockTokens) }, (_, i) =>
+      i < full - 1 ? 1000 * family + i : 100_000 + 100 * index + i,
+    );
+    const trace = { index, arrivalUs: this.#nowUs, inputTokens, outputTokens, blocks };
+    this.tell({ kind: 'submit', request: new LengthRequest(trace, blockTokens, this.#pool) }, lossy);
+  }
+
+  tell(event: InstanceEvent<LengthRequest, undefined>, lossy: number): BlockSnapshot | undefined {
+    let snapshot: BlockSnapshot | undefined;
+    let next: InstanceEffect<undefined, LengthRequest> | undefined;
+    for (const effect of this.#instance.step(this.#nowUs, event)) {
+      if (effect.kind === 'runStep') next = effect;
+      if (effect.kind === 'snapshot') snapshot = effect.snapshot;
+      if (effect.kind !== 'journal') continue;
+      this.journals.push(effect.journal.number);
+      if (lossy > 0 && effect.journal.number % lossy === 0) continue;
+      if (this.index.apply(0, effect.journal) === 'gap') this.catchUp();
+    }
+    this.index.check();
+    if (next?.kind === 'runStep') {
+      this.#nowUs += 100;
+      this.tell({ kind: 'stepDone', step: next.step, result: undefined, stepUs: [100] }, lossy);
+    }
+    return snapshot;
+  }
+
+  catchUp(): BlockSnapshot {
+    const snapshot = this.tell({ kind: 'tellBlocks' }, 0);
+    if (snapshot === undefined) throw new Error('no snapshot');
+    this.index.restore(0, snapshot);
+    this.snapshots++;
+    return snapshot;
+  }
+}
+
+test('whoever applies its journals, and asks where some are lost, knows what it holds', () => {
+  const met = { journals: 0, snapshots: 0 };
+  const arrival = fc.record({
+    family: fc.nat(3),
+    input: fc.integer({ min: 1, max: 100 }),
+    output: fc.integer({ min: 1, max: 9 }),
+  });
+  fc.assert(
+    fc.property(fc.array(arrival, { minLength: 10, maxLength: 25 }), fc.constantFrom(0, 0, 2, 5), (arrivals, lossy) => {
+      const reader = new Reader();
+      for (const { family, input, output } of arrivals) reader.submit(family, input, output, lossy);
+      expect(reader.journals).toEqual(reader.journals.map((_, i) => i + 1));
+      met.snapshots += reader.snapshots;
+      met.journals += reader.journals.length;
+      // All requests have ended, and each end was told with what had changed.
+      const held = reader.index.held(0);
+      const { blocks, words, number } = reader.catchUp();
+      expect(number).toBe(reader.journals.length);
+      if (lossy === 0) expect(held).toBe(blocks);
+      const chain = { blocks, words };
+      for (let i = 0; i < blocks; i++) expect(reader.index.fate(chain, i)).toBe('held');
+      expect(reader.index.held(0)).toBe(blocks);
+    }),
+    { numRuns: 60 },
+  );
+  expect(met.snapshots).toBeGreaterThan(10);
+  expect(met.journals).toBeGreaterThan(300);
+});
+
+test('an instance that nobody asked to keep a journal says so', () => {
+  const world = new World();
+  expect(world.instance.step(0, { kind: 'tellBlocks' })).toEqual([
+    { kind: 'ignored', message: 'Ignored tellBlocks: no journal is kept' },
+  ]);
+});
+
+test('the blocks of a prompt that is handed over are told once it is computed', () => {
+  const handOff = { layerWise: true, landingTokens: 0, rechecks: false };
+  const instance = createLengthInstance({
+    ...{ cost, blockTokens, limits, handOff, blocks: 20, eviction: 'lru', coalesce: true, queueMax: 9 },
+  });
+  const trace = { index: 0, arrivalUs: 0, inputTokens: 43, outputTokens: 9, blocks: Int32Array.of(1, 2, 3, 4, 5, 6) };
+  const request = new LengthRequest(trace, blockTokens, new Float64Pool());
+  const effects = [...instance.step(0, { kind: 'submit', request, decodeAt: 1 })];
+  const step = effects.find((effect) => effect.kind === 'runStep');
+  if (step?.kind !== 'runStep') throw new Error('nothing runs');
+  const after = instance.step(100, { kind: 'stepDone', step: step.step, result: undefined, stepUs: [100] });
+  expect(after.map(({ kind }) => kind)).toContain('prefilled');
+  expect(after.flatMap((effect) => (effect.kind === 'journal' ? [effect.journal.changes] : []))).toEqual([5]);
+});

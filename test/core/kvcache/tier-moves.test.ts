@@ -1,0 +1,184 @@
+// Tiers whose blocks have contents: whatever is taken from the cache holds what its name says, however moves, writes and reads fall.
+import fc from 'fast-check';
+import { expect, test } from 'vitest';
+import { BlockCache } from '../../../src/core/kvcache/block-cache.ts';
+import { type BlockChain, KnownPrefix } from '../../../src/core/kvcache/block-chain.ts';
+import { BlockTable } from '../../../src/core/kvcache/block-table.ts';
+import { evictionKinds } from '../../../src/core/kvcache/eviction.ts';
+import { type Landing, landPrefix } from '../../../src/core/kvcache/prefix-transfer.ts';
+import type { SsdBlock } from '../../../src/core/kvcache/tiers/tier-moves.ts';
+import { scramble } from '../../../src/util/scramble.ts';
+
+const layers = 2;
+const blockTokens = 4;
+const [pagesOfPool, hostBlocks, ssdBlocks] = [12, 6, 30];
+
+/** A path's blocks, each named by the path so far. */
+function chainOf(path: string): BlockChain {
+  const words = new Uint32Array(4 * path.length);
+  let name = 0;
+  for (let i = 0; i < path.length; i++) {
+    name = name * 4 + path.charCodeAt(i) - 96;
+    words.set([scramble(name), name, 0, 0], 4 * i);
+  }
+  return { blocks: path.length, words };
+}
+
+/** What a page of a block holds. */
+const contentOf = (name: number, layer: number): string => `${name}/${layer}`;
+
+interface Read {
+  readonly path: string;
+  readonly chain: BlockChain;
+  readonly landing: Landing;
+  readonly from: number;
+  readonly to: number;
+  readonly blocks: readonly SsdBlock[];
+}
+
+/** Pages and slots with contents, and a cache that moves them. */
+class World {
+  readonly cache: BlockCache;
+  readonly #pages: (string | undefined)[] = [];
+  readonly #ssd = new Map<number, readonly [string, string]>();
+  readonly #writes: SsdBlock[] = [];
+  readonly #reads: Read[] = [];
+  taken = 0;
+
+  constructor(eviction: (typeof evictionKinds)[number]) {
+    const copy = (from: Int32Array, to: Int32Array) => {
+      for (let i = 0; i < from.length; i++) this.#pages[to[i] ?? 0] = this.#pages[from[i] ?? 0];
+    };
+    const mover = { copy, load: copy, erase: (slot: number) => void this.#ssd.delete(slot) };
+    const groups = [{ layers, window: undefined }];
+    const tiers = { hostBlocks, ssdBlocks, mover };
+    this.cache = new BlockCache({ pages: pagesOfPool, groups, blockTokens, eviction, tiers });
+  }
+
+  /** A sequence takes what is there, computes the rest, and ends. */
+  serve(path: string): void {
+    const { cache } = this;
+    const chain = chainOf(path);
+    const table = new BlockTable(1);
+    const start = cache.take(chain, chain.blocks, table, { known: new KnownPrefix(), again: false });
+    cache.flushLoads();
+    for (let i = 0; i < start; i++) this.#expectContents(chain, i, table);
+    this.taken += start;
+    while (table.length < chain.blocks && cache.allocate(table));
+    for (let i = start; i < table.length; i++) {
+      const name = chain.words[4 * i + 1] ?? 0;
+      this.#pagesOf(table, i).forEach((page, layer) => {
+        this.#pages[page] = contentOf(name, layer);
+      });
+    }
+    cache.commit(chain, start, table.length, table);
+    cache.lower?.readBegins();
+    cache.lower?.readEnded();
+    cache.release(table);
+    this.#begin();
+  }
+
+  #pagesOf(table: BlockTable, i: number): number[] {
+    const block = table.groups[0]?.blocks.at(i) ?? 0;
+    return [...(this.cache.groups[0]?.pool.pageTable.slice(block * layers, (block + 1) * layers) ?? [])];
+  }
+
+  #expectContents(chain: BlockChain, i: number, table: BlockTable): void {
+    const name = chain.words[4 * i + 1] ?? 0;
+    expect(this.#pagesOf(table, i).map((page) => this.#pages[page])).toEqual([contentOf(name, 0), contentOf(name, 1)]);
+  }
+
+  #begin(): void {
+    this.#writes.push(...(this.cache.lower?.takeWrites().blocks ?? []));
+  }
+
+  /** What host memory is said to hold is there. */
+  check(): void {
+    const { cache } = this;
+    const host = cache.lower?.host;
+    cache.check();
+    host?.forEach((words, at) => {
+      const slot = host.find(words, at);
+      if (slot === undefined) return;
+      const name = words[at + 1] ?? 0;
+      const page = cache.pages.ids + slot * layers;
+      expect(this.#pages.slice(page, page + layers)).toEqual([contentOf(name, 0), contentOf(name, 1)]);
+    });
+  }
+
+  /** The oldest write ends: what lies in its pages then is on SSD. */
+  written(failed: boolean): void {
+    const block = this.#writes.shift();
+    if (block === undefined) return;
+    if (!failed) this.#ssd.set(block.slot, [this.#pages[block.page] ?? '', this.#pages[block.page + 1] ?? '']);
+    this.cache.lower?.written(1, failed ? [0] : []);
+    this.#begin();
+  }
+
+  /** What SSD has of a path is read ahead of use. */
+  read(path: string): void {
+    const { lower } = this.cache;
+    const chain = chainOf(path);
+    const from = lower?.inHost(chain, 0, chain.blocks) ?? 0;
+    const to = lower?.inHostOrOnSsd(chain, from, chain.blocks) ?? 0;
+    const landing = to > from ? landPrefix(this.cache, chain, from, to, () => true) : undefined;
+    if (landing === undefined || lower === undefined) return;
+    this.#reads.push({ path, chain, landing, from, ...lower.readSsd(chain, from, to, landing) });
+  }
+
+  /** The oldest read ends; from `good` blocks on, what SSD held was not whole. */
+  arrived(good: number): void {
+    const read = this.#reads.shift();
+    if (read === undefined) return;
+    const { path, blocks, landing, from, to } = read;
+    const bad = blocks.find(({ slot }, i) => i >= good || !this.#ssd.has(slot));
+    for (const { slot, page } of blocks.slice(0, bad === undefined ? blocks.length : blocks.indexOf(bad)))
+      [this.#pages[page], this.#pages[page + 1]] = this.#ssd.get(slot) ?? [];
+    if (bad !== undefined) this.#ssd.delete(bad.slot);
+    this.cache.lower?.readOfSsd(blocks, bad?.slot);
+    landing.fill(from, bad === undefined ? to : bad.depth - 1, 'ssd');
+    landing.close();
+    // Whoever waited for it starts.
+    this.serve(path);
+  }
+
+  /** Nobody wants what the oldest read brings. */
+  stopped(): void {
+    const read = this.#reads.shift();
+    if (read === undefined) return;
+    this.cache.lower?.readOfSsd(read.blocks);
+    read.landing.close();
+  }
+}
+
+const steps = fc.array(
+  fc.record({
+    what: fc.constantFrom('serve', 'serve', 'serve', 'written', 'written', 'read', 'arrived', 'stopped', 'forget'),
+    path: fc.stringMatching(/^[ab]{2,5}$/),
+    luck: fc.integer({ min: 0, max: 9 }),
+  }),
+  { minLength: 60, maxLength: 160 },
+);
+
+test.each(evictionKinds)('contents follow their names through all tiers, evicting by %s', (eviction) => {
+  const taken = { all: 0, ssd: 0 };
+  fc.assert(
+    fc.property(steps, (history) => {
+      const world = new World(eviction);
+      for (const { what, path, luck } of history) {
+        if (what === 'serve') world.serve(path);
+        else if (what === 'written') world.written(luck === 0);
+        else if (what === 'read') world.read(path);
+        else if (what === 'arrived') world.arrived(luck > 2 ? 9 : luck);
+        else if (what === 'stopped') world.stopped();
+        else if (luck < 3) world.cache.forget(chainOf(path), path.length);
+        world.check();
+      }
+      taken.all += world.taken;
+      taken.ssd += world.cache.lower?.reads.ssd ?? 0;
+    }),
+    { numRuns: 100 },
+  );
+  expect(taken.all).toBeGreaterThan(500);
+  expect(taken.ssd).toBeGreaterThan(10);
+});

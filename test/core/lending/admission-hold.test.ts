@@ -1,0 +1,88 @@
+// What a creditor keeps others out for ends when whoever gathers needs it no more.
+import { expect, it } from 'vitest';
+import { Creditor } from '../../../src/core/lending/creditor/creditor.ts';
+import { Debtor } from '../../../src/core/lending/debtor/debtor.ts';
+import { LendingMemory } from '../../../src/core/lending/lending-memory.ts';
+import type { LendingPolicy } from '../../../src/core/lending/lending-policy.ts';
+import type { LendingMessage } from '../../../src/core/lending/messages.ts';
+import { Outbox } from '../../../src/core/lending/outbox.ts';
+import { RBlockTable } from '../../../src/core/lending/rblock-table.ts';
+import { defaultLendingTimes as times } from '../../../src/core/lending/times.ts';
+import { promptOf, request } from '../router/world.ts';
+import { BorrowWorld } from './borrow-world.ts';
+
+const policy: LendingPolicy = {
+  ...{ lentShareMax: 1, lowWaterBlocks: 0, highWaterBlocks: 0, recallBlocks: 0, lookAheadUs: 0 },
+  ...{ loanBlocksMin: 1, guestPermilleMax: 300, unitBlocks: 1 },
+};
+
+function creditorOf(instance: number, promised: number): { readonly creditor: Creditor; readonly out: Outbox } {
+  const out = new Outbox(instance, 1);
+  const memories = { device: LendingMemory.alone(10, 1), host: LendingMemory.alone(0, 1) };
+  return {
+    out,
+    creditor: new Creditor(memories, policy, times, out, {
+      isShort: () => false,
+      promisedBlocks: () => promised,
+      keptBlocks: () => 0,
+    }),
+  };
+}
+
+function said<K extends LendingMessage['kind']>(out: Outbox, kind: K, to: number) {
+  for (const effect of out.effects) {
+    if (effect.kind !== 'send' || effect.envelope.to !== to || effect.envelope.message.kind !== kind) continue;
+    return { envelope: effect.envelope, message: effect.envelope.message as Extract<LendingMessage, { kind: K }> };
+  }
+  throw new Error(`Cannot find ${kind} to ${to}`);
+}
+
+it('also at one that had nothing to lend', () => {
+  const out = new Outbox(0, 1);
+  const debtor = new Debtor(times, out, new RBlockTable(), policy);
+  const full = creditorOf(1, 10);
+  const free = creditorOf(2, 0);
+  const right = { gathers: true, prior: false };
+  const ask = (to: number) => {
+    debtor.ask(to, 1, 'device', 4, right);
+    return said(out, 'borrow', to);
+  };
+  out.begin(1);
+  const first = ask(1);
+  full.creditor.borrow(first.envelope, first.message, 1);
+  expect(said(full.out, 'refuse', 0).message.loan).toBe(1);
+  expect(full.creditor.hold).toBe(1);
+  for (const debt of [...debtor.debts]) debtor.drop(debt);
+  const second = ask(2);
+  free.creditor.borrow(second.envelope, second.message, 1);
+  const lend = said(free.out, 'lend', 0);
+  debtor.lent(lend.envelope, lend.message);
+
+  debtor.promise();
+  debtor.flush();
+  const heard = said(out, 'renew', 1);
+  full.creditor.renew(heard.envelope, heard.message);
+  expect(full.creditor.hold).toBeUndefined();
+  expect(said(out, 'renew', 2).message).toMatchObject({ loans: [2], firm: [2], sated: true });
+
+  out.begin(times.renewUs + 1);
+  debtor.flush();
+  expect(() => said(out, 'renew', 1)).toThrow();
+});
+
+it('and at once when the request is cancelled that memory was gathered for', () => {
+  const world = new BorrowWorld({ blocks: [64, 64, 64], settles: false, seed: 1 });
+  const holds = () => world.instances.filter(({ borrower }) => borrower?.rmanager.creditor.hold !== undefined).length;
+  for (const at of [1, 2]) {
+    const one = request(`busy${at}`, promptOf(at, 1_800), { maxTokens: 200 });
+    world.submit(one, at);
+    world.until('an answer', () => world.tokensOf(one.id).length > 0);
+  }
+  world.submit(request('long', promptOf(3, 3_000), { maxTokens: 10 }), 0);
+  world.until('a hold', () => holds() > 0);
+  const cancelledUs = world.nowUs;
+  world.cancel('long');
+  world.until('no holds', () => holds() === 0);
+  expect(world.nowUs - cancelledUs).toBeLessThan(world.holdUs / 10);
+  world.finish();
+});

@@ -1,0 +1,398 @@
+// Instances with fake engines that lend one another memory: what they say and copy comes in any order that a network may have it in.
+import { expect } from 'vitest';
+import type { BlocksToMove, FilledBlocks } from '../../../src/core/lending/debtor/block-moves.ts';
+import type { BorrowingTotals } from '../../../src/core/lending/debtor/borrower-terms.ts';
+import { blocksLendable, type LendingPolicy } from '../../../src/core/lending/lending-policy.ts';
+import { GManager } from '../../../src/core/lending/manager/gmanager.ts';
+import type { Envelope, LendingEffect } from '../../../src/core/lending/messages.ts';
+import { defaultLendingTimes } from '../../../src/core/lending/times.ts';
+import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
+import type { InstanceEvent, PrefixFetch } from '../../../src/core/protocol/events.ts';
+import type { GenerationEvent, GenerationRequest } from '../../../src/core/protocol/ports.ts';
+import { createTokenInstance, type TokenInstance } from '../../../src/core/scheduler/token-work.ts';
+import type { AwaitedBlocks } from '../../../src/core/transfer/prefix-fetch/prefix-loads.ts';
+import { checkLoans } from '../../../src/sim/lending/checks.ts';
+import { counterUniform } from '../../../src/util/counter-random.ts';
+import { pageTokens, rangeTokens } from '../../../src/util/step.ts';
+import { baseConfig, limits } from '../router/world.ts';
+import { FakeEngine } from '../scheduler/fake-engine.ts';
+import { PrefixWires } from '../transfer/prefix-wires.ts';
+import type { Copying, Parcel } from './borrow-copies.ts';
+
+const groups = [{ layers: 2, window: undefined }] as const;
+export const rangeBlocks = rangeTokens / pageTokens;
+const stagingBlocks = 2 * rangeBlocks;
+const times = {
+  ...defaultLendingTimes,
+  settleUs: 20_000,
+  heartbeatUs: 20_000,
+  askAgainUs: 30_000,
+  holdUs: 200_000,
+  spreadUs: 500_000,
+};
+
+const usual: LendingPolicy = {
+  lentShareMax: 0.9,
+  lowWaterBlocks: 2,
+  highWaterBlocks: 2 + 2 * rangeBlocks,
+  recallBlocks: 1,
+  lookAheadUs: 50_000,
+  loanBlocksMin: rangeBlocks,
+  guestPermilleMax: 300,
+  unitBlocks: rangeBlocks,
+};
+
+type Running = Extract<InstanceEffect, { kind: 'runStep' }>;
+
+interface Wire {
+  readonly to: number | 'gmanager';
+  readonly queue: (InstanceEvent | { readonly kind: 'toManager'; readonly envelope: Envelope })[];
+}
+
+export interface BorrowWorldOptions {
+  /** (instances): blocks of each pool. */
+  readonly blocks: readonly number[];
+  /** Cycles of debts are settled. */
+  readonly settles: boolean;
+  readonly seed: number;
+  readonly changes?: Partial<LendingPolicy>;
+  /** Of host memory, for blocks of sequences. */
+  readonly hostBlocks?: number;
+  /** Requests start while their prefixes come. */
+  readonly startsAhead?: boolean;
+  /** Steps wait for whatever comes; else they sometimes do not. */
+  readonly patient?: boolean;
+  /** Of each. */
+  readonly tiers?: { readonly hostBlocks: number; readonly ssdBlocks: number } | undefined;
+}
+
+export class BorrowWorld {
+  readonly instances: readonly TokenInstance[];
+  readonly engines: readonly FakeEngine[];
+  readonly gmanager: GManager;
+  readonly heard = new Map<string, GenerationEvent[]>();
+  readonly running = new Map<number, Running>();
+  readonly dead = new Set<number>();
+  readonly faults: string[] = [];
+  readonly holdUs = times.holdUs;
+  nowUs = 0;
+  /** Steps with keys at creditors, and those of them that were refused. */
+  remoteSteps = 0;
+  unanswered = 0;
+  settlements = 0;
+  /** (instances): pages of the blocks that each lends, by debtor and block. */
+  readonly #lent: readonly Map<string, ArrayLike<number>>[];
+  readonly #wires = new Map<string, Wire>();
+  readonly #copies = new Map<string, Copying>();
+  readonly #whereabouts = new Map<string, number>();
+  readonly prefixes: PrefixWires;
+  readonly #patient: boolean;
+  /** What the step in flight of each waited for when it began. */
+  readonly #awaited = new Map<number, readonly AwaitedBlocks[]>();
+
+  /** (instances): blocks that each may lend. */
+  readonly #lendable: readonly number[];
+
+  constructor({ blocks, settles, seed, changes, hostBlocks = 0, startsAhead, patient, tiers }: BorrowWorldOptions) {
+    this.#patient = patient === true;
+    const policy = { ...usual, ...changes };
+    const lendable = blocks.map((total) => blocksLendable({ total, available: total, lent: 0 }, policy));
+    const lendableHost = blocksLendable({ total: hostBlocks, available: hostBlocks, lent: 0 }, policy);
+    this.#lendable = lendable.map((own) => own + lendableHost);
+    const hosts = hostBlocks + (blocks.length - 1) * lendableHost;
+    const tierBlocks = tiers?.hostBlocks ?? 0;
+    const all = lendable.reduce((sum, each) => sum + each, hosts);
+    this.instances = blocks.map((total, instance) =>
+      createTokenInstance({
+        ...baseConfig,
+        ...{ groups, pages: total * 2, limits: { ...limits, sequencesMax: 6 } },
+        ...{ startsAhead, contents: { onSsd: undefined }, tiers },
+        borrowing: {
+          ...{ instance, policy, times, stagingBlocks, rangeBlocks },
+          ...{ hostBlocks, hostFirstPage: (total + stagingBlocks + tierBlocks) * 2 },
+          borrowableBlocks: all - (lendable[instance] ?? 0),
+        },
+        roomOf: (creditor) => ({ room: creditor, loan: instance }),
+      }),
+    );
+    this.engines = blocks.map(
+      (total) => new FakeEngine((total + stagingBlocks + tierBlocks + hostBlocks) * 2, groups, this.#pagesLent),
+    );
+    this.prefixes = new PrefixWires(this.engines, tiers?.ssdBlocks ?? 0, (from, to, event) => {
+      if (!this.dead.has(to)) this.#wire(from, to).queue.push(event);
+    });
+    this.#lent = blocks.map(() => new Map());
+    this.gmanager = new GManager({
+      epoch: 1,
+      times: settles ? times : { ...times, settleUs: Number.MAX_SAFE_INTEGER },
+      blocksMin: rangeBlocks,
+      blocksMax: stagingBlocks,
+      uniform: (counter) => counterUniform(seed, 1, counter),
+      distance: () => 1,
+    });
+  }
+
+  readonly #pagesLent = (room: number, loan: number, block: number) => {
+    const pages = this.#lent[room]?.get(`${loan} ${block}`);
+    const engine = this.engines[room];
+    return pages === undefined || engine === undefined ? undefined : { engine, pages };
+  };
+
+  submit(request: GenerationRequest, at: number, prefix?: PrefixFetch): void {
+    this.heard.set(request.id, []);
+    this.#whereabouts.set(request.id, at);
+    this.tell(at, { kind: 'submit', request, prefix });
+  }
+
+  cancel(id: string): void {
+    const at = this.#whereabouts.get(id);
+    this.heard.delete(id);
+    if (at !== undefined) this.tell(at, { kind: 'cancel', id });
+  }
+
+  /** All that it had is gone; the others hear of it. */
+  kill(instance: number): void {
+    this.dead.add(instance);
+    this.running.delete(instance);
+    for (const [id, at] of this.#whereabouts) if (at === instance) this.heard.delete(id);
+    for (const [key, { to }] of this.#wires) if (to === instance) this.#wires.delete(key);
+    for (const [name, { from, to, debtor }] of this.#copies)
+      if ([from, to, debtor].includes(instance)) this.#copies.delete(name);
+    this.#lent[instance]?.clear();
+    this.prefixes.lost(instance);
+    for (const to of this.instances.keys()) {
+      this.tell(to, { kind: 'instanceLost', instance });
+      const others = this.#lendable.filter((_, other) => other !== to && !this.dead.has(other));
+      this.tell(to, { kind: 'lenders', lendableBlocks: others.reduce((sum, own) => sum + own, 0) });
+    }
+  }
+
+  tell(to: number, event: InstanceEvent): void {
+    const machine = this.instances[to];
+    if (machine === undefined || this.dead.has(to)) return;
+    const ran = this.running.get(to);
+    this.prefixes.hears(to, event);
+    for (const effect of machine.step(this.nowUs, event)) this.#apply(to, effect);
+    if (this.running.get(to) !== ran) this.#awaited.set(to, machine.arriving(this.nowUs));
+    machine.check();
+    this.#checkLoans();
+  }
+
+  #checkLoans(): void {
+    const parties = this.instances.map(({ borrower }, instance) => {
+      if (borrower === undefined) throw new Error('Nobody borrows');
+      const life = this.dead.has(instance) ? undefined : { number: 1, rmanager: borrower.rmanager };
+      return { instance, skewUs: 0, life };
+    });
+    checkLoans(this.nowUs, parties);
+  }
+
+  #apply(from: number, effect: InstanceEffect): void {
+    switch (effect.kind) {
+      case 'runStep':
+        expect(this.running.has(from)).toBe(false);
+        this.running.set(from, effect);
+        break;
+      case 'emit':
+        this.heard.get(effect.id)?.push(effect.event);
+        break;
+      case 'fault':
+        this.faults.push(effect.message);
+        break;
+      case 'lending':
+        this.#post(from, effect.envelope);
+        break;
+      case 'moveBlocks':
+        this.#move(from, effect);
+        break;
+      case 'fillBlocks':
+        this.#fill(from, effect);
+        break;
+      case 'copyHome':
+        for (const [i, page] of effect.from.entries())
+          this.engines[from]?.copy(effect.to[i] ?? -1, this.engines[from], page);
+        break;
+      case 'stopMove':
+        this.#copies.delete(`${from} ${effect.move}`);
+        break;
+      case 'lendBlocks':
+        for (const [i, block] of effect.blocks.entries())
+          this.#lent[from]?.set(`${effect.to} ${block}`, effect.pages.slice(i * 2, i * 2 + 2));
+        break;
+      case 'takeBackBlocks':
+        for (const block of effect.blocks) this.#lent[from]?.delete(`${effect.from} ${block}`);
+        break;
+      default:
+        this.prefixes.apply(from, effect);
+    }
+  }
+
+  #post(from: number | 'gmanager', envelope: Envelope): void {
+    const { to, message } = envelope;
+    if (message.kind === 'commit') this.settlements++;
+    if (typeof to === 'number' && this.dead.has(to)) return;
+    const event = to === 'gmanager' ? { kind: 'toManager' as const, envelope } : { kind: 'lending' as const, envelope };
+    this.#wire(from, to).queue.push(event);
+  }
+
+  #wire(from: number | 'gmanager', to: number | 'gmanager'): Wire {
+    const key = `${from} ${to}`;
+    const wire = this.#wires.get(key) ?? { to, queue: [] };
+    this.#wires.set(key, wire);
+    return wire;
+  }
+
+  #move(debtor: number, move: BlocksToMove): void {
+    const { sources, targets } = move;
+    const copying: Copying = { ...move, debtor, parcels: [], last: sources !== undefined };
+    for (const [i, source] of (sources ?? []).entries())
+      copying.parcels.push(this.#parcel(copying, source, targets[i] ?? -1, undefined));
+    this.#copies.set(`${debtor} ${move.move}`, copying);
+  }
+
+  #fill(debtor: number, { move, at, sources, step, last }: FilledBlocks): void {
+    const copying = this.#copies.get(`${debtor} ${move}`);
+    if (copying === undefined) return;
+    this.prefixes.settle(debtor);
+    for (const [i, source] of sources.entries())
+      copying.parcels.push(this.#parcel(copying, source, copying.targets[at + i] ?? -1, step));
+    copying.last = last;
+  }
+
+  #parcel({ debtor, from, to }: Copying, source: number, target: number, step: number | undefined): Parcel {
+    const pagesOf = (instance: number, at: number) => {
+      if (instance !== debtor) return this.#lent[instance]?.get(`${debtor} ${at}`);
+      return this.instances[debtor]?.pools[0]?.pageTable.slice(at * 2, at * 2 + 2);
+    };
+    return { from: pagesOf(from, source), to: pagesOf(to, target), source, target, step };
+  }
+
+  /** Has it a block that can leave, or only to say that all have? */
+  #canCopy({ debtor, parcels: [next], last }: Copying): boolean {
+    if (next === undefined) return last;
+    return next.step === undefined || this.running.get(debtor)?.step !== next.step;
+  }
+
+  /** One more block of it, unless a creditor has taken it back: then it never ends. */
+  #copy(name: string, copying: Copying): void {
+    const { debtor, from, to, parcels, move } = copying;
+    const isLent = (instance: number, block = -1) =>
+      instance === debtor || this.#lent[instance]?.has(`${debtor} ${block}`) === true;
+    const parcel = parcels.shift();
+    if (parcel !== undefined) {
+      const { from: source, to: target } = parcel;
+      if (source === undefined || target === undefined || !isLent(from, parcel.source) || !isLent(to, parcel.target)) {
+        this.#copies.delete(name);
+        return;
+      }
+      for (let layer = 0; layer < 2; layer++) {
+        const engine = this.engines[from];
+        if (engine !== undefined) this.engines[to]?.copy(target[layer] ?? -1, engine, source[layer] ?? -1);
+      }
+    }
+    if (parcels.length > 0 || !copying.last) return;
+    this.#copies.delete(name);
+    // From a creditor it comes on the way that its messages take.
+    this.#wire(to, debtor).queue.push({ kind: 'moved', move });
+  }
+
+  /** One of the things that could happen next, after so long; false: nothing happens but time. */
+  advance(choice: number, passesUs: number, aborts = false): boolean {
+    this.nowUs += passesUs;
+    this.#wake();
+    const options = [
+      ...[...this.#wires.values()].filter(({ queue }) => queue.length > 0).map((wire) => () => this.#deliver(wire)),
+      ...[...this.running.keys()].map((at) => () => this.#endStep(at, aborts, this.#patient || choice % 7 > 0)),
+      ...this.prefixes.options(),
+      ...[...this.#copies]
+        .filter(([, copying]) => this.#canCopy(copying))
+        .map(
+          ([name, copying]) =>
+            () =>
+              this.#copy(name, copying),
+        ),
+    ];
+    options[choice % Math.max(1, options.length)]?.();
+    return options.length > 0;
+  }
+
+  #wake(): void {
+    for (const [at, machine] of this.instances.entries())
+      if (Math.min(machine.borrower?.nextUs ?? Number.POSITIVE_INFINITY, machine.nextUs) <= this.nowUs)
+        this.tell(at, { kind: 'wake' });
+    if (this.gmanager.nextUs <= this.nowUs) this.#perform(this.gmanager.step(this.nowUs, { kind: 'tick' }));
+  }
+
+  #perform(effects: readonly LendingEffect[]): void {
+    for (const effect of effects) if (effect.kind === 'send') this.#post('gmanager', effect.envelope);
+  }
+
+  #deliver({ to, queue }: Wire): void {
+    const event = queue.shift();
+    if (event === undefined) return;
+    if (event.kind === 'toManager') {
+      const { envelope } = event;
+      this.#perform(this.gmanager.step(this.nowUs, { kind: 'message', envelope }));
+    } else if (to !== 'gmanager') this.tell(to, event);
+  }
+
+  #endStep(at: number, aborts: boolean, patient: boolean): void {
+    const running = this.running.get(at);
+    const engine = this.engines[at];
+    if (running === undefined || engine === undefined) return;
+    this.running.delete(at);
+    this.prefixes.settle(at);
+    const { step, plan } = running;
+    if (aborts) this.tell(at, { kind: 'stepAborted', step });
+    else {
+      const result = engine.run(plan, this.prefixes.missing(at, this.#awaited.get(at) ?? [], patient));
+      this.remoteSteps += Number(plan.remote.length > 0);
+      this.unanswered += result.unanswered.length;
+      this.tell(at, { kind: 'stepDone', step, result });
+    }
+  }
+
+  /** Everything takes its turn until it is so; fails after `turns` of it. */
+  until(what: string, isSo: () => boolean, turns = 50_000): void {
+    for (let i = 0; i < turns; i++) {
+      if (isSo()) return;
+      if (!this.advance(i, 200)) this.nowUs += 2_000;
+    }
+    throw new Error(`Nothing comes of it after ${turns} turns: ${what}: ${JSON.stringify(this.#left)}`);
+  }
+
+  lastOf(id: string): GenerationEvent | undefined {
+    return this.heard.get(id)?.at(-1);
+  }
+
+  /** (instances) */
+  get totals(): readonly BorrowingTotals[] {
+    return this.instances.flatMap(({ borrower }) => borrower?.totals ?? []);
+  }
+
+  /** Tokens that a request has heard of. */
+  tokensOf(id: string): readonly number[] {
+    return (this.heard.get(id) ?? []).flatMap((event) => (event.kind === 'tokens' ? [...event.tokens] : []));
+  }
+
+  /** Everything takes its turn until all requests have ended and nothing is lent; fails after `turns` of it. */
+  finish(turns = 200_000): void {
+    for (let i = 0; i < turns; i++) {
+      if (!this.advance(i, 200)) this.nowUs += 2_000;
+      if (i % 50 === 0 && this.#isOver) return;
+    }
+    throw new Error(`Something is left after ${turns} turns: ${JSON.stringify(this.#left)}`);
+  }
+
+  get #isOver(): boolean {
+    return this.#left.every(({ pages, lent, owed, requests }) => pages + lent + owed + requests === 0);
+  }
+
+  get #left() {
+    return this.instances.flatMap(({ borrower, roster, snapshot }, at) => {
+      if (borrower === undefined || this.dead.has(at)) return [];
+      const { lentBlocks: lent, borrowedBlocks: owed } = borrower.totals;
+      return [{ pages: snapshot.call(this.instances[at]).pages.used, lent, owed, requests: roster.size }];
+    });
+  }
+}

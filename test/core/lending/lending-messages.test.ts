@@ -1,0 +1,40 @@
+// The boundary of the lending machines: what comes off a wire is checked to the letter.
+import { expect, it } from 'vitest';
+import { parseEnvelope } from '../../../src/core/lending/parse.ts';
+import { createLendingWorld } from '../../../src/sim/lending/chaos.ts';
+import { roughFaults } from '../../../src/sim/lending/faults.ts';
+
+const borrow = { kind: 'borrow', loan: 1, memory: 'host', blocks: 3, gathers: false, prior: false, closedBelow: 1 };
+const sent = (message: unknown, more: object = {}) => ({ from: 0, fromLife: 1, to: 2, toLife: 1, message, ...more });
+
+it('takes every message that the machines send, through JSON', () => {
+  const kinds = new Set<string>();
+  for (let seed = 1; seed <= 12; seed++) {
+    const world = createLendingWorld(seed, roughFaults);
+    const send = world.network.send.bind(world.network);
+    world.network.send = (envelope) => {
+      kinds.add(envelope.message.kind);
+      send(parseEnvelope(JSON.parse(JSON.stringify(envelope))));
+    };
+    world.run(6_000_000);
+  }
+  expect(kinds.size).toBeGreaterThanOrEqual(15);
+});
+
+it.each([
+  [sent({ ...borrow, blocks: -1 }), 'message.blocks must be an integer of 1 to 2147483647: -1'],
+  [sent({ ...borrow, memory: 'disk' }), 'message.memory must be one of device, host: "disk"'],
+  [sent({ ...borrow, loan: undefined }), 'message.loan must be an integer'],
+  [sent({ ...borrow, extra: 1 }), 'message.extra must be absent'],
+  [sent({ kind: 'burrow' }), 'message.kind must be one of'],
+  [sent({ kind: 'constructor' }), 'message.kind must be one of'],
+  [sent(null), 'message.kind must be one of'],
+  [sent(borrow, { from: 'conductor' }), 'from must be an integer'],
+  [sent(borrow, { fromLife: 0.5 }), 'fromLife must be an integer'],
+  [sent({ kind: 'lend', loan: 1, blocks: [1, 'x'], leaseUs: 9, guestPermille: 1 }), 'message.blocks[1] must be'],
+  [sent({ kind: 'abort', settlement: { epoch: 1 } }), 'message.settlement.number must be'],
+  [[], ' must be an object'],
+])('refuses %j', (value, why) => {
+  expect(() => parseEnvelope(value)).toThrow(`Cannot read a lending message: `);
+  expect(() => parseEnvelope(value)).toThrow(why);
+});

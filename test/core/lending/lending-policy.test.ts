@@ -1,0 +1,217 @@
+// The lending policies: what the ledger makes of heartbeats, whom it offers, which cycles are found, when to borrow.
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import { BlockCache } from '../../../src/core/kvcache/block-cache.ts';
+import { BlockTable } from '../../../src/core/kvcache/block-table.ts';
+import { LendingMemory } from '../../../src/core/lending/lending-memory.ts';
+import {
+  blocksLendable,
+  blocksToGiveBack,
+  blocksWanted,
+  blocksWithinBound,
+  guestPermille,
+} from '../../../src/core/lending/lending-policy.ts';
+import { DebtLedger } from '../../../src/core/lending/manager/debt-ledger.ts';
+import { findCycle } from '../../../src/core/lending/settlement/debt-cycles.ts';
+import type { LendingReport } from '../../../src/core/lending/terms.ts';
+
+const line = (a: number, b: number) => Math.abs(a - b);
+
+function report(sequence: number, device: number, more: Partial<LendingReport> = {}): LendingReport {
+  const lendable = { device, host: 0 };
+  return {
+    sequence,
+    lendable,
+    lendableInTime: lendable,
+    recallable: { device: 0, host: 0 },
+    turn: undefined,
+    debts: [],
+    loans: [],
+    ...more,
+  };
+}
+
+/** A ledger that has heard one heartbeat of each instance. */
+function ledgerOf(...lendable: number[]): DebtLedger {
+  const ledger = new DebtLedger(line);
+  for (const [instance, blocks] of lendable.entries()) ledger.hear(0, instance, 1, report(1, blocks));
+  return ledger;
+}
+
+const named = (ledger: DebtLedger, debtor: number, blocks: number) =>
+  ledger.candidates(debtor, 'device', blocks).map(({ instance }) => instance);
+
+const demand = (blocksPerSecond: number) => ({ blocksPerSecond, aheadBlocks: 0 });
+
+describe('creditor choice', () => {
+  it('offers up to three, nearest first, then most free', () => {
+    expect(named(ledgerOf(50, 0, 20, 90, 30, 40), 1, 10)).toEqual([0, 2, 3]);
+    const equallyFar = new DebtLedger(() => 1);
+    for (const [instance, blocks] of [5, 9, 7, 8].entries()) equallyFar.hear(0, instance, 1, report(1, blocks));
+    expect(named(equallyFar, 0, 1)).toEqual([1, 3, 2]);
+  });
+
+  it('prefers those that can lend all of it, and takes less where nobody can', () => {
+    expect(named(ledgerOf(0, 3, 20), 0, 10)).toEqual([2]);
+    expect(named(ledgerOf(0, 3, 5), 0, 10)).toEqual([1, 2]);
+  });
+
+  it('spreads competing debtors until the creditor speaks again', () => {
+    const ledger = ledgerOf(0, 12, 0, 12);
+    expect(named(ledger, 0, 10)[0]).toBe(1);
+    expect(named(ledger, 2, 10)[0]).toBe(3);
+    // Asked again, a debtor does not stand in its own way.
+    expect(named(ledger, 0, 10)[0]).toBe(1);
+    ledger.hear(1, 1, 1, report(2, 12));
+    expect(named(ledger, 2, 10)[0]).toBe(1);
+  });
+
+  it('does not offer a refuser before its next heartbeat with space', () => {
+    const ledger = ledgerOf(0, 12);
+    ledger.hear(0, 1, 1, report(4, 12));
+    ledger.refuse({ instance: 1, life: 1, memory: 'device', sequence: 4 });
+    expect(named(ledger, 0, 10)).toEqual([]);
+    ledger.hear(1, 1, 1, report(5, 0));
+    expect(named(ledger, 0, 10)).toEqual([]);
+    // Said before the refusal, heard after it.
+    expect(ledger.hear(2, 1, 1, report(3, 12))).toBe('late');
+    expect(named(ledger, 0, 10)).toEqual([]);
+    ledger.hear(3, 1, 1, report(6, 12));
+    expect(named(ledger, 0, 10)).toEqual([1]);
+    // A refusal that is older than what was heard since is out of date.
+    ledger.refuse({ instance: 1, life: 1, memory: 'device', sequence: 5 });
+    expect(named(ledger, 0, 10)).toEqual([1]);
+  });
+});
+
+describe('the ledger', () => {
+  it('tells new, doubled, late and orphaned heartbeats apart, and gaps', () => {
+    const ledger = ledgerOf(7);
+    expect(ledger.hear(0, 0, 1, report(1, 9))).toBe('doubled');
+    expect(ledger.hear(0, 0, 1, report(4, 9))).toBe('gap');
+    expect(ledger.hear(0, 0, 1, report(2, 8))).toBe('late');
+    expect(ledger.hear(0, 0, 2, report(1, 6))).toBe('new');
+    expect(ledger.hear(0, 0, 1, report(9, 5))).toBe('orphan');
+    expect(ledger.lendable(0, 'device', 1)).toBe(6);
+  });
+
+  it('is rebuilt from one heartbeat of each, and forgets the silent', () => {
+    const said = [
+      report(8, 0, { debts: [{ creditor: 1, memory: 'device', blocks: 5 }] }),
+      report(3, 2, { loans: [{ debtor: 0, memory: 'device', blocks: 4 }] }),
+    ];
+    const old = new DebtLedger(line);
+    for (let sequence = 1; sequence < 4; sequence++) old.hear(0, 0, 1, report(sequence, 9));
+    const young = new DebtLedger(line);
+    for (const ledger of [old, young]) for (const [i, one] of said.entries()) ledger.hear(10, i, 1, one);
+    expect(young.edges('device')).toEqual(old.edges('device'));
+    expect(young.edges('device')).toEqual([{ debtor: 0, creditor: 1, blocks: 4 }]);
+    expect(young.forgetSilent(11)).toEqual([0, 1]);
+    expect(young.edges('device')).toEqual([]);
+  });
+});
+
+describe('settlement', () => {
+  const arbitraryEdges = fc.array(
+    fc.record({ debtor: fc.nat(6), creditor: fc.nat(6), blocks: fc.integer({ min: 1, max: 9 }) }),
+    { maxLength: 14 },
+  );
+
+  it('finds a cycle exactly when there is one above the threshold, and its smallest debt', () => {
+    fc.assert(
+      fc.property(arbitraryEdges, fc.integer({ min: 1, max: 5 }), fc.nat(99), (drawn, blocksMin, hundredths) => {
+        const pairs = new Map(drawn.map((edge) => [`${edge.debtor} ${edge.creditor}`, edge]));
+        const edges = [...pairs.values()].filter(({ debtor, creditor }) => debtor !== creditor);
+        const cycle = findCycle(edges, blocksMin, hundredths / 100);
+        const strong = edges.filter(({ blocks }) => blocks >= blocksMin);
+        expect(cycle !== undefined).toBe(hasCycle(strong));
+        if (cycle === undefined) return;
+        const { members } = cycle;
+        expect(new Set(members).size).toBe(members.length);
+        const debts = members.map((debtor, i) =>
+          strong.find((edge) => edge.debtor === debtor && edge.creditor === members[(i + 1) % members.length]),
+        );
+        expect(cycle.blocks).toBe(Math.min(...debts.map((edge) => edge?.blocks ?? Number.NaN)));
+      }),
+      { numRuns: 400 },
+    );
+  });
+
+  /** By taking away, again and again, those who owe nothing. */
+  function hasCycle(edges: readonly { debtor: number; creditor: number }[]): boolean {
+    let left = edges;
+    for (;;) {
+      const debtors = new Set(left.map(({ debtor }) => debtor));
+      const next = left.filter(({ creditor }) => debtors.has(creditor));
+      if (next.length === left.length) return left.length > 0;
+      left = next;
+    }
+  }
+});
+
+describe('borrowing', () => {
+  const policy = {
+    lentShareMax: 0.5,
+    lowWaterBlocks: 10,
+    highWaterBlocks: 40,
+    recallBlocks: 4,
+    lookAheadUs: 500_000,
+    loanBlocksMin: 4,
+    guestPermilleMax: 200,
+  };
+
+  it('lends at most its share, and nothing below its low-water mark', () => {
+    expect(blocksLendable({ total: 100, available: 100, lent: 0 }, policy)).toBe(50);
+    expect(blocksLendable({ total: 100, available: 60, lent: 45 }, policy)).toBe(5);
+    expect(blocksLendable({ total: 100, available: 12, lent: 0 }, policy)).toBe(2);
+    expect(blocksLendable({ total: 100, available: 3, lent: 50 }, policy)).toBe(0);
+  });
+
+  it('borrows before the pool is full, ahead of growth, and never what it would give back at once', () => {
+    expect(blocksWanted(30, demand(0), 0, policy)).toBe(0);
+    expect(blocksWanted(30, demand(60), 0, policy)).toBe(10);
+    expect(blocksWanted(9, demand(0), 0, policy)).toBe(4);
+    fc.assert(
+      fc.property(fc.nat(80), fc.nat(200), fc.nat(40), (available, growth, inHand) => {
+        const wanted = blocksWanted(available, demand(growth), inHand, policy);
+        if (wanted > 0) expect(blocksToGiveBack(available, demand(growth), inHand + wanted, policy)).toBe(0);
+      }),
+    );
+  });
+
+  it('bounds guests by their blocks', () => {
+    expect(guestPermille(5, 20, policy)).toBe(50);
+    expect(blocksWithinBound(20, 50, 40)).toBe(20);
+    expect(blocksWithinBound(20, 50, 100)).toBe(10);
+  });
+});
+
+describe('lending memory', () => {
+  it('takes pages from the block cache: what nobody uses is evicted, and all pages are accounted for', () => {
+    const groups = [{ layers: 2, window: undefined }];
+    const cache = new BlockCache({ pages: 20, blockTokens: 4, groups, eviction: 'lru' });
+    const table = new BlockTable(1);
+    for (let i = 0; i < 6; i++) cache.allocate(table);
+    const words = Uint32Array.from({ length: 24 }, (_, i) => i + 1);
+    cache.commit({ blocks: 6, words }, 0, 6, table);
+    cache.release(table);
+    const lent = Array.from({ length: 7 }, () => cache.lending.allocate('remote'));
+    cache.check();
+    expect([cache.lentPages, cache.cachedPages, cache.pages.free]).toEqual([14, 6, 0]);
+    const own = cache.lending.allocate('local');
+    expect(() => cache.lending.free('remote', own ?? 0)).toThrow(/it is no remote one/);
+    for (let i = 0; i < 2; i++) expect(cache.lending.allocate('local')).toBeDefined();
+    expect(cache.lending.allocate('remote')).toBeUndefined();
+    for (const block of lent) cache.lending.free('remote', block ?? 0);
+    cache.check();
+    expect(cache.lentPages).toBe(0);
+  });
+
+  it('throws when a count is wrong', () => {
+    const memory = LendingMemory.alone(4, 1);
+    const block = memory.allocate('remote') ?? 0;
+    memory.free('remote', block);
+    expect(() => memory.free('remote', block)).toThrow(/Cannot free a block/);
+    memory.checkAlone();
+  });
+});

@@ -1,0 +1,111 @@
+// Blocks that leave a sequence's table: whatever arrives first, those that are away follow one another, and those at home are the others.
+import { describe, expect, it } from 'vitest';
+import { BlockCache } from '../../../src/core/kvcache/block-cache.ts';
+import type { MoveNumber } from '../../../src/core/lending/debtor/block-moves.ts';
+import { AwayMoves } from '../../../src/core/lending/debtor/remote-block-mover.ts';
+import { spill } from '../../../src/core/lending/debtor/spill.ts';
+import { LendingMemory } from '../../../src/core/lending/lending-memory.ts';
+import { RManager } from '../../../src/core/lending/rmanager.ts';
+import { defaultLendingTimes } from '../../../src/core/lending/times.ts';
+import { Sequence } from '../../../src/core/scheduler/batching/sequence.ts';
+
+const rangeBlocks = 2;
+const blockTokens = 32;
+const policy = {
+  ...{ lentShareMax: 0.9, lowWaterBlocks: 0, highWaterBlocks: 100, recallBlocks: 0, lookAheadUs: 1, loanBlocksMin: 2 },
+  ...{ guestPermilleMax: 300, unitBlocks: rangeBlocks },
+};
+
+/** A sequence with ten computed blocks in its table, at an instance that has borrowed as many. */
+function home() {
+  const cache = new BlockCache({
+    ...{ pages: 16, blockTokens, groups: [{ layers: 1, window: undefined }], eviction: 'lru', stagingBlocks: 4 },
+  });
+  const memories = { device: cache.lending, host: LendingMemory.alone(0, 1) };
+  const rmanager = new RManager({
+    instance: 0,
+    life: 1,
+    memories,
+    policy,
+    times: defaultLendingTimes,
+    stagingBlocks: 4,
+  });
+  const { number: loan } = rmanager.debtor.ask(1, 1, 'device', 10, { gathers: false, prior: false });
+  const lend = {
+    kind: 'lend',
+    loan,
+    blocks: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9],
+    leaseUs: 5e6,
+    guestPermille: 300,
+  } as const;
+  rmanager.step(0, { kind: 'message', envelope: { from: 1, fromLife: 1, to: 0, toLife: 1, message: lend } });
+  const started: MoveNumber[] = [];
+  const moves = new AwayMoves(
+    { instance: 0, rangeBlocks, cache, rmanager, fetched: () => {}, spreadUs: 0 },
+    { start: ({ move }) => void started.push(move), fill: () => {}, stop: () => {}, copyHome: () => {} },
+  );
+  const chain = { blocks: 0, words: new Uint32Array() };
+  const sequence = new Sequence({
+    ...{ content: { length: 10 * blockTokens, chain, digest: () => {} }, promptLength: 10 * blockTokens, groups: 1 },
+    ...{ arrival: 0, priority: 0, samples: true, scoresPrompt: false },
+  });
+  for (let i = 0; i < 10; i++) cache.allocate(sequence.table);
+  sequence.computed = 10 * blockTokens;
+  const { blocks } = sequence.table.groups[0];
+  const rows = () => Array.from({ length: blocks.length }, (_, i) => blocks.at(i));
+  const arrive = (numbers: readonly MoveNumber[]): void => {
+    for (const number of numbers) moves.arrived(number);
+    moves.carryOut();
+    moves.check();
+  };
+  /** Parts of what leaves from `first` on. */
+  const leave = (first: number, count: number): MoveNumber[] => {
+    expect(moves.moveOut(sequence, first, count)).toBe(true);
+    moves.check();
+    moves.fill(undefined);
+    return started.splice(0);
+  };
+  /** Home runs short: something leaves? */
+  const runsShort = (): boolean =>
+    spill({
+      batcher: {
+        running: [sequence],
+        pagesAhead: 20,
+        room: { isOverlong: () => true },
+        disown: (of, stay) => {
+          of.sharedBlocks = cache.disown(of.table, of.sharedBlocks ?? 10, stay);
+        },
+      },
+      ...{ cache, moves, rangeBlocks, lowWaterBlocks: 0, inHand: 10 },
+    });
+  return { cache, sequence, rows, leave, arrive, runsShort };
+}
+
+describe('blocks before those that are away', () => {
+  it.each([false, true])('leave range by range, without a gap: the other range arrives first: %s', (reversed) => {
+    const { sequence, rows, leave, arrive } = home();
+    const before = rows();
+    arrive(leave(8, 2));
+    expect([sequence.awayFrom, sequence.awayBlocks, rows()]).toEqual([8, 2, before.slice(0, 8)]);
+    const parts = leave(4, 4);
+    expect(parts.length).toBe(2);
+    const [first = 0, second = 0] = reversed ? parts.toReversed() : parts;
+    arrive([first]);
+    const here = reversed ? 8 : 6;
+    expect([sequence.awayFrom, sequence.awayBlocks, rows()]).toEqual([here, 10 - here, before.slice(0, here)]);
+    arrive([second]);
+    expect([sequence.awayFrom, sequence.awayBlocks, rows()]).toEqual([4, 6, before.slice(0, 4)]);
+  });
+});
+
+it('blocks leave that another shared once, as soon as it does not any more', () => {
+  const { cache, sequence, runsShort } = home();
+  const { pool } = cache.groups[0];
+  // Nothing is left at home.
+  while (cache.availablePages > 0) pool.allocate();
+  const shared = Array.from({ length: 9 }, (_, i) => sequence.table.groups[0].blocks.at(i));
+  for (const block of shared) pool.retain(block);
+  expect([runsShort(), sequence.sharedBlocks]).toEqual([false, 9]);
+  for (const block of shared) pool.release(block, false);
+  expect(runsShort()).toBe(true);
+});

@@ -1,0 +1,118 @@
+// What the processes of a cluster have to have alike: who says it, who is refused, and when it may change.
+import fc from 'fast-check';
+import { expect, test } from 'vitest';
+import { type Agreement, agree, identityOf, uphold } from '../../../src/core/membership/agreement.ts';
+
+const root = { modelFingerprint: 'm', weightForm: 'q8', inputForm: 'bf16', kvType: 'bf16', rope: '[]' };
+const gateway = { modelFingerprint: 'm', root: undefined };
+const instance = { modelFingerprint: 'm', root };
+const drawn = { token: 'drawn first', mark: '1' };
+const stored: Agreement = { ...instance, hashKey: [1, 2, 3, 4], pages: drawn };
+const fresh = { hashKey: [5, 6, 7, 8], pages: { token: 'drawn later', mark: '2' } };
+const other = { ...fresh, hashKey: [0, 0, 0, 0] };
+
+test('whoever comes first says what holds; the first instance adds its form', () => {
+  const begun = { ...gateway, hashKey: fresh.hashKey, pages: undefined };
+  const joined = { ...instance, ...fresh };
+  expect(agree(undefined, gateway, fresh, false)).toEqual({ kind: 'write', agreement: begun });
+  expect(agree(undefined, instance, fresh, false)).toEqual({ kind: 'write', agreement: joined });
+  expect(agree(begun, instance, other, undefined)).toEqual({ kind: 'write', agreement: joined });
+  expect(agree(begun, gateway, other, undefined)).toEqual({ kind: 'agreed', agreement: begun });
+  expect(agree(stored, instance, fresh, undefined)).toEqual({ kind: 'agreed', agreement: stored });
+});
+
+test.each([
+  ['another model', { modelFingerprint: 'n', root: undefined }, 'fingerprint m, this one has n'],
+  [
+    'another model of an instance',
+    { modelFingerprint: 'n', root: { ...root, modelFingerprint: 'n' } },
+    'fingerprint m',
+  ],
+  ['another form', { modelFingerprint: 'm', root: { ...root, weightForm: 'q4' } }, 'weights q8, this one has q4'],
+  ['other inputs', { modelFingerprint: 'm', root: { ...root, inputForm: 'f32' } }, 'inputs bf16, this one has f32'],
+])('%s is refused while somebody is there, and takes over where nobody is', (_, own, why) => {
+  expect(agree(stored, own, fresh, undefined)).toEqual({ kind: 'listen' });
+  expect(agree(stored, own, fresh, true)).toEqual({ kind: 'refused', why: expect.stringContaining(why) });
+  expect(agree(stored, own, fresh, false)).toEqual({
+    kind: 'write',
+    agreement: { ...own, hashKey: [1, 2, 3, 4], pages: own.root && fresh.pages },
+  });
+});
+
+test('a gateway that is alone leaves the form to the instances that come; else it takes what is there', () => {
+  expect(agree(stored, gateway, fresh, undefined)).toEqual({ kind: 'listen' });
+  expect(agree(stored, gateway, fresh, true)).toEqual({ kind: 'agreed', agreement: stored });
+  expect(agree(stored, gateway, fresh, false)).toEqual({
+    kind: 'write',
+    agreement: { ...gateway, hashKey: stored.hashKey, pages: undefined },
+  });
+});
+
+test('the token for pages is drawn once, or given to all', () => {
+  const given = { ...instance, tokenMark: '7' };
+  const pages = { token: undefined, mark: '7' };
+  expect(agree(undefined, given, fresh, false)).toMatchObject({ agreement: { pages } });
+  expect(agree({ ...stored, pages }, given, fresh, undefined)).toMatchObject({ kind: 'agreed', agreement: { pages } });
+  expect(agree({ ...stored, pages }, gateway, fresh, true)).toMatchObject({ kind: 'agreed' });
+  const refusal = (held: Agreement['pages'], own: typeof instance) =>
+    agree({ ...stored, pages: held }, own, fresh, true);
+  expect(refusal(pages, instance)).toEqual({ kind: 'refused', why: 'it has a token, and this one was given none' });
+  const unlike = 'it has another token than this one was given';
+  expect(refusal(drawn, given)).toEqual({ kind: 'refused', why: unlike });
+  expect(refusal({ ...pages, mark: '8' }, given)).toEqual({ kind: 'refused', why: unlike });
+  expect(agree(stored, given, fresh, false)).toMatchObject({ kind: 'write', agreement: { pages } });
+});
+
+test('a record that is not there may have been lost: whoever comes listens, and waits for those who are there', () => {
+  for (const own of [gateway, instance]) {
+    expect(agree(undefined, own, fresh, undefined)).toEqual({ kind: 'listen' });
+    expect(agree(undefined, own, fresh, true)).toEqual({ kind: 'wait' });
+  }
+});
+
+test('those who are there say again what was lost, and what one left out that knew less; nothing else is touched', () => {
+  const again = { ...stored, again: true };
+  const less = { ...gateway, hashKey: stored.hashKey, pages: undefined };
+  expect(uphold(undefined, stored)).toEqual({ kind: 'write', agreement: again });
+  expect(uphold(undefined, less)).toEqual({ kind: 'write', agreement: { ...less, again: true } });
+  expect(uphold({ ...less, again: true }, stored)).toEqual({ kind: 'write', agreement: again });
+  expect(uphold(again, less)).toEqual({ kind: 'stands', held: again });
+  expect(uphold(stored, stored)).toEqual({ kind: 'stands', held: stored });
+  // The first instance of all adds its form to what was said again.
+  expect(agree({ ...less, again: true }, instance, fresh, undefined)).toMatchObject({ agreement: { again: true } });
+  for (const [other, why] of [
+    [{ ...stored, hashKey: fresh.hashKey }, 'key'],
+    [{ ...stored, modelFingerprint: 'n' }, 'model'],
+    [{ ...stored, root: { ...root, weightForm: 'q4' } }, 'weights q4'],
+    [{ ...stored, pages: fresh.pages }, 'token'],
+  ] as const)
+    expect(uphold(other, stored)).toEqual({ kind: 'differs', why: expect.stringContaining(why) });
+});
+
+test('in whatever order those who are there look, all of it is there in the end', () => {
+  const gatewayKnows = { ...gateway, hashKey: stored.hashKey, pages: undefined };
+  const members = fc.constantFrom<Agreement>(gatewayKnows, stored, { ...stored, root }, gatewayKnows);
+  fc.assert(
+    fc.property(fc.array(members, { minLength: 1, maxLength: 6 }), (there) => {
+      let record: Agreement | undefined;
+      const held = [...there];
+      for (let round = 0; round < 2; round++)
+        for (const [i, own] of held.entries()) {
+          const upheld = uphold(record, own);
+          if (upheld.kind === 'write') record = upheld.agreement;
+          else if (upheld.kind === 'stands') held[i] = upheld.held;
+          else throw new Error(upheld.why);
+        }
+      const all = there.some(({ pages }) => pages !== undefined) ? stored : gatewayKnows;
+      expect(record).toEqual({ ...all, again: true });
+    }),
+  );
+});
+
+test('identities of blocks are alike where form and key are', () => {
+  const identity = identityOf(root, stored.hashKey);
+  expect(identity).toMatch(/^[0-9a-f]{32}$/);
+  expect(identityOf({ ...root }, [1, 2, 3, 4])).toBe(identity);
+  expect(identityOf(root, fresh.hashKey)).not.toBe(identity);
+  expect(identityOf({ ...root, weightForm: 'q4' }, stored.hashKey)).not.toBe(identity);
+});

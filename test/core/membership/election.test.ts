@@ -1,0 +1,195 @@
+// Elections among members with clocks of their own over a record whose answers are slow, lost or made though lost.
+import fc from 'fast-check';
+import { expect, test } from 'vitest';
+import {
+  Election,
+  type ElectionEffect,
+  type ElectionEvent,
+  type OfficeRecord,
+  defaultElectionTimes as times,
+} from '../../../src/core/membership/election.ts';
+import { Dice } from '../../../src/sim/lending/dice.ts';
+
+interface Member {
+  readonly election: Election;
+  readonly skewUs: number;
+  up: boolean;
+  life: number;
+}
+
+/** A record, its members, and what is under way between them; the world's time moves in steps of 10 ms. */
+class World {
+  nowUs = 0;
+  readonly epochs: number[] = [];
+  record: OfficeRecord | undefined;
+  revision = 0;
+  #lost = false;
+  readonly members: Member[];
+  readonly #random: Dice;
+  faulty: boolean;
+  #agenda: { readonly atUs: number; readonly act: () => void }[] = [];
+
+  constructor(seed: number, count: number, faulty: boolean) {
+    this.#random = new Dice(seed, 1);
+    this.faulty = faulty;
+    this.members = Array.from({ length: count }, (_, i) => this.#member(i, 0));
+  }
+
+  #member(index: number, life: number): Member {
+    const skewMs = this.#random.between(0, 1e6);
+    const past = { lost: this.#lost, originMs: -skewMs };
+    return { election: new Election(`m${index}.${life}`, past), skewUs: skewMs * 1000, up: true, life };
+  }
+
+  run(untilUs: number): void {
+    for (; this.nowUs < untilUs; this.nowUs += 10_000) {
+      const due = this.#agenda.filter(({ atUs }) => atUs <= this.nowUs);
+      this.#agenda = this.#agenda.filter(({ atUs }) => atUs > this.nowUs);
+      for (const { act } of due) act();
+      for (const member of this.members) {
+        const stalls = this.faulty && this.#random.chance(1 / 400);
+        if (member.up && !stalls && member.election.nextUs <= this.nowUs + member.skewUs)
+          this.tell(member, { kind: 'wake' });
+      }
+      this.check();
+    }
+  }
+
+  tell(member: Member, event: ElectionEvent): void {
+    for (const effect of member.election.step(this.nowUs + member.skewUs, event)) this.#perform(member, effect);
+  }
+
+  #perform(member: Member, effect: ElectionEffect): void {
+    if (effect.kind === 'elected') this.epochs.push(effect.epoch);
+    if (effect.kind !== 'read' && effect.kind !== 'write') return;
+    const lost = this.faulty && this.#random.chance(0.1);
+    const delayUs = () => this.#random.between(0, this.faulty ? 400_000 : 5_000);
+    this.#agenda.push({
+      atUs: this.nowUs + delayUs(),
+      act: () => {
+        // A lost write may have been made.
+        const made = !lost || this.#random.chance(0.5);
+        const answer: ElectionEvent = made ? this.#answer(effect) : { kind: 'unanswered' };
+        const said: ElectionEvent = lost ? { kind: 'unanswered' } : answer;
+        this.#agenda.push({ atUs: this.nowUs + delayUs(), act: () => member.up && this.tell(member, said) });
+      },
+    });
+  }
+
+  #answer(effect: Extract<ElectionEffect, { kind: 'read' | 'write' }>): ElectionEvent {
+    if (effect.kind === 'read')
+      return { kind: 'read', stored: this.record && { record: this.record, revision: this.revision } };
+    const current = this.record === undefined ? undefined : this.revision;
+    if (current !== effect.revision) return { kind: 'written', revision: undefined };
+    this.record = effect.record;
+    return { kind: 'written', revision: ++this.revision };
+  }
+
+  /** With all that was stored. */
+  lose(): void {
+    this.record = undefined;
+    this.revision = 0;
+    this.#lost = true;
+  }
+
+  crash(index: number): void {
+    this.members[index].up = false;
+    this.members[index] = this.#member(index, this.members[index].life + 1);
+  }
+
+  check(): void {
+    const believe = this.members.filter(({ election, skewUs }) => election.epochAt(this.nowUs + skewUs) !== undefined);
+    if (believe.length > 1) throw new Error(`${believe.length} members hold the office`);
+    for (let i = 1; i < this.epochs.length; i++)
+      if (this.epochs[i] <= this.epochs[i - 1]) throw new Error(`epoch ${this.epochs[i]} after ${this.epochs[i - 1]}`);
+  }
+
+  get seenByAll(): boolean {
+    return this.record !== undefined && this.members.every(({ election }) => election.holder !== undefined);
+  }
+
+  holder(): Member | undefined {
+    return this.members.find(({ election, skewUs }) => election.epochAt(this.nowUs + skewUs) !== undefined);
+  }
+}
+
+test('one is elected soon, and stays', () => {
+  const world = new World(1, 5, false);
+  world.run(2_000_000);
+  expect(world.epochs).toEqual([1]);
+  world.run(60_000_000);
+  expect(world.epochs).toEqual([1]);
+});
+
+test('whoever died is replaced after its lease, whoever resigned at once', () => {
+  const world = new World(2, 3, false);
+  world.run(2_000_000);
+  world.crash(world.members.indexOf(world.holder() ?? world.members[0]));
+  world.run(2_000_000 + times.leaseUs + 2 * times.lookUs);
+  expect(world.epochs).toEqual([1, 2]);
+  const holder = world.holder();
+  if (holder === undefined) throw new Error('nobody holds it');
+  world.tell(holder, { kind: 'resign' });
+  world.run(world.nowUs + times.lookUs + 100_000);
+  expect(world.epochs).toEqual([1, 2, 3]);
+  expect(world.holder()).not.toBe(holder);
+});
+
+test('a record that is lost is written anew by who holds the office, and by others only once no lease can last', () => {
+  const world = new World(3, 3, false);
+  world.run(2_000_000);
+  const holder = world.holder();
+  world.lose();
+  world.run(world.nowUs + 2 * times.lookUs);
+  expect(world.holder()).toBe(holder);
+  expect(world.epochs).toHaveLength(2);
+  // The holder dies with it, and nobody who comes knows of any epoch.
+  world.lose();
+  for (const index of world.members.keys()) world.crash(index);
+  const lostUs = world.nowUs;
+  world.run(lostUs + times.leaseUs);
+  expect(world.holder()).toBeUndefined();
+  world.run(lostUs + times.leaseUs + 2 * times.lookUs);
+  expect(world.holder()).toBeDefined();
+});
+
+test('at most one holds it at any time and epochs grow, whatever is lost, late or dead; and in the end one does', () => {
+  fc.assert(
+    fc.property(fc.integer({ min: 0, max: 2 ** 31 }), fc.integer({ min: 1, max: 5 }), (seed, count) => {
+      const world = new World(seed, count, true);
+      const random = new Dice(seed, 2);
+      for (let i = 0; i < 6; i++) {
+        world.run(world.nowUs + random.between(0, 10_000_000));
+        world.crash(random.between(0, count - 1));
+        // All have looked since they began.
+        if (random.chance(0.3) && world.seenByAll) {
+          world.lose();
+          world.run(world.nowUs + 2 * times.leaseUs);
+        }
+      }
+      world.faulty = false;
+      world.run(world.nowUs + 2 * times.leaseUs + 5 * times.lookUs);
+      expect(world.holder()).toBeDefined();
+    }),
+    { numRuns: 60 },
+  );
+});
+
+test('whoever resigns, at whatever time, leaves no record in its name', () => {
+  fc.assert(
+    fc.property(fc.integer({ min: 0, max: 2 ** 31 }), fc.integer({ min: 0, max: 1_500_000 }), (seed, atUs) => {
+      const world = new World(seed, 3, false);
+      world.run(atUs);
+      const [leaver] = world.members;
+      world.tell(leaver, { kind: 'resign' });
+      // What is under way, what becomes of it, and its own last words.
+      world.run(world.nowUs + 100_000);
+      leaver.up = false;
+      expect(world.record?.holder).not.toBe('m0.0');
+      world.run(world.nowUs + 2 * times.lookUs);
+      expect(world.holder()).toBeDefined();
+      expect(world.holder()).not.toBe(leaver);
+    }),
+    { numRuns: 100 },
+  );
+});

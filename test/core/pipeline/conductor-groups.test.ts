@@ -1,0 +1,146 @@
+// Groups as the conductor sees them: whom it tells, and what it takes back when a member is lost or fails.
+import { expect, test } from 'vitest';
+import type { ConductorEffect } from '../../../src/core/protocol/effects.ts';
+import type { GenerationEvent } from '../../../src/core/protocol/ports.ts';
+import { Conductor, type ConductorConfig } from '../../../src/core/router/conductor.ts';
+import { LengthProgress } from '../../../src/core/router/length-progress.ts';
+import { LengthRequest, lengthPlacement } from '../../../src/core/scheduler/length-work.ts';
+import { Float64Pool } from '../../../src/util/float64-pool.ts';
+import { cluster, config, requestOf } from '../../sim/small-cluster.ts';
+
+const instances = cluster({ prefill: 3, decode: 1 });
+const pipeline = { members: 2, tokensOver: 100 };
+
+function conductorWithGroup(retries?: ConductorConfig<LengthRequest>['retries']) {
+  const conductor = new Conductor<LengthRequest>({
+    instances: instances.map(({ role }) => ({ role, capacityTokens: 10_000 })),
+    queueMax: 10,
+    size: ({ size }) => size,
+    placement: lengthPlacement(config.placement, instances, undefined, pipeline),
+    retries,
+  });
+  const request = new LengthRequest(requestOf(0, 0, 150, 5), 16, new Float64Pool());
+  const forward = conductor.step(0, { kind: 'submit', request }).find(({ kind }) => kind === 'forward');
+  if (forward?.kind !== 'forward' || forward.group === undefined) throw new Error('no group');
+  conductor.check();
+  return { conductor, forward, group: forward.group };
+}
+
+const cancelled = (effects: readonly ConductorEffect<LengthRequest>[]) =>
+  effects.flatMap((effect) => (effect.kind === 'cancel' ? [effect.instance] : [])).sort();
+
+test('a long prompt goes to the first of its group, and each member is as busy as its share', () => {
+  const { conductor, forward, group } = conductorWithGroup();
+  expect([forward.instance, forward.decodeAt]).toEqual([group.members[0], 3]);
+  expect(group.members).toHaveLength(2);
+  expect(group.decodeAt).toBe(3);
+  // The next short prompt goes to the one that has nothing to do.
+  const short = new LengthRequest(requestOf(1, 0, 20, 5), 16, new Float64Pool());
+  const next = conductor.step(1, { kind: 'submit', request: short }).find(({ kind }) => kind === 'forward');
+  expect(next).toMatchObject({ group: undefined });
+  if (next?.kind === 'forward') expect(group.members).not.toContain(next.instance);
+  expect(conductor.groupPrefills).toBe(1);
+  conductor.check();
+});
+
+test('a member that is lost, or fails, takes the request with it: all the others let go', () => {
+  for (const leg of [0, 1]) {
+    const { conductor, group } = conductorWithGroup();
+    const lost = group.members[leg] ?? 0;
+    const others = [...group.members.filter((member) => member !== lost), 3].sort();
+    expect(cancelled(conductor.step(1, { kind: 'instanceLost', instance: lost }))).toEqual(others);
+    expect(conductor.accepted).toBe(0);
+    conductor.check();
+  }
+  const { conductor, group } = conductorWithGroup();
+  const event = { kind: 'failed', code: 'ENGINE_FAILED', message: 'broken', retryAfterMs: undefined } as const;
+  const effects = conductor.step(1, { kind: 'heard', instance: group.members[1] ?? 0, id: '0', event });
+  expect(cancelled(effects)).toEqual([...group.members, 3].sort());
+  expect(conductor.accepted).toBe(0);
+  conductor.check();
+});
+
+test('a member that alone still has a part does not keep it where nothing was heard of its start', () => {
+  const patience = { silentUs: 100, timeoutUs: 1e9 };
+  const progressOf = (one: LengthRequest) => new LengthProgress(one);
+  const { conductor, group } = conductorWithGroup({ triesMax: 2, progressOf, patience });
+  let number = 0;
+  /** Those members report it at that time, and everybody reports. */
+  const tries = (nowUs: number, having: readonly number[]) => {
+    const report = { life: 0, number: ++number, journal: 0 };
+    const requests = [{ id: '0', outputs: 0, awaited: false }];
+    for (const instance of instances.keys()) {
+      const own = having.includes(instance) ? requests : [];
+      conductor.step(nowUs, { kind: 'report', instance, report: { ...report, requests: own } });
+    }
+    const effects = conductor.step(nowUs, { kind: 'wake' });
+    conductor.check();
+    return effects.filter(({ kind }) => kind === 'forward').length;
+  };
+  const [first = 0, second = 0] = group.members;
+  // The first one has it while the others are asked, and both have while they compute.
+  for (let nowUs = 50; nowUs <= 300; nowUs += 50) expect(tries(nowUs, [first])).toBe(0);
+  for (let nowUs = 350; nowUs <= 600; nowUs += 50) expect(tries(nowUs, [first, second])).toBe(0);
+  expect(tries(650, [second])).toBe(0);
+  expect(tries(700, [second])).toBe(1);
+});
+
+test('a cancel goes to every leg, until the prompt is where it decodes', () => {
+  const first = conductorWithGroup();
+  expect(cancelled(first.conductor.step(1, { kind: 'cancel', id: '0' }))).toEqual([...first.group.members, 3].sort());
+  const second = conductorWithGroup();
+  const { conductor, group } = second;
+  conductor.step(1, {
+    kind: 'heard',
+    instance: group.members[0] ?? 0,
+    id: '0',
+    event: { kind: 'started', cachedTokens: 0 },
+  });
+  conductor.step(2, { kind: 'prefilled', instance: group.members[1] ?? 0, id: '0' });
+  const tokens = { kind: 'tokens', tokens: new Int32Array(1), logprobs: undefined } as const;
+  conductor.step(3, { kind: 'heard', instance: 3, id: '0', event: tokens });
+  conductor.check();
+  expect(cancelled(conductor.step(4, { kind: 'cancel', id: '0' }))).toEqual([3]);
+  conductor.check();
+});
+
+/** A request whose prompt goes on elsewhere. */
+function handedOver() {
+  const conductor = new Conductor<LengthRequest>({
+    instances: instances.map(({ role }) => ({ role, capacityTokens: 10_000 })),
+    queueMax: 10,
+    size: ({ size }) => size,
+    placement: lengthPlacement(config.placement, instances, undefined, undefined),
+  });
+  const request = new LengthRequest(requestOf(0, 0, 50, 5), 16, new Float64Pool());
+  const forward = conductor.step(0, { kind: 'submit', request }).find(({ kind }) => kind === 'forward');
+  if (forward?.kind !== 'forward' || forward.decodeAt === undefined) throw new Error('nobody decodes');
+  const { id, instance, decodeAt } = forward;
+  const hear = (from: number, event: GenerationEvent) => {
+    const effects = conductor.step(1, { kind: 'heard', instance: from, id, event });
+    conductor.check();
+    return effects.flatMap((effect) => (effect.kind === 'emit' ? [effect.event] : []));
+  };
+  return { conductor, instance, decodeAt, hear };
+}
+
+const tokens = { kind: 'tokens', tokens: Int32Array.of(1), logprobs: undefined } as const;
+const behind = { kind: 'started', cachedTokens: 16 } as const;
+
+test('what the one that computed it had cached is heard though the one that decodes has all, and counted once', () => {
+  const { conductor, instance, decodeAt, hear } = handedOver();
+  hear(decodeAt, tokens);
+  expect(hear(instance, behind)).toEqual([behind]);
+  expect(hear(instance, behind)).toEqual([]);
+  expect(conductor.blocks.hits).toBe(1);
+});
+
+test('what was cached is heard before the end, from whoever decodes where the other word is overtaken, and counted once', () => {
+  const { conductor, instance, decodeAt, hear } = handedOver();
+  const finished = { kind: 'finished', reason: 'length' } as const;
+  expect([behind, tokens].flatMap((event) => hear(decodeAt, event))).toEqual([behind, tokens]);
+  expect(hear(instance, behind)).toEqual([]);
+  expect(hear(decodeAt, finished)).toEqual([finished]);
+  expect(hear(instance, behind)).toEqual([]);
+  expect(conductor.blocks.hits).toBe(1);
+});

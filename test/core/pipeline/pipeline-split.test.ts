@@ -1,0 +1,43 @@
+// How many layers each member of a group runs.
+import fc from 'fast-check';
+import { expect, test } from 'vitest';
+import { splitLayers } from '../../../src/core/pipeline/split.ts';
+
+test('members that compute alike, or nearly, run as many', () => {
+  expect(splitLayers(30, [100, 100, 100])).toBeUndefined();
+  expect(splitLayers(30, [100, 105, 101])).toBeUndefined();
+});
+
+test('a member that is twice as fast runs twice as many', () => {
+  expect(splitLayers(30, [100, 200])).toEqual([20, 10]);
+  expect(splitLayers(6, [200, 100])).toEqual([2, 4]);
+  expect(splitLayers(7, [200, 100, 100])).toEqual([1, 3, 3]);
+  expect(splitLayers(6, [100, 1e6])).toEqual([5, 1]);
+});
+
+/** All ways to share so many layers out, one at least to each. */
+function splits(layers: number, members: number): number[][] {
+  if (members === 1) return [[layers]];
+  return Array.from({ length: layers - members + 1 }, (_, i) => i + 1).flatMap((own) =>
+    splits(layers - own, members - 1).map((rest) => [own, ...rest]),
+  );
+}
+
+test('no other split has its slowest member done sooner', () => {
+  const step = 2 ** (1 / 6);
+  fc.assert(
+    fc.property(
+      fc.integer({ min: 4, max: 12 }),
+      fc.array(fc.nat(12), { minLength: 2, maxLength: 4 }),
+      (layers, speeds) => {
+        const us = speeds.map((each) => 10 * step ** each);
+        const last = (split: readonly number[]) => Math.max(...split.map((own, i) => own * (us[i] ?? 0)));
+        const split = splitLayers(layers, us);
+        if (split === undefined) return;
+        expect(split.reduce((sum, own) => sum + own, 0)).toBe(layers);
+        expect(last(split)).toBeCloseTo(Math.min(...splits(layers, speeds.length).map(last)), 6);
+      },
+    ),
+    { numRuns: 200 },
+  );
+});

@@ -1,0 +1,236 @@
+// Who is taken: what requests may wait, loads over it, and what the pool that decodes is about to do.
+import fc from 'fast-check';
+import { describe, expect, it } from 'vitest';
+import type { StepShape } from '../../../src/core/cost/step-shape.ts';
+import { type Loads, overload } from '../../../src/core/router/admission/admission.ts';
+import { DecodeForecast } from '../../../src/core/router/admission/decode-forecast.ts';
+import { DecodePool } from '../../../src/core/router/admission/decode-pool.ts';
+import { ErrorBound } from '../../../src/core/router/admission/error-bound.ts';
+import { OutputLengths } from '../../../src/core/router/admission/output-lengths.ts';
+import { RefusalOdds } from '../../../src/core/router/admission/refusal-odds.ts';
+import { parseSloBound, sloOf } from '../../../src/core/router/admission/slo.ts';
+
+const steps = { predictUs: ({ rows, decodeKeys }: StepShape) => 1_000 * rows + decodeKeys };
+const member = { steps, capacityTokens: 10_000, landingTokens: 1_000, takesOthers: true };
+
+const coming = (at: number, tokens: number, joinsUs: number, tbtUsMax = Number.POSITIVE_INFINITY) => ({
+  member: at,
+  tokens,
+  joinsUs,
+  tbtUsMax,
+});
+
+describe('what a request may wait', () => {
+  it('is a time, or so many times what it takes alone', () => {
+    expect(parseSloBound('30s')).toEqual({ us: 30_000_000 });
+    expect(parseSloBound('250')).toEqual({ us: 250_000 });
+    expect(parseSloBound('1.5ms')).toEqual({ us: 1_500 });
+    expect(parseSloBound('10x')).toEqual({ times: 10 });
+    for (const text of ['', 'x', '0', '-1s', '10 y', '1e3']) expect(parseSloBound(text)).toBeUndefined();
+    const alone = { promptTokens: 300, outputTokens: 3 };
+    const prefill = { prefillUs: (tokens: number, cached: number) => 10 * (tokens - cached) };
+    const slo = sloOf({ ttft: { times: 10 }, tbt: { us: 50_000 } }, alone, { prefill, steps });
+    expect(slo).toEqual({ ttftUs: 30_000, tbtUs: 50_000, completionUs: Number.POSITIVE_INFINITY });
+    const relative = sloOf({ ttft: { us: 1 }, tbt: { times: 5 } }, alone, { prefill, steps });
+    expect(relative.tbtUs).toBe(5 * (1_000 + 301));
+    // The prompt, then two steps that see 301 and 302 tokens.
+    const last = sloOf({ completion: { times: 2 } }, alone, { prefill, steps });
+    expect(last.completionUs).toBe(2 * (3_000 + 2_000 + 301 + 302));
+    expect([last.ttftUs, last.tbtUs]).toEqual([Number.POSITIVE_INFINITY, Number.POSITIVE_INFINITY]);
+  });
+});
+
+describe('admission', () => {
+  const load = fc.double({ min: 0, max: 3, noNaN: true });
+  it('refuses for the largest load over 1 that its policy looks at, and never while all are under', () => {
+    fc.assert(
+      fc.property(load, load, load, load, (ttft, tbt, memory, completion) => {
+        const loads: Loads = { ttft, tbt, memory, completion };
+        expect(overload('none', loads)).toBeUndefined();
+        expect(overload('stage', loads)).toBe(ttft > 1 ? 'ttft' : undefined);
+        for (const kind of ['early', 'predictive'] as const) {
+          const worst = overload(kind, loads);
+          const most = Math.max(ttft, tbt, memory, completion);
+          expect(worst === undefined ? 0 : loads[worst]).toBe(most > 1 ? most : 0);
+        }
+      }),
+    );
+  });
+
+  it('learns a bound that 99 of 100 keep', () => {
+    const bound = new ErrorBound();
+    let late = 0;
+    for (let i = 0; i < 20_000; i++) {
+      // Lateness from 0 to 10 ms, spread evenly by a stride that visits all.
+      const actual = 100_000 + ((i * 6_181) % 10_000);
+      if (i >= 10_000 && actual > 100_000 + bound.us) late++;
+      bound.observe(100_000, actual, 100_000);
+    }
+    expect(late / 10_000).toBeGreaterThan(0.002);
+    expect(late / 10_000).toBeLessThan(0.03);
+  });
+});
+
+describe('output lengths', () => {
+  it('are learned by kind, and tell how many outputs go on', () => {
+    const outputs = new OutputLengths();
+    expect([outputs.of('a').mean, outputs.of('a').longer(100)]).toEqual([1, 1]);
+    for (let i = 0; i < 1000; i++) {
+      outputs.observe('short', 10 + (i % 10));
+      outputs.observe('long', 500 + (i % 500));
+    }
+    expect(outputs.of('short').mean).toBeCloseTo(14.5, 6);
+    expect(outputs.of('long').mean).toBeCloseTo(749.5, 6);
+    expect(outputs.of('unknown').mean).toBeCloseTo((14.5 + 749.5) / 2, 6);
+    expect(outputs.of('long').longer(499)).toBeCloseTo(1, 1);
+    expect(outputs.of('long').longer(749)).toBeCloseTo(0.5, 1);
+    expect(outputs.of('long').longer(1100)).toBe(0);
+  });
+
+  it('never rise with length, and follow what is new', () => {
+    const outputs = new OutputLengths();
+    fc.assert(
+      fc.property(fc.array(fc.integer({ min: 1, max: 5000 }), { minLength: 1, maxLength: 50 }), (lengths) => {
+        for (const tokens of lengths) outputs.observe('a', tokens);
+        const shares = Array.from({ length: 60 }, (_, i) => outputs.of('a').longer(i * i));
+        expect(shares.every((share, i) => share >= 0 && share <= (shares[i - 1] ?? 1))).toBe(true);
+      }),
+    );
+    for (let i = 0; i < 20_000; i++) outputs.observe('a', 64);
+    expect(outputs.of('a').mean).toBeGreaterThan(64 - 1);
+    expect(outputs.of('a').mean).toBeLessThan(64 + 20);
+  });
+});
+
+describe('odds of being refused at last', () => {
+  /** Refused by chance, spread evenly by a stride, the more likely the further a load is over `full`; noise 0: surely. */
+  const taught = (full: number, noise: number, shift = 0) => {
+    const odds = new RefusalOdds();
+    for (let i = 0; i < 20_000; i++) {
+      const load = 0.8 + 0.4 * (((i * 6_181) % 10_007) / 10_007);
+      const drawn = ((i * 7_919) % 10_009) / 10_009 - 0.5;
+      odds.observe(load - shift, load + noise * drawn > full);
+    }
+    return odds;
+  };
+
+  it('are even where half are refused, wherever predictions put that', () => {
+    expect(taught(1, 0.2).loadAt(0.5)).toBeCloseTo(1, 1);
+    expect(taught(1, 0.2, 0.15).loadAt(0.5)).toBeCloseTo(0.85, 1);
+    expect(taught(1, 0.1).of(1.15)).toBeGreaterThan(0.9);
+    expect(taught(1, 0.1).of(0.85)).toBeLessThan(0.1);
+  });
+
+  it('reach a share at a lower load the smaller it is, and at no likely load where predictions say nothing', () => {
+    const odds = taught(1, 0.2);
+    expect(odds.loadAt(0.2)).toBeLessThan(odds.loadAt(0.5));
+    expect(taught(10, 0).loadAt(0.5)).toBeGreaterThan(1.2);
+    fc.assert(
+      fc.property(
+        fc.double({ min: 0, max: 3, noNaN: true }),
+        fc.double({ min: 0.01, max: 0.5, noNaN: true }),
+        (load, more) => {
+          expect(odds.of(load + more)).toBeGreaterThanOrEqual(odds.of(load));
+        },
+      ),
+    );
+  });
+
+  it('move the forecast load to where as many are refused as may be', () => {
+    const forecast = new DecodeForecast(new DecodePool([member]), { kind: 'mean', decodeUs: 1, oddsMax: 0.25 });
+    const before = forecast.corrected(0.9);
+    for (let i = 0; i < 500; i++) forecast.came(0.9, i % 2 === 0);
+    expect(forecast.corrected(0.9)).toBeGreaterThan(1);
+    expect(before).toBeLessThan(1);
+    // Whoever is refused teaches nothing: in the end somebody is let through again.
+    for (let i = 0; i < 2_000; i++) forecast.refused();
+    expect(forecast.corrected(0.9)).toBeLessThan(1);
+  });
+});
+
+describe('the pool that decodes', () => {
+  it('takes the member whose step would be shortest, those last where the prompt could not land', () => {
+    const pool = new DecodePool([undefined, member, member, { ...member, takesOthers: false }]);
+    expect(pool.choose(600)).toBe(1);
+    const first = pool.add(0, coming(1, 600, 1_000));
+    expect(pool.choose(600)).toBe(2);
+    pool.joined(1_000, pool.add(0, coming(2, 700, 1_000)));
+    // Shorter at 1, but its 600 tokens are still to land.
+    expect(pool.choose(500)).toBe(2);
+    pool.joined(2_000, first);
+    expect(pool.choose(500)).toBe(1);
+    pool.lost(1);
+    expect(pool.choose(900)).toBe(2);
+    pool.lost(2);
+    expect(pool.choose(1)).toBeUndefined();
+    pool.check();
+  });
+
+  it('is now what has joined, and then what will have joined less what is older than a decode takes', () => {
+    const pool = new DecodePool([member]);
+    const old = pool.add(0, coming(0, 100, 0));
+    pool.joined(0, old);
+    const young = pool.add(0, coming(0, 200, 0));
+    pool.joined(50_000, young);
+    pool.add(50_000, coming(0, 400, 80_000));
+    pool.add(50_000, coming(0, 800, 300_000));
+    // Two decode with 300 tokens and 50 with the newcomer's, and have generated for 50 and 0 ms.
+    const stepUs = 3_000 + 350;
+    expect(pool.now(50_000).load(0, 50).tbtUs).toBeCloseTo(3_000 + 350 + 50_000 / stepUs, 6);
+    // At 120 ms the first is older than 100 ms; 200 and 400 decode, the second for 70 ms.
+    const thenUs = 2_000 + 600;
+    const { tbtUs, memory } = pool.at(50_000, 120_000, 100_000).load(0, 0);
+    expect(tbtUs).toBeCloseTo(2_000 + 600 + 70_000 / thenUs, 6);
+    // Whoever is late joins now: the third at 200 ms instead of 80.
+    expect(pool.at(200_000, 200_000, 100_000).meanTbtUs).toBe(1_400);
+    expect(memory).toBeCloseTo((600 + 70_000 / thenUs) / 10_000, 6);
+    pool.check();
+  });
+
+  it('is expected to be those whose outputs go on, each with the chance that it does', () => {
+    const pool = new DecodePool([{ ...member, steps: { predictUs: () => 1_000 } }]);
+    const forecast = new DecodeForecast(pool, { kind: 'lengths', decodeUs: 1, oddsMax: 0.5 });
+    // Half of the outputs have 10 tokens, half 100.
+    for (let i = 0; i < 500; i++) for (const tokens of [10, 100]) forecast.ended('a', tokens, 0);
+    const outputs = forecast.outputsOf('a');
+    const old = pool.add(0, { ...coming(0, 100, 0), outputs });
+    pool.joined(0, old);
+    pool.add(50_000, { ...coming(0, 400, 60_000), outputs });
+    // At 50 ms the first has 50 tokens: it is one of the long ones. In 20 ms it still is there, and the second half so.
+    const { memory } = forecast.at(50_000, 80_000).load(0, 0);
+    expect(memory).toBeCloseTo((100 + 80 + 0.5 * 400) / 10_000, 3);
+    // Nobody is known to go on for longer than 100: those who do may stay.
+    expect(forecast.at(200_000, 200_000).load(0, 0).memory).toBeGreaterThan(0.03);
+    expect(forecast.at(50_000, 180_000).load(0, 0).memory).toBe(0);
+  });
+
+  it('lasts as long as decodes did, where that is learned', () => {
+    const pool = new DecodePool([member]);
+    const forecast = new DecodeForecast(pool, { kind: 'mean', decodeUs: 7, oddsMax: 0.5 });
+    expect(forecast.decodeUs).toBe(7);
+    for (const us of [100, 200, 300]) forecast.ended('a', 5, us);
+    expect(forecast.decodeUs).toBe(200);
+    const given = new DecodeForecast(pool, { kind: 'td', decodeUs: 7, oddsMax: 0.5 });
+    given.ended('a', 5, 100);
+    expect(given.decodeUs).toBe(7);
+  });
+
+  it('counts right whatever comes and goes', () => {
+    const move = fc.record({ tokens: fc.integer({ min: 1, max: 900 }), what: fc.nat(3), pick: fc.nat(50) });
+    fc.assert(
+      fc.property(fc.array(move, { maxLength: 60 }), (moves) => {
+        const pool = new DecodePool([member, undefined, member]);
+        const live: ReturnType<DecodePool['add']>[] = [];
+        moves.forEach(({ tokens, what, pick }, i) => {
+          const one = live[pick % Math.max(1, live.length)];
+          if (what < 2 || one === undefined) live.push(pool.add(i, coming(pool.choose(tokens) ?? 0, tokens, i + 5)));
+          else if (what === 2) pool.joined(i, one);
+          else pool.remove(one);
+          pool.check();
+        });
+        for (const one of live) pool.remove(one);
+        expect(pool.now(100).load(0, 0)).toEqual({ tbtUs: 0, tbtUsMax: Number.POSITIVE_INFINITY, memory: 0 });
+      }),
+    );
+  });
+});

@@ -1,0 +1,282 @@
+// The conductor machine: answers at once, counts to the end, passes cancels on, drains.
+import fc from 'fast-check';
+import { expect, test } from 'vitest';
+import { JournalRecorder } from '../../../src/core/kvcache/events/kv-event-log.ts';
+import type { ConductorEffect } from '../../../src/core/protocol/effects.ts';
+import type { ConductorEvent } from '../../../src/core/protocol/events.ts';
+import type { GenerationEvent } from '../../../src/core/protocol/ports.ts';
+import { sizeOf } from '../../../src/core/protocol/request-size.ts';
+import { Throughput } from '../../../src/core/router/admission/queue-admission.ts';
+import { Conductor } from '../../../src/core/router/conductor.ts';
+import { promptOf, request, World } from './world.ts';
+
+const accepted: GenerationEvent = { kind: 'accepted' };
+const started: GenerationEvent = { kind: 'started', cachedTokens: 0 };
+const finished: GenerationEvent = { kind: 'finished', reason: 'length' };
+const tokens: GenerationEvent = { kind: 'tokens', tokens: Int32Array.of(1), logprobs: undefined };
+
+function conductor(queueMax = 3, instances = 1): (event: ConductorEvent, nowUs?: number) => readonly ConductorEffect[] {
+  const machine = new Conductor({
+    size: sizeOf,
+    queueMax,
+    instances: Array.from({ length: instances }, () => ({ capacityTokens: 100 })),
+  });
+  return (event, nowUs = 0) => {
+    const effects = machine.step(nowUs, event);
+    machine.check();
+    return effects;
+  };
+}
+
+function submit(id: string): ConductorEvent {
+  return { kind: 'submit', request: request(id, [1, 2, 3]) };
+}
+
+function heard(id: string, event: GenerationEvent, instance = 0): ConductorEvent {
+  return { kind: 'heard', instance, id, event };
+}
+
+test('a request is accepted at once, forwarded, followed and ended; the instance’s own accepted is not repeated', () => {
+  const step = conductor();
+  const one = request('a', [1, 2, 3]);
+  expect(step({ kind: 'submit', request: one })).toEqual([
+    { kind: 'emit', id: 'a', event: accepted },
+    { kind: 'forward', id: 'a', instance: 0, request: one, decodeAt: undefined, predicted: undefined },
+  ]);
+  expect(step(heard('a', accepted))).toEqual([]);
+  for (const event of [started, tokens, finished])
+    expect(step(heard('a', event))).toEqual([{ kind: 'emit', id: 'a', event }]);
+  expect(step(heard('a', finished))).toEqual([]);
+});
+
+test('what is cached is told though tokens overtake it, and once', () => {
+  const step = conductor();
+  step(submit('a'));
+  for (const event of [tokens, started]) expect(step(heard('a', event))).toEqual([{ kind: 'emit', id: 'a', event }]);
+  expect(step(heard('a', started))).toEqual([]);
+});
+
+test('over the bound it refuses at once, and the time to wait follows the throughput', () => {
+  const step = conductor(3);
+  for (let i = 0; i < 40; i++) {
+    step(submit(`x${i}`), i * 4_000_000);
+    step(heard(`x${i}`, finished), i * 4_000_000);
+  }
+  for (const id of ['a', 'b', 'c']) step(submit(id), 160_000_000);
+  expect(step(submit('d'), 160_000_000)).toEqual([
+    {
+      kind: 'emit',
+      id: 'd',
+      event: {
+        kind: 'failed',
+        code: 'KV_OVERLOADED',
+        message: 'Cannot admit request: the queue is full: 3 of 3 requests are being served, try again in 6000 ms',
+        retryAfterMs: 6000,
+        cause: { at: 'prefill', reason: 'queue', accepted: 3, queueMax: 3 },
+      },
+    },
+  ]);
+  step({ kind: 'cancel', id: 'b' });
+  expect(step(submit('d'))[0]).toMatchObject({ event: accepted });
+});
+
+test('the time to wait stays between a second and a minute, and needs no past', () => {
+  const throughput = new Throughput();
+  expect(throughput.retryAfterMs(5, 100)).toBe(1_000);
+  for (let i = 0; i < 200; i++) throughput.ended(i * 1_000_000);
+  expect(throughput.retryAfterMs(200_000_000, 20)).toBe(10_000);
+  expect(throughput.retryAfterMs(200_000_000, 1)).toBe(1_000);
+  expect(throughput.retryAfterMs(900_000_000, 500)).toBe(60_000);
+});
+
+test('of instances with unlike memory those are asked that could hold the request', () => {
+  const capacities = [10, 100, 40];
+  const instances = capacities.map((capacityTokens) => ({ capacityTokens }));
+  const machine = new Conductor({ size: sizeOf, queueMax: 100, instances });
+  const went = (id: string, promptTokens: number) => {
+    const asked = request(id, promptOf(1, promptTokens), { maxTokens: 2 });
+    const effects = machine.step(0, { kind: 'submit', request: asked });
+    return effects.flatMap((effect) => (effect.kind === 'forward' ? [effect.instance] : []));
+  };
+  for (let i = 0; i < 4; i++) expect(went(`long ${i}`, 90)).toEqual([1]);
+  const middle = Array.from({ length: 4 }, (_, i) => went(`middle ${i}`, 30));
+  expect(middle).toEqual([[2], [2], [2], [2]]);
+  expect(went('short', 5)).toEqual([0]);
+  expect(went('too long', 100)).toEqual([]);
+  machine.step(0, { kind: 'instanceLost', instance: 1 });
+  expect(went('nobody', 90)).toEqual([]);
+  machine.check();
+});
+
+test('one that cannot fit is refused with both lengths', () => {
+  const [effect] = conductor()({ kind: 'submit', request: request('a', promptOf(1, 90), { maxTokens: 12 }) });
+  expect(effect).toMatchObject({ event: { code: 'CONTEXT_TOO_LONG' } });
+  expect(effect).toMatchObject({
+    event: { message: expect.stringContaining('90 prompt tokens and up to 12 of output, 100 fit') },
+  });
+});
+
+test('a cancel interrupts the request’s own prefill, and not decode rows of many', () => {
+  const step = conductor(10);
+  for (const id of ['a', 'b', 'c', 'd']) step(submit(id));
+  const cancel = (id: string): unknown => step({ kind: 'cancel', id })[0];
+  step(heard('a', started));
+  expect(cancel('a')).toEqual({ kind: 'cancel', instance: 0, id: 'a', interrupt: true });
+  expect(step(heard('a', tokens))).toEqual([]);
+  // Nothing was computed since: another interrupt would be at the expense of the rest.
+  step(heard('b', started));
+  expect(cancel('b')).toMatchObject({ interrupt: false });
+  step(heard('c', tokens));
+  expect(cancel('c')).toMatchObject({ interrupt: false });
+  step(heard('d', started));
+  expect(cancel('d')).toMatchObject({ interrupt: true });
+  expect(cancel('d')).toEqual({ kind: 'ignored', message: 'Ignored cancel: request d is not live' });
+});
+
+test('alone, a prefill is interrupted every time', () => {
+  const step = conductor(10);
+  for (const id of ['a', 'b', 'c']) {
+    step(submit(id));
+    step(heard(id, started));
+    expect(step({ kind: 'cancel', id })[0]).toMatchObject({ interrupt: true });
+  }
+});
+
+test('drain refuses what comes, lets the rest end, then says so', () => {
+  const step = conductor();
+  step(submit('a'));
+  expect(step({ kind: 'drain' })).toEqual([]);
+  expect(step(submit('b'))).toEqual([
+    {
+      kind: 'emit',
+      id: 'b',
+      event: {
+        kind: 'failed',
+        code: 'SHUTTING_DOWN',
+        message: 'Cannot admit request: the server is shutting down',
+        retryAfterMs: undefined,
+      },
+    },
+  ]);
+  expect(step(heard('a', finished)).at(-1)).toEqual({ kind: 'drained' });
+  expect(conductor()({ kind: 'drain' })).toEqual([{ kind: 'drained' }]);
+});
+
+test('a lost instance fails what it had, once, and serves nothing more', () => {
+  const step = conductor(10, 2);
+  for (const id of ['a', 'b', 'c']) step(submit(id));
+  const effects = step({ kind: 'instanceLost', instance: 0 });
+  expect(effects.map((effect) => (effect.kind === 'emit' ? effect.id : effect.kind))).toEqual(['a', 'c']);
+  expect(effects[0]).toMatchObject({ event: { code: 'ENGINE_FAILED' } });
+  expect(step({ kind: 'instanceLost', instance: 0 })[0]?.kind).toBe('ignored');
+  expect(step(submit('d'))[1]).toMatchObject({ kind: 'forward', instance: 1 });
+  step({ kind: 'instanceLost', instance: 1 });
+  expect(step(submit('e'))).toHaveLength(1);
+});
+
+test('with a real instance behind it, no history loses a request or answers one twice', () => {
+  const action = fc.oneof(
+    { weight: 3, arbitrary: fc.constant('submit' as const) },
+    { weight: 3, arbitrary: fc.constant('step' as const) },
+    { weight: 1, arbitrary: fc.nat(20) },
+  );
+  fc.assert(
+    fc.property(fc.array(action, { maxLength: 60 }), (actions) => {
+      const world = new World({ queueMax: 6, pages: 40 });
+      const machine = new Conductor({
+        size: sizeOf,
+        queueMax: 6,
+        instances: [{ capacityTokens: world.instance.capacityTokens }],
+      });
+      const ends = new Map<string, number>();
+      const seen = new Map<string, number>();
+      let submitted = 0;
+      const tell = (event: ConductorEvent): void => {
+        for (const effect of machine.step(world.nowUs, event)) {
+          if (effect.kind === 'forward') world.submit(effect.request);
+          if (effect.kind === 'cancel') world.cancel(effect.id);
+          const last = effect.kind === 'emit' && (effect.event.kind === 'finished' || effect.event.kind === 'failed');
+          if (effect.kind === 'emit' && last) ends.set(effect.id, (ends.get(effect.id) ?? 0) + 1);
+        }
+        machine.check();
+      };
+      const pass = (): void => {
+        for (const [id, { events }] of world.heard) {
+          for (let at = seen.get(id) ?? 0; at < events.length; at++) tell(heard(id, events[at] as GenerationEvent));
+          seen.set(id, events.length);
+        }
+      };
+      for (const what of actions) {
+        if (what === 'submit')
+          tell({ kind: 'submit', request: request(`r${submitted++}`, promptOf(submitted % 3, 50)) });
+        else if (what === 'step' && world.running !== undefined) world.finishStep();
+        else if (typeof what === 'number' && what < submitted && !ends.has(`r${what}`)) {
+          tell({ kind: 'cancel', id: `r${what}` });
+          ends.set(`r${what}`, 1);
+        }
+        // What the instance says arrives late.
+        if (what !== 'submit') pass();
+      }
+      world.finishAll();
+      pass();
+      expect(machine.accepted).toBe(0);
+      expect([...ends.values()]).toEqual(Array.from({ length: submitted }, () => 1));
+    }),
+  );
+});
+
+test('places by what instances tell of their caches, and asks for all of it when something was lost', () => {
+  const journals = new JournalRecorder(0);
+  const words = Uint32Array.of(1, 2, 3, 4, 5, 6, 7, 8);
+  const machine = new Conductor({
+    size: sizeOf,
+    queueMax: 9,
+    instances: Array.from({ length: 3 }, () => ({ capacityTokens: 100 })),
+    placement: {
+      kind: 'cache-aware',
+      seed: [0, 0],
+      balancingThreshold: 2,
+      blockTokens: 4,
+      chainOf: () => ({ blocks: 2, words }),
+      transfers: undefined,
+      predictors: Array.from({ length: 3 }, () => ({ prefillUs: (tokens, cached) => 100 * (tokens - cached) })),
+      blocks: 10,
+      rememberedBlocks: 10,
+    },
+  });
+  const step = (event: ConductorEvent, nowUs = 0) => {
+    const effects = machine.step(nowUs, event);
+    machine.check();
+    return effects;
+  };
+  const placed = (id: string) => step({ kind: 'submit', request: request(id, promptOf(1, 10)) })[1];
+  const journal = () => ({ kind: 'journal', instance: 2, journal: journals.take() }) as const;
+  journals.record(words, 0, true);
+  expect(step(journal())).toEqual([]);
+  expect(placed('a')).toMatchObject({ instance: 2 });
+  // 600 us wait there, 1,000 us is what the whole prompt takes elsewhere.
+  expect(placed('b')).toMatchObject({ instance: 0 });
+  step(heard('a', { kind: 'started', cachedTokens: 4 }, 2));
+  expect(machine.blocks).toMatchObject({ hits: 1, misses: { neverSeen: 1, evicted: 0, elsewhere: 0, partial: 1 } });
+  // Nothing of it was there after all: 1,000 us wait.
+  step(heard('b', { kind: 'started', cachedTokens: 0 }));
+  expect(machine.blocks.misses).toEqual({ neverSeen: 2, evicted: 0, elsewhere: 1, partial: 2 });
+  step(heard('a', tokens, 2), 600);
+  step(heard('b', tokens), 1000);
+  for (const [id, instance] of [
+    ['a', 2],
+    ['b', 0],
+  ] as const)
+    step(heard(id, finished, instance), 2000);
+
+  journals.record(words, 0, false);
+  const lost = journals.take();
+  journals.record(words, 4, true);
+  expect(step(journal())).toEqual([{ kind: 'askBlocks', instance: 2 }]);
+  step({ kind: 'snapshot', instance: 2, snapshot: journals.snapshot(words.slice(4)) });
+  expect(step({ kind: 'journal', instance: 2, journal: lost })).toEqual([]);
+  // It has the second block alone, which is of no use.
+  expect(placed('c')).toMatchObject({ instance: 0 });
+  step({ kind: 'instanceLost', instance: 0 });
+  expect(placed('d')).toMatchObject({ instance: 1 });
+});

@@ -1,0 +1,274 @@
+// Placement: Algorithm 1 against trying every instance, the baselines, and the queues that predictions come from.
+import fc from 'fast-check';
+import { describe, expect, test } from 'vitest';
+import { ChunkedPrefill } from '../../../src/core/cost/prefill.ts';
+import { PrefixMatches } from '../../../src/core/kvcache/events/prefix-index.ts';
+import {
+  type ClusterView,
+  Placement,
+  type PlacementCosts,
+  type PlacementKind,
+  placementKinds,
+} from '../../../src/core/router/placement/placement.ts';
+import { PrefillQueues } from '../../../src/core/router/placement/prefill-queues.ts';
+
+const blockTokens = 10;
+const balancingThreshold = 2;
+const backlogUs = [0, 500, 0, 300, 0, 0];
+
+/** Instances of kind 1 are twice as slow; 3 us for a token that moves. */
+const costs: PlacementCosts = {
+  kinds: 2,
+  prefillUs: (kind, tokens, cached) => (kind + 1) * (tokens - cached) * 20,
+  transfers: {
+    transferUs: (from, _to, tokens) => backlogUs[from % backlogUs.length] + 3 * tokens,
+    askUs: () => 0,
+    backlogUs: (from) => backlogUs[from % backlogUs.length] ?? 0,
+  },
+  readUs: (_instance, tokens) => 7 * tokens,
+  overlapUs: () => 0,
+};
+
+function placement(kind: PlacementKind, changes: Partial<PlacementCosts> = {}): Placement {
+  return new Placement({ kind, seed: [1, 2], balancingThreshold }, { ...costs, ...changes });
+}
+
+function matchesOf(blocks: readonly number[], onSsd: readonly number[] = []): PrefixMatches {
+  const matches = new PrefixMatches(blocks.length);
+  matches.onSsd.set(onSsd);
+  for (const [i, count] of blocks.entries()) {
+    if (count > 0) matches.instances[matches.count++] = i;
+    matches.blocks[i] = count;
+  }
+  return matches;
+}
+
+const instance = fc.record({
+  up: fc.boolean(),
+  requests: fc.nat(5),
+  queueUs: fc.nat(5_000),
+  kind: fc.nat(1),
+  own: fc.nat(10),
+});
+type Shown = Readonly<Record<'up' | 'requests' | 'queueUs' | 'kind' | 'own', number>>;
+
+function viewOf(instances: readonly Shown[]): ClusterView {
+  return {
+    up: Uint8Array.from(instances, ({ up }) => up),
+    requests: Int32Array.from(instances, ({ requests }) => requests),
+    queueUs: Float64Array.from(instances, ({ queueUs }) => queueUs),
+    kind: Uint8Array.from(instances, ({ kind }) => kind),
+  };
+}
+
+const clusters = fc
+  .array(instance, { minLength: 1, maxLength: 6 })
+  .map((all) => all.map((one): Shown => ({ ...one, up: Number(one.up) })));
+
+describe('placement', () => {
+  test('by cache takes the least predicted time to the first token, fetching where Algorithm 1 says and it is faster', () => {
+    const fetched = { yes: 0, no: 0 };
+    fc.assert(
+      fc.property(clusters, fc.integer({ min: 101, max: 400 }), fc.boolean(), (instances, tokens, fetching) => {
+        const kind = fetching ? 'cache-aware' : 'local-cache-only';
+        const matches = matchesOf(instances.map(({ own }) => own));
+        const decision = placement(kind).choose({ number: 0, tokens, blockTokens, matches }, viewOf(instances));
+        const longest = Math.max(...instances.map(({ own }) => own));
+        // Of those who have the longest, the first of those with the least to send.
+        const holders = instances.flatMap(({ own }, i) => (own === longest ? [i] : []));
+        const from = holders.toSorted((a, b) => (backlogUs[a] ?? 0) - (backlogUs[b] ?? 0) || a - b)[0] ?? 0;
+        const ways = instances.flatMap(({ up, queueUs, kind, own }, i) => {
+          if (up === 0) return [];
+          const alone = { i, fetchedBlocks: 0, us: queueUs + costs.prefillUs(kind, tokens, own * blockTokens) };
+          if (!fetching || longest <= own * balancingThreshold) return [alone];
+          const transferUs = costs.transfers?.transferUs(from, i, (longest - own) * blockTokens) ?? 0;
+          const us = Math.max(queueUs, transferUs) + costs.prefillUs(kind, tokens, longest * blockTokens);
+          return [alone, { i, fetchedBlocks: longest - own, us }];
+        });
+        if (decision === undefined) {
+          expect(ways).toEqual([]);
+          return;
+        }
+        const { queueUs, transferUs, waitUs, prefillUs, ownBlocks, fetchedBlocks } = decision;
+        expect(waitUs).toBe(Math.max(queueUs, transferUs));
+        expect(waitUs + prefillUs).toBe(Math.min(...ways.map(({ us }) => us)));
+        expect(ways).toContainEqual({ i: decision.instance, fetchedBlocks, us: waitUs + prefillUs });
+        expect(ownBlocks).toBe(instances[decision.instance]?.own);
+        expect(decision.from).toBe(fetchedBlocks > 0 ? from : undefined);
+        fetched[fetchedBlocks > 0 ? 'yes' : 'no']++;
+      }),
+      { numRuns: 500 },
+    );
+    for (const count of Object.values(fetched)) expect(count).toBeGreaterThan(40);
+  });
+
+  test('takes no prefix from others while nothing moves between instances', () => {
+    const instances = [0, 10].map((own) => ({ up: 1, requests: 0, queueUs: own * 400, kind: 0, own }));
+    const question = { number: 0, tokens: 120, blockTokens, matches: matchesOf([0, 10]) };
+    const decision = placement('cache-aware', { transfers: undefined }).choose(question, viewOf(instances));
+    expect(decision).toMatchObject({ instance: 0, ownBlocks: 0, fetchedBlocks: 0, from: undefined, prefillUs: 2400 });
+    expect(placement('cache-aware').choose(question, viewOf(instances))).toMatchObject({
+      instance: 0,
+      fetchedBlocks: 10,
+      from: 1,
+      transferUs: 800,
+      prefillUs: 400,
+    });
+  });
+
+  describe('of a prefix on SSD', () => {
+    const idle = (queueUs: number) => ({ up: 1, requests: 0, queueUs, kind: 0, own: 0 });
+    const choose = (own: readonly number[], onSsd: readonly number[], queueUs = [0, 0], overlapUs = 0) =>
+      placement('cache-aware', { overlapUs: () => overlapUs }).choose(
+        { number: 0, tokens: 120, blockTokens, matches: matchesOf(own, onSsd) },
+        viewOf(queueUs.map(idle)),
+      );
+
+    test('counts the time of reading it, beside others that compute', () => {
+      expect(choose([10, 0], [6, 0])).toMatchObject({
+        instance: 0,
+        ssdBlocks: 6,
+        readyUs: 420,
+        waitUs: 420,
+        prefillUs: 400,
+      });
+      expect(choose([10, 0], [6, 0], [1_000, 5_000])).toMatchObject({ waitUs: 1_000, readyUs: 420 });
+      // So much of it that computing elsewhere is sooner, were it not for the queue.
+      expect(choose([2, 0], [0, 0])).toMatchObject({ instance: 0, ownBlocks: 2 });
+    });
+
+    test('adds what the other one reads before it sends', () => {
+      expect(choose([0, 10], [0, 4], [0, 9_000])).toMatchObject({
+        ...{ instance: 0, from: 1, fetchedBlocks: 10, fetchedSsdBlocks: 4, ssdBlocks: 0 },
+        transferUs: 500 + 3 * 100 + 7 * 40,
+      });
+    });
+
+    test('waits for less where the first step runs meanwhile', () => {
+      expect(choose([10, 0], [6, 0], [0, 0], 400)).toMatchObject({ readyUs: 20, waitUs: 20 });
+      expect(choose([0, 10], [0, 0], [100, 9_000], 400)).toMatchObject({ transferUs: 800, readyUs: 400, waitUs: 400 });
+      expect(choose([0, 10], [0, 0], [100, 9_000], 2_000)).toMatchObject({ transferUs: 800, readyUs: 0, waitUs: 100 });
+    });
+  });
+
+  test('among equals takes the one with fewer requests, then the first', () => {
+    const instances = [2, 1, 1].map((requests) => ({ up: 1, requests, queueUs: 0, kind: 0, own: 0 }));
+    const question = { number: 0, tokens: 50, blockTokens, matches: matchesOf([0, 0, 0]) };
+    for (const kind of ['cache-aware', 'least-loaded'] as const) {
+      expect(placement(kind).choose(question, viewOf(instances))?.instance).toBe(1);
+    }
+  });
+
+  test('among equals takes the one to which least comes of others, then the one that computes least', () => {
+    const view = (kinds: readonly number[], requests: readonly number[]) =>
+      viewOf(kinds.map((kind, i) => ({ up: 1, requests: requests[i] ?? 0, queueUs: 0, kind, own: 0 })));
+    const choose = (own: readonly number[], kinds: readonly number[], requests: readonly number[], fetching: boolean) =>
+      // All that comes, comes while others are computed.
+      placement(fetching ? 'cache-aware' : 'local-cache-only', { overlapUs: () => 2_000 }).choose(
+        { number: 0, tokens: 120, blockTokens, matches: matchesOf(own) },
+        view(kinds, requests),
+      );
+    // 400 us with the prefix of the last one, wherever it is computed.
+    expect(choose([0, 4, 10], [0, 0, 0], [0, 0, 1], true)).toMatchObject({
+      ...{ instance: 2, ownBlocks: 10, fetchedBlocks: 0, from: undefined, prefillUs: 400 },
+    });
+    expect(choose([0, 4, 10, 10], [0, 0, 0, 0], [0, 0, 1, 0], true)).toMatchObject({ instance: 3, from: undefined });
+    // The one that has it is slower: it comes to whoever has some of it.
+    expect(choose([0, 4, 10], [0, 0, 1], [0, 1, 0], true)).toMatchObject({ instance: 1, fetchedBlocks: 6, from: 2 });
+    // 2,400 us each: half of the rows take the slower one as long.
+    expect(choose([0, 6], [0, 1], [0, 1], false)).toMatchObject({ instance: 1, ownBlocks: 6, prefillUs: 2_400 });
+  });
+
+  test('counts what passes before the first byte of a prefix comes: nothing is computed behind it meanwhile', () => {
+    const choose = (queueUs: readonly number[], onSsd = 0) => {
+      const instances = queueUs.map((queueUs) => ({ up: 1, requests: 0, queueUs, kind: 0, own: 0 }));
+      const transfers = { transferUs: () => 370, askUs: () => 70, backlogUs: () => 0 };
+      return placement('cache-aware', { transfers, overlapUs: () => 2_000 }).choose(
+        { number: 0, tokens: 120, blockTokens, matches: matchesOf([0, 10], [0, onSsd]) },
+        viewOf(instances),
+      );
+    };
+    expect(choose([0, 9_000])).toMatchObject({ instance: 0, from: 1, transferUs: 370, readyUs: 70, waitUs: 70 });
+    expect(choose([100, 9_000])).toMatchObject({ instance: 0, readyUs: 70, waitUs: 100 });
+    expect(choose([0, 9_000], 4)).toMatchObject({
+      transferUs: 370 + 7 * 40,
+      readyUs: 70 + 7 * 40,
+      waitUs: 70 + 7 * 40,
+    });
+    expect(choose([0, 69])).toMatchObject({ instance: 1, from: undefined });
+    expect(choose([0, 71])).toMatchObject({ instance: 0, from: 1 });
+  });
+
+  test('takes only instances that are up, whatever the policy, and knows what the chosen one has', () => {
+    fc.assert(
+      fc.property(clusters, fc.nat(1000), fc.constantFrom(...placementKinds), (instances, number, kind) => {
+        const matches = matchesOf(instances.map(({ own }) => own));
+        const question = { number, tokens: 150, blockTokens, matches };
+        const decision = placement(kind).choose(question, viewOf(instances));
+        expect(decision === undefined).toBe(instances.every(({ up }) => up === 0));
+        if (decision === undefined) return;
+        expect(instances[decision.instance]).toMatchObject({ up: 1, own: decision.ownBlocks });
+      }),
+    );
+  });
+
+  test('in turn passes over those that are down; by chance takes each about as often', () => {
+    const view = viewOf([1, 0, 1, 1].map((up) => ({ up, requests: 0, queueUs: 0, kind: 0, own: 0 })));
+    const choose = (kind: PlacementKind, number: number) =>
+      placement(kind).choose({ number, tokens: 1, blockTokens, matches: undefined }, view)?.instance ?? -1;
+    expect([0, 1, 2, 3, 4].map((number) => choose('round-robin', number))).toEqual([0, 2, 3, 0, 2]);
+    const counts = [0, 0, 0, 0];
+    for (let number = 0; number < 3000; number++) counts[choose('random', number)]++;
+    expect(counts[1]).toBe(0);
+    for (const i of [0, 2, 3]) expect(Math.abs((counts[i] as number) - 1000)).toBeLessThan(100);
+  });
+});
+
+describe('queues of prefills', () => {
+  test('wait for what was sent and has not ended, less what is done of the first', () => {
+    const queues = new PrefillQueues(2);
+    const waits = (nowUs: number) => {
+      const out = new Float64Array(2);
+      queues.predict(nowUs, out);
+      return [...out];
+    };
+    queues.add(1000, 1, 400);
+    queues.add(1000, 1, 600);
+    expect(waits(1000)).toEqual([0, 1000]);
+    expect(waits(1300)).toEqual([0, 700]);
+    // Held up: no more than its share is taken to be done.
+    expect(waits(9000)).toEqual([0, 500]);
+    queues.correct(1, 600, 100);
+    expect(waits(1000)).toEqual([0, 500]);
+    queues.remove(1, 400);
+    queues.remove(1, 100);
+    expect(waits(2000)).toEqual([0, 0]);
+  });
+
+  test('learn how much longer prefills take than predicted', () => {
+    const queues = new PrefillQueues(1);
+    let nowUs = 0;
+    for (let i = 0; i < 200; i++) {
+      queues.add(nowUs, 0, 10_000);
+      nowUs += 30_000;
+      queues.end(nowUs, 0, 10_000, 0);
+    }
+    expect(queues.slowness(0)).toBeCloseTo(3, 2);
+    const out = new Float64Array(1);
+    queues.add(nowUs, 0, 10_000);
+    queues.predict(nowUs, out);
+    expect(out[0]).toBeCloseTo(30_000, -2);
+  });
+});
+
+test('a prefill in chunks costs its rows and the keys that they see', () => {
+  const linear = new ChunkedPrefill({ predictUs: ({ rows, keyRows }) => 7 + 3 * rows + 0.5 * keyRows }, 40);
+  fc.assert(
+    fc.property(fc.integer({ min: 1, max: 500 }), fc.nat(499), (tokens, cached) => {
+      const first = Math.min(cached, tokens - 1);
+      let us = 7 * Math.ceil((tokens - first) / 40);
+      for (let position = first; position < tokens; position++) us += 3 + 0.5 * (position + 1);
+      expect(linear.prefillUs(tokens, first)).toBeCloseTo(us, 5);
+    }),
+  );
+});

@@ -1,0 +1,53 @@
+// Refusals say what their figures say, and come over the wire with them.
+import { expect, it } from 'vitest';
+import { loadOf } from '../../../src/core/protocol/refusals.ts';
+import {
+  decodeRefusal,
+  overloaded,
+  refusedLate,
+  tooLargeToLand,
+  tooLong,
+} from '../../../src/core/router/admission/queue-admission.ts';
+import { refusalCause } from '../../../src/runtime/wire/refusal-cause.ts';
+
+const slo = { ttftUs: 1_000_000, tbtUs: 50_000, completionUs: 9_000_000 };
+const predicted = {
+  ...{ ttftUs: 1_500_000, tbtUs: 100_000, outputTokens: 99.6, completionUs: 13_500_000 },
+  ...{ memory: 1.25, decodeUs: 2_000_000 },
+};
+const batch = {
+  ...{ lengths: [15, 31, 32], growthTokens: 10, capacityTokens: 100, blockTokens: 16, tbtUsMax: 50_000 },
+  cost: { predictUs: () => 60_000, rowsWithin: () => 1, observe: () => {} },
+};
+
+it.each([
+  [refusedLate('ttft', predicted, slo), 'predicted TTFT 1500 ms exceeds 1000 ms', 1.5, 1000],
+  [refusedLate('tbt', predicted, slo), 'predicted TBT 100 ms exceeds 50 ms', 2, 2000],
+  [refusedLate('completion', predicted, slo), '100 tokens by a predicted TBT of 100 ms exceed 9000 ms', 1.5, 2000],
+  [refusedLate('memory', predicted, slo), 'requests that decode would need 125 % of the KV memory', 1.25, 2000],
+  [decodeRefusal(batch), 'its decode would be late: predicted TBT 60 ms exceeds 50 ms', 1.2, 1000],
+  [
+    decodeRefusal({ ...batch, capacityTokens: 80 }),
+    'its decode would be late: 3 sequences of 96 tokens, 80 fit',
+    1.2,
+    1000,
+  ],
+  [overloaded(9, 9, 3000), 'the queue is full: 9 of 9 requests are being served, try again in 3000 ms', 10 / 9, 3000],
+  [
+    tooLong({ promptTokens: 100, outputTokensMax: 21 }, 100),
+    'it is longer than the KV memory: 100 prompt tokens and up to 21 of output, 100 fit',
+    1.2,
+    undefined,
+  ],
+  [
+    tooLargeToLand(70),
+    'its prompt is longer than the memory that takes prompts from other instances',
+    undefined,
+    undefined,
+  ],
+] as const)('refusal %#', (refusal, words, load, retryAfterMs) => {
+  expect(refusal?.message).toBe(`Cannot admit request: ${words}`);
+  expect(refusal?.retryAfterMs).toBe(retryAfterMs);
+  expect(refusal?.cause && loadOf(refusal.cause)).toBe(load);
+  expect(refusalCause.parse(refusal?.cause)).toEqual(refusal?.cause);
+});

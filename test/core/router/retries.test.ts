@@ -1,0 +1,181 @@
+// Requests whose instances are lost: they go on elsewhere, with the tokens that would have come, and none is told twice.
+import fc from 'fast-check';
+import { expect, test } from 'vitest';
+import type { ConductorEvent } from '../../../src/core/protocol/events.ts';
+import type { GenerationEvent, GenerationRequest } from '../../../src/core/protocol/ports.ts';
+import { sizeOf } from '../../../src/core/protocol/request-size.ts';
+import type { Patience } from '../../../src/core/router/attempts.ts';
+import { Conductor } from '../../../src/core/router/conductor.ts';
+import { TokenProgress } from '../../../src/core/router/token-progress.ts';
+import { greedy, promptOf, request, World } from './world.ts';
+
+/** A conductor over real instances, any of which may be lost and come again. */
+class Cluster {
+  readonly worlds: (World | undefined)[];
+  readonly conductor: Conductor<GenerationRequest>;
+  readonly told = new Map<string, GenerationEvent[]>();
+  /** Events that the conductor has heard, by the lists that they stand in. */
+  readonly #passed = new Map<readonly GenerationEvent[], number>();
+  #life = 0;
+
+  constructor(instances: number, triesMax: number, patience?: Patience) {
+    this.worlds = Array.from({ length: instances }, () => new World({ pages: 60 }));
+    this.conductor = new Conductor<GenerationRequest>({
+      size: sizeOf,
+      queueMax: 100,
+      instances: this.worlds.map(() => ({ capacityTokens: 1900 })),
+      retries: { triesMax, progressOf: (one) => new TokenProgress(one), patience },
+    });
+  }
+
+  tell(event: ConductorEvent, nowUs = 0): void {
+    for (const effect of this.conductor.step(nowUs, event)) {
+      if (effect.kind === 'forward') this.worlds[effect.instance]?.submit(effect.request);
+      if (effect.kind === 'cancel') this.worlds[effect.instance]?.cancel(effect.id);
+      if (effect.kind === 'emit') this.told.set(effect.id, [...(this.told.get(effect.id) ?? []), effect.event]);
+    }
+    this.conductor.check();
+  }
+
+  step(instance: number): void {
+    const world = this.worlds[instance];
+    if (world?.running !== undefined) world.finishStep();
+    this.#pass();
+  }
+
+  /** What instances have said comes to the conductor. */
+  #pass(): void {
+    for (const [instance, world] of this.worlds.entries()) {
+      for (const [id, { events }] of world?.heard ?? []) {
+        for (let at = this.#passed.get(events) ?? 0; at < events.length; at++)
+          this.tell({ kind: 'heard', instance, id, event: events[at] as GenerationEvent });
+        this.#passed.set(events, events.length);
+      }
+    }
+  }
+
+  lose(instance: number): void {
+    this.worlds[instance] = undefined;
+    this.tell({ kind: 'instanceLost', instance });
+  }
+
+  join(instance: number): void {
+    this.worlds[instance] = new World({ pages: 60 });
+    this.tell({ kind: 'instanceJoined', instance, life: ++this.#life });
+  }
+
+  finishAll(): void {
+    while (this.worlds.some((world) => world?.running !== undefined))
+      for (const instance of this.worlds.keys()) this.step(instance);
+  }
+}
+
+const tokensOf = (events: readonly GenerationEvent[] = []): number[] =>
+  events.flatMap((event) => (event.kind === 'tokens' ? [...event.tokens] : []));
+
+const requests = [
+  request('plain', promptOf(1, 70), { maxTokens: 40 }),
+  request('sampled', promptOf(2, 90), {
+    maxTokens: 30,
+    sampling: { ...greedy, temperature: 1, seed: [3, 4], repetitionPenalty: 1.2 },
+  }),
+  request('scored', promptOf(3, 50), { maxTokens: 20, sampling: { ...greedy, topLogprobs: 2, promptLogprobs: true } }),
+];
+
+test('whenever instances are lost, clients have what they would have had, each piece once', () => {
+  const alone = new World();
+  alone.submit(...requests);
+  alone.finishAll();
+  const action = fc.oneof(
+    { weight: 8, arbitrary: fc.record({ kind: fc.constant('step' as const), instance: fc.nat(2) }) },
+    { weight: 1, arbitrary: fc.record({ kind: fc.constant('lose' as const), instance: fc.nat(2) }) },
+  );
+  let retried = 0;
+  fc.assert(
+    fc.property(fc.array(action, { minLength: 5, maxLength: 90 }), (actions) => {
+      const cluster = new Cluster(3, 100);
+      for (const one of requests) cluster.tell({ kind: 'submit', request: one });
+      for (const { kind, instance } of actions) {
+        if (kind === 'step') cluster.step(instance);
+        else if (cluster.worlds.filter((world) => world !== undefined).length > 1) cluster.lose(instance);
+        else if (cluster.worlds[instance] === undefined) cluster.join(instance);
+      }
+      cluster.finishAll();
+      for (const { id } of requests) {
+        const events = cluster.told.get(id) ?? [];
+        const expected = alone.of(id).events;
+        expect(tokensOf(events)).toEqual(tokensOf(expected));
+        const scored = (list: readonly GenerationEvent[]) =>
+          list.reduce((sum, event) => sum + (event.kind === 'prompt-logprobs' ? event.logprobs.logprobs.length : 0), 0);
+        expect(scored(events)).toBe(scored(expected));
+        expect(events.at(-1)).toEqual(expected.at(-1));
+        const kinds = events.map(({ kind }) => kind);
+        for (const kind of ['accepted', 'started', 'finished'])
+          expect(kinds.filter((other) => other === kind)).toHaveLength(1);
+        for (const world of cluster.worlds) retried += Number(world?.heard.has(`${id}~2`) ?? false);
+      }
+      expect(cluster.conductor.accepted).toBe(0);
+    }),
+    { numRuns: 60 },
+  );
+  expect(retried).toBeGreaterThan(10);
+});
+
+test('tries are bounded, and the error names the last loss', () => {
+  const cluster = new Cluster(3, 2);
+  cluster.tell({ kind: 'submit', request: requests[0] as GenerationRequest });
+  cluster.lose(0);
+  cluster.lose(1);
+  expect(cluster.told.get('plain')?.at(-1)).toMatchObject({
+    code: 'ENGINE_FAILED',
+    message: 'Cannot generate: the instance stopped: tried 2 times',
+  });
+});
+
+test('with patience a request waits for an instance to come, and not for ever', () => {
+  const patience = { silentUs: 1_000_000, timeoutUs: 5_000_000 };
+  const cluster = new Cluster(1, 9, patience);
+  cluster.tell({ kind: 'submit', request: requests[0] as GenerationRequest });
+  cluster.step(0);
+  cluster.lose(0);
+  expect(cluster.told.get('plain')?.at(-1)?.kind).toBe('tokens');
+  cluster.join(0);
+  cluster.finishAll();
+  expect(tokensOf(cluster.told.get('plain'))).toHaveLength(40);
+  cluster.tell({ kind: 'submit', request: requests[1] as GenerationRequest });
+  cluster.lose(0);
+  while (cluster.conductor.nextUs <= 6_000_000) cluster.tell({ kind: 'wake' }, cluster.conductor.nextUs);
+  expect(cluster.told.get('sampled')?.at(-1)).toMatchObject({
+    message: 'Cannot generate: it has not ended in time: 5 s, 2 tries',
+  });
+});
+
+test('whom nobody reports is tried again; who does not report is given up, and what it still has is cancelled when it is back', () => {
+  const cluster = new Cluster(2, 9, { silentUs: 1_000_000, timeoutUs: 60_000_000 });
+  const report = (instance: number, number: number, ids: readonly string[], nowUs: number) => {
+    const named = ids.map((id) => ({ id, outputs: 0, awaited: false }));
+    cluster.tell({ kind: 'report', instance, report: { life: 0, number, journal: 0, requests: named } }, nowUs);
+  };
+  cluster.tell({ kind: 'submit', request: requests[0] as GenerationRequest });
+  report(0, 1, ['plain'], 200_000);
+  report(1, 1, [], 200_000);
+  // It has forgotten it.
+  for (const nowUs of [500_000, 1_000_000]) {
+    report(0, nowUs / 10_000, [], nowUs);
+    report(1, nowUs / 10_000, [], nowUs);
+  }
+  cluster.tell({ kind: 'wake' }, 1_300_000);
+  const holders = () => cluster.worlds.map((world) => [...(world?.heard.keys() ?? [])]);
+  expect(holders()).toEqual([['plain', 'plain~2'], []]);
+  // It falls silent.
+  report(1, 200, [], 2_400_000);
+  cluster.tell({ kind: 'wake' }, 2_400_000);
+  expect(holders()).toEqual([['plain', 'plain~2'], ['plain~3']]);
+  const has = (id: string) => cluster.worlds[0]?.instance.snapshot().running !== 0 && cluster.worlds[0]?.heard.has(id);
+  expect(has('plain~2')).toBe(true);
+  report(0, 300, ['plain~2'], 2_500_000);
+  cluster.finishAll();
+  expect(tokensOf(cluster.told.get('plain'))).toHaveLength(40);
+  // Late and doubled reports change nothing.
+  report(0, 300, ['nobody'], 2_600_000);
+});

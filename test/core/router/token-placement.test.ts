@@ -1,0 +1,57 @@
+// Prefill times as they turn out: each instance's own, and of those that are new what the others take.
+import { expect, test } from 'vitest';
+import { TokenPlacement } from '../../../src/core/router/placement/token-placement.ts';
+import { greedy } from './world.ts';
+
+const root = { modelFingerprint: 'm', weightForm: 'q8', inputForm: 'bf16', kvType: 'bf16', rope: '' };
+
+function learning() {
+  const placement = new TokenPlacement(new Uint32Array(4));
+  placement.begin(root, [0, 1, 2]);
+  const { predictors } = placement.config;
+  const prefill = (instance: number, tokens: number, us: number) => {
+    const prompt = new Int32Array(tokens).fill(1);
+    const rest = { maxTokens: 1, sampling: greedy, stopTokenIds: [], priority: 0, salt: '' };
+    placement.forwarded(instance, { id: 'r', prompt, ...rest });
+    placement.heard(0, instance, 'r', { kind: 'started', cachedTokens: 0 });
+    placement.heard(us, instance, 'r', { kind: 'tokens', tokens: Int32Array.of(1), logprobs: undefined });
+  };
+  return { placement, prefill, us: () => predictors.map((each) => each.prefillUs(100, 0)) };
+}
+
+test('what one instance takes is believed of the others until they have shown themselves', () => {
+  const { placement, prefill, us } = learning();
+  const [guess = 0] = us();
+  expect(us()).toEqual([guess, guess, guess]);
+  for (let i = 0; i < 50; i++) prefill(0, 100, 1_000);
+  const [fast = 0] = us();
+  expect(fast).toBeCloseTo(1_000, -1);
+  expect(us()).toEqual([fast, fast, fast]);
+  for (let i = 0; i < 50; i++) prefill(1, 100, 9_000);
+  expect(us()[1]).toBeCloseTo(9_000, -1);
+  expect(us()[0]).toBe(fast);
+  expect(us()[2]).toBeCloseTo(5_000, -1);
+  placement.replaced(1);
+  expect(us()).toEqual([fast, fast, fast]);
+});
+
+test('what whoever decodes says of a start is not timed: all is computed by then', () => {
+  const { placement, us } = learning();
+  const before = us();
+  const prompt = new Int32Array(100).fill(1);
+  for (let i = 0; i < 50; i++) {
+    placement.forwarded(0, {
+      id: 'r',
+      prompt,
+      maxTokens: 2,
+      sampling: greedy,
+      stopTokenIds: [],
+      priority: 0,
+      salt: '',
+    });
+    placement.heard(9, 1, 'r', { kind: 'started', cachedTokens: 0 });
+    placement.heard(10, 1, 'r', { kind: 'tokens', tokens: Int32Array.of(1), logprobs: undefined });
+  }
+  expect(us()).toEqual(before);
+  expect(placement.watched).toBe(0);
+});

@@ -1,0 +1,253 @@
+// An instance and a fake engine under a test's control: submits, cancels, aborts, and what every request has heard.
+import { expect } from 'vitest';
+import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
+import type { InstanceEvent } from '../../../src/core/protocol/events.ts';
+import type { GenerationEvent, GenerationRequest, SamplingParams } from '../../../src/core/protocol/ports.ts';
+import type { BatchLimits } from '../../../src/core/scheduler/batching/step-budget.ts';
+import type { PinId, PinState } from '../../../src/core/scheduler/pinning.ts';
+import {
+  createTokenInstance,
+  type TokenInstance,
+  type TokenInstanceConfig,
+} from '../../../src/core/scheduler/token-work.ts';
+import { extraOf, FakeEngine, logprobOf, nextToken } from '../scheduler/fake-engine.ts';
+
+export const greedy: SamplingParams = {
+  temperature: 0,
+  topP: 1,
+  topK: 0,
+  minP: 0,
+  repetitionPenalty: 1,
+  frequencyPenalty: 0,
+  presencePenalty: 0,
+  logitBias: [],
+  seed: [1, 0],
+  topLogprobs: undefined,
+  promptLogprobs: false,
+};
+
+export function request(
+  id: string,
+  prompt: Iterable<number>,
+  rest: Partial<GenerationRequest> = {},
+): GenerationRequest {
+  return {
+    id,
+    prompt: Int32Array.from(prompt),
+    maxTokens: 4,
+    sampling: greedy,
+    stopTokenIds: [],
+    priority: 0,
+    salt: '',
+    ...rest,
+  };
+}
+
+/** `length` tokens that differ from those of another `kind` from the start. */
+export function promptOf(kind: number, length: number): number[] {
+  return Array.from({ length }, (_, i) => (kind * 37 + i * 11 + ((i * i) % 7)) % 1000);
+}
+
+export const limits: BatchLimits = {
+  tokensMax: 256,
+  logitRowsMax: 96,
+  sequencesMax: 16,
+  stepUsDecoding: 50_000,
+  stepUsPrefill: 100_000,
+};
+
+export const baseConfig: TokenInstanceConfig = {
+  pages: 400,
+  groups: [{ layers: 2, window: undefined }],
+  eviction: 'lru',
+  limits,
+  queueMax: 512,
+  root: { modelFingerprint: 'm', weightForm: 'f32', inputForm: 'f32', kvType: 'f32', rope: '' },
+  hashKey: new Uint32Array(4),
+};
+
+export interface Heard {
+  readonly events: GenerationEvent[];
+  readonly tokens: number[];
+}
+
+type RunStep = Extract<InstanceEffect, { kind: 'runStep' }>;
+
+export class World {
+  readonly instance: TokenInstance;
+  readonly engine: FakeEngine;
+  readonly heard = new Map<string, Heard>();
+  readonly ignored: string[] = [];
+  readonly faults: string[] = [];
+  readonly pins: (readonly [PinId, PinState])[] = [];
+  nowUs = 0;
+  running: RunStep | undefined;
+  abortAsked = 0;
+  /** Most pages that sequences held at once. */
+  usedPagesMax = 0;
+  /** Rows of each step that ended well. */
+  readonly stepRows: number[] = [];
+
+  constructor(config: Partial<TokenInstanceConfig> = {}) {
+    const all = { ...baseConfig, ...config };
+    this.instance = createTokenInstance(all);
+    this.engine = new FakeEngine(all.pages, all.groups);
+  }
+
+  /** One event, its effects, and every invariant. */
+  tell(event: InstanceEvent): void {
+    for (const effect of this.instance.step(this.nowUs, event)) this.#apply(effect);
+    this.instance.check();
+    this.usedPagesMax = Math.max(this.usedPagesMax, this.instance.snapshot().pages.used);
+  }
+
+  submit(...requests: readonly GenerationRequest[]): void {
+    for (const one of requests) this.tell({ kind: 'submit', request: one });
+  }
+
+  cancel(id: string): void {
+    this.tell({ kind: 'cancel', id });
+  }
+
+  /** The step in flight ends well after the time that a small machine would take. */
+  finishStep(): void {
+    const running = this.#take();
+    this.nowUs += 1_000 + running.plan.tokens.length * 200;
+    this.stepRows.push(running.plan.tokens.length);
+    const result = this.engine.run(running.plan);
+    this.tell({ kind: 'stepDone', step: running.step, result });
+  }
+
+  abortStep(rowsWritten: number): void {
+    const running = this.#take();
+    this.nowUs += 500;
+    this.engine.abort(running.plan, rowsWritten);
+    this.tell({ kind: 'stepAborted', step: running.step });
+  }
+
+  failStep(message: string): void {
+    const running = this.#take();
+    this.tell({ kind: 'stepFailed', step: running.step, message });
+  }
+
+  /** Runs until nothing is left; fails after `steps` steps. */
+  finishAll(steps = 20_000): void {
+    for (let i = 0; this.running !== undefined; i++) {
+      if (i === steps)
+        throw new Error(`Requests are still running after ${steps} steps: ${JSON.stringify(this.instance.snapshot())}`);
+      this.finishStep();
+    }
+  }
+
+  /** What a request has heard; throws when it never came. */
+  of(id: string): Heard {
+    const heard = this.heard.get(id);
+    if (heard === undefined) throw new Error(`Nothing was heard of ${id}`);
+    return heard;
+  }
+
+  lastOf(id: string): GenerationEvent | undefined {
+    return this.of(id).events.at(-1);
+  }
+
+  #take(): RunStep {
+    const running = this.running;
+    if (running === undefined) throw new Error('No step is in flight');
+    this.running = undefined;
+    return running;
+  }
+
+  #apply(effect: InstanceEffect): void {
+    switch (effect.kind) {
+      case 'emit': {
+        const heard = this.heard.get(effect.id) ?? { events: [], tokens: [] };
+        this.heard.set(effect.id, heard);
+        heard.events.push(effect.event);
+        if (effect.event.kind === 'tokens') heard.tokens.push(...effect.event.tokens);
+        break;
+      }
+      case 'runStep':
+        expect(this.running).toBeUndefined();
+        expect(effect.shape).toEqual(shapeOf(effect.plan));
+        this.running = effect;
+        break;
+      case 'abortStep':
+        expect(effect.step).toBe(this.running?.step);
+        this.abortAsked++;
+        break;
+      case 'ignored':
+        this.ignored.push(effect.message);
+        break;
+      case 'pinTold':
+        this.pins.push([effect.id, effect.state]);
+        break;
+      case 'fault':
+        this.faults.push(effect.message);
+        break;
+    }
+  }
+}
+
+/** What a step's time depends on, by its rows. */
+function shapeOf({ positions, rowStart, logitRows }: RunStep['plan']): RunStep['shape'] {
+  const shape = { rows: positions.length, keyRows: 0, decodeRows: 0, decodeKeys: 0, logitRows: logitRows.length };
+  for (const position of positions) shape.keyRows += position + 1;
+  for (const [i, from] of rowStart.subarray(0, -1).entries()) {
+    if (rowStart[i + 1] !== from + 1) continue;
+    shape.decodeRows++;
+    shape.decodeKeys += Number(positions[from]) + 1;
+  }
+  return shape;
+}
+
+/** What a request gets when it is alone in the world, from the definition and not from a machine. */
+export function expectedOutput(one: GenerationRequest): {
+  readonly tokens: number[];
+  readonly reason: 'stop' | 'length';
+} {
+  const all = [...one.prompt];
+  const tokens: number[] = [];
+  const bias = one.sampling.logitBias.reduce((sum, [, value]) => sum + value, 0);
+  const hasPenalty = one.sampling.repetitionPenalty !== 1 || one.sampling.presencePenalty !== 0;
+  while (tokens.length < one.maxTokens) {
+    const seen = hasPenalty ? [...new Set(all)] : [];
+    const counts = seen.map((token) => tokens.filter((other) => other === token).length);
+    const token = nextToken(all, one.sampling.seed[0], tokens.length, extraOf(seen, counts, bias));
+    tokens.push(token);
+    all.push(token);
+    if (one.stopTokenIds.includes(token)) return { tokens, reason: 'stop' };
+  }
+  return { tokens, reason: 'length' };
+}
+
+/** Checks one request's whole story: accepted, started, prompt log-probabilities in order, tokens, finished. */
+export function expectComplete(world: World, one: GenerationRequest): void {
+  const { events, tokens } = world.of(one.id);
+  const expected = expectedOutput(one);
+  expect(tokens, `tokens of ${one.id}`).toEqual(expected.tokens);
+  expect(events[0]).toEqual({ kind: 'accepted' });
+  expect(events[1]?.kind).toBe('started');
+  expect(events.at(-1)).toEqual({ kind: 'finished', reason: expected.reason });
+  expect(events.filter((event) => event.kind === 'started' || event.kind === 'finished')).toHaveLength(2);
+  expectLogprobs(one, events, tokens);
+}
+
+function expectLogprobs(one: GenerationRequest, events: readonly GenerationEvent[], tokens: readonly number[]): void {
+  const all = [...one.prompt, ...tokens];
+  const scored: number[] = [];
+  const top: number[] = [];
+  for (const event of events) {
+    const logprobs = event.kind === 'prompt-logprobs' || event.kind === 'tokens' ? event.logprobs : undefined;
+    if (event.kind === 'tokens') expect(logprobs === undefined).toBe(one.sampling.topLogprobs === undefined);
+    if (logprobs === undefined) continue;
+    expect(logprobs.topTokens).toHaveLength(logprobs.logprobs.length * logprobs.width);
+    scored.push(...logprobs.logprobs);
+    top.push(...logprobs.topLogprobs);
+  }
+  const from = one.sampling.promptLogprobs ? 1 : one.prompt.length;
+  const to = one.sampling.topLogprobs === undefined ? one.prompt.length : all.length;
+  const positions = Array.from({ length: Math.max(0, to - from) }, (_, i) => from + i);
+  expect(scored).toEqual(positions.map((p) => logprobOf(all.slice(0, p), all[p] as number)));
+  const width = one.sampling.topLogprobs ?? 0;
+  expect(top).toEqual(positions.flatMap((p) => Array.from({ length: width }, (_, k) => logprobOf(all.slice(0, p), k))));
+}

@@ -1,0 +1,239 @@
+// A deterministic engine for tests: it keeps tokens in pages instead of keys and values, and answers from what it reads back.
+import { checkGroups } from '../../../src/kernel/reference/groups.ts';
+import {
+  type LayerGroup,
+  pageTokens,
+  type Step,
+  type StepGroup,
+  type StepResult,
+  topLogprobsMax,
+} from '../../../src/util/step.ts';
+
+const vocabulary = 50;
+const seedHash = 17;
+
+function mix(hash: number, value: number): number {
+  return Math.imul(hash ^ (value + 0x9e3779b9), 0x85ebca6b) ^ (hash >>> 13);
+}
+
+/** What a prefix comes to: like keys and values, that of a position depends on all tokens up to it. */
+function hashOf(prefix: Iterable<number>): number {
+  let hash = seedHash;
+  for (const token of prefix) hash = mix(hash, token);
+  return hash;
+}
+
+function tokenAfter(prefixHash: number, ...values: readonly number[]): number {
+  let hash = prefixHash;
+  for (const value of values) hash = mix(hash, value);
+  return (hash >>> 4) % vocabulary;
+}
+
+/** The token that follows a prefix. With a seed, another for each; seen tokens and bias change it as well. */
+export function nextToken(prefix: Iterable<number>, seed: number, tokenIndex: number, extra = 0): number {
+  return tokenAfter(hashOf(prefix), seed, tokenIndex, extra);
+}
+
+/** What the penalties' lists and the bias add up to: independent of the order of the list. */
+export function extraOf(tokens: ArrayLike<number>, counts: ArrayLike<number>, bias: number): number {
+  let sum = bias * 1000;
+  for (let i = 0; i < tokens.length; i++) sum += Math.imul((tokens[i] ?? 0) + 1, (counts[i] ?? 0) * 31 + 7);
+  return sum | 0;
+}
+
+/** A log-probability that depends on the prefix and the token: exact in float32. */
+export function logprobOf(prefix: Iterable<number>, token: number): number {
+  return logprobAfter(hashOf(prefix), token);
+}
+
+function logprobAfter(prefixHash: number, token: number): number {
+  return -tokenAfter(prefixHash, 99, token, 0) / 64;
+}
+
+/** Blocks that another engine lent: its pages, (layers). Undefined where it did not, or not any more. */
+export type LentPages = (
+  room: number,
+  loan: number,
+  block: number,
+) => { readonly engine: FakeEngine; readonly pages: ArrayLike<number> } | undefined;
+
+/** One slot of an engine. */
+interface Slot {
+  readonly engine: FakeEngine;
+  readonly at: number;
+}
+
+/**
+ * Each slot of a page holds a token and the hash of the prefix that ends with it, salted by the layer. A row's hash comes from the slot before
+ * it, as keys and values come from those that a row sees; and every slot that a row may see must continue the one before.
+ */
+export class FakeEngine {
+  readonly #groups: readonly LayerGroup[];
+  readonly #tokens: Int32Array;
+  readonly #hashes: Int32Array;
+  readonly #lent: LentPages;
+  rows = 0;
+  steps = 0;
+
+  /** @param groups one of them sees two tokens at least */
+  constructor(pages: number, groups: readonly LayerGroup[], lent: LentPages = () => undefined) {
+    this.#groups = groups;
+    this.#lent = lent;
+    this.#tokens = new Int32Array(pages * pageTokens).fill(-1);
+    this.#hashes = new Int32Array(pages * pageTokens).fill(-1);
+  }
+
+  /** Writes all rows, reads all that they may see, and answers each logit row. @param missing sequences whose prefixes do not come */
+  run(step: Step, missing: ReadonlySet<number> = new Set()): StepResult {
+    checkGroups(this.#groups, step);
+    const unanswered = new Set([...this.#unanswered(step), ...missing]);
+    const hashes = this.#write(step, step.tokens.length, false, unanswered);
+    for (let sequence = 0; sequence + 1 < step.rowStart.length; sequence++) {
+      if (unanswered.has(sequence)) continue;
+      for (let g = 0; g < step.groups.length; g++) this.#read(step, g, sequence, hashes);
+    }
+    this.rows += step.tokens.length;
+    this.steps++;
+    const rows = step.logitRows.length;
+    const result = {
+      tokens: new Int32Array(rows),
+      logprobs: new Float32Array(rows),
+      topTokens: new Int32Array(rows * topLogprobsMax),
+      topLogprobs: new Float32Array(rows * topLogprobsMax),
+      failed: new Uint8Array(rows),
+      unanswered: Int32Array.from(unanswered),
+    };
+    for (let i = 0; i < rows; i++) answer(step, i, hashes[step.logitRows[i] as number] as number, result);
+    return result;
+  }
+
+  /** Some rows were written before the step stopped, some only in half of their layers. */
+  abort(step: Step, rows: number): void {
+    this.#write(step, Math.min(rows, step.tokens.length), true);
+  }
+
+  /** Sequences with keys that their creditor does not have any more. */
+  #unanswered({ remote }: Step): ReadonlySet<number> {
+    const refused = remote.filter(({ room, loan, blocks }) =>
+      blocks.some((block) => this.#lent(room, loan, block) === undefined),
+    );
+    return new Set(refused.map(({ sequence }) => sequence));
+  }
+
+  /** A page of another engine comes here, as it is. */
+  copy(page: number, other: FakeEngine, otherPage: number): void {
+    const from = otherPage * pageTokens;
+    this.#tokens.set(other.#tokens.subarray(from, from + pageTokens), page * pageTokens);
+    this.#hashes.set(other.#hashes.subarray(from, from + pageTokens), page * pageTokens);
+  }
+
+  /** Returns the hash of each row. */
+  #write(step: Step, rows: number, broken: boolean, unanswered: ReadonlySet<number> = new Set()): Int32Array {
+    const hashes = new Int32Array(rows);
+    for (let sequence = 0, row = 0; sequence + 1 < step.rowStart.length; sequence++) {
+      if (unanswered.has(sequence)) {
+        row = step.rowStart[sequence + 1] as number;
+        continue;
+      }
+      let hash = this.#hashBefore(step, sequence);
+      for (; row < Math.min(rows, step.rowStart[sequence + 1] as number); row++) {
+        const token = step.tokens[row] as number;
+        hash = mix(hash, token);
+        hashes[row] = hash;
+        for (const group of step.groups) {
+          for (let layer = 0; layer < group.layers; layer++) {
+            const slot = slotOf(group, sequence, step.positions[row] as number, layer);
+            this.#tokens[slot] = broken && layer > 0 ? -7 : token + layer * 1000;
+            this.#hashes[slot] = hash ^ layer;
+          }
+        }
+      }
+    }
+    return hashes;
+  }
+
+  /** Hash of what comes before the sequence's first row, from a group that still sees it. */
+  #hashBefore(step: Step, sequence: number): number {
+    const position = (step.positions[step.rowStart[sequence] as number] as number) - 1;
+    if (position < 0) return seedHash;
+    const g = this.#groups.findIndex(({ window }) => window === undefined || window > 1);
+    const { engine, at } = this.#slot(step, g, sequence, position, 0);
+    return engine.#hashes[at] as number;
+  }
+
+  /** Every slot that the sequence's rows may see, in every layer, holds what follows from the slot before it. */
+  #read(step: Step, g: number, sequence: number, hashes: Int32Array): void {
+    const group = step.groups[g] as StepGroup;
+    const slot = (position: number, layer: number) => this.#slot(step, g, sequence, position, layer);
+    const rows = [step.rowStart[sequence] as number, (step.rowStart[sequence + 1] as number) - 1] as const;
+    const last = step.positions[rows[1]] as number;
+    const window = this.#groups[g]?.window ?? Number.POSITIVE_INFINITY;
+    const from = Math.max(0, (step.positions[rows[0]] as number) - window + 1);
+    let before = from === 0 ? seedHash : undefined;
+    for (let position = from; position <= last; position++) {
+      const { engine, at } = slot(position, 0);
+      const hash = engine.#hashes[at] as number;
+      const token = engine.#tokens[at] as number;
+      if (before !== undefined && mix(before, token) !== hash)
+        throw new Error(
+          `Group ${g} holds another sequence's token at position ${position} of rows at ${from} to ${last}`,
+        );
+      for (let layer = 1; layer < group.layers; layer++) {
+        const other = slot(position, layer);
+        if (engine.#tokens[other.at] !== token + layer * 1000 || engine.#hashes[other.at] !== (hash ^ layer))
+          throw new Error(`Layers of group ${g} disagree at position ${position}`);
+      }
+      before = hash;
+    }
+    if (before !== hashes[rows[1]]) throw new Error(`Group ${g} holds another sequence's tokens up to ${last}`);
+  }
+
+  /** Where a key lies: here, or with a creditor. */
+  #slot(step: Step, g: number, sequence: number, position: number, layer: number): Slot {
+    const block = Math.floor(position / pageTokens);
+    const keys = step.remote.find(
+      (each) =>
+        each.sequence === sequence &&
+        each.group === g &&
+        block >= each.firstBlock &&
+        block < each.firstBlock + each.blocks.length,
+    );
+    if (keys === undefined) return { engine: this, at: slotOf(step.groups[g] as StepGroup, sequence, position, layer) };
+    const lent = this.#lent(keys.room, keys.loan, keys.blocks[block - keys.firstBlock] as number);
+    if (lent === undefined) throw new Error(`Nobody lends block ${block} of sequence ${sequence}`);
+    return { engine: lent.engine, at: (lent.pages[layer] as number) * pageTokens + (position % pageTokens) };
+  }
+}
+
+function answer(step: Step, i: number, prefixHash: number, result: StepResult): void {
+  const sampling = step.sampling;
+  const seed = sampling.seed[2 * i] as number;
+  const [seenFrom, seenTo] = [sampling.seenStart[i], sampling.seenStart[i + 1]];
+  const bias = sampling.biasValues.subarray(sampling.biasStart[i], sampling.biasStart[i + 1]);
+  const extra = extraOf(
+    sampling.seenTokens.subarray(seenFrom, seenTo),
+    sampling.seenCounts.subarray(seenFrom, seenTo),
+    bias.reduce((sum, b) => sum + b, 0),
+  );
+  const scored = sampling.hasTarget[i] === 1;
+  const sampled = tokenAfter(prefixHash, seed, sampling.tokenIndex[i] as number, extra);
+  const token = scored ? (sampling.target[i] as number) : sampled;
+  result.tokens[i] = token;
+  result.logprobs[i] = logprobAfter(prefixHash, token);
+  for (let k = 0; k < (sampling.topLogprobs[i] as number); k++) {
+    result.topTokens[i * topLogprobsMax + k] = k;
+    result.topLogprobs[i * topLogprobsMax + k] = logprobAfter(prefixHash, k);
+  }
+}
+
+function slotOf(group: StepGroup, sequence: number, position: number, layer: number): number {
+  const first = group.firstBlock[sequence] as number;
+  const index = (group.blockStart[sequence] as number) + Math.floor(position / pageTokens) - first;
+  if (
+    index < (group.blockStart[sequence] as number) ||
+    index >= (group.blockStart[sequence + 1] ?? group.blocks.length)
+  )
+    throw new Error(`No block for position ${position}: the first listed is ${first}`);
+  const page = group.pageTable[(group.blocks[index] as number) * group.layers + layer] as number;
+  return page * pageTokens + (position % pageTokens);
+}

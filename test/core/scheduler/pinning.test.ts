@@ -1,0 +1,176 @@
+// Pinned prefixes: they stay while others come and go, within their share, until their time has passed.
+import { describe, expect, it } from 'vitest';
+import type { GenerationRequest } from '../../../src/core/protocol/ports.ts';
+import { Conductor } from '../../../src/core/router/conductor.ts';
+import type { PinState } from '../../../src/core/scheduler/pinning.ts';
+import { promptOf, request, World } from '../router/world.ts';
+
+const ttlUs = 60_000_000;
+const prefix = promptOf(1, 128);
+
+const pinOf = (id: string, prompt = prefix) => ({
+  kind: 'pin' as const,
+  id,
+  request: request(`pin ${id}`, prompt, { maxTokens: 0 }),
+  ttlUs,
+});
+
+/** 20 blocks of two pages. */
+function world(): World {
+  return new World({ pages: 40, pinShare: 0.25 });
+}
+
+function fillWithOthers(w: World): void {
+  for (let i = 0; i < 8; i++) {
+    w.submit(request(`other ${i}`, promptOf(10 + i, 300)));
+    w.finishAll();
+  }
+}
+
+const cachedOf = (w: World, id: string): number | undefined =>
+  w.of(id).events.flatMap((event) => (event.kind === 'started' ? [event.cachedTokens] : []))[0];
+
+describe('a pinned prefix', () => {
+  it('is computed where it is not there yet, heard of by nobody else, and outlives what evicts all others', () => {
+    const w = world();
+    w.tell(pinOf('a'));
+    expect(w.pins).toEqual([]);
+    w.finishAll();
+    expect(w.pins).toEqual([['a', { kind: 'pinned', tokens: 128, untilUs: w.nowUs + ttlUs }]]);
+    expect(w.heard.size).toBe(0);
+    fillWithOthers(w);
+    w.submit(request('again', [...prefix, 7, 8, 9]));
+    w.finishAll();
+    expect(cachedOf(w, 'again')).toBe(128);
+    expect(w.instance.pinHitTokens).toBe(128);
+  });
+
+  it('is pinned at once where the cache has it', () => {
+    const w = world();
+    w.submit(request('first', [...prefix, 5]));
+    w.finishAll();
+    w.tell(pinOf('a'));
+    expect(w.pins).toEqual([['a', { kind: 'pinned', tokens: 128, untilUs: w.nowUs + ttlUs }]]);
+  });
+
+  it('goes when its time has passed, which an order that is repeated renews, or when it is taken back', () => {
+    const w = world();
+    w.tell(pinOf('a'));
+    w.finishAll();
+    w.nowUs += ttlUs / 2;
+    w.tell(pinOf('a'));
+    expect(w.instance.nextUs).toBe(w.nowUs + ttlUs);
+    w.nowUs += ttlUs - 1;
+    w.tell({ kind: 'wake' });
+    expect(w.pins.at(-1)?.[1].kind).toBe('pinned');
+    w.nowUs += 1;
+    w.tell({ kind: 'wake' });
+    expect(w.pins.at(-1)).toEqual(['a', { kind: 'unpinned' }]);
+    expect(w.instance.snapshot().pages.used).toBe(0);
+    w.tell(pinOf('b'));
+    w.tell({ kind: 'unpin', id: 'b' });
+    expect(w.pins.slice(-2).map(([, { kind }]) => kind)).toEqual(['pinned', 'unpinned']);
+    w.tell({ kind: 'unpin', id: 'b' });
+    expect(w.ignored.at(-1)).toContain('b is not pinned');
+  });
+
+  it('is not computed further when it is taken back before', () => {
+    const w = world();
+    w.tell(pinOf('a'));
+    w.tell({ kind: 'unpin', id: 'a' });
+    w.finishAll();
+    expect(w.pins).toEqual([['a', { kind: 'unpinned' }]]);
+    expect(w.instance.snapshot().pages.used).toBe(0);
+  });
+
+  it('is refused with figures where pins would hold too much, now or ever, or it is no block long', () => {
+    const w = world();
+    w.tell(pinOf('a'));
+    w.tell(pinOf('b', promptOf(2, 64)));
+    w.tell(pinOf('c', promptOf(3, 31)));
+    w.tell(pinOf('d', promptOf(4, 200)));
+    expect(w.pins).toEqual([
+      [
+        'b',
+        {
+          kind: 'refused',
+          why: 'memory',
+          message: 'Cannot pin a prefix: too much is pinned: 4 blocks and 2 more, 5 may be',
+        },
+      ],
+      [
+        'c',
+        {
+          kind: 'refused',
+          why: 'length',
+          message: 'Cannot pin a prefix: it is shorter than a block: 31 tokens, 32 are one',
+        },
+      ],
+      [
+        'd',
+        {
+          kind: 'refused',
+          why: 'length',
+          message: 'Cannot pin a prefix: it is longer than what may be pinned: 200 tokens, 160 may be',
+        },
+      ],
+    ]);
+    // What requests may be is shorter by what pins may hold.
+    expect(w.instance.capacityTokens).toBe(15 * 32);
+  });
+
+  it('is refused by the name of the setting where pins may hold nothing', () => {
+    const w = new World({ pages: 40 });
+    w.tell(pinOf('a'));
+    const message = 'Cannot pin a prefix: no memory is set aside for that: --pin-memory says how much';
+    expect(w.pins).toEqual([['a', { kind: 'refused', why: 'length', message }]]);
+  });
+});
+
+describe('the conductor', () => {
+  const make = () =>
+    new Conductor<GenerationRequest>({
+      instances: [{ capacityTokens: 1000 }, { capacityTokens: 1000 }],
+      queueMax: 10,
+      size: ({ prompt, maxTokens }) => ({ promptTokens: prompt.length, outputTokensMax: maxTokens }),
+    });
+  const told = (c: Conductor<GenerationRequest>, instance: number, id: string, state: PinState) =>
+    c.step(1, { kind: 'pinTold', instance, id, state });
+  const held: PinState = { kind: 'pinned', tokens: 128, untilUs: 9 };
+
+  it('sends a pin to one instance, there again when it is repeated, and passes on what becomes of it', () => {
+    const c = make();
+    expect(c.step(0, pinOf('a'))).toEqual([{ ...pinOf('a'), instance: 0 }]);
+    c.step(0, { kind: 'submit', request: request('r', prefix) });
+    expect(c.step(1, pinOf('a'))).toMatchObject([{ kind: 'pin', instance: 0 }]);
+    expect(told(c, 0, 'a', held)).toEqual([{ kind: 'pinTold', id: 'a', instance: 0, state: held }]);
+    expect(c.step(1, { kind: 'unpin', id: 'a' })).toEqual([{ kind: 'unpin', instance: 0, id: 'a' }]);
+    expect(told(c, 0, 'a', { kind: 'unpinned' })).toHaveLength(1);
+    expect(c.step(1, { kind: 'unpin', id: 'a' })).toMatchObject([{ kind: 'ignored' }]);
+  });
+
+  it('asks the next instance where one has not the memory, and says at last whether there may be some later', () => {
+    const c = make();
+    const refused = (why: 'length' | 'memory'): PinState => ({ kind: 'refused', why, message: why });
+    c.step(0, pinOf('a'));
+    expect(told(c, 0, 'a', refused('memory'))).toEqual([{ ...pinOf('a'), instance: 1 }]);
+    expect(told(c, 1, 'a', refused('length'))).toEqual([
+      { kind: 'pinTold', id: 'a', instance: 1, state: refused('memory') },
+    ]);
+    c.step(1, pinOf('b'));
+    c.step(1, { kind: 'instanceLost', instance: 1 });
+    expect(told(c, 0, 'b', refused('length'))).toEqual([
+      { kind: 'pinTold', id: 'b', instance: 0, state: refused('length') },
+    ]);
+  });
+
+  it('takes back what it does not know, and tells what is lost with an instance', () => {
+    const c = make();
+    expect(told(c, 1, 'x', held)).toEqual([{ kind: 'unpin', instance: 1, id: 'x' }]);
+    c.step(0, pinOf('a'));
+    expect(c.step(1, { kind: 'instanceLost', instance: 0 })).toEqual([
+      { kind: 'pinTold', id: 'a', instance: 0, state: { kind: 'unpinned' } },
+    ]);
+    expect(c.step(2, pinOf('a'))).toMatchObject([{ kind: 'pin', instance: 1 }]);
+  });
+});

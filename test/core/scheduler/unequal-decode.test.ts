@@ -1,0 +1,66 @@
+// Instances of unequal memory where prompts are handed over: each leg needs what it will hold, and no more.
+import { describe, expect, it } from 'vitest';
+import type { GenerationRequest } from '../../../src/core/protocol/ports.ts';
+import { sizeOf } from '../../../src/core/protocol/request-size.ts';
+import { Conductor } from '../../../src/core/router/conductor.ts';
+import type { InstanceRole } from '../../../src/core/router/request-router.ts';
+import { promptOf, request } from '../router/world.ts';
+
+type Instances = readonly (readonly [InstanceRole, number])[];
+
+function submit(instances: Instances, promptTokens: number, maxTokens: number, before = 0) {
+  const conductor = new Conductor<GenerationRequest>({
+    instances: instances.map(([role, capacityTokens]) => ({ role, capacityTokens })),
+    queueMax: 100,
+    size: sizeOf,
+  });
+  const ask = (id: string, tokens: number, outputs: number) =>
+    conductor.step(0, { kind: 'submit', request: request(id, promptOf(1, tokens), { maxTokens: outputs }) });
+  for (let i = 0; i < before; i++) ask(`before ${i}`, 10, 10);
+  const effects = ask('long', promptTokens, maxTokens);
+  conductor.check();
+  const forward = effects.find((effect) => effect.kind === 'forward');
+  return forward?.kind === 'forward' ? [forward.instance, forward.decodeAt] : effects;
+}
+
+describe('a request whose prompt is handed over', () => {
+  const unequal: Instances = [
+    ['prefill', 1000],
+    ['decode', 300],
+    ['decode', 1000],
+  ];
+
+  it('is decoded where it fits, though one that is too small has less to do', () => {
+    expect(submit(unequal, 200, 200, 1)).toEqual([0, 2]);
+    expect(submit(unequal, 200, 50)).toEqual([0, 1]);
+  });
+
+  it('is computed where its prompt alone fits', () => {
+    const small: Instances = [
+      ['prefill', 100],
+      ['prefill', 250],
+      ['decode', 1000],
+    ];
+    expect(submit(small, 200, 700)).toEqual([1, 2]);
+    expect(submit(small, 90, 700)).toEqual([0, 2]);
+    expect(submit(small, 260, 100)).toMatchObject([
+      { event: { code: 'CONTEXT_TOO_LONG', cause: { promptTokens: 260, outputTokensMax: 1, capacityTokens: 100 } } },
+    ]);
+  });
+
+  it('is refused with the figures of one that decodes where none could hold it', () => {
+    expect(submit(unequal, 600, 600)).toMatchObject([
+      {
+        kind: 'emit',
+        event: {
+          code: 'CONTEXT_TOO_LONG',
+          cause: { reason: 'length', promptTokens: 600, outputTokensMax: 600, capacityTokens: 1000 },
+        },
+      },
+    ]);
+  });
+
+  it('goes to one that is mixed where only that could hold it', () => {
+    expect(submit([...unequal.slice(0, 2), ['mixed', 1000]], 200, 500)).toEqual([2, undefined]);
+  });
+});

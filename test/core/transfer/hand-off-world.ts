@@ -1,0 +1,167 @@
+// Instances that hand prompts to one another, with everything under way in the hands of a test.
+import { expect } from 'vitest';
+import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
+import {
+  createLengthInstance,
+  type LengthEvent,
+  type LengthInstance,
+  LengthRequest,
+} from '../../../src/core/scheduler/length-work.ts';
+import { Float64Pool } from '../../../src/util/float64-pool.ts';
+import { blockTokens, cost } from '../scheduler/small-cost.ts';
+
+type Effect = InstanceEffect<undefined, LengthRequest>;
+
+/** Two instances that decode, the last ones, and others that prefill; whatever is under way comes when the test says. */
+export class HandOffWorld {
+  readonly instances: readonly LengthInstance[];
+  readonly heard = new Map<string, string[]>();
+  readonly requests: LengthRequest[] = [];
+  /** Under way. */
+  readonly messages: { readonly to: number; readonly event: LengthEvent }[] = [];
+  /** Steps in flight, by instance. */
+  readonly steps = new Map<number, number>();
+  /** Tokens on streams, by request, and by sender too. */
+  readonly streamed = new Map<string, number>();
+  readonly #streamedFrom = new Map<string, number>();
+  /** Chunks whose rows have come to the member after: request, member, last token. */
+  readonly #passed = new Set<string>();
+  /** Steps that began before that, and those that ended before it. */
+  readonly ahead = { begun: 0, inVain: 0 };
+  /** Of the steps in flight, what they begin with. */
+  readonly #needed = new Map<number, string>();
+  nowUs = 0;
+
+  readonly #prefills: number;
+  readonly #tellsAhead: boolean;
+
+  /** Instances at which rows wait for room. */
+  readonly full = new Set<number>();
+  /** Requests of which a chunk was begun there before. */
+  readonly begun = new Set<string>();
+
+  /** @param tellsAhead members hear of chunks that are being made for them */
+  constructor(layerWise: boolean, landingTokens: number, prefills = 2, tellsAhead = true) {
+    this.#prefills = prefills;
+    this.#tellsAhead = tellsAhead;
+    const handOff = { layerWise, landingTokens, rechecks: false };
+    const limits = { tokensMax: 64, logitRowsMax: 9, sequencesMax: 8, stepUsDecoding: 5_000, stepUsPrefill: 5_000 };
+    const config = { cost, blockTokens, blocks: 20, eviction: 'lru', limits, coalesce: false, handOff } as const;
+    this.instances = Array.from({ length: prefills + 2 }, (_, i) =>
+      createLengthInstance({ ...config, queueMax: 1_000, rowsHeld: (id) => this.full.has(i) && !this.begun.has(id) }),
+    );
+  }
+
+  /** @param members of the group that computes it; fewer than 2: one instance does */
+  submit(inputTokens: number, outputTokens: number, members: readonly number[] = []): void {
+    const index = this.requests.length;
+    const trace = { index, arrivalUs: this.nowUs, inputTokens, outputTokens, blocks: new Int32Array(0) };
+    const request = new LengthRequest(trace, blockTokens, new Float64Pool());
+    this.requests.push(request);
+    this.heard.set(request.id, []);
+    const decodeAt = this.#prefills + (index % 3 === 0 ? 1 : 0);
+    const group = members.length < 2 ? undefined : { members, chunkTokens: 32, decodeAt };
+    const to = members[0] ?? index % this.#prefills;
+    this.messages.push({ to, event: { kind: 'submit', request, decodeAt, group } });
+  }
+
+  /** Is its submit there? The conductor's cancel never overtakes it. */
+  isSubmitted(id: string): boolean {
+    return !this.messages.some(({ event }) => event.kind === 'submit' && event.request.id === id);
+  }
+
+  cancel(id: string): void {
+    for (let to = 0; to < this.instances.length; to++) this.messages.push({ to, event: { kind: 'cancel', id } });
+  }
+
+  /** One of the things that could happen next. */
+  advance(choice: number, doubled: boolean, lost: boolean): boolean {
+    const options = this.messages.length + this.steps.size;
+    if (options === 0) return false;
+    const at = choice % options;
+    if (at < this.messages.length) {
+      const message = this.messages[at];
+      if (message !== undefined && !lost) this.tell(message.to, message.event);
+      // A submit that comes again after its request has ended would be a new request.
+      if (!doubled || lost || message?.event.kind === 'submit') this.messages.splice(at, 1);
+    } else {
+      const [to, step] = [...this.steps][at - this.messages.length] ?? [0, 0];
+      this.steps.delete(to);
+      const needed = this.#needed.get(to);
+      const inVain = needed !== undefined && !this.#passed.has(needed);
+      if (inVain) this.ahead.inVain++;
+      this.tell(to, { kind: 'stepDone', step, result: inVain ? { unanswered: [0] } : undefined });
+    }
+    return true;
+  }
+
+  tell(to: number, event: LengthEvent): void {
+    this.nowUs += 100;
+    const instance = this.instances[to];
+    for (const effect of instance?.step(this.nowUs, event) ?? []) this.#apply(to, effect);
+    instance?.check();
+  }
+
+  #apply(from: number, effect: Effect): void {
+    switch (effect.kind) {
+      case 'runStep':
+        this.steps.set(from, effect.step);
+        this.#begin(from, effect);
+        break;
+      case 'emit':
+        if (effect.event.kind !== 'accepted') this.heard.get(effect.id)?.push(effect.event.kind);
+        break;
+      case 'send':
+        this.messages.push({ to: effect.to, event: { kind: 'peer', from, message: effect.message } });
+        break;
+      case 'stream': {
+        const { id, to, tokens, held } = effect;
+        expect(tokens).toBeGreaterThanOrEqual(0);
+        this.#stream(from, id, tokens);
+        if (held !== undefined) this.messages.push({ to, event: { kind: 'landed', from, id, held } });
+        break;
+      }
+      case 'haltStream':
+        this.#stream(from, effect.id, effect.from - (this.#streamedFrom.get(`${from} ${effect.id}`) ?? 0));
+        break;
+      case 'pass': {
+        const { id, to, chunk } = effect;
+        this.#passed.add(`${id} ${to} ${chunk.tokens}`);
+        this.messages.push({ to, event: { kind: 'activations', id, ...chunk } });
+        break;
+      }
+      case 'fault':
+        throw new Error(effect.message);
+    }
+  }
+
+  #stream(from: number, id: string, tokens: number): void {
+    this.streamed.set(id, (this.streamed.get(id) ?? 0) + tokens);
+    const own = `${from} ${id}`;
+    this.#streamedFrom.set(own, (this.#streamedFrom.get(own) ?? 0) + tokens);
+  }
+
+  /** What a step makes of a chunk is told of as it begins. */
+  #begin(at: number, { range, passes }: Extract<Effect, { kind: 'runStep' }>): void {
+    this.#needed.delete(at);
+    const [served] = this.instances[at]?.inFlight ?? [];
+    if (range === undefined || served === undefined) return;
+    const { id, sequence } = served;
+    if (passes !== undefined && this.#tellsAhead)
+      this.messages.push({ to: passes.to, event: { kind: 'coming', id, ...passes.chunk } });
+    if (range.index === 0) return;
+    const needed = `${id} ${at} ${sequence.computed + sequence.planned}`;
+    this.#needed.set(at, needed);
+    if (!this.#passed.has(needed)) this.ahead.begun++;
+  }
+
+  /** Whatever is left to happen, in order; what is doubled ends some time. */
+  finish(): void {
+    for (let i = 0; i < 20_000 && this.advance(0, false, false); i++);
+    expect([this.messages.length, this.steps.size]).toEqual([0, 0]);
+  }
+
+  pagesUsed(): number[] {
+    return this.instances.map((instance) => instance.snapshot().pages.used);
+  }
+}

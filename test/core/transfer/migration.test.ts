@@ -1,0 +1,125 @@
+// Messages about requests that outgrow their instance: said again, doubled, late, or about instances that are gone.
+import { describe, expect, it } from 'vitest';
+import type { ConductorEffect, InstanceEffect } from '../../../src/core/protocol/effects.ts';
+import type { InstanceEvent } from '../../../src/core/protocol/events.ts';
+import { Fleet } from '../../../src/core/router/failure-recovery/standby-fleet.ts';
+import { createLengthInstance, LengthRequest } from '../../../src/core/scheduler/length-work.ts';
+import { Float64Pool } from '../../../src/util/float64-pool.ts';
+import { blockTokens, cost } from '../scheduler/small-cost.ts';
+
+const blocks = 6;
+const reportUs = 1_000;
+
+/** One instance of six blocks, whose steps end at once. */
+class Small {
+  readonly instance = createLengthInstance({
+    ...{ cost, blockTokens, blocks, eviction: 'lru', coalesce: false, queueMax: 10, reportUs },
+    limits: { tokensMax: 256, logitRowsMax: 9, sequencesMax: 8, stepUsDecoding: 1e6, stepUsPrefill: 1e6 },
+    handOff: { layerWise: true, landingTokens: 0, rechecks: false },
+    migration: { mark: 1, capacityTokens: 2 * blocks * blockTokens },
+  });
+  #nowUs = 0;
+
+  tell(event: InstanceEvent<LengthRequest, undefined>, atUs = this.#nowUs): InstanceEffect<undefined, LengthRequest>[] {
+    this.#nowUs = atUs;
+    const effects = [...this.instance.step(atUs, event)];
+    this.instance.check();
+    const step = effects.find((effect) => effect.kind === 'runStep');
+    return step === undefined
+      ? effects
+      : [...effects, ...this.tell({ kind: 'stepDone', step: step.step, result: undefined })];
+  }
+
+  /** A request whose prompt fills all blocks but one, and which may come to more than all. */
+  grow(): InstanceEffect<undefined, LengthRequest>[] {
+    const inputTokens = (blocks - 1) * blockTokens;
+    const trace = { index: 0, arrivalUs: 0, inputTokens, outputTokens: 2 * blockTokens, blocks: new Int32Array(0) };
+    const request = new LengthRequest(trace, blockTokens, new Float64Pool());
+    return this.tell({ kind: 'submit', request });
+  }
+}
+
+const sent = (effects: readonly InstanceEffect<undefined, LengthRequest>[]) =>
+  effects.flatMap((effect) => (effect.kind === 'send' ? [`${effect.message.kind} ${effect.to}`] : []));
+
+describe('an instance whose request outgrows it', () => {
+  it('says so, and again with every report until it is told where it goes', () => {
+    const small = new Small();
+    const outgrows = { kind: 'outgrows', id: '0', tokens: (blocks + 1) * blockTokens };
+    expect(small.grow()).toContainEqual(outgrows);
+    expect(small.tell({ kind: 'wake' }, reportUs)).toContainEqual(outgrows);
+    small.tell({ kind: 'migrate', id: '0', to: 3, life: 0 });
+    expect(small.tell({ kind: 'wake' }, 2 * reportUs)).not.toContainEqual(outgrows);
+  });
+
+  it('asks there for room for all that it has, once, and lets go when it is taken', () => {
+    const small = new Small();
+    small.grow();
+    const effects = small.tell({ kind: 'migrate', id: '0', to: 3, life: 0 });
+    const [reserve] = effects.flatMap((effect) => (effect.kind === 'send' ? [effect.message] : []));
+    expect(reserve).toMatchObject({ kind: 'reserve', id: '0', tokens: blocks * blockTokens + 1 });
+    expect(small.tell({ kind: 'migrate', id: '0', to: 3, life: 0 })).toEqual([]);
+    const streamed = small.tell({ kind: 'peer', from: 3, message: { kind: 'reserved', id: '0' } });
+    expect(streamed).toMatchObject([{ kind: 'stream', to: 3, tokens: blocks * blockTokens + 1, held: [] }]);
+    small.tell({ kind: 'peer', from: 3, message: { kind: 'taken', id: '0' } });
+    expect(small.instance.snapshot().pages.used).toBe(0);
+    expect(small.instance.mover?.totals).toMatchObject({ moved: 1, stalls: 1 });
+  });
+
+  it('has nothing to do where it has ended, and tells the other side when it is cancelled on its way', () => {
+    const small = new Small();
+    expect(sent(small.tell({ kind: 'migrate', id: '0', to: 3, life: 0 }))).toEqual([]);
+    small.grow();
+    small.tell({ kind: 'migrate', id: '0', to: 3, life: 0 });
+    expect(sent(small.tell({ kind: 'cancel', id: '0' }))).toEqual(['release 3']);
+    expect(small.instance.snapshot().pages.used).toBe(0);
+  });
+});
+
+describe('the fleet', () => {
+  const said: string[] = [];
+  const fleetOf = (...capacities: readonly number[]) => {
+    said.length = 0;
+    const push = (effect: ConductorEffect<unknown>) => {
+      if (effect.kind === 'startInstance') said.push(`start ${effect.instance}`);
+    };
+    const divert = (id: string, from: number, to: number) => said.push(`${id}: ${from} to ${to}`);
+    return new Fleet(
+      [{ capacityTokens: 10 }, ...capacities.map((capacityTokens) => ({ capacityTokens, standby: true }))],
+      { push, divert },
+    );
+  };
+
+  it('answers one who asks again when the instance is there, and starts it once', () => {
+    const fleet = fleetOf(100);
+    const move = { id: 'a', from: 0, tokens: 50 };
+    fleet.outgrows(move);
+    fleet.outgrows(move);
+    fleet.joined(1);
+    fleet.outgrows(move);
+    expect(said).toEqual(['start 1', 'a: 0 to 1', 'a: 0 to 1']);
+  });
+
+  it('starts an instance anew that was lost, for those who ask anew', () => {
+    const fleet = fleetOf(100);
+    fleet.outgrows({ id: 'a', from: 0, tokens: 50 });
+    fleet.joined(1);
+    fleet.lost(1);
+    fleet.outgrows({ id: 'a~2', from: 0, tokens: 60 });
+    fleet.joined(1);
+    expect(said).toEqual(['start 1', 'a: 0 to 1', 'start 1', 'a~2: 0 to 1']);
+    expect(fleet.started).toBe(2);
+  });
+
+  it('gives room that becomes free to whoever has waited longest', () => {
+    const fleet = fleetOf(100);
+    fleet.outgrows({ id: 'a', from: 0, tokens: 60 });
+    fleet.joined(1);
+    fleet.outgrows({ id: 'b', from: 0, tokens: 70 });
+    fleet.outgrows({ id: 'c', from: 0, tokens: 30 });
+    expect(said).toEqual(['start 1', 'a: 0 to 1']);
+    fleet.left('a');
+    expect(said.slice(2)).toEqual(['b: 0 to 1', 'c: 0 to 1']);
+    fleet.check();
+  });
+});

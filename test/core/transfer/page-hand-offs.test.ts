@@ -1,0 +1,299 @@
+// Hand-offs whose pages are copied one by one into pages set aside, in any order of events: every key that a row sees is the right one, and
+// all pages come back.
+import fc from 'fast-check';
+import { expect, test } from 'vitest';
+import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
+import type { InstanceEvent, PeerMessage } from '../../../src/core/protocol/events.ts';
+import type { GenerationEvent, GenerationRequest } from '../../../src/core/protocol/ports.ts';
+import { createTokenInstance, type TokenInstance } from '../../../src/core/scheduler/token-work.ts';
+import { parcelsOf } from '../../../src/core/transfer/hand-off/page-descriptors.ts';
+import { Unsent } from '../../../src/runtime/transfer/in-flight-pages.ts';
+import { type LayerGroup, pageTokens } from '../../../src/util/step.ts';
+import { baseConfig, expectedOutput, promptOf, request } from '../router/world.ts';
+import { FakeEngine } from '../scheduler/fake-engine.ts';
+
+const members = 4;
+/** The first two prefill, the others decode. */
+const decodes = (index: number) => index >= 2;
+const landingPages = 60;
+
+interface Landing {
+  readonly at: number;
+  readonly pages: Int32Array;
+  readonly parcels: { readonly from: number; readonly step: number; readonly page: number; readonly place: number }[];
+  held: readonly GenerationEvent[] | undefined;
+  closed: boolean;
+}
+
+type Wire = { readonly message: PeerMessage; readonly landing: Landing | undefined };
+type Running = Extract<InstanceEffect, { kind: 'runStep' }>;
+
+class PageWorld {
+  readonly instances: readonly TokenInstance[];
+  readonly engines: readonly FakeEngine[];
+  readonly heard = new Map<string, GenerationEvent[]>();
+  readonly running = new Map<number, Running>();
+  /** Steps that have ended, by instance. */
+  readonly ended = Array.from({ length: members }, () => 0);
+  /** Between two instances messages keep their order; between pairs there is none. */
+  readonly wires = new Map<string, { readonly from: number; readonly to: number; readonly queue: Wire[] }>();
+  /** To instances, in order each. */
+  readonly orders = Array.from({ length: members }, (): InstanceEvent[] => []);
+  /** Where prompts land: as the decoding side knows them, and as the prefilling sides do. */
+  readonly landings = new Map<string, Landing>();
+  readonly sending = new Map<string, Landing>();
+  /** What may still be read of what leaves. */
+  readonly unsent = new Unsent({
+    left: (id) => this.sending.get(id)?.parcels.length ?? 0,
+    stop: (id) => void this.sending.get(id)?.parcels.splice(0),
+    givenUp: () => [],
+  });
+  /** Streams that were halted. */
+  halts = 0;
+  nowUs = 0;
+
+  readonly groups: readonly LayerGroup[];
+
+  constructor(groups: readonly LayerGroup[], pages: number) {
+    this.groups = groups;
+    this.instances = Array.from({ length: members }, (_, i) =>
+      createTokenInstance({
+        ...{ ...baseConfig, groups, pages },
+        handOff: { layerWise: true, landingTokens: 0, landingPages: decodes(i) ? landingPages : 0, rechecks: false },
+      }),
+    );
+    this.engines = this.instances.map(() => new FakeEngine(pages + landingPages, groups));
+  }
+
+  submit(one: GenerationRequest, at: number, decodeAt: number): void {
+    this.heard.set(one.id, []);
+    this.orders[at]?.push({ kind: 'submit', request: one, decodeAt });
+  }
+
+  cancel(id: string): void {
+    this.heard.delete(id);
+    for (const orders of this.orders) orders.push({ kind: 'cancel', id });
+  }
+
+  /** One of the things that could happen next; false when there is none. */
+  advance(choice: number, aborts: boolean): boolean {
+    const ready = [...this.landings.values()].filter(({ at, parcels: [first] }) => {
+      return first !== undefined && at >= 0 && first.step <= (this.ended[first.from] ?? 0);
+    });
+    const moves = [
+      ...[...this.wires.values()].filter(({ queue }) => queue.length > 0).map((wire) => () => this.#deliver(wire)),
+      ...this.orders.flatMap((orders, at) => (orders.length > 0 ? [() => this.#order(at)] : [])),
+      ...[...this.running.keys()].map((at) => () => this.#endStep(at, aborts)),
+      ...ready.map((landing) => () => this.#copy(landing)),
+    ];
+    moves[choice % Math.max(1, moves.length)]?.();
+    return moves.length > 0;
+  }
+
+  #order(at: number): void {
+    const event = this.orders[at]?.shift();
+    if (event !== undefined) this.tell(at, event);
+  }
+
+  #deliver({ from, to, queue }: { from: number; to: number; queue: Wire[] }): void {
+    const wire = queue.shift();
+    if (wire === undefined) return;
+    if (wire.landing !== undefined) this.sending.set(wire.message.id, wire.landing);
+    this.tell(to, { kind: 'peer', from, message: wire.message });
+  }
+
+  #endStep(at: number, aborts: boolean): void {
+    const step = this.running.get(at);
+    const engine = this.engines[at];
+    if (step === undefined || engine === undefined) return;
+    this.running.delete(at);
+    this.ended[at] = step.step;
+    if (aborts) {
+      engine.abort(step.plan, step.plan.tokens.length >> 1);
+      this.tell(at, { kind: 'stepAborted', step: step.step });
+    } else {
+      this.tell(at, { kind: 'stepDone', step: step.step, result: engine.run(step.plan) });
+    }
+  }
+
+  #copy(landing: Landing): void {
+    const parcel = landing.parcels.shift();
+    if (parcel === undefined) return;
+    expect(landing.closed).toBe(false);
+    const source = this.engines[parcel.from];
+    if (source !== undefined) this.engines[landing.at]?.copy(landing.pages[parcel.place] ?? -1, source, parcel.page);
+    this.#settle(landing, parcel.from);
+  }
+
+  #settle(landing: Landing, from: number): void {
+    if (landing.closed || landing.held === undefined || landing.parcels.length > 0) return;
+    const { held, at } = landing;
+    landing.held = undefined;
+    const id = [...this.landings].find(([, other]) => other === landing)?.[0] ?? '';
+    this.orders[at]?.push({ kind: 'landed', from, id, held });
+  }
+
+  tell(at: number, event: InstanceEvent): void {
+    this.nowUs += 1_000;
+    const instance = this.instances[at];
+    if (instance === undefined) return;
+    for (const effect of instance.step(this.nowUs, event)) this.#apply(at, instance, effect);
+    instance.check();
+    for (const [id, { parcels }] of this.sending) if (parcels.some(({ from }) => from === at)) this.#checkReads(at, id);
+  }
+
+  /** What may still be read is the request's, and nobody computes it once more. */
+  #checkReads(at: number, id: string): void {
+    const instance = this.instances[at];
+    const sequence = [...(instance?.roster.sequences() ?? [])].find((each) => each.id === id)?.sequence;
+    const computed = new Map<number, number>();
+    for (const [g, { layers, pageTable }] of (instance?.pools ?? []).entries()) {
+      const { first = 0, blocks } = sequence?.table.groups[g] ?? {};
+      for (let i = 0; i < (blocks?.length ?? 0) * layers; i++) {
+        const block = Math.floor(i / layers);
+        computed.set(pageTable[(blocks?.at(block) ?? 0) * layers + (i % layers)] ?? -1, (first + block) * pageTokens);
+      }
+    }
+    const ended = this.ended[at] ?? 0;
+    for (const { page, step } of this.sending.get(id)?.parcels ?? []) {
+      const from = computed.get(page);
+      if (from === undefined) throw new Error(`Page ${page} may be read for ${id}, and is not its`);
+      const end = (sequence?.computed ?? 0) + (step > ended ? (sequence?.planned ?? 0) : 0);
+      if (from >= end) throw new Error(`Page ${page} may be read for ${id}, of which ${end} tokens are computed`);
+    }
+  }
+
+  #apply(at: number, instance: TokenInstance, effect: InstanceEffect): void {
+    switch (effect.kind) {
+      case 'emit':
+        this.heard.get(effect.id)?.push(effect.event);
+        break;
+      case 'runStep':
+        this.running.set(at, effect);
+        break;
+      case 'send': {
+        const key = `${at} to ${effect.to}`;
+        const wire = this.wires.get(key) ?? { from: at, to: effect.to, queue: [] };
+        const landing = effect.message.kind === 'reserved' ? this.landings.get(effect.message.id) : undefined;
+        wire.queue.push({ message: effect.message, landing });
+        this.wires.set(key, wire);
+        break;
+      }
+      case 'openLanding':
+        this.landings.set(effect.id, { at, pages: effect.pages, parcels: [], held: undefined, closed: false });
+        break;
+      case 'closeLanding': {
+        const landing = this.landings.get(effect.id);
+        this.landings.delete(effect.id);
+        if (landing !== undefined) landing.closed = true;
+        landing?.parcels.splice(0);
+        break;
+      }
+      case 'stream': {
+        const landing = this.sending.get(effect.id);
+        if (landing === undefined || landing.closed) break;
+        const layers = this.groups.flatMap(({ layers: count }, group) =>
+          Array.from({ length: count }, (_, index) => ({ group, index })),
+        );
+        const end = effect.from + effect.tokens;
+        const from = this.unsent.beginOf(effect.id, effect.from, end);
+        if (from === end && effect.held === undefined) break;
+        const part = { ...effect, from, tokens: end - from };
+        const numbers = parcelsOf(part, { groups: this.groups, layers }, instance.pools);
+        for (let i = 0; i < numbers.length; i += 3)
+          landing.parcels.push({
+            from: at,
+            step: effect.step ?? 0,
+            page: numbers[i + 1] ?? -1,
+            place: numbers[i + 2] ?? -1,
+          });
+        this.unsent.add(effect.id, numbers, end);
+        landing.held = effect.held;
+        this.#settle(landing, at);
+        break;
+      }
+      case 'haltStream':
+        this.halts++;
+        this.unsent.halt(effect.id, effect.from);
+        break;
+      case 'stopStream':
+        this.unsent.stop(effect.id);
+        break;
+      case 'fault':
+        throw new Error(effect.message);
+    }
+  }
+}
+
+const sequences = fc.record({
+  kind: fc.nat(4),
+  length: fc.integer({ min: 1, max: 300 }),
+  output: fc.integer({ min: 2, max: 40 }),
+  at: fc.nat(1),
+  to: fc.nat(1),
+});
+const moves = fc.array(fc.record({ choice: fc.nat(1_000), aborts: fc.boolean(), cancels: fc.nat(600) }), {
+  minLength: 50,
+  maxLength: 500,
+});
+
+test.each([
+  { name: 'one group', groups: [{ layers: 2, window: undefined }], pages: 80 },
+  {
+    name: 'with a window',
+    groups: [
+      { layers: 2, window: undefined },
+      { layers: 3, window: 70 },
+    ],
+    pages: 120,
+  },
+  {
+    name: 'windows alone',
+    groups: [
+      { layers: 2, window: 40 },
+      { layers: 1, window: 100 },
+    ],
+    pages: 40,
+  },
+])('pages land in any order of events: $name', ({ groups, pages }) => {
+  let complete = 0;
+  let landed = 0;
+  let halts = 0;
+  fc.assert(
+    fc.property(fc.array(sequences, { minLength: 1, maxLength: 9 }), moves, (specs, history) => {
+      const world = new PageWorld(groups, pages);
+      const requests = specs.map(({ kind, length, output }, i) =>
+        request(`r${i}`, promptOf(kind, length), { maxTokens: output, priority: i % 2 }),
+      );
+      for (const [i, one] of requests.entries()) world.submit(one, specs[i]?.at ?? 0, 2 + (specs[i]?.to ?? 0));
+      for (const { choice, aborts, cancels } of history) {
+        const one = requests[cancels];
+        if (one !== undefined && world.heard.has(one.id)) world.cancel(one.id);
+        world.advance(choice, aborts && choice % 3 === 0);
+        landed += Number(world.landings.size > 0);
+      }
+      for (let i = 0; world.advance(i * 7, false); i++) if (i > 50_000) throw new Error('It never ends');
+      halts += world.halts;
+      for (const instance of world.instances) {
+        const { pages: held, landing, running, waiting } = instance.snapshot();
+        expect([held.used, running, waiting, landing?.free]).toEqual([0, 0, 0, landing?.total]);
+      }
+      for (const one of requests) {
+        const events = world.heard.get(one.id);
+        if (events === undefined) continue;
+        const last = events.at(-1);
+        // Nothing longer ever lands: it is declined.
+        if (last?.kind === 'failed') expect(last.code).toBe('CONTEXT_TOO_LONG');
+        else {
+          const tokens = events.flatMap((event) => (event.kind === 'tokens' ? [...event.tokens] : []));
+          expect(tokens, one.id).toEqual(expectedOutput(one).tokens);
+          complete++;
+        }
+      }
+    }),
+    { numRuns: 60 },
+  );
+  expect(complete).toBeGreaterThan(20);
+  expect(landed).toBeGreaterThan(20);
+  expect(halts).toBeGreaterThan(0);
+});

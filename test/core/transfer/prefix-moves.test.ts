@@ -1,0 +1,378 @@
+// Prefixes between instances whose messages come in any order, late, twice, or never: nothing is lost, and nothing stays pinned.
+import fc from 'fast-check';
+import { describe, expect, test } from 'vitest';
+import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
+import type { InstanceEvent } from '../../../src/core/protocol/events.ts';
+import {
+  createLengthInstance,
+  type LengthInstance,
+  LengthRequest,
+  type LengthResult,
+} from '../../../src/core/scheduler/length-work.ts';
+import type { AwaitedBlocks, LoadSource } from '../../../src/core/transfer/prefix-fetch/prefix-loads.ts';
+import { Float64Pool } from '../../../src/util/float64-pool.ts';
+import { blockTokens, cost } from '../scheduler/small-cost.ts';
+
+type Event = InstanceEvent<LengthRequest, LengthResult>;
+type Effect = InstanceEffect<undefined, LengthRequest>;
+
+interface Asked {
+  readonly at: number;
+  readonly family: number;
+  /** Blocks of the prompt, all but the last shared in the family. */
+  readonly blocks: number;
+  readonly output: number;
+  /** Who is said to have how many of them. */
+  readonly from: number;
+  readonly said: number;
+}
+
+const instances = 3;
+
+/** Instances that prefill and decode; whatever is under way comes when the test says. */
+class PrefixWorld {
+  readonly instances: readonly LengthInstance[];
+  readonly heard = new Map<string, string[]>();
+  readonly requests: LengthRequest[] = [];
+  readonly messages: { readonly to: number; readonly event: Event }[] = [];
+  readonly steps = new Map<number, number>();
+  readonly ignored: string[] = [];
+  /** Tokens that were sent, by request. */
+  readonly sent = new Map<string, number>();
+  /** Blocks told in journals, stored less removed, by instance. */
+  readonly told = new Int32Array(instances);
+  nowUs = 0;
+  readonly #patienceUs: number;
+
+  /** What the step in flight of each instance waited for when it began. */
+  readonly #awaited = new Map<number, readonly AwaitedBlocks[]>();
+  /** What has been told as loaded. */
+  readonly #came = new Set<string>();
+  /** Steps that ran behind blocks that came, and in vain. */
+  behind = 0;
+  inVain = 0;
+
+  /** @param blocks of each instance @param startsAhead requests start while their prefixes come */
+  constructor(blocks = 30, patienceUs = 1e9, startsAhead = false) {
+    this.#patienceUs = patienceUs;
+    const limits = { tokensMax: 64, logitRowsMax: 9, sequencesMax: 8, stepUsDecoding: 5_000, stepUsPrefill: 5_000 };
+    const config = {
+      cost,
+      blockTokens,
+      blocks,
+      eviction: 'lru',
+      limits,
+      coalesce: false,
+      queueMax: 1_000,
+      startsAhead,
+    } as const;
+    this.instances = Array.from({ length: instances }, () => createLengthInstance(config));
+  }
+
+  submit({ at, family, blocks, output, from, said }: Asked): void {
+    const index = this.requests.length;
+    const ids = Int32Array.from({ length: blocks }, (_, i) =>
+      i < blocks - 1 ? 1000 * family + i : 1_000_000 + 100 * index + i,
+    );
+    const inputTokens = blocks * blockTokens;
+    const trace = { index, arrivalUs: this.nowUs, inputTokens, outputTokens: output, blocks: ids };
+    const request = new LengthRequest(trace, blockTokens, new Float64Pool());
+    this.requests.push(request);
+    this.heard.set(request.id, []);
+    const prefix = from === at || said === 0 ? undefined : { from, blocks: said, patienceUs: this.#patienceUs };
+    this.messages.push({ to: at, event: { kind: 'submit', request, prefix } });
+  }
+
+  cancel(id: string): void {
+    for (let to = 0; to < instances; to++) this.messages.push({ to, event: { kind: 'cancel', id } });
+  }
+
+  /** One of the things that could happen next. */
+  advance(choice: number, doubled = false, lost = false): boolean {
+    const options = this.messages.length + this.steps.size;
+    if (options === 0) return false;
+    const picked = choice % options;
+    // That all is here is mostly heard when a step has run meanwhile.
+    const waits = this.messages[picked]?.event.kind === 'loaded' && this.steps.size > 0 && choice % 7 > 0;
+    const at = waits ? this.messages.length : picked;
+    if (at < this.messages.length) {
+      const message = this.messages[at];
+      const kind = message?.event.kind;
+      // Submits are the conductor's, and what has left is told by the instance's own driver: neither is lost or doubled.
+      const local = kind === 'submit' || kind === 'prefixSent';
+      if (local || lost || !doubled) this.messages.splice(at, 1);
+      if (message !== undefined && (local || !lost)) this.tell(message.to, message.event);
+    } else {
+      const [to, step] = [...this.steps][at - this.messages.length] ?? [0, 0];
+      this.steps.delete(to);
+      this.tell(to, { kind: 'stepDone', step, result: this.#resultOf(to, choice) });
+    }
+    return true;
+  }
+
+  tell(to: number, event: Event): void {
+    this.nowUs += 100;
+    if (event.kind === 'loaded' && event.to > 0) this.#came.add(`${to} ${event.id} ${event.source}`);
+    const instance = this.instances[to];
+    const ran = this.steps.get(to);
+    for (const effect of instance?.step(this.nowUs, event) ?? []) this.#apply(to, effect);
+    instance?.check();
+    if (this.steps.get(to) !== ran) this.#awaited.set(to, instance?.arriving(this.nowUs) ?? []);
+  }
+
+  /** What is on its way may have come by now, before anybody is told; what is lost has not. */
+  #resultOf(at: number, choice: number): LengthResult {
+    const awaited = this.#awaited.get(at) ?? [];
+    const missing = awaited.filter(({ id, sources }) => {
+      const told = sources?.every((source) => this.#came.has(`${at} ${id} ${source}`)) === true;
+      return !told && (choice % 2 === 0 || sources?.every((source) => this.#comes(at, id, source)) !== true);
+    });
+    this.behind += awaited.length - missing.length;
+    this.inVain += missing.length;
+    return { unanswered: missing.map(({ place }) => place) };
+  }
+
+  #comes(at: number, id: string, source: LoadSource): boolean {
+    const pending = ({ to, event }: PrefixWorld['messages'][number]) =>
+      to === at && event.kind === 'loaded' && event.id === id && event.source === source && event.to > 0;
+    return this.#came.has(`${at} ${id} ${source}`) || this.messages.some(pending);
+  }
+
+  #apply(from: number, effect: Effect): void {
+    switch (effect.kind) {
+      case 'runStep':
+        this.steps.set(from, effect.step);
+        break;
+      case 'emit':
+        if (effect.event.kind !== 'accepted') this.heard.get(effect.id)?.push(effect.event.kind);
+        break;
+      case 'send':
+        this.messages.push({ to: effect.to, event: { kind: 'peer', from, message: effect.message } });
+        break;
+      case 'streamPrefix': {
+        const { id, to, tokens, blocks } = effect;
+        expect(tokens).toBeGreaterThan(0);
+        this.sent.set(id, (this.sent.get(id) ?? 0) + tokens);
+        this.messages.push({ to: from, event: { kind: 'prefixSent', id, to } });
+        this.messages.push({ to, event: { kind: 'arriving', id, source: from, to: blocks } });
+        this.messages.push({ to, event: { kind: 'loaded', id, source: from, to: blocks } });
+        break;
+      }
+      case 'stopStream':
+        for (const [i, { event }] of [...this.messages.entries()].reverse()) {
+          const { id, to } = effect;
+          const ofIt =
+            (event.kind === 'prefixSent' && event.to === to) || (event.kind === 'loaded' && event.source === from);
+          if (ofIt && 'id' in event && event.id === id) this.messages.splice(i, 1);
+        }
+        break;
+      case 'journal': {
+        const { changes, stored } = effect.journal;
+        for (let i = 0; i < changes; i++) this.told[from] = (this.told[from] ?? 0) + (stored[i] === 1 ? 1 : -1);
+        break;
+      }
+      case 'ignored':
+        this.ignored.push(effect.message);
+        break;
+      case 'fault':
+        throw new Error(effect.message);
+    }
+  }
+
+  /** Whatever is left to happen, in order. */
+  finish(): void {
+    for (let i = 0; i < 20_000 && this.advance(0); i++);
+    expect([this.messages.length, this.steps.size]).toEqual([0, 0]);
+  }
+
+  /** Time passes until nobody waits for anything; says whether it had to. */
+  waitOut(): boolean {
+    let waited = false;
+    this.finish();
+    for (const [i, instance] of this.instances.entries()) {
+      while (instance.nextUs < Number.POSITIVE_INFINITY) {
+        waited = true;
+        this.nowUs = Math.max(this.nowUs, instance.nextUs);
+        this.tell(i, { kind: 'wake' });
+        this.finish();
+      }
+    }
+    return waited;
+  }
+
+  pagesUsed(): number[] {
+    return this.instances.map((instance) => instance.snapshot().pages.used);
+  }
+
+  cachedTokens(at: number): number {
+    return this.instances[at]?.snapshot().cachedTokens ?? 0;
+  }
+}
+
+const asked = fc.record({
+  at: fc.nat(instances - 1),
+  family: fc.nat(2),
+  blocks: fc.integer({ min: 2, max: 9 }),
+  output: fc.integer({ min: 1, max: 12 }),
+  from: fc.nat(instances - 1),
+  said: fc.nat(9),
+});
+const moves = fc.array(fc.record({ choice: fc.nat(1_000), doubled: fc.boolean(), cancel: fc.nat(60) }), {
+  minLength: 200,
+  maxLength: 400,
+});
+const requestsOf = fc.array(asked, { minLength: 1, maxLength: 20 });
+
+describe('prefixes between instances', () => {
+  test('messages in any order, late or twice: every request is answered once, and nothing stays pinned', () => {
+    const sizes = fc.constantFrom(12, 30);
+    let [whole, sent, late, behind, inVain] = [0, 0, 0, 0, 0];
+    fc.assert(
+      fc.property(
+        requestsOf,
+        moves,
+        sizes,
+        fc.constantFrom(true, true, false),
+        (requests, history, size, startsAhead) => {
+          const world = new PrefixWorld(size, 1e9, startsAhead);
+          const cancelled = new Set<string>();
+          let next = 0;
+          for (const [i, { choice, doubled, cancel }] of history.entries()) {
+            if (i % 8 === 0 && next < requests.length) world.submit(requests[next++] as Asked);
+            if (cancel < next && choice % 10 === 0) {
+              cancelled.add(String(cancel));
+              world.cancel(String(cancel));
+            }
+            world.advance(choice, doubled);
+          }
+          world.finish();
+          expect(world.pagesUsed()).toEqual([0, 0, 0]);
+          for (const { id } of world.requests) {
+            const heard = world.heard.get(id) ?? [];
+            expect(heard.filter((kind) => kind === 'finished').length).toBeLessThanOrEqual(1);
+            if (cancelled.has(id)) continue;
+            expect([heard[0], heard.at(-1)]).toEqual(['started', 'finished']);
+            whole++;
+          }
+          sent += world.sent.size;
+          late += world.ignored.length;
+          behind += world.behind;
+          inVain += world.inVain;
+        },
+      ),
+      { numRuns: 300, endOnFailure: true },
+    );
+    expect(whole).toBeGreaterThan(150);
+    expect(sent).toBeGreaterThan(50);
+    expect(late).toBeGreaterThan(50);
+    expect(Math.min(behind, inVain)).toBeGreaterThan(3);
+  });
+
+  test('messages that are lost cost their requests no more than patience', () => {
+    let [given, lost] = [0, 0];
+    fc.assert(
+      fc.property(requestsOf, moves, fc.boolean(), (requests, history, startsAhead) => {
+        const world = new PrefixWorld(30, 3_000, startsAhead);
+        for (const request of requests) world.submit(request);
+        for (const { choice, cancel } of history) {
+          world.advance(choice, false, cancel < 20);
+          lost += Number(cancel < 20);
+        }
+        given += Number(world.waitOut());
+        expect(world.pagesUsed()).toEqual([0, 0, 0]);
+        for (const heard of world.heard.values()) expect([heard[0], heard.at(-1)]).toEqual(['started', 'finished']);
+      }),
+      { numRuns: 60 },
+    );
+    expect(given).toBeGreaterThan(10);
+    expect(lost).toBeGreaterThan(100);
+  });
+
+  /** Instance 0 has computed the family's prompt of six blocks. */
+  const warmed = (startsAhead = false) => {
+    const world = new PrefixWorld(30, 1e9, startsAhead);
+    world.submit({ at: 0, family: 0, blocks: 6, output: 1, from: 0, said: 0 });
+    world.finish();
+    return world;
+  };
+  const again = { at: 1, family: 0, blocks: 6, output: 1, from: 0, said: 5 };
+
+  test('become cache of the one that asked, told in its journal', () => {
+    const world = warmed();
+    world.submit(again);
+    world.finish();
+    expect(world.sent.get('1')).toBe(5 * blockTokens);
+    expect(world.cachedTokens(1)).toBe(5 * blockTokens);
+    expect([...world.told]).toEqual([6, 6, 0]);
+    // Whoever comes next finds it, and can have it from there.
+    world.submit({ ...again, at: 2, from: 1 });
+    world.submit({ ...again, at: 1 });
+    world.finish();
+    expect([world.sent.get('2'), world.sent.get('3')]).toEqual([5 * blockTokens, undefined]);
+    expect([world.cachedTokens(1), world.cachedTokens(2)]).toEqual([10 * blockTokens, 5 * blockTokens]);
+  });
+
+  test('are fetched once for two that want them at once', () => {
+    const world = warmed();
+    world.submit(again);
+    world.submit(again);
+    world.finish();
+    expect([...world.sent]).toEqual([['1', 5 * blockTokens]]);
+    expect(world.cachedTokens(1)).toBe(10 * blockTokens);
+  });
+
+  test('are computed where the other one has them no more', () => {
+    const world = new PrefixWorld();
+    world.submit(again);
+    world.finish();
+    expect(world.heard.get('0')).toEqual(['started', 'tokens', 'finished']);
+    expect(world.sent.size).toBe(0);
+    // Part of it is there: that is sent.
+    world.submit({ at: 0, family: 1, blocks: 4, output: 1, from: 0, said: 0 });
+    world.finish();
+    world.submit({ ...again, family: 1, blocks: 9, said: 8 });
+    world.finish();
+    expect(world.sent.get('2')).toBe(3 * blockTokens);
+    expect(world.cachedTokens(1)).toBe(3 * blockTokens);
+  });
+
+  test('let a request start while they come, and are shared once its step has seen them', () => {
+    const world = warmed(true);
+    world.submit(again);
+    // The submit, the question, what has left, and that it comes.
+    for (let i = 0; i < 4; i++) world.advance(0);
+    expect(world.instances[1]?.inFlight.map(({ id }) => id)).toEqual(['1']);
+    expect([...world.told]).toEqual([6, 0, 0]);
+    world.finish();
+    expect(world.cachedTokens(1)).toBe(5 * blockTokens);
+    expect([...world.told]).toEqual([6, 6, 0]);
+    expect([world.behind, world.inVain]).toEqual([1, 0]);
+  });
+
+  test('that do not come are computed by those that had started behind them', () => {
+    const world = warmed(true);
+    world.submit(again);
+    for (let i = 0; i < 4; i++) world.advance(0);
+    world.messages.splice(0);
+    world.finish();
+    expect([world.behind, world.inVain]).toEqual([0, 1]);
+    expect(world.heard.get('1')).toEqual(['started', 'tokens', 'finished']);
+    expect(world.pagesUsed()).toEqual([0, 0, 0]);
+    expect([...world.told]).toEqual([6, 6, 0]);
+  });
+
+  test('stop when their request is cancelled, and both sides let go', () => {
+    const world = warmed();
+    world.submit(again);
+    // The submit, and the question.
+    world.advance(0);
+    world.advance(0);
+    expect(world.pagesUsed()).toEqual([5, 5, 0]);
+    world.tell(1, { kind: 'cancel', id: '1' });
+    expect(world.pagesUsed()).toEqual([5, 0, 0]);
+    world.finish();
+    expect(world.pagesUsed()).toEqual([0, 0, 0]);
+    expect(world.heard.get('1')).toEqual([]);
+    expect([...world.told]).toEqual([6, 0, 0]);
+  });
+});

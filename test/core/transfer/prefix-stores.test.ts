@@ -1,0 +1,189 @@
+// What a store takes of what it is offered, and what instances offer: whatever comes late, twice or never.
+import { describe, expect, it } from 'vitest';
+import { BlockCache } from '../../../src/core/kvcache/block-cache.ts';
+import type { BlockChain } from '../../../src/core/kvcache/block-chain.ts';
+import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
+import { Sequence } from '../../../src/core/scheduler/batching/sequence.ts';
+import { PrefixMoves } from '../../../src/core/transfer/prefix-fetch/prefix-moves.ts';
+import { PrefixOffers } from '../../../src/core/transfer/prefix-fetch/prefix-offers.ts';
+import { KeepingWorth } from '../../../src/core/transfer/prefix-fetch/replication-worth.ts';
+
+/** Of one prefix each: shorter ones are the beginnings of longer ones. */
+function chainOf(name: number, blocks: number): BlockChain {
+  const words = Uint32Array.from({ length: 4 * blocks }, (_, i) => (i % 4 === 0 ? name * 1000 + i + 1 : 0));
+  return { blocks, words };
+}
+
+const offer = (name: number, blocks: number) =>
+  ({ kind: 'offer', id: `r${name}`, chain: chainOf(name, blocks) }) as const;
+
+interface Asked {
+  readonly to: number;
+  readonly kind: string;
+  readonly name: string;
+  readonly from?: number;
+  readonly blocks?: number;
+}
+
+function world(hostBlocks: number) {
+  const cache = new BlockCache({
+    ...{ pages: 0, groups: [{ layers: 1, window: undefined }], eviction: 'lru', blockTokens: 8 },
+    tiers: { hostBlocks, ssdBlocks: 0 },
+  });
+  let effects: InstanceEffect<never, never>[] = [];
+  const clock = { nowUs: 0 };
+  const owner = {
+    push: (effect: InstanceEffect<never, never>) => effects.push(effect),
+    ...{ spares: () => true, contents: false, nowUs: () => clock.nowUs, cost: { predictUs: () => 0 } },
+    ...{ batcher: { arrived: () => {}, recompute: () => {} }, start: undefined },
+  };
+  const moves = new PrefixMoves<never, never>(cache, owner, { keeps: true, journalLife: 3 });
+  /** What it asks for next: of whom, under which name, from which block to which. */
+  const asked = () => {
+    moves.advance(clock.nowUs, []);
+    moves.check();
+    cache.check();
+    const sent = effects;
+    effects = [];
+    return sent.flatMap((effect): readonly Asked[] => {
+      if (effect.kind !== 'send') return [];
+      const { message, to } = effect;
+      if (message.kind !== 'fetch') return [{ to, kind: message.kind, name: message.id }];
+      return [{ to, kind: message.kind, name: message.id, from: message.from, blocks: message.chain.blocks }];
+    });
+  };
+  const came = (name: string, to: number) => moves.tell({ kind: 'loaded', id: name, source: 1, to });
+  return { cache, clock, moves, asked, came };
+}
+
+describe('a store', () => {
+  it('fetches what it lacks of what it is offered, once, and keeps it', () => {
+    const { cache, moves, asked, came } = world(64);
+    expect(moves.hear(1, offer(1, 4))).toBeUndefined();
+    expect(asked()).toEqual([{ to: 1, kind: 'fetch', name: 'take 3.1', from: 0, blocks: 4 }]);
+    // Somebody else has it too, and more of it: the rest is asked for when the beginning is here.
+    expect(moves.hear(2, offer(1, 6))).toBeUndefined();
+    expect(asked()).toEqual([]);
+    expect(came('take 3.1', 4)).toBeUndefined();
+    expect(asked()).toEqual([{ to: 2, kind: 'fetch', name: 'take 3.2', from: 4, blocks: 6 }]);
+    expect(came('take 3.2', 6)).toMatch('does not wait for it');
+    expect(moves.tell({ kind: 'loaded', id: 'take 3.2', source: 2, to: 6 })).toBeUndefined();
+    expect(moves.hear(1, offer(1, 6))).toBeUndefined();
+    expect(asked()).toEqual([]);
+    expect(cache.lower?.inHost(chainOf(1, 6), 0, 6)).toBe(6);
+    expect(moves.kept).toEqual({ takenBlocks: 6, sentBlocks: 0, declinedOffers: 0 });
+    expect(moves.hear(5, { kind: 'fetch', id: 'x', chain: chainOf(1, 6), from: 2 })).toBeUndefined();
+    expect(moves.tell({ kind: 'prefixSent', id: 'x', to: 5 })).toBeUndefined();
+    expect(moves.kept?.sentBlocks).toBe(4);
+  });
+
+  it('keeps what has come of one that dies on the way, or has no more', () => {
+    const { cache, moves, asked, came } = world(64);
+    moves.hear(1, offer(1, 6));
+    asked();
+    expect(came('take 3.1', 2)).toBeUndefined();
+    expect(asked()).toEqual([]);
+    expect(cache.lower?.inHost(chainOf(1, 6), 0, 6)).toBe(2);
+    moves.hear(1, offer(1, 6));
+    expect(asked()).toEqual([{ to: 1, kind: 'fetch', name: 'take 3.2', from: 2, blocks: 6 }]);
+    expect(moves.hear(1, { kind: 'missing', id: 'take 3.2' })).toBeUndefined();
+    expect(moves.moving).toBe(0);
+    expect(cache.lower?.host.arriving).toBe(0);
+  });
+
+  it('gives up what does not come, and waits longer for the next', () => {
+    const { clock, moves, asked } = world(64);
+    moves.hear(1, offer(1, 4));
+    asked();
+    clock.nowUs = moves.nextUs;
+    expect(clock.nowUs).toBe(10_000_000);
+    expect(asked()).toEqual([{ to: 1, kind: 'unwanted', name: 'take 3.1' }]);
+    moves.hear(1, offer(1, 4));
+    expect(asked()).toHaveLength(1);
+    expect(moves.nextUs - clock.nowUs).toBe(20_000_000);
+    expect(moves.kept?.declinedOffers).toBe(1);
+  });
+
+  it('takes in parts what is long, as much of it as there is room for, and no more', () => {
+    const { cache, moves, asked, came } = world(16);
+    moves.hear(1, offer(1, 40));
+    let parts = 0;
+    for (let [next] = asked(); next !== undefined; [next] = asked()) {
+      const { name, from = 0, blocks = 0 } = next;
+      expect(blocks - from).toBe(2);
+      came(name, blocks);
+      if (++parts > 40) throw new Error('it never ends');
+    }
+    expect(parts).toBeGreaterThanOrEqual(8);
+    expect(cache.lower?.host.held).toBe(16);
+    expect(moves.moving).toBe(0);
+  });
+
+  it('has so many on their way at once, and lets so many wait', () => {
+    const { moves, asked, came } = world(1000);
+    for (let name = 0; name < 64; name++) expect(moves.hear(1, offer(name, 2))).toBeUndefined();
+    expect(moves.hear(1, offer(64, 2))).toBe('64 offers wait');
+    const first = asked();
+    expect(first).toHaveLength(4);
+    came(first[0]?.name ?? '', 2);
+    expect(asked()).toHaveLength(1);
+    expect(moves.kept?.declinedOffers).toBe(1);
+  });
+});
+
+describe('an instance', () => {
+  const sequenceOf = (name: number, computed: number) => {
+    const chain = chainOf(name, 10);
+    const content = { length: 90, chain, digest: () => {} };
+    const spec = { content, promptLength: 80, groups: 1, priority: 0, arrival: 0, samples: true, scoresPrompt: false };
+    const sequence = new Sequence(spec);
+    sequence.computed = computed;
+    return { id: `r${name}`, sequence, tbtUsMax: 0, started: true, cancelled: false, told: 0 };
+  };
+  function offering() {
+    const offered: { to: number; blocks: number }[] = [];
+    const sends = { size: 0 };
+    const offers = new PrefixOffers({
+      push: (effect) => {
+        if (effect.kind === 'send' && effect.message.kind === 'offer')
+          offered.push({ to: effect.to, blocks: effect.message.chain.blocks });
+      },
+      ...{ blockTokens: 8, cost: { predictUs: ({ rows }: { rows: number }) => 10 * rows }, sends },
+    });
+    return { offers, offered, sends };
+  }
+
+  it('offers what is computed and new, to the store that all offer it to, while little leaves', () => {
+    const { offers, offered, sends } = offering();
+    offers.offer(sequenceOf(1, 80));
+    expect(offered).toEqual([]);
+    offers.stores = [
+      { instance: 7, key: 1 },
+      { instance: 8, key: 2 },
+    ];
+    const served = sequenceOf(1, 30);
+    offers.offer(served);
+    offers.offer(served);
+    served.sequence.computed = 90;
+    sends.size = 4;
+    offers.offer(served);
+    expect(offered.map(({ blocks }) => blocks)).toEqual([3]);
+    sends.size = 3;
+    offers.offer(served);
+    expect(offered.map(({ blocks }) => blocks)).toEqual([3, 10]);
+    expect(new Set(offered.map(({ to }) => to)).size).toBe(1);
+    for (let name = 2; name < 20; name++) offers.offer(sequenceOf(name, 80));
+    expect(new Set(offered.map(({ to }) => to))).toEqual(new Set([7, 8]));
+  });
+
+  it('learns what copying takes, and now and then tries what did not seem to be worth it', () => {
+    const worth = new KeepingWorth();
+    expect(worth.isWorth(10, 1)).toBe(true);
+    worth.copied(10, 1000);
+    worth.copied(0, 1e9);
+    expect([worth.isWorth(10, 1001), worth.isWorth(10, 1000)]).toEqual([true, false]);
+    expect(Array.from({ length: 32 }, () => worth.isWorth(10, 1)).filter((is) => is)).toHaveLength(2);
+    for (let i = 0; i < 20; i++) worth.copied(10, 10);
+    expect(worth.isWorth(10, 20)).toBe(true);
+  });
+});

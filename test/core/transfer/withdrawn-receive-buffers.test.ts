@@ -1,0 +1,82 @@
+// Memory for prompts that land, asked for, given up and asked for again: whatever is doubled, late or lost, the last asking counts and nothing stays kept.
+import { describe, expect, it } from 'vitest';
+import type { InstanceEffect } from '../../../src/core/protocol/effects.ts';
+import { Arrivals } from '../../../src/core/transfer/hand-off/kv-receiver.ts';
+import type { LandingMemory } from '../../../src/core/transfer/hand-off/receive-memory.ts';
+import { runRequestChaos } from '../../../src/sim/faults/chaos.ts';
+
+interface Request {
+  readonly id: string;
+}
+
+/** So many tokens, and whom they are granted. */
+function decoder(capacityTokens: number) {
+  const granted = new Map<string, number>();
+  const used = () => [...granted.values()].reduce((sum, tokens) => sum + tokens, 0);
+  const memory: LandingMemory = {
+    fits: (tokens) => tokens <= capacityTokens,
+    take: (id, tokens) => {
+      if (used() + tokens > capacityTokens) return false;
+      granted.set(id, tokens);
+      return true;
+    },
+    give: (id) => void granted.delete(id),
+    landed: () => undefined,
+    check: (tokens) => expect(used()).toBe(tokens),
+  };
+  let effects: InstanceEffect<never, Request>[] = [];
+  const arrivals = new Arrivals<Request>(memory, (effect) => effects.push(effect));
+  /** What is said back to instance 7. */
+  const said = (): readonly unknown[] => {
+    const all = effects.map((effect) => (effect.kind === 'send' ? effect.message : effect));
+    effects = [];
+    arrivals.check();
+    return all;
+  };
+  const reserve = (id: string, asking?: number) => {
+    arrivals.reserve(7, { kind: 'reserve', id, request: { id }, asking }, 60);
+    return said();
+  };
+  const withdraw = (id: string, asking: number) => [arrivals.withdraw(7, id, asking), ...said()];
+  return { reserve, withdraw, granted };
+}
+
+const reserved = (id: string, asking?: number) =>
+  asking === undefined ? { kind: 'reserved', id } : { kind: 'reserved', id, asking };
+
+describe('memory that is given up', () => {
+  it('goes to whoever waits, and is asked for again behind him', () => {
+    const { reserve, withdraw, granted } = decoder(100);
+    expect([reserve('a'), reserve('b')]).toEqual([[reserved('a')], []]);
+    expect(withdraw('a', 0)).toEqual([true, reserved('b')]);
+    expect(reserve('a', 1)).toEqual([]);
+    expect(withdraw('b', 0)).toEqual([true, reserved('a', 1)]);
+    expect([...granted.keys()]).toEqual(['a']);
+  });
+
+  it('is not kept for an asking that comes after it was given up, or comes twice', () => {
+    const { reserve, withdraw, granted } = decoder(100);
+    expect(withdraw('a', 0)).toEqual([false]);
+    expect(reserve('a')).toEqual([]);
+    expect(reserve('a', 1)).toEqual([reserved('a', 1)]);
+    // Late, and twice.
+    expect(withdraw('a', 0)).toEqual([false]);
+    expect(reserve('a')).toEqual([]);
+    expect(reserve('a', 1)).toEqual([reserved('a', 1)]);
+    expect(withdraw('a', 1)).toEqual([true]);
+    expect(withdraw('a', 1)).toEqual([false]);
+    expect(granted.size).toBe(0);
+  });
+
+  it('is given up by the next asking where nothing was heard of that', () => {
+    const { reserve, granted } = decoder(100);
+    expect([reserve('a'), reserve('b')]).toEqual([[reserved('a')], []]);
+    expect(reserve('a', 1)).toEqual([reserved('b')]);
+    expect([...granted.keys()]).toEqual(['b']);
+  });
+
+  it('lets one in that is computed and keeps the blocks that the first needs: they waited for each other for ever', () => {
+    const { requests, completed } = runRequestChaos(277);
+    expect(completed).toBeGreaterThan(requests / 2);
+  });
+});

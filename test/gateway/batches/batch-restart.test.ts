@@ -1,0 +1,150 @@
+// Files and batches in a folder: a gateway that is killed at any moment is followed by one that goes on with them.
+import { appendFileSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, beforeEach, expect, it } from 'vitest';
+import { createApp } from '../../../src/gateway/http/app.ts';
+import { DataFolder } from '../../../src/gateway/http/data-folder.ts';
+import { GatewayMetrics } from '../../../src/gateway/metrics/metrics.ts';
+import { accepted, finished, type Script, ScriptedPort, started, tokens } from '../scripted-port.ts';
+import { gatewayOptions, nothingKnown } from '../world.ts';
+
+let path = '';
+beforeEach(() => {
+  path = mkdtempSync(join(tmpdir(), 'kvasir-data-'));
+});
+afterEach(() => rmSync(path, { recursive: true }));
+
+const says: Script = () => [accepted, started(0), tokens([104, 105]), finished('length')];
+/** Takes a request and never says anything of it. */
+const hangs: Script = () => [accepted, started(0), tokens([104])];
+
+/** One start of a gateway. Nothing of it is asked to end: it is as if it had been killed. */
+function start(script: Script, apiKeys: readonly string[] = ['k1', 'k2']) {
+  const port = new ScriptedPort(script);
+  const log: string[] = [];
+  const data = new DataFolder(path, (line) => log.push(line));
+  const stopping = new AbortController();
+  const app = createApp(
+    gatewayOptions(port, { apiKeys, data }),
+    new GatewayMetrics(port, nothingKnown),
+    stopping.signal,
+  );
+  const ask = async (method: string, url: string, body?: unknown, key = 'k1') => {
+    const isForm = body instanceof FormData;
+    const init = body === undefined ? {} : { body: isForm ? body : JSON.stringify(body) };
+    const response = await app.request(url, { method, headers: { authorization: `Bearer ${key}` }, ...init });
+    return { status: response.status, text: await response.text() };
+  };
+  const json = async (...args: Parameters<typeof ask>) => JSON.parse((await ask(...args)).text) as Batch;
+  return { port, log, ask, json, stopping };
+}
+
+interface Batch {
+  readonly id: string;
+  readonly status: string;
+  readonly output_file_id: string;
+  readonly request_counts: { readonly total: number; readonly completed: number; readonly failed: number };
+}
+type Gateway = ReturnType<typeof start>;
+
+const line = (i: number) => ({
+  ...{ custom_id: `job-${i}`, method: 'POST', url: '/v1/completions' },
+  body: { model: 'bytes', prompt: [i + 1], max_tokens: 2 },
+});
+
+async function upload({ json }: Gateway, lines: number): Promise<string> {
+  const form = new FormData();
+  form.set('purpose', 'batch');
+  const text = Array.from({ length: lines }, (_, i) => JSON.stringify(line(i))).join('\n');
+  form.set('file', new File([text], 'jobs.jsonl'));
+  return (await json('POST', '/v1/files', form)).id;
+}
+
+const create = async (gateway: Gateway, file: string) =>
+  gateway.json('POST', '/v1/batches', { input_file_id: file, endpoint: '/v1/completions', completion_window: '24h' });
+
+async function until({ json }: Gateway, id: string, holds: (batch: Batch) => boolean): Promise<Batch> {
+  for (;;) {
+    const batch = await json('GET', `/v1/batches/${id}`);
+    if (holds(batch)) return batch;
+    await new Promise((resolve) => setImmediate(resolve));
+  }
+}
+
+const ended = (gateway: Gateway, id: string) => until(gateway, id, ({ status }) => status !== 'in_progress');
+
+const idsOf = (text: string) =>
+  text
+    .trimEnd()
+    .split('\n')
+    .map((each) => (JSON.parse(each) as { custom_id: string }).custom_id)
+    .toSorted();
+const wanted = Array.from({ length: 30 }, (_, i) => `job-${i}`).toSorted();
+
+it('what a killed gateway had begun is done by the next one, and what had been answered is not asked again', async () => {
+  let left = 7;
+  const first = start((request) => (left-- > 0 ? says(request) : hangs(request)));
+  const { id } = await create(first, await upload(first, 30));
+  await until(first, id, ({ request_counts: { completed } }) => completed === 7);
+  // It was killed in the middle of a line.
+  appendFileSync(join(path, 'batches', `${id}.answers`), '{"customId": "job-29", "kind": "ans');
+  const next = start(says);
+  const batch = await ended(next, id);
+  expect(batch).toMatchObject({ status: 'completed', request_counts: { total: 30, completed: 30, failed: 0 } });
+  expect(next.port.requests).toHaveLength(23);
+  const output = await next.ask('GET', `/v1/files/${batch.output_file_id}/content`);
+  expect(idsOf(output.text)).toEqual(wanted);
+  // Another start finds it as it ended, under the same key, wherever that stands among the others.
+  const last = start(hangs, ['k3', 'k1']);
+  expect(await last.json('GET', `/v1/batches/${id}`)).toEqual(batch);
+  expect((await last.ask('GET', `/v1/files/${batch.output_file_id}/content`)).text).toBe(output.text);
+  expect((await last.ask('GET', `/v1/batches/${id}`, undefined, 'k3')).status).toBe(404);
+  expect(last.port.requests).toEqual([]);
+  expect(readdirSync(join(path, 'batches'))).toEqual([`${id}.json`]);
+});
+
+it('a gateway that is asked to end leaves its batches to the next one, and one that is cancelled stays so', async () => {
+  const first = start(hangs);
+  const file = await upload(first, 30);
+  const [running, cancelled] = [await create(first, file), await create(first, file)];
+  await first.json('POST', `/v1/batches/${cancelled.id}/cancel`);
+  first.stopping.abort();
+  await new Promise((resolve) => setImmediate(resolve));
+  const next = start(says);
+  expect(await ended(next, running.id)).toMatchObject({ status: 'completed', request_counts: { completed: 30 } });
+  expect((await next.json('GET', `/v1/batches/${cancelled.id}`)).status).toBe('cancelled');
+  expect((await next.ask('DELETE', `/v1/files/${file}`)).status).toBe(200);
+  expect((await start(says).ask('GET', `/v1/files/${file}`)).status).toBe(404);
+});
+
+it('what is half written, or none of ours, is passed by', async () => {
+  const first = start(says);
+  const file = await upload(first, 2);
+  writeFileSync(join(path, 'files', 'file-x.bytes'), 'without a description');
+  writeFileSync(join(path, 'files', 'file-y.json'), '{"id": 5}');
+  writeFileSync(join(path, 'batches', 'batch_z.json.part'), '{');
+  const next = start(says);
+  expect(next.log).toEqual([expect.stringMatching(/^Ignored .*file-y\.json: /)]);
+  expect((await next.ask('GET', `/v1/files/${file}`)).status).toBe(200);
+  expect(readdirSync(join(path, 'batches'))).toEqual([]);
+  expect(readdirSync(join(path, 'files')).toSorted()).toEqual(
+    [`${file}.bytes`, `${file}.json`, 'file-y.json'].toSorted(),
+  );
+});
+
+it('what cannot be written any more is a 503, and leaves nothing', async () => {
+  const gateway = start(says);
+  const file = await upload(gateway, 2);
+  const written = readdirSync(join(path, 'files'));
+  rmSync(join(path, 'batches'), { recursive: true });
+  const asked = { input_file_id: file, endpoint: '/v1/completions', completion_window: '24h' };
+  const { status, text } = await gateway.ask('POST', '/v1/batches', asked);
+  expect([status, JSON.parse(text).error]).toMatchObject([
+    503,
+    { code: 'not_kept', message: 'Cannot keep it: the folder for data cannot be written: ENOENT' },
+  ]);
+  expect(gateway.log).toEqual([expect.stringMatching(/^Cannot write .*batch_\w+\.input: ENOENT$/)]);
+  expect(JSON.parse((await gateway.ask('GET', '/v1/batches')).text).data).toEqual([]);
+  expect(readdirSync(join(path, 'files'))).toEqual(written);
+});

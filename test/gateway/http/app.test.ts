@@ -1,0 +1,287 @@
+// The gateway's answers, field by field, over a scripted inference port.
+import { describe, expect, it } from 'vitest';
+import { bytesOf } from '../openai/byte-tokenizer.ts';
+import { accepted, finished, type Script, scriptedLogprobs, started, tokens } from '../scripted-port.ts';
+import { chat, events, gateway, says } from '../world.ts';
+
+/** What the tests read of an answer. */
+interface Answer {
+  readonly choices: readonly {
+    readonly index: number;
+    readonly text: string;
+    readonly message: { readonly content: string };
+    readonly finish_reason: string;
+    readonly token_ids: readonly number[];
+    readonly logprobs: { readonly content: readonly { readonly token: string }[] };
+  }[];
+  readonly usage: { readonly prompt_tokens: number; readonly completion_tokens: number };
+  readonly prompt_token_ids: readonly number[];
+  readonly error: { readonly message: string };
+}
+
+async function json(response: Response | Promise<Response>): Promise<Answer> {
+  return (await (await response).json()) as Answer;
+}
+
+describe('chat completions', () => {
+  it('answers with content, finish reason and usage', async () => {
+    const { post, port } = gateway(says('hello'));
+    const answer = await json(post('/v1/chat/completions', chat));
+    expect(answer).toMatchObject({
+      object: 'chat.completion',
+      model: 'bytes',
+      choices: [
+        { index: 0, message: { role: 'assistant', content: 'hello' }, finish_reason: 'length', logprobs: null },
+      ],
+      usage: { prompt_tokens: 18, completion_tokens: 5, total_tokens: 23, prompt_tokens_details: { cached_tokens: 2 } },
+    });
+    expect(port.requests[0]?.prompt).toEqual(Int32Array.from(bytesOf('user:hi;assistant:')));
+    expect(port.requests[0]?.maxTokens).toBe(100 - 18);
+    expect(port.requests[0]?.stopTokenIds).toEqual([256]);
+  });
+
+  it('streams a role, then text, a reason, usage and DONE', async () => {
+    const { post } = gateway(says('hé'));
+    const body = { ...chat, stream: true, stream_options: { include_usage: true } };
+    const stream = await events(await post('/v1/chat/completions', body));
+    const deltas = stream
+      .slice(0, -2)
+      .map((event) => (event as { choices: { delta: object; finish_reason: string | null }[] }).choices[0]);
+    expect(deltas.map((choice) => choice?.delta)).toEqual([
+      { role: 'assistant', content: '' },
+      { content: 'h' },
+      { content: 'é' },
+      {},
+    ]);
+    expect(deltas.at(-1)?.finish_reason).toBe('length');
+    expect(stream.at(-2)).toMatchObject({ choices: [], usage: { completion_tokens: 3 } });
+    expect(stream.at(-1)).toBe('done');
+  });
+
+  it('ends at a stop string, leaks none of it and cancels the rest', async () => {
+    const { post, port } = gateway(says('one END two'));
+    const answer = await json(post('/v1/chat/completions', { ...chat, stop: ['END', 'never'] }));
+    expect(answer.choices[0]?.message.content).toBe('one ');
+    expect(answer.choices[0]?.finish_reason).toBe('stop');
+    expect(answer.usage.completion_tokens).toBe(7);
+    expect(port.cancelled).toHaveLength(1);
+  });
+
+  it('spells log-probabilities with bytes, or as token ids', async () => {
+    const script: Script = () => [
+      accepted,
+      started(0),
+      tokens([104, 105], scriptedLogprobs([104, 105], 2)),
+      finished('stop'),
+    ];
+    const { post, port } = gateway(script);
+    const plain = await json(post('/v1/chat/completions', { ...chat, logprobs: true, top_logprobs: 2 }));
+    expect(plain.choices[0]?.logprobs.content[1]).toEqual({
+      token: 'i',
+      logprob: -2,
+      bytes: [105],
+      top_logprobs: [
+        { token: '\0', logprob: -0.5, bytes: [0] },
+        { token: '\x01', logprob: -1.5, bytes: [1] },
+      ],
+    });
+    expect(port.requests[0]?.sampling.topLogprobs).toBe(2);
+    const body = { ...chat, logprobs: true, return_tokens_as_token_ids: true, return_token_ids: true };
+    const ids = await json(post('/v1/chat/completions', body));
+    expect(ids.choices[0]?.logprobs.content[0].token).toBe('token_id:104');
+    expect(ids.choices[0]?.token_ids).toEqual([104, 105]);
+    expect(ids.prompt_token_ids).toEqual(bytesOf('user:hi;assistant:'));
+  });
+
+  it('runs n choices with seeds of their own', async () => {
+    const { post, port } = gateway(says('x'));
+    const answer = await json(post('/v1/chat/completions', { ...chat, n: 3, seed: 5 }));
+    expect(answer.choices.map((choice) => choice.index)).toEqual([0, 1, 2]);
+    expect(answer.usage.completion_tokens).toBe(3);
+    expect(answer.usage.prompt_tokens).toBe(18);
+    expect(new Set(port.requests.map((request) => request.sampling.seed.join())).size).toBe(3);
+  });
+
+  it('takes parts of text and the developer role', async () => {
+    const { post, port } = gateway(says('x'));
+    const messages = [
+      { role: 'developer', content: [{ type: 'text', text: 'be brief' }] },
+      { role: 'user', content: 'hi' },
+    ];
+    await post('/v1/chat/completions', { ...chat, messages });
+    expect(port.requests[0]?.prompt).toEqual(Int32Array.from(bytesOf('system:be brief;user:hi;assistant:')));
+  });
+});
+
+describe('completions', () => {
+  it('answers lists of prompts, n each, in order', async () => {
+    const { post, port } = gateway(says('ab'));
+    const answer = await json(post('/v1/completions', { model: 'bytes', prompt: ['p', 'q'], n: 2 }));
+    expect(answer.choices.map((choice) => [choice.index, choice.text])).toEqual([
+      [0, 'ab'],
+      [1, 'ab'],
+      [2, 'ab'],
+      [3, 'ab'],
+    ]);
+    expect(port.requests.map((request) => String.fromCharCode(request.prompt[0] ?? 0)).join('')).toBe('ppqq');
+    expect(port.requests[0]?.maxTokens).toBe(16);
+    expect(answer.usage).toMatchObject({ prompt_tokens: 2, completion_tokens: 8 });
+  });
+
+  it('takes token ids, one list or several', async () => {
+    const { post, port } = gateway(says('a'));
+    await post('/v1/completions', { model: 'bytes', prompt: [1, 2, 3] });
+    await post('/v1/completions', { model: 'bytes', prompt: [[4], [5, 6]] });
+    expect(port.requests.map((request) => [...request.prompt])).toEqual([[1, 2, 3], [4], [5, 6]]);
+  });
+
+  it('echoes the prompt with its log-probabilities', async () => {
+    const script: Script = ({ sampling, maxTokens }) => [
+      accepted,
+      started(0),
+      ...(sampling.promptLogprobs
+        ? [{ kind: 'prompt-logprobs', logprobs: scriptedLogprobs([98, 99], 1) } as const]
+        : []),
+      ...(maxTokens > 0 ? [tokens([100], scriptedLogprobs([100], 1))] : []),
+      finished('length'),
+    ];
+    const { post } = gateway(script);
+    const body = { model: 'bytes', prompt: 'abc', echo: true, logprobs: 1, max_tokens: 1 };
+    const answer = await json(post('/v1/completions', body));
+    expect(answer.choices[0]?.text).toBe('abcd');
+    expect(answer.choices[0]?.logprobs).toMatchObject({
+      tokens: ['a', 'b', 'c', 'd'],
+      token_logprobs: [null, -1, -2, -1],
+      text_offset: [0, 1, 2, 3],
+    });
+    const scored = await json(post('/v1/completions', { ...body, max_tokens: 0 }));
+    expect(scored.choices[0]?.text).toBe('abc');
+    const streamed = await events(await post('/v1/completions', { ...body, stream: true }));
+    expect(streamed[0]).toMatchObject({ choices: [{ text: 'abc', logprobs: { token_logprobs: [null, -1, -2] } }] });
+    expect(streamed[1]).toMatchObject({
+      choices: [{ text: 'd', logprobs: { token_logprobs: [-1], text_offset: [3] } }],
+    });
+  });
+});
+
+it('passes the cache salt on, so that tenants share no prefix', async () => {
+  const { post, port } = gateway(says('x'));
+  await post('/v1/chat/completions', { ...chat, cache_salt: 'tenant-7' });
+  await post('/v1/completions', { model: 'bytes', prompt: 'p' });
+  expect(port.requests.map(({ salt }) => salt)).toEqual(['tenant-7', '']);
+});
+
+describe('refusals', () => {
+  const cases: readonly (readonly [string, string, unknown, number, string | null])[] = [
+    ['bad JSON', '/v1/chat/completions', '{', 400, null],
+    ['a list as body', '/v1/chat/completions', [], 400, null],
+    ['no messages', '/v1/chat/completions', { model: 'bytes' }, 400, 'messages'],
+    ['empty messages', '/v1/chat/completions', { ...chat, messages: [] }, 400, 'messages'],
+    [
+      'an image part',
+      '/v1/chat/completions',
+      { ...chat, messages: [{ role: 'user', content: [{ type: 'image_url' }] }] },
+      400,
+      'messages.0.content.0.type',
+    ],
+    ['negative temperature', '/v1/chat/completions', { ...chat, temperature: -1 }, 400, 'temperature'],
+    ['tools', '/v1/chat/completions', { ...chat, tools: [{ type: 'function' }] }, 400, 'tools'],
+    [
+      'json mode',
+      '/v1/chat/completions',
+      { ...chat, response_format: { type: 'json_object' } },
+      400,
+      'response_format',
+    ],
+    ['unknown field', '/v1/chat/completions', { ...chat, wings: 2 }, 400, 'wings'],
+    ['a prototype name', '/v1/chat/completions', { ...chat, constructor: 1 }, 400, 'constructor'],
+    ['top_logprobs alone', '/v1/chat/completions', { ...chat, top_logprobs: 3 }, 400, 'top_logprobs'],
+    ['unknown model', '/v1/chat/completions', { ...chat, model: 'gpt-9' }, 404, 'model'],
+    ['too many tokens', '/v1/chat/completions', { ...chat, max_tokens: 90 }, 400, 'max_tokens'],
+    ['long prompt', '/v1/completions', { model: 'bytes', prompt: 'x'.repeat(200) }, 400, 'max_tokens'],
+    ['empty prompt', '/v1/completions', { model: 'bytes', prompt: '' }, 400, 'prompt'],
+    ['unknown token', '/v1/completions', { model: 'bytes', prompt: [1, 999] }, 400, 'prompt'],
+    ['unknown bias', '/v1/completions', { model: 'bytes', prompt: 'x', logit_bias: { 999: 1 } }, 400, 'logit_bias'],
+    ['nothing to do', '/v1/completions', { model: 'bytes', prompt: 'x', max_tokens: 0 }, 400, 'max_tokens'],
+    ['unknown path', '/v1/nope', {}, 404, null],
+    ['large body', '/v1/completions', { model: 'bytes', prompt: 'x'.repeat(20_000) }, 413, null],
+  ];
+  it.each(cases)('%s', async (_name, path, body, status, param) => {
+    const { post, port } = gateway(says('x'));
+    const response = await post(path, body);
+    const { error } = await json(response);
+    expect(response.status).toBe(status);
+    expect(error).toMatchObject({ param });
+    expect(error.message).toMatch(/^Cannot /);
+    expect(response.headers.get('x-request-id')).toMatch(/^req-/);
+    expect(port.requests).toHaveLength(0);
+  });
+
+  it('accepts null and what asks for nothing', async () => {
+    const { post } = gateway(says('x'));
+    const harmless = {
+      tools: [],
+      store: false,
+      user: 'u',
+      metadata: { a: '1' },
+      response_format: { type: 'text' },
+      seed: null,
+      stop: '',
+      min_tokens: 0,
+      skip_special_tokens: true,
+      wings: null,
+    };
+    expect((await post('/v1/chat/completions', { ...chat, ...harmless })).status).toBe(200);
+  });
+
+  it('answers overload with 429 and Retry-After, streams too', async () => {
+    const refuse: Script = () => [
+      { kind: 'failed', code: 'KV_OVERLOADED', message: 'Cannot admit request: full', retryAfterMs: 2300 },
+    ];
+    const { post } = gateway(refuse);
+    for (const stream of [false, true]) {
+      const response = await post('/v1/chat/completions', { ...chat, stream });
+      expect(response.status).toBe(429);
+      expect(response.headers.get('retry-after')).toBe('3');
+    }
+  });
+
+  it('hides internal errors', async () => {
+    const { post } = gateway(() => {
+      throw new Error('secret path');
+    });
+    const response = await post('/v1/chat/completions', chat);
+    expect(response.status).toBe(500);
+    expect(await response.text()).not.toContain('secret');
+  });
+
+  it('wants a key where one is configured', async () => {
+    const { post, app } = gateway(says('x'), { apiKeys: ['k1', 'k2'] });
+    expect((await post('/v1/chat/completions', chat)).status).toBe(401);
+    expect((await post('/v1/chat/completions', chat, { authorization: 'Bearer nope' })).status).toBe(401);
+    expect((await post('/v1/chat/completions', chat, { authorization: 'Bearer k2' })).status).toBe(200);
+    expect((await app.request('/health')).status).toBe(200);
+  });
+});
+
+describe('information', () => {
+  it('lists the model, says whether it is ready, and exposes metrics', async () => {
+    const { app, port, post } = gateway(says('xy'));
+    await post('/v1/chat/completions', chat);
+    expect(await (await app.request('/v1/models')).json()).toMatchObject({
+      data: [{ id: 'bytes', max_model_len: 100 }],
+    });
+    expect((await app.request('/v1/models/bytes')).status).toBe(200);
+    expect((await app.request('/v1/models/other')).status).toBe(404);
+    expect((await app.request('/ready')).status).toBe(200);
+    port.unready = { kind: 'unreachable', message: 'the NATS server is out of reach' };
+    const unready = await app.request('/ready');
+    expect(unready.status).toBe(503);
+    expect(await unready.json()).toEqual({ status: 'unreachable', message: 'the NATS server is out of reach' });
+    const metrics = await (await app.request('/metrics')).text();
+    expect(metrics).toMatch(/kvasir_kv_pages_used 40/);
+    expect(metrics).toMatch(/kvasir_ttft_seconds_count 1/);
+    expect(metrics).toMatch(/kvasir_itl_seconds_count 1/);
+    expect(metrics).toMatch(/kvasir_step_seconds_total 1.5/);
+  });
+});

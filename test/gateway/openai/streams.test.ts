@@ -1,0 +1,65 @@
+// A stream says the same as a whole answer, however its tokens cut characters and stop strings.
+import fc from 'fast-check';
+import { expect, it } from 'vitest';
+import { accepted, finished, type Script, started, tokens } from '../scripted-port.ts';
+import { events, gateway } from '../world.ts';
+import { bytesOf } from './byte-tokenizer.ts';
+
+interface Choice {
+  readonly index: number;
+  readonly text: string;
+  readonly token_ids?: readonly number[];
+  readonly finish_reason: string | null;
+  readonly logprobs: { readonly text_offset: readonly number[] } | null;
+}
+
+/** Texts of few characters, so that stop strings are met, some of several bytes. */
+const text = fc.string({ unit: fc.constantFrom('a', 'b', 'é', '語', '🦊'), maxLength: 12 });
+const pieces = fc.array(fc.integer({ min: 1, max: 4 }), { minLength: 1, maxLength: 40 });
+
+function script(output: string, sizes: readonly number[]): Script {
+  const left = bytesOf(output);
+  const groups: number[][] = [];
+  for (let i = 0; left.length > 0; i++) groups.push(left.splice(0, sizes[i % sizes.length]));
+  const spelled = groups.map((ids) =>
+    tokens(ids, {
+      width: 0,
+      logprobs: new Float32Array(ids.length),
+      topTokens: new Int32Array(),
+      topLogprobs: new Float32Array(),
+    }),
+  );
+  return () => [accepted, started(0), ...spelled, finished('length')];
+}
+
+it('streams what it answers whole', async () => {
+  const check = async (output: string, sizes: readonly number[], stop: readonly string[], n: number): Promise<void> => {
+    const { post } = gateway(script(output, sizes));
+    const body = { model: 'bytes', prompt: 'x', max_tokens: 60, n, stop, logprobs: 0, return_token_ids: true };
+    const whole = (await (await post('/v1/completions', body)).json()) as { choices: Choice[]; usage: object };
+    const streamed = await events(
+      await post('/v1/completions', { ...body, stream: true, stream_options: { include_usage: true } }),
+    );
+    expect(streamed.pop()).toBe('done');
+    expect(streamed.pop()).toMatchObject({ choices: [], usage: whole.usage });
+    const chunks = streamed.flatMap((chunk) => (chunk as { choices: Choice[] }).choices);
+    const cut = Math.min(...stop.map((end) => output.indexOf(end)).filter((at) => at >= 0), output.length);
+    for (const { index, text, token_ids, finish_reason, logprobs } of whole.choices) {
+      const own = chunks.filter((chunk) => chunk.index === index);
+      expect(own.map((chunk) => chunk.text).join('')).toBe(text);
+      expect(own.flatMap((chunk) => chunk.token_ids ?? [])).toEqual(token_ids);
+      expect(own.flatMap((chunk) => chunk.logprobs?.text_offset ?? [])).toEqual(logprobs?.text_offset);
+      expect(own.map((chunk) => chunk.finish_reason).filter((reason) => reason !== null)).toEqual([finish_reason]);
+      expect(own.at(-1)?.finish_reason).toBe(finish_reason);
+      for (const chunk of own) expect(chunk.text).not.toMatch(/\p{Surrogate}/u);
+      expect(output.startsWith(text)).toBe(true);
+      expect(finish_reason).toBe(cut < output.length ? 'stop' : 'length');
+      if (finish_reason === 'length') expect(text).toBe(output);
+      for (const end of stop) expect(text).not.toContain(end);
+    }
+  };
+  const stops = fc.array(fc.string({ unit: fc.constantFrom('a', 'b', 'é', '語', '🦊'), minLength: 1, maxLength: 3 }), {
+    maxLength: 3,
+  });
+  await fc.assert(fc.asyncProperty(text, pieces, stops, fc.integer({ min: 1, max: 2 }), check), { numRuns: 200 });
+});

@@ -1,0 +1,124 @@
+// Instances of a process that lend one another memory: requests longer than any pool, the same bits as on one, and nothing left behind.
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import fc from 'fast-check';
+import { afterAll, afterEach, describe, expect, it } from 'vitest';
+import type { InstanceSnapshot } from '../../../src/core/protocol/ports.ts';
+import { availableIsas, loadNative } from '../../../src/kernel/native/native.ts';
+import type { LiveCluster } from '../../../src/runtime/threads/live-cluster.ts';
+import { answerOf, borrowingCluster, cancelled, liveCluster, livePrompt, liveRequest } from '../threads/instances.ts';
+
+const native = loadNative();
+const folder = mkdtempSync(join(tmpdir(), 'kvasir-borrowing-'));
+afterAll(() => rmSync(folder, { recursive: true, force: true }));
+const open: LiveCluster[] = [];
+afterEach(() => Promise.all(open.splice(0).map((cluster) => cluster.close())));
+
+/** Room for more blocks in host memory than in the pool, and on SSD. */
+const tiersOf = (instance: number) => ({
+  tiers: { hostBytes: 2 ** 23, ssd: { path: join(folder, `instance-${instance}`), bytes: 2 ** 24 } },
+});
+
+async function started(cluster: LiveCluster): Promise<LiveCluster> {
+  open.push(cluster);
+  await cluster.ready();
+  return cluster;
+}
+
+/** Resolves when nobody has anything to do, and nothing is lent. */
+async function atRest(cluster: LiveCluster): Promise<void> {
+  const busy = () =>
+    cluster.instances().some(({ ready, waiting, running, pages, lending }) => {
+      const held = waiting + running + pages.used + (lending?.lentBlocks ?? 0) + (lending?.borrowedBlocks ?? 0);
+      return ready && held > 0;
+    });
+  while (busy()) await new Promise((resolve) => setTimeout(resolve, 5));
+}
+
+describe.skipIf(native === undefined)('instances of a process that borrow', () => {
+  const isa = native === undefined ? 'portable' : (availableIsas(native).at(-1) ?? 'portable');
+  const apart = (['prefill', 'decode', 'prefill', 'decode'] as const).map((role) => ({ role }));
+
+  it.each([
+    ['bf16', 'coupled', 'memory'],
+    ['int8', 'apart', 'memory'],
+    ['f32', 'apart', 'shared'],
+  ] as const)(`give the bits of one big instance: inputs %s, %s, over %s, ${isa}`, async (inputs, roles, transport) => {
+    const alone = await started(liveCluster([{ inputs, contextTokens: 8192, kvBytes: 128 * 2 ** 20 }]));
+    // Where all are mixed host memory makes up for what devices lack.
+    const [pools, lentHostBytes, each] = roles === 'coupled' ? [[40, 40], 2 ** 22, []] : [[40, 40, 40, 40], 0, apart];
+    const cluster = await started(
+      borrowingCluster(pools, { lentHostBytes, spreadMs: 2_000 }, { inputs }, each, transport),
+    );
+    const long = liveRequest('long', livePrompt(1, 3_200), 40);
+    const [expected, answer] = await Promise.all([answerOf(alone, long), answerOf(cluster, long)]);
+    expect(answer.end).toEqual({ kind: 'finished', reason: 'length' });
+    expect([answer.tokens, answer.logprobs]).toEqual([expected.tokens, expected.logprobs]);
+    // The next turn begins behind what is left at home and where the rest lies.
+    const next = liveRequest('next', livePrompt(1, 3_400), 8);
+    const [same, turn] = await Promise.all([answerOf(alone, next), answerOf(cluster, next)]);
+    expect([turn.tokens, turn.logprobs]).toEqual([same.tokens, same.logprobs]);
+    expect(turn.cachedTokens).toBeGreaterThan(roles === 'coupled' ? 3_200 - 1_280 : 0);
+    const sum = (of: (snapshot: InstanceSnapshot) => number | undefined) =>
+      cluster.instances().reduce((all, instance) => all + (of(instance) ?? 0), 0);
+    expect(sum(({ lending }) => lending?.movedBlocks)).toBeGreaterThanOrEqual(64);
+    expect(sum(({ lending }) => lending?.hostBlocks) > 0).toBe(roles === 'coupled');
+    expect(sum(({ sent }) => sent?.pages)).toBe(roles === 'apart' ? (100 + 107) * 6 : 0);
+    await atRest(cluster);
+    // Ranges leave while the next chunk is computed, unless other processes have the core that sends: then the next prompt's do.
+    for (let kind = 2; sum(({ lending }) => lending?.earlyBytes) === 0; kind++)
+      await answerOf(cluster, liveRequest(`early ${kind}`, livePrompt(kind, 3_200), 1));
+  });
+
+  it.each([
+    ['with host memory and SSD', 2 ** 22, [0, 1, 2].map(tiersOf)],
+    ['prompts handed over', 0, (['prefill', 'decode', 'mixed'] as const).map((role) => ({ role }))],
+  ])(
+    'whatever is cancelled, and whoever dies: %s',
+    async (_name, lentHostBytes, each) => {
+      const alone = await started(liveCluster([{ contextTokens: 8192, kvBytes: 128 * 2 ** 20 }]));
+      const cluster = await started(borrowingCluster([40, 40, 48], { lowWater: 0.05, lentHostBytes }, {}, each));
+      const spec = fc.record({
+        kind: fc.nat(5),
+        length: fc.integer({ min: 1, max: 1_700 }),
+        output: fc.integer({ min: 1, max: 60 }),
+        /** Cancelled after so many events: 0, at once. */
+        cancelAfter: fc.option(fc.nat(20), { nil: undefined, freq: 3 }),
+      });
+      let run = 0;
+      const load = fc.asyncProperty(fc.array(spec, { minLength: 1, maxLength: 6 }), async (specs) => {
+        run++;
+        const ended = specs.map(async ({ kind, length, output, cancelAfter }, i) => {
+          const request = liveRequest(`${run}.${i}`, livePrompt(kind, length), output);
+          if (cancelAfter !== undefined) return cancelled(cluster, request, cancelAfter);
+          const [answer, expected] = await Promise.all([answerOf(cluster, request), answerOf(alone, request)]);
+          if (answer.end.kind === 'failed')
+            expect([answer.end.code, answer.end.message]).toEqual([
+              'CONTEXT_TOO_LONG',
+              expect.stringMatching(/^Cannot .*\d/),
+            ]);
+          else expect([answer.tokens, answer.logprobs]).toEqual([expected.tokens, expected.logprobs]);
+        });
+        await Promise.all(ended);
+        await atRest(cluster);
+      });
+      const long = liveRequest('long', livePrompt(8, 2_200), 30);
+      const alike = await Promise.all([answerOf(cluster, long), answerOf(alone, long)]);
+      expect(alike[0]).toEqual(alike[1]);
+      // What is spread over creditors is cached in host memory, where there is some.
+      const again = await answerOf(cluster, { ...long, id: 'again' });
+      expect({ ...again, cachedTokens: 0 }).toEqual({ ...alike[1], cachedTokens: 0 });
+      expect((again.cachedTokens ?? 0) >= 16 * 32).toBe(lentHostBytes > 0);
+      await fc.assert(load, { numRuns: 1, endOnFailure: true });
+      const moved = cluster.instances().map(({ lending }) => lending?.movedBlocks ?? 0);
+      expect(moved.reduce((sum, blocks) => sum + blocks, 0)).toBeGreaterThan(0);
+      // One of them dies in the middle of it; the others go on.
+      const dying = liveRequest('last straw', livePrompt(9, 900), 40);
+      await Promise.all([fc.assert(load, { numRuns: 1 }), answerOf(cluster, dying)]);
+      expect(cluster.instances().filter(({ ready }) => ready)).toHaveLength(2);
+      await fc.assert(load, { numRuns: 1 });
+    },
+    120_000,
+  );
+});

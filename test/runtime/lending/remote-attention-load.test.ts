@@ -1,0 +1,94 @@
+// Guests that would take more of a creditor than their share: it looks at their work as steps of its own run, and tells those who asked for it.
+import { expect, it } from 'vitest';
+import { createTokenInstance } from '../../../src/core/scheduler/token-work.ts';
+import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
+import type { LenderWire } from '../../../src/runtime/lending/lender-wire.ts';
+import { LiveLending } from '../../../src/runtime/lending/live-lending.ts';
+import type { GuestRooms } from '../../../src/runtime/lending/remote-attention.ts';
+import { InstanceLoop } from '../../../src/runtime/threads/instance-loop.ts';
+import { StepWords } from '../../../src/runtime/threads/step-interrupt.ts';
+import { listen, say } from '../../../src/runtime/threads/thread-wires.ts';
+import { simulatedEnds } from '../../contract/simulated-messenger.ts';
+import { baseConfig, promptOf, request } from '../../core/router/world.ts';
+import { FakeEngine } from '../../core/scheduler/fake-engine.ts';
+
+/** What guests are said to have come to, and how often somebody asked. */
+class ScriptedRooms implements GuestRooms {
+  seconds = 0;
+  restSeconds = 0;
+  looks = 0;
+  lendBlocks(): void {}
+  takeBackBlocks(): void {}
+  setGuestShare(): void {}
+  freeGuestRoom(): void {}
+  remoteCounts() {
+    return { queries: 0, bytesOut: 0, bytesIn: 0, waitSeconds: 0 };
+  }
+  guestCounts() {
+    this.looks++;
+    const { seconds, restSeconds } = this;
+    return { queries: 0, rows: 0, refused: 0, seconds, restSeconds, bytesIn: 0, bytesOut: 0 };
+  }
+}
+
+/** Instance 0, which lends instance 1 a block; guests may have a tenth of a core. */
+function creditor() {
+  const rooms = new ScriptedRooms();
+  const said: LenderWire[] = [];
+  const lending = new LiveLending({
+    ways: { instance: 0, post: (to, wire) => to === 1 && said.push(wire), ask: () => {}, greet: () => {} },
+    messenger: simulatedEnds()[0].messenger,
+    ...{ rooms, room: 7, layers: [0], blockBytes: 1, guestPermilleMax: 100 },
+    reach: () => 0,
+    pageTable: () => new Int32Array(),
+    guestCountsOf: () => undefined,
+    ...{ copyPages: () => {}, settleLoads: () => {}, isRead: () => false },
+  });
+  lending.carryOut({ kind: 'lendBlocks', to: 1, blocks: [3], pages: Int32Array.of(9) });
+  const told = (): readonly LenderWire[] => said.splice(0).filter(({ kind }) => kind === 'guestLoad');
+  return { lending, rooms, told };
+}
+
+it('is told as what it would be without rests, where steps run most of the time', () => {
+  const { lending, rooms, told } = creditor();
+  lending.ran(10e6, 5e6);
+  // For a second: steps, guests' work and rests in seconds, and what is told of it.
+  const second = (at: number, step: number, guests: number, rest: number) => {
+    rooms.seconds += guests;
+    rooms.restSeconds += rest;
+    lending.ran(10e6 + at * 1e6, step * 1e6);
+    return told();
+  };
+  expect(second(1, 0.9, 0.08, 0.5)).toEqual([{ kind: 'guestLoad', permille: 160 }]);
+  expect(second(2, 0.9, 0.08, 0.1)).toEqual([]);
+  // Where few steps run nobody is in the way.
+  expect(second(3, 0.4, 0.6, 0)).toEqual([]);
+  expect(second(4, 0.6, 0.6, 0)).toEqual([{ kind: 'guestLoad', permille: 600 }]);
+  // Not more than once a second.
+  expect(second(4.5, 0.5, 0.5, 0)).toEqual([]);
+  expect(second(5, 0.5, 0, 0)).toEqual([{ kind: 'guestLoad', permille: 500 }]);
+  lending.carryOut({ kind: 'takeBackBlocks', from: 1, blocks: [3] });
+  expect(second(6, 0.9, 0.9, 0)).toEqual([]);
+});
+
+it('is looked at when steps have run', async () => {
+  const { lending, rooms } = creditor();
+  const hub = new MemoryHub();
+  const [inner, outer] = [hub.connect(), hub.connect()];
+  const ended = new Promise<void>((resolve) => {
+    listen(outer, 'said', ['0', 1], (message) => {
+      if (message.kind === 'events' && message.events.some(([, { kind }]) => kind === 'finished')) resolve();
+    });
+  });
+  const engine = new FakeEngine(baseConfig.pages, baseConfig.groups);
+  const run = {
+    run: (plan: Parameters<FakeEngine['run']>[0]) => ({ kind: 'done', result: engine.run(plan) }) as const,
+  };
+  const place = { bus: inner, address: '0', life: 1 };
+  const abort = new StepWords().polled;
+  new InstanceLoop(createTokenInstance(baseConfig), run, place, abort, () => {}, { lending }).start();
+  say(outer, 'order', ['0', 1], { kind: 'submit', request: request('a', promptOf(1, 20)) });
+  await ended;
+  expect(rooms.looks).toBeGreaterThan(0);
+  await Promise.all([inner.close(), outer.close()]);
+});

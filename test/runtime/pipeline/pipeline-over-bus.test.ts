@@ -1,0 +1,122 @@
+// Long prompts computed by groups of instances that a bus connects: the bits of one instance, whatever is lost, doubled, late or gone.
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import type { GenerationRequest } from '../../../src/core/protocol/ports.ts';
+import type { InstanceRole } from '../../../src/core/router/conductor.ts';
+import { loadNative } from '../../../src/kernel/native/native.ts';
+import type { Bus } from '../../../src/runtime/bus/bus.ts';
+import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
+import type { ClusterGateway } from '../../../src/runtime/processes/cluster-gateway.ts';
+import type { LiveCluster } from '../../../src/runtime/threads/live-cluster.ts';
+import { busMembers, serving, until } from '../processes/bus-members.ts';
+import { type BusFaults, faultyBus } from '../processes/faulty-bus.ts';
+import { type Answer, answerOf, cancelled, liveCluster, livePrompt, liveRequest } from '../threads/instances.ts';
+
+const members = busMembers();
+const instance = (bus: Bus, name: string, role: InstanceRole, transport: 'auto' | 'tcp' = 'auto') =>
+  members.instance(bus, name, { role, transport, settings: { contextTokens: 2048, kvBytes: 8 * 2 ** 20 } });
+const gateway = (bus: Bus) => members.gateway(bus, { pipeline: { members: 2, tokensOver: 300 } });
+/** Nobody holds anything of a request, as far as instances have told. */
+const atRest = (cluster: ClusterGateway) =>
+  until(() =>
+    cluster
+      .instances()
+      .every(
+        ({ ready, waiting, running, pages, landing }) =>
+          !ready || (waiting + running + pages.used === 0 && (landing === undefined || landing.free === landing.total)),
+      ),
+  );
+const ran = (cluster: ClusterGateway, place: number) =>
+  cluster.instances().reduce((sum, { stageChunks = [] }) => sum + (stageChunks[place] ?? 0), 0);
+const bare = ({ tokens, logprobs, end }: Answer) => [tokens, logprobs, end];
+
+const requests = [1000, 385, 640].map((length, kind) => liveRequest(`r${length}`, livePrompt(kind, length), 6));
+const named = (name: string): readonly GenerationRequest[] =>
+  requests.map((request) => ({ ...request, id: `${name} ${request.id}`, salt: name }));
+
+async function group(bus: (seed: number) => Bus, more: readonly string[] = [], transport: 'auto' | 'tcp' = 'auto') {
+  const cluster = await gateway(bus(1));
+  const names = ['p', 'q', ...more];
+  const joined = await Promise.all(names.map((name, i) => instance(bus(2 + i), name, 'prefill', transport)));
+  await instance(bus(9), 'd', 'decode', transport);
+  await until(() => serving(cluster) === names.length + 1);
+  return { cluster, joined };
+}
+
+describe.skipIf(loadNative() === undefined)('groups of instances over a bus', () => {
+  let alone: LiveCluster;
+  let expected: readonly Answer[];
+  beforeAll(async () => {
+    alone = liveCluster([{ contextTokens: 2048 }]);
+    await alone.ready();
+    expected = await Promise.all(requests.map((request) => answerOf(alone, request)));
+  });
+  afterAll(() => alone.close());
+
+  /** A longer prompt than one that is where it was decoded; where nothing is lost, until a group gets its prefix in time. */
+  async function behindPrefix(cluster: ClusterGateway, all: boolean): Promise<void> {
+    const [first] = requests;
+    const { prompt } = first;
+    const whole = Math.floor(prompt.length / 32) * 32;
+    for (let kind = 5; ; kind++) {
+      // One that computed it alone has it itself, and goes on alone: each time it is another prefix.
+      const [id, salt] = [`longer ${all} ${kind}`, `behind ${kind}`];
+      await answerOf(cluster, { ...first, id: `first ${id}`, salt });
+      const request = { ...liveRequest(id, [...prompt, ...livePrompt(kind, 450)], 6), salt };
+      const answer = await answerOf(cluster, request);
+      expect(bare(answer)).toEqual(bare(await answerOf(alone, request)));
+      const group = cluster.account(request.id)?.placements.at(-1)?.group;
+      if (!all || (answer.cachedTokens === whole && group !== undefined)) return;
+    }
+  }
+
+  it.each<[string, BusFaults, 'auto' | 'tcp']>([
+    ['tells all', { loss: 0, doubled: 0, late: 0 }, 'tcp'],
+    ['loses, doubles and reorders', { loss: 0.05, doubled: 0.1, late: 0.1 }, 'auto'],
+  ])(
+    'compute prompts with the bits of one instance where it %s, and leave nothing behind of what is cancelled',
+    async (_, faults, transport) => {
+      const hub = new MemoryHub();
+      const { cluster } = await group((seed) => faultyBus(hub.connect(), seed, faults), [], transport);
+      const ask = (name: string) => Promise.all(named(name).map((request) => answerOf(cluster, request)));
+      // Where one of them seemed slow for a while the other computes alone.
+      for (const name of ['a', 'b', 'c', 'd', 'e', 'f', 'g', 'h'])
+        if (ran(cluster, 1) <= requests.length) expect((await ask(name)).map(bare)).toEqual(expected.map(bare));
+      await until(() => ran(cluster, 1) > requests.length);
+      await behindPrefix(cluster, faults.loss === 0);
+      const links = cluster.instances().map(({ rowLinks = [] }) => rowLinks);
+      expect(links.flat().every(({ to, bytes }) => bytes > 0 && cluster.roles()[to] === 'prefill')).toBe(true);
+      expect(links.flat()).not.toHaveLength(0);
+      for (const after of [0, 1, 2, 3]) {
+        const [first, ...others] = named(`cancelled ${after}`);
+        const answers = others.map((request) => answerOf(cluster, request));
+        await cancelled(cluster, first, after);
+        expect((await Promise.all(answers)).map(bare)).toEqual(expected.slice(1).map(bare));
+      }
+      await atRest(cluster);
+      expect(cluster.underWay).toEqual({ sinks: 0, tries: 0, prefills: 0, outputs: 0 });
+    },
+  );
+
+  it('answer all where a member leaves at work', async () => {
+    const hub = new MemoryHub();
+    const { cluster, joined } = await group(() => hub.connect(), ['r']);
+    const asked = [...named('x'), ...named('y')];
+    let struck = false;
+    const answers = asked.map(
+      (request) =>
+        new Promise<Answer>((resolve) => {
+          const submit: ClusterGateway['submit'] = (each, sink) =>
+            cluster.submit(each, (event) => {
+              sink(event);
+              if (event.kind !== 'started' || struck) return;
+              struck = true;
+              void joined[1].close();
+            });
+          resolve(answerOf({ submit }, request));
+        }),
+    );
+    expect((await Promise.all(answers)).map(bare)).toEqual([...expected, ...expected].map(bare));
+    await until(() => serving(cluster) === 3);
+    await atRest(cluster);
+  });
+});

@@ -1,0 +1,209 @@
+// Long prompts computed by groups of instances, each a range of the layers: the bits of one instance, and nothing left behind.
+import fc from 'fast-check';
+import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest';
+import type { InstanceSettings } from '../../../src/cli/serve/worker-settings.ts';
+import type { GenerationRequest } from '../../../src/core/protocol/ports.ts';
+import type { InstanceRole } from '../../../src/core/router/conductor.ts';
+import { loadNative } from '../../../src/kernel/native/native.ts';
+import type { LiveCluster } from '../../../src/runtime/threads/live-cluster.ts';
+import {
+  type Answer,
+  answerOf,
+  cancelled,
+  everyone,
+  liveCluster,
+  livePrompt,
+  liveRequest,
+  type TaughtCluster,
+} from '../threads/instances.ts';
+
+const native = loadNative();
+const open: LiveCluster[] = [];
+const closeAll = () => Promise.all(open.splice(0).map((cluster) => cluster.close()));
+afterEach(closeAll);
+
+type Own = Partial<InstanceSettings>;
+
+async function started(
+  instances: readonly (Own & { readonly role?: InstanceRole })[],
+  members: number | undefined,
+  transport: 'memory' | 'tcp' = 'memory',
+): Promise<TaughtCluster> {
+  const pipeline = members === undefined ? undefined : { members, tokensOver: 300 };
+  const long = instances.map((instance) => ({ contextTokens: 2048, ...instance }));
+  const cluster = liveCluster(long, transport, everyone, undefined, false, pipeline);
+  open.push(cluster);
+  await cluster.ready();
+  return cluster;
+}
+
+const group = (prefills: number, own: Own = {}) => [
+  ...Array.from({ length: prefills }, () => ({ role: 'prefill', ...own }) as const),
+  { role: 'decode', ...own } as const,
+];
+
+/** Resolves when no instance has anything to do and no request holds pages; the test's own time-out bounds it. */
+async function atRest(cluster: LiveCluster): Promise<void> {
+  const busy = () => cluster.instances().some(({ waiting, running, pages }) => waiting + running + pages.used > 0);
+  while (busy()) await new Promise((resolve) => setTimeout(resolve, 2));
+}
+
+/** The same under other names, and with nothing of them cached: an instance answers a name once. */
+const again = (name: string, requests: readonly GenerationRequest[]) =>
+  requests.map((request) => ({ ...request, id: `${name} ${request.id}`, salt: name }));
+const chunksOf = (cluster: LiveCluster) => cluster.instances().map(({ stageChunks = [] }) => stageChunks);
+const ran = (cluster: LiveCluster, place: number) =>
+  chunksOf(cluster).reduce((sum, chunks) => sum + (chunks[place] ?? 0), 0);
+const bare = (answer: Answer | undefined) => [answer?.tokens, answer?.logprobs, answer?.end];
+
+describe.skipIf(native === undefined)('groups of instances', () => {
+  const requests = [1000, 385, 640].map((length, kind) => liveRequest(`r${length}`, livePrompt(kind, length), 6));
+  /** One instance, and a group of two. */
+  let alone: LiveCluster;
+  let pair: LiveCluster;
+  beforeAll(async () => {
+    [alone, pair] = await Promise.all([started([{}], undefined), started(group(2), 2)]);
+    open.length = 0;
+  });
+  afterAll(() => Promise.all([alone.close(), pair.close()]));
+
+  it.each([
+    { inputs: 'bf16', members: 2 },
+    { inputs: 'f32', members: 3 },
+  ] as const)(
+    'compute prompts with the bits of one instance: $inputs, $members members',
+    async ({ inputs, members }) => {
+      const isShared = inputs === 'bf16';
+      const [one, cluster] = await Promise.all([
+        isShared ? alone : started([{ inputs }], undefined),
+        isShared ? pair : started(group(members, { inputs }), members),
+      ]);
+      for (const request of requests) {
+        const [expected, answer] = await Promise.all([answerOf(one, request), answerOf(cluster, request)]);
+        expect(bare(answer)).toEqual(bare(expected));
+      }
+      for (let place = 0; place < members; place++) expect(ran(cluster, place)).toBeGreaterThan(requests.length);
+      await atRest(cluster);
+    },
+  );
+
+  it('begin behind what they have, and fetch their layers of the rest; what they leave where it decodes, others find', async () => {
+    const head = livePrompt(9, 288);
+    await answerOf(pair, liveRequest('head', [...head, 1], 2));
+    const bytes = () =>
+      pair.instances().reduce((sum, { rowLinks = [] }) => sum + rowLinks.reduce((all, link) => all + link.bytes, 0), 0);
+    const rowBytes: number[] = [];
+    /** Until no patience ended: this machine may have much else to do. Returns the prompt. */
+    const behind = async (name: string, start: readonly number[], more: number, together: boolean) => {
+      const whole = Math.floor(start.length / 32) * 32;
+      for (let kind = 10; ; kind++) {
+        const request = liveRequest(`${name} ${kind}`, [...start, ...livePrompt(kind, more)], 6);
+        const before = { chunks: ran(pair, 1), bytes: bytes() };
+        const answer = await answerOf(pair, request);
+        expect(bare(answer)).toEqual(bare(await answerOf(alone, request)));
+        await atRest(pair);
+        const group = pair.account(request.id)?.placements.at(-1)?.group;
+        if (answer.cachedTokens !== whole || (group !== undefined) !== together) continue;
+        expect(ran(pair, 1) > before.chunks).toBe(together);
+        rowBytes.push((bytes() - before.bytes) / (request.prompt.length - whole));
+        return [...request.prompt];
+      }
+    };
+    const first = await behind('first', head, 500, true);
+    const second = await behind('second', first, 400, true);
+    await behind('third', second, 100, false);
+    // Every row that a group computes goes on once, as float32 values.
+    expect(rowBytes).toEqual([rowBytes[0], rowBytes[0], 0]);
+    expect((rowBytes[0] ?? 0) % 4).toBe(0);
+    expect(rowBytes[0]).toBeGreaterThan(0);
+  });
+
+  it('share layers out by how fast they compute, with the bits of one instance', async () => {
+    const [fast, slow, decode] = [{ role: 'prefill' }, { role: 'prefill', threads: 2 }, { role: 'decode' }] as const;
+    const cluster = await started([slow, fast, decode], 2);
+    cluster.teach(0, 400);
+    cluster.teach(1, 200);
+    const request = liveRequest('unequal', livePrompt(3, 1000), 4);
+    const used: [Set<number>, Set<number>] = [new Set(), new Set()];
+    const watch = setInterval(() => {
+      for (const [i, seen] of used.entries()) seen.add(cluster.instances()[i]?.pages.used ?? 0);
+    }, 1);
+    expect(bare(await answerOf(cluster, request))).toEqual(bare(await answerOf(alone, request)));
+    clearInterval(watch);
+    // Both are free: the fast one goes first, and has 4 of the 6 layers. Of 32 blocks that is what 22 take, and the rest what 11 do.
+    expect(chunksOf(cluster).map((chunks) => chunks.length)).toEqual([2, 1, 0]);
+    expect([...used[0]].filter((pages) => pages !== 0 && pages !== 11 * 6)).toEqual([]);
+    expect([...used[1]].filter((pages) => pages !== 0 && pages !== 22 * 6)).toEqual([]);
+    await atRest(cluster);
+  });
+
+  it('end a request whose first token is its last', async () => {
+    const before = ran(pair, 1);
+    for (const request of again('first', requests)) {
+      const { tokens } = await answerOf(alone, request);
+      const { tokens: told, end } = await answerOf(pair, {
+        ...request,
+        stopTokenIds: tokens.slice(0, 1),
+      });
+      expect([told, end]).toEqual([tokens.slice(0, 1), { kind: 'finished', reason: 'stop' }]);
+    }
+    expect(ran(pair, 1)).toBeGreaterThan(before + requests.length);
+    await atRest(pair);
+  });
+
+  it('leave prompts that are scored to one instance', async () => {
+    const before = ran(pair, 0);
+    const asked = again('scored', requests.slice(0, 2)).map((request) => ({
+      ...request,
+      sampling: { ...request.sampling, promptLogprobs: true },
+    }));
+    const answers = await Promise.all(asked.map((request) => answerOf(pair, request)));
+    for (const [i, request] of asked.entries()) expect(bare(answers[i])).toEqual(bare(await answerOf(alone, request)));
+    expect(ran(pair, 0)).toBe(before);
+    await atRest(pair);
+  });
+
+  it.each(['memory', 'tcp'] as const)('leave nothing behind, whatever is cancelled when: %s', async (transport) => {
+    const kvBytes = 6 * 2 ** 20;
+    const cluster = await started(group(3, { kvBytes }), 2, transport);
+    const spec = fc.record({
+      kind: fc.nat(5),
+      length: fc.integer({ min: 1, max: 900 }),
+      output: fc.integer({ min: 1, max: 6 }),
+      /** Cancelled after so many events: 0, at once. */
+      cancelAfter: fc.option(fc.nat(3), { nil: undefined }),
+    });
+    await answerOf(cluster, liveRequest('first', livePrompt(6, 900), 2));
+    expect(ran(cluster, 1)).toBeGreaterThan(0);
+    let run = 0;
+    await fc.assert(
+      fc.asyncProperty(fc.array(spec, { minLength: 1, maxLength: 8 }), async (specs) => {
+        run++;
+        const ended = specs.map(async ({ kind, length, output, cancelAfter }, i) => {
+          const request = liveRequest(`${transport} ${run}.${i}`, livePrompt(kind, length), output);
+          if (cancelAfter !== undefined) return cancelled(cluster, request, cancelAfter);
+          const [answer, expected] = await Promise.all([answerOf(cluster, request), answerOf(alone, request)]);
+          expect(bare(answer)).toEqual(bare(expected));
+        });
+        await Promise.all(ended);
+        await atRest(cluster);
+      }),
+      { numRuns: 4 },
+    );
+  });
+
+  it.each([
+    { who: 'the first one, at a chunk that the next one waits for', by: 'struck by rows' },
+    { who: 'another one, when it is to help', by: 'struck by enlisted' },
+    { who: 'the last one, when the prompt is computed', by: 'struck by the end' },
+    { who: 'whoever decodes, when it has given memory', by: 'struck by reserved' },
+  ])('answer all where one dies: $who', async ({ by }) => {
+    const cluster = await started([...group(3), { role: 'decode' }], 2);
+    const asked = [by, 'a', 'b'].map((id, kind) => liveRequest(id, livePrompt(kind, 900 - 300 * kind), 6));
+    const answers = await Promise.all(asked.map((request) => answerOf(cluster, request)));
+    for (const [i, request] of again(`after ${by}`, asked).entries())
+      expect(bare(answers[i])).toEqual(bare(await answerOf(alone, request)));
+    expect(cluster.instances().filter(({ ready }) => ready)).toHaveLength(4);
+    await atRest(cluster);
+  });
+});

@@ -1,0 +1,85 @@
+// Gateways and instances of a cluster over a bus inside this process, for tests: real threads compute, and each is closed when its test ends.
+import { afterEach } from 'vitest';
+import type { InstanceSettings } from '../../../src/cli/serve/worker-settings.ts';
+import type { InstanceRole } from '../../../src/core/router/conductor.ts';
+import type { PipelineSettings } from '../../../src/core/router/placement/placer.ts';
+import type { Bus } from '../../../src/runtime/bus/bus.ts';
+import { agreeOn } from '../../../src/runtime/processes/agree.ts';
+import { ClusterGateway } from '../../../src/runtime/processes/cluster-gateway.ts';
+import { type JoinedInstance, joinCluster } from '../../../src/runtime/processes/join.ts';
+import type { BlockRoot } from '../../../src/runtime/threads/thread-protocol.ts';
+import { dyingWorker, everyone, liveRoot, liveSettings } from '../threads/instances.ts';
+
+/** More than the model has: what tokens are is not looked at here. */
+export const vocabSize = 100_000;
+export const pagesHere = { host: '127.0.0.1', port: 0, token: undefined };
+
+interface InstanceChoices {
+  readonly role?: InstanceRole;
+  readonly roleSwitch?: boolean;
+  readonly transport?: 'auto' | 'tcp';
+  readonly settings?: Partial<InstanceSettings>;
+}
+
+interface GatewayChoices {
+  readonly name?: string;
+  readonly timeoutS?: number;
+  readonly traces?: boolean;
+  readonly pipeline?: PipelineSettings;
+  readonly log?: (line: string) => void;
+}
+
+interface BusMembers {
+  /** Of the model that all have. */
+  readonly root: BlockRoot;
+  /** Of whoever was started last: each has a higher one than those before. */
+  readonly life: number;
+  instance(bus: Bus, name: string, choices?: InstanceChoices): Promise<JoinedInstance>;
+  gateway(bus: Bus, choices?: GatewayChoices): Promise<ClusterGateway>;
+  /** To be done when the test ends, before what was said earlier. */
+  closes(close: () => unknown): void;
+}
+
+let lives = 0;
+
+/** To be called where a file's tests are defined. */
+export function busMembers(): BusMembers {
+  const root = liveRoot();
+  const closing: (() => unknown)[] = [];
+  afterEach(async () => {
+    for (const close of closing.splice(0).toReversed()) await close();
+  });
+  return {
+    root,
+    get life() {
+      return lives;
+    },
+    instance: async (bus, name, { role = 'mixed', roleSwitch = false, transport, settings } = {}) => {
+      const own = { bus, name, life: ++lives, role, roleSwitch, root, vocabSize, log: () => {} };
+      const pages = { ...pagesHere, transport };
+      const joined = await joinCluster({
+        ...own,
+        pages,
+        entry: dyingWorker,
+        settings: { ...liveSettings, ...settings },
+      });
+      closing.push(() => joined.close());
+      return joined;
+    },
+    gateway: async (bus, { name = 'g', timeoutS = 60, traces = false, pipeline, log = () => {} } = {}) => {
+      const agreement = await agreeOn(bus, { modelFingerprint: root.modelFingerprint, root: undefined });
+      const own = { bus, name, life: ++lives, agreement, traces, pipeline, log };
+      const cluster = new ClusterGateway({ ...own, queueMax: 64, admission: everyone, timeoutUs: timeoutS * 1e6 });
+      closing.push(() => cluster.close());
+      return cluster;
+    },
+    closes: (close) => closing.push(close),
+  };
+}
+
+/** Asks again until the condition holds; the test's own time-out bounds it. */
+export async function until(holds: () => boolean): Promise<void> {
+  while (!holds()) await new Promise((resolve) => setTimeout(resolve, 5));
+}
+
+export const serving = (cluster: ClusterGateway) => cluster.instances().filter(({ ready }) => ready).length;

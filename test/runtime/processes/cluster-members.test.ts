@@ -1,0 +1,326 @@
+// Gateways and instances over one bus inside this process: real threads compute, the bus loses, doubles and reorders what they say.
+import { beforeAll, describe, expect, it } from 'vitest';
+import type { InstanceSettings } from '../../../src/cli/serve/worker-settings.ts';
+import type { InstanceRole } from '../../../src/core/router/conductor.ts';
+import type { PinState } from '../../../src/core/scheduler/pinning.ts';
+import { loadNative } from '../../../src/kernel/native/native.ts';
+import type { Bus } from '../../../src/runtime/bus/bus.ts';
+import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
+import type { ClusterGateway } from '../../../src/runtime/processes/cluster-gateway.ts';
+import { joinCluster } from '../../../src/runtime/processes/join.ts';
+import { decode, encode } from '../../../src/runtime/wire/codec.ts';
+import { decodeFrame } from '../../../src/runtime/wire/frames.ts';
+import { readTurn } from '../../../src/runtime/wire/messages.ts';
+import { settled } from '../bus/settled.ts';
+import {
+  type Answer,
+  answerOf,
+  dyingWorker,
+  liveCluster,
+  livePrompt,
+  liveRequest,
+  liveSettings,
+} from '../threads/instances.ts';
+import { busMembers, pagesHere, serving, until, vocabSize } from './bus-members.ts';
+import { type BusFaults, faultyBus } from './faulty-bus.ts';
+
+const members = busMembers();
+const { root } = members;
+const prompts = Array.from({ length: 6 }, (_, kind) => livePrompt(kind, 40 + 13 * kind));
+let expected: readonly Answer[] = [];
+beforeAll(async () => {
+  const alone = liveCluster([{}]);
+  await alone.ready();
+  expected = await Promise.all(prompts.map((prompt, i) => answerOf(alone, liveRequest(`r${i}`, prompt, 40))));
+  await alone.close();
+});
+
+const instance = (bus: Bus, name: string, role?: InstanceRole, more: Partial<InstanceSettings> = {}) =>
+  members.instance(bus, name, { ...(role && { role }), settings: { contextTokens: 4096, ...more } });
+const gateway = (bus: Bus, name: string, timeoutS = 60, traces = false, log = (_: string): void => {}) =>
+  members.gateway(bus, { name, timeoutS, traces, log });
+const ask = (cluster: ClusterGateway, name: string) =>
+  Promise.all(prompts.map((prompt, i) => answerOf(cluster, liveRequest(`${name}${i}`, prompt, 40))));
+
+/** Takes a second or more. */
+const longTokens = 2500;
+function long(cluster: ClusterGateway) {
+  let begin: () => void = () => {};
+  const begun = new Promise<void>((resolve) => {
+    begin = resolve;
+  });
+  const submit: ClusterGateway['submit'] = (request, sink) =>
+    cluster.submit(request, (event) => {
+      sink(event);
+      if (event.kind === 'tokens') begin();
+    });
+  return { begun, answer: answerOf({ submit }, liveRequest('long', prompts[0] ?? [], longTokens)) };
+}
+
+const heard = ({ tokens, logprobs, end }: Answer) => [tokens, logprobs, end];
+
+describe('a cluster over a bus', () => {
+  it.each<[string, BusFaults]>([
+    ['loses', { loss: 0.1, doubled: 0, late: 0 }],
+    ['doubles and reorders', { loss: 0, doubled: 0.3, late: 0.3 }],
+    ['does all of that to', { loss: 0.05, doubled: 0.1, late: 0.1 }],
+  ])('that %s what it is given answers as one process does, once', async (_, faults) => {
+    const hub = new MemoryHub();
+    const bus = (seed: number) => faultyBus(hub.connect(), seed, faults);
+    const [first, second] = [await gateway(bus(1), 'g1'), await gateway(bus(2), 'g2')];
+    await Promise.all([instance(bus(3), 'a'), instance(bus(4), 'b')]);
+    await until(() => serving(first) === 2 && serving(second) === 2);
+    // Both call their requests the same.
+    const [one, two] = await Promise.all([ask(first, 'r'), ask(second, 'r')]);
+    expect(one.map(heard)).toEqual(expected.map(heard));
+    expect(two.map(heard)).toEqual(expected.map(heard));
+    await until(() => first.snapshot().pages.used === 0 && first.snapshot().running === 0);
+  });
+
+  it('hears of an instance while it loads, so that the record stays as it was written', async () => {
+    const hub = new MemoryHub();
+    const heard: string[] = [];
+    hub.connect().subscribe('beat.*', (_, subject) => heard.push(subject));
+    await instance(hub.connect(), 'a');
+    await until(() => heard.includes('beat.instance'));
+    expect(heard[0]).toBe('beat.coming');
+  });
+
+  it('knows where prefixes are from what lay in the store before the gateway came', async () => {
+    const hub = new MemoryHub();
+    const first = await gateway(hub.connect(), 'g1');
+    await Promise.all([instance(hub.connect(), 'a'), instance(hub.connect(), 'b')]);
+    await until(() => serving(first) === 2);
+    for (const [i, prompt] of prompts.entries()) await answerOf(first, liveRequest(`r${i}`, prompt, 2));
+    const stored = new Set<string>();
+    hub.connect().subscribe('link.g2.>', (payload, subject) => {
+      const frame = decodeFrame(payload);
+      if (frame.kind !== 'part' || !frame.last) return;
+      const turn = readTurn(frame.bytes);
+      // Nobody lists a second time.
+      expect(turn.blocks).toBeUndefined();
+      if (turn.stored !== undefined) stored.add(subject);
+    });
+    const late = await gateway(hub.connect(), 'g2');
+    await until(() => stored.size === 2);
+    await settled();
+    for (const [i, prompt] of prompts.entries()) {
+      const { cachedTokens } = await answerOf(late, liveRequest(`r${i}`, prompt, 2));
+      const [placed] = late.account(`r${i}`)?.placements ?? [];
+      const matched = placed?.considered.map(({ matchedTokens }) => matchedTokens) ?? [];
+      expect(Math.max(...matched)).toBe(Math.floor((prompt.length - 1) / 32) * 32);
+      expect(cachedTokens).toBe(Math.floor((prompt.length - 1) / 32) * 32);
+    }
+  });
+
+  it('keeps prefixes for gateways, each its own, and nothing for one that has gone', async () => {
+    const hub = new MemoryHub();
+    const [first, second] = [await gateway(hub.connect(), 'g1'), await gateway(hub.connect(), 'g2')];
+    await instance(hub.connect(), 'a', 'mixed', { pinShare: 0.5 });
+    await until(() => serving(first) === 1 && serving(second) === 1);
+    const pinned = (cluster: ClusterGateway, kind: number, id = 'p') =>
+      new Promise<PinState>((resolve) => {
+        const request = liveRequest(id, livePrompt(kind, 100), 1);
+        cluster.pin({ id, request, ttlUs: 600e6 }, resolve);
+      });
+    expect(await pinned(first, 1)).toMatchObject({ kind: 'pinned', tokens: 96 });
+    expect(await pinned(second, 2)).toMatchObject({ kind: 'pinned', tokens: 96 });
+    expect(await pinned(second, 3, 'short')).toMatchObject({ kind: 'pinned' });
+    const unpinned = new Promise<PinState>((resolve) => {
+      second.pin({ id: 'q', request: liveRequest('q', livePrompt(4, 40), 1), ttlUs: 600e6 }, (state) => {
+        if (state.kind === 'pinned') second.unpin('q');
+        else resolve(state);
+      });
+    });
+    expect(await unpinned).toEqual({ kind: 'unpinned' });
+    // Pinned pages are in use; those of the gateway that goes are cache again.
+    const used = () => second.snapshot().pages.used;
+    await until(() => used() > 0);
+    const before = used();
+    first.close();
+    await until(() => used() < before);
+    expect(used()).toBeGreaterThan(0);
+  });
+
+  it('frees what is cancelled, and what a gateway had that goes', async () => {
+    const hub = new MemoryHub();
+    const [first, second] = [await gateway(hub.connect(), 'g1'), await gateway(hub.connect(), 'g2')];
+    await instance(hub.connect(), 'a');
+    await until(() => serving(first) === 1 && serving(second) === 1);
+    await Promise.all([first, second].map((cluster) => long(cluster).begun));
+    first.cancel('long');
+    await until(() => second.snapshot().running === 1);
+    second.close();
+    await until(() => first.snapshot().running === 0 && first.snapshot().pages.used === 0);
+    expect(first.snapshot().generatedTokens).toBeLessThan(2 * longTokens);
+  });
+
+  it('waits for an instance where none is left, or fails in time', async () => {
+    const hub = new MemoryHub();
+    const [patient, hasty] = [await gateway(hub.connect(), 'g1'), await gateway(hub.connect(), 'g2', 1)];
+    const first = await instance(hub.connect(), 'a');
+    await until(() => serving(patient) === 1 && serving(hasty) === 1);
+    const [waiting, failing] = [long(patient), long(hasty)];
+    await Promise.all([waiting.begun, failing.begun]);
+    await first.close();
+    expect((await failing.answer).end).toMatchObject({
+      code: 'ENGINE_FAILED',
+      message: expect.stringContaining('1 s'),
+    });
+    await instance(hub.connect(), 'b');
+    const { tokens, end } = await waiting.answer;
+    expect(end).toEqual({ kind: 'finished', reason: 'length' });
+    expect(tokens).toHaveLength(longTokens);
+    expect(tokens.slice(0, 40)).toEqual(expected[0]?.tokens);
+  });
+
+  it('listens to the later of two instances of one name, and the other one steps aside', async () => {
+    const hub = new MemoryHub();
+    const cluster = await gateway(hub.connect(), 'g1');
+    const earlier = await instance(hub.connect(), 'a');
+    await until(() => serving(cluster) === 1);
+    const { begun, answer } = long(cluster);
+    await begun;
+    const later = await instance(hub.connect(), 'a');
+    expect(await earlier.ended).toBe('another process has joined as a');
+    await earlier.close();
+    expect((await answer).tokens).toHaveLength(longTokens);
+    await later.close();
+    expect(await later.ended).toContain('the instance ended');
+  });
+
+  it('takes nobody who is not like the others, and drops whoever talks nonsense', async () => {
+    const hub = new MemoryHub();
+    const log: string[] = [];
+    const bus = hub.connect();
+    const cluster = await gateway(bus, 'g1', 60, false, (line) => log.push(line));
+    await instance(hub.connect(), 'a');
+    await until(() => serving(cluster) === 1);
+    const other = { ...root, weightForm: 'q4' };
+    const own = {
+      bus,
+      name: 'c',
+      life: 1,
+      role: 'mixed',
+      pages: pagesHere,
+      vocabSize,
+      log: () => {},
+    } as const;
+    await expect(joinCluster({ ...own, root: other, entry: dyingWorker, settings: liveSettings })).rejects.toThrow(
+      'Cannot join the cluster: the cluster has weights native, this one has q4',
+    );
+    const record = await bus.records.read('agreement');
+    const { version, ...older } = decode(record?.value ?? new Uint8Array()) as { version: number };
+    const revision = await bus.records.write('agreement', encode(older), record?.revision);
+    const again = { ...own, root, entry: dyingWorker, settings: liveSettings };
+    await expect(joinCluster(again)).rejects.toThrow(
+      `Cannot join the cluster: its processes speak version none, this one ${version}: all have to be of one release`,
+    );
+    await bus.records.write('agreement', record?.value ?? new Uint8Array(), revision);
+    for (const payload of [new Uint8Array(), Uint8Array.of(1, 2, 3), encode({ name: 'x' }), encode({ version: 7 })]) {
+      for (const subject of ['beat.instance', 'leave.instance', `link.g1.${members.life - 1}.a.${members.life}`])
+        bus.publish(subject, payload);
+    }
+    expect((await answerOf(cluster, liveRequest('odd', [vocabSize], 4))).end).toMatchObject({
+      message: 'Cannot generate: token 100000 is not of the model: it has 100000',
+    });
+    for (let number = 1; number <= 3; number++)
+      bus.publish('beat.instance', encode({ version: 7, name: 'old', life: 1, number }));
+    expect((await ask(cluster, 'r')).map(heard)).toEqual(expected.map(heard));
+    expect(log.filter((line) => line.startsWith('Refused'))).toEqual([
+      `Refused old: it speaks version 7, this process ${version}`,
+    ]);
+  });
+
+  it('gives a request up that four instances died of, and says so when nobody is left', async () => {
+    const hub = new MemoryHub();
+    const cluster = await gateway(hub.connect(), 'g1');
+    await Promise.all(['a', 'b', 'c', 'd', 'e'].map((name) => instance(hub.connect(), name)));
+    await until(() => serving(cluster) === 5);
+    const deadly = (id: string) => answerOf(cluster, liveRequest(id, prompts[1] ?? [], 40));
+    expect((await deadly('deadly')).end).toMatchObject({
+      message: 'Cannot generate: the instance stopped: tried 4 times',
+    });
+    expect(serving(cluster)).toBe(1);
+    expect((await ask(cluster, 'r')).map(heard)).toEqual(expected.map(heard));
+    const last = deadly('deadly 2');
+    await until(() => serving(cluster) === 0);
+    expect((await answerOf(cluster, liveRequest('late', [1], 4))).end).toMatchObject({ code: 'NOT_READY' });
+    expect(await Promise.race([last, 'it waits'])).toBe('it waits');
+  });
+});
+
+describe.skipIf(loadNative() === undefined)('prompts that are computed in one process and go on in another', () => {
+  /** Where each prompt was computed, and nobody holds anything any more. */
+  const atRest = (cluster: ClusterGateway) =>
+    until(() => cluster.snapshot().pages.used === 0 && cluster.snapshot().running === 0 && freeLandings(cluster));
+  const freeLandings = (cluster: ClusterGateway) =>
+    cluster.instances().every(({ landing }) => landing === undefined || landing.free === landing.total);
+  const computed = (cluster: ClusterGateway) =>
+    cluster.instances().map(({ computedPromptTokens }) => computedPromptTokens > 0);
+
+  /** Each token of prompt and output was in a step, where that ran; of whoever does not collect traces nobody knows. */
+  const stepsAreTold = (traced: ClusterGateway, other: ClusterGateway): void => {
+    let told = 0;
+    for (const [i, prompt] of prompts.entries()) {
+      const account = traced.account(`r${i}`);
+      const [placed, ...others] = account?.placements ?? [];
+      // Of a member that a busy machine has kept silent for too long: what it had computed is computed elsewhere.
+      if (others.length > 0) continue;
+      told++;
+      const steps = account?.steps.filter(({ kind }) => kind === 'step') ?? [];
+      const computed = steps.filter(({ instance }) => instance === placed?.instance);
+      const decoded = steps.filter(({ instance }) => instance === placed?.decodeAt);
+      const last = computed.at(-1);
+      expect((last?.from ?? 0) + (last?.rows ?? 0)).toBe(prompt.length);
+      expect(decoded.length).toBeGreaterThanOrEqual(39);
+      expect(account?.blocks).toBeDefined();
+      expect(account?.prefilledUs).toBeDefined();
+      expect(placed?.prefillUs).toBeDefined();
+      expect(other.account(`r${i}`)?.steps).toEqual([]);
+    }
+    expect(told).toBeGreaterThan(0);
+  };
+
+  it.each<[string, BusFaults]>([
+    ['tells all', { loss: 0, doubled: 0, late: 0 }],
+    ['loses, doubles and reorders', { loss: 0.05, doubled: 0.1, late: 0.1 }],
+  ])('have the bits of one process over a bus that %s', async (_, faults) => {
+    const hub = new MemoryHub();
+    const bus = (seed: number) => faultyBus(hub.connect(), seed, faults);
+    const [first, second] = [await gateway(bus(1), 'g1', 60, true), await gateway(bus(2), 'g2')];
+    await instance(bus(3), 'p', 'prefill');
+    await until(() => serving(first) === 1);
+    expect((await answerOf(first, liveRequest('early', [1], 4))).end).toMatchObject({ code: 'NOT_READY' });
+    await Promise.all([instance(bus(4), 'd', 'decode'), instance(bus(5), 'e', 'decode')]);
+    await until(() => serving(first) === 3 && serving(second) === 3);
+    const [one, two] = await Promise.all([ask(first, 'r'), ask(second, 'r')]);
+    expect(one.map(heard)).toEqual(expected.map(heard));
+    expect(two.map(heard)).toEqual(expected.map(heard));
+    await atRest(first);
+    // What it has heard of them may be half a second old.
+    await until(() => computed(first)[0] === true);
+    expect(computed(first)).toEqual([true, false, false]);
+    // What is told of steps is not said again: it is whole where nothing is lost.
+    if (faults.loss === 0) stepsAreTold(first, second);
+    // Another role, whichever gateway says so; nobody would be left to prefill.
+    expect(first.switchRole(0, 'decode')).toContain('nobody would be left');
+    const under = ask(first, 's');
+    expect(second.switchRole(2, 'prefill')).toBeUndefined();
+    await until(() => first.roles()[2] === 'prefill');
+    expect(first.switchRole(0, 'decode')).toBeUndefined();
+    const after = ask(second, 't');
+    await until(() => second.roles()[0] === 'decode');
+    const answers = [await under, await after, await ask(second, 'u')];
+    for (const all of answers) expect(all.map(heard)).toEqual(expected.map(heard));
+    expect([first.roles(), second.roles()]).toEqual([
+      ['decode', 'decode', 'prefill'],
+      ['decode', 'decode', 'prefill'],
+    ]);
+    expect(second.account('u0')?.placements).toMatchObject([{ instance: 2 }]);
+    await atRest(first);
+    const late = await gateway(bus(6), 'g3');
+    await until(() => serving(late) === 3);
+    expect(late.roles().toSorted()).toEqual(['decode', 'decode', 'prefill']);
+  });
+});

@@ -1,0 +1,114 @@
+// Records that are looked after: again ever later while that fails, with a line in the log for each change, and not any more once it is over.
+import { afterEach, beforeEach, expect, it, vi } from 'vitest';
+import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
+import { sayMissing, whenDoubtful } from '../../../src/runtime/processes/record-reconciler.ts';
+import { settled } from '../bus/settled.ts';
+import { UnsteadyBus } from './unsteady-bus.ts';
+
+let bus: UnsteadyBus;
+let log: string[];
+/** When it was checked. */
+let checksMs: number[];
+/** What checks fail of. */
+let failing: string | undefined;
+let nowMs: number;
+beforeEach(() => {
+  vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout'] });
+  bus = new UnsteadyBus(new MemoryHub().connect());
+  [log, checksMs, failing, nowMs] = [[], [], undefined, 0];
+});
+afterEach(async () => {
+  vi.useRealTimers();
+  await bus.close();
+});
+
+function uphold(): ReturnType<typeof whenDoubtful> {
+  const check = async (): Promise<void> => {
+    checksMs.push(nowMs);
+    if (failing !== undefined) throw new Error(failing);
+  };
+  return whenDoubtful(bus, { what: 'a record', check, log: (line) => log.push(line) });
+}
+
+async function pass(ms: number): Promise<void> {
+  await settled();
+  for (const endMs = nowMs + ms; nowMs < endMs; ) {
+    nowMs += 250;
+    vi.advanceTimersByTime(250);
+    await settled();
+  }
+}
+
+it('is tried again ever later, whoever misses it meanwhile, and says so once, and when it is over', async () => {
+  uphold();
+  failing = 'no answer';
+  sayMissing(bus);
+  await pass(7_750);
+  expect(checksMs).toEqual([0, 250, 750, 1_750, 3_750, 7_750]);
+  sayMissing(bus);
+  await pass(8_000);
+  expect(checksMs.slice(6)).toEqual([11_750, 15_750]);
+  expect(log).toEqual(['Cannot look after a record: no answer']);
+  failing = 'nonsense';
+  await pass(8_000);
+  expect(log.slice(1)).toEqual(['Cannot look after a record: nonsense']);
+  failing = undefined;
+  await pass(60_000);
+  expect(log.slice(2)).toEqual(['Looking after a record again']);
+  expect(checksMs).toHaveLength(11);
+  // Now is as good as the first time.
+  failing = 'no answer';
+  sayMissing(bus);
+  const fromMs = nowMs;
+  await pass(750);
+  expect(checksMs.slice(11)).toEqual([fromMs, fromMs + 250, fromMs + 750]);
+});
+
+it('is tried at once when the connection is back, and not while it is down', async () => {
+  const upholding = uphold();
+  failing = 'no answer';
+  upholding.check();
+  await pass(4_000);
+  bus.connect(false);
+  await pass(60_000);
+  expect(checksMs).toEqual([0, 250, 750, 1_750, 3_750]);
+  bus.connect(true);
+  await pass(250);
+  expect(checksMs.slice(5)).toEqual([64_000, 64_250]);
+  expect(log).toHaveLength(1);
+});
+
+it.each(['stop', 'close'] as const)('nothing is tried, waited for or said any more after %s', async (how) => {
+  const upholding = uphold();
+  failing = 'no answer';
+  upholding.check();
+  await pass(1_000);
+  await (how === 'stop' ? upholding.stop() : bus.close());
+  await settled();
+  expect(vi.getTimerCount()).toBe(0);
+  upholding.check();
+  sayMissing(bus);
+  failing = 'another';
+  await pass(60_000);
+  expect(checksMs).toEqual([0, 250, 750]);
+  expect(log).toEqual(['Cannot look after a record: no answer']);
+});
+
+it('stops when the check under way has ended', async () => {
+  let end: () => void = () => {};
+  const check = (): Promise<void> =>
+    new Promise((resolve) => {
+      end = resolve;
+    });
+  const upholding = whenDoubtful(bus, { what: 'a record', check, log: (line) => log.push(line) });
+  upholding.check();
+  let stopped = false;
+  const stopping = upholding.stop().then(() => {
+    stopped = true;
+  });
+  await settled();
+  expect(stopped).toBe(false);
+  end();
+  await stopping;
+  expect(log).toEqual([]);
+});

@@ -1,0 +1,201 @@
+// Copies of what instances hold, in a store: in parts, whole or not at all, and of whoever has the name now.
+import { afterAll, beforeAll, expect, test, vi } from 'vitest';
+import { defaultArchiveLimits } from '../../../src/core/kvcache/events/snapshot-archive.ts';
+import { defaultLinkConfig } from '../../../src/core/membership/reliable-channel.ts';
+import { type Bus, type Snapshots, snapshotsKeptMs } from '../../../src/runtime/bus/bus.ts';
+import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
+import { readSnapshot, SnapshotWriter, snapshotBytesMax } from '../../../src/runtime/snapshots/snapshot-store.ts';
+import { ArchivedBlocks, toldOf } from '../../../src/runtime/snapshots/snapshot-writer.ts';
+import type { BlockSnapshot } from '../../../src/runtime/threads/thread-protocol.ts';
+import { encode } from '../../../src/runtime/wire/codec.ts';
+
+let bus: Bus;
+beforeAll(() => {
+  bus = new MemoryHub().connect();
+});
+afterAll(() => bus.close());
+
+/** 40,000 blocks take three parts. */
+function snapshotOf(number: number, blocks: number): BlockSnapshot {
+  return { life: 1, number, blocks, words: new Uint32Array(4 * blocks).fill(number) };
+}
+
+/** Does something before a write. */
+function meddling(act: (key: string) => Promise<unknown> | undefined): Snapshots {
+  const { snapshots } = bus;
+  return {
+    read: (key) => snapshots.read(key),
+    remove: (key, revision) => snapshots.remove(key, revision),
+    put: async (key, value) => {
+      await act(key);
+      return snapshots.put(key, value);
+    },
+    write: async (key, value, revision) => {
+      await act(key);
+      return snapshots.write(key, value, revision);
+    },
+  };
+}
+
+const numberRead = async (name: string, life: number, number: number) =>
+  (await readSnapshot(bus.snapshots, name, life, number))?.number;
+
+test('comes out as it went in, however large, until a later one is there', async () => {
+  const writer = new SnapshotWriter(bus.snapshots, 'a', 7);
+  expect(await numberRead('a', 7, 0)).toBeUndefined();
+  for (const [number, blocks] of [
+    [0, 0],
+    [3, 40_000],
+    [5, 17_000],
+    [9, 1],
+  ] as const) {
+    expect(await writer.write(snapshotOf(number, blocks))).toBe('written');
+    const read = await readSnapshot(bus.snapshots, 'a', 7, number);
+    expect(read).toMatchObject({ number, blocks });
+    expect(Buffer.compare(Buffer.from(encode(read)), Buffer.from(encode(snapshotOf(number, blocks))))).toBe(0);
+  }
+  expect(await numberRead('a', 7, 2)).toBe(9);
+  expect(await numberRead('a', 7, 10)).toBeUndefined();
+  expect(await numberRead('a', 6, 2)).toBeUndefined();
+  expect(await numberRead('b', 7, 2)).toBeUndefined();
+  await writer.remove();
+  expect(await numberRead('a', 7, 0)).toBeUndefined();
+  for (const side of [0, 1])
+    for (const part of [0, 1, 2]) expect(await bus.snapshots.read(`part.a.${side}.${part}`)).toBeUndefined();
+});
+
+test('the one before can be read until all of the next is there, and a torn one never', async () => {
+  const parts: string[] = [];
+  const writer = new SnapshotWriter(
+    meddling(async (key) => {
+      parts.push(key);
+      expect(await numberRead('torn', 1, 0)).toBe(parts.length > 4 && parts.length <= 8 ? 1 : undefined);
+    }),
+    'torn',
+    1,
+  );
+  await writer.write(snapshotOf(1, 40_000));
+  await writer.write(snapshotOf(2, 40_000));
+  expect(parts.filter((key) => key === 'head.torn')).toHaveLength(2);
+  expect(new Set(parts).size).toBe(7);
+  // An earlier start of the instance still writes.
+  const [, written] = parts.slice(4);
+  await bus.snapshots.put(written ?? '', new Uint8Array(9));
+  expect(await numberRead('torn', 1, 0)).toBeUndefined();
+  expect(await writer.write(snapshotOf(3, 4))).toBe('written');
+  expect(await numberRead('torn', 1, 3)).toBe(3);
+});
+
+test('is read again when it was overwritten meanwhile', async () => {
+  const writer = new SnapshotWriter(bus.snapshots, 'busy', 1);
+  for (const number of [1, 2]) await writer.write(snapshotOf(number, 40_000));
+  const { snapshots } = bus;
+  let reads = 0;
+  const read: Snapshots['read'] = async (key) => {
+    if (++reads === 3) for (const number of [3, 4]) await writer.write(snapshotOf(number, 40_000));
+    return snapshots.read(key);
+  };
+  expect((await readSnapshot({ ...snapshots, read }, 'busy', 1, 1))?.number).toBe(4);
+});
+
+test('a later start of the instance overwrites, and the earlier one does not write over it', async () => {
+  const [earlier, later] = [1, 2].map((life) => new SnapshotWriter(bus.snapshots, 'twice', life));
+  expect(await earlier?.write(snapshotOf(8, 40_000))).toBe('written');
+  expect(await later?.write(snapshotOf(1, 1))).toBe('written');
+  expect(await numberRead('twice', 1, 0)).toBeUndefined();
+  expect(await numberRead('twice', 2, 0)).toBe(1);
+  expect(await earlier?.write(snapshotOf(9, 1))).toBe('replaced');
+  await earlier?.remove();
+  expect(await later?.write(snapshotOf(2, 1))).toBe('written');
+  expect(await numberRead('twice', 2, 2)).toBe(2);
+});
+
+test('an answer that is lost, a store that has forgotten, and nonsense in it do no harm', async () => {
+  let lost = true;
+  const { snapshots } = bus;
+  const write: Snapshots['write'] = async (...asked) => {
+    const revision = await snapshots.write(...asked);
+    if (lost) throw new Error('Cannot hear the answer');
+    return revision;
+  };
+  const writer = new SnapshotWriter({ ...snapshots, write }, 'lost', 1);
+  await expect(writer.write(snapshotOf(1, 1))).rejects.toThrow('Cannot hear');
+  lost = false;
+  expect(await numberRead('lost', 1, 0)).toBe(1);
+  expect(await writer.write(snapshotOf(2, 1))).toBe('written');
+  const head = await snapshots.read('head.lost');
+  await snapshots.remove('head.lost', head?.revision ?? 0);
+  expect(await writer.write(snapshotOf(3, 1))).toBe('written');
+  await snapshots.put('head.lost', new Uint8Array([1, 2, 3]));
+  expect(await numberRead('lost', 1, 0)).toBeUndefined();
+  expect(await writer.write(snapshotOf(4, 1))).toBe('written');
+  expect(await numberRead('lost', 1, 4)).toBe(4);
+});
+
+test('who leaves does not wait for a store that is out of reach', async () => {
+  vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout'] });
+  try {
+    const put: Snapshots['put'] = () => new Promise(() => {});
+    const blocks = new ArchivedBlocks<string>({
+      ...{ snapshots: { ...bus.snapshots, put }, name: 'leaves', life: 1 },
+      list: () => {},
+      tellStored: () => {},
+      log: () => {},
+    });
+    blocks.asked('g', false);
+    expect([...blocks.heard([], snapshotOf(0, 1))]).toEqual(['g']);
+    const closed = blocks.close();
+    vi.advanceTimersByTime(1_000);
+    await closed;
+  } finally {
+    vi.useRealTimers();
+  }
+});
+
+test('is written anew long before it is forgotten', () => {
+  expect(snapshotsKeptMs).toBeGreaterThan((2 * defaultArchiveLimits.refreshUs) / 1000);
+});
+
+test('what is not too large for an instance to write has room in the store', () => {
+  const { blocksMax } = defaultArchiveLimits;
+  const headBytes = encode(snapshotOf(Number.MAX_SAFE_INTEGER, 0)).length;
+  const wordsBytes = encode(snapshotOf(0, 1_000)).length - encode(snapshotOf(0, 0)).length;
+  expect(headBytes + 64 + (wordsBytes / 1_000) * blocksMax).toBeLessThanOrEqual(snapshotBytesMax);
+});
+
+test('one that is too large is not written, and is said to be so once', () => {
+  const log: string[] = [];
+  let puts = 0;
+  const put: Snapshots['put'] = async () => ++puts;
+  let lists = 0;
+  const blocks = new ArchivedBlocks<string>({
+    ...{ snapshots: { ...bus.snapshots, put }, name: 'large', life: 1 },
+    list: () => lists++,
+    tellStored: () => {},
+    log: (line) => log.push(line),
+  });
+  const large = { ...snapshotOf(0, 0), blocks: 16_000_001 };
+  for (let i = 1; i <= 3; i++) {
+    blocks.asked('g', false);
+    expect([...blocks.heard([], large)]).toEqual(['g']);
+    expect(lists).toBe(i);
+  }
+  expect(puts).toBe(0);
+  expect(log).toEqual([
+    'Cannot keep a copy of what the cache holds in the store: it has 16000001 blocks, at most 16000000 can be: gateways that come are told over their links',
+  ]);
+});
+
+test('what gateways are told of a listing has room in one message of a link: what is in memory first', () => {
+  const few = snapshotOf(7, 3);
+  expect(toldOf(few)).toBe(few);
+  const words = Uint32Array.from({ length: 4 * 4_200_000 }, (_, i) => i);
+  const listing = { ...snapshotOf(7, 0), blocks: 4_200_000, words, onSsd: 1_100_000 };
+  expect(encode(listing).length).toBeGreaterThan(defaultLinkConfig.messageBytesMax);
+  const told = toldOf(listing);
+  expect(encode(told).length).toBeLessThan(0.8 * defaultLinkConfig.messageBytesMax);
+  expect(told).toMatchObject({ life: 1, number: 7, blocks: 3_145_728, onSsd: 45_728 });
+  expect(told.words.length).toBe(4 * told.blocks);
+  expect([told.words[0], told.words.at(-1)]).toEqual([0, 4 * told.blocks - 1]);
+  expect(toldOf({ ...listing, onSsd: 9 }).onSsd).toBe(0);
+});

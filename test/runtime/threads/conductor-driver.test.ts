@@ -1,0 +1,99 @@
+// What a gateway keeps of its requests, however they end: instances here answer, refuse, lose and forget what the test says.
+import { expect, it } from 'vitest';
+import type { GenerationRequest, InstanceSnapshot } from '../../../src/core/protocol/ports.ts';
+import { sizeOf } from '../../../src/core/protocol/request-size.ts';
+import { TokenAdmission } from '../../../src/core/router/admission/token-admission.ts';
+import { Conductor } from '../../../src/core/router/conductor.ts';
+import { TokenPlacement } from '../../../src/core/router/placement/token-placement.ts';
+import { TokenProgress } from '../../../src/core/router/token-progress.ts';
+import { batchLimits } from '../../../src/core/scheduler/token-limits.ts';
+import { Conducting, type Reach } from '../../../src/runtime/threads/conductor-driver.ts';
+import { everyone, liveRequest } from './instances.ts';
+
+const root = { modelFingerprint: 'm', weightForm: 'q8', inputForm: 'bf16', kvType: 'bf16', rope: '' };
+const nothing = { events: [], prefilled: [], letGo: [], pins: [], journals: [], blocks: undefined };
+
+class Instances extends Conducting {
+  /** Tries that somebody has, with who. */
+  readonly forwarded = new Map<string, number>();
+  protected readonly reach: Reach = {
+    forward: (instance, { id }) => this.forwarded.set(id, instance),
+    cancel: (_, id) => this.forwarded.delete(id),
+    tellBlocks: () => {},
+    pin: () => {},
+    unpin: () => {},
+  };
+  #life = 1;
+
+  constructor() {
+    const placement = new TokenPlacement(new Uint32Array(4));
+    placement.begin(root, [0, 0]);
+    super({ placement, admission: new TokenAdmission(everyone, 2, batchLimits), log: () => {} });
+    this.begin(
+      new Conductor<GenerationRequest>({
+        instances: [{ capacityTokens: 1000 }, { capacityTokens: 1000 }],
+        queueMax: 1000,
+        size: sizeOf,
+        placement: placement.config,
+        admission: this.admission.config(placement.prefills),
+        explains: true,
+        retries: { triesMax: 4, progressOf: (request) => new TokenProgress(request) },
+      }),
+    );
+  }
+
+  instances(): readonly InstanceSnapshot[] {
+    return [];
+  }
+
+  roles() {
+    return ['mixed', 'mixed'] as const;
+  }
+
+  switchRole(): undefined {}
+
+  protected hindrance(): undefined {}
+
+  protected onRole(): void {}
+
+  answer(id: string, ...kinds: readonly ('started' | 'tokens' | 'finished')[]): void {
+    const of = {
+      started: { kind: 'started', cachedTokens: 0 },
+      tokens: { kind: 'tokens', tokens: Int32Array.of(7), logprobs: undefined },
+      finished: { kind: 'finished', reason: 'length' },
+    } as const;
+    this.hear(this.forwarded.get(id) ?? 0, { ...nothing, events: kinds.map((kind) => [id, of[kind]]) });
+    if (kinds.includes('finished')) this.forwarded.delete(id);
+  }
+
+  kill(instance: number): void {
+    for (const [id, at] of this.forwarded) if (at === instance) this.forwarded.delete(id);
+    this.feed({ kind: 'instanceLost', instance });
+    this.feed({ kind: 'instanceJoined', instance, life: ++this.#life, capacityTokens: 1000 });
+  }
+}
+
+it('nothing is left of requests that were answered, cancelled, or lost with instances again and again', () => {
+  const cluster = new Instances();
+  let ended = 0;
+  for (let round = 0; round < 200; round++) {
+    const ids = Array.from({ length: 6 }, (_, i) => `r${round}-${i}`);
+    for (const id of ids)
+      cluster.submit(liveRequest(id, [1, 2, 3], 3), ({ kind }) => {
+        if (kind === 'finished' || kind === 'failed') ended++;
+      });
+    const [answered = '', , cancelled = ''] = ids;
+    cluster.answer(answered, 'started', 'tokens', 'tokens', 'tokens', 'finished');
+    for (const id of ids.slice(1, 4)) cluster.answer(id, 'started', 'tokens');
+    cluster.cancel(cancelled);
+    // Some are lost before anything came of them, some after; those that were tried too often fail.
+    for (let kill = 0; kill < (round % 5) + 1; kill++) cluster.kill(kill % 2);
+    for (const id of [...cluster.forwarded.keys()])
+      cluster.answer(id, 'started', 'tokens', 'tokens', 'tokens', 'finished');
+  }
+  expect(ended).toBe(200 * 5);
+  expect(cluster.underWay).toEqual({ sinks: 0, tries: 0, prefills: 0, outputs: 0 });
+  // The latest are explained, the others forgotten.
+  const ids = Array.from({ length: 200 * 6 }, (_, i) => `r${Math.floor(i / 6)}-${i % 6}`);
+  expect(ids.filter((id) => cluster.account(id) !== undefined)).toHaveLength(1024);
+});

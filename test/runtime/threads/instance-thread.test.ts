@@ -1,0 +1,30 @@
+// An instance's thread as whoever started it sees it: one that hears nothing does not gather messages for ever.
+import { expect, test } from 'vitest';
+import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
+import { InstanceThread } from '../../../src/runtime/threads/instance-thread.ts';
+import { listen } from '../../../src/runtime/threads/thread-wires.ts';
+import { liveRequest } from './instances.ts';
+
+test('a thread that hears nothing is ended when too much waits for it', async () => {
+  const hub = new MemoryHub();
+  const bus = hub.connect();
+  const lines: string[] = [];
+  const thread = new InstanceThread({
+    entry: new URL('./held-worker.mjs', import.meta.url),
+    data: {
+      settings: { dies: false, words: new Int32Array(new SharedArrayBuffer(8)) },
+      ...{ address: '0', life: 1, role: 'mixed', lands: false, peers: 'none' },
+      ...{ pages: undefined, traces: false, hashKey: new Uint32Array(4), loaded: undefined },
+    },
+    ...{ hub, bus, log: (line: string) => void lines.push(line), onEvents: () => {}, backlogBytesMax: 2 ** 16 },
+  });
+  await thread.ready;
+  const gone = new Promise<void>((resolve) => listen(bus, 'gone', ['0', 1], () => resolve()));
+  // It does not look while it is at this one.
+  thread.send({ kind: 'submit', request: liveRequest('held', [1, 2, 3], 4) });
+  const long = Array.from({ length: 5_000 }, (_, i) => i);
+  for (let i = 0; i < 8; i++) thread.send({ kind: 'submit', request: liveRequest(`long ${i}`, long, 4) });
+  await Promise.all([thread.close(), gone]);
+  expect(lines).toEqual([expect.stringMatching(/^Instance thread ended: \d+ bytes waited for it to hear, 65536 may$/)]);
+  await bus.close();
+});

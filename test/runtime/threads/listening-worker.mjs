@@ -1,0 +1,35 @@
+// A thread that hears, says something and waits until it is stopped, as one does whose steps wait for rows; it counts how often it was left waiting by somebody who had come.
+import { workerData } from 'node:worker_threads';
+import { MemoryBus } from '../../../dist/runtime/bus/memory-bus.js';
+import { StepWords } from '../../../dist/runtime/threads/step-interrupt.js';
+
+const { seat, polled, rounds, counts } = workerData;
+const [stop, come, heard, missed] = [0, 0, 1, 2];
+const bus = new MemoryBus(seat);
+const words = new StepWords(polled);
+bus.subscribe('come', () => {
+  Atomics.add(counts, heard, 1);
+  Atomics.notify(counts, heard);
+});
+bus.publish('ready', new Uint8Array());
+
+/** Returns when it is stopped; false: somebody came who is done with that, and it is not. */
+function waits() {
+  for (;;) {
+    const all = Atomics.load(counts, come);
+    if (Atomics.load(polled, stop) !== 0) return true;
+    if (all > Atomics.load(counts, heard)) return false;
+  }
+}
+
+setImmediate(() => {
+  while (Atomics.load(counts, heard) < rounds) {
+    words.hears();
+    bus.drain();
+    bus.publish('said', new Uint8Array(1000));
+    words.begins({ jobs: false, waits: true });
+    if (Atomics.load(counts, heard) < rounds && !waits()) Atomics.add(counts, missed, 1);
+    words.ended();
+  }
+  void bus.close();
+});

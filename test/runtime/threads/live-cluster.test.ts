@@ -1,0 +1,106 @@
+// An instance's thread that fails: callers hear of it once, in order, and nothing hangs.
+import { describe, expect, it } from 'vitest';
+import type { GenerationEvent } from '../../../src/core/protocol/ports.ts';
+import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
+import { InstanceThread } from '../../../src/runtime/threads/instance-thread.ts';
+import { LiveCluster } from '../../../src/runtime/threads/live-cluster.ts';
+import { listen, say } from '../../../src/runtime/threads/thread-wires.ts';
+import { request } from '../../core/router/world.ts';
+import { everyone } from './instances.ts';
+
+const failingWorker = new URL('./failing-worker.mjs', import.meta.url);
+
+function start(failure: string): LiveCluster {
+  const instances = [{ role: 'mixed', settings: { failure } }] as const;
+  return new LiveCluster({ entry: failingWorker, instances, queueMax: 4, admission: everyone, log: () => {} });
+}
+
+describe('InstanceThread', () => {
+  it('is heard under its own life alone, and so is its end', async () => {
+    const hub = new MemoryHub();
+    const [bus, other] = [hub.connect(), hub.connect()];
+    const gone: (readonly string[])[] = [];
+    listen(other, 'gone', ['*', '*'], (_, name) => gone.push(name));
+    const logged: string[] = [];
+    const data = {
+      ...({ settings: { failure: 'late exit' }, address: '3', role: 'mixed', life: 2, peers: 'none' } as const),
+      ...{ lands: false, pages: undefined, traces: false, hashKey: new Uint32Array(4), loaded: undefined },
+    };
+    const log = (line: string): void => void logged.push(line);
+    const thread = new InstanceThread({ entry: failingWorker, hub, bus, data, log, onEvents: () => {} });
+    await thread.ready;
+    for (const life of [1, 2, 3]) say(other, 'said', ['3', life], { kind: 'log', message: `of life ${life}` });
+    await other.flush();
+    expect([logged, gone]).toEqual([['of life 2'], []]);
+    thread.send({ kind: 'tellBlocks' });
+    await thread.ended;
+    await other.flush();
+    expect(gone).toEqual([['3', '2']]);
+    await Promise.all([bus.close(), other.close()]);
+  });
+});
+
+describe('LiveCluster', () => {
+  it('says in one line why it cannot start', async () => {
+    const instance = start('unable');
+    await expect(instance.ready()).rejects.toThrow('Cannot read model: no such file');
+    await instance.close();
+  });
+
+  it('says that its thread ended before it was ready', async () => {
+    await expect(start('early exit').ready()).rejects.toThrow('its thread ended with code 3');
+  });
+
+  it('refuses while the model loads', async () => {
+    const instance = start('late exit');
+    const heard: GenerationEvent[] = [];
+    instance.submit(request('early', [1, 2, 3]), (event) => heard.push(event));
+    expect(heard).toMatchObject([{ kind: 'failed', code: 'NOT_READY' }]);
+    await instance.ready();
+    await instance.close();
+  });
+
+  it('fails what runs when its thread dies, refuses afterwards, and is drained', async () => {
+    const instance = start('late exit');
+    await instance.ready();
+    const events: GenerationEvent[] = [];
+    const failed = new Promise<void>((resolve) => {
+      instance.submit(request('a', [1, 2, 3]), (event) => {
+        events.push(event);
+        if (event.kind === 'failed') resolve();
+      });
+    });
+    await failed;
+    expect(events.map(({ kind }) => kind)).toEqual(['accepted', 'failed']);
+    expect(instance.snapshot().ready).toBe(false);
+    const later: GenerationEvent[] = [];
+    instance.submit(request('b', [1, 2, 3]), (event) => later.push(event));
+    expect(later.map(({ kind }) => kind)).toEqual(['failed']);
+    await instance.drain();
+    await instance.close();
+  });
+
+  it('is not ready for more while it drains', async () => {
+    const instance = start('late exit');
+    await instance.ready();
+    expect(instance.snapshot().ready).toBe(true);
+    await instance.drain();
+    expect(instance.snapshot().ready).toBe(false);
+    await instance.close();
+  });
+
+  it('goes on when a sink throws: the others hear what they should', async () => {
+    const instance = start('late exit');
+    await instance.ready();
+    instance.submit(request('bad', [1, 2, 3]), () => {
+      throw new Error('cannot take it');
+    });
+    const failed = new Promise<void>((resolve) => {
+      instance.submit(request('good', [1, 2, 3]), ({ kind }) => {
+        if (kind === 'failed') resolve();
+      });
+    });
+    await failed;
+    await instance.close();
+  });
+});

@@ -1,0 +1,58 @@
+// Prefixes that an instance asks others for: what is said of one that is not there ends what was waited for, and nothing else.
+import { describe, expect, it } from 'vitest';
+import { StepTracer } from '../../../src/runtime/threads/step-tracer.ts';
+import { LiveHandOffs } from '../../../src/runtime/transfer/live-hand-offs.ts';
+import type { Messenger } from '../../../src/runtime/transfer/messenger.ts';
+
+const expected = { kind: 'expectPrefix', id: 'r', from: 1, pages: Int32Array.of(4, 5) } as const;
+const missing = { kind: 'missing', id: 'r' } as const;
+
+/** Landings are opened and closed; nothing is sent. */
+function landings(): { readonly messenger: Messenger; readonly open: Set<string> } {
+  const open = new Set<string>();
+  let count = 0;
+  const messenger: Messenger = {
+    counts: { pages: 0, bytes: 0, earlyBytes: 0, streams: 0, firstPages: 0, copySeconds: 0, faults: 0 },
+    nextStep: 1,
+    open: () => {
+      const handle = `landing ${++count}`;
+      open.add(handle);
+      return handle;
+    },
+    arrivals: () => undefined,
+    close: (handle) => void open.delete(handle),
+    landed: () => [],
+    givenUp: () => [],
+    send: () => {
+      throw new Error('Cannot send: nobody asked for anything');
+    },
+    stop: () => {},
+    left: () => 0,
+    wayTo: () => undefined,
+  };
+  return { messenger, open };
+}
+
+describe('a prefix that another instance turns out not to have', () => {
+  it('lands no more, where it was that one that was asked', () => {
+    const { messenger, open } = landings();
+    const shape = { groups: [{ layers: 2, window: undefined }], layers: [] };
+    const handOffs = new LiveHandOffs({ post: () => {}, messenger, shape, pageBytes: 8 });
+    handOffs.prefixes.expect(expected);
+    // Of one that was asked before, for the same request.
+    handOffs.hear(2, { kind: 'message', message: missing, landing: undefined });
+    expect(open.size).toBe(1);
+    handOffs.hear(1, { kind: 'message', message: missing, landing: undefined });
+    expect(open.size).toBe(0);
+    expect(handOffs.prefixes.isExpecting).toBe(false);
+  });
+
+  it('is told of in traces, once', () => {
+    const tracer = new StepTracer(true);
+    tracer.carriesOut(expected);
+    tracer.hears({ kind: 'peer', from: 1, message: missing });
+    expect(tracer.take()).toMatchObject([{ kind: 'fetch', aborted: true, rows: [['r', 0, 0]] }]);
+    tracer.hears({ kind: 'loaded', id: 'r', source: 1, to: 0 });
+    expect(tracer.take()).toEqual([]);
+  });
+});

@@ -1,0 +1,69 @@
+// Several real instances behind one port: they share weights, know what each other holds, and die alone.
+import { afterEach, describe, expect, it } from 'vitest';
+import type { LiveCluster } from '../../../src/runtime/threads/live-cluster.ts';
+import { answerOf, liveCluster, livePrompt, liveRequest } from './instances.ts';
+
+const open: LiveCluster[] = [];
+afterEach(() => Promise.all(open.splice(0).map((cluster) => cluster.close())));
+
+async function started(instances: number): Promise<LiveCluster> {
+  const cluster = liveCluster(Array.from({ length: instances }, () => ({})));
+  open.push(cluster);
+  await cluster.ready();
+  return cluster;
+}
+
+const prompts = Array.from({ length: 9 }, (_, kind) => livePrompt(kind, 40 + 13 * kind));
+
+describe('instances on worker threads', () => {
+  it('answer as one does, each with a part of the load', async () => {
+    const alone = await started(1);
+    const three = await started(3);
+    const ask = (cluster: LiveCluster) =>
+      Promise.all(prompts.map((prompt, i) => answerOf(cluster, liveRequest(`r${i}`, prompt, 12))));
+    const [expected, answers] = await Promise.all([ask(alone), ask(three)]);
+    expect(answers).toEqual(expected);
+    expect(three.instances().map(({ promptTokens }) => promptTokens > 0)).toEqual([true, true, true]);
+    expect(three.snapshot().generatedTokens).toBe(9 * 12);
+    expect(three.snapshot().pages.used).toBe(0);
+  });
+
+  it('are sent what they have the prefix of', async () => {
+    const cluster = await started(3);
+    for (const round of [1, 2]) {
+      for (const [i, prompt] of prompts.entries()) {
+        const { cachedTokens } = await answerOf(cluster, liveRequest(`r${round}.${i}`, prompt, 2));
+        expect(cachedTokens).toBe(round === 1 ? 0 : Math.floor((prompt.length - 1) / 32) * 32);
+      }
+    }
+  });
+
+  it('go on with what another one had when it died, as if nothing had been', async () => {
+    const cluster = await started(2);
+    const ids = prompts.map((_, i) => i);
+    const expected = await Promise.all(ids.map((i) => answerOf(cluster, liveRequest(`a${i}`, prompts[i] ?? [], 40))));
+    const answers = ids.map((i) => answerOf(cluster, liveRequest(`b${i}`, prompts[i] ?? [], 40)));
+    const last = answerOf(cluster, liveRequest('last straw', prompts[0] ?? [], 40));
+    expect((await Promise.all([...answers, last])).map(({ tokens, logprobs, end }) => [tokens, logprobs, end])).toEqual(
+      [...expected, expected[0]].map((answer) => [answer?.tokens, answer?.logprobs, answer?.end]),
+    );
+    expect(cluster.instances().filter(({ ready }) => ready)).toHaveLength(1);
+  });
+
+  it('lose only their own requests when one dies, and its weights serve on', async () => {
+    const cluster = await started(3);
+    const expected = await Promise.all(prompts.map((prompt, i) => answerOf(cluster, liveRequest(`a${i}`, prompt, 30))));
+    // The first one loaded the weights; nobody has anything to do, so it is the one that is taken. Then it is tried once more.
+    const death = await answerOf(cluster, liveRequest('deadly', [1, 2, 3], 4));
+    expect(death.end).toMatchObject({ kind: 'failed', code: 'ENGINE_FAILED' });
+    expect(cluster.instances().filter(({ ready }) => ready)).toHaveLength(1);
+    expect(cluster.snapshot().ready).toBe(true);
+    const answers = await Promise.all(prompts.map((prompt, i) => answerOf(cluster, liveRequest(`b${i}`, prompt, 30))));
+    expect(answers.map(({ tokens, logprobs }) => [tokens, logprobs])).toEqual(
+      expected.map(({ tokens, logprobs }) => [tokens, logprobs]),
+    );
+    await answerOf(cluster, liveRequest('deadly 2', [1, 2, 3], 4));
+    await cluster.ended;
+    expect((await answerOf(cluster, liveRequest('late', [1, 2, 3], 4))).end).toMatchObject({ code: 'NOT_READY' });
+  });
+});

@@ -1,0 +1,118 @@
+// Words by which those who come stop a step: nobody is overlooked, whenever he comes.
+import { Worker } from 'node:worker_threads';
+import { expect, test, vi } from 'vitest';
+import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
+import { LiveCluster } from '../../../src/runtime/threads/live-cluster.ts';
+import { type Comer, type StepManner, StepWords } from '../../../src/runtime/threads/step-interrupt.ts';
+import { everyone, liveRequest } from './instances.ts';
+
+const isStopped = ({ polled }: StepWords): boolean => polled[0] !== 0;
+const comers: readonly Comer[] = ['request', 'end'];
+
+test.each<StepManner & { readonly stops: readonly Comer[] }>([
+  { jobs: false, waits: false, stops: [] },
+  { jobs: true, waits: false, stops: ['request'] },
+  { jobs: false, waits: true, stops: ['request', 'end'] },
+  { jobs: true, waits: true, stops: ['request', 'end'] },
+])('a step stops for whoever comes while it runs, and before it: jobs $jobs, waits $waits', ({ stops, ...manner }) => {
+  for (const comer of comers) {
+    const words = new StepWords();
+    const other = new StepWords(words.polled);
+    // Before it is listened for: whoever it is has been heard.
+    other.comes(comer);
+    words.hears();
+    words.begins(manner);
+    expect(isStopped(words)).toBe(false);
+    other.comes(comer);
+    expect(isStopped(words)).toBe(stops.includes(comer));
+    words.ended();
+    words.hears();
+    other.comes(comer);
+    expect(isStopped(words)).toBe(false);
+    words.begins(manner);
+    expect(isStopped(words)).toBe(stops.includes(comer));
+  }
+});
+
+test('rows that are there end the wait, and nobody stops what is computed then', () => {
+  const words = new StepWords();
+  words.hears();
+  words.begins({ jobs: false, waits: true });
+  // As the kernels do it.
+  Atomics.store(words.polled, 2, 0);
+  for (const comer of comers) words.comes(comer);
+  expect(isStopped(words)).toBe(false);
+});
+
+test('whoever comes while a step begins is overlooked at no point of either', () => {
+  for (const outer of ['comes', 'begins'] as const)
+    for (let point = 0; point < 8; point++) {
+      const words = new StepWords();
+      const other = new StepWords(words.polled);
+      words.hears();
+      const comes = (): void => other.comes('end');
+      const begins = (): void => words.begins({ jobs: false, waits: true });
+      let left = point;
+      const behind = <Words extends readonly unknown[]>(access: (...words: Words) => number) => {
+        return (...words: Words): number => {
+          if (left-- === 0) (outer === 'comes' ? begins : comes)();
+          return access(...words);
+        };
+      };
+      const { load, store, add } = Atomics;
+      vi.stubGlobal('Atomics', {
+        load: behind((all: Int32Array, at: number) => load(all, at)),
+        store: behind((all: Int32Array, at: number, value: number) => store(all, at, value)),
+        add: behind((all: Int32Array, at: number, value: number) => add(all, at, value)),
+      });
+      (outer === 'comes' ? comes : begins)();
+      vi.unstubAllGlobals();
+      // It has ended before.
+      if (left >= 0) (outer === 'comes' ? begins : comes)();
+      expect(isStopped(words), `${outer}, ${point}`).toBe(true);
+    }
+});
+
+test('a thread that waits over and over is left waiting by none of those who come', async () => {
+  const rounds = 5_000;
+  const counts = new Int32Array(new SharedArrayBuffer(12));
+  const [come, heard, missed] = [0, 1, 2];
+  const hub = new MemoryHub();
+  const bus = hub.connect();
+  const words = new StepWords();
+  const { seat, ports, drop } = hub.seat();
+  const workerData = { seat, polled: words.polled, rounds, counts };
+  const ready = new Promise<void>((resolve) => bus.subscribe('ready', () => resolve()));
+  bus.subscribe('said', () => {});
+  const worker = new Worker(new URL('./listening-worker.mjs', import.meta.url), {
+    workerData,
+    transferList: [...ports],
+  });
+  const ended = new Promise<void>((resolve) => worker.once('exit', () => resolve(drop())));
+  await ready;
+  for (let round = 0; round < rounds; round++) {
+    bus.publish('come', new Uint8Array());
+    words.comes('end');
+    Atomics.add(counts, come, 1);
+    // One that has died hears nothing any more.
+    if (Atomics.wait(counts, heard, round, 10_000) === 'timed-out') break;
+  }
+  await ended;
+  await bus.close();
+  expect({ heard: counts[heard], missed: counts[missed] }).toEqual({ heard: rounds, missed: 0 });
+});
+
+test('a thread that waits for another one stops when that one is gone', async () => {
+  const state = new Int32Array(new SharedArrayBuffer(4));
+  const [waiting, stopped] = [1, 2];
+  const cluster = new LiveCluster({
+    entry: new URL('./waiting-worker.mjs', import.meta.url),
+    instances: ['waits', 'dies', 'nothing'].map((does) => ({ role: 'mixed', settings: { does, state } })),
+    ...{ admission: everyone, queueMax: 8, log: () => {} },
+  });
+  await cluster.ready();
+  for (const id of ['a', 'b']) cluster.submit(liveRequest(id, [1, 2, 3], 4), () => {});
+  while (Atomics.load(state, 0) <= waiting) await new Promise((resolve) => setImmediate(resolve));
+  await cluster.close();
+  expect(state[0]).toBe(stopped);
+});

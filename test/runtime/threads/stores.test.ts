@@ -1,0 +1,60 @@
+// A store among live instances: bits of what comes from there, and what becomes of requests and memory when it, or who offers to it, dies.
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, beforeEach, expect, it } from 'vitest';
+import { loadNative } from '../../../src/kernel/native/native.ts';
+import type { LiveCluster } from '../../../src/runtime/threads/live-cluster.ts';
+import { type Answer, answerOf, everyone, liveCluster, livePrompt, liveRequest } from './instances.ts';
+
+const key = Uint32Array.of(1, 2, 3, 4);
+const open: LiveCluster[] = [];
+let folder: string;
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), 'kvasir-stores-'));
+});
+afterEach(async () => {
+  await Promise.all(open.splice(0).map((cluster) => cluster.close()));
+  rmSync(folder, { recursive: true, force: true });
+});
+
+async function started(instances: Parameters<typeof liveCluster>[0]): Promise<LiveCluster> {
+  const cluster = liveCluster(instances, 'memory', everyone, key, true);
+  open.push(cluster);
+  await cluster.ready();
+  return cluster;
+}
+
+const store = () =>
+  ({
+    role: 'store',
+    tiers: { hostBytes: 2 ** 24, ssd: { path: join(folder, 'store'), bytes: 2 ** 25 } },
+  }) as const;
+
+async function until(holds: () => boolean): Promise<void> {
+  while (!holds()) await new Promise((resolve) => setTimeout(resolve, 2));
+}
+
+const bits = ({ tokens, logprobs, end }: Answer) => ({ tokens, logprobs, end });
+/** What comes must come before it could be computed: this takes 0.8 s to compute by the guess that stands until an instance has computed. */
+const prompt = livePrompt(1, 4010);
+const wholeBlocks = Math.floor((prompt.length - 1) / 32);
+/** Of a request that ends the thread that it is placed at. */
+const deadly = (name: string) => liveRequest(`deadly ${name}`, livePrompt(60, 20), 1);
+
+it.skipIf(loadNative() === undefined)('gives back the bits of what died with who computed it', async () => {
+  const cluster = await started([{ kvBytes: 2 ** 24, contextTokens: 4096 }, store()]);
+  const first = await answerOf(cluster, liveRequest('a', prompt, 6));
+  expect(first.cachedTokens).toBe(0);
+  await until(() => (cluster.instances()[1]?.store?.takenBlocks ?? 0) >= wholeBlocks);
+  const taken = cluster.instances()[1]?.store;
+  expect(taken?.takenBytes).toBe((taken?.takenBlocks ?? 0) * 6 * 2 ** 14);
+  // It is started anew, and its cache is empty; the store stays.
+  await answerOf(cluster, deadly('one'));
+  await until(() => cluster.instances()[0]?.ready === true && cluster.instances()[0]?.promptTokens === 0);
+  const answer = await answerOf(cluster, liveRequest('b', prompt, 6));
+  expect([bits(answer), answer.cachedTokens]).toEqual([bits(first), 32 * wholeBlocks]);
+  expect(cluster.instances()[1]?.store?.sentBlocks).toBeGreaterThanOrEqual(wholeBlocks);
+  // What the output has added may still be on its way to the store.
+  await until(() => cluster.snapshot().pages.used === 0);
+});

@@ -1,0 +1,46 @@
+// Entry of a thread that waits, at its first request, as for rows of another one; or dies of it once that one waits, or does nothing. It says how the wait ended.
+import { workerData } from 'node:worker_threads';
+import { MemoryBus } from '../../../dist/runtime/bus/memory-bus.js';
+import { StepWords } from '../../../dist/runtime/threads/step-interrupt.js';
+import { listen, say } from '../../../dist/runtime/threads/thread-wires.js';
+
+const { settings, seat, address, life, abort } = workerData;
+const { does, state } = settings;
+const [waiting, stopped, late] = [1, 2, 3];
+/** Five times as long as rows are waited for. */
+const waitsMs = 5_000;
+
+const bus = new MemoryBus(seat);
+const words = new StepWords(abort);
+let heardOfEnd = false;
+listen(bus, 'gone', ['*', '*'], () => {
+  heardOfEnd = true;
+});
+
+/** As often as it is stopped for something else: the request itself may count as one that has come since. */
+function wait() {
+  Atomics.store(state, 0, waiting);
+  Atomics.notify(state, 0);
+  const end = performance.now() + waitsMs;
+  while (!heardOfEnd && performance.now() < end) {
+    words.hears();
+    bus.drain();
+    words.begins({ jobs: false, waits: !heardOfEnd });
+    while (!heardOfEnd && Atomics.load(abort, 0) === 0 && performance.now() < end) Atomics.wait(state, 0, waiting, 1);
+    words.ended();
+  }
+  Atomics.store(state, 0, heardOfEnd ? stopped : late);
+}
+
+listen(bus, 'order', [address, life], ({ kind }) => {
+  if (kind === 'close') void bus.close();
+  if (kind !== 'submit') return;
+  if (does === 'waits') wait();
+  if (does !== 'dies') return;
+  Atomics.wait(state, 0, 0);
+  process.exit(4);
+});
+const pages = { total: 0, used: 0, cached: 0, free: 0 };
+const root = { modelFingerprint: '', weightForm: 'native', inputForm: 'bf16', kvType: 'bf16', rope: '' };
+const snapshot = { ready: true, waiting: 0, running: 0, pages };
+say(bus, 'said', [address, life], { kind: 'ready', description: { capacityTokens: 1000 }, snapshot, root });

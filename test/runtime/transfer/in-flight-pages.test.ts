@@ -1,0 +1,119 @@
+// What leaves for a landing, halted and gone on with: what has arrived does not leave again, and pages are read for as long as something is to leave from them.
+import { describe, expect, it } from 'vitest';
+import { Unsent } from '../../../src/runtime/transfer/in-flight-pages.ts';
+import { LiveHandOffs } from '../../../src/runtime/transfer/live-hand-offs.ts';
+import type { LandingHandle, Messenger } from '../../../src/runtime/transfer/messenger.ts';
+
+/** Parcels of one layer: page i goes to place i. */
+const parcels = (from: number, end: number) =>
+  Int32Array.from(Array.from({ length: end - from }, (_, i) => [0, from + i, from + i]).flat());
+
+/** Counts what may still be read, says when it is told to stop, and gives up what it is told to. */
+function counting() {
+  const left = new Map<LandingHandle, number>();
+  const stopped: LandingHandle[] = [];
+  const lost: LandingHandle[] = [];
+  const messenger = {
+    givenUp: () => lost.splice(0),
+    left: (landing: LandingHandle) => left.get(landing) ?? 0,
+    stop: (landing: LandingHandle) => {
+      stopped.push(landing);
+      left.delete(landing);
+    },
+  };
+  const giveUp = (landing: LandingHandle) => {
+    left.delete(landing);
+    lost.push(landing);
+  };
+  return { left, stopped, giveUp, messenger };
+}
+
+describe('what leaves for a landing', () => {
+  /** Units `0..4` and `4..8` are on their way, of which so many have arrived. */
+  function leaving(arrived: number) {
+    const { left, stopped, giveUp, messenger } = counting();
+    const unsent = new Unsent(messenger);
+    for (const [from, end] of [
+      [0, 4],
+      [4, 8],
+    ] as const) {
+      expect(unsent.beginOf('a', from, end)).toBe(from);
+      unsent.add('a', parcels(from, end), end);
+    }
+    left.set('a', 8 - arrived);
+    return { unsent, left, stopped, giveUp };
+  }
+
+  it('goes on with the first that is not known to have arrived', () => {
+    const { unsent, stopped } = leaving(5);
+    unsent.halt('a', 8);
+    expect(stopped).toEqual(['a']);
+    expect(unsent.beginOf('a', 8, 12)).toBe(4);
+  });
+
+  it('begins again where pages are others', () => {
+    const { unsent } = leaving(8);
+    unsent.halt('a', 2);
+    expect(unsent.beginOf('a', 2, 4)).toBe(2);
+  });
+
+  it('leaves nothing twice that has arrived, though it was computed again', () => {
+    const { unsent } = leaving(6);
+    unsent.halt('a', 6);
+    // Less is computed by then than has arrived.
+    expect(unsent.beginOf('a', 0, 3)).toBe(3);
+    expect(unsent.beginOf('a', 3, 6)).toBe(4);
+    expect(unsent.beginOf('a', 6, 9)).toBe(6);
+  });
+
+  it('is read from pages that stay until it has left from them, and from no others', () => {
+    const { unsent, left } = leaving(0);
+    unsent.halt('a', 4);
+    expect([1, 5].map((page) => unsent.reads(Int32Array.of(page)))).toEqual([true, false]);
+    unsent.add('a', parcels(unsent.beginOf('a', 4, 8), 8), 8);
+    left.set('a', 8);
+    expect([1, 5].map((page) => unsent.reads(Int32Array.of(page)))).toEqual([true, true]);
+    left.set('a', 0);
+    expect([1, 5].map((page) => unsent.reads(Int32Array.of(page)))).toEqual([false, false]);
+  });
+
+  it('is read from pages that stay, though a second step that it leaves with comes to nothing', () => {
+    const { unsent, left } = leaving(2);
+    unsent.halt('a', 4);
+    const begin = unsent.beginOf('a', 4, 8);
+    expect(begin).toBe(0);
+    unsent.add('a', parcels(begin, 8), 8, { parcels: parcels(begin, 4), end: 4 });
+    left.set('a', 8);
+    unsent.halt('a', 4);
+    expect([1, 5].map((page) => unsent.reads(Int32Array.of(page)))).toEqual([true, false]);
+    expect(unsent.beginOf('a', 4, 8)).toBe(0);
+  });
+
+  it('does not go on where it was given up: of what did not arrive nothing is left to be read either', () => {
+    const { unsent, stopped, giveUp } = leaving(5);
+    giveUp('a');
+    unsent.halt('a', 8);
+    // The messenger sends nothing there before it is told to stop.
+    expect(stopped).toEqual([]);
+    expect([...unsent.takeGivenUp()]).toEqual(['a']);
+    expect([...unsent.takeGivenUp()]).toEqual([]);
+  });
+});
+
+describe('a prompt that leaves', () => {
+  it.each(['taken', 'declined'] as const)('is read no more once the other side says %s', (kind) => {
+    const { stopped, messenger } = counting();
+    const handOffs = new LiveHandOffs({
+      post: () => {},
+      messenger: messenger as unknown as Messenger,
+      shape: { groups: [{ layers: 1, window: undefined }], layers: [{ group: 0, index: 0 }] },
+      pageBytes: 64,
+    });
+    handOffs.hear(1, { kind: 'message', message: { kind: 'reserved', id: 'r' }, landing: 'there' });
+    // What another instance says of a request of the same name is about another landing.
+    handOffs.hear(2, { kind: 'message', message: { kind, id: 'r' }, landing: undefined });
+    expect(stopped).toEqual([]);
+    handOffs.hear(1, { kind: 'message', message: { kind, id: 'r' }, landing: undefined });
+    expect(stopped).toEqual(['there']);
+  });
+});

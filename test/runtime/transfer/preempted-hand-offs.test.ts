@@ -1,0 +1,212 @@
+// A prompt that is preempted while its pages leave, by real steps and native messengers: no page that may still be read is free or somebody else's.
+import { fileURLToPath } from 'node:url';
+import { describe, expect, it } from 'vitest';
+import { LandingLayout } from '../../../src/core/kvcache/receive-pages.ts';
+import type { InstanceEvent } from '../../../src/core/protocol/events.ts';
+import { createTokenInstance } from '../../../src/core/scheduler/token-work.ts';
+import { parcelsOf } from '../../../src/core/transfer/hand-off/page-descriptors.ts';
+import { Engine } from '../../../src/engine/engine.ts';
+import { loadModel } from '../../../src/engine/load-model.ts';
+import { NativeFarMessenger } from '../../../src/kernel/native/far-messenger.ts';
+import { NativeMessenger } from '../../../src/kernel/native/messenger.ts';
+import { createNativeBackend, loadNative } from '../../../src/kernel/native/native.ts';
+import { LiveHandOffs, type PeerWire } from '../../../src/runtime/transfer/live-hand-offs.ts';
+import type { Messenger } from '../../../src/runtime/transfer/messenger.ts';
+import { handOver } from '../../../src/runtime/transfer/transfer-effects.ts';
+import { pageTokens, type Step } from '../../../src/util/step.ts';
+import { baseConfig, limits, promptOf, request } from '../../core/router/world.ts';
+import { answerOf, liveCluster, livePrompt, liveRequest } from '../threads/instances.ts';
+
+const path = fileURLToPath(new URL('../../../models/kvasir-tiny/kvasir-tiny-q8_0.gguf', import.meta.url));
+const promptTokens = 4 * pageTokens;
+/** One prompt has room, and half of another. */
+const blocks = 6;
+
+/** Takes nothing for left before it is stopped, as where acknowledgements are slow. */
+function watching(messenger: Messenger) {
+  const pages: number[] = [];
+  let stops = 0;
+  const watched: Messenger = {
+    get counts() {
+      return messenger.counts;
+    },
+    get nextStep() {
+      return messenger.nextStep;
+    },
+    open: (own, layers) => messenger.open(own, layers),
+    arrivals: (landing, count) => messenger.arrivals(landing, count),
+    close: (landing) => messenger.close(landing),
+    landed: () => messenger.landed(),
+    givenUp: () => messenger.givenUp(),
+    send: (landing, step, parcels, last, filling) => {
+      for (let at = 1; at < parcels.length; at += 3) pages.push(parcels[at] ?? -1);
+      messenger.send(landing, step, parcels, last, filling);
+    },
+    stop: (landing) => {
+      stops++;
+      pages.length = 0;
+      messenger.stop(landing);
+    },
+    left: () => pages.length,
+    wayTo: (landing) => messenger.wayTo(landing),
+  };
+  return { watched, pages, stops: () => stops };
+}
+
+function sending(create: (engine: Engine) => Messenger) {
+  const backend = createNativeBackend({ threads: 1 });
+  const model = loadModel({ model: path, backend, context: 512 });
+  const open = () => new Engine({ model, backend, tokensMax: 64, logitRowsMax: 64, kvBytes: 2 ** 22 });
+  const [here, there] = [open(), open()];
+  const { groups, pageBytes } = model.kv;
+  const watch = watching(create(here));
+  const receiver = create(there);
+  const wires: PeerWire[] = [];
+  const shape = { groups, layers: here.layers };
+  const post = (_: number, wire: PeerWire): void => void wires.push(wire);
+  const handOffs = new LiveHandOffs({ post, messenger: watch.watched, shape, pageBytes });
+  const machine = createTokenInstance({
+    ...{ ...baseConfig, groups, limits: { ...limits, tokensMax: 48, logitRowsMax: 32, sequencesMax: 4 } },
+    pages: blocks * groups.reduce((sum, { layers }) => sum + layers, 0),
+    handOff: { layerWise: true, landingTokens: 0, landingPages: 0, rechecks: false },
+  });
+  const abort = new Int32Array(new SharedArrayBuffer(4));
+  let next: { readonly step: number; readonly plan: Step } | undefined;
+  let nowUs = 0;
+  const owned = (): ReadonlySet<number> => {
+    const table = [...machine.roster.sequences()].find(({ id }) => id === 'leaves')?.sequence.table;
+    return new Set(
+      machine.pools.flatMap(({ layers, pageTable }, g) => {
+        const held = table?.groups[g]?.blocks;
+        return Array.from({ length: held?.length ?? 0 }, (_, i) => held?.at(i) ?? 0).flatMap((row) => [
+          ...pageTable.subarray(row * layers, (row + 1) * layers),
+        ]);
+      }),
+    );
+  };
+  const feed = (event: InstanceEvent): void => {
+    nowUs += 1000;
+    for (const effect of machine.step(nowUs, event)) {
+      if (effect.kind === 'runStep') next = effect;
+      else if (effect.kind === 'fault') throw new Error(effect.message);
+      else if (['send', 'stream', 'haltStream', 'stopStream'].includes(effect.kind))
+        handOver(handOffs, effect as Parameters<typeof handOver>[1], machine.pools);
+    }
+    machine.check();
+    const own = owned();
+    expect(watch.pages.filter((page) => !own.has(page))).toEqual([]);
+  };
+  /** Runs the step that is planned; false: there is none. */
+  const run = (): boolean => {
+    const step = next;
+    if (step === undefined) return false;
+    next = undefined;
+    const outcome = here.run(step.plan, abort);
+    handOffs.ran(step.step);
+    feed(
+      outcome.kind === 'done'
+        ? { kind: 'stepDone', step: step.step, result: outcome.result }
+        : { kind: 'stepAborted', step: step.step },
+    );
+    return true;
+  };
+  return { ...{ machine, handOffs, wires, watch, receiver, here, there, shape, abort, feed, run } };
+}
+
+const tcp = { host: '127.0.0.1', token: 'a secret', transport: 'tcp' } as const;
+const ways = [
+  { way: 'thread', create: ({ pool }: Engine): Messenger => new NativeMessenger(pool, () => {}) },
+  { way: 'tcp', create: ({ pool }: Engine): Messenger => new NativeFarMessenger(pool, tcp, () => {}) },
+];
+
+describe.skipIf(loadNative() === undefined)('a prompt that is preempted while it leaves', () => {
+  it.each(ways)('is read from its own pages alone, and lands whole: $way', async ({ create }) => {
+    const { machine, handOffs, wires, watch, receiver, here, there, shape, abort, feed, run } = sending(create);
+    const layout = new LandingLayout(shape.groups, promptTokens, pageTokens);
+    const landing = receiver.open(Int32Array.from({ length: layout.places }, (_, place) => place));
+    const hear = (kind: 'reserved' | 'taken') => {
+      const wire = {
+        kind: 'message',
+        message: { kind, id: 'leaves' },
+        landing: kind === 'reserved' ? landing : undefined,
+      };
+      for (const event of handOffs.hear(1, wire as Parameters<LiveHandOffs['hear']>[1])) feed(event);
+    };
+    feed({ kind: 'submit', request: request('leaves', promptOf(1, promptTokens), { maxTokens: 4 }), decodeAt: 1 });
+    hear('reserved');
+    run();
+    Atomics.store(abort, 0, 1);
+    run();
+    expect(watch.stops()).toBe(1);
+    Atomics.store(abort, 0, 0);
+    run();
+    const first = request('first', promptOf(2, promptTokens), { maxTokens: 1, priority: 1 });
+    feed({ kind: 'submit', request: first });
+    while (run());
+    expect(machine.snapshot().preemptions).toBeGreaterThan(0);
+    expect(watch.stops()).toBeGreaterThan(1);
+    expect(wires.map(({ kind }) => kind)).not.toContain('held');
+    handOffs.tellHeld();
+    expect(wires.map(({ kind }) => kind)).toContain('held');
+    while (receiver.landed().length === 0) await new Promise((resolve) => setImmediate(resolve));
+    const [leaving] = [...machine.roster.sequences()];
+    const table = leaving?.sequence.table ?? expect.unreachable();
+    const sent = parcelsOf(
+      { from: 0, tokens: promptTokens, promptTokens, table, range: undefined },
+      shape,
+      machine.pools,
+    );
+    for (let at = 0; at < sent.length; at += 3)
+      expect(there.readPage(sent[at + 2] ?? -1)).toEqual(here.readPage(sent[at + 1] ?? -1));
+    hear('taken');
+    expect(machine.snapshot().pages.used).toBe(0);
+    receiver.close(landing);
+  });
+});
+
+describe.skipIf(loadNative() === undefined)('a prompt that is preempted for one that is computed', () => {
+  it.each(['memory', 'tcp'] as const)(
+    'gives its room where it is to be decoded up, and has it again later: %s',
+    async (transport) => {
+      // Of two such prompts one has room, and some of the other.
+      const kvBytes = 80 * 32 * 6 * 2 * 2 * 64 * 2;
+      const sizes = { contextTokens: 2048 };
+      const prompts = [livePrompt(1, 1900), livePrompt(2, 1900)];
+      const alone = liveCluster([sizes]);
+      await alone.ready();
+      const expected = await Promise.all(prompts.map((prompt, i) => answerOf(alone, liveRequest(`r${i}`, prompt, 20))));
+      await alone.close();
+      const apart = liveCluster(
+        [
+          { role: 'prefill', kvBytes, ...sizes },
+          { role: 'decode', ...sizes },
+        ],
+        transport,
+      );
+      await apart.ready();
+      for (let round = 0; round < 3; round++) {
+        const salt = `${round}`;
+        let begin: () => void = () => {};
+        const begun = new Promise<void>((resolve) => {
+          begin = resolve;
+        });
+        const [first, urgent] = prompts.map((prompt, i) => ({
+          ...liveRequest(`${i} of ${round}`, prompt, 20),
+          ...{ salt, priority: i },
+        }));
+        const submit: typeof apart.submit = (one, sink) =>
+          apart.submit(one, (event) => {
+            if (event.kind === 'started') begin();
+            sink(event);
+          });
+        const before = answerOf({ submit }, first);
+        await begun;
+        const answers = await Promise.all([before, answerOf(apart, urgent)]);
+        expect(answers.map(({ tokens, end }) => [tokens, end])).toEqual(
+          expected.map(({ tokens, end }) => [tokens, end]),
+        );
+      }
+      await apart.close();
+    },
+  );
+});

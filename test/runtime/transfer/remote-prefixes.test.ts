@@ -1,0 +1,94 @@
+// Prefixes between processes, with threads that only note what they are told: names on each side, answers, and what the end of either leaves.
+import { afterEach, describe, expect, it } from 'vitest';
+import type { RequestId } from '../../../src/core/protocol/ports.ts';
+import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
+import type { ToThread } from '../../../src/runtime/threads/thread-protocol.ts';
+import { type AboutPrefix, PrefixesBetween } from '../../../src/runtime/transfer/remote-prefixes.ts';
+import { settled } from '../bus/settled.ts';
+
+const closing: (() => void)[] = [];
+afterEach(() => {
+  for (const close of closing.splice(0)) close();
+});
+
+class NotedThread {
+  readonly told: ToThread[] = [];
+  send(message: ToThread): void {
+    this.told.push(message);
+  }
+  /** Who speaks last, and of what. */
+  get last(): { readonly from: number; readonly id: RequestId } {
+    const said = this.told.at(-1);
+    if (said?.kind !== 'peerSays' || said.wire.kind !== 'message') throw new Error('nobody has asked');
+    return { from: said.from, id: said.wire.message.id };
+  }
+}
+
+function member(hub: MemoryHub, name: string, life = 1, keeps = false) {
+  const thread = new NotedThread();
+  const prefixes = new PrefixesBetween({ bus: hub.connect(), name, life, thread, keeps, met: () => {}, log: () => {} });
+  closing.push(() => prefixes.close());
+  prefixes.start();
+  return { thread, prefixes };
+}
+
+const chain = { blocks: 1, words: Uint32Array.of(1, 2, 3, 4) };
+const fetches = (id: RequestId): AboutPrefix => ({
+  ...{ kind: 'message', landing: 'there' },
+  message: { kind: 'fetch', id, chain, from: 0 },
+});
+const says = (kind: 'missing' | 'unwanted', id: RequestId) =>
+  ({ kind: 'message', message: { kind, id }, landing: undefined }) as const;
+
+async function pair() {
+  const hub = new MemoryHub();
+  const [a, b] = [member(hub, 'a'), member(hub, 'b', 2)];
+  await settled();
+  const [toB = 0, toA = 0] = [a.prefixes.indexOf({ name: 'b', life: 2 }), b.prefixes.indexOf({ name: 'a', life: 1 })];
+  return { a, b, toB, toA };
+}
+
+describe('prefixes between processes', () => {
+  it('are asked for both ways at once, each under a name of its own, and answered under the one they have there', async () => {
+    const { a, b, toB, toA } = await pair();
+    a.prefixes.send(toB, fetches('g.1.1/r'));
+    b.prefixes.send(toA, fetches('g.1.1/r'));
+    await settled();
+    const [atA, atB] = [a.thread.last, b.thread.last];
+    expect([atA.id, atB.id]).not.toContain('g.1.1/r');
+    expect(b.thread.told).toEqual([{ kind: 'peerSays', from: atB.from, wire: fetches(atB.id) }]);
+    b.prefixes.send(atB.from, { kind: 'prefix', id: atB.id, blocks: 1 });
+    a.prefixes.send(atA.from, says('missing', atA.id));
+    await settled();
+    expect(a.thread.told.at(-1)).toEqual({
+      ...{ kind: 'peerSays', from: toB },
+      wire: { kind: 'prefix', id: 'g.1.1/r', blocks: 1 },
+    });
+    expect(b.thread.told.at(-1)).toEqual({ kind: 'peerSays', from: toA, wire: says('missing', 'g.1.1/r') });
+    a.prefixes.send(toB, { kind: 'prefixHere', id: 'g.1.1/r' });
+    a.prefixes.send(toB, says('unwanted', 'g.1.1/s'));
+    await settled();
+    expect(b.thread.told.slice(-2)).toEqual([
+      { kind: 'peerSays', from: atB.from, wire: { kind: 'prefixHere', id: atB.id } },
+      { kind: 'peerSays', from: atB.from, wire: says('unwanted', atB.id.replace('/r', '/s')) },
+    ]);
+  });
+
+  it('end with the other side: both hear that it has gone, and who asks it then has nothing at once', async () => {
+    const { a, b, toB, toA } = await pair();
+    b.prefixes.close();
+    await settled();
+    expect(a.thread.told).toEqual([{ kind: 'peerSays', from: toB, wire: { kind: 'gone' } }]);
+    expect(a.prefixes.indexOf({ name: 'b', life: 2 })).toBeUndefined();
+    a.prefixes.send(toB, fetches('g.1.1/r'));
+    expect(a.thread.told.at(-1)).toEqual({ kind: 'peerSays', from: toB, wire: says('missing', 'g.1.1/r') });
+    a.prefixes.send(toB, says('unwanted', 'g.1.1/r'));
+    expect([a.thread.told.length, b.thread.told.length, toA >= 0]).toEqual([2, 0, true]);
+  });
+
+  it('are not asked of another start of the same name', async () => {
+    const { a } = await pair();
+    expect(a.prefixes.indexOf({ name: 'b', life: 3 })).toBeUndefined();
+    expect(a.prefixes.indexOf({ name: 'a', life: 1 })).toBeUndefined();
+  });
+});

@@ -1,0 +1,166 @@
+// Prompts on their way from process to process, with threads that only note what they are told: every answer, and every way that it can fail.
+import { afterEach, describe, expect, it, vi } from 'vitest';
+import type { RequestId } from '../../../src/core/protocol/ports.ts';
+import { MemoryHub } from '../../../src/runtime/bus/memory-hub.ts';
+import type { ToThread } from '../../../src/runtime/threads/thread-protocol.ts';
+import { PromptsIn } from '../../../src/runtime/transfer/remote-prompts-in.ts';
+import { type Leaving, PromptsOut } from '../../../src/runtime/transfer/remote-prompts-out.ts';
+import { settled } from '../bus/settled.ts';
+import { liveRequest } from '../threads/instances.ts';
+
+const closing: (() => void)[] = [];
+afterEach(() => {
+  for (const close of closing.splice(0)) close();
+  vi.useRealTimers();
+});
+
+const gateway = { name: 'g', life: 1, session: 2 };
+const leaving = (id: string): Leaving => ({
+  ...{ kind: 'reserve', id: `g.1.1/${id}`, gateway },
+  request: liveRequest(id, [1, 2, 3], 4),
+});
+const decoder = { name: 'd', life: 7 };
+
+class NotedThread {
+  readonly told: ToThread[] = [];
+  send(message: ToThread): void {
+    this.told.push(message);
+  }
+}
+
+function prefills(hub: MemoryHub) {
+  const thread = new NotedThread();
+  const taken: RequestId[] = [];
+  const own = { bus: hub.connect(), name: 'p', life: 3, log: () => {} };
+  const out = new PromptsOut({ ...own, thread, met: () => {}, taken: (id) => taken.push(id) });
+  closing.push(() => out.close());
+  return { out, thread, taken };
+}
+
+function decodes(hub: MemoryHub, knows = true) {
+  const thread = new NotedThread();
+  const fates: string[] = [];
+  const own = { bus: hub.connect(), ...decoder, log: () => {} };
+  const into = new PromptsIn({
+    ...{ ...own, thread },
+    expect: ({ gateway: { session }, request }) => (knows ? `g.1.${session}/${request.id}` : undefined),
+    landed: (here) => fates.push(`landed ${here}`),
+    left: (here) => fates.push(`left ${here}`),
+  });
+  closing.push(() => into.close());
+  return { into, thread, fates };
+}
+
+const asks = (id: string) =>
+  ({ kind: 'message', message: { kind: 'reserve', id, request: leaving('r').request }, landing: undefined }) as const;
+const says = (kind: 'reserved' | 'taken' | 'declined' | 'release', id: string, landing?: string) =>
+  ({ kind: 'message', message: { kind, id }, landing }) as const;
+
+/** Both sides are there, and one has asked the other for room. @param knows the gateway's session */
+async function asking(knows = true) {
+  const hub = new MemoryHub();
+  const [p, d] = [prefills(hub), decodes(hub, knows)];
+  p.out.start();
+  d.into.start();
+  await settled();
+  const to = p.out.add(leaving('r'), decoder);
+  p.out.send(to, asks('g.1.1/r'));
+  return { p, d, to };
+}
+
+describe('prompts between processes', () => {
+  it('have a name of their own on each side, and are told of until all is there', async () => {
+    const { p, d, to } = await asking();
+    await settled();
+    expect(d.thread.told).toMatchObject([
+      { kind: 'peerSays', from: 0, wire: { message: { kind: 'reserve', id: 'g.1.2/r', request: { id: 'g.1.2/r' } } } },
+    ]);
+    d.into.send(0, says('reserved', 'g.1.2/r', 'there'));
+    await settled();
+    expect(p.thread.told).toEqual([{ kind: 'peerSays', from: to, wire: says('reserved', 'g.1.1/r', 'there') }]);
+    const held = [{ kind: 'tokens', tokens: Int32Array.of(5), logprobs: undefined }] as const;
+    p.out.send(to, { kind: 'held', id: 'g.1.1/r', held });
+    await settled();
+    expect(d.thread.told.at(-1)).toEqual({ kind: 'peerSays', from: 0, wire: { kind: 'held', id: 'g.1.2/r', held } });
+    d.into.send(0, says('taken', 'g.1.2/r'));
+    await settled();
+    expect([p.taken, d.fates]).toEqual([['g.1.1/r'], ['landed g.1.2/r']]);
+    // What comes after that is of nobody's.
+    d.into.send(0, says('taken', 'g.1.2/r'));
+    p.out.send(to, says('release', 'g.1.1/r'));
+    await settled();
+    expect([p.thread.told.length, d.thread.told.length]).toEqual([2, 2]);
+  });
+
+  it('stay expected where memory for them is given up, and is asked for again', async () => {
+    const { p, d, to } = await asking();
+    const withdraw = (id: string) =>
+      ({ kind: 'message', message: { kind: 'withdraw', id, asking: 0 }, landing: undefined }) as const;
+    p.out.send(to, withdraw('g.1.1/r'));
+    const again = asks('g.1.1/r');
+    p.out.send(to, { ...again, message: { ...again.message, asking: 1 } });
+    await settled();
+    expect(d.thread.told).toMatchObject([
+      { wire: { message: { kind: 'reserve', id: 'g.1.2/r' } } },
+      { kind: 'peerSays', from: 0, wire: withdraw('g.1.2/r') },
+      { wire: { message: { kind: 'reserve', id: 'g.1.2/r', asking: 1 } } },
+    ]);
+    const reserved = {
+      kind: 'message',
+      message: { kind: 'reserved', id: 'g.1.2/r', asking: 1 },
+      landing: 'there',
+    } as const;
+    d.into.send(0, reserved);
+    await settled();
+    expect(p.thread.told).toEqual([
+      { kind: 'peerSays', from: to, wire: { ...reserved, message: { ...reserved.message, id: 'g.1.1/r' } } },
+    ]);
+    expect(d.fates).toEqual([]);
+  });
+
+  it('are let go of where the other side does not know their gateway', async () => {
+    const { p, d, to } = await asking(false);
+    await settled();
+    expect(d.thread.told).toEqual([]);
+    expect(p.thread.told).toEqual([{ kind: 'streamBroken', id: 'g.1.1/r', to }]);
+  });
+
+  it('wait for an instance that has not been heard of, and are let go of when it does not come', async () => {
+    vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout'] });
+    const hub = new MemoryHub();
+    const [p, d] = [prefills(hub), decodes(hub)];
+    p.out.start();
+    const [to, nowhere] = [p.out.add(leaving('r'), decoder), p.out.add(leaving('s'), { name: 'd', life: 8 })];
+    p.out.send(to, asks('g.1.1/r'));
+    p.out.send(nowhere, asks('g.1.1/s'));
+    d.into.start();
+    await settled();
+    expect(d.thread.told).toMatchObject([{ wire: { message: { kind: 'reserve', id: 'g.1.2/r' } } }]);
+    await vi.advanceTimersByTimeAsync(3_500);
+    expect(p.thread.told).toEqual([{ kind: 'streamBroken', id: 'g.1.1/s', to: nowhere }]);
+  });
+
+  it('end on both sides when one of them leaves: what has not landed is cancelled, what has goes on', async () => {
+    const hub = new MemoryHub();
+    const [p, d] = [prefills(hub), decodes(hub)];
+    p.out.start();
+    d.into.start();
+    await settled();
+    for (const id of ['r', 's', 't']) p.out.send(p.out.add(leaving(id), decoder), asks(`g.1.1/${id}`));
+    await settled();
+    d.into.send(0, says('taken', 'g.1.2/r'));
+    d.into.forget('g.1.2/t');
+    p.out.close();
+    await settled();
+    expect(d.thread.told.slice(3)).toEqual([{ kind: 'cancel', id: 'g.1.2/s' }]);
+    expect(d.fates).toEqual(['landed g.1.2/r', 'left g.1.2/s']);
+    const [q, e] = [prefills(hub), decodes(hub)];
+    q.out.start();
+    e.into.start();
+    await settled();
+    const to = q.out.add(leaving('r'), decoder);
+    e.into.close();
+    await settled();
+    expect(q.thread.told).toEqual([{ kind: 'streamBroken', id: 'g.1.1/r', to }]);
+  });
+});

@@ -1,0 +1,186 @@
+// What crosses between processes: it comes out as it went in, and whatever else arrives is refused by the field at fault.
+import fc from 'fast-check';
+import { describe, expect, test } from 'vitest';
+import { decode, encode } from '../../../src/runtime/wire/codec.ts';
+import { decodeFrame, encodeFrame, type Frame, wireVersion } from '../../../src/runtime/wire/frames.ts';
+import {
+  type FetchWire,
+  type HandOffWire,
+  type Order,
+  readFetch,
+  readHandOff,
+  readInstance,
+  readOrder,
+  readTurn,
+  type Turn,
+} from '../../../src/runtime/wire/messages.ts';
+import { liveRequest } from '../threads/instances.ts';
+
+const order = {
+  kind: 'submit',
+  request: liveRequest('r1', [1, 2, 3], 7),
+  decodeAt: { name: 'b', life: 3, session: 1 },
+  prefix: { name: 'c', life: 4, blocks: 5, patienceUs: 6.5 },
+  group: {
+    members: [
+      { name: 'a', life: 2, session: 1 },
+      { name: 'e', life: 5, session: 2 },
+    ],
+    layers: [2, 4],
+    chunkTokens: 128,
+    prefix: { blocks: 5, patienceUs: 7.5, of: { name: 'c', life: 4 } },
+  },
+} as const satisfies Order;
+const logprobs = {
+  logprobs: Float32Array.of(-0.5, Number.NEGATIVE_INFINITY),
+  width: 1,
+  topTokens: Int32Array.of(4, 5),
+  topLogprobs: Float32Array.of(-0.25, -0.125),
+};
+const turn: Turn = {
+  events: [
+    ['r1', { kind: 'started', cachedTokens: 2 }],
+    ['r1', { kind: 'tokens', tokens: Int32Array.of(6, 7), logprobs }],
+    ['r2', { kind: 'failed', code: 'ENGINE_FAILED', message: 'Cannot: ü', retryAfterMs: undefined }],
+  ],
+  prefilled: [],
+  letGo: [],
+  steps: [{ kind: 'step', startedUs: 5, endedUs: 6, aborted: false, rows: [['r', 0, 3]] }],
+  role: 'decode',
+  pins: [
+    ['p1', { kind: 'pinned', tokens: 64, untilUs: 5 }],
+    ['p2', { kind: 'unpinned' }],
+  ],
+  journals: [{ life: 1, number: 2, changes: 1, words: Uint32Array.of(1, 2, 3, 0xffff_ffff), stored: Uint8Array.of(1) }],
+  blocks: undefined,
+};
+
+describe('messages', () => {
+  test('come out as they went in, also from memory that others share', () => {
+    expect(readOrder(encode(order))).toEqual(order);
+    expect(readTurn(encode(turn))).toEqual(turn);
+    const bytes = encode(turn);
+    const shared = Buffer.alloc(bytes.length + 11);
+    shared.set(bytes, 3);
+    const read = readTurn(shared.subarray(3, 3 + bytes.length));
+    shared.fill(0xff);
+    expect(read).toEqual(turn);
+  });
+
+  test('any plain data with arrays round-trips', () => {
+    const array = fc.oneof(fc.uint8Array(), fc.int32Array(), fc.uint32Array(), fc.float32Array({ noNaN: true }));
+    const value = fc.dictionary(
+      fc.stringMatching(/^[a-z]+$/),
+      fc.oneof(array, fc.string(), fc.integer(), fc.array(array)),
+    );
+    fc.assert(
+      fc.property(value, (data) => {
+        expect(decode(encode(data))).toEqual({ ...data });
+      }),
+    );
+    expect(() => encode({ long: new BigInt64Array(1) })).toThrow('BigInt64Array');
+  });
+
+  const submitted = (change: object) => ({ ...order, request: { ...order.request, ...change } });
+  test.each([
+    [submitted({ prompt: Int32Array.of() }), 'request.prompt'],
+    [submitted({ prompt: Int32Array.of(-1) }), 'request.prompt'],
+    [submitted({ prompt: [1, 2] }), 'request.prompt'],
+    [submitted({ id: 'x'.repeat(300) }), 'request.id'],
+    [submitted({ maxTokens: -1 }), 'request.maxTokens'],
+    [submitted({ surprise: 1 }), 'surprise'],
+    [{ ...order, decodeAt: { name: 'a.b', life: 3, session: 1 } }, 'decodeAt.name'],
+    [submitted({ sampling: { ...order.request.sampling, seed: [1] } }), 'request.sampling.seed'],
+    [submitted({ sampling: { ...order.request.sampling, topLogprobs: 99 } }), 'request.sampling.topLogprobs'],
+    [{ kind: 'format' }, 'kind'],
+    [null, 'Cannot read an order'],
+  ])('an order is refused by its field: %#', (wrong, field) => {
+    expect(() => readOrder(encode(wrong))).toThrow(field);
+  });
+
+  test.each([
+    [{ ...turn, journals: [{ ...turn.journals[0], changes: 2 }] }, 'journals.0'],
+    [{ ...turn, blocks: { life: 1, number: 1, blocks: 2, words: Uint32Array.of(1) } }, 'blocks'],
+    [
+      { ...turn, events: [['r1', { kind: 'tokens', tokens: Int32Array.of(1), logprobs: { ...logprobs, width: 2 } }]] },
+      'events.0',
+    ],
+    [{ ...turn, events: [['r1', { kind: 'failed', code: 'WHO_KNOWS', message: '' }]] }, 'events.0.1.code'],
+  ])('a turn is refused by its field: %#', (wrong, field) => {
+    expect(() => readTurn(encode(wrong))).toThrow(field);
+  });
+
+  const handOffs: readonly HandOffWire[] = [
+    { kind: 'reserve', id: 'g.1.1/r1', gateway: { name: 'g', life: 1, session: 2 }, request: order.request },
+    { kind: 'reserve', id: 'r2', gateway: { name: 'g', life: 1, session: 2 }, request: order.request, asking: 1 },
+    { kind: 'reserved', id: 'g.1.1/r1', landing: '127.0.0.1:9/1/0123456789abcdef/4' },
+    { kind: 'reserved', id: 'g.1.1/r1', landing: '127.0.0.1:9/1/0123456789abcdef/4', asking: 1 },
+    { kind: 'withdraw', id: 'r1', asking: 0 },
+    { kind: 'held', id: 'r1', held: [{ kind: 'tokens', tokens: Int32Array.of(6), logprobs }] },
+    { kind: 'taken', id: 'r1' },
+    { kind: 'declined', id: 'r1' },
+    { kind: 'release', id: 'r1' },
+    { kind: 'unknown', id: 'r1' },
+  ];
+  test('what they tell each other of prefixes does too, as long as it makes sense', () => {
+    const chain = { blocks: 1, words: Uint32Array.of(1, 2, 3, 0xffff_ffff) };
+    const told: readonly FetchWire[] = [
+      { kind: 'fetch', id: 'g.1.1/r1', chain, from: 0, landing: '127.0.0.1:9/1/0123456789abcdef/4' },
+      {
+        ...{ kind: 'fetch', id: 'g.1.1/r2', chain, from: 0, landing: '127.0.0.1:9/1/0123456789abcdef/4' },
+        range: { index: 1, stages: 2, span: { from: 2, to: 6 } },
+      },
+      { kind: 'prefix', id: 'g.1.1/r1', blocks: 1 },
+      { kind: 'missing', id: 'r1' },
+      { kind: 'unwanted', id: 'r1' },
+      { kind: 'prefixHere', id: 'r1' },
+    ];
+    expect(told.map((each) => readFetch(encode(each)))).toEqual(told);
+    expect(() => readFetch(encode({ ...told[0], chain: { ...chain, blocks: 2 } }))).toThrow('chain');
+    expect(() => readFetch(encode({ ...told[0], from: 1 }))).toThrow('from');
+    expect(() => readFetch(encode({ kind: 'fetch', id: 'r1' }))).toThrow('chain');
+  });
+  test('what instances tell each other comes out as it went in', () => {
+    expect(handOffs.map((told) => readHandOff(encode(told)))).toEqual(handOffs);
+    expect(() => readHandOff(encode({ ...handOffs[0], request: { ...order.request, prompt: [] } }))).toThrow('prompt');
+    expect(() => readHandOff(encode({ kind: 'reserved', id: 'r1' }))).toThrow('landing');
+    expect(() => readHandOff(encode({ kind: 'withdraw', id: 'r1' }))).toThrow('asking');
+    expect(() => readHandOff(encode({ kind: 'fetch', id: 'r1' }))).toThrow('kind');
+  });
+
+  test('who speaks another version is refused', () => {
+    expect(() => readInstance(encode({ version: 1, name: 'a', life: 1, number: 1 }))).toThrow('version');
+    const frame = encodeFrame({ kind: 'over', session: 1 });
+    frame[0] = wireVersion + 1;
+    expect(() => decodeFrame(frame)).toThrow(`its version is ${wireVersion + 1}, ours is ${wireVersion}`);
+  });
+
+  test('frames come out as they went in', () => {
+    const bytes = Uint8Array.of(1, 2, 3);
+    const frames: Frame[] = [
+      { kind: 'part', session: 3, number: 4_000_000_000, last: true, bytes },
+      { kind: 'part', session: 3, number: 1, last: false, bytes: new Uint8Array() },
+      { kind: 'tally', session: 1, sent: 5, heard: 6, bytes },
+      { kind: 'again', session: 2, from: 7 },
+      { kind: 'over', session: 9 },
+    ];
+    for (const frame of frames) expect(decodeFrame(encodeFrame(frame))).toEqual(frame);
+  });
+
+  test('any bytes are a message, or an error in words', () => {
+    const good = encode(turn);
+    const mutated = fc.tuple(fc.nat(good.length - 1), fc.nat(255)).map(([at, byte]) => good.with(at, byte));
+    const cut = fc.nat(good.length).map((length) => good.slice(0, length));
+    fc.assert(
+      fc.property(fc.oneof(fc.uint8Array({ maxLength: 64 }), mutated, cut), (bytes) => {
+        for (const read of [readOrder, readTurn, readHandOff, readFetch, decodeFrame]) {
+          try {
+            read(bytes);
+          } catch (error) {
+            expect(error).toBeInstanceOf(Error);
+          }
+        }
+      }),
+    );
+  });
+});

@@ -1,0 +1,50 @@
+// What a conductor believes of caches when messages about them go astray.
+import { expect, it } from 'vitest';
+import { sloRule } from '../../../src/core/router/admission/length-admission.ts';
+import { LengthRequest } from '../../../src/core/scheduler/length-work.ts';
+import { createConductor } from '../../../src/sim/engine/create-conductor.ts';
+import { defaultFaultTimes } from '../../../src/sim/faults/faults.ts';
+import { digestWords } from '../../../src/util/blake2s.ts';
+import { Float64Pool } from '../../../src/util/float64-pool.ts';
+import { blockTokens, config, requestOf } from '../small-cluster.ts';
+
+const { silentUs } = defaultFaultTimes;
+
+it('forgets what an instance had, when what it has since said is missing for too long', () => {
+  const faults = { seed: 1, faults: [], times: defaultFaultTimes };
+  const conductor = createConductor({ ...config, faults }, sloRule(config.admission, config.instances), [100, 100], {
+    alone: false,
+    fates: undefined,
+  });
+  const { chain } = new LengthRequest(requestOf(0, 0, 100, 1), blockTokens, new Float64Pool());
+  const report = (nowUs: number, instance: number, number: number, journal: number) =>
+    conductor.step(nowUs, { kind: 'report', instance, report: { life: 0, number, journal, requests: [] } });
+  for (const instance of [0, 1]) {
+    conductor.step(0, { kind: 'instanceJoined', instance, life: 0 });
+    const snapshot = { life: 0, number: 1, blocks: chain.blocks, words: chain.words };
+    conductor.step(0, { kind: 'snapshot', instance, snapshot });
+  }
+  const isNamed = (instance: number, block: number) => conductor.names(instance, chain.words, block * digestWords);
+  const blocks = Array.from({ length: chain.blocks }, (_, block) => block);
+  const named = () => [0, 1].map((instance) => blocks.filter((block) => isNamed(instance, block)).length);
+  const asked = { kind: 'askBlocks', instance: 1 };
+  expect(named()).toEqual([6, 6]);
+  let number = 0;
+  // Both go on reporting; the second has told of more than ever came.
+  for (let nowUs = 0; nowUs <= silentUs; nowUs += silentUs / 4) {
+    report(nowUs, 0, ++number, 1);
+    expect(report(nowUs, 1, number, 2)).toContainEqual(asked);
+    conductor.step(nowUs, { kind: 'wake' });
+    expect(named()).toEqual([6, 6]);
+  }
+  conductor.step(1.25 * silentUs, { kind: 'wake' });
+  expect(named()).toEqual([6, 0]);
+  expect(report(1.25 * silentUs, 1, ++number, 2)).toContainEqual(asked);
+  conductor.step(1.25 * silentUs, {
+    kind: 'snapshot',
+    instance: 1,
+    snapshot: { life: 0, number: 2, blocks: 3, words: chain.words },
+  });
+  expect(named()).toEqual([6, 3]);
+  expect(report(1.5 * silentUs, 1, ++number, 2)).not.toContainEqual(asked);
+});

@@ -1,0 +1,119 @@
+// Applies a patch to a copy of the pure rooms and runs chaos seeds on it: what a checker is worth shows in the fault that it finds.
+import { spawnSync } from 'node:child_process';
+import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { basename, dirname, join } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { root } from '../../../scripts/root.mjs';
+
+/** What a mutant is looked for with: those of requests have names that say so. */
+const lending = { entry: 'sim/lending/chaos', run: 'runLendingChaos' };
+const requests = { entry: 'sim/faults/chaos', run: 'runRequestChaos' };
+
+const compilerOptions = {
+  target: 'ES2023',
+  lib: ['ES2023'],
+  types: [],
+  module: 'NodeNext',
+  moduleResolution: 'NodeNext',
+  noCheck: true,
+  isolatedModules: true,
+  rewriteRelativeImportExtensions: true,
+};
+
+/** Worlds of requests as traces are replayed over them: nothing goes wrong, and nobody cancels. */
+const calmly = `const run = (seed) => {
+  const { config, trace } = requestWorld(seed);
+  const simulation = new Simulation({ ...config, faults: undefined });
+  for (const request of trace) simulation.arrive(request);
+  simulation.finish();
+};`;
+
+function importOf(names: string, module: string): string {
+  return `import { ${names} } from ${JSON.stringify(pathToFileURL(`${module}.js`))};`;
+}
+
+/** Runs seeds until one fails, and prints what it said. */
+function seedsScript(folder: string, { entry, run }: typeof lending, calm: boolean, seeds: number): string {
+  const chaos = importOf(calm ? 'requestWorld' : `${run} as run`, join(folder, entry));
+  const simulation = importOf('Simulation', join(folder, 'sim', 'simulation'));
+  return `${chaos}
+${calm ? `${simulation}\n${calmly}` : ''}
+for (let seed = 1; seed <= ${seeds}; seed++) {
+  try {
+    run(seed);
+  } catch (error) {
+    console.log(error.message);
+    break;
+  }
+}`;
+}
+
+/** The pure rooms, compiled once: files of a mutant take the place of theirs for as long as its seeds run. */
+export class Mutants {
+  readonly #folder = mkdtempSync(join(tmpdir(), 'kvasir-mutants-'));
+  readonly #rooms = join(this.#folder, 'rooms');
+
+  constructor() {
+    writeFileSync(join(this.#folder, 'package.json'), '{"type":"module"}');
+    const entries = [lending, requests].map(({ entry }) => join(root, 'src', `${entry}.ts`));
+    this.#compile(join(root, 'src'), entries, this.#rooms);
+  }
+
+  /** What the first of `seeds` chaos runs that fails says; undefined when none does. Without a patch, of the sources as they are. @param calm nothing goes wrong with requests */
+  failureWith(patch: string | undefined, seeds: number, calm = false): string | undefined {
+    const ofRequests = calm || (patch !== undefined && basename(patch).startsWith('request-'));
+    const paths = patch === undefined ? [] : this.#mutate(patch);
+    const originals = paths.map((path) => readFileSync(join(this.#rooms, path)));
+    try {
+      for (const path of paths) cpSync(join(this.#folder, 'mutant', path), join(this.#rooms, path));
+      const script = seedsScript(this.#rooms, ofRequests ? requests : lending, calm, seeds);
+      writeFileSync(join(this.#rooms, 'seeds.mjs'), script);
+      const said = run(process.execPath, ['seeds.mjs'], this.#rooms).trim();
+      return said === '' ? undefined : said;
+    } finally {
+      for (const [i, path] of paths.entries()) writeFileSync(join(this.#rooms, path), originals[i]);
+    }
+  }
+
+  close(): void {
+    rmSync(this.#folder, { recursive: true, force: true });
+  }
+
+  /** Compiles the files that the patch changes; returns where they lie below rooms. */
+  #mutate(patch: string): readonly string[] {
+    const sources = join(this.#folder, 'sources');
+    for (const name of ['sources', 'mutant']) rmSync(join(this.#folder, name), { recursive: true, force: true });
+    const changed = [...readFileSync(patch, 'utf8').matchAll(/^\+\+\+ b\/(src\/\S+)$/gm)].map(([, path]) => path);
+    for (const path of changed) {
+      mkdirSync(dirname(join(sources, path)), { recursive: true });
+      cpSync(join(root, path), join(sources, path));
+    }
+    run('git', ['apply', '--verbose', patch], sources);
+    const files = changed.map((path) => join(sources, path));
+    this.#compile(join(sources, 'src'), files, join(this.#folder, 'mutant'), { noResolve: true });
+    return changed.map((path) => path.replace(/^src\//, '').replace(/\.ts$/, '.js'));
+  }
+
+  #compile(rootDir: string, files: readonly string[], outDir: string, more = {}): void {
+    const project = join(this.#folder, 'tsconfig.json');
+    writeFileSync(
+      project,
+      JSON.stringify({ compilerOptions: { ...compilerOptions, ...more, rootDir, outDir }, files }),
+    );
+    const compiler = join(root, 'node_modules', 'typescript', 'bin', 'tsc');
+    run(process.execPath, [compiler, '-p', project], this.#folder);
+  }
+}
+
+function run(command: string, args: readonly string[], cwd: string): string {
+  const { status, stdout, stderr, error } = spawnSync(command, args, { cwd, encoding: 'utf8' });
+  if (status !== 0) throw new Error(`Cannot run ${command} ${args.join(' ')}: ${error?.message ?? stdout + stderr}`);
+  return stdout;
+}
+
+/** The lines that a patch begins with: what it brings back, and what the failure is to say. */
+export function headOf(patch: string): { readonly title: string; readonly says: RegExp } {
+  const [title, says] = readFileSync(patch, 'utf8').split('\n');
+  return { title, says: new RegExp(says.replace(/^Fails with: /, '')) };
+}

@@ -1,0 +1,78 @@
+// The tables of what becomes of messages, and what chaos runs count: each handler of a table is counted in a soak, and a soak in which one never ran fails.
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { expect, it } from 'vitest';
+import { root } from '../../../scripts/root.mjs';
+import { requestHandlers } from '../../../src/sim/faults/chaos.ts';
+import { handlers } from '../../../src/sim/lending/chaos.ts';
+
+const lendingHandlers = Object.entries(handlers).flatMap(([fate, messages]) =>
+  messages.map((each) => `${fate} ${each}`),
+);
+
+/** As they are counted. */
+const countedAs: Readonly<Record<string, string>> = { finished: 'ended', failed: 'ended' };
+
+/** Requests that outgrow an instance are in no chaos world; the others meet such a fate less than once in a hundred seeds. */
+const rare = [
+  ...['lost', 'doubled', 'orphan'].flatMap((fate) =>
+    ['outgrows', 'migrate', 'migrated'].map((each) => `${fate} ${each}`),
+  ),
+  ...['lost dismiss', 'doubled dismiss', 'orphan dismiss', 'orphan enlist'],
+  ...['doubled activations', 'orphan activations', 'doubled fetch'],
+];
+
+interface Cell {
+  readonly messages: readonly string[];
+  readonly fates: readonly string[];
+  readonly says: string;
+}
+
+function cellsOf(page: string): readonly Cell[] {
+  const lines = readFileSync(join(root, 'docs', page), 'utf8').split('\n');
+  const from = lines.findIndex((line) => line.startsWith('| message |'));
+  const cells = (line: string) =>
+    line
+      .split('|')
+      .slice(1, -1)
+      .map((cell) => cell.trim());
+  const [, ...columns] = cells(lines[from]);
+  const rows = lines.slice(from + 2);
+  return rows
+    .slice(
+      0,
+      rows.findIndex((line) => !line.startsWith('|')),
+    )
+    .flatMap((row) => {
+      const [name, ...said] = cells(row);
+      const messages = name.replace(/ \(.*\)/, '').split(', ');
+      return said.map((says, i) => ({ messages, fates: columns[i].split(', '), says }));
+    });
+}
+
+/** Counted itself, or the same as what is: the same fate of another message, or another fate of the same. */
+function isCounted({ messages, fates, says }: Cell, counted: readonly string[]): boolean {
+  const [, other] = /^as (\w+)/.exec(says) ?? [];
+  const isFate = other === 'late' || other === 'orphan';
+  const all = fates.flatMap((fate) => {
+    if (other === undefined) return messages.map((message) => `${fate} ${countedAs[message] ?? message}`);
+    return isFate ? messages.map((message) => `${other} ${message}`) : [`${fate} ${countedAs[other] ?? other}`];
+  });
+  return all.some((key) => counted.includes(key));
+}
+
+function uncounted(page: string, counted: readonly string[]): readonly string[] {
+  return cellsOf(page)
+    .filter((cell) => !/^(nothing|never)/.test(cell.says) && !isCounted(cell, counted))
+    .map(({ messages, fates }) => `${fates[0]} ${messages[0]}`);
+}
+
+it('counts every handler of the table of lending', () => {
+  expect(cellsOf('lending.md').length).toBe(4 * 19);
+  expect(uncounted('lending.md', lendingHandlers)).toEqual([]);
+});
+
+it('counts every handler of the table of requests', () => {
+  expect(cellsOf('failures.md').length).toBeGreaterThan(3 * 15);
+  expect([...uncounted('failures.md', requestHandlers)].sort()).toEqual([...rare].sort());
+});

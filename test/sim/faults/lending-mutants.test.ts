@@ -1,0 +1,27 @@
+// Bugs that were thought of are put back, one at a time: chaos runs are to find each within 50 seeds.
+import { readdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, expect, it } from 'vitest';
+import { root } from '../../../scripts/root.mjs';
+import { headOf, Mutants } from './check-mutant.ts';
+
+const folder = join(root, 'test', 'mutants');
+const patches = readdirSync(folder)
+  .filter((name) => name.endsWith('.patch'))
+  .map((name) => join(folder, name));
+const seeds = 50;
+const mutants = new Mutants();
+afterAll(() => mutants.close());
+
+it('finds nothing in the sources as they are', () => {
+  expect(mutants.failureWith(undefined, 3)).toBeUndefined();
+});
+
+it.each(patches.map((patch) => ({ patch, ...headOf(patch) })))('finds: $title', ({ patch, says }) => {
+  expect(mutants.failureWith(patch, seeds)).toMatch(says);
+});
+
+it('finds the same without faults: memory to land in is granted to nobody', () => {
+  expect(mutants.failureWith(undefined, 5, true)).toBeUndefined();
+  expect(mutants.failureWith(join(folder, 'request-lost-grant.patch'), seeds, true)).toMatch('a cycle of waiting');
+});

@@ -1,0 +1,291 @@
+// The rules of requests, each broken on purpose: a run with its checks on says which, and the same run ends well as it is.
+import { afterEach, describe, expect, it } from 'vitest';
+import { BlockCache } from '../../../src/core/kvcache/block-cache.ts';
+import {
+  type BlockJournal,
+  type BlockListener,
+  JournalRecorder,
+} from '../../../src/core/kvcache/events/kv-event-log.ts';
+import { CacheJournal } from '../../../src/core/kvcache/events/kv-event-publisher.ts';
+import { PrefixIndex } from '../../../src/core/kvcache/events/prefix-index.ts';
+import { BlockMoves, type Move } from '../../../src/core/lending/debtor/block-moves.ts';
+import type { ConductorEffect, InstanceEffect } from '../../../src/core/protocol/effects.ts';
+import type { ConductorEvent } from '../../../src/core/protocol/events.ts';
+import { type Refusal, refusal } from '../../../src/core/protocol/refusals.ts';
+import { Gate, type Verdict } from '../../../src/core/router/admission/admission-controller.ts';
+import { overloaded } from '../../../src/core/router/admission/queue-admission.ts';
+import { Conductor } from '../../../src/core/router/conductor.ts';
+import { Instance } from '../../../src/core/scheduler/instance.ts';
+import type { LengthEvent, LengthRequest } from '../../../src/core/scheduler/length-work.ts';
+import { Roster } from '../../../src/core/scheduler/request-table.ts';
+import { Performer } from '../../../src/sim/engine/effect-runner.ts';
+import { Simulation, type SimulationConfig } from '../../../src/sim/engine/simulation.ts';
+import { requestWorld } from '../../../src/sim/faults/chaos.ts';
+import type { TraceRequest } from '../../../src/trace/request.ts';
+import { cluster, config, handOff, requestOf } from '../small-cluster.ts';
+
+interface World {
+  readonly trace: readonly TraceRequest[];
+  readonly changes: Partial<SimulationConfig>;
+  /** By request: who is cancelled when it has come. */
+  readonly cancels?: Readonly<Record<number, string>>;
+}
+
+/** Prompts of a few families, and more blocks than fit. */
+const trace = Array.from({ length: 60 }, (_, i) => requestOf(i, i * 8_000, 90 + (i % 40), 6, i % 7));
+const coupled: World = { trace, changes: {} };
+const alone: World = { trace, changes: { instances: cluster({ mixed: 1 }) } };
+const apart: World = { trace, changes: { instances: cluster({ prefill: 1, decode: 1 }) } };
+const slowLink: World = {
+  trace,
+  changes: { ...apart.changes, linkBytesPerSecond: 2e6 },
+  cancels: { 12: '3' },
+};
+const slo = { ttft: { us: 400_000 }, tbt: { us: 30_000 } };
+const judged: World = { trace, changes: { admission: { kind: 'early', slo, decodeUs: 1e6 } } };
+const rechecked: World = {
+  trace,
+  changes: {
+    instances: cluster({ prefill: 1, decode: 1 }, { handOff: { ...handOff, rechecks: true } }),
+    admission: { kind: 'stage', slo: { ...slo, ttft: { us: 9e6 } }, decodeUs: 1e6 },
+  },
+};
+
+/** A world of chaos runs in which creditors want much back, over a slow network, while requests are cancelled. */
+function recalling(seed: number): World {
+  const { config: made, trace } = requestWorld(seed);
+  const instances = made.instances.map(({ machine, ...spec }) => {
+    const { borrowing } = machine;
+    const policy = borrowing && { ...borrowing.policy, recallBlocks: 6 };
+    return { ...spec, machine: { ...machine, borrowing: policy && { ...borrowing, policy } } };
+  });
+  const cancels = Object.fromEntries(trace.flatMap(({ index }) => (index % 5 === 4 ? [[index, `${index - 3}`]] : [])));
+  return { trace, changes: { ...made, instances, linkBytesPerSecond: 1e6 }, cancels };
+}
+const recalled = recalling(9);
+const calledBack: World = { ...recalled, changes: { ...recalled.changes, faults: undefined } };
+
+function simulate({ trace, changes, cancels = {} }: World): Simulation {
+  const simulation = new Simulation({ ...config, ...changes });
+  for (const request of trace) {
+    simulation.arrive(request);
+    const cancelled = cancels[request.index];
+    if (cancelled !== undefined) simulation.cancel(cancelled);
+  }
+  simulation.finish();
+  return simulation;
+}
+
+const restore: (() => void)[] = [];
+afterEach(() => {
+  for (const undo of restore.splice(0)) undo();
+});
+
+/** Calls of a machine's method go through `instead`, which is given the method as it is. */
+function tamper<Args extends unknown[], Result>(
+  { prototype }: { readonly prototype: object },
+  method: string,
+  instead: (original: (...args: Args) => Result, ...args: Args) => Result,
+): void {
+  const original = Reflect.get(prototype, method) as (...args: Args) => Result;
+  expect(original).toBeTypeOf('function');
+  const tampered = function (this: unknown, ...args: Args): Result {
+    return instead((...given) => original.apply(this, given), ...args);
+  };
+  Reflect.set(prototype, method, tampered);
+  restore.push(() => Reflect.set(prototype, method, original));
+}
+
+type Effects = readonly InstanceEffect<undefined, LengthRequest>[];
+type Heard = LengthEvent;
+
+/** Instances never hear some of what they are told. */
+function deaf(isLost: (event: Heard) => boolean): void {
+  tamper<[number, Heard], Effects>(Instance, 'step', (step, nowUs, event) => (isLost(event) ? [] : step(nowUs, event)));
+}
+
+type Said = readonly ConductorEffect<LengthRequest>[];
+type Told = ConductorEvent<LengthRequest>;
+
+function tamperWithConductor(instead: (step: (event: Told) => Said, event: Told) => Said): void {
+  tamper<[number, Told], Said>(Conductor, 'step', (step, nowUs, event) =>
+    instead((given) => step(nowUs, given), event),
+  );
+}
+
+function isEnd(effect: ConductorEffect<LengthRequest>, id: string): boolean {
+  return effect.kind === 'emit' && effect.id === id && effect.event.kind === 'finished';
+}
+
+/** Every request would be refused, as this one is. */
+function refuseAll(cause: (verdict: Verdict) => Parameters<typeof refusal>[0]): void {
+  tamper<never[], Verdict>(Gate, 'look', (look, ...question) => {
+    const verdict = look(...question);
+    return { ...verdict, refusal: refusal(cause(verdict), 1000) };
+  });
+}
+
+const cases: readonly (readonly [title: string, world: World, break_: () => void, says: RegExp])[] = [
+  [
+    'a request that an instance loses',
+    coupled,
+    () => deaf((event) => event.kind === 'submit' && event.request.id === '7'),
+    /1 requests have not ended/,
+  ],
+  [
+    'a request whose end nobody tells',
+    coupled,
+    () => tamperWithConductor((step, event) => step(event).filter((effect) => !isEnd(effect, '7'))),
+    /clients wait, \d+ requests are known/,
+  ],
+  [
+    'a request that is answered twice',
+    coupled,
+    () =>
+      tamperWithConductor((step, event) => step(event).flatMap((said) => (isEnd(said, '7') ? [said, said] : [said]))),
+    /request 7 ended twice/,
+  ],
+  [
+    'a request that ends before its time',
+    coupled,
+    () =>
+      tamperWithConductor((step, event) =>
+        event.kind === 'heard' && event.id === '7' && event.event.kind === 'tokens'
+          ? step({ ...event, event: { kind: 'finished', reason: 'stop' } })
+          : step(event),
+      ),
+    /request 7 ended with 1 of 6 tokens/,
+  ],
+  [
+    'a cancel that an instance does not hear',
+    slowLink,
+    () => deaf((event) => event.kind === 'cancel'),
+    /holds request 3, which is cancelled/,
+  ],
+  [
+    'bytes of a cancelled request that go on',
+    slowLink,
+    () =>
+      tamper<[number, number, Effects[number]], void>(Performer, 'perform', (perform, nowUs, index, effect) => {
+        if (effect.kind !== 'stopStream') perform(nowUs, index, effect);
+      }),
+    /holds request 3, which is cancelled/,
+  ],
+  [
+    'memory of a prompt that has left',
+    apart,
+    () => deaf((event) => event.kind === 'peer' && event.message.kind === 'taken' && event.message.id === '59'),
+    /instance 0 leaks/,
+  ],
+  [
+    'an index that does not forget',
+    coupled,
+    () =>
+      tamper<[number, BlockJournal], unknown>(PrefixIndex, 'apply', (apply, instance, journal) =>
+        apply(instance, { ...journal, stored: journal.stored.map(() => 1) }),
+      ),
+    /the index names block .* though the instance has told of its loss/,
+  ],
+  [
+    'an instance that keeps what it has lost to itself',
+    alone,
+    () => tamper<[boolean], unknown>(CacheJournal, 'changes', () => undefined),
+    /has lost 64 blocks and told of none/,
+  ],
+  [
+    'a journal that tells of losses as if they were gains',
+    coupled,
+    () =>
+      tamper<[Uint32Array, number, boolean, number], void>(JournalRecorder, 'record', (record, words, at, _, depth) =>
+        record(words, at, true, depth),
+      ),
+    /the index names block .* though the instance has told of its loss/,
+  ],
+  [
+    'a cache that loses blocks unheard',
+    coupled,
+    () =>
+      tamper<[BlockListener], void>(BlockCache, 'tell', (tell, listener) =>
+        tell({ record: (words, at, stored, depth) => stored && listener.record(words, at, stored, depth) }),
+      ),
+    /which it does not have and has not just lost/,
+  ],
+  [
+    'lent blocks that are given back while they are copied home',
+    calledBack,
+    () =>
+      tamper<[Move], void>(BlockMoves, 'end', (end, move) => {
+        if (move.kind === 'over') move.pending = 0;
+        end(move);
+      }),
+    /block \d+ that instance 1 lent to 0 is under way as lent 0 \d+, and is given back or another's/,
+  ],
+  [
+    'a refusal for a first token that would be in time',
+    judged,
+    () =>
+      refuseAll(({ predicted }) => ({
+        reason: 'ttft',
+        at: 'prefill',
+        predictedUs: predicted?.ttftUs ?? 0,
+        mostUs: 4e5,
+      })),
+    /was refused for its ttft at a load of 0\.\d+/,
+  ],
+  [
+    'a refusal over a first token that may come later',
+    judged,
+    () => refuseAll(() => ({ reason: 'ttft', at: 'prefill', predictedUs: 300_000, mostUs: 200_000 })),
+    /was refused for its ttft over 200000 us: it may be 400000 us/,
+  ],
+  [
+    'a refusal for memory that there is',
+    judged,
+    () => refuseAll(() => ({ reason: 'memory', at: 'prefill', share: 0.9 })),
+    /was refused for its memory at a load of 0.9/,
+  ],
+  [
+    'a refusal for a queue that has room',
+    coupled,
+    () => tamper<[number, number], Refusal>(Conductor, 'overload', () => overloaded(12, 1000, 1000)),
+    /was refused for its queue at a load of 0.013/,
+  ],
+  [
+    'a refusal where it decodes, for gaps that nobody minds',
+    rechecked,
+    () => tamper<[number], number>(Roster, 'tbtUsMax', () => 10),
+    /was refused for its tbt over 10 us: it may be 30000 us/,
+  ],
+];
+
+describe('a run with its checks on', () => {
+  it.each([
+    ['coupled', coupled],
+    ['apart', apart],
+    ['slow link', slowLink],
+    ['judged', judged],
+    ['rechecked', rechecked],
+  ])('ends well: %s', (_, world) => {
+    const { outcome, checks } = simulate(world);
+    expect(outcome.completedRequests).toBeGreaterThan(40);
+    expect(checks?.events).toBeGreaterThan(200);
+  });
+
+  it('ends well where lent blocks are called back, and where creditors start anew', () => {
+    for (const world of [calledBack, recalling(7)]) {
+      const { outcome, lending } = simulate(world);
+      expect(outcome.completedRequests).toBeGreaterThan(20);
+      expect(lending?.counts.recalls).toBeGreaterThan(0);
+    }
+  });
+
+  it.each(cases)('finds %s', (_, world, tamper, says) => {
+    tamper();
+    expect(() => simulate(world)).toThrow(says);
+  });
+
+  it('finds nothing with its checks off', () => {
+    deaf((event) => event.kind === 'submit' && event.request.id === '7');
+    expect(simulate({ ...coupled, changes: { checking: false } }).live).toBe(1);
+  });
+});
