@@ -120,7 +120,7 @@ async function makeAddon(compiler, units, linkFlags, variant, report) {
 
 /**
  * The objects of some sources, for programs that tests link: those that a variant's addon, or another test, has not compiled yet are compiled.
- * @param {string[]} names of files in native/, without their end
+ * @param {string[]} names of files in native/, without their end: `linear/linear`
  * @throws Error when there is no compiler, or it refuses
  */
 export async function objectsFor(names, variant) {

@@ -1,4 +1,4 @@
-// Numbers that stand for names between TypeScript and C++: the enums of native/types.hpp.
+// Numbers that stand for names between TypeScript and C++: the enums of native/base/types.hpp.
 import type { InputForm, KvType } from '../graph/program.ts';
 import type { Activation } from '../util/model-config.ts';
 import type { WeightType } from './backend.ts';

@@ -1,4 +1,4 @@
-// Programs as integers and floats, the form that native/encoded.hpp reads: both files change together, with the version.
+// Programs as integers and floats, the form that native/program/encoded.hpp reads: both files change together, with the version.
 import { opReads, opWrites } from '../graph/plan.ts';
 import type { BufferId, BufferSpec, HeadShape, LayerRef, Op, Program } from '../graph/program.ts';
 import type { ProgramBindings } from './backend.ts';

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "amx_tiles.hpp"
 #include "attention_world.hpp"
+#include "simd/amx_tiles.hpp"
 
 using namespace kvasir;
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "attention.hpp"
+#include "attention/attention.hpp"
 
 namespace kvasir {
 

@@ -8,9 +8,22 @@ import { availableIsas, loadNative } from '../../src/kernel/native/native.ts';
 import { linked, type Variant } from './sanitized-program.ts';
 
 const sources = [
-  ...['page_receiver', 'page_sender', 'page_frames', 'frame_writer', 'tcp_socket', 'line', 'listener', 'local_socket'],
-  ...['shared_line', 'shared_ring', 'keyed_hash', 'landing', 'kv_pool'],
-  ...['shared_mapping', 'memory', 'attention_layout'],
+  'transfer/page_receiver',
+  'transfer/peer_page_sender',
+  'net/handshake',
+  'transfer/frame_writer',
+  'net/tcp_socket',
+  'net/connection',
+  'net/listener',
+  'net/local_socket',
+  'net/shared_connection',
+  'net/shared_ring',
+  'net/keyed_hash',
+  'kv/receive_buffer',
+  'kv/kv_pool',
+  'base/shared_mapping',
+  'base/memory',
+  'attention/layout',
 ];
 const folder = mkdtempSync(join(tmpdir(), 'kvasir-far-'));
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
@@ -22,9 +35,9 @@ const wide = [
   ...(avx2 ? ['-DKVASIR_HAVE_AVX2=1', '-mavx2', '-mfma', '-mf16c'] : []),
   ...(avx512 ? ['-DKVASIR_HAVE_AVX512=1', '-mavx512f'] : []),
 ];
-const wideSources = [...(avx2 ? ['checksum_avx2'] : []), ...(avx512 ? ['checksum_avx512'] : [])];
+const wideSources = [...(avx2 ? ['base/checksum_avx2'] : []), ...(avx512 ? ['base/checksum_avx512'] : [])];
 const kinds: readonly Variant[] = ['races', 'faults'];
-const check = { check: 'far_check.cc', sources, own: ['checksum', 'isa', ...wideSources], flags: wide };
+const check = { check: 'far_check.cc', sources, own: ['base/checksum', 'simd/isa', ...wideSources], flags: wide };
 const programs = await Promise.all(kinds.map((kind) => linked(check, kind, join(folder, kind), '0')));
 
 describe('the messenger between processes (needs a C++ compiler with sanitizers)', () => {

@@ -7,10 +7,10 @@
 #include <cstdlib>
 #include <tuple>
 
-#include "checksum.hpp"
-#include "shared_line.hpp"
-#include "far_messenger.hpp"
+#include "base/checksum.hpp"
 #include "far_filling.hpp"
+#include "net/shared_connection.hpp"
+#include "transfer/remote_page_sender.hpp"
 
 using namespace kvasir;
 

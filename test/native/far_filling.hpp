@@ -1,7 +1,7 @@
 // Frames on their way when their pages are written: by whoever fills them, and by whoever has them next.
 #pragma once
-#include "far_messenger.hpp"
 #include "far_world.hpp"
+#include "transfer/remote_page_sender.hpp"
 
 namespace kvasir {
 

@@ -7,7 +7,7 @@
 #include <random>
 #include <thread>
 
-#include "page_receiver.hpp"
+#include "transfer/page_receiver.hpp"
 
 namespace kvasir {
 

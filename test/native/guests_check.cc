@@ -6,10 +6,10 @@
 #include <cstring>
 #include <random>
 
-#include "far_room.hpp"
-#include "guest_door.hpp"
-#include "guest_room.hpp"
-#include "remote_attention.hpp"
+#include "remote/client.hpp"
+#include "remote/listener.hpp"
+#include "remote/remote_attention.hpp"
+#include "remote/server.hpp"
 
 using namespace kvasir;
 

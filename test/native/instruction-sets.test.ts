@@ -7,7 +7,7 @@ import { root } from '../../scripts/root.mjs';
 
 const folder = join(root, 'build', 'objects');
 const built = existsSync(folder) ? readdirSync(folder) : [];
-const objects = built.filter((name) => /_(avx2|avx512|amx)\.cc-\w+\.o$/.test(name));
+const objects = built.filter((name) => /[._](avx2|avx512|amx)\.cc-\w+\.o$/.test(name));
 const hasNm = process.platform === 'linux' && spawnSync('nm', ['--version']).status === 0;
 
 it.skipIf(objects.length === 0 || !hasNm)(

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "linear.hpp"
+#include "linear/linear.hpp"
 
 using namespace kvasir;
 

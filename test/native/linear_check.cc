@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "float_bits.hpp"
-#include "linear.hpp"
+#include "linear/linear.hpp"
+#include "simd/float_bits.hpp"
 
 using namespace kvasir;
 

@@ -6,7 +6,14 @@ import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
 import { linked } from './sanitized-program.ts';
 
-const sources = ['messenger', 'landing', 'kv_pool', 'shared_mapping', 'memory', 'attention_layout'];
+const sources = [
+  'transfer/local_page_sender',
+  'kv/receive_buffer',
+  'kv/kv_pool',
+  'base/shared_mapping',
+  'base/memory',
+  'attention/layout',
+];
 const folder = mkdtempSync(join(tmpdir(), 'kvasir-messenger-'));
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
 const check = { check: 'messenger_check.cc', sources };

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <random>
 
-#include "messenger.hpp"
+#include "transfer/local_page_sender.hpp"
 
 using namespace kvasir;
 

@@ -1,10 +1,11 @@
 // Compiles native/ for arm64 Linux and runs the C++ checks under emulation: what a developer without such a machine can know of it.
 // node tools/arm64/check.mjs   (Debian: apt install g++-aarch64-linux-gnu qemu-user; $ARM64_CXX and $ARM64_RUN name others)
 import { spawn } from 'node:child_process';
-import { mkdtempSync, readdirSync, rmSync } from 'node:fs';
+import { mkdtempSync, rmSync } from 'node:fs';
 import { availableParallelism, tmpdir } from 'node:os';
-import { basename, join } from 'node:path';
+import { basename, join, relative } from 'node:path';
 import { nodeApiIncludes } from '../../scripts/build-native.mjs';
+import { filesUnder } from '../../scripts/files.mjs';
 import { root } from '../../scripts/root.mjs';
 
 const compiler = process.env.ARM64_CXX ?? 'aarch64-linux-gnu-g++';
@@ -28,14 +29,14 @@ function run(command, args) {
 
 /** Objects of the sources that are not of an x86 family. */
 async function compileAll() {
-  const sources = readdirSync(native).filter((name) => name.endsWith('.cc') && !/_(avx2|avx512|amx)\.cc$/.test(name));
-  const objects = sources.map((name) => join(folder, `${name}.o`));
+  const sources = filesUnder(native).filter((path) => path.endsWith('.cc') && !/[/_](avx2|avx512|amx)\.cc$/.test(path));
+  const objects = sources.map((path) => join(folder, `${relative(native, path).replaceAll('/', '.')}.o`));
   let next = 0;
   const lane = async () => {
     while (next < sources.length) {
       const i = next++;
       const includes = ['-I', native, ...nodeApiIncludes()];
-      await run(compiler, [...flags, '-fPIC', ...includes, '-c', join(native, sources[i]), '-o', objects[i]]);
+      await run(compiler, [...flags, '-fPIC', ...includes, '-c', sources[i], '-o', objects[i]]);
     }
   };
   await Promise.all(Array.from({ length: availableParallelism() }, lane));
@@ -44,7 +45,7 @@ async function compileAll() {
 
 const objects = await compileAll();
 console.log(`compiled ${objects.length} files for arm64`);
-const kernels = objects.filter((path) => !/^(addon|bench)/.test(basename(path)));
+const kernels = objects.filter((path) => !/^(addon|bench)\./.test(basename(path)));
 for (const check of checks) {
   const program = join(folder, check);
   const source = join(root, 'test', 'native', `${check}.cc`);

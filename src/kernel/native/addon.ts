@@ -5,7 +5,7 @@ import { fileURLToPath } from 'node:url';
 import type { GuestCounts, RemoteCounts, SentPages, StoreCounts } from '../../util/counts.ts';
 import { encodingVersion } from '../encode.ts';
 
-/** What native/addon*.cc bind. Handles are integers, valid in every thread of the process. */
+/** What native/addon/ binds. Handles are integers, valid in every thread of the process. */
 export interface NativeModule {
   readonly encodingVersion: number;
   detectIsa(): number;
@@ -145,7 +145,7 @@ export interface NativeModule {
 
 /** How processes reach each other: 'auto' over shared memory where both are on one host, else by tcp. */
 export type Transport = 'auto' | 'tcp' | 'shared';
-/** `Way` of native/listener.hpp. */
+/** `Way` of native/net/listener.hpp. */
 export const transportCodes: Readonly<Record<Transport, number>> = { auto: 0, tcp: 1, shared: 2 };
 
 export interface FarMessengerCounts extends SentPages {
@@ -170,7 +170,7 @@ export interface ReceiverCounts {
   readonly broken: number;
 }
 
-/** How attention shared out its work: `AttentionSplit` of native/attention.hpp. */
+/** How attention shared out its work: `AttentionSplit` of native/attention/attention.hpp. */
 export interface NativeSplit {
   readonly tileTokens: number;
   readonly groupRanges: number;

@@ -1,4 +1,4 @@
-// A step as the flat list of arguments that native/addon_programs.cc reads: both files change together.
+// A step as the flat list of arguments that native/addon/programs.cc reads: both files change together.
 import {
   type ArrivingKeys,
   type RowPages,

@@ -1,4 +1,4 @@
-// Layer groups and remote keys of a step against those of its program: the same rules as native/step_check.cc.
+// Layer groups and remote keys of a step against those of its program: the same rules as native/ops/step_check.cc.
 import {
   away,
   type LayerGroup,

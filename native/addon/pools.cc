@@ -1,0 +1,96 @@
+// Bindings of KV memory: pools of pages, by handle in this process and by name from others.
+#include <napi.h>
+
+#include "addon/addon.hpp"
+#include "program/row_ops.hpp"
+
+namespace kvasir {
+namespace {
+
+/** (team, kvType, kvHeads, headDim, pages) => pool */
+Napi::Value bind_create_pool(Arguments& in, Napi::Env env) {
+  constexpr int kHeadsMax = 1 << 16, kHeadDimMax = 1 << 16;
+  const auto team = registries().teams.get(in.handle("backend"));
+  const auto type = static_cast<KvType>(in.integer("kvType", 0, 1));
+  const int kv_heads = in.integer("kvHeads", 1, kHeadsMax);
+  const int head_dim = in.integer("headDim", 1, kHeadDimMax);
+  const int pages = in.integer("pages", 1, INT32_MAX);
+  return number(env, registries().pools.add(std::make_shared<KvPool>(team->isa, KvLayout{type, kv_heads, head_dim}, pages)));
+}
+
+size_t page_values(const KvLayout& layout) { return size_t{2} * layout.kv_heads * kPageTokens * layout.head_dim; }
+
+struct PageArguments {
+  std::shared_ptr<KvPool> pool;
+  int page;
+  Span<float> values;
+
+  explicit PageArguments(Arguments& in) : pool(registries().pools.get(in.handle("KV pool"))) {
+    page = in.integer("page", 0, pool->pages - 1);
+    values = in.array<float>("values");
+    const size_t wanted = page_values(pool->layout);
+    if (values.size == wanted) return;
+    throw std::runtime_error("Cannot use page values: wrong length: " + std::to_string(values.size) + ", not " + std::to_string(wanted));
+  }
+};
+
+/** (team, name) => pool: that of another process of the same user */
+Napi::Value bind_open_pool(Arguments& in, Napi::Env env) {
+  const auto team = registries().teams.get(in.handle("backend"));
+  return number(env, registries().pools.add(KvPool::open(team->isa, in.text("name"))));
+}
+
+/** (pool) => name by which other processes may open it */
+Napi::Value bind_pool_name(Arguments& in, Napi::Env env) {
+  return Napi::String::New(env, registries().pools.get(in.handle("KV pool"))->name());
+}
+
+/** (pool) => numbers in the canonical form of a page */
+Napi::Value bind_page_values(Arguments& in, Napi::Env env) {
+  return number(env, static_cast<double>(page_values(registries().pools.get(in.handle("KV pool"))->layout)));
+}
+
+/** (pool, page, out) */
+Napi::Value bind_read_page(Arguments& in, Napi::Env env) {
+  const PageArguments given(in);
+  read_page(given.pool->isa, given.pool->layout, given.pool->page(given.page), writable(given.values));
+  return env.Undefined();
+}
+
+/** (pool, page, values) */
+Napi::Value bind_write_page(Arguments& in, Napi::Env env) {
+  const PageArguments given(in);
+  write_page(given.pool->isa, given.pool->layout, given.pool->page(given.page), given.values.data);
+  return env.Undefined();
+}
+
+/** (pool, pages, values): float32 rows one after another, as programs leave them there */
+Napi::Value bind_write_rows(Arguments& in, Napi::Env env) {
+  RowPagesView rows;
+  rows.pool = registries().pools.get(in.handle("KV pool"));
+  rows.pages = in.array<int32_t>("pages");
+  const Span<float> values = in.array<float>("values");
+  check_row_pages(rows, values.size * sizeof(float), "Cannot write rows: they");
+  write_rows(rows, values.data, values.size * sizeof(float));
+  return env.Undefined();
+}
+
+Napi::Value bind_free_pool(Arguments& in, Napi::Env env) {
+  registries().pools.remove(in.handle("KV pool"));
+  return env.Undefined();
+}
+
+}  // namespace
+
+void bind_pools(Napi::Env env, Napi::Object exports) {
+  bind<bind_create_pool>(env, exports, "createPool");
+  bind<bind_open_pool>(env, exports, "openPool");
+  bind<bind_pool_name>(env, exports, "poolName");
+  bind<bind_page_values>(env, exports, "pageValues");
+  bind<bind_read_page>(env, exports, "readPage");
+  bind<bind_write_page>(env, exports, "writePage");
+  bind<bind_write_rows>(env, exports, "writeRows");
+  bind<bind_free_pool>(env, exports, "freePool");
+}
+
+}  // namespace kvasir

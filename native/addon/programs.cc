@@ -1,0 +1,210 @@
+// Bindings of programs: creating them from their encoded form, running steps, reading and writing buffers.
+#include <napi.h>
+
+#include "addon/addon.hpp"
+
+namespace kvasir {
+namespace {
+
+/** (team, ints, floats, linears, vectors, remoteWaitMs) => program */
+Napi::Value bind_create_program(Arguments& in, Napi::Env env) {
+  ProgramBindings bindings;
+  bindings.team = registries().teams.get(in.handle("backend"));
+  const Span<int32_t> ints = in.array<int32_t>("encoded integers");
+  const Span<double> floats = in.array<double>("encoded floats");
+  const Span<int32_t> linears = in.array<int32_t>("linears");
+  const Span<int32_t> vectors = in.array<int32_t>("vectors");
+  for (size_t i = 0; i < linears.size; i++) bindings.linears.push_back(registries().linears.get(linears[i])->linear);
+  for (size_t i = 0; i < vectors.size; i++) bindings.vectors.push_back(registries().vectors.get(vectors[i]));
+  const std::chrono::milliseconds wait(in.integer("remoteWaitMs", 1, INT32_MAX));
+  auto program = std::make_shared<Program>(EncodedReader(ints.data, ints.size, floats.data, floats.size), bindings, wait);
+  return Napi::Number::New(env, registries().programs.add(std::move(program)));
+}
+
+Napi::Value bind_free_program(Arguments& in, Napi::Env env) {
+  registries().programs.remove(in.handle("program"));
+  return env.Undefined();
+}
+
+Napi::Value bind_program_bytes(Arguments& in, Napi::Env env) {
+  return Napi::Number::New(env, static_cast<double>(registries().programs.get(in.handle("program"))->bytes()));
+}
+
+StepSamplingView read_sampling(Arguments& in) {
+  StepSamplingView s;
+  s.temperature = in.array<float>("temperature");
+  s.top_p = in.array<float>("topP");
+  s.top_k = in.array<int32_t>("topK");
+  s.min_p = in.array<float>("minP");
+  s.seed = in.array<uint32_t>("seed");
+  s.token_index = in.array<uint32_t>("tokenIndex");
+  s.repetition_penalty = in.array<float>("repetitionPenalty");
+  s.frequency_penalty = in.array<float>("frequencyPenalty");
+  s.presence_penalty = in.array<float>("presencePenalty");
+  s.seen_start = in.array<int32_t>("seenStart");
+  s.seen_tokens = in.array<int32_t>("seenTokens");
+  s.seen_counts = in.array<int32_t>("seenCounts");
+  s.bias_start = in.array<int32_t>("biasStart");
+  s.bias_tokens = in.array<int32_t>("biasTokens");
+  s.bias_values = in.array<float>("biasValues");
+  s.top_logprobs = in.array<int32_t>("topLogprobs");
+  s.has_target = in.array<uint8_t>("hasTarget");
+  s.target = in.array<int32_t>("target");
+  return s;
+}
+
+StepGroupView read_group(Arguments& in) {
+  StepGroupView group;
+  group.layers = in.integer("layers", 1, 1 << 16);
+  group.page_table = in.array<int32_t>("pageTable");
+  group.blocks = in.array<int32_t>("blocks");
+  group.block_start = in.array<int32_t>("blockStart");
+  group.first_block = in.array<int32_t>("firstBlock");
+  return group;
+}
+
+/** A room is its owner's alone: whoever asks it does not keep its handle. */
+RemoteKeysView read_remote(Arguments& in) {
+  RemoteKeysView keys;
+  keys.sequence = in.integer("remote.sequence", 0, INT32_MAX);
+  keys.group = in.integer("remote.group", 0, INT32_MAX);
+  keys.first_block = in.integer("remote.firstBlock", 0, INT32_MAX);
+  keys.room = registries().rooms.find(in.handle("remote.room"));
+  keys.loan = in.integer("remote.loan", 0, INT32_MAX);
+  keys.blocks = in.array<int32_t>("remote.blocks");
+  return keys;
+}
+
+/** Arrivals are their owner's alone, as rooms are. */
+ArrivingKeysView read_arriving(Arguments& in) {
+  ArrivingKeysView keys;
+  keys.sequence = in.integer("arriving.sequence", 0, INT32_MAX);
+  keys.arrivals = registries().arrivals.find(in.handle("arriving.arrivals"));
+  keys.within = std::chrono::milliseconds(in.integer("arriving.withinMs", 0, INT32_MAX));
+  return keys;
+}
+
+/** A handle of 0: there are none. */
+RowPagesView read_row_pages(Arguments& in, const char* what) {
+  RowPagesView rows;
+  const int pool = in.integer(what, 0, INT32_MAX);
+  if (pool == 0) return rows;
+  rows.pool = registries().pools.get(pool);
+  rows.pages = in.array<int32_t>(what);
+  return rows;
+}
+
+ComingRowsView read_coming_rows(Arguments& in) {
+  ComingRowsView coming = {read_row_pages(in, "rowsIn"), nullptr, std::chrono::milliseconds(0)};
+  if (!coming.rows.pool) return coming;
+  coming.arrivals = registries().arrivals.find(in.handle("rowsIn.arrivals"));
+  coming.within = std::chrono::milliseconds(in.integer("rowsIn.withinMs", 0, INT32_MAX));
+  return coming;
+}
+
+/** Of the abort array, where it has so many: the step waits for rows. */
+constexpr size_t kWaitingWord = 2;
+
+template <class T>
+T* result_array(Arguments& in, const char* what, size_t wanted) {
+  const Span<T> span = in.array<T>(what);
+  if (span.size < wanted) throw std::runtime_error(std::string("Cannot run the step: ") + what + " has no room: " + std::to_string(span.size) + " of " + std::to_string(wanted));
+  return writable(span);
+}
+
+SamplingResult read_result(Arguments& in, size_t rows) {
+  SamplingResult result;
+  result.tokens = result_array<int32_t>(in, "result.tokens", rows);
+  result.logprobs = result_array<float>(in, "result.logprobs", rows);
+  result.top_tokens = result_array<int32_t>(in, "result.topTokens", rows * kTopLogprobsMax);
+  result.top_logprobs = result_array<float>(in, "result.topLogprobs", rows * kTopLogprobsMax);
+  result.failed = result_array<uint8_t>(in, "result.failed", rows);
+  return result;
+}
+
+/**
+ * (program, pool, abort, tokens, positions, rowStart, logitRows, sampling.., result.., groups, group.., unanswered, remotes, remote.., arriving, arriving.., rowsIn.., rowsOut..) => done.
+ * `unanswered` is empty where there are none that could go so.
+ * The fields of sampling, result and each group follow one another in the order of src/kernel/native/step.ts.
+ */
+Napi::Value bind_run(Arguments& in, Napi::Env env) {
+  const auto program = registries().programs.get(in.handle("program"));
+  const auto pool = registries().pools.get(in.handle("KV pool"));
+  const Span<int32_t> abort = in.array<int32_t>("abort");
+  if (abort.size == 0) throw std::runtime_error("Cannot run the step: the abort array is empty");
+  StepView step;
+  if (abort.size > kWaitingWord) step.waiting = writable(abort) + kWaitingWord;
+  step.tokens = in.array<int32_t>("tokens");
+  step.positions = in.array<int32_t>("positions");
+  step.row_start = in.array<int32_t>("rowStart");
+  step.logit_rows = in.array<int32_t>("logitRows");
+  step.sampling = read_sampling(in);
+  const SamplingResult result = read_result(in, step.logit_rows.size);
+  const int groups = in.integer("groups", 0, 1 << 16);
+  for (int i = 0; i < groups; i++) step.groups.push_back(read_group(in));
+  const Span<uint8_t> unanswered = in.array<uint8_t>("unanswered");
+  const int remotes = in.integer("remotes", 0, INT32_MAX);
+  for (int i = 0; i < remotes; i++) step.remote.push_back(read_remote(in));
+  const int arriving = in.integer("arriving", 0, INT32_MAX);
+  for (int i = 0; i < arriving; i++) step.arriving.push_back(read_arriving(in));
+  step.rows_in = read_coming_rows(in);
+  step.rows_out = read_row_pages(in, "rowsOut");
+  const bool tells = remotes + arriving > 0 || step.rows_in.rows.pool;
+  if (tells && unanswered.size < static_cast<size_t>(step.sequences())) throw std::runtime_error("Cannot run the step: unanswered has no room");
+  const bool done = program->run(*pool, step, abort.data, result);
+  if (tells) std::copy(program->unanswered().begin(), program->unanswered().end(), writable(unanswered));
+  return Napi::Boolean::New(env, done);
+}
+
+struct BufferArguments {
+  std::shared_ptr<Program> program;
+  const Buffer* buffer;
+  int rows;
+  Span<float> values;
+
+  explicit BufferArguments(Arguments& in) : program(registries().programs.get(in.handle("program"))) {
+    const int index = in.integer("buffer", 0, INT32_MAX);
+    rows = in.integer("rows", 0, INT32_MAX);
+    buffer = &program->open_buffer(index, rows);
+    values = in.array<float>("values");
+    const size_t wanted = static_cast<size_t>(rows) * buffer->columns;
+    if (values.size == wanted) return;
+    throw std::runtime_error("Cannot use buffer values: wrong length: " + std::to_string(values.size) + ", not " + std::to_string(wanted));
+  }
+
+  float* row(int index) const { return writable(values) + static_cast<size_t>(index) * buffer->columns; }
+};
+
+/** (program, buffer) => columns */
+Napi::Value bind_buffer_columns(Arguments& in, Napi::Env env) {
+  const auto program = registries().programs.get(in.handle("program"));
+  return Napi::Number::New(env, program->open_buffer(in.integer("buffer", 0, INT32_MAX), 0).columns);
+}
+
+/** (program, buffer, rows, out) */
+Napi::Value bind_read_buffer(Arguments& in, Napi::Env env) {
+  const BufferArguments given(in);
+  for (int row = 0; row < given.rows; row++) given.buffer->read_row(row, given.row(row));
+  return env.Undefined();
+}
+
+/** (program, buffer, rows, values) */
+Napi::Value bind_write_buffer(Arguments& in, Napi::Env env) {
+  const BufferArguments given(in);
+  for (int row = 0; row < given.rows; row++) given.buffer->write_row(row, given.row(row));
+  return env.Undefined();
+}
+
+}  // namespace
+
+void bind_programs(Napi::Env env, Napi::Object exports) {
+  bind<bind_create_program>(env, exports, "createProgram");
+  bind<bind_free_program>(env, exports, "freeProgram");
+  bind<bind_program_bytes>(env, exports, "programBytes");
+  bind<bind_run>(env, exports, "run");
+  bind<bind_buffer_columns>(env, exports, "bufferColumns");
+  bind<bind_read_buffer>(env, exports, "readBuffer");
+  bind<bind_write_buffer>(env, exports, "writeBuffer");
+}
+
+}  // namespace kvasir

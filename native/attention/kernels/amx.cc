@@ -1,0 +1,13 @@
+// Attention of the AMX family.
+#include "attention/kernels/amx.hpp"
+
+namespace kvasir {
+namespace {
+
+constexpr AttentionKernel kBf16{2, copy_bf16, run_range<Tiles>, merge_rows};
+
+}  // namespace
+
+const AttentionKernel* attention_kernel_amx() { return &kBf16; }
+
+}  // namespace kvasir

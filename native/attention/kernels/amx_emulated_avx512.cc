@@ -1,0 +1,14 @@
+// Attention of the AMX family over emulated tiles, so that its logic and its bits are tested on machines without AMX.
+#define KVASIR_AMX_EMULATED
+#include "attention/kernels/amx.hpp"
+
+namespace kvasir {
+namespace {
+
+constexpr AttentionKernel kBf16{2, copy_bf16, run_range<Tiles>, merge_rows};
+
+}  // namespace
+
+const AttentionKernel* attention_kernel_amx_emulated() { return &kBf16; }
+
+}  // namespace kvasir

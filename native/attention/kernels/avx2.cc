@@ -1,0 +1,58 @@
+// Attention of the AVX2 family: eight lanes and fused multiply-adds; bf16 is widened in registers.
+#include <immintrin.h>
+
+#include "attention/kernels/tile.hpp"
+
+namespace kvasir {
+namespace {
+
+struct Avx2Lanes {
+  using Vec = __m256;
+  static constexpr int kWidth = 8;
+  static Vec zero() { return _mm256_setzero_ps(); }
+  static Vec set(float x) { return _mm256_set1_ps(x); }
+  static Vec load(const float* from) { return _mm256_loadu_ps(from); }
+  static Vec load_part(const float* from, int lanes) {
+    __m256i index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm256_maskload_ps(from, _mm256_cmpgt_epi32(_mm256_set1_epi32(lanes), index));
+  }
+  static void store(float* to, Vec v) { _mm256_storeu_ps(to, v); }
+  static Vec add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
+  static Vec multiply(Vec a, Vec b) { return _mm256_mul_ps(a, b); }
+  static Vec multiply_add(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
+  static Vec divide(Vec a, Vec b) { return _mm256_div_ps(a, b); }
+  static Vec magnitude(Vec v) { return _mm256_andnot_ps(set(-0.0f), v); }
+  static Vec with_sign(Vec size, Vec sign) { return _mm256_or_ps(size, _mm256_and_ps(set(-0.0f), sign)); }
+  /** x < bound ? a : b */
+  static Vec select_below(Vec x, float bound, Vec a, Vec b) { return _mm256_blendv_ps(b, a, _mm256_cmp_ps(x, set(bound), _CMP_LT_OQ)); }
+  static Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
+  static Vec round(Vec v) { return _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+  static float largest(Vec v) {
+    __m128 half = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    half = _mm_max_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_max_ss(half, _mm_shuffle_ps(half, half, 1)));
+  }
+  static float sum(Vec v) {
+    __m128 half = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    half = _mm_add_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_add_ss(half, _mm_shuffle_ps(half, half, 1)));
+  }
+  /** p 2^n where x is not below `lowest`, else 0; a NaN stays. */
+  static Vec scale_from(Vec x, float lowest, Vec p, Vec n) {
+    __m256i exponent = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
+    return _mm256_and_ps(_mm256_cmp_ps(x, set(lowest), _CMP_NLT_UQ), _mm256_mul_ps(p, _mm256_castsi256_ps(exponent)));
+  }
+  static Vec low_half(Vec pairs) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(pairs), 16)); }
+  static Vec high_half(Vec pairs) { return _mm256_and_ps(pairs, _mm256_castsi256_ps(_mm256_set1_epi32(-65536))); }
+};
+
+using Float = FloatForm<Avx2Lanes, 12, 2>;
+using Widened = WidenedForm<Avx2Lanes, 8, 2>;
+constexpr AttentionKernel kFloat{4, copy_floats, run_range<Float>, merge_rows};
+constexpr AttentionKernel kBf16{4, widen_bf16, run_range<Widened>, merge_rows};
+
+}  // namespace
+
+const AttentionKernel* attention_kernel_avx2(KvType type) { return type == KvType::f32 ? &kFloat : &kBf16; }
+
+}  // namespace kvasir

@@ -1,0 +1,145 @@
+// Where K and V of a token lie inside a page, and how queries are rounded.
+// A KV head's share of a page is contiguous: K, then V. f32: K (head_dim, 32), V (32, head_dim). bf16, for instructions that take pairs:
+// K (head_dim / 2, 32, 2), V (16, head_dim, 2). One layout serves every instruction set.
+#include "attention/attention.hpp"
+#include "simd/float_bits.hpp"
+
+namespace kvasir {
+namespace {
+
+size_t element_bytes(KvType type) { return type == KvType::bf16 ? 2 : 4; }
+
+size_t half_bytes(const KvLayout& layout) { return kPageTokens * static_cast<size_t>(layout.head_dim) * element_bytes(layout.type); }
+
+/** K and V of one KV head inside a page, as elements of T. */
+template <class T>
+struct HeadPage {
+  T* k;
+  T* v;
+  int head_dim;
+
+  HeadPage(const KvLayout& layout, uint8_t* page, int head)
+      : k(reinterpret_cast<T*>(page + 2 * half_bytes(layout) * head)), v(k + kPageTokens * layout.head_dim), head_dim(layout.head_dim) {}
+
+  T& key(int slot, int dim) const {
+    if constexpr (sizeof(T) == 2) return k[((dim >> 1) * kPageTokens + slot) * 2 + (dim & 1)];
+    return k[dim * kPageTokens + slot];
+  }
+  T& value(int slot, int dim) const {
+    if constexpr (sizeof(T) == 2) return v[((slot >> 1) * head_dim + dim) * 2 + (slot & 1)];
+    return v[slot * head_dim + dim];
+  }
+};
+
+constexpr int kRoundedAtOnce = 64;
+
+/** Nearest bf16, ties to even, of `count` values, eight at a time; the bits of float_to_bf16. */
+void round_bf16(const float* from, int count, uint16_t* out) {
+  typedef uint32_t Words __attribute__((vector_size(32)));
+  typedef uint16_t Halves __attribute__((vector_size(16)));
+  int i = 0;
+  for (; i + 8 <= count; i += 8) {
+    Words bits;
+    std::memcpy(&bits, from + i, sizeof bits);
+    const Words nan = (Words)((bits & 0x7fffffffu) > 0x7f800000u);
+    const Words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    const Halves halves = __builtin_convertvector((nan & ((bits >> 16) | 0x40)) | (~nan & rounded), Halves);
+    std::memcpy(out + i, &halves, sizeof halves);
+  }
+  for (; i < count; i++) out[i] = float_to_bf16(from[i]);
+}
+
+/** One token of one head, both bf16 halves of a pair in one store: other threads write the neighbouring slots. */
+void write_token_bf16(const HeadPage<uint16_t>& page, int slot, const float* k, const float* v) {
+  uint16_t* values = &page.value(slot, 0);
+  uint16_t rounded[kRoundedAtOnce];
+  for (int begin = 0; begin < page.head_dim; begin += kRoundedAtOnce) {
+    const int count = page.head_dim - begin < kRoundedAtOnce ? page.head_dim - begin : kRoundedAtOnce;
+    round_bf16(k + begin, count, rounded);
+    for (int d = 0; d < count; d += 2) std::memcpy(&page.key(slot, begin + d), rounded + d, 2 * sizeof(uint16_t));
+    round_bf16(v + begin, count, rounded);
+    for (int d = 0; d < count; d++) values[2 * (begin + d)] = rounded[d];
+  }
+}
+
+void write_token_f32(const HeadPage<float>& page, int slot, const float* k, const float* v) {
+  for (int d = 0; d < page.head_dim; d++) page.key(slot, d) = k[d];
+  std::memcpy(&page.value(slot, 0), v, sizeof(float) * page.head_dim);
+}
+
+float widen(uint16_t value) { return bf16_to_float(value); }
+float widen(float value) { return value; }
+
+template <class T>
+void read_head(const HeadPage<T>& page, float* k, float* v) {
+  for (int slot = 0; slot < kPageTokens; slot++) {
+    for (int d = 0; d < page.head_dim; d++) {
+      *k++ = widen(page.key(slot, d));
+      *v++ = widen(page.value(slot, d));
+    }
+  }
+}
+
+}  // namespace
+
+size_t KvLayout::page_bytes() const { return 2 * half_bytes(*this) * kv_heads; }
+
+size_t query_bytes(Isa, KvType type, int heads, int head_dim, int tokens) {
+  return element_bytes(type) * static_cast<size_t>(heads) * head_dim * tokens;
+}
+
+void write_query_row(Isa, KvType type, int heads, int head_dim, void* buffer, int token, const float* q) {
+  size_t count = static_cast<size_t>(heads) * head_dim;
+  if (type == KvType::f32) {
+    std::memcpy(static_cast<float*>(buffer) + count * token, q, sizeof(float) * count);
+    return;
+  }
+  round_bf16(q, static_cast<int>(count), static_cast<uint16_t*>(buffer) + count * token);
+}
+
+void read_query_row(Isa, KvType type, int heads, int head_dim, const void* buffer, int token, float* out) {
+  size_t count = static_cast<size_t>(heads) * head_dim;
+  if (type == KvType::f32) {
+    std::memcpy(out, static_cast<const float*>(buffer) + count * token, sizeof(float) * count);
+    return;
+  }
+  const uint16_t* row = static_cast<const uint16_t*>(buffer) + count * token;
+  for (size_t i = 0; i < count; i++) out[i] = bf16_to_float(row[i]);
+}
+
+void write_kv(Isa, const KvLayout& layout, uint8_t* page, int slot, const float* k, const float* v) {
+  for (int head = 0; head < layout.kv_heads; head++, k += layout.head_dim, v += layout.head_dim) {
+    if (layout.type == KvType::bf16) {
+      write_token_bf16(HeadPage<uint16_t>(layout, page, head), slot, k, v);
+    } else {
+      write_token_f32(HeadPage<float>(layout, page, head), slot, k, v);
+    }
+  }
+}
+
+void read_page(Isa, const KvLayout& layout, const uint8_t* page, float* out) {
+  size_t head_values = kPageTokens * static_cast<size_t>(layout.head_dim);
+  auto* bytes = const_cast<uint8_t*>(page);  // HeadPage only reads here
+  for (int head = 0; head < layout.kv_heads; head++) {
+    float* k = out + head_values * head;
+    float* v = k + head_values * layout.kv_heads;
+    if (layout.type == KvType::bf16) {
+      read_head(HeadPage<uint16_t>(layout, bytes, head), k, v);
+    } else {
+      read_head(HeadPage<float>(layout, bytes, head), k, v);
+    }
+  }
+}
+
+void write_page(Isa isa, const KvLayout& layout, uint8_t* page, const float* values) {
+  size_t head_values = kPageTokens * static_cast<size_t>(layout.head_dim);
+  KvLayout one_head{layout.type, 1, layout.head_dim};
+  for (int head = 0; head < layout.kv_heads; head++) {
+    const float* k = values + head_values * head;
+    const float* v = k + head_values * layout.kv_heads;
+    uint8_t* share = page + one_head.page_bytes() * head;
+    for (int slot = 0; slot < kPageTokens; slot++) write_kv(isa, one_head, share, slot, k + slot * layout.head_dim, v + slot * layout.head_dim);
+  }
+}
+
+}  // namespace kvasir

@@ -1,0 +1,129 @@
+// Attention over keys that lie in pieces: some in this pool, some computed elsewhere. A debtor and its creditors both run it, so that the tree of
+// partials, and with it every bit, is that of one pool.
+#pragma once
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "attention/stream.hpp"
+
+namespace kvasir {
+
+/** Ranges [first, first + ranges) of a sequence: a subtree of the aligned binary tree, or what the last one has of it. */
+struct AttentionPiece {
+  int first;
+  int ranges;
+  const Partial* given;  // of the root's rows, computed elsewhere; null: computed here
+  bool elsewhere;        // `given` is there before the merge
+};
+
+/** Appends the aligned subtrees that make up ranges [from, to), none longer than `most`, a power of two. */
+template <class Add>
+void add_subtrees(int from, int to, int most, const Add& add) {
+  while (from < to) {
+    int ranges = most;
+    while (from % ranges != 0 || from + ranges > to) ranges /= 2;
+    add(from, ranges);
+    from += ranges;
+  }
+}
+
+constexpr int kRangesMost = 1 << 19;
+
+/** The longest subtree, a power of two, of which each thread gets its share of tasks. */
+int subtree_ranges(long long ranges_of_all_tasks, int threads);
+
+/** Rows of one sequence whose partials merge into one: normalised, or unnormalised beside its statistics. */
+struct AttentionRoot {
+  const AttentionSequence* sequence;
+  int token;   // rows [token, token + tokens) of the sequence
+  int tokens;
+  std::vector<AttentionPiece> pieces;  // ascending
+  StreamOutput output;
+  size_t first_row;  // of the batch, at which `output` begins
+
+  /** Where everything is one piece of this pool, its task writes out and nothing is merged. */
+  bool is_whole() const { return pieces.size() == 1 && !pieces[0].elsewhere; }
+};
+
+/** Aligned memory that only grows. */
+class GrowingMemory {
+ public:
+  uint8_t* at_least(size_t bytes) {
+    if (bytes > bytes_) {
+      data_.reset();
+      bytes_ = align_up(bytes);
+      data_.reset(static_cast<uint8_t*>(std::aligned_alloc(kStreamAlign, bytes_)));
+      if (data_ == nullptr) throw std::bad_alloc();
+    }
+    return data_.get();
+  }
+
+ private:
+  struct Free {
+    void operator()(uint8_t* data) const { std::free(data); }
+  };
+  std::unique_ptr<uint8_t, Free> data_;
+  size_t bytes_ = 0;
+};
+
+/** One call over roots: tasks compute pieces that lie here, in any order and on any thread; then merges, once all pieces are there. */
+class AttentionPieces {
+ public:
+  /** `roots` and what they point to stay until the last merge. */
+  AttentionPieces(const AttentionArgs& args, const void* query, const AttentionRoot* roots, int count);
+
+  int tasks() const { return tasks_; }
+  int merges() const { return merges_; }
+  size_t workspace_bytes() const { return StreamWorkspace::bytes(stream_.shape); }
+  size_t partial_bytes() const { return sizeof(float) * stream_.shape.partial_floats * static_cast<size_t>(partials_); }
+  void use_partials(uint8_t* memory) { memory_ = reinterpret_cast<float*>(memory); }
+
+  int root_of_task(int task) const { return find(first_task_, task); }
+  int root_of_merge(int merge) const { return find(first_merge_, merge); }
+  /** False where `goes_on`, asked before each range, ended it. */
+  template <class GoesOn>
+  bool run_task(int task, uint8_t* workspace, const GoesOn& goes_on) const {
+    const Place place = place_of(task);
+    const TileRows tile = tile_rows(*place.root, place.tile);
+    const AttentionPiece& piece = place.root->pieces[place.piece];
+    if (piece.first * kRangeTokens >= tile.end_key()) return true;
+    StreamWorkspace space(stream_.shape, workspace);
+    stream_.load_queries(tile, place.kv_head, space.query);
+    const bool whole = place.root->is_whole();
+    const PartialRows out = whole ? stream_.shape.partial(space.stack) : place.partial;
+    const int keys_end = (tile.end_key() + kPageTokens - 1) / kPageTokens;
+    const int end_block = std::min(keys_end, (piece.first + piece.ranges) * kRangePages);
+    if (!stream_.stream(tile, place.kv_head, piece.first, piece.ranges, end_block, space, out, goes_on)) return false;
+    if (whole) stream_.write_rows(tile, place.kv_head, out, place.root->output, place.root->first_row);
+    return true;
+  }
+  void run_merge(int merge, uint8_t* workspace) const;
+
+ private:
+  /** Where a task is. */
+  struct Place {
+    const AttentionRoot* root;
+    int tile, kv_head, piece;
+    PartialRows partial;
+  };
+
+  static int find(const std::vector<int>& firsts, int value);
+  Place place_of(int task) const;
+  TileRows tile_rows(const AttentionRoot& root, int tile) const;
+  PartialRows partial(int root, int tile, int kv_head, int local) const;
+
+  const AttentionArgs& args_;
+  TileStream stream_;
+  const AttentionRoot* roots_;
+  int tile_tokens_;
+  // Of each root.
+  std::vector<int> first_task_, first_merge_, first_partial_;
+  std::vector<std::vector<int>> locals_;  // its pieces that are computed here
+  int tasks_ = 0;
+  int merges_ = 0;
+  int partials_ = 0;
+  float* memory_ = nullptr;
+};
+
+}  // namespace kvasir

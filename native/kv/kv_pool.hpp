@@ -1,0 +1,38 @@
+// A pool of KV pages in memory that other threads and processes can map.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "attention/attention.hpp"
+#include "base/shared_mapping.hpp"
+#include "kv/page_arrivals.hpp"
+#include "kv/step_progress.hpp"
+
+namespace kvasir {
+
+/** Pages that sequences share, from the mapping's start; what they look like is written behind the last. */
+class KvPool {
+ public:
+  KvPool(Isa isa, const KvLayout& layout, int pages);
+  /** The pool that another process of the same user knows by this name. Throws where it is none of this kind and version. */
+  static std::shared_ptr<KvPool> open(Isa isa, const std::string& name);
+
+  const Isa isa;  // of the programs that run over it
+  const KvLayout layout;
+  const int pages;
+  StepProgress progress;
+  PageArrivals arrivals;
+
+  uint8_t* data() const { return memory_.data(); }
+  uint8_t* page(int index) const { return data() + layout.page_bytes() * static_cast<size_t>(index); }
+  const std::string& name() const { return memory_.name(); }
+  /** Pages before this one are about to be written. */
+  void expect_use(int pages_used) { memory_.expect_use(layout.page_bytes() * static_cast<size_t>(pages_used)); }
+
+ private:
+  KvPool(Isa isa, const KvLayout& layout, int pages, const std::string& name);
+
+  SharedMapping memory_;
+};
+
+}  // namespace kvasir

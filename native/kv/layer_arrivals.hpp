@@ -1,0 +1,80 @@
+// How far pages have come that a step computes behind: told layer by layer, while they are still on their way.
+#pragma once
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "kv/step_progress.hpp"
+
+namespace kvasir {
+
+/** Of one transfer: places (blocks, layers), each of which may come more than once. Whoever brings them tells it; steps wait. */
+class LayerArrivals {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  LayerArrivals(int layers, int blocks) : layers_(layers), missing_(static_cast<size_t>(layers), blocks), here_(static_cast<size_t>(layers) * blocks), blocks_(blocks) {
+    last_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
+  }
+
+  int layers() const { return layers_; }
+
+  /** Only the first `blocks` blocks come. */
+  void expect(int blocks) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (int block = std::max(0, blocks); block < blocks_; block++)
+      for (int layer = 0; layer < layers_; layer++) missing_[layer] -= here_[place(block, layer)] == 0;
+    blocks_ = std::min(blocks_, std::max(0, blocks));
+    advance();
+  }
+
+  /** The page of this place is where it was to be, whole and checked. */
+  void landed(int at) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    last_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
+    if (at < 0 || at >= blocks_ * layers_ || here_[at] != 0) return;
+    here_[at] = 1;
+    if (--missing_[at % layers_] == 0) advance();
+  }
+
+  /** Nothing more comes: what is not here by now fails those who wait for it. */
+  void end() {
+    ended_.store(true, std::memory_order_seq_cst);
+    bell_.ring();
+  }
+
+  /** All pages of this layer, and of those before it, are here. */
+  bool has(int layer) const { return ready_.load(std::memory_order_acquire) > layer; }
+  bool ended() const { return ended_.load(std::memory_order_seq_cst); }
+  /** When something came last. */
+  Clock::time_point last() const { return Clock::time_point(Clock::duration(last_.load(std::memory_order_relaxed))); }
+  Bell& bell() { return bell_; }
+
+ private:
+  size_t place(int block, int layer) const { return static_cast<size_t>(block) * layers_ + layer; }
+
+  /** Under the lock. */
+  void advance() {
+    int ready = ready_.load(std::memory_order_relaxed);
+    const int before = ready;
+    while (ready < layers_ && missing_[ready] == 0) ready++;
+    if (ready == before) return;
+    ready_.store(ready, std::memory_order_seq_cst);
+    bell_.ring();
+  }
+
+  const int layers_;
+  std::mutex mutex_;
+  std::vector<int> missing_;    // (layers): pages that have not come
+  std::vector<uint8_t> here_;   // (blocks, layers)
+  int blocks_;
+  std::atomic<int> ready_{0};
+  std::atomic<bool> ended_{false};
+  std::atomic<Clock::rep> last_;
+  Bell bell_;
+};
+
+}  // namespace kvasir

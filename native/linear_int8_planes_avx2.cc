@@ -1,9 +1,0 @@
-// int8 inputs and types of planes on AVX2.
-#include "linear_int8_planes.hpp"
-#include "linear_planes_avx2.hpp"
-
-namespace kvasir {
-
-void linear_int8_planes_avx2(const Segment& s, const Product& p, const Share& share) { run_planes<PlanesAvx2>(s, p, share); }
-
-}  // namespace kvasir

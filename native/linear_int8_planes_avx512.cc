@@ -1,9 +1,0 @@
-// int8 inputs and types of planes on AVX-512.
-#include "linear_int8_planes.hpp"
-#include "linear_planes_avx512.hpp"
-
-namespace kvasir {
-
-void linear_int8_planes_avx512(const Segment& s, const Product& p, const Share& share) { run_planes<PlanesAvx512>(s, p, share); }
-
-}  // namespace kvasir

@@ -1,0 +1,73 @@
+// The ops between linear layers and attention: each runs over rows, and rounds its result to the kind of its output in the same pass.
+#pragma once
+#include "base/threads.hpp"
+#include "ops/buffer.hpp"
+#include "ops/rows.hpp"
+
+namespace kvasir {
+
+/** What every op needs: threads, row kernels, and one row of scratch for each thread. */
+struct OpContext {
+  ThreadPool& pool;
+  const RowKernels& rows;
+  float* scratch;         // (threads, scratch_columns)
+  size_t scratch_columns;
+
+  float* scratch_row(int thread) const { return scratch + scratch_columns * static_cast<size_t>(thread); }
+};
+
+struct EmbedArgs {
+  const Linear& table;
+  float factor;
+  const float* position_table;  // (positions, columns): the row of a token's position + offset is added; null: nothing is
+  int offset;
+  const int32_t* tokens;
+  const int32_t* positions;
+};
+
+/** out[t] = table[token[t]] x factor + position_table[position[t] + offset] */
+void run_embed(const OpContext& op, const EmbedArgs& embed, int count, const Buffer& out);
+
+struct NormArgs {
+  NormStyle style;
+  const float* gain;
+  const float* bias;  // null: none
+  float eps;
+};
+
+/** With `residual`: residual += x in place, then out = norm(residual) x gain + bias. Without: out = norm(x) x gain + bias. */
+void run_norm(const OpContext& op, const NormArgs& norm, const Buffer& x, const Buffer* residual, int rows, const Buffer& out);
+
+/** x is (rows, 2 n): gate | up. out = activation(gate) x up */
+void run_glu(const OpContext& op, Activation activation, const Buffer& x, int rows, const Buffer& out);
+
+/** out = activation(x) */
+void run_activate(const OpContext& op, Activation activation, const Buffer& x, int rows, const Buffer& out);
+
+/** residual += x */
+void run_add(const OpContext& op, const Buffer& x, int rows, const Buffer& residual);
+
+/** x = cap tanh(x / cap) */
+void run_softcap(const OpContext& op, float cap, const Buffer& x, int rows);
+
+/** Rounds float32 rows to the kind of `out`. */
+void run_convert(const OpContext& op, const Buffer& x, int rows, const Buffer& out);
+
+/** out[i] = x[rows[i]] */
+void run_gather(const OpContext& op, const Buffer& x, const int32_t* rows, int count, const Buffer& out);
+
+struct QkvArgs {
+  int heads;
+  int rotary_dim;
+  const float* rope;    // (positions, rotary_dim): cos of rotary_dim / 2 angles, then sin; null: no rotation
+  const float* q_norm;  // (head_dim); null: no norm
+  const float* k_norm;
+  float eps;
+  const int32_t* positions;     // (tokens)
+  const int32_t* row_sequence;  // (tokens): the sequence of a row
+};
+
+/** x is (tokens, (heads + 2 kvHeads) headDim): q | k | v. K and V go to the tokens' slots in their pages, q to `out`. */
+void run_qkv(const OpContext& op, const QkvArgs& qkv, const AttentionArgs& attention, const Buffer& x, const Buffer& out);
+
+}  // namespace kvasir

@@ -1,0 +1,77 @@
+// One transfer after the other: all of a layer are needed before its attention, and each keeps its own time.
+#include "program/layer_waits.hpp"
+
+#include <algorithm>
+
+#include "base/spin.hpp"
+
+namespace kvasir {
+namespace {
+
+constexpr auto kLook = std::chrono::milliseconds(1);  // between looks at the abort word and at deadlines
+
+}  // namespace
+
+void LayerWaits::begin(const StepView& step, uint8_t* unanswered) {
+  step_ = &step;
+  unanswered_ = unanswered;
+  any_failed_ = false;
+  aborted_ = false;
+  lost_ = false;
+  if (!step.arriving.empty() || step.rows_in.rows.pool) begun_ = Clock::now();
+}
+
+template <class Over>
+void LayerWaits::wait(Bell& bell, Team& team, const int32_t* abort, const Over& over) {
+  if (over()) return;
+  team.turn.give();
+  const auto begin = Clock::now();
+  while (!aborted_) {
+    const uint32_t seen = bell.rung();
+    if (over()) break;
+    aborted_ = __atomic_load_n(abort, __ATOMIC_RELAXED) != 0;
+    if (!aborted_ && !spin([&] { return bell.rung() != seen; })) bell.wait_for(seen, kLook);
+  }
+  team.turn.take();
+  const std::chrono::nanoseconds waited = Clock::now() - begin;
+  team.arrival_wait_nanoseconds += static_cast<uint64_t>(waited.count());
+}
+
+bool LayerWaits::is_over(const LayerArrivals& arrivals, std::chrono::milliseconds within, int layer) const {
+  const Clock::time_point now = Clock::now();
+  return arrivals.has(layer) || arrivals.ended() || now - std::max(begun_, arrivals.last()) > quiet_ || now - begun_ > within;
+}
+
+/** Waits for it. `arrivals` null: nobody brings it. */
+bool LayerWaits::has_come(LayerArrivals* arrivals, std::chrono::milliseconds within, int layer, Team& team, const int32_t* abort) {
+  if (arrivals == nullptr) return false;
+  wait(arrivals->bell(), team, abort, [&] { return is_over(*arrivals, within, layer); });
+  return arrivals->has(layer);
+}
+
+void LayerWaits::await(int layer, KvPool& pool, Team& team, const int32_t* abort) {
+  wait(pool.arrivals.bell(), team, abort, [&] { return pool.arrivals.has(static_cast<uint32_t>(layer)); });
+  for (const ArrivingKeysView& keys : step_->arriving) {
+    if (aborted_) return;
+    if (unanswered_[keys.sequence] != 0) continue;
+    if (has_come(keys.arrivals.get(), keys.within, layer, team, abort) || aborted_) continue;
+    unanswered_[keys.sequence] = 1;
+    any_failed_ = true;
+  }
+}
+
+bool LayerWaits::await_rows(Team& team, const int32_t* abort) {
+  const ComingRowsView& coming = step_->rows_in;
+  const auto tell = [this](int32_t waits) {
+    if (step_->waiting != nullptr) __atomic_store_n(step_->waiting, waits, __ATOMIC_SEQ_CST);
+  };
+  tell(1);
+  const bool here = has_come(coming.arrivals.get(), coming.within, 0, team, abort);
+  tell(0);
+  if (aborted_ || here) return !aborted_;
+  lost_ = true;
+  std::fill_n(unanswered_, step_->sequences(), uint8_t{1});
+  return false;
+}
+
+}  // namespace kvasir

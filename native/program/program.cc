@@ -1,0 +1,151 @@
+// Creating and running programs: buffers share one arena by lifetime, and a step walks the ops in order.
+#include "program/program.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "program/row_ops.hpp"
+
+namespace kvasir {
+namespace {
+
+constexpr size_t kAlign = 128;  // a pair of cache lines
+
+size_t aligned(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+/** A stretch of the arena, and the ops during which it is in use. */
+struct Region {
+  size_t bytes;
+  int first;
+  int last;
+  size_t offset = 0;
+};
+
+/** Places regions, largest first, each at the lowest offset where no region of an overlapping life lies; returns the bytes needed. */
+size_t place(std::vector<Region>& regions) {
+  std::vector<size_t> order(regions.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return regions[a].bytes > regions[b].bytes; });
+  std::vector<const Region*> placed;  // by offset
+  size_t total = 0;
+  for (const size_t index : order) {
+    Region& region = regions[index];
+    for (const Region* other : placed) {
+      const bool lives_apart = other->last < region.first || region.last < other->first;
+      const bool lies_apart = region.offset + region.bytes <= other->offset || other->offset + other->bytes <= region.offset;
+      if (!lives_apart && !lies_apart) region.offset = other->offset + other->bytes;
+    }
+    const auto after = std::find_if(placed.begin(), placed.end(), [&](const Region* other) { return other->offset > region.offset; });
+    placed.insert(after, &region);
+    total = std::max(total, region.offset + region.bytes);
+  }
+  return total;
+}
+
+/** Whoever waits for layers of a step hears when it ends, however it does. */
+struct RunningStep {
+  StepProgress& progress;
+  explicit RunningStep(StepProgress& of) : progress(of) { progress.begin(); }
+  ~RunningStep() { progress.end(); }
+  RunningStep(const RunningStep&) = delete;
+  RunningStep& operator=(const RunningStep&) = delete;
+};
+
+}  // namespace
+
+Program::Program(EncodedReader in, const ProgramBindings& bindings, std::chrono::milliseconds remote_deadline)
+    : plan_(decode_program(in, bindings)), remote_(remote_deadline), waits_(remote_deadline) {
+  place_buffers();
+  const StepLimits& limits = plan_->limits;
+  row_sequence_.resize(limits.tokens_max);
+  groups_.resize(limits.groups.size());
+  for (auto& sequences : groups_) sequences.reserve(limits.tokens_max);
+  if (plan_->logits) sampler_ = std::make_unique<Sampler>(limits.vocabulary, bindings.team->pool.size());
+}
+
+void Program::place_buffers() {
+  std::vector<Region> regions;
+  for (size_t i = 0; i < plan_->buffers.size(); i++) {
+    const Buffer& buffer = plan_->buffers[i];
+    regions.push_back({aligned(buffer.bytes(plan_->capacity(buffer))), plan_->lives[i].first, plan_->lives[i].last});
+  }
+  // What ops need besides buffers stays throughout.
+  const int end = static_cast<int>(plan_->ops.size());
+  const size_t out_bytes = plan_->attention_out_columns * sizeof(float) * static_cast<size_t>(plan_->limits.tokens_max);
+  plan_->scratch_columns = aligned(plan_->scratch_columns * sizeof(float)) / sizeof(float);
+  const size_t row_bytes = plan_->scratch_columns * sizeof(float) * static_cast<size_t>(plan_->bindings.team->pool.size());
+  for (const size_t bytes : {row_bytes, plan_->attention_bytes, out_bytes}) regions.push_back({aligned(bytes), 0, end});
+  const size_t total = place(regions);
+  arena_ = Mapping(total, "the buffers of a program");
+  size_t next = 0;
+  for (Buffer& buffer : plan_->buffers) buffer.data = arena_.data() + regions[next++].offset;
+  scratch_ = reinterpret_cast<float*>(arena_.data() + regions[next++].offset);
+  attention_scratch_ = arena_.data() + regions[next++].offset;
+  attention_out_ = reinterpret_cast<float*>(arena_.data() + regions[next].offset);
+}
+
+void Program::describe_sequences(const StepView& step) {
+  for (int s = 0; s < step.sequences(); s++) std::fill(&row_sequence_[step.row_start[s]], row_sequence_.data() + step.row_start[s + 1], s);
+  for (size_t g = 0; g < groups_.size(); g++) {
+    const StepGroupView& group = step.groups[g];
+    groups_[g].clear();
+    for (int s = 0; s < step.sequences(); s++) {
+      const int row = step.row_start[s];
+      groups_[g].push_back({row, step.row_start[s + 1] - row, step.positions[row], group.blocks.data + group.block_start[s], group.first_block[s]});
+    }
+  }
+}
+
+bool Program::run(KvPool& pool, const StepView& step, const int32_t* abort, const SamplingResult& result) {
+  std::unique_lock<std::mutex> lock(plan_->bindings.team->busy, std::try_to_lock);
+  if (!lock) throw std::runtime_error("Cannot run the step: another thread runs one on the same backend");
+  const KvLayout& wanted = plan_->layout;
+  const bool fits = pool.isa == isa() && pool.layout.type == wanted.type && pool.layout.kv_heads == wanted.kv_heads && pool.layout.head_dim == wanted.head_dim;
+  if (wanted.kv_heads > 0 && !fits) throw std::runtime_error("Cannot run the step: the KV pool has pages of another shape than the program's");
+  StepLimits limits = plan_->limits;
+  limits.pages = pool.pages;
+  pool.expect_use(check_step(step, limits));
+  check_row_pages(step, *plan_);
+  describe_sequences(step);
+  unanswered_.assign(static_cast<size_t>(step.sequences()), 0);
+  remote_.begin(step, groups_, unanswered_.data());
+  waits_.begin(step, unanswered_.data());
+
+  ThreadPool& threads = plan_->bindings.team->pool;
+  const RowKernels& kernels = row_kernels(isa());
+  const StepState state = {{threads, kernels, scratch_, plan_->scratch_columns},
+                           &step,
+                           &pool,
+                           static_cast<int>(step.tokens.size),
+                           static_cast<int>(step.logit_rows.size),
+                           row_sequence_.data(),
+                           &groups_,
+                           attention_scratch_,
+                           attention_out_,
+                           plan_->bindings.team.get(),
+                           &remote_,
+                           &waits_,
+                           unanswered_.data(),
+                           abort};
+  const StepTurn turn(*plan_->bindings.team);
+  const RunningStep running(pool.progress);
+  for (const auto& op : plan_->ops) {
+    if (__atomic_load_n(abort, __ATOMIC_RELAXED) != 0) return false;
+    op->run(state);
+    if (remote_.aborted() || waits_.aborted()) return false;
+    if (waits_.lost()) return true;
+  }
+  if (sampler_) sampler_->run(threads, kernels, plan_->logits->row(0), state.logit_rows, step.sampling.args(), result);
+  return true;
+}
+
+const Buffer& Program::open_buffer(int index, int rows) const {
+  const std::string name = "Cannot open buffer " + std::to_string(index) + ": ";
+  if (index < 0 || static_cast<size_t>(index) >= plan_->buffers.size()) throw std::runtime_error(name + "no such buffer");
+  const Buffer& buffer = plan_->buffers[index];
+  if (!buffer.alone) throw std::runtime_error(name + "its memory serves other buffers too");
+  if (rows < 0 || rows > plan_->capacity(buffer)) throw std::runtime_error(name + "it has " + std::to_string(plan_->capacity(buffer)) + " rows, not " + std::to_string(rows));
+  return buffer;
+}
+
+}  // namespace kvasir

@@ -1,0 +1,389 @@
+// The ops of a program: each checks what it was given once, when decoded, and runs without checks.
+#include <algorithm>
+#include <numeric>
+
+#include "program/program.hpp"
+#include "program/row_ops.hpp"
+
+namespace kvasir {
+namespace {
+
+void require(bool holds, const std::string& otherwise) {
+  if (!holds) EncodedReader::refuse(otherwise);
+}
+
+std::string differ(const char* what, int64_t is, int64_t wanted) {
+  return std::string(what) + ": " + std::to_string(is) + ", not " + std::to_string(wanted);
+}
+
+const Buffer* read_buffer(EncodedReader& in, const ProgramPlan& plan, const char* what, bool optional = false) {
+  const int id = in.integer(what, optional ? -1 : 0, static_cast<int64_t>(plan.buffers.size()));
+  return id < 0 ? nullptr : &plan.buffers[id];
+}
+
+const Buffer* read_plain(EncodedReader& in, const ProgramPlan& plan, const char* what, bool optional = false) {
+  const Buffer* buffer = read_buffer(in, plan, what, optional);
+  require(!buffer || buffer->kind == BufferKind::f32, std::string(what) + " is not a float32 buffer");
+  return buffer;
+}
+
+void require_same_rows(const Buffer& a, const Buffer& b) { require(a.logit_rows == b.logit_rows, "an op mixes token rows and logit rows"); }
+
+void require_columns(const Buffer& buffer, int64_t columns, const char* what) {
+  require(buffer.columns == columns, differ(what, buffer.columns, columns));
+}
+
+/** A bound vector of at least `length` values; null if optional and absent. */
+const FloatVector* read_vector(EncodedReader& in, const ProgramPlan& plan, const char* what, size_t length, bool optional) {
+  const int id = in.integer(what, optional ? -1 : 0, static_cast<int64_t>(plan.bindings.vectors.size()));
+  if (id < 0) return nullptr;
+  const FloatVector* vector = plan.bindings.vectors[id].get();
+  require(vector->size() >= length, differ(what, static_cast<int64_t>(vector->size()), static_cast<int64_t>(length)));
+  return vector;
+}
+
+const float* data_of(const FloatVector* vector) { return vector ? vector->data() : nullptr; }
+
+const Linear* read_linear(EncodedReader& in, const ProgramPlan& plan, const char* what) {
+  return plan.bindings.linears[in.integer(what, 0, static_cast<int64_t>(plan.bindings.linears.size()))].get();
+}
+
+Activation read_activation(EncodedReader& in) { return static_cast<Activation>(in.integer("activation", 0, 4)); }
+
+struct Embed final : ProgramOp {
+  const Linear* table;
+  const Buffer* out;
+  const float* position_table;
+  int offset;
+  float scale;
+
+  Embed(EncodedReader& in, ProgramPlan& plan)
+      : table(read_linear(in, plan, "embedding table")), out(read_buffer(in, plan, "embed.out")) {
+    require_columns(*out, table->columns, "columns of embed.out");
+    require(!out->logit_rows, "embed.out has logit rows");
+    plan.limits.table_rows = std::min(plan.limits.table_rows, table->rows);
+    offset = in.integer("embed.positions.offset", 0, INT32_MAX);
+    const size_t positions = static_cast<size_t>(plan.limits.context_max) + static_cast<size_t>(offset);
+    position_table = data_of(read_vector(in, plan, "embed.positions.table", positions * static_cast<size_t>(out->columns), true));
+    scale = in.real("embed.scale");
+  }
+  void run(const StepState& s) const override {
+    run_embed(s.op, {*table, scale, position_table, offset, s.step->tokens.data, s.step->positions.data}, s.tokens, *out);
+  }
+};
+
+struct Norm final : ProgramOp {
+  NormArgs args;
+  const Buffer *x, *residual, *out;
+
+  Norm(EncodedReader& in, ProgramPlan& plan) {
+    args.style = static_cast<NormStyle>(in.integer("norm.style", 0, 2));
+    x = read_plain(in, plan, "norm.x");
+    residual = read_plain(in, plan, "norm.residual", true);
+    args.gain = data_of(read_vector(in, plan, "norm.gain", x->columns, false));
+    args.bias = data_of(read_vector(in, plan, "norm.bias", x->columns, true));
+    out = read_buffer(in, plan, "norm.out");
+    args.eps = in.real("norm.eps");
+    require_columns(*out, x->columns, "columns of norm.out");
+    require_same_rows(*x, *out);
+    if (residual) require_columns(*residual, x->columns, "columns of norm.residual");
+    if (residual) require_same_rows(*x, *residual);
+  }
+  void run(const StepState& s) const override { run_norm(s.op, args, *x, residual, s.rows(*x), *out); }
+};
+
+struct Product final : ProgramOp {
+  const Linear* weight;
+  const float* bias;
+  const Buffer *x, *out;
+
+  Product(EncodedReader& in, ProgramPlan& plan) : weight(read_linear(in, plan, "linear.weight")) {
+    bias = data_of(read_vector(in, plan, "linear.bias", weight->rows, true));
+    x = read_buffer(in, plan, "linear.x");
+    out = read_plain(in, plan, "linear.out");
+    require(x->kind == BufferKind::input && x->form == weight->inputs, "linear.x is not an input buffer of the layer's form");
+    require(weight->isa == plan.bindings.team->isa, "a linear layer was packed for another instruction set");
+    require_columns(*x, weight->columns, "columns of linear.x");
+    require_columns(*out, weight->rows, "columns of linear.out");
+    require_same_rows(*x, *out);
+  }
+  void run(const StepState& s) const override {
+    const int rows = s.rows(*x);
+    if (rows > 0) weight->run(s.op.pool, x->data, rows, bias, out->row(0), static_cast<size_t>(out->columns));
+  }
+};
+
+struct Glu final : ProgramOp {
+  Activation activation;
+  const Buffer *x, *out;
+
+  Glu(EncodedReader& in, ProgramPlan& plan)
+      : activation(read_activation(in)), x(read_plain(in, plan, "glu.x")), out(read_buffer(in, plan, "glu.out")) {
+    require_columns(*x, 2 * static_cast<int64_t>(out->columns), "columns of glu.x");
+    require_same_rows(*x, *out);
+  }
+  void run(const StepState& s) const override { run_glu(s.op, activation, *x, s.rows(*x), *out); }
+};
+
+struct Activate final : ProgramOp {
+  Activation activation;
+  const Buffer *x, *out;
+
+  Activate(EncodedReader& in, ProgramPlan& plan)
+      : activation(read_activation(in)), x(read_plain(in, plan, "activate.x")), out(read_buffer(in, plan, "activate.out")) {
+    require_columns(*out, x->columns, "columns of activate.out");
+    require_same_rows(*x, *out);
+  }
+  void run(const StepState& s) const override { run_activate(s.op, activation, *x, s.rows(*x), *out); }
+};
+
+struct Add final : ProgramOp {
+  const Buffer *x, *residual;
+
+  Add(EncodedReader& in, ProgramPlan& plan) : x(read_plain(in, plan, "add.x")), residual(read_plain(in, plan, "add.residual")) {
+    require_columns(*residual, x->columns, "columns of add.residual");
+    require_same_rows(*x, *residual);
+  }
+  void run(const StepState& s) const override { run_add(s.op, *x, s.rows(*x), *residual); }
+};
+
+struct Softcap final : ProgramOp {
+  const Buffer* x;
+  float cap;
+
+  Softcap(EncodedReader& in, ProgramPlan& plan) : x(read_plain(in, plan, "softcap.x")), cap(in.real("softcap.cap")) {
+    require(cap > 0, "softcap.cap is not above 0");
+  }
+  void run(const StepState& s) const override { run_softcap(s.op, cap, *x, s.rows(*x)); }
+};
+
+struct Convert final : ProgramOp {
+  const Buffer *x, *out;
+
+  Convert(EncodedReader& in, ProgramPlan& plan) : x(read_plain(in, plan, "convert.x")), out(read_buffer(in, plan, "convert.out")) {
+    require_columns(*out, x->columns, "columns of convert.out");
+    require_same_rows(*x, *out);
+  }
+  void run(const StepState& s) const override { run_convert(s.op, *x, s.rows(*x), *out); }
+};
+
+struct Gather final : ProgramOp {
+  const Buffer *x, *out;
+
+  Gather(EncodedReader& in, ProgramPlan& plan) : x(read_plain(in, plan, "gather.x")), out(read_buffer(in, plan, "gather.out")) {
+    require_columns(*out, x->columns, "columns of gather.out");
+    require(!x->logit_rows && out->logit_rows, "gather goes from token rows to logit rows");
+  }
+  void run(const StepState& s) const override { run_gather(s.op, *x, s.step->logit_rows.data, s.logit_rows, *out); }
+};
+
+/** Layer and heads of an op that touches pages. */
+struct PagedLayer {
+  int group, index, heads, kv_heads, head_dim;
+
+  PagedLayer(EncodedReader& in, ProgramPlan& plan)
+      : group(in.integer("layer group", 0, 1 << 16)),
+        index(in.integer("layer", 0, 1 << 16)),
+        heads(in.size("heads")),
+        kv_heads(in.size("kvHeads")),
+        head_dim(in.size("headDim")) {
+    require(heads % kv_heads == 0, differ("heads are no multiple of kvHeads", heads, kv_heads));
+    KvLayout& layout = plan.layout;
+    require(layout.kv_heads == 0 || (layout.kv_heads == kv_heads && layout.head_dim == head_dim), "layers differ in kvHeads or headDim");
+    layout.kv_heads = kv_heads;
+    layout.head_dim = head_dim;
+    require(layout.type == KvType::f32 || head_dim % 2 == 0, "headDim is odd: " + std::to_string(head_dim) + ": bf16 pages hold pairs");
+    const std::vector<LayerGroup>& groups = plan.limits.groups;
+    require(static_cast<size_t>(group) < groups.size(), differ("layer group", group, static_cast<int64_t>(groups.size())) + " groups");
+    require(index < groups[group].layers, differ("layer of a group", index, groups[group].layers) + " layers");
+  }
+
+  void require_query(const Buffer& q, const ProgramPlan& plan) const {
+    require(q.kind == BufferKind::query && !q.logit_rows, "q is not a query buffer of token rows");
+    require(q.heads == heads && q.head_dim == head_dim, "q has other heads than its op");
+    require(q.kv_type == plan.layout.type, "q has another type than the pages");
+    require_columns(q, static_cast<int64_t>(heads) * head_dim, "columns of q");
+  }
+
+  AttentionArgs args(const StepState& s, float scale) const {
+    const StepGroupView& g = s.step->groups[group];
+    const std::vector<AttentionSequence>& sequences = (*s.groups)[group];
+    return {s.pool->isa, s.pool->layout, s.pool->data(), g.page_table.data, g.layers, index, heads, scale, sequences.data(),
+            s.step->sequences(), s.tokens, kNoWindow, 0.0f, nullptr};
+  }
+};
+
+struct Qkv final : ProgramOp {
+  PagedLayer layer;
+  int rotary_dim;
+  const float *rope, *q_norm, *k_norm;
+  float eps;
+  const Buffer *x, *out;
+
+  Qkv(EncodedReader& in, ProgramPlan& plan) : layer(in, plan) {
+    const int rope_id = in.integer("qkv.rope", -1, static_cast<int64_t>(plan.bindings.vectors.size()));
+    rotary_dim = in.integer("qkv.rotaryDim", 0, static_cast<int64_t>(layer.head_dim) + 1);
+    rope = rope_id < 0 ? nullptr : plan.bindings.vectors[rope_id]->data();
+    require(!rope || (rotary_dim > 0 && rotary_dim % 2 == 0), "rotaryDim is not an even number above 0");
+    if (rope) {
+      const size_t positions = plan.bindings.vectors[rope_id]->size() / static_cast<size_t>(rotary_dim);
+      require(positions >= static_cast<size_t>(plan.limits.context_max), differ("positions of the rope table", positions, plan.limits.context_max));
+    }
+    q_norm = data_of(read_vector(in, plan, "qkv.qNorm", layer.head_dim, true));
+    k_norm = data_of(read_vector(in, plan, "qkv.kNorm", layer.head_dim, true));
+    x = read_plain(in, plan, "qkv.x");
+    out = read_buffer(in, plan, "qkv.out");
+    eps = in.real("qkv.eps");
+    require_columns(*x, (layer.heads + 2 * static_cast<int64_t>(layer.kv_heads)) * layer.head_dim, "columns of qkv.x");
+    require(!x->logit_rows, "qkv.x has logit rows");
+    layer.require_query(*out, plan);
+  }
+  void run(const StepState& s) const override {
+    const QkvArgs args = {layer.heads, rotary_dim, rope, q_norm, k_norm, eps, s.step->positions.data, s.row_sequence};
+    run_qkv(s.op, args, layer.args(s, 1.0f), *x, *out);
+  }
+};
+
+/** LAYER_READY: keys and values of so many layers are in their pages, and may leave while the next ones compute. */
+struct LayerReady final : ProgramOp {
+  int layers;
+
+  LayerReady(EncodedReader& in, ProgramPlan& plan) : layers(in.size("layerReady.layers")) {
+    plan.ready_layers++;
+    require(layers == plan.ready_layers, differ("layers ready", layers, plan.ready_layers) + ": they are told in order");
+  }
+  void run(const StepState& s) const override { s.pool->progress.ready(static_cast<uint32_t>(layers)); }
+};
+
+/** WAIT_LAYER: pages of a layer that other steps, or other instances, have computed and that are still on their way. */
+struct WaitLayer final : ProgramOp {
+  int layer;
+
+  WaitLayer(EncodedReader& in, ProgramPlan&) : layer(in.integer("waitLayer.layer", 0, 1 << 16)) {}
+  void run(const StepState& s) const override { s.waits->await(layer, *s.pool, *s.team, s.abort); }
+};
+
+struct Attention final : ProgramOp {
+  PagedLayer layer;
+  const Buffer *q, *max, *sum, *out;
+  int window;
+  const float* slopes;
+  float scale, softcap;
+
+  Attention(EncodedReader& in, ProgramPlan& plan)
+      : layer(in, plan),
+        q(read_buffer(in, plan, "attention.q")),
+        max(read_plain(in, plan, "attention.max", true)),
+        sum(read_plain(in, plan, "attention.sum", true)),
+        out(read_buffer(in, plan, "attention.out")),
+        window(plan.limits.groups[layer.group].window),
+        slopes(data_of(read_vector(in, plan, "attention.slopes", layer.heads, true))),
+        scale(in.real("attention.scale")),
+        softcap(in.real("attention.softcap")) {
+    const int wanted = in.integer("attention.window", -1, INT32_MAX);
+    require((wanted < 0 ? kNoWindow : wanted) == window, differ("window of an attention op", wanted, window) + " as its group has");
+    require(softcap >= 0, "attention.softcap is negative");
+    layer.require_query(*q, plan);
+    require_columns(*out, q->columns, "columns of attention.out");
+    require_same_rows(*q, *out);
+    require((max == nullptr) == (sum == nullptr), "attention has one of its statistics");
+    if (max) {
+      require(out->kind == BufferKind::f32, "attention with statistics writes float32");
+      require_columns(*max, layer.heads, "columns of attention.max");
+      require_columns(*sum, layer.heads, "columns of attention.sum");
+      require_same_rows(*q, *max);
+      require_same_rows(*q, *sum);
+    }
+    const size_t bytes = attention_scratch_bytes(plan.bindings.team->isa, plan.layout, layer.heads, plan.bindings.team->pool.size(),
+                                                 plan.limits.tokens_max, plan.limits.context_max);
+    plan.attention_bytes = std::max(plan.attention_bytes, bytes);
+    if (out->kind != BufferKind::f32) plan.attention_out_columns = std::max(plan.attention_out_columns, static_cast<size_t>(out->columns));
+  }
+  void run(const StepState& s) const override {
+    Buffer plain;
+    plain.columns = out->columns;
+    plain.data = reinterpret_cast<uint8_t*>(s.attention_out);
+    const bool rounds = out->kind != BufferKind::f32;
+    float* values = rounds ? s.attention_out : out->row(0);
+    AttentionArgs args = layer.args(s, scale);
+    args.window = window;
+    args.softcap = softcap;
+    args.slopes = slopes;
+    const StreamOutput to = {values, max ? max->row(0) : nullptr, sum ? sum->row(0) : nullptr};
+    const RemoteCall call = {args, q->data, to, layer.group, *s.team, s.attention_scratch, s.abort};
+    if (s.remote->any(layer.group)) {
+      s.remote->run(call);
+    } else if (s.waits->any_failed()) {
+      std::vector<int> all(static_cast<size_t>(s.step->sequences()));
+      std::iota(all.begin(), all.end(), 0);
+      run_at_home(call, (*s.groups)[layer.group], all, s.unanswered);
+    } else {
+      run_attention(s.op.pool, args, q->data, to.out, to.max, to.sum, s.attention_scratch);
+    }
+    if (rounds) run_convert(s.op, plain, s.tokens, *out);
+  }
+};
+
+struct Merge final : ProgramOp {
+  int heads, head_dim;
+  const Buffer* out;
+  std::vector<const Buffer*> buffers;  // o, max and sum of each part
+
+  Merge(EncodedReader& in, ProgramPlan& plan)
+      : heads(in.size("merge.heads")), head_dim(in.size("merge.headDim")), out(read_buffer(in, plan, "merge.out")) {
+    const int64_t columns = static_cast<int64_t>(heads) * head_dim;
+    require_columns(*out, columns, "columns of merge.out");
+    const int count = in.integer("merge.parts", 1, 1 << 16);
+    for (int i = 0; i < 3 * count; i++) {
+      const Buffer* part = read_plain(in, plan, "a part of merge");
+      require_columns(*part, i % 3 == 0 ? columns : heads, "columns of a part of merge");
+      require_same_rows(*part, *out);
+      buffers.push_back(part);
+    }
+    if (out->kind != BufferKind::f32) {
+      require(!out->logit_rows, "merge rounds token rows only");
+      plan.attention_out_columns = std::max(plan.attention_out_columns, static_cast<size_t>(columns));
+    }
+  }
+  void run(const StepState& s) const override {
+    std::vector<Partial> given;
+    for (size_t i = 0; i < buffers.size(); i += 3) given.push_back({buffers[i]->row(0), buffers[i + 1]->row(0), buffers[i + 2]->row(0)});
+    Buffer plain;
+    plain.columns = out->columns;
+    plain.data = reinterpret_cast<uint8_t*>(s.attention_out);
+    const bool rounds = out->kind != BufferKind::f32;
+    merge_partials(s.op.pool, given.data(), static_cast<int>(given.size()), s.rows(*out), heads, head_dim,
+                   rounds ? s.attention_out : out->row(0));
+    if (rounds) run_convert(s.op, plain, s.rows(*out), *out);
+  }
+};
+
+std::unique_ptr<ProgramOp> create_op(OpCode code, EncodedReader& in, ProgramPlan& plan) {
+  switch (code) {
+    case OpCode::embed: return std::make_unique<Embed>(in, plan);
+    case OpCode::norm: return std::make_unique<Norm>(in, plan);
+    case OpCode::linear: return std::make_unique<Product>(in, plan);
+    case OpCode::glu: return std::make_unique<Glu>(in, plan);
+    case OpCode::convert: return std::make_unique<Convert>(in, plan);
+    case OpCode::qkv: return std::make_unique<Qkv>(in, plan);
+    case OpCode::attention: return std::make_unique<Attention>(in, plan);
+    case OpCode::merge: return std::make_unique<Merge>(in, plan);
+    case OpCode::gather: return std::make_unique<Gather>(in, plan);
+    case OpCode::activate: return std::make_unique<Activate>(in, plan);
+    case OpCode::add: return std::make_unique<Add>(in, plan);
+    case OpCode::softcap: return std::make_unique<Softcap>(in, plan);
+    case OpCode::wait_layer: return std::make_unique<WaitLayer>(in, plan);
+    case OpCode::layer_ready: return std::make_unique<LayerReady>(in, plan);
+    case OpCode::wait_rows: return decode_wait_rows(in, plan);
+    case OpCode::rows_ready: return decode_rows_ready(in, plan);
+  }
+  EncodedReader::refuse("unknown op code " + std::to_string(static_cast<int>(code)));
+}
+
+}  // namespace
+
+std::unique_ptr<ProgramOp> decode_op(EncodedReader& in, ProgramPlan& plan) {
+  return create_op(static_cast<OpCode>(in.integer("op code", 0, kOpCodes)), in, plan);
+}
+
+}  // namespace kvasir

@@ -1,6 +1,0 @@
-// Row kernels for AVX-512 (used with AMX too).
-#include "rows_lanes.hpp"
-
-namespace kvasir {
-const RowKernels kAvx512RowKernels = kRowKernels;
-}  // namespace kvasir
